@@ -1,0 +1,505 @@
+"""The record batch: the unit that producers build and that disks, replicas and readers share.
+
+Bytes of a batch (a promise; all integers little-endian):
+
+    offset  size  field
+    0       4     magic "HRB1"
+    4       8     xxh3-64 of everything from byte 12 on
+    12      1     codec of the body: 0 none, 1 zstd
+    13      3     reserved, zero
+    16      4     length of the head
+    20      4     length of the body
+    24      …     head: a MessagePack map (`BatchHead`), never compressed: what the leader needs
+    …       …     body: a MessagePack map (`BatchBody`), compressed as a whole: what edges need
+
+Columns inside the maps are byte strings in Arrow's layout, so a Spark source wraps them without a
+copy. The leader reads the head and stores the bytes; it never opens the body (DESIGN §1). Offsets
+are not part of the bytes: the leader stamps `base_offset` and the time beside them.
+"""
+
+from __future__ import annotations
+
+import struct
+import sys
+from array import array
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from itertools import accumulate, repeat
+from typing import Any, Final
+
+import msgspec
+import xxhash
+import zstandard
+
+from hadron.model.errors import CorruptionError, InvalidRecordError, RecordTooLargeError
+from hadron.model.limits import (
+    MAX_BATCH_BYTES,
+    MAX_BATCH_RECORDS,
+    MAX_RAW_BODY_BYTES,
+    MAX_RECORD_BYTES,
+    MAX_TYPES_PER_BATCH,
+)
+from hadron.model.record import BYTES, TEXT, NewRecord, Record, encode_value
+
+MAGIC: Final = b"HRB1"
+CODECS: Final = ("none", "zstd")
+NO_SEQUENCE: Final = -1
+_PREFIX: Final = struct.Struct("<4sQB3xII")
+_CHECKED_FROM: Final = 12
+_NO_HEADERS: Final[Mapping[str, str]] = {}
+
+
+class BatchHead(msgspec.Struct, omit_defaults=True, kw_only=True):
+    """The index section: everything that a leader or a filter needs, without the body."""
+
+    n: int
+    """How many records."""
+    pid: bytes = b""
+    """Producer id, 16 random bytes; empty when the producer is not idempotent."""
+    pep: int = 0
+    """Producer epoch."""
+    seq: int = NO_SEQUENCE
+    """Sequence of the first record, per producer and partition."""
+    ts: memoryview = memoryview(b"")
+    """Event times, int64 milliseconds; one when all are equal."""
+    t: list[str] = []
+    """Dictionary of event types; empty when no record has one."""
+    tc: memoryview = memoryview(b"")
+    """uint16 index into `t` per record; empty when all records have the one type in `t`."""
+    kh: memoryview = memoryview(b"")
+    """uint64 hash of each key, 0 for none; empty when no record has a key."""
+    raw: int = 0
+    """Body length before compression."""
+
+
+class BatchBody(msgspec.Struct, omit_defaults=True, kw_only=True):
+    """What only edges decode: values, keys, headers, ids."""
+
+    v: bytes = b""
+    """Value bytes, back to back."""
+    vo: memoryview
+    """int32 × (n + 1) offsets into `v`."""
+    ve: memoryview
+    """uint8 value encodings (0 bytes, 1 text, 2 JSON); one when all are equal."""
+    k: bytes = b""
+    ko: memoryview = memoryview(b"")
+    """int32 × (n + 1) offsets into `k`; empty when no record has a key."""
+    ke: memoryview = memoryview(b"")
+    """uint8 key encodings (0 bytes, 1 text); one when all are equal."""
+    h: list[tuple[int, dict[str, str]]] = []
+    """(record index, headers), only for records that have any, ascending."""
+    ids: list[tuple[int, str]] = []
+    """(record index, id), only for records that were given one, ascending."""
+
+
+_decode_head = msgspec.msgpack.Decoder(BatchHead).decode
+_decode_body = msgspec.msgpack.Decoder(BatchBody).decode
+_encode = msgspec.msgpack.Encoder().encode
+
+
+class StampedBatch(msgspec.Struct, frozen=True):
+    """A batch as it stands in a partition: the producer's bytes and what the leader stamped."""
+
+    base_offset: int
+    count: int
+    append_ms: int
+    epoch: int
+    incarnation: int
+    data: bytes | memoryview
+
+    @property
+    def next_offset(self) -> int:
+        return self.base_offset + self.count
+
+
+def key_hash(key: bytes) -> int:
+    """xxh3-64 of the key, with 0 moved to 1 because 0 says "no key"."""
+    return xxhash.xxh3_64_intdigest(key) or 1
+
+
+# --- writing ------------------------------------------------------------------------------------
+
+
+class BatchBuilder:
+    """Collects records and encodes them as one batch.
+
+    `size` estimates the encoded size; the producer closes a batch by it. A record that is too
+    large is refused before it is added.
+    """
+
+    __slots__ = (
+        "_encodings", "_headers", "_ids", "_key_encodings", "_keys",
+        "_timestamps", "_types", "_values", "size",
+    )
+
+    def __init__(self) -> None:
+        self._values: list[bytes] = []
+        self._encodings = bytearray()
+        self._timestamps: list[int] = []
+        self._types: dict[str, array[int]] = {}
+        self._keys: dict[int, tuple[int, bytes]] = {}
+        self._headers: list[tuple[int, dict[str, str]]] = []
+        self._ids: list[tuple[int, str]] = []
+        self.size = 0
+
+    def __len__(self) -> int:
+        return len(self._values)
+
+    def add(self, record: NewRecord, now_ms: int) -> int:
+        """Append one record and return its index in the batch."""
+        encoding, data = encode_value(record.value)
+        size = len(data) + 16
+        index = len(self._values)
+        key = record.key
+        if key is not None:
+            coded = (TEXT, key.encode()) if isinstance(key, str) else (BYTES, bytes(key))
+            size += len(coded[1]) + 12
+        if record.headers:
+            size += sum(len(k) + len(v) + 8 for k, v in record.headers.items())
+        if size > MAX_RECORD_BYTES:
+            raise too_large(size)
+        if key is not None:
+            self._keys[index] = coded
+        if record.headers:
+            self._headers.append((index, dict(record.headers)))
+        if record.id:
+            self._ids.append((index, record.id))
+        if record.type or self._types:
+            self._add_type(record.type, index)
+        self._values.append(data)
+        self._encodings.append(encoding)
+        self._timestamps.append(now_ms if record.timestamp_ms is None else record.timestamp_ms)
+        self.size += size
+        return index
+
+    def _add_type(self, name: str, index: int) -> None:
+        if not self._types and index:
+            self._types[""] = array("I", range(index))
+        of_type = self._types.get(name)
+        if of_type is None:
+            of_type = self._types[name] = array("I")
+        of_type.append(index)
+
+    @property
+    def full(self) -> bool:
+        """Whether a batch-wide limit is reached, whatever the size."""
+        return len(self._values) >= MAX_BATCH_RECORDS or len(self._types) >= MAX_TYPES_PER_BATCH
+
+    def build(
+        self,
+        *,
+        producer_id: bytes = b"",
+        producer_epoch: int = 0,
+        sequence: int = NO_SEQUENCE,
+        codec: str = "none",
+    ) -> bytes:
+        """Encode. Raises `InvalidRecordError` for an empty batch or an unknown codec."""
+        count = len(self._values)
+        head = BatchHead(
+            n=count, pid=producer_id, pep=producer_epoch, seq=sequence,
+            ts=_column("q", _uniform(self._timestamps)),
+        )
+        body = BatchBody(
+            v=b"".join(self._values),
+            vo=_offsets(self._values),
+            ve=memoryview(bytes(_uniform(self._encodings))),
+        )
+        if self._keys:
+            self._build_keys(count, head, body)
+        self._build_types(count, head)
+        if self._headers:
+            body.h = self._headers
+        if self._ids:
+            body.ids = self._ids
+        return encode_batch(head, body, codec)
+
+    def _build_keys(self, count: int, head: BatchHead, body: BatchBody) -> None:
+        none = (BYTES, b"")
+        coded = [self._keys.get(index, none) for index in range(count)]
+        keys = [key for _, key in coded]
+        hashes = [
+            key_hash(key) if index in self._keys else 0 for index, key in enumerate(keys)
+        ]
+        head.kh = _column("Q", hashes)
+        body.k = b"".join(keys)
+        body.ko = _offsets(keys)
+        body.ke = memoryview(bytes(_uniform([encoding for encoding, _ in coded])))
+
+    def _build_types(self, count: int, head: BatchHead) -> None:
+        if not self._types:
+            return
+        head.t = list(self._types)
+        if len(head.t) == 1 and len(self._types[head.t[0]]) == count:
+            return
+        codes = array("H", bytes(2 * count))
+        for code, indexes in enumerate(self._types.values()):
+            for index in indexes:
+                codes[index] = code
+        head.tc = _column("H", codes)
+
+
+def encode_values(
+    values: Sequence[bytes],
+    now_ms: int,
+    *,
+    producer_id: bytes = b"",
+    producer_epoch: int = 0,
+    sequence: int = NO_SEQUENCE,
+    codec: str = "none",
+) -> bytes:
+    """Encode plain byte values, all stamped `now_ms`: the fast way for bulk producers.
+
+    Raises `RecordTooLargeError` when a value is over the limit.
+    """
+    if values and max(map(len, values)) > MAX_RECORD_BYTES - 16:
+        raise too_large(max(map(len, values)))
+    head = BatchHead(
+        n=len(values), pid=producer_id, pep=producer_epoch, seq=sequence, ts=_column("q", [now_ms])
+    )
+    body = BatchBody(v=b"".join(values), vo=_offsets(values), ve=memoryview(b"\x00"))
+    return encode_batch(head, body, codec)
+
+
+def encode_batch(head: BatchHead, body: BatchBody, codec: str) -> bytes:
+    """Put head and body together: compress, measure, checksum."""
+    if head.n < 1:
+        raise InvalidRecordError("a batch needs at least one record")
+    if head.n > MAX_BATCH_RECORDS:
+        raise RecordTooLargeError(
+            f"a batch of {head.n} records is over the limit of {MAX_BATCH_RECORDS}"
+        )
+    if codec not in CODECS:
+        raise InvalidRecordError(f"unknown codec {codec!r}", f"use one of {', '.join(CODECS)}")
+    packed = _encode(body)
+    head.raw = len(packed)
+    if codec == "zstd":
+        packed = zstandard.ZstdCompressor(level=1).compress(packed)
+    packed_head = _encode(head)
+    data = bytearray(_PREFIX.size + len(packed_head) + len(packed))
+    _PREFIX.pack_into(data, 0, MAGIC, 0, CODECS.index(codec), len(packed_head), len(packed))
+    data[_PREFIX.size : _PREFIX.size + len(packed_head)] = packed_head
+    data[_PREFIX.size + len(packed_head) :] = packed
+    if len(data) > MAX_BATCH_BYTES:
+        raise RecordTooLargeError(
+            f"a batch of {len(data)} bytes is over the limit of {MAX_BATCH_BYTES}",
+            "send fewer or smaller records per batch",
+        )
+    checksum = xxhash.xxh3_64_intdigest(memoryview(data)[_CHECKED_FROM:])
+    struct.pack_into("<Q", data, 4, checksum)
+    return bytes(data)
+
+
+def too_large(size: int) -> RecordTooLargeError:
+    """The error for a record of `size` bytes."""
+    return RecordTooLargeError(
+        f"a record of {size} bytes is over the limit of {MAX_RECORD_BYTES}",
+        "store large objects elsewhere and send a reference",
+    )
+
+
+# --- reading ------------------------------------------------------------------------------------
+
+
+def read_head(data: bytes | memoryview) -> BatchHead:
+    """Verify a batch's checksum and limits and return its index section.
+
+    This is what a leader does with a batch on arrival. Raises `CorruptionError` naming what is
+    wrong; it never raises anything else, whatever the bytes.
+    """
+    return _open(data)[0]
+
+
+def decode_batch(
+    data: bytes | memoryview, *, base_offset: int = 0, stream: str = "", partition: str = ""
+) -> RecordBatch:
+    """Verify and decode a batch. Raises `CorruptionError`."""
+    head, codec, packed = _open(data)
+    if codec == "zstd":
+        try:
+            packed = memoryview(
+                zstandard.ZstdDecompressor().decompress(packed, max_output_size=head.raw)
+            )
+        except zstandard.ZstdError as error:
+            raise CorruptionError(f"a batch body does not decompress: {error}") from error
+    if len(packed) != head.raw:
+        raise CorruptionError(f"a batch body has {len(packed)} bytes, its head says {head.raw}")
+    try:
+        body = _decode_body(packed)
+    except msgspec.DecodeError as error:
+        raise CorruptionError(f"a batch body does not decode: {error}") from error
+    return RecordBatch(head, body, base_offset, stream, partition)
+
+
+def _open(data: bytes | memoryview) -> tuple[BatchHead, str, memoryview]:
+    view = memoryview(data)
+    if len(view) < _PREFIX.size:
+        raise CorruptionError(f"a batch of {len(view)} bytes is shorter than its prefix")
+    magic, checksum, codec, head_size, body_size = _PREFIX.unpack_from(view)
+    if magic != MAGIC:
+        raise CorruptionError(f"a batch starts with {magic!r}, not {MAGIC!r}")
+    if _PREFIX.size + head_size + body_size != len(view):
+        raise CorruptionError(
+            f"a batch of {len(view)} bytes says it has {_PREFIX.size + head_size + body_size}"
+        )
+    actual = xxhash.xxh3_64_intdigest(view[_CHECKED_FROM:])
+    if actual != checksum:
+        raise CorruptionError(f"a batch's checksum is {actual:016x}, it says {checksum:016x}")
+    if codec >= len(CODECS):
+        raise CorruptionError(f"a batch has the unknown codec {codec}")
+    try:
+        head = _decode_head(view[_PREFIX.size : _PREFIX.size + head_size])
+    except msgspec.DecodeError as error:
+        raise CorruptionError(f"a batch head does not decode: {error}") from error
+    _check_head(head)
+    return head, CODECS[codec], view[_PREFIX.size + head_size :]
+
+
+def _check_head(head: BatchHead) -> None:
+    n = head.n
+    sizes = (
+        (1 <= n <= MAX_BATCH_RECORDS, "count"),
+        (len(head.pid) in (0, 16), "producer id"),
+        (head.seq >= NO_SEQUENCE and head.pep >= 0, "sequence"),
+        (len(head.ts) in (8, 8 * n), "timestamps"),
+        (len(head.kh) in (0, 8 * n), "key hashes"),
+        (len(head.t) <= MAX_TYPES_PER_BATCH, "types"),
+        (len(head.tc) == 2 * n if len(head.t) > 1 else not len(head.tc), "type codes"),
+        (0 < head.raw <= MAX_RAW_BODY_BYTES, "body length"),
+    )
+    for good, what in sizes:
+        if not good:
+            raise CorruptionError(f"a batch of {n} records has a malformed {what} column")
+    if len(head.tc) and max(_view("H", head.tc)) >= len(head.t):
+        raise CorruptionError("a batch has a type code outside its dictionary")
+
+
+class RecordBatch:
+    """A decoded batch: columns, and records as views of them."""
+
+    __slots__ = (
+        "_headers", "_ids", "_key_hashes", "_key_offsets", "_timestamps",
+        "_type_codes", "base_offset", "body", "count", "head", "partition", "stream",
+        "value_encodings", "value_offsets", "values",
+    )
+
+    def __init__(
+        self, head: BatchHead, body: BatchBody, base_offset: int, stream: str, partition: str
+    ) -> None:
+        self.head = head
+        self.body = body
+        self.base_offset = base_offset
+        self.stream = stream
+        self.partition = partition
+        self.count = count = head.n
+        self.values = body.v
+        self.value_encodings = body.ve
+        if len(body.ve) not in (1, count) or len(body.vo) != 4 * (count + 1):
+            raise CorruptionError(f"a batch of {count} records has a malformed value column")
+        self.value_offsets = _view("i", body.vo)
+        if self.value_offsets[0] != 0 or self.value_offsets[count] != len(body.v):
+            raise CorruptionError("a batch's value offsets do not span its values")
+        if len(head.kh) and (
+            len(body.ko) != 4 * (count + 1) or len(body.ke) not in (1, count)
+        ):
+            raise CorruptionError(f"a batch of {count} records has a malformed key column")
+        self._key_hashes = _view("Q", head.kh)
+        self._key_offsets = _view("i", body.ko)
+        self._timestamps = _view("q", head.ts)
+        self._type_codes = _view("H", head.tc)
+        self._headers: dict[int, dict[str, str]] | None = None
+        self._ids: dict[int, str] | None = None
+
+    def __len__(self) -> int:
+        return self.count
+
+    @property
+    def next_offset(self) -> int:
+        return self.base_offset + self.count
+
+    def records(self, start: int = 0, stop: int | None = None) -> list[Record]:
+        """Records by their index in the batch, `start` inclusive to `stop` exclusive."""
+        return list(map(Record, repeat(self), range(start, self.count if stop is None else stop)))
+
+    def from_offset(self, offset: int) -> list[Record]:
+        """Records at or after `offset`."""
+        return self.records(max(0, offset - self.base_offset))
+
+    def value_encoding(self, index: int) -> int:
+        encodings = self.value_encodings
+        return encodings[0] if len(encodings) == 1 else encodings[index]
+
+    def value_bytes(self) -> list[bytes]:
+        """All values as they are stored."""
+        values, offsets = self.values, self.value_offsets.tolist()
+        return [values[a:b] for a, b in zip(offsets, offsets[1:], strict=False)]
+
+    def key(self, index: int) -> bytes | str | None:
+        if not len(self._key_hashes) or self._key_hashes[index] == 0:
+            return None
+        data = self.body.k[self._key_offsets[index] : self._key_offsets[index + 1]]
+        encodings = self.body.ke
+        text = (encodings[0] if len(encodings) == 1 else encodings[index]) == TEXT
+        return data.decode() if text else data
+
+    def type(self, index: int) -> str:
+        types = self.head.t
+        if not types:
+            return ""
+        return types[self._type_codes[index]] if len(self._type_codes) else types[0]
+
+    def timestamp_ms(self, index: int) -> int:
+        stamps = self._timestamps
+        return stamps[0] if len(stamps) == 1 else stamps[index]
+
+    def headers(self, index: int) -> Mapping[str, str]:
+        if not self.body.h:
+            return _NO_HEADERS
+        if self._headers is None:
+            self._headers = dict(self.body.h)
+        return self._headers.get(index, _NO_HEADERS)
+
+    def id(self, index: int) -> str:
+        if not self.body.ids:
+            return ""
+        if self._ids is None:
+            self._ids = dict(self.body.ids)
+        return self._ids.get(index, "")
+
+
+def matching_indexes(head: BatchHead, accepts: Callable[[str], bool]) -> Iterable[int]:
+    """Indexes of the records whose event type `accepts`, from the index section alone."""
+    if not head.t:
+        return range(head.n) if accepts("") else range(0)
+    if not len(head.tc):
+        return range(head.n) if accepts(head.t[0]) else range(0)
+    wanted = {code for code, name in enumerate(head.t) if accepts(name)}
+    return [index for index, code in enumerate(_view("H", head.tc)) if code in wanted]
+
+
+# --- columns ------------------------------------------------------------------------------------
+
+
+def _uniform(column: Sequence[int]) -> Sequence[int]:
+    """One value when all are equal, the column itself otherwise."""
+    first = column[:1]
+    return first if first and len(set(column)) == 1 else column
+
+
+def _column(typecode: str, values: Iterable[int]) -> memoryview:
+    """Little-endian bytes of a column."""
+    column = values if isinstance(values, array) else array(typecode, values)
+    if sys.byteorder == "big":
+        column.byteswap()
+    return memoryview(column).cast("B")
+
+
+def _offsets(values: Sequence[bytes]) -> memoryview:
+    return _column("i", accumulate(map(len, values), initial=0))
+
+
+def _view(typecode: str, column: memoryview) -> Any:
+    """A column's numbers, without a copy where the machine's byte order allows it."""
+    if sys.byteorder == "little":
+        return column.cast(typecode)
+    numbers = array(typecode, column.tobytes())
+    numbers.byteswap()
+    return memoryview(numbers)

@@ -1,0 +1,167 @@
+"""Every error that Hadron raises, split by who is to blame.
+
+An error carries what happened (`message`), what to do next (`hint`) and whether the same call may
+succeed later without anybody changing anything (`retryable`). The wire carries an error by its
+class name, so a client raises the class that the server raised.
+"""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+
+class HadronError(Exception):
+    """Base of all errors raised by Hadron.
+
+    Attributes:
+        message: what happened, naming the offending value.
+        hint: the way out, or "" when there is nothing the reader could do.
+        retryable: whether the same call may succeed later.
+    """
+
+    default_retryable: ClassVar[bool] = False
+    by_code: ClassVar[dict[str, type[HadronError]]] = {}
+
+    def __init__(self, message: str, hint: str = "", *, retryable: bool | None = None) -> None:
+        super().__init__(message)
+        self.message = message
+        self.hint = hint
+        self.retryable = self.default_retryable if retryable is None else retryable
+
+    def __init_subclass__(cls) -> None:
+        super().__init_subclass__()
+        HadronError.by_code[cls.__name__] = cls
+
+    @property
+    def code(self) -> str:
+        """The name that the wire uses for this error."""
+        return type(self).__name__
+
+    def __str__(self) -> str:
+        return f"{self.message} ({self.hint})" if self.hint else self.message
+
+
+HadronError.by_code["HadronError"] = HadronError
+
+
+def error_from_code(code: str, message: str, hint: str, retryable: bool) -> HadronError:
+    """Rebuild an error that travelled over the wire; an unknown code becomes a `PeerError`."""
+    cls = HadronError.by_code.get(code)
+    if cls is None:
+        return PeerError(f"{code}: {message}", hint, retryable=retryable)
+    return cls(message, hint, retryable=retryable)
+
+
+# --- the caller's -----------------------------------------------------------------------------
+
+
+class RequestError(HadronError):
+    """The request itself cannot be served, however often it is sent."""
+
+
+class InvalidRecordError(RequestError):
+    """A record's value, key or header cannot be encoded."""
+
+
+class RecordTooLargeError(RequestError):
+    """A record or batch is over its size limit."""
+
+
+class NotFoundError(RequestError):
+    """No object has this name."""
+
+
+class OffsetOutOfRangeError(RequestError):
+    """An offset lies before the first kept record or after the next one to be written."""
+
+
+class SequenceError(RequestError):
+    """A producer's sequence number does not follow the last one that was logged (PROTOCOL D1)."""
+
+
+class SchemaError(RequestError):
+    """A schema document was refused; the message lists every problem found."""
+
+
+class ConfigurationError(RequestError):
+    """A configuration file or setting was refused."""
+
+
+class UnknownMethodError(RequestError):
+    """The peer does not know this method: it is older, or not a Hadron node's port."""
+
+
+class StageError(RequestError):
+    """A stage function does not import, raised, or returned the wrong columns."""
+
+
+class StaleCompletionError(RequestError):
+    """Some stages were completed, failed or cancelled by somebody else in the meantime."""
+
+
+class OutcomeUnknownError(HadronError):
+    """The delivery timeout passed while a batch was in doubt: it may or may not be logged."""
+
+
+# --- a peer's or the network's ------------------------------------------------------------------
+
+
+class PeerError(HadronError):
+    """The other side, or the way to it, failed."""
+
+    default_retryable = True
+
+
+class ConnectionLostError(PeerError):
+    """The connection ended while a call was under way."""
+
+
+class FrameError(PeerError):
+    """Bytes that are not a valid frame: wrong magic, absurd length, damaged body."""
+
+    default_retryable = False
+
+
+class DeadlineExceededError(PeerError):
+    """No answer within the time allowed."""
+
+
+class NotLeaderError(PeerError):
+    """This node does not lead the replica set; the hint names the one that does."""
+
+
+class NotReadyError(PeerError):
+    """The node has not yet shaken hands with a majority of its replica set."""
+
+
+class OverloadedError(PeerError):
+    """A bounded buffer is full; slow down and try again."""
+
+
+class FencedError(PeerError):
+    """A higher ballot was promised: this leader may not go on (PROTOCOL B1)."""
+
+    default_retryable = False
+
+
+class HandshakeError(PeerError):
+    """A peer's configuration contradicts this node's."""
+
+
+class ShuttingDownError(PeerError):
+    """The node is stopping."""
+
+
+# --- a disk's -----------------------------------------------------------------------------------
+
+
+class StorageError(HadronError):
+    """The local disk or a file on it failed; the node stops rather than guess."""
+
+
+class CorruptionError(StorageError):
+    """Stored or received bytes do not match their checksum or hash chain."""
+
+
+class DataDirectoryError(StorageError):
+    """A data directory belongs to another node, is in use, or cannot be written."""

@@ -1,0 +1,48 @@
+"""Bounds on everything that a peer, a user or a disk could make large.
+
+Each number says where it comes from. Sizes are bytes, times are milliseconds.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+MAX_RECORD_BYTES: Final = 1 << 20
+"""One record's value + key + headers. Kafka's and NATS's default is 1 MB as well."""
+
+MAX_BATCH_BYTES: Final = 2 << 20
+"""One encoded batch: a largest record with headroom; well below the frame limit."""
+
+MAX_BATCH_RECORDS: Final = 65_536
+"""Keeps the index section of a batch small enough to be read by the leader in one go."""
+
+MAX_RAW_BODY_BYTES: Final = 16 << 20
+"""A batch body after decompression: refuses decompression bombs."""
+
+MAX_TYPES_PER_BATCH: Final = 4_096
+"""Distinct event types in one batch's dictionary."""
+
+MAX_MESSAGE_BYTES: Final = 4 << 20
+"""The protobuf part of a frame (a snapshot of a large schema is the largest)."""
+
+MAX_ATTACHMENT_BYTES: Final = 16 << 20
+"""The record bytes of a frame: several batches of one append or fetch."""
+
+GROUP_COMMIT_BYTES: Final = 2 << 20
+"""How much the writer takes into one SQLite transaction. Measured: larger transactions gain no
+throughput (one fsync per 2 MiB is already < 5 % of the time) and cost latency."""
+
+GROUP_COMMIT_COMMANDS: Final = 2_048
+
+MAX_PENDING_BYTES: Final = 32 << 20
+"""Commands accepted but not yet in the writer; beyond it connections are not read any more."""
+
+MAX_NAME_LENGTH: Final = 100
+MAX_DESCRIPTION_LENGTH: Final = 5_000
+
+PRODUCER_WINDOW: Final = 5
+"""Batches of one producer that dedupe remembers, so the most it may have in flight per partition.
+Kafka's idempotent producer has the same bound."""
+
+PRODUCER_IDLE_MS: Final = 24 * 3600 * 1000
+"""Producer state may be evicted when idle for longer (PROTOCOL D1)."""

@@ -1,0 +1,106 @@
+"""The ports: everything nondeterministic that a node touches comes through one of these.
+
+The process world wires them to the real thing; the simulator wires them to seeded fakes
+(DESIGN §7). Each port has one contract test that both implementations pass.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any, Protocol
+
+SqlValue = None | int | float | str | bytes | memoryview | bytearray
+
+
+class Clock(Protocol):
+    """Wall time for stamps, monotonic time for waiting."""
+
+    def now_ms(self) -> int:
+        """Milliseconds since the Unix epoch."""
+        ...
+
+    def monotonic_s(self) -> float:
+        """Seconds on a clock that never goes back; only differences mean anything."""
+        ...
+
+
+class Random(Protocol):
+    """Random bytes for ids, and jitter for backoff."""
+
+    def token_bytes(self, count: int) -> bytes: ...
+
+    def uniform(self, low: float, high: float) -> float: ...
+
+
+class Transport(Protocol):
+    """One ordered, reliable, two-way byte stream.
+
+    Sending is split in two so that a reply can leave from wherever the program is, without
+    waking a task first: `send_some` never waits, `wait_writable` does.
+    """
+
+    @property
+    def peer(self) -> str:
+        """The other side's address, for messages to people."""
+        ...
+
+    async def receive_into(self, buffer: memoryview) -> int:
+        """Fill some of `buffer`; 0 means the peer closed. Raises `OSError` on a broken stream."""
+        ...
+
+    def send_some(self, chunks: Sequence[bytes | bytearray | memoryview]) -> int:
+        """Send what fits now and return how many bytes that was; 0 when nothing fits."""
+        ...
+
+    async def wait_writable(self) -> None: ...
+
+    def close(self) -> None:
+        """Close at once; a waiting `receive_into` or `wait_writable` raises `OSError`."""
+        ...
+
+
+class Listener(Protocol):
+    """Accepts transports at one address."""
+
+    @property
+    def address(self) -> str:
+        """host:port as bound (with the real port when 0 was asked for)."""
+        ...
+
+    async def accept(self) -> Transport: ...
+
+    def close(self) -> None: ...
+
+
+class Network(Protocol):
+    """Dials and listens; addresses are `host:port`."""
+
+    async def dial(self, address: str) -> Transport:
+        """Raises `OSError` when nobody answers."""
+        ...
+
+    async def listen(self, address: str) -> Listener:
+        """Raises `OSError` when the address cannot be bound."""
+        ...
+
+
+class Rows(Protocol):
+    """What a statement yields."""
+
+    def __iter__(self) -> Iterator[tuple[Any, ...]]: ...
+
+    def fetchone(self) -> tuple[Any, ...] | None: ...
+
+    def fetchall(self) -> list[tuple[Any, ...]]: ...
+
+
+class Database(Protocol):
+    """A SQLite connection, as `state` sees it: inside a transaction that somebody else owns."""
+
+    def execute(self, sql: str, bindings: Sequence[SqlValue] = (), /) -> Rows: ...
+
+    def executemany(
+        self, sql: str, bindings: Sequence[Sequence[SqlValue]], /
+    ) -> Rows: ...
+
+    def changes(self) -> int: ...

@@ -1,0 +1,150 @@
+"""Records: what a user sends (`NewRecord`) and what a user reads (`Record`).
+
+Values are bytes, str or anything JSON, and are read back as they were sent. A read record is a
+lazy view of its batch: nothing is decoded until it is touched, because consumers that filter or
+count must not pay for values that they never look at.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from hadron.model.errors import InvalidRecordError
+
+if TYPE_CHECKING:
+    from hadron.model.batch import RecordBatch
+
+BYTES, TEXT, JSON = 0, 1, 2
+"""How a value was given; stored per record so that it is read back as it was sent."""
+
+CONTENT_TYPES = ("application/octet-stream", "text/plain", "application/json")
+
+_encode_json = msgspec.json.Encoder(order=None).encode
+_decode_json = msgspec.json.Decoder().decode
+
+
+class NewRecord(msgspec.Struct, frozen=True, kw_only=True):
+    """A record on its way in.
+
+    Args:
+        value: bytes, str, or anything JSON (dict, list, number, bool, None, dataclass, datetime).
+        key: orders records (equal keys keep their order) and chooses the partition; "" and None
+            are different: None means no key.
+        type: the event type, dot segments (`flight.departed`); pipelines match on it.
+        timestamp_ms: event time; None lets the producer stamp the time of sending.
+        headers: small text pairs; CloudEvents attributes and extensions travel here.
+        id: the record's own id; "" leaves it to be derived from stream, partition and offset.
+    """
+
+    value: Any
+    key: bytes | str | None = None
+    type: str = ""
+    timestamp_ms: int | None = None
+    headers: Mapping[str, str] | None = None
+    id: str = ""
+
+
+def encode_value(value: Any) -> tuple[int, bytes]:
+    """Return (encoding, bytes). Raises `InvalidRecordError` when a value is not JSON."""
+    kind = type(value)
+    if kind is bytes:
+        return BYTES, value
+    if kind is str:
+        return TEXT, value.encode()
+    if isinstance(value, (bytes, bytearray, memoryview)):
+        return BYTES, bytes(value)
+    try:
+        return JSON, _encode_json(value)
+    except (TypeError, ValueError, RecursionError) as error:
+        raise InvalidRecordError(
+            f"a value of type {kind.__name__} cannot be sent: {error}",
+            "send bytes, str, or something that JSON can hold",
+        ) from error
+
+
+def decode_value(encoding: int, data: bytes) -> Any:
+    """The inverse of `encode_value`."""
+    if encoding == BYTES:
+        return data
+    if encoding == TEXT:
+        return data.decode()
+    return _decode_json(data)
+
+
+class Record:
+    """One record as read: a view of its batch, decoded where it is touched."""
+
+    __slots__ = ("_batch", "_index")
+
+    def __init__(self, batch: RecordBatch, index: int) -> None:
+        self._batch = batch
+        self._index = index
+
+    @property
+    def value(self) -> Any:
+        """The value as it was sent."""
+        batch, index = self._batch, self._index
+        offsets = batch.value_offsets
+        data = batch.values[offsets[index] : offsets[index + 1]]
+        encodings = batch.value_encodings
+        encoding = encodings[0] if len(encodings) == 1 else encodings[index]
+        return data if encoding == BYTES else decode_value(encoding, data)
+
+    @property
+    def value_bytes(self) -> bytes:
+        """The value's bytes as they are stored."""
+        offsets = self._batch.value_offsets
+        return self._batch.values[offsets[self._index] : offsets[self._index + 1]]
+
+    @property
+    def content_type(self) -> str:
+        """The media type of `value_bytes`."""
+        explicit = self.headers.get("datacontenttype")
+        return explicit or CONTENT_TYPES[self._batch.value_encoding(self._index)]
+
+    @property
+    def key(self) -> bytes | str | None:
+        """The key as it was sent, or None."""
+        return self._batch.key(self._index)
+
+    @property
+    def type(self) -> str:
+        """The event type, "" when none was given."""
+        return self._batch.type(self._index)
+
+    @property
+    def timestamp_ms(self) -> int:
+        """Event time, milliseconds since the Unix epoch."""
+        return self._batch.timestamp_ms(self._index)
+
+    @property
+    def headers(self) -> Mapping[str, str]:
+        """The record's headers, empty when it has none."""
+        return self._batch.headers(self._index)
+
+    @property
+    def id(self) -> str:
+        """The id given by the producer, or `stream/partition/offset`."""
+        batch = self._batch
+        return batch.id(self._index) or f"{batch.stream}/{batch.partition}/{self.offset}"
+
+    @property
+    def offset(self) -> int:
+        """Position in its partition."""
+        return self._batch.base_offset + self._index
+
+    @property
+    def partition(self) -> str:
+        """The replica set that holds it."""
+        return self._batch.partition
+
+    @property
+    def stream(self) -> str:
+        """The stream that holds it."""
+        return self._batch.stream
+
+    def __repr__(self) -> str:
+        return f"Record({self.stream}/{self.partition}/{self.offset}, type={self.type!r}, key={self.key!r})"

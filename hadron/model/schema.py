@@ -1,0 +1,138 @@
+"""Schema objects: what a user declares, with every default filled in.
+
+One object is (kind, namespace, name) and a specification. Specifications are stored as JSON of
+these structs; fields are only ever added, with a default that means what was before.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+import msgspec
+
+from hadron.model.errors import SchemaError
+from hadron.model.ids import DEFAULT_NAMESPACE
+
+
+class Retention(msgspec.Struct, frozen=True, omit_defaults=True):
+    """How long whole batches are kept; 0 means without limit."""
+
+    max_age_ms: int = 0
+    max_bytes: int = 0
+
+
+class StreamSpec(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """A durable stream; its partitions are replica sets, by name."""
+
+    partitions: tuple[str, ...]
+    retention: Retention = Retention()
+    description: str = ""
+
+
+class Retry(msgspec.Struct, frozen=True, omit_defaults=True):
+    """Attempts of one stage invocation; the n-th retry waits backoff_ms * 2 ** (n - 1)."""
+
+    max_attempts: int = 5
+    backoff_ms: int = 1_000
+
+
+class Output(msgspec.Struct, frozen=True, omit_defaults=True):
+    """Where a stage's output goes. Empty partition: the handler's choice, else the pipeline's."""
+
+    stream: str
+    partition: str = ""
+
+
+class StageSpec(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """One stage. It runs when `dependencies` and `after` are done and `delay_ms` has passed."""
+
+    name: str
+    engine: str = "spark"
+    run: str = ""
+    """`package.module:function`, for engine spark."""
+    schema: str = ""
+    """DDL of the JSON values, when the stage wants structs instead of strings."""
+    dependencies: tuple[str, ...] = ()
+    after: tuple[str, ...] = ()
+    delay_ms: int = 0
+    timeout_ms: int = 300_000
+    retry: Retry = Retry()
+    output: Output | None = None
+
+
+class PipelineSpec(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """A DAG of stages on one replica set, one instance per matching record of `input`."""
+
+    replica_set: str
+    input: str
+    stages: tuple[StageSpec, ...]
+    triggers: tuple[str, ...] = ()
+    """Event type patterns; none matches every record."""
+    start: str = "latest"
+    """"earliest", "latest", an offset, or an RFC 3339 time."""
+    max_parallel: int = 1_000
+    description: str = ""
+
+
+class NamespaceSpec(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    description: str = ""
+
+
+Spec = StreamSpec | PipelineSpec | NamespaceSpec
+
+SPECS: Final[dict[str, type[Spec]]] = {
+    "Namespace": NamespaceSpec,
+    "Stream": StreamSpec,
+    "Pipeline": PipelineSpec,
+}
+"""The kinds that exist."""
+
+
+class SchemaObject(msgspec.Struct, frozen=True, kw_only=True):
+    """A declared object. `id` is the metadata index of its creation, for ever (PROTOCOL D3)."""
+
+    kind: str
+    name: str
+    spec: Spec
+    namespace: str = DEFAULT_NAMESPACE
+    id: int = 0
+    metadata_index: int = 0
+
+    @property
+    def label(self) -> str:
+        """`Stream default/flights`, for messages."""
+        return f"{self.kind} {self.namespace}/{self.name}"
+
+
+def spec_to_json(spec: Spec) -> bytes:
+    """Canonical JSON: keys in declaration order, defaults left out."""
+    return msgspec.json.encode(spec)
+
+
+def spec_from_json(kind: str, data: bytes | str) -> Spec:
+    """Raises `SchemaError` naming the kind or the field."""
+    cls = SPECS.get(kind)
+    if cls is None:
+        raise SchemaError(f"unknown kind {kind!r}", f"this version knows {', '.join(SPECS)}")
+    try:
+        return msgspec.json.decode(data, type=cls)
+    except msgspec.DecodeError as error:
+        raise SchemaError(f"the specification of a {kind} is malformed: {error}") from error
+
+
+def matches_type(patterns: tuple[str, ...], event_type: str) -> bool:
+    """Whether one of `patterns` matches: dot segments, `*` is one, `>` is one or more at the end.
+
+    No patterns match everything, also records without a type.
+    """
+    return not patterns or any(_matches(pattern, event_type) for pattern in patterns)
+
+
+def _matches(pattern: str, event_type: str) -> bool:
+    wanted, given = pattern.split("."), event_type.split(".")
+    for index, segment in enumerate(wanted):
+        if segment == ">":
+            return index == len(wanted) - 1 and len(given) > index and given != [""]
+        if index >= len(given) or (segment != "*" and segment != given[index]):
+            return False
+    return len(wanted) == len(given)

@@ -1,0 +1,106 @@
+from hadron.wire._pb import common_pb2 as _common_pb2
+from hadron.wire._pb import options_pb2 as _options_pb2
+from google.protobuf.internal import containers as _containers
+from google.protobuf import descriptor as _descriptor
+from google.protobuf import message as _message
+from collections.abc import Iterable as _Iterable, Mapping as _Mapping
+from typing import ClassVar as _ClassVar, Optional as _Optional, Union as _Union
+
+DESCRIPTOR: _descriptor.FileDescriptor
+
+class TopologyRequest(_message.Message):
+    __slots__ = ()
+    def __init__(self) -> None: ...
+
+class Node(_message.Message):
+    __slots__ = ("name", "role", "address")
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    ROLE_FIELD_NUMBER: _ClassVar[int]
+    ADDRESS_FIELD_NUMBER: _ClassVar[int]
+    name: str
+    role: str
+    address: str
+    def __init__(self, name: _Optional[str] = ..., role: _Optional[str] = ..., address: _Optional[str] = ...) -> None: ...
+
+class ReplicaSet(_message.Message):
+    __slots__ = ("name", "epoch", "nodes")
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    EPOCH_FIELD_NUMBER: _ClassVar[int]
+    NODES_FIELD_NUMBER: _ClassVar[int]
+    name: str
+    epoch: int
+    nodes: _containers.RepeatedCompositeFieldContainer[Node]
+    def __init__(self, name: _Optional[str] = ..., epoch: _Optional[int] = ..., nodes: _Optional[_Iterable[_Union[Node, _Mapping]]] = ...) -> None: ...
+
+class TopologyResponse(_message.Message):
+    __slots__ = ("cluster", "node", "version", "replica_sets", "metadata")
+    CLUSTER_FIELD_NUMBER: _ClassVar[int]
+    NODE_FIELD_NUMBER: _ClassVar[int]
+    VERSION_FIELD_NUMBER: _ClassVar[int]
+    REPLICA_SETS_FIELD_NUMBER: _ClassVar[int]
+    METADATA_FIELD_NUMBER: _ClassVar[int]
+    cluster: str
+    node: str
+    version: str
+    replica_sets: _containers.RepeatedCompositeFieldContainer[ReplicaSet]
+    metadata: str
+    def __init__(self, cluster: _Optional[str] = ..., node: _Optional[str] = ..., version: _Optional[str] = ..., replica_sets: _Optional[_Iterable[_Union[ReplicaSet, _Mapping]]] = ..., metadata: _Optional[str] = ...) -> None: ...
+
+class StatusRequest(_message.Message):
+    __slots__ = ()
+    def __init__(self) -> None: ...
+
+class StatusResponse(_message.Message):
+    __slots__ = ("cluster", "replica_set", "node", "role", "state", "trouble", "ballot", "last_lsn", "committed_lsn", "applied_lsn", "chain", "durability", "metadata_index", "version", "started_ms", "connections", "peers", "pid")
+    class Peer(_message.Message):
+        __slots__ = ("name", "role", "address", "state", "trouble", "match_lsn")
+        NAME_FIELD_NUMBER: _ClassVar[int]
+        ROLE_FIELD_NUMBER: _ClassVar[int]
+        ADDRESS_FIELD_NUMBER: _ClassVar[int]
+        STATE_FIELD_NUMBER: _ClassVar[int]
+        TROUBLE_FIELD_NUMBER: _ClassVar[int]
+        MATCH_LSN_FIELD_NUMBER: _ClassVar[int]
+        name: str
+        role: str
+        address: str
+        state: str
+        trouble: str
+        match_lsn: int
+        def __init__(self, name: _Optional[str] = ..., role: _Optional[str] = ..., address: _Optional[str] = ..., state: _Optional[str] = ..., trouble: _Optional[str] = ..., match_lsn: _Optional[int] = ...) -> None: ...
+    CLUSTER_FIELD_NUMBER: _ClassVar[int]
+    REPLICA_SET_FIELD_NUMBER: _ClassVar[int]
+    NODE_FIELD_NUMBER: _ClassVar[int]
+    ROLE_FIELD_NUMBER: _ClassVar[int]
+    STATE_FIELD_NUMBER: _ClassVar[int]
+    TROUBLE_FIELD_NUMBER: _ClassVar[int]
+    BALLOT_FIELD_NUMBER: _ClassVar[int]
+    LAST_LSN_FIELD_NUMBER: _ClassVar[int]
+    COMMITTED_LSN_FIELD_NUMBER: _ClassVar[int]
+    APPLIED_LSN_FIELD_NUMBER: _ClassVar[int]
+    CHAIN_FIELD_NUMBER: _ClassVar[int]
+    DURABILITY_FIELD_NUMBER: _ClassVar[int]
+    METADATA_INDEX_FIELD_NUMBER: _ClassVar[int]
+    VERSION_FIELD_NUMBER: _ClassVar[int]
+    STARTED_MS_FIELD_NUMBER: _ClassVar[int]
+    CONNECTIONS_FIELD_NUMBER: _ClassVar[int]
+    PEERS_FIELD_NUMBER: _ClassVar[int]
+    PID_FIELD_NUMBER: _ClassVar[int]
+    cluster: str
+    replica_set: str
+    node: str
+    role: str
+    state: str
+    trouble: str
+    ballot: _common_pb2.Ballot
+    last_lsn: int
+    committed_lsn: int
+    applied_lsn: int
+    chain: str
+    durability: str
+    metadata_index: int
+    version: str
+    started_ms: int
+    connections: int
+    peers: _containers.RepeatedCompositeFieldContainer[StatusResponse.Peer]
+    pid: int
+    def __init__(self, cluster: _Optional[str] = ..., replica_set: _Optional[str] = ..., node: _Optional[str] = ..., role: _Optional[str] = ..., state: _Optional[str] = ..., trouble: _Optional[str] = ..., ballot: _Optional[_Union[_common_pb2.Ballot, _Mapping]] = ..., last_lsn: _Optional[int] = ..., committed_lsn: _Optional[int] = ..., applied_lsn: _Optional[int] = ..., chain: _Optional[str] = ..., durability: _Optional[str] = ..., metadata_index: _Optional[int] = ..., version: _Optional[str] = ..., started_ms: _Optional[int] = ..., connections: _Optional[int] = ..., peers: _Optional[_Iterable[_Union[StatusResponse.Peer, _Mapping]]] = ..., pid: _Optional[int] = ...) -> None: ...

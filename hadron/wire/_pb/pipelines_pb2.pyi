@@ -1,0 +1,191 @@
+from hadron.wire._pb import common_pb2 as _common_pb2
+from hadron.wire._pb import options_pb2 as _options_pb2
+from google.protobuf.internal import containers as _containers
+from google.protobuf import descriptor as _descriptor
+from google.protobuf import message as _message
+from collections.abc import Iterable as _Iterable, Mapping as _Mapping
+from typing import ClassVar as _ClassVar, Optional as _Optional, Union as _Union
+
+DESCRIPTOR: _descriptor.FileDescriptor
+
+class RunStagesRequest(_message.Message):
+    __slots__ = ("namespace", "pipeline", "stages", "engine", "max_batch", "credit")
+    NAMESPACE_FIELD_NUMBER: _ClassVar[int]
+    PIPELINE_FIELD_NUMBER: _ClassVar[int]
+    STAGES_FIELD_NUMBER: _ClassVar[int]
+    ENGINE_FIELD_NUMBER: _ClassVar[int]
+    MAX_BATCH_FIELD_NUMBER: _ClassVar[int]
+    CREDIT_FIELD_NUMBER: _ClassVar[int]
+    namespace: str
+    pipeline: str
+    stages: _containers.RepeatedScalarFieldContainer[str]
+    engine: str
+    max_batch: int
+    credit: int
+    def __init__(self, namespace: _Optional[str] = ..., pipeline: _Optional[str] = ..., stages: _Optional[_Iterable[str]] = ..., engine: _Optional[str] = ..., max_batch: _Optional[int] = ..., credit: _Optional[int] = ...) -> None: ...
+
+class RecordRef(_message.Message):
+    __slots__ = ("stream", "partition", "offset")
+    STREAM_FIELD_NUMBER: _ClassVar[int]
+    PARTITION_FIELD_NUMBER: _ClassVar[int]
+    OFFSET_FIELD_NUMBER: _ClassVar[int]
+    stream: str
+    partition: str
+    offset: int
+    def __init__(self, stream: _Optional[str] = ..., partition: _Optional[str] = ..., offset: _Optional[int] = ...) -> None: ...
+
+class Invocation(_message.Message):
+    __slots__ = ("instance_id", "attempt", "root", "dependencies")
+    INSTANCE_ID_FIELD_NUMBER: _ClassVar[int]
+    ATTEMPT_FIELD_NUMBER: _ClassVar[int]
+    ROOT_FIELD_NUMBER: _ClassVar[int]
+    DEPENDENCIES_FIELD_NUMBER: _ClassVar[int]
+    instance_id: int
+    attempt: int
+    root: RecordRef
+    dependencies: _containers.RepeatedCompositeFieldContainer[RecordRef]
+    def __init__(self, instance_id: _Optional[int] = ..., attempt: _Optional[int] = ..., root: _Optional[_Union[RecordRef, _Mapping]] = ..., dependencies: _Optional[_Iterable[_Union[RecordRef, _Mapping]]] = ...) -> None: ...
+
+class Invocations(_message.Message):
+    __slots__ = ("stage", "pipeline_id", "invocations")
+    STAGE_FIELD_NUMBER: _ClassVar[int]
+    PIPELINE_ID_FIELD_NUMBER: _ClassVar[int]
+    INVOCATIONS_FIELD_NUMBER: _ClassVar[int]
+    stage: str
+    pipeline_id: int
+    invocations: _containers.RepeatedCompositeFieldContainer[Invocation]
+    def __init__(self, stage: _Optional[str] = ..., pipeline_id: _Optional[int] = ..., invocations: _Optional[_Iterable[_Union[Invocation, _Mapping]]] = ...) -> None: ...
+
+class CompleteStagesRequest(_message.Message):
+    __slots__ = ("pipeline_id", "stage", "instance_ids", "attempts", "partition")
+    PIPELINE_ID_FIELD_NUMBER: _ClassVar[int]
+    STAGE_FIELD_NUMBER: _ClassVar[int]
+    INSTANCE_IDS_FIELD_NUMBER: _ClassVar[int]
+    ATTEMPTS_FIELD_NUMBER: _ClassVar[int]
+    PARTITION_FIELD_NUMBER: _ClassVar[int]
+    pipeline_id: int
+    stage: str
+    instance_ids: _containers.RepeatedScalarFieldContainer[int]
+    attempts: _containers.RepeatedScalarFieldContainer[int]
+    partition: str
+    def __init__(self, pipeline_id: _Optional[int] = ..., stage: _Optional[str] = ..., instance_ids: _Optional[_Iterable[int]] = ..., attempts: _Optional[_Iterable[int]] = ..., partition: _Optional[str] = ...) -> None: ...
+
+class CompleteStagesResponse(_message.Message):
+    __slots__ = ("base_offset", "stale_instance_ids")
+    BASE_OFFSET_FIELD_NUMBER: _ClassVar[int]
+    STALE_INSTANCE_IDS_FIELD_NUMBER: _ClassVar[int]
+    base_offset: int
+    stale_instance_ids: _containers.RepeatedScalarFieldContainer[int]
+    def __init__(self, base_offset: _Optional[int] = ..., stale_instance_ids: _Optional[_Iterable[int]] = ...) -> None: ...
+
+class FailStagesRequest(_message.Message):
+    __slots__ = ("pipeline_id", "stage", "instance_ids", "attempts", "reason")
+    PIPELINE_ID_FIELD_NUMBER: _ClassVar[int]
+    STAGE_FIELD_NUMBER: _ClassVar[int]
+    INSTANCE_IDS_FIELD_NUMBER: _ClassVar[int]
+    ATTEMPTS_FIELD_NUMBER: _ClassVar[int]
+    REASON_FIELD_NUMBER: _ClassVar[int]
+    pipeline_id: int
+    stage: str
+    instance_ids: _containers.RepeatedScalarFieldContainer[int]
+    attempts: _containers.RepeatedScalarFieldContainer[int]
+    reason: str
+    def __init__(self, pipeline_id: _Optional[int] = ..., stage: _Optional[str] = ..., instance_ids: _Optional[_Iterable[int]] = ..., attempts: _Optional[_Iterable[int]] = ..., reason: _Optional[str] = ...) -> None: ...
+
+class ListInstancesRequest(_message.Message):
+    __slots__ = ("namespace", "pipeline", "status", "after_id", "limit")
+    NAMESPACE_FIELD_NUMBER: _ClassVar[int]
+    PIPELINE_FIELD_NUMBER: _ClassVar[int]
+    STATUS_FIELD_NUMBER: _ClassVar[int]
+    AFTER_ID_FIELD_NUMBER: _ClassVar[int]
+    LIMIT_FIELD_NUMBER: _ClassVar[int]
+    namespace: str
+    pipeline: str
+    status: str
+    after_id: int
+    limit: int
+    def __init__(self, namespace: _Optional[str] = ..., pipeline: _Optional[str] = ..., status: _Optional[str] = ..., after_id: _Optional[int] = ..., limit: _Optional[int] = ...) -> None: ...
+
+class ListInstancesResponse(_message.Message):
+    __slots__ = ("instances",)
+    class Stage(_message.Message):
+        __slots__ = ("name", "status", "attempts", "output", "reason")
+        NAME_FIELD_NUMBER: _ClassVar[int]
+        STATUS_FIELD_NUMBER: _ClassVar[int]
+        ATTEMPTS_FIELD_NUMBER: _ClassVar[int]
+        OUTPUT_FIELD_NUMBER: _ClassVar[int]
+        REASON_FIELD_NUMBER: _ClassVar[int]
+        name: str
+        status: str
+        attempts: int
+        output: RecordRef
+        reason: str
+        def __init__(self, name: _Optional[str] = ..., status: _Optional[str] = ..., attempts: _Optional[int] = ..., output: _Optional[_Union[RecordRef, _Mapping]] = ..., reason: _Optional[str] = ...) -> None: ...
+    class Instance(_message.Message):
+        __slots__ = ("id", "status", "root", "created_ms", "stages")
+        ID_FIELD_NUMBER: _ClassVar[int]
+        STATUS_FIELD_NUMBER: _ClassVar[int]
+        ROOT_FIELD_NUMBER: _ClassVar[int]
+        CREATED_MS_FIELD_NUMBER: _ClassVar[int]
+        STAGES_FIELD_NUMBER: _ClassVar[int]
+        id: int
+        status: str
+        root: RecordRef
+        created_ms: int
+        stages: _containers.RepeatedCompositeFieldContainer[ListInstancesResponse.Stage]
+        def __init__(self, id: _Optional[int] = ..., status: _Optional[str] = ..., root: _Optional[_Union[RecordRef, _Mapping]] = ..., created_ms: _Optional[int] = ..., stages: _Optional[_Iterable[_Union[ListInstancesResponse.Stage, _Mapping]]] = ...) -> None: ...
+    INSTANCES_FIELD_NUMBER: _ClassVar[int]
+    instances: _containers.RepeatedCompositeFieldContainer[ListInstancesResponse.Instance]
+    def __init__(self, instances: _Optional[_Iterable[_Union[ListInstancesResponse.Instance, _Mapping]]] = ...) -> None: ...
+
+class PipelineProgressRequest(_message.Message):
+    __slots__ = ("namespace", "pipeline")
+    NAMESPACE_FIELD_NUMBER: _ClassVar[int]
+    PIPELINE_FIELD_NUMBER: _ClassVar[int]
+    namespace: str
+    pipeline: str
+    def __init__(self, namespace: _Optional[str] = ..., pipeline: _Optional[str] = ...) -> None: ...
+
+class PipelineProgressResponse(_message.Message):
+    __slots__ = ("pipelines",)
+    class Stage(_message.Message):
+        __slots__ = ("name", "ready", "running", "done", "failed", "runners")
+        NAME_FIELD_NUMBER: _ClassVar[int]
+        READY_FIELD_NUMBER: _ClassVar[int]
+        RUNNING_FIELD_NUMBER: _ClassVar[int]
+        DONE_FIELD_NUMBER: _ClassVar[int]
+        FAILED_FIELD_NUMBER: _ClassVar[int]
+        RUNNERS_FIELD_NUMBER: _ClassVar[int]
+        name: str
+        ready: int
+        running: int
+        done: int
+        failed: int
+        runners: int
+        def __init__(self, name: _Optional[str] = ..., ready: _Optional[int] = ..., running: _Optional[int] = ..., done: _Optional[int] = ..., failed: _Optional[int] = ..., runners: _Optional[int] = ...) -> None: ...
+    class Pipeline(_message.Message):
+        __slots__ = ("namespace", "name", "id", "instances", "live", "done", "failed", "input_offset", "input_next_offset", "stages")
+        NAMESPACE_FIELD_NUMBER: _ClassVar[int]
+        NAME_FIELD_NUMBER: _ClassVar[int]
+        ID_FIELD_NUMBER: _ClassVar[int]
+        INSTANCES_FIELD_NUMBER: _ClassVar[int]
+        LIVE_FIELD_NUMBER: _ClassVar[int]
+        DONE_FIELD_NUMBER: _ClassVar[int]
+        FAILED_FIELD_NUMBER: _ClassVar[int]
+        INPUT_OFFSET_FIELD_NUMBER: _ClassVar[int]
+        INPUT_NEXT_OFFSET_FIELD_NUMBER: _ClassVar[int]
+        STAGES_FIELD_NUMBER: _ClassVar[int]
+        namespace: str
+        name: str
+        id: int
+        instances: int
+        live: int
+        done: int
+        failed: int
+        input_offset: int
+        input_next_offset: int
+        stages: _containers.RepeatedCompositeFieldContainer[PipelineProgressResponse.Stage]
+        def __init__(self, namespace: _Optional[str] = ..., name: _Optional[str] = ..., id: _Optional[int] = ..., instances: _Optional[int] = ..., live: _Optional[int] = ..., done: _Optional[int] = ..., failed: _Optional[int] = ..., input_offset: _Optional[int] = ..., input_next_offset: _Optional[int] = ..., stages: _Optional[_Iterable[_Union[PipelineProgressResponse.Stage, _Mapping]]] = ...) -> None: ...
+    PIPELINES_FIELD_NUMBER: _ClassVar[int]
+    pipelines: _containers.RepeatedCompositeFieldContainer[PipelineProgressResponse.Pipeline]
+    def __init__(self, pipelines: _Optional[_Iterable[_Union[PipelineProgressResponse.Pipeline, _Mapping]]] = ...) -> None: ...

@@ -1,0 +1,170 @@
+from hadron.wire._pb import common_pb2 as _common_pb2
+from hadron.wire._pb import options_pb2 as _options_pb2
+from google.protobuf.internal import containers as _containers
+from google.protobuf.internal import enum_type_wrapper as _enum_type_wrapper
+from google.protobuf import descriptor as _descriptor
+from google.protobuf import message as _message
+from collections.abc import Iterable as _Iterable, Mapping as _Mapping
+from typing import ClassVar as _ClassVar, Optional as _Optional, Union as _Union
+
+DESCRIPTOR: _descriptor.FileDescriptor
+
+class LogPosition(_message.Message):
+    __slots__ = ("lsn", "ballot", "chain")
+    LSN_FIELD_NUMBER: _ClassVar[int]
+    BALLOT_FIELD_NUMBER: _ClassVar[int]
+    CHAIN_FIELD_NUMBER: _ClassVar[int]
+    lsn: int
+    ballot: _common_pb2.Ballot
+    chain: bytes
+    def __init__(self, lsn: _Optional[int] = ..., ballot: _Optional[_Union[_common_pb2.Ballot, _Mapping]] = ..., chain: _Optional[bytes] = ...) -> None: ...
+
+class Member(_message.Message):
+    __slots__ = ("name", "role")
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    ROLE_FIELD_NUMBER: _ClassVar[int]
+    name: str
+    role: str
+    def __init__(self, name: _Optional[str] = ..., role: _Optional[str] = ...) -> None: ...
+
+class HandshakeRequest(_message.Message):
+    __slots__ = ("cluster", "replica_set", "epoch", "members", "node", "protocol_version", "replica_set_uuid", "boot")
+    CLUSTER_FIELD_NUMBER: _ClassVar[int]
+    REPLICA_SET_FIELD_NUMBER: _ClassVar[int]
+    EPOCH_FIELD_NUMBER: _ClassVar[int]
+    MEMBERS_FIELD_NUMBER: _ClassVar[int]
+    NODE_FIELD_NUMBER: _ClassVar[int]
+    PROTOCOL_VERSION_FIELD_NUMBER: _ClassVar[int]
+    REPLICA_SET_UUID_FIELD_NUMBER: _ClassVar[int]
+    BOOT_FIELD_NUMBER: _ClassVar[int]
+    cluster: str
+    replica_set: str
+    epoch: int
+    members: _containers.RepeatedCompositeFieldContainer[Member]
+    node: str
+    protocol_version: int
+    replica_set_uuid: bytes
+    boot: int
+    def __init__(self, cluster: _Optional[str] = ..., replica_set: _Optional[str] = ..., epoch: _Optional[int] = ..., members: _Optional[_Iterable[_Union[Member, _Mapping]]] = ..., node: _Optional[str] = ..., protocol_version: _Optional[int] = ..., replica_set_uuid: _Optional[bytes] = ..., boot: _Optional[int] = ...) -> None: ...
+
+class HandshakeResponse(_message.Message):
+    __slots__ = ("identity", "promised", "last", "is_member", "committed_lsn", "now_ms")
+    IDENTITY_FIELD_NUMBER: _ClassVar[int]
+    PROMISED_FIELD_NUMBER: _ClassVar[int]
+    LAST_FIELD_NUMBER: _ClassVar[int]
+    IS_MEMBER_FIELD_NUMBER: _ClassVar[int]
+    COMMITTED_LSN_FIELD_NUMBER: _ClassVar[int]
+    NOW_MS_FIELD_NUMBER: _ClassVar[int]
+    identity: HandshakeRequest
+    promised: _common_pb2.Ballot
+    last: LogPosition
+    is_member: bool
+    committed_lsn: int
+    now_ms: int
+    def __init__(self, identity: _Optional[_Union[HandshakeRequest, _Mapping]] = ..., promised: _Optional[_Union[_common_pb2.Ballot, _Mapping]] = ..., last: _Optional[_Union[LogPosition, _Mapping]] = ..., is_member: _Optional[bool] = ..., committed_lsn: _Optional[int] = ..., now_ms: _Optional[int] = ...) -> None: ...
+
+class PromiseRequest(_message.Message):
+    __slots__ = ("ballot", "config_digest", "leader", "replica_set_uuid")
+    BALLOT_FIELD_NUMBER: _ClassVar[int]
+    CONFIG_DIGEST_FIELD_NUMBER: _ClassVar[int]
+    LEADER_FIELD_NUMBER: _ClassVar[int]
+    REPLICA_SET_UUID_FIELD_NUMBER: _ClassVar[int]
+    ballot: _common_pb2.Ballot
+    config_digest: bytes
+    leader: str
+    replica_set_uuid: bytes
+    def __init__(self, ballot: _Optional[_Union[_common_pb2.Ballot, _Mapping]] = ..., config_digest: _Optional[bytes] = ..., leader: _Optional[str] = ..., replica_set_uuid: _Optional[bytes] = ...) -> None: ...
+
+class PromiseResponse(_message.Message):
+    __slots__ = ("promised", "highest", "last", "first_lsn", "reason")
+    PROMISED_FIELD_NUMBER: _ClassVar[int]
+    HIGHEST_FIELD_NUMBER: _ClassVar[int]
+    LAST_FIELD_NUMBER: _ClassVar[int]
+    FIRST_LSN_FIELD_NUMBER: _ClassVar[int]
+    REASON_FIELD_NUMBER: _ClassVar[int]
+    promised: bool
+    highest: _common_pb2.Ballot
+    last: LogPosition
+    first_lsn: int
+    reason: str
+    def __init__(self, promised: _Optional[bool] = ..., highest: _Optional[_Union[_common_pb2.Ballot, _Mapping]] = ..., last: _Optional[_Union[LogPosition, _Mapping]] = ..., first_lsn: _Optional[int] = ..., reason: _Optional[str] = ...) -> None: ...
+
+class ProbeRequest(_message.Message):
+    __slots__ = ("ballot", "lsn")
+    BALLOT_FIELD_NUMBER: _ClassVar[int]
+    LSN_FIELD_NUMBER: _ClassVar[int]
+    ballot: _common_pb2.Ballot
+    lsn: int
+    def __init__(self, ballot: _Optional[_Union[_common_pb2.Ballot, _Mapping]] = ..., lsn: _Optional[int] = ...) -> None: ...
+
+class ProbeResponse(_message.Message):
+    __slots__ = ("position",)
+    POSITION_FIELD_NUMBER: _ClassVar[int]
+    position: LogPosition
+    def __init__(self, position: _Optional[_Union[LogPosition, _Mapping]] = ...) -> None: ...
+
+class Entry(_message.Message):
+    __slots__ = ("lsn", "ballot", "now_ms", "command", "body_length", "chain")
+    LSN_FIELD_NUMBER: _ClassVar[int]
+    BALLOT_FIELD_NUMBER: _ClassVar[int]
+    NOW_MS_FIELD_NUMBER: _ClassVar[int]
+    COMMAND_FIELD_NUMBER: _ClassVar[int]
+    BODY_LENGTH_FIELD_NUMBER: _ClassVar[int]
+    CHAIN_FIELD_NUMBER: _ClassVar[int]
+    lsn: int
+    ballot: _common_pb2.Ballot
+    now_ms: int
+    command: bytes
+    body_length: int
+    chain: bytes
+    def __init__(self, lsn: _Optional[int] = ..., ballot: _Optional[_Union[_common_pb2.Ballot, _Mapping]] = ..., now_ms: _Optional[int] = ..., command: _Optional[bytes] = ..., body_length: _Optional[int] = ..., chain: _Optional[bytes] = ...) -> None: ...
+
+class AppendRequest(_message.Message):
+    __slots__ = ("ballot", "previous", "entries", "committed_lsn")
+    BALLOT_FIELD_NUMBER: _ClassVar[int]
+    PREVIOUS_FIELD_NUMBER: _ClassVar[int]
+    ENTRIES_FIELD_NUMBER: _ClassVar[int]
+    COMMITTED_LSN_FIELD_NUMBER: _ClassVar[int]
+    ballot: _common_pb2.Ballot
+    previous: LogPosition
+    entries: _containers.RepeatedCompositeFieldContainer[Entry]
+    committed_lsn: int
+    def __init__(self, ballot: _Optional[_Union[_common_pb2.Ballot, _Mapping]] = ..., previous: _Optional[_Union[LogPosition, _Mapping]] = ..., entries: _Optional[_Iterable[_Union[Entry, _Mapping]]] = ..., committed_lsn: _Optional[int] = ...) -> None: ...
+
+class AppendResponse(_message.Message):
+    __slots__ = ("outcome", "match_lsn", "promised", "applied_lsn")
+    class Outcome(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
+        __slots__ = ()
+        PERSISTED: _ClassVar[AppendResponse.Outcome]
+        MISMATCH: _ClassVar[AppendResponse.Outcome]
+        FENCED: _ClassVar[AppendResponse.Outcome]
+    PERSISTED: AppendResponse.Outcome
+    MISMATCH: AppendResponse.Outcome
+    FENCED: AppendResponse.Outcome
+    OUTCOME_FIELD_NUMBER: _ClassVar[int]
+    MATCH_LSN_FIELD_NUMBER: _ClassVar[int]
+    PROMISED_FIELD_NUMBER: _ClassVar[int]
+    APPLIED_LSN_FIELD_NUMBER: _ClassVar[int]
+    outcome: AppendResponse.Outcome
+    match_lsn: int
+    promised: _common_pb2.Ballot
+    applied_lsn: int
+    def __init__(self, outcome: _Optional[_Union[AppendResponse.Outcome, str]] = ..., match_lsn: _Optional[int] = ..., promised: _Optional[_Union[_common_pb2.Ballot, _Mapping]] = ..., applied_lsn: _Optional[int] = ...) -> None: ...
+
+class ReadLogRequest(_message.Message):
+    __slots__ = ("ballot", "from_lsn", "max_bytes")
+    BALLOT_FIELD_NUMBER: _ClassVar[int]
+    FROM_LSN_FIELD_NUMBER: _ClassVar[int]
+    MAX_BYTES_FIELD_NUMBER: _ClassVar[int]
+    ballot: _common_pb2.Ballot
+    from_lsn: int
+    max_bytes: int
+    def __init__(self, ballot: _Optional[_Union[_common_pb2.Ballot, _Mapping]] = ..., from_lsn: _Optional[int] = ..., max_bytes: _Optional[int] = ...) -> None: ...
+
+class ReadLogResponse(_message.Message):
+    __slots__ = ("previous", "entries")
+    PREVIOUS_FIELD_NUMBER: _ClassVar[int]
+    ENTRIES_FIELD_NUMBER: _ClassVar[int]
+    previous: LogPosition
+    entries: _containers.RepeatedCompositeFieldContainer[Entry]
+    def __init__(self, previous: _Optional[_Union[LogPosition, _Mapping]] = ..., entries: _Optional[_Iterable[_Union[Entry, _Mapping]]] = ...) -> None: ...

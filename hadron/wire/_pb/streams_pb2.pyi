@@ -1,0 +1,96 @@
+from hadron.wire._pb import common_pb2 as _common_pb2
+from hadron.wire._pb import options_pb2 as _options_pb2
+from google.protobuf.internal import containers as _containers
+from google.protobuf.internal import enum_type_wrapper as _enum_type_wrapper
+from google.protobuf import descriptor as _descriptor
+from google.protobuf import message as _message
+from collections.abc import Iterable as _Iterable, Mapping as _Mapping
+from typing import ClassVar as _ClassVar, Optional as _Optional, Union as _Union
+
+DESCRIPTOR: _descriptor.FileDescriptor
+
+class Acks(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
+    __slots__ = ()
+    ACKS_MAJORITY: _ClassVar[Acks]
+    ACKS_LEADER: _ClassVar[Acks]
+    ACKS_ALL: _ClassVar[Acks]
+ACKS_MAJORITY: Acks
+ACKS_LEADER: Acks
+ACKS_ALL: Acks
+
+class ProduceRequest(_message.Message):
+    __slots__ = ("namespace", "stream", "partition", "acks")
+    NAMESPACE_FIELD_NUMBER: _ClassVar[int]
+    STREAM_FIELD_NUMBER: _ClassVar[int]
+    PARTITION_FIELD_NUMBER: _ClassVar[int]
+    ACKS_FIELD_NUMBER: _ClassVar[int]
+    namespace: str
+    stream: str
+    partition: str
+    acks: Acks
+    def __init__(self, namespace: _Optional[str] = ..., stream: _Optional[str] = ..., partition: _Optional[str] = ..., acks: _Optional[_Union[Acks, str]] = ...) -> None: ...
+
+class ProduceResponse(_message.Message):
+    __slots__ = ("base_offset", "append_ms", "duplicate")
+    BASE_OFFSET_FIELD_NUMBER: _ClassVar[int]
+    APPEND_MS_FIELD_NUMBER: _ClassVar[int]
+    DUPLICATE_FIELD_NUMBER: _ClassVar[int]
+    base_offset: int
+    append_ms: int
+    duplicate: bool
+    def __init__(self, base_offset: _Optional[int] = ..., append_ms: _Optional[int] = ..., duplicate: _Optional[bool] = ...) -> None: ...
+
+class FetchRequest(_message.Message):
+    __slots__ = ("namespace", "stream", "partition", "offset", "max_bytes", "max_wait_ms")
+    NAMESPACE_FIELD_NUMBER: _ClassVar[int]
+    STREAM_FIELD_NUMBER: _ClassVar[int]
+    PARTITION_FIELD_NUMBER: _ClassVar[int]
+    OFFSET_FIELD_NUMBER: _ClassVar[int]
+    MAX_BYTES_FIELD_NUMBER: _ClassVar[int]
+    MAX_WAIT_MS_FIELD_NUMBER: _ClassVar[int]
+    namespace: str
+    stream: str
+    partition: str
+    offset: int
+    max_bytes: int
+    max_wait_ms: int
+    def __init__(self, namespace: _Optional[str] = ..., stream: _Optional[str] = ..., partition: _Optional[str] = ..., offset: _Optional[int] = ..., max_bytes: _Optional[int] = ..., max_wait_ms: _Optional[int] = ...) -> None: ...
+
+class FetchResponse(_message.Message):
+    __slots__ = ("batches", "first_offset", "next_offset")
+    BATCHES_FIELD_NUMBER: _ClassVar[int]
+    FIRST_OFFSET_FIELD_NUMBER: _ClassVar[int]
+    NEXT_OFFSET_FIELD_NUMBER: _ClassVar[int]
+    batches: _containers.RepeatedCompositeFieldContainer[_common_pb2.BatchInfo]
+    first_offset: int
+    next_offset: int
+    def __init__(self, batches: _Optional[_Iterable[_Union[_common_pb2.BatchInfo, _Mapping]]] = ..., first_offset: _Optional[int] = ..., next_offset: _Optional[int] = ...) -> None: ...
+
+class OffsetsRequest(_message.Message):
+    __slots__ = ("namespace", "stream", "partition", "at_ms")
+    NAMESPACE_FIELD_NUMBER: _ClassVar[int]
+    STREAM_FIELD_NUMBER: _ClassVar[int]
+    PARTITION_FIELD_NUMBER: _ClassVar[int]
+    AT_MS_FIELD_NUMBER: _ClassVar[int]
+    namespace: str
+    stream: str
+    partition: str
+    at_ms: int
+    def __init__(self, namespace: _Optional[str] = ..., stream: _Optional[str] = ..., partition: _Optional[str] = ..., at_ms: _Optional[int] = ...) -> None: ...
+
+class OffsetsResponse(_message.Message):
+    __slots__ = ("partitions",)
+    class Partition(_message.Message):
+        __slots__ = ("partition", "first_offset", "next_offset", "at_offset")
+        PARTITION_FIELD_NUMBER: _ClassVar[int]
+        FIRST_OFFSET_FIELD_NUMBER: _ClassVar[int]
+        NEXT_OFFSET_FIELD_NUMBER: _ClassVar[int]
+        AT_OFFSET_FIELD_NUMBER: _ClassVar[int]
+        partition: str
+        first_offset: int
+        next_offset: int
+        at_offset: int
+        def __init__(self, partition: _Optional[str] = ..., first_offset: _Optional[int] = ..., next_offset: _Optional[int] = ..., at_offset: _Optional[int] = ...) -> None: ...
+    PARTITIONS_FIELD_NUMBER: _ClassVar[int]
+    partitions: _containers.RepeatedCompositeFieldContainer[OffsetsResponse.Partition]
+    def __init__(self, partitions: _Optional[_Iterable[_Union[OffsetsResponse.Partition, _Mapping]]] = ...) -> None: ...

@@ -1,0 +1,121 @@
+"""The protobuf messages of `proto/hadron/v1`, and the one table of methods by number.
+
+Rooms import messages from here, so that generated code has a single door.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Final
+
+from google.protobuf import message_factory
+from google.protobuf.message import Message
+
+from hadron.model.errors import HadronError, error_from_code
+from hadron.model.ids import Ballot as BallotId
+from hadron.model.ids import LogPosition as LogPositionValue
+from hadron.wire._pb import (
+    cluster_pb2,
+    common_pb2,
+    groups_pb2,
+    options_pb2,
+    pipelines_pb2,
+    replication_pb2,
+    schema_pb2,
+    streams_pb2,
+)
+
+__all__ = [
+    "METHODS",
+    "Message",
+    "Method",
+    "ballot_from",
+    "ballot_to",
+    "cluster_pb2",
+    "common_pb2",
+    "error_from_message",
+    "error_to_message",
+    "groups_pb2",
+    "method",
+    "pipelines_pb2",
+    "position_from",
+    "position_to",
+    "replication_pb2",
+    "schema_pb2",
+    "streams_pb2",
+]
+
+
+@dataclass(frozen=True, slots=True)
+class Method:
+    """One remote method: its number on the wire and the messages of both directions."""
+
+    number: int
+    service: str
+    name: str
+    request: Any
+    response: Any
+    client_streams: bool
+    server_streams: bool
+
+    def __str__(self) -> str:
+        return f"{self.service}.{self.name}"
+
+
+def _collect() -> dict[int, Method]:
+    methods: dict[int, Method] = {}
+    files = (
+        streams_pb2, groups_pb2, schema_pb2, pipelines_pb2, cluster_pb2, replication_pb2,
+    )
+    for file in files:
+        for service in file.DESCRIPTOR.services_by_name.values():
+            for descriptor in service.methods:
+                number = descriptor.GetOptions().Extensions[options_pb2.method_number]
+                assert number > 0 and number not in methods, descriptor.full_name
+                methods[number] = Method(
+                    number,
+                    service.name,
+                    descriptor.name,
+                    message_factory.GetMessageClass(descriptor.input_type),
+                    message_factory.GetMessageClass(descriptor.output_type),
+                    descriptor.client_streaming,
+                    descriptor.server_streaming,
+                )
+    return methods
+
+
+METHODS: Final[dict[int, Method]] = _collect()
+_BY_NAME: Final = {method.name: method for method in METHODS.values()}
+
+
+def method(name: str) -> Method:
+    """The method called `name`; names are unique over all services."""
+    return _BY_NAME[name]
+
+
+def ballot_to(ballot: BallotId) -> common_pb2.Ballot:
+    return common_pb2.Ballot(epoch=ballot.epoch, incarnation=ballot.incarnation)
+
+
+def ballot_from(message: common_pb2.Ballot) -> BallotId:
+    return BallotId(message.epoch, message.incarnation)
+
+
+def position_to(position: LogPositionValue) -> replication_pb2.LogPosition:
+    return replication_pb2.LogPosition(
+        lsn=position.lsn, ballot=ballot_to(position.ballot), chain=position.chain
+    )
+
+
+def position_from(message: replication_pb2.LogPosition) -> LogPositionValue:
+    return LogPositionValue(message.lsn, ballot_from(message.ballot), message.chain)
+
+
+def error_to_message(error: HadronError) -> common_pb2.Error:
+    return common_pb2.Error(
+        code=error.code, message=error.message, hint=error.hint, retryable=error.retryable
+    )
+
+
+def error_from_message(message: common_pb2.Error) -> HadronError:
+    return error_from_code(message.code, message.message, message.hint, message.retryable)
