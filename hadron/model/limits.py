@@ -46,3 +46,7 @@ Kafka's idempotent producer has the same bound."""
 
 PRODUCER_IDLE_MS: Final = 24 * 3600 * 1000
 """Producer state may be evicted when idle for longer (PROTOCOL D1)."""
+
+SUBSCRIPTION_BATCH_MEMORY: Final = 8
+"""Batches attached on one Subscribe call that both sides remember, oldest dropped first: a batch
+delivered in slices is sent once. 8 batches of the largest size are 16 MiB per member and call."""

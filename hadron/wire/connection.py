@@ -326,6 +326,7 @@ class Connection:
         self._scopes: dict[Call, anyio.CancelScope] = {}
         self._heard = False
         self._closed: HadronError | None = None
+        self._ended = anyio.Event()
         self.context: Any = None
 
     @property
@@ -451,12 +452,19 @@ class Connection:
         self._drained.set()
         self._flush_needed.set()
         self._transport.close()
+        self._ended.set()
         calls, self._calls = list(self._calls.values()), {}
         for call in calls:
             call._ended_here = True
             call._end_there(self._closed)
         for scope in list(self._scopes.values()):
             scope.cancel()
+
+    async def wait_closed(self) -> HadronError:
+        """Return, once the connection has ended, why."""
+        await self._ended.wait()
+        assert self._closed is not None
+        return self._closed
 
     async def _read_loop(self) -> HadronError:
         decoder = FrameDecoder()

@@ -64,16 +64,18 @@ class HandshakeResponse(_message.Message):
     def __init__(self, identity: _Optional[_Union[HandshakeRequest, _Mapping]] = ..., promised: _Optional[_Union[_common_pb2.Ballot, _Mapping]] = ..., last: _Optional[_Union[LogPosition, _Mapping]] = ..., is_member: _Optional[bool] = ..., committed_lsn: _Optional[int] = ..., now_ms: _Optional[int] = ...) -> None: ...
 
 class PromiseRequest(_message.Message):
-    __slots__ = ("ballot", "config_digest", "leader", "replica_set_uuid")
+    __slots__ = ("ballot", "config_digest", "leader", "replica_set_uuid", "found")
     BALLOT_FIELD_NUMBER: _ClassVar[int]
     CONFIG_DIGEST_FIELD_NUMBER: _ClassVar[int]
     LEADER_FIELD_NUMBER: _ClassVar[int]
     REPLICA_SET_UUID_FIELD_NUMBER: _ClassVar[int]
+    FOUND_FIELD_NUMBER: _ClassVar[int]
     ballot: _common_pb2.Ballot
     config_digest: bytes
     leader: str
     replica_set_uuid: bytes
-    def __init__(self, ballot: _Optional[_Union[_common_pb2.Ballot, _Mapping]] = ..., config_digest: _Optional[bytes] = ..., leader: _Optional[str] = ..., replica_set_uuid: _Optional[bytes] = ...) -> None: ...
+    found: bool
+    def __init__(self, ballot: _Optional[_Union[_common_pb2.Ballot, _Mapping]] = ..., config_digest: _Optional[bytes] = ..., leader: _Optional[str] = ..., replica_set_uuid: _Optional[bytes] = ..., found: _Optional[bool] = ...) -> None: ...
 
 class PromiseResponse(_message.Message):
     __slots__ = ("promised", "highest", "last", "first_lsn", "reason")
@@ -120,16 +122,20 @@ class Entry(_message.Message):
     def __init__(self, lsn: _Optional[int] = ..., ballot: _Optional[_Union[_common_pb2.Ballot, _Mapping]] = ..., now_ms: _Optional[int] = ..., command: _Optional[bytes] = ..., body_length: _Optional[int] = ..., chain: _Optional[bytes] = ...) -> None: ...
 
 class AppendRequest(_message.Message):
-    __slots__ = ("ballot", "previous", "entries", "committed_lsn")
+    __slots__ = ("ballot", "previous", "entries", "committed_lsn", "grant_membership", "replica_set_uuid")
     BALLOT_FIELD_NUMBER: _ClassVar[int]
     PREVIOUS_FIELD_NUMBER: _ClassVar[int]
     ENTRIES_FIELD_NUMBER: _ClassVar[int]
     COMMITTED_LSN_FIELD_NUMBER: _ClassVar[int]
+    GRANT_MEMBERSHIP_FIELD_NUMBER: _ClassVar[int]
+    REPLICA_SET_UUID_FIELD_NUMBER: _ClassVar[int]
     ballot: _common_pb2.Ballot
     previous: LogPosition
     entries: _containers.RepeatedCompositeFieldContainer[Entry]
     committed_lsn: int
-    def __init__(self, ballot: _Optional[_Union[_common_pb2.Ballot, _Mapping]] = ..., previous: _Optional[_Union[LogPosition, _Mapping]] = ..., entries: _Optional[_Iterable[_Union[Entry, _Mapping]]] = ..., committed_lsn: _Optional[int] = ...) -> None: ...
+    grant_membership: bool
+    replica_set_uuid: bytes
+    def __init__(self, ballot: _Optional[_Union[_common_pb2.Ballot, _Mapping]] = ..., previous: _Optional[_Union[LogPosition, _Mapping]] = ..., entries: _Optional[_Iterable[_Union[Entry, _Mapping]]] = ..., committed_lsn: _Optional[int] = ..., grant_membership: _Optional[bool] = ..., replica_set_uuid: _Optional[bytes] = ...) -> None: ...
 
 class AppendResponse(_message.Message):
     __slots__ = ("outcome", "match_lsn", "promised", "applied_lsn")

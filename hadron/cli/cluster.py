@@ -1,0 +1,103 @@
+"""`hadron cluster`: a local cluster of processes that stays up until it is told to stop."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import click
+
+from hadron.cli.printing import output_option, print_rows
+
+if TYPE_CHECKING:
+    from hadron.testing.detached import DetachedCluster
+
+_Function = TypeVar("_Function", bound=Callable[..., Any])
+_COLUMNS = {"node": "NODE", "role": "ROLE", "address": "ADDRESS", "state": "STATE", "pid": ">PID",
+            "log": "LOG"}
+
+
+def _config_option(function: _Function) -> _Function:
+    return click.option(
+        "--config", type=click.Path(path_type=Path), metavar="DIR|FILE",
+        help="A configuration file, or a directory for a new one with three nodes on ports 7001 "
+             "to 7003.  [default: ./hadron-cluster]",
+    )(function)
+
+
+@click.group("cluster", short_help="Start, stop and show a local cluster of processes.")
+def command() -> None:
+    """A cluster of node processes on this machine.
+
+    \b
+    Example:
+      hadron cluster up
+      hadron status --server hadron://127.0.0.1:7001
+      hadron cluster down
+    """
+
+
+@command.command("up")
+@_config_option
+def up(config: Path | None) -> None:
+    """Start the nodes that do not run and wait until they serve. Repeated, it changes nothing.
+
+    \b
+    Examples:
+      hadron cluster up
+      hadron cluster up --config config/three-nodes.yaml
+    """
+    from hadron.testing.cluster import cluster_url
+
+    cluster = _cluster(config)
+    started = cluster.up()
+    for node in cluster.nodes():
+        done = "started" if node.name in started else "was running"
+        pid = node.process.pid if node.process else "?"
+        click.echo(f"{node.name} {done}: {node.role} at {node.address}, pid {pid}")
+    click.echo(f"\nconnect with:  export HADRON_URL={cluster_url(cluster.config)}")
+
+
+@command.command("down")
+@_config_option
+def down(config: Path | None) -> None:
+    """Stop the nodes; their data stays.
+
+    \b
+    Example:
+      hadron cluster down
+    """
+    stopped = _cluster(config).down()
+    click.echo(f"stopped {', '.join(stopped)}" if stopped else "nothing was running")
+
+
+@command.command("status")
+@_config_option
+@output_option
+def status(config: Path | None, output: str) -> None:
+    """Show which nodes run; `hadron status` shows how they are.
+
+    \b
+    Example:
+      hadron cluster status
+    """
+    from hadron.testing.cluster import log_path
+
+    cluster = _cluster(config)
+    rows = [
+        {
+            "node": node.name, "role": node.role, "address": node.address,
+            "state": "running" if node.process else "stopped",
+            "pid": node.process.pid if node.process else None,
+            "log": str(log_path(cluster.config, node.name)),
+        }
+        for node in cluster.nodes()
+    ]
+    print_rows(_COLUMNS, rows, output)
+
+
+def _cluster(config: Path | None) -> DetachedCluster:
+    from hadron.testing.detached import DetachedCluster, find_config
+
+    return DetachedCluster(find_config(config))

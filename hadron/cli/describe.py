@@ -1,0 +1,80 @@
+"""`hadron describe`: one schema object, and how it is doing."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from hadron.cli.objects import KindType, object_to_dict
+from hadron.cli.session import connects, session_of
+
+if TYPE_CHECKING:
+    from hadron.client.sync import SyncClient
+    from hadron.model.schema import SchemaObject
+
+
+@click.command("describe", short_help="Show one schema object and how it is doing.")
+@click.argument("kind", type=KindType())
+@click.argument("name")
+@click.option("--namespace", "-n", default="", help="Its namespace; that of the server's URL else.")
+@click.option("--output", type=click.Choice(["yaml", "json"]), default="yaml", show_default=True,
+              help="How to print.")
+@connects
+@click.pass_context
+def command(ctx: click.Context, kind: str, name: str, namespace: str, output: str) -> None:
+    """Show the KIND called NAME: its declaration, and what is in it or where it stands.
+
+    \b
+    Examples:
+      hadron describe stream flights
+      hadron describe pipeline departures --output json
+    """
+    from hadron.cli.printing import print_json
+    from hadron.model.errors import NotFoundError
+
+    with session_of(ctx).connect() as client:
+        found = client.objects(kind, namespace, name)
+        if not found:
+            raise NotFoundError(
+                f"there is no {kind} {name!r}", f"`hadron get {kind.lower()}s` lists all"
+            )
+        status = _status(client, found[0])
+    if output == "json":
+        print_json({**object_to_dict(found[0]), "status": status})
+    else:
+        click.echo(_to_yaml(found[0], status), nl=False)
+
+
+def _status(client: SyncClient, found: SchemaObject) -> dict[str, Any]:
+    if found.kind == "Stream":
+        return _stream_status(client, found.name)
+    if found.kind == "Pipeline":
+        from hadron.cli.pipelines import progress_rows
+
+        return next(iter(progress_rows(client, found.name)), {})
+    return {}
+
+
+def _stream_status(client: SyncClient, name: str) -> dict[str, Any]:
+    from hadron.cli.group import group_row
+
+    partitions = [
+        {
+            "partition": each.partition, "first_offset": each.first_offset,
+            "next_offset": each.next_offset, "records": each.next_offset - each.first_offset,
+        }
+        for each in client.offsets(name)
+    ]
+    return {"partitions": partitions, "groups": [group_row(each) for each in client.groups(name)]}
+
+
+def _to_yaml(found: SchemaObject, status: dict[str, Any]) -> str:
+    """The declaring document, and in a second one what the cluster says about it."""
+    import yaml
+
+    from hadron.metadata.rendering import to_yaml
+
+    added = {"id": found.id, "metadata_index": found.metadata_index, "status": status}
+    shown = yaml.safe_dump(added, sort_keys=False, allow_unicode=True, width=100)
+    return f"{to_yaml(found)}---\n{shown}"

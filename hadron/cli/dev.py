@@ -1,0 +1,45 @@
+"""`hadron dev`: one node in the foreground, everything on, nothing to configure."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+
+
+@click.command("dev", short_help="Run one node in the foreground, with nothing to configure.")
+@click.option("--data", type=click.Path(path_type=Path), default=Path("hadron-data"),
+              show_default=True, metavar="DIR", help="Where its files are kept.")
+@click.option("--port", type=click.IntRange(1, 65535), default=7000, show_default=True,
+              help="The port of 127.0.0.1 to listen on.")
+@click.option("--debug", is_flag=True, help="Show tracebacks.")
+@click.pass_context
+def command(ctx: click.Context, data: Path, port: int, debug: bool) -> int:
+    """Run a cluster of one node until Ctrl-C; its data stays in DIR.
+
+    \b
+    Examples:
+      hadron dev
+      hadron dev --data /tmp/try --port 7999
+    """
+    from hadron.cli.session import session_of
+    from hadron.node.replica_set import single_node_config
+    from hadron.node.main import run
+
+    session_of(ctx).debug |= debug
+    address = f"127.0.0.1:{port}"
+    config = single_node_config(data, address)
+    click.echo(_greeting(address, config.leader.data, config.name))
+    return run(config, config.leader.name)
+
+
+def _greeting(address: str, data: Path, replica_set: str) -> str:
+    url = f"hadron://{address}"
+    server = "" if address.endswith(":7000") else f" --server {url}"
+    return f"""\
+one node at {url}, data in {data}; Ctrl-C stops it. In another terminal:
+
+  printf 'kind: Stream\\nname: hello\\npartitions: [{replica_set}]\\n' | hadron apply -f -{server}
+  hadron pub hello first second third{server}
+  hadron sub hello --from earliest{server}
+"""

@@ -1,0 +1,123 @@
+"""Reading for `hadron sub` and `hadron read`: one task per partition, one printer."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import anyio
+
+from hadron.cli.positions import Position, check_partitions
+from hadron.cli.records import RecordPrinter
+from hadron.model.errors import RequestError
+
+if TYPE_CHECKING:
+    from hadron.client import Client
+    from hadron.client.consumer import Subscription
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """What the command line asked for; see the options of `hadron sub`."""
+
+    stream: str
+    group: str | None
+    start: Position | None
+    partitions: tuple[str, ...]
+    ack: str
+    limit: int | None
+    exit_at_end: bool
+    form: str | None
+    output: str | None
+
+
+async def run(url: str, request: Request) -> None:
+    """Print records until the limit, the end (when asked for), or an interrupt."""
+    import hadron
+
+    printer = RecordPrinter(request.form, request.output, request.limit)
+    async with hadron.connect(url) as client:
+        if request.group:
+            await _consume(client, request, printer)
+        else:
+            await _follow(client, request, printer)
+
+
+async def _follow(client: Client, request: Request, printer: RecordPrinter) -> None:
+    starts = await _starts(client, request, request.start or Position("latest"))
+    async with anyio.create_task_group() as tasks:
+
+        async def read(partition: str, offset: int) -> None:
+            follow = not request.exit_at_end
+            async for batch in client.read_batches(
+                request.stream, partition=partition, offset=offset, follow=follow
+            ):
+                printer.print(batch.from_offset(offset))
+                if printer.done:
+                    tasks.cancel_scope.cancel()
+                    return
+
+        for partition, offset in starts.items():
+            tasks.start_soon(read, partition, offset)
+
+
+async def _starts(client: Client, request: Request, start: Position) -> dict[str, int]:
+    """Partition → offset to start at."""
+    found = await client.offsets(request.stream, at_ms=start.at_ms)
+    bounds = {partition.partition: partition for partition in found}
+    wanted = check_partitions(request.stream, request.partitions, list(bounds))
+    return {
+        name: start.resolve(
+            bounds[name].first_offset, bounds[name].next_offset, bounds[name].at_offset or 0
+        )
+        for name in wanted
+    }
+
+
+async def _consume(client: Client, request: Request, printer: RecordPrinter) -> None:
+    assert request.group
+    async with client.subscribe(
+        request.stream, group=request.group, start=await _group_start(client, request),
+        partitions=list(request.partitions) or None,
+    ) as subscription:
+        if request.limit is None:
+            await _print_batches(subscription, request, printer)
+        else:
+            await _print_deliveries(subscription, request, printer)
+
+
+async def _group_start(client: Client, request: Request) -> str | int:
+    """Where a new group starts, as the protocol wants it."""
+    start = request.start or Position("earliest")
+    if start.kind in ("earliest", "latest"):
+        return start.kind
+    starts = await _starts(client, request, start)
+    if start.kind != "offset" and len(starts) > 1:
+        raise RequestError(
+            f"a group over {len(starts)} partitions cannot start at a different offset in each",
+            f"give one --partition of {', '.join(starts)}, or start at earliest or latest",
+        )
+    return next(iter(starts.values()))
+
+
+async def _print_batches(
+    subscription: Subscription, request: Request, printer: RecordPrinter
+) -> None:
+    async for batch in subscription.batches():
+        printer.print(batch.records)
+        if request.ack == "auto":
+            await batch.ack()
+
+
+async def _print_deliveries(
+    subscription: Subscription, request: Request, printer: RecordPrinter
+) -> None:
+    """One at a time, so that nothing past the limit is acknowledged."""
+    async for delivery in subscription:
+        printer.print([delivery.record])
+        if request.ack == "auto":
+            await delivery.ack()
+        if printer.done:
+            break
+    if request.ack == "auto":
+        await subscription.flush()

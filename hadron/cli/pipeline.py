@@ -1,0 +1,115 @@
+"""`hadron pipeline`: run a pipeline's stages, and look at its instances."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import click
+
+from hadron.cli.printing import output_option, print_json, print_rich, print_rows
+from hadron.cli.session import connects, session_of
+
+_INSTANCE_COLUMNS = {"id": ">ID", "status": "STATUS", "root": "TRIGGER", "stages": "STAGES",
+                     "reason": "REASON"}
+
+
+@click.group("pipeline", short_help="Run a pipeline's stages and watch its instances.")
+def command() -> None:
+    """Pipelines: stages that run for every record of a stream.
+
+    \b
+    Example:
+      hadron pipeline run departures
+      hadron pipeline show departures
+    """
+
+
+@command.command("run")
+@click.argument("name")
+@click.option("--master", default="local[*]", show_default=True, metavar="URL",
+              help="Where Spark runs: on this machine, or a Spark cluster's URL.")
+@click.option("--stage", "stages", multiple=True, help="Only this stage; repeatable.")
+@click.option("--max-batch", type=click.IntRange(min=1), metavar="N",
+              help="Instances in one DataFrame, at most.")
+@connects
+@click.pass_context
+def run(
+    ctx: click.Context, name: str, master: str, stages: tuple[str, ...], max_batch: int | None
+) -> None:
+    """Run the Spark stages of pipeline NAME until Ctrl-C.
+
+    Any number of runners may run at once; what one leaves undone, another gets.
+
+    \b
+    Examples:
+      hadron pipeline run departures
+      hadron pipeline run departures --master spark://10.0.0.7:7077 --stage verdict
+    """
+    from hadron.spark.runner import run_pipeline
+
+    run_pipeline(session_of(ctx).url, name, master=master, stages=stages, max_batch=max_batch)
+
+
+@command.command("instances")
+@click.argument("name")
+@click.option("--status", type=click.Choice(["live", "done", "failed"]), help="Only these.")
+@click.option("--after-id", type=click.IntRange(min=0), default=0, metavar="ID",
+              help="Continue a listing after this instance.")
+@click.option("--limit", type=click.IntRange(min=1, max=10_000), default=100, show_default=True,
+              help="At most so many.")
+@output_option
+@connects
+@click.pass_context
+def instances(
+    ctx: click.Context, name: str, status: str | None, after_id: int, limit: int, output: str
+) -> None:
+    """List instances of pipeline NAME in the order of their creation.
+
+    \b
+    Examples:
+      hadron pipeline instances departures --status failed
+      hadron pipeline instances departures --after-id 100 --output json
+    """
+    from hadron.cli.pipelines import instance_row
+
+    with session_of(ctx).connect() as client:
+        found = client.instances(name, status=status or "", after_id=after_id, limit=limit)
+    rows = [instance_row(instance) for instance in found]
+    if output == "table":
+        rows = [_flat(row) for row in rows]
+    print_rows(_INSTANCE_COLUMNS, rows, output)
+
+
+def _flat(row: dict[str, Any]) -> dict[str, Any]:
+    stages = " ".join(f"{stage['name']}={stage['status']}" for stage in row["stages"])
+    reasons = [stage["reason"] for stage in row["stages"] if stage["reason"]]
+    return {**row, "stages": stages, "reason": "; ".join(reasons)}
+
+
+@command.command("show")
+@click.argument("name", default="")
+@click.option("--watch", "-w", is_flag=True, help="Keep showing until Ctrl-C.")
+@output_option
+@connects
+@click.pass_context
+def show(ctx: click.Context, name: str, watch: bool, output: str) -> None:
+    """Show how far pipeline NAME is, or all of them.
+
+    \b
+    Examples:
+      hadron pipeline show
+      hadron pipeline show departures --watch
+    """
+    from hadron.cli import pipelines
+
+    if watch and (not name or output == "json"):
+        raise click.UsageError("--watch needs the NAME of one pipeline and a table", ctx)
+    with session_of(ctx).connect() as client:
+        if watch:
+            pipelines.watch(client, name)
+        rows = pipelines.progress_rows(client, name)
+    if output == "json":
+        print_json(rows)
+        return
+    for row in rows:
+        print_rich(pipelines.stage_table(row))

@@ -1,0 +1,84 @@
+"""Where reading starts, in the words of `--from` and of kcat's `-o`."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from typing import Final, Literal
+
+import click
+
+from hadron.model.errors import NotFoundError, RequestError
+from hadron.model.units import parse_time_ms
+
+FROM_HELP: Final = (
+    "earliest, latest, an offset, -N for the last N of each partition, "
+    "or a time (2026-01-31T12:00:00Z, @MILLISECONDS)."
+)
+_WORDS: Final[dict[str, Literal["earliest", "latest"]]] = {
+    "earliest": "earliest", "beginning": "earliest", "latest": "latest", "end": "latest",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Position:
+    """A place in each of a stream's partitions.
+
+    Attributes:
+        kind: what `number` counts; "earliest" and "latest" have no number.
+        number: an offset, how many from the end, or milliseconds since the Unix epoch.
+    """
+
+    kind: Literal["earliest", "latest", "offset", "last", "time"]
+    number: int = 0
+
+    @property
+    def at_ms(self) -> int | None:
+        """The time to ask offsets for, or None."""
+        return self.number if self.kind == "time" else None
+
+    def resolve(self, first_offset: int, next_offset: int, at_offset: int) -> int:
+        """The offset that this means in a partition that holds [first_offset, next_offset)."""
+        if self.kind == "earliest":
+            return first_offset
+        if self.kind == "latest":
+            return next_offset
+        if self.kind == "last":
+            return max(first_offset, next_offset - self.number)
+        return at_offset if self.kind == "time" else self.number
+
+
+class PositionType(click.ParamType[Position]):
+    """The click type of `--from`."""
+
+    name = "position"
+
+    def convert(
+        self, value: str | Position, param: click.Parameter | None, ctx: click.Context | None
+    ) -> Position:
+        """Parse, or fail naming what was expected."""
+        if isinstance(value, Position):
+            return value
+        if value in _WORDS:
+            return Position(_WORDS[value])
+        if re.fullmatch(r"\d+", value):
+            return Position("offset", int(value))
+        if re.fullmatch(r"-\d+", value):
+            return Position("last", int(value[1:]))
+        if match := re.fullmatch(r"s?@(\d+)", value):
+            return Position("time", int(match[1]))
+        try:
+            return Position("time", parse_time_ms(value))
+        except RequestError:
+            self.fail(f"{value!r} is none of: {FROM_HELP}", param, ctx)
+
+
+def check_partitions(stream: str, wanted: tuple[str, ...], known: list[str]) -> list[str]:
+    """The partitions to read: `wanted`, or all. Raises `NotFoundError` for an unknown one."""
+    for name in wanted:
+        if name not in known:
+            raise NotFoundError(
+                f"stream {stream!r} has no partition {name!r}",
+                f"its partitions: {', '.join(known)}",
+            )
+    return list(wanted) or known

@@ -1,0 +1,40 @@
+"""`hadron read`: the records of one partition from an offset to its end."""
+
+from __future__ import annotations
+
+import click
+
+from hadron.cli.positions import FROM_HELP, Position, PositionType
+from hadron.cli.records import TOKENS_HELP
+from hadron.cli.session import connects, session_of
+
+
+@click.command("read", short_help="Read records of one partition and stop at its end.")
+@click.argument("stream")
+@click.option("--partition", "-p", help="Which partition; all when left out.")
+@click.option("--offset", "--from", "-o", "start", type=PositionType(), default="earliest",
+              show_default=True, metavar="POSITION", help=f"Where to start: {FROM_HELP}")
+@click.option("--limit", "-c", type=click.IntRange(min=1), metavar="N", help="At most N records.")
+@click.option("--format", "-f", "form", metavar="FORMAT", help=TOKENS_HELP)
+@click.option("--output", type=click.Choice(["table", "json"]),
+              help="Columns, or a JSON object a line. Default: the values, one a line.")
+@connects
+@click.pass_context
+def command(
+    ctx: click.Context, stream: str, partition: str | None, start: Position,
+    limit: int | None, form: str | None, output: str | None,
+) -> None:
+    """Print the records of STREAM that are there now.
+
+    \b
+    Examples:
+      hadron read flights --partition local/p0 --offset 1000 --limit 5
+      hadron read flights -o -10 --output json
+      hadron read flights -f '%o %k %s\\n' | head
+    """
+    from hadron.cli.sub import read_once
+
+    read_once(
+        session_of(ctx).url, stream, (partition,) if partition else (), start,
+        limit=limit, form=form, output=output,
+    )

@@ -1,0 +1,159 @@
+"""Printing records: kcat's format tokens, one JSON object per record, or aligned columns.
+
+Values go out as the bytes that are stored, so text and JSON cost no decoding and binary values
+survive a pipe.
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+import sys
+from collections.abc import Callable, Iterable
+from typing import Any, Final
+
+import click
+
+from hadron.model.record import BYTES, JSON, Record, encode_value
+
+_Part = Callable[[Record], bytes]
+
+
+def _key_bytes(record: Record) -> bytes:
+    key = record.key
+    return b"" if key is None else key if isinstance(key, bytes) else key.encode()
+
+
+def _headers_bytes(record: Record) -> bytes:
+    return ",".join(f"{name}={value}" for name, value in record.headers.items()).encode()
+
+
+TOKENS: Final[dict[str, _Part]] = {
+    "s": lambda record: record.value_bytes,
+    "S": lambda record: b"%d" % len(record.value_bytes),
+    "k": _key_bytes,
+    "K": lambda record: b"%d" % len(_key_bytes(record)),
+    "o": lambda record: b"%d" % record.offset,
+    "p": lambda record: record.partition.encode(),
+    "T": lambda record: b"%d" % record.timestamp_ms,
+    "h": _headers_bytes,
+    "t": lambda record: record.stream.encode(),
+    "y": lambda record: record.type.encode(),
+    "%": lambda _record: b"%",
+}
+"""kcat's tokens, and %y for the event type."""
+
+TOKENS_HELP: Final = (
+    "%s value, %S its length, %k key, %K its length, %o offset, %p partition, %T timestamp in ms, "
+    "%h headers, %t stream, %y type, %% a percent sign; \\n \\r \\t \\0 \\\\ as in C"
+)
+_ESCAPES: Final = {"n": b"\n", "r": b"\r", "t": b"\t", "0": b"\0", "\\": b"\\"}
+
+
+def compile_format(text: str) -> _Part:
+    """Turn a format string into a function. Raises `click.BadParameter` for an unknown token."""
+    parts: list[_Part] = []
+    characters = iter(text)
+    for character in characters:
+        if character == "%":
+            token = next(characters, "")
+            if token not in TOKENS:
+                raise click.BadParameter(f"unknown token '%{token}'; known: {TOKENS_HELP}")
+            parts.append(TOKENS[token])
+        elif character == "\\":
+            parts.append(_constant(_escape(next(characters, ""))))
+        else:
+            parts.append(_constant(character.encode()))
+    return lambda record: b"".join([part(record) for part in parts])
+
+
+def _escape(character: str) -> bytes:
+    if character not in _ESCAPES:
+        raise click.BadParameter(f"unknown escape '\\{character}'; known: \\n \\r \\t \\0 \\\\")
+    return _ESCAPES[character]
+
+
+def _constant(data: bytes) -> _Part:
+    return lambda _record: data
+
+
+def json_line(record: Record) -> bytes:
+    """One record as a JSON object on a line; a value that is no text is given as base64."""
+    shown = {
+        "stream": record.stream,
+        "partition": record.partition,
+        "offset": record.offset,
+        "timestamp_ms": record.timestamp_ms,
+        "type": record.type,
+        **_shown("key", record.key),
+        **_shown("value", record.value),
+        "headers": dict(record.headers),
+    }
+    return json.dumps(shown, ensure_ascii=False).encode() + b"\n"
+
+
+def _shown(name: str, value: Any) -> dict[str, Any]:
+    if not isinstance(value, bytes):
+        return {name: value}
+    try:
+        return {name: value.decode()}
+    except UnicodeDecodeError:
+        return {f"{name}_base64": base64.b64encode(value).decode()}
+
+
+def _table_line(record: Record) -> bytes:
+    value = record.value
+    encoding, data = encode_value(value)
+    text = data.decode(errors="backslashreplace") if encoding in (BYTES, JSON) else str(value)
+    key = _key_bytes(record).decode(errors="backslashreplace") or "-"
+    return (
+        f"{record.partition:<20} {record.offset:>10} {record.type or '-':<24} {key:<16} {text}\n"
+    ).encode()
+
+
+_TABLE_HEADING: Final = (
+    f"{'PARTITION':<20} {'OFFSET':>10} {'TYPE':<24} {'KEY':<16} VALUE\n"
+).encode()
+
+
+class RecordPrinter:
+    """Writes records to stdout until a limit is reached.
+
+    Args:
+        form: a format string, or None.
+        output: "json", "table" or None for values by line, when there is no format string.
+        limit: how many records, or None for all.
+    """
+
+    def __init__(self, form: str | None, output: str | None, limit: int | None) -> None:
+        if form is not None:
+            self._line = compile_format(form)
+        elif output == "json":
+            self._line = json_line
+        elif output == "table":
+            self._line = _table_line
+        else:
+            self._line = compile_format("%s\\n")
+        self._out = sys.stdout.buffer
+        self._heading = _TABLE_HEADING if form is None and output == "table" else b""
+        self._left = limit
+
+    @property
+    def done(self) -> bool:
+        """Whether the limit is reached."""
+        return self._left is not None and self._left <= 0
+
+    def print(self, records: Iterable[Record]) -> None:
+        """Print and flush; records past the limit are left out."""
+        lines: list[bytes] = []
+        if self._heading:
+            lines.append(self._heading)
+            self._heading = b""
+        for record in records:
+            if self._left is not None:
+                if self._left <= 0:
+                    break
+                self._left -= 1
+            lines.append(self._line(record))
+        self._out.write(b"".join(lines))
+        self._out.flush()

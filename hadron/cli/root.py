@@ -1,0 +1,200 @@
+"""The root command: a table of lazily imported commands, and the one place that reports errors.
+
+`hadron --help` must be fast, so the table holds each command's short help and nothing but click
+is imported to print it. Everything that goes wrong, in whatever command, ends in `run`, so that
+exit statuses and the form of error messages are the same everywhere.
+"""
+
+from __future__ import annotations
+
+import importlib
+import os
+import sys
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Final
+
+import click
+
+if TYPE_CHECKING:
+    from hadron.model.errors import HadronError
+
+FAILED: Final = 1
+USAGE: Final = 2
+INTERRUPTED: Final = 130
+"""128 + SIGINT, as shells report it."""
+BROKEN_PIPE: Final = 141
+"""128 + SIGPIPE: what `hadron read … | head` would see from any other tool."""
+
+COMMANDS: Final[dict[str, tuple[str, str]]] = {
+    "dev": ("hadron.cli.dev", "Run one node in the foreground, with nothing to configure."),
+    "node": ("hadron.cli.node", "Run one node of a replica set."),
+    "cluster": ("hadron.cli.cluster", "Start, stop and show a local cluster of processes."),
+    "status": ("hadron.cli.status", "Show replica sets, roles, lag, ballots and trouble."),
+    "apply": ("hadron.cli.apply", "Apply schema documents; print what changes."),
+    "get": ("hadron.cli.get", "List schema objects of a kind."),
+    "describe": ("hadron.cli.describe", "Show one schema object and how it is doing."),
+    "pub": ("hadron.cli.pub", "Publish records from arguments, a file or stdin."),
+    "sub": ("hadron.cli.sub", "Follow a stream, alone or as a member of a group."),
+    "read": ("hadron.cli.read", "Read records of one partition and stop at its end."),
+    "group": ("hadron.cli.group", "Look at consumer groups."),
+    "pipeline": ("hadron.cli.pipeline", "Run a pipeline's stages and watch its instances."),
+    "demo": ("hadron.cli.demo", "Run a replicated pipeline on real data, and verify it."),
+    "bench": ("hadron.cli.bench", "Measure a cluster of its own."),
+    "context": ("hadron.cli.context", "Name the clusters that you use."),
+    "completion": ("hadron.cli.completion", "Print shell completion code."),
+}
+"""Command → (module with a `command`, its short help)."""
+
+
+class LazyGroup(click.Group):
+    """A group whose commands are imported when they are called, not when they are listed."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:  # noqa: ARG002 - click's signature
+        """Names in the order of the table: the order in which people meet them."""
+        return list(COMMANDS)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:  # noqa: ARG002
+        """Import the command's module, or None when there is no such command."""
+        home = COMMANDS.get(cmd_name)
+        if home is None:
+            return None
+        command = importlib.import_module(home[0]).command
+        assert isinstance(command, click.Command), home
+        return command
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        """As click does, but an unknown name is answered with the nearest known one."""
+        if args and args[0] not in COMMANDS and not args[0].startswith("-"):
+            from hadron.model.problems import did_you_mean
+
+            meant = did_you_mean(args[0], COMMANDS)
+            raise click.UsageError(f"no such command {args[0]!r}{meant}", ctx)
+        return super().resolve_command(ctx, args)
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:  # noqa: ARG002
+        """List the table without importing anything."""
+        with formatter.section("Commands"):
+            formatter.write_dl([(name, text) for name, (_, text) in COMMANDS.items()])
+
+
+def _version(ctx: click.Context, _parameter: click.Parameter, value: bool) -> None:
+    if value and not ctx.resilient_parsing:
+        from hadron import __version__
+
+        click.echo(f"hadron {__version__}")
+        ctx.exit()
+
+
+@click.group(
+    cls=LazyGroup,
+    context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
+    epilog="Start here:  hadron dev   then, in another terminal:  hadron pub --help",
+)
+@click.option("--version", is_flag=True, is_eager=True, expose_value=False, callback=_version,
+              help="Print the version.")
+@click.option("--server", metavar="URL", help="hadron://[token@]host1,host2[/namespace][?tls=1]")
+@click.option("--context", "context_name", metavar="NAME", help="A named context to connect to.")
+@click.option("--debug", is_flag=True, help="Show tracebacks.")
+@click.pass_context
+def root(
+    ctx: click.Context, server: str | None, context_name: str | None, debug: bool
+) -> None:
+    """Replicated streams, consumer groups and pipelines, one SQLite file per node.
+
+    The server is taken from --server, --context, HADRON_URL, HADRON_CONTEXT or the current
+    context, in this order; otherwise it is hadron://127.0.0.1:7000.
+    """
+    from hadron.cli.session import session_of
+
+    session = session_of(ctx)
+    session.server, session.context, session.debug = server, context_name, debug
+
+
+def run(arguments: Sequence[str] | None = None) -> int:
+    """Run a command line and turn whatever happens into an exit status."""
+    from hadron.cli.session import Session
+
+    session = Session()
+    try:
+        result = root.main(
+            None if arguments is None else list(arguments),
+            prog_name="hadron", standalone_mode=False, obj=session,
+        )
+        sys.stdout.flush()
+        return result if isinstance(result, int) else 0
+    except BaseException as error:
+        if session.debug:
+            import traceback
+
+            traceback.print_exc()
+        return report(error)
+
+
+def report(error: BaseException) -> int:
+    """Print `error` for people and return the exit status that it means."""
+    error = _innermost(error)
+    if isinstance(error, SystemExit):
+        return error.code if isinstance(error.code, int) else FAILED
+    if isinstance(error, BrokenPipeError):
+        # The interpreter flushes stdout once more on its way out; let that go nowhere.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return BROKEN_PIPE
+    if isinstance(error, click.exceptions.Abort):
+        return FAILED if isinstance(error.__cause__, EOFError) else INTERRUPTED
+    if isinstance(error, KeyboardInterrupt):
+        return INTERRUPTED
+    if isinstance(error, click.exceptions.NoArgsIsHelpError):
+        click.echo(error.format_message(), err=True)
+        return USAGE
+    if isinstance(error, click.ClickException):
+        return _report_click(error)
+    return _report_failure(error)
+
+
+def _innermost(error: BaseException) -> BaseException:
+    """Task groups wrap what their tasks raise; people want the one thing that went wrong."""
+    while isinstance(error, BaseExceptionGroup):
+        interrupts = [e for e in error.exceptions if isinstance(e, KeyboardInterrupt)]
+        error = interrupts[0] if interrupts else error.exceptions[0]
+    return error
+
+
+def _report_click(error: click.ClickException) -> int:
+    message = error.format_message().rstrip(".")
+    hint = ""
+    if isinstance(error, click.UsageError) and error.ctx is not None:
+        hint = f"{error.ctx.get_usage()}\n      see `{error.ctx.command_path} --help`"
+        hint = hint.removeprefix("Usage: ")
+    say_error(message[:1].lower() + message[1:], hint)
+    return error.exit_code
+
+
+def _report_failure(error: BaseException) -> int:
+    from hadron.model.errors import HadronError
+
+    if isinstance(error, HadronError):
+        say_error(error.message, _way_out(error))
+    elif isinstance(error, OSError) and error.strerror:
+        named = f"{error.filename}: " if error.filename else ""
+        say_error(f"{named}{error.strerror}", "")
+    else:
+        say_error(
+            f"this is a defect in hadron: {type(error).__name__}: {error}",
+            "run the command again with --debug and report the traceback",
+        )
+    return FAILED
+
+
+def _way_out(error: HadronError) -> str:
+    if error.hint or not error.retryable:
+        return error.hint
+    return "the same command may succeed when it is repeated"
+
+
+def say_error(message: str, hint: str) -> None:
+    """Print `error: …` and, when there is one, `hint: …` to stderr."""
+    click.echo(f"error: {message}", err=True)
+    if hint:
+        click.echo(f"hint: {hint}", err=True)

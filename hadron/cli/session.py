@@ -1,0 +1,90 @@
+"""Which server a command talks to: options, environment, named contexts, default, in this order.
+
+The root command and each command that connects take the same --server, --context and --debug, so
+that people may write them where they think of them; the innermost one given wins.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final, TypeVar
+
+import click
+
+if TYPE_CHECKING:
+    from hadron.client.sync import SyncClient
+
+DEFAULT_URL: Final = "hadron://127.0.0.1:7000"
+
+_Function = TypeVar("_Function", bound=Callable[..., Any])
+
+
+@dataclass(slots=True)
+class Session:
+    """What the command line said about the server.
+
+    Attributes:
+        server: the URL from --server, or None.
+        context: the name from --context, or None.
+        debug: whether tracebacks are wanted.
+    """
+
+    server: str | None = None
+    context: str | None = None
+    debug: bool = False
+
+    @property
+    def url(self) -> str:
+        """The server's URL. Raises `ConfigurationError` for an unknown context."""
+        from hadron.cli.contexts import Contexts
+
+        if self.server:
+            return self.server
+        if self.context:
+            return Contexts.load().url(self.context)
+        if url := os.environ.get("HADRON_URL"):
+            return url
+        contexts = Contexts.load()
+        name = os.environ.get("HADRON_CONTEXT") or contexts.current
+        return contexts.url(name) if name else DEFAULT_URL
+
+    def connect(self) -> SyncClient:
+        """A blocking client of the server; use it as a context manager."""
+        import hadron
+
+        return hadron.connect_sync(self.url)
+
+
+def session_of(ctx: click.Context) -> Session:
+    """The session of this command line, made on first use."""
+    return ctx.find_root().ensure_object(Session)
+
+
+def _remember(attribute: str) -> Callable[[click.Context, click.Parameter, Any], Any]:
+    def callback(ctx: click.Context, _parameter: click.Parameter, value: Any) -> Any:
+        if value:
+            session = session_of(ctx)
+            setattr(session, attribute, value)
+            if attribute == "server":
+                session.context = None
+            elif attribute == "context":
+                session.server = None
+        return value
+
+    return callback
+
+
+def connects(function: _Function) -> _Function:
+    """Give a command --server, --context and --debug; read them with `session_of`."""
+    for decorate in (
+        click.option("--debug", is_flag=True, expose_value=False, help="Show tracebacks.",
+                     callback=_remember("debug")),
+        click.option("--context", metavar="NAME", expose_value=False,
+                     help="A named context to connect to.", callback=_remember("context")),
+        click.option("--server", metavar="URL", expose_value=False,
+                     help="hadron://[token@]host1,host2[/namespace]", callback=_remember("server")),
+    ):
+        function = decorate(function)
+    return function

@@ -1,0 +1,137 @@
+"""`hadron status`: how every node of every replica set is, as each node itself says."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Final
+
+import anyio
+import click
+
+from hadron.cli.printing import output_option, print_json, print_rows
+from hadron.cli.session import connects, session_of
+from hadron.model.errors import HadronError
+
+if TYPE_CHECKING:
+    from hadron.client import Client
+    from hadron.wire.messages import cluster_pb2
+
+_ANSWER_WITHIN_S: Final = 2.0
+"""A node that takes longer is shown as unreachable; a stopped process does not answer at all."""
+
+_COLUMNS: Final = {
+    "replica_set": "REPLICA SET", "node": "NODE", "role": "ROLE", "address": "ADDRESS",
+    "state": "STATE", "ballot": "BALLOT", "last_lsn": ">LAST", "committed_lsn": ">COMMITTED",
+    "applied_lsn": ">APPLIED", "lag": ">LAG", "pid": ">PID",
+}
+
+
+@click.command("status", short_help="Show replica sets, roles, lag, ballots and trouble.")
+@output_option
+@connects
+@click.pass_context
+def command(ctx: click.Context, output: str) -> None:
+    """Ask every node of the cluster how it is.
+
+    LAG is how many log entries of the leader are not yet known to be on that replica's disk.
+
+    \b
+    Examples:
+      hadron status
+      hadron status --output json --server hadron://127.0.0.1:7001
+    """
+    report = anyio.run(_ask, session_of(ctx).url, backend="trio")
+    if output == "json":
+        print_json(report)
+        return
+    click.echo(f"cluster {report['cluster']}, metadata on {report['metadata']}")
+    print_rows(_COLUMNS, report["nodes"], output)
+    for node in report["nodes"]:
+        for trouble in node["trouble"]:
+            click.echo(f"trouble at {node['node']}: {trouble}")
+
+
+async def _ask(url: str) -> dict[str, Any]:
+    import hadron
+
+    async with hadron.connect(url) as client:
+        topology = await client.topology()
+        found: dict[str, cluster_pb2.StatusResponse | str] = {}
+        async with anyio.create_task_group() as tasks:
+            for replica_set in topology.replica_sets:
+                for node in replica_set.nodes:
+                    tasks.start_soon(_ask_node, client, node.address, found)
+    nodes = [
+        row
+        for replica_set in topology.replica_sets
+        for row in _rows(replica_set, found)
+    ]
+    return {"cluster": topology.cluster, "metadata": topology.metadata, "nodes": nodes}
+
+
+async def _ask_node(
+    client: Client, address: str, found: dict[str, cluster_pb2.StatusResponse | str]
+) -> None:
+    """Note a node's status, or in words why there is none."""
+    found[address] = f"no answer within {_ANSWER_WITHIN_S:g} s"
+    try:
+        with anyio.move_on_after(_ANSWER_WITHIN_S):
+            found[address] = await client.status(address)
+    except (HadronError, OSError) as error:
+        found[address] = str(error)
+
+
+def _rows(
+    replica_set: cluster_pb2.ReplicaSet, found: dict[str, cluster_pb2.StatusResponse | str]
+) -> list[dict[str, Any]]:
+    """One row per node of a replica set; lag is what its leader knows."""
+    leader = next((node for node in replica_set.nodes if node.role == "leader"), None)
+    said = found[leader.address] if leader else ""
+    lags = {} if leader is None or isinstance(said, str) else _lags(leader.name, said)
+    return [
+        _row(replica_set, node, found[node.address], lags.get(node.name))
+        for node in replica_set.nodes
+    ]
+
+
+def _lags(leader: str, status: cluster_pb2.StatusResponse) -> dict[str, int]:
+    lags = {peer.name: max(0, status.last_lsn - peer.match_lsn) for peer in status.peers}
+    return lags | {leader: 0}
+
+
+def _row(
+    replica_set: cluster_pb2.ReplicaSet, node: cluster_pb2.Node,
+    status: cluster_pb2.StatusResponse | str, lag: int | None,
+) -> dict[str, Any]:
+    named = {
+        "replica_set": replica_set.name, "node": node.name, "role": node.role,
+        "address": node.address,
+    }
+    if isinstance(status, str):
+        return {**named, "state": "unreachable", "lag": lag, "trouble": [status]}
+    troubles = [status.trouble, *map(_peer_trouble, status.peers)]
+    return {
+        **named,
+        "state": status.state,
+        "ballot": f"{status.ballot.epoch}.{status.ballot.incarnation}",
+        "last_lsn": status.last_lsn,
+        "committed_lsn": status.committed_lsn,
+        "applied_lsn": status.applied_lsn,
+        "lag": lag,
+        "pid": status.pid,
+        "chain": status.chain,
+        "durability": status.durability,
+        "metadata_index": status.metadata_index,
+        "version": status.version,
+        "started_ms": status.started_ms,
+        "connections": status.connections,
+        "peers": [
+            {"name": peer.name, "state": peer.state, "match_lsn": peer.match_lsn,
+             "trouble": peer.trouble}
+            for peer in status.peers
+        ],
+        "trouble": [trouble for trouble in troubles if trouble],
+    }
+
+
+def _peer_trouble(peer: cluster_pb2.StatusResponse.Peer) -> str:
+    return f"with {peer.name} ({peer.state}): {peer.trouble}" if peer.trouble else ""

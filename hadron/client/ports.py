@@ -1,0 +1,43 @@
+"""The outside of a client: time, randomness and network, real by default.
+
+The simulator and tests give their own (DESIGN §7); a program never needs to.
+"""
+
+from __future__ import annotations
+
+import random
+import secrets
+import time
+
+import msgspec
+
+from hadron.model.ports import Clock, Network, Random
+from hadron.wire.sockets import SocketNetwork
+
+
+class SystemClock:
+    """`ports.Clock` of this machine."""
+
+    def now_ms(self) -> int:
+        return time.time_ns() // 1_000_000
+
+    def monotonic_s(self) -> float:
+        return time.monotonic()
+
+
+class SystemRandom:
+    """`ports.Random` of this machine."""
+
+    def token_bytes(self, count: int) -> bytes:
+        return secrets.token_bytes(count)
+
+    def uniform(self, low: float, high: float) -> float:
+        return random.uniform(low, high)
+
+
+class ClientPorts(msgspec.Struct, frozen=True):
+    """Everything nondeterministic that a client touches."""
+
+    network: Network = msgspec.field(default_factory=SocketNetwork)
+    clock: Clock = msgspec.field(default_factory=SystemClock)
+    random: Random = msgspec.field(default_factory=SystemRandom)

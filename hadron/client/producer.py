@@ -1,0 +1,353 @@
+"""Publishing: the public face of `accumulator` and `sender`.
+
+Safety rule: a record that was accepted has exactly one outcome, and every failure is told once:
+to whoever waits for it, else by `flush` or by leaving the producer's block.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections import deque
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, Final
+
+import anyio
+import anyio.lowlevel
+
+from hadron.client.bulk import Segment, send_bulk
+from hadron.client.outgoing import BatchState, OutgoingBatch
+from hadron.client.partitioner import Partitioner
+from hadron.client.records import new_record
+from hadron.client.results import BatchReceipt, Receipt
+from hadron.client.sender import PartitionSender
+from hadron.client.session import Session
+from hadron.model.errors import RequestError
+from hadron.model.record import NewRecord
+
+_log = logging.getLogger(__name__)
+
+_CALLS_PER_CHECKPOINT: Final = 128
+"""`send_soon` lets other tasks run this often; a checkpoint costs 5 µs, a record 4."""
+
+_TICKS_PER_TIMEOUT: Final = 20
+"""Delivery timeouts are noticed within a twentieth of their length, or a second."""
+
+
+class Pending:
+    """A record that was accepted; `wait` tells what became of it."""
+
+    __slots__ = ("_batch", "_index")
+
+    def __init__(self, batch: OutgoingBatch, index: int) -> None:
+        self._batch = batch
+        self._index = index
+
+    @property
+    def is_done(self) -> bool:
+        """Whether `wait` returns at once."""
+        return self._batch.is_done
+
+    async def wait(self) -> Receipt:
+        """The record's receipt. Raises what `Producer.send` raises."""
+        batch = self._batch
+        if batch.is_done:
+            await anyio.lowlevel.checkpoint()
+        else:
+            batch.waiting += 1
+            try:
+                await wait_done(batch)
+            finally:
+                batch.waiting -= 1
+        if batch.state is BatchState.FAILED:
+            raise batch.failure()
+        return Receipt(
+            batch.stream,
+            batch.partition,
+            batch.base_offset + self._index,
+            batch.append_ms,
+            batch.duplicate,
+        )
+
+
+async def wait_done(batch: OutgoingBatch) -> None:
+    """Until the batch has an outcome; returns at once when it has."""
+    if not batch.is_done:
+        waiter = batch.waiter
+        if waiter is None:
+            waiter = batch.waiter = anyio.Event()
+        await waiter.wait()
+
+
+class Producer:
+    """Publishes to one stream. Made by `Client.producer`, used inside its block.
+
+    Every record is in the log at most once, and in the order of the calls within a partition,
+    however often the connection breaks. Calls may come from many tasks. Cancelling a call does
+    not take back a record that was accepted. Partitions added to the stream later are used by
+    producers that are opened later.
+    """
+
+    def __init__(
+        self,
+        session: Session,
+        senders: Sequence[PartitionSender],
+        partitioner: Partitioner[PartitionSender],
+        *,
+        linger_ms: float,
+        batch_bytes: int,
+        max_buffer_bytes: int,
+        delivery_timeout_s: float,
+    ) -> None:
+        self.batch_bytes = batch_bytes
+        self._session = session
+        self._senders = senders
+        self._only = senders[0] if len(senders) == 1 else None
+        self._partitioner = partitioner
+        self._linger_s = linger_ms / 1000
+        self._eager = linger_ms <= 0
+        self._max_buffer_bytes = max_buffer_bytes
+        self._delivery_timeout_s = delivery_timeout_s
+        self._now_ms = session.ports.clock.now_ms
+        self._buffered_bytes = 0
+        self._room: anyio.Event | None = None
+        self._failed: deque[OutgoingBatch] = deque()
+        self._calls = 0
+        self._coarse_s = 0.0
+        self._lingering: anyio.Event | None = None
+        self._scopes: list[anyio.CancelScope] = []
+        self._closed = False
+
+    # --- sending --------------------------------------------------------------------------------
+
+    async def send(
+        self,
+        value: Any,
+        *,
+        key: bytes | str | None = None,
+        type: str = "",
+        timestamp_ms: int | None = None,
+        headers: Mapping[str, str] | None = None,
+        id: str = "",
+    ) -> Receipt:
+        """Publish one record and wait until it is as durable as the producer's `acks` asks.
+
+        Args:
+            value: bytes, str, anything JSON, or a `NewRecord` with everything in it.
+            key: equal keys go to the same partition and keep their order.
+            type: event type, dot segments; pipelines match on it.
+            timestamp_ms: event time; None stamps the time of this call.
+            headers: small text pairs.
+            id: the record's own id.
+
+        Raises:
+            InvalidRecordError, RecordTooLargeError: nothing was sent.
+            OutcomeUnknownError: the delivery timeout passed and it may or may not be in the log.
+            DeadlineExceededError: the delivery timeout passed and it is not in the log.
+            RequestError: the cluster refused it.
+        """
+        record = new_record(value, key, type, timestamp_ms, headers, id)
+        if self._buffered_bytes >= self._max_buffer_bytes:
+            await self.wait_room()
+        return await self._add(record).wait()
+
+    async def send_soon(
+        self,
+        value: Any,
+        *,
+        key: bytes | str | None = None,
+        type: str = "",
+        timestamp_ms: int | None = None,
+        headers: Mapping[str, str] | None = None,
+        id: str = "",
+    ) -> Pending:
+        """Publish one record and return once it is buffered; waits only while the buffer is full.
+
+        Arguments and errors are those of `send`; what happens later is told by `Pending.wait`.
+        """
+        record = new_record(value, key, type, timestamp_ms, headers, id)
+        if self._buffered_bytes >= self._max_buffer_bytes:
+            await self.wait_room()
+        pending = self._add(record)
+        self._calls += 1
+        if self._calls >= _CALLS_PER_CHECKPOINT:
+            self._calls = 0
+            await anyio.lowlevel.checkpoint()
+        return pending
+
+    async def send_many(self, values: Iterable[Any]) -> list[BatchReceipt]:
+        """Publish many records and wait for all of them: the fast way for bulk.
+
+        Args:
+            values: what `send` takes as `value`, in any mixture. A list of bytes is fastest.
+
+        Returns:
+            The runs of consecutive offsets that the records got, in the order in which each
+            run's first record was given.
+
+        Raises:
+            What `send` raises, once every record has its outcome: then some may be in the log.
+        """
+        segments: list[Segment] = []
+        try:
+            await send_bulk(self, values, segments)
+        finally:
+            self.seal()
+        for segment in segments:
+            await wait_done(segment.batch)
+        for segment in segments:
+            if segment.batch.state is BatchState.FAILED:
+                self._see(segments)
+                raise segment.batch.failure()
+        return [segment.receipt() for segment in segments]
+
+    async def flush(self) -> None:
+        """Send what is buffered and wait until everything sent so far has its outcome.
+
+        Raises the first failure that nobody has seen.
+        """
+        await self._drain()
+        self._raise_failure()
+
+    # --- used by `bulk` -------------------------------------------------------------------------
+
+    async def wait_room(self) -> None:
+        """Until the buffer is no longer full."""
+        while self._buffered_bytes >= self._max_buffer_bytes:
+            self._check_open()
+            if self._room is None:
+                self._room = anyio.Event()
+            await self._room.wait()
+
+    def add(self, record: NewRecord) -> tuple[OutgoingBatch, int]:
+        """Buffer one checked record; return its batch and its index there."""
+        if self._closed:
+            self._check_open()
+        sender = self._only or self._partitioner.choose(record.key)
+        accumulator = sender.accumulator
+        batch, index = accumulator.add(record, self._now_ms(), self._coarse_s)
+        self._buffered_bytes += batch.added
+        if not accumulator.in_flight or not accumulator.has_open or self._eager:
+            sender.pump()
+        elif self._lingering is not None:
+            self._lingering.set()
+            self._lingering = None
+        if self._only is None and record.key is None and not accumulator.has_open:
+            self._partitioner.advance()
+        return batch, index
+
+    def add_values(self, values: Sequence[bytes], size: int) -> OutgoingBatch:
+        """Buffer a whole batch of plain values of `size` bytes."""
+        self._check_open()
+        sender = self._only or self._partitioner.choose(None)
+        batch = sender.accumulator.add_values(values, size, self._now_ms(), self._coarse_s)
+        self._buffered_bytes += size
+        sender.pump()
+        self._partitioner.advance()
+        return batch
+
+    def seal(self) -> None:
+        """Let everything that is buffered go."""
+        for sender in self._senders:
+            sender.accumulator.seal()
+            sender.pump()
+
+    def resolved(self, batch: OutgoingBatch) -> None:
+        """A batch has its outcome: called by the accumulators."""
+        self._buffered_bytes -= batch.size
+        if batch.state is BatchState.FAILED and not batch.waiting:
+            self._failed.append(batch)
+        if self._room is not None and self._buffered_bytes < self._max_buffer_bytes:
+            self._room.set()
+            self._room = None
+
+    def _add(self, record: NewRecord) -> Pending:
+        return Pending(*self.add(record))
+
+    def _see(self, segments: Sequence[Segment]) -> None:
+        for segment in segments:
+            segment.batch.failure_seen = True
+
+    def _check_open(self) -> None:
+        self._session.check_open()
+        if self._closed:
+            raise RequestError("the producer is closed", "send inside its `async with` block")
+
+    # --- life -----------------------------------------------------------------------------------
+
+    async def __aenter__(self) -> Producer:
+        self._coarse_s = anyio.current_time()
+        self._session.on_close.add(self._close)
+        self._scopes = [
+            self._session.background.start(self._watch_timeouts),
+            self._session.background.start(self._watch_linger),
+        ]
+        return self
+
+    async def __aexit__(
+        self, _: object, error: BaseException | None, traceback: object
+    ) -> None:
+        """Flush, then raise the first unseen failure unless the block itself failed.
+
+        A block that was cancelled waits for nothing: what is not acked by then is given up.
+        """
+        try:
+            if error is None:
+                await self.flush()
+            elif isinstance(error, Exception):
+                await self._drain()
+        finally:
+            self._close()
+        if error is not None and self._count_unseen():
+            _log.warning("%d batches failed besides: %s", self._count_unseen(), error)
+
+    def _close(self) -> None:
+        self._closed = True
+        self._session.on_close.discard(self._close)
+        for scope in self._scopes:
+            scope.cancel()
+        for sender in self._senders:
+            sender.close("the producer was closed")
+        if self._room is not None:
+            self._room.set()
+            self._room = None
+
+    async def _drain(self) -> None:
+        self.seal()
+        for sender in self._senders:
+            for batch in sender.accumulator.unresolved():
+                await wait_done(batch)
+
+    def _count_unseen(self) -> int:
+        return sum(not batch.failure_seen for batch in self._failed)
+
+    def _raise_failure(self) -> None:
+        while self._failed:
+            batch = self._failed.popleft()
+            if not batch.failure_seen:
+                failure = batch.failure()
+                if others := self._count_unseen():
+                    failure.add_note(f"{others} more batches of this producer failed")
+                raise failure
+
+    async def _watch_timeouts(self) -> None:
+        interval_s = min(1.0, self._delivery_timeout_s / _TICKS_PER_TIMEOUT)
+        while True:
+            await anyio.sleep(interval_s)
+            self._coarse_s = now_s = anyio.current_time()
+            while self._failed and self._failed[0].failure_seen:
+                self._failed.popleft()
+            for sender in self._senders:
+                if not sender.accumulator.is_empty:
+                    sender.expire(now_s - self._delivery_timeout_s)
+
+    async def _watch_linger(self) -> None:
+        """While a batch is under way others gather records, but not for longer than the linger.
+
+        Sleeps only while there is such a batch; a lone `send` never wakes it.
+        """
+        while not self._eager:
+            if not any(sender.accumulator.has_open for sender in self._senders):
+                self._lingering = event = anyio.Event()
+                await event.wait()
+            await anyio.sleep(self._linger_s)
+            self.seal()

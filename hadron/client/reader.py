@@ -1,0 +1,254 @@
+"""Plain reads: records or whole batches, in order, without a group.
+
+`read` iterates by a class, not by an async generator: measured equally fast (1.2 M records/s on
+one core, values touched), and a loop that is left early leaves nothing to be closed.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Awaitable, Callable, Iterator, Sequence
+from typing import Final
+
+import anyio
+import msgspec
+
+from hadron.client.fetching import FOLLOW_WAIT_MS, FetchFeed
+from hadron.client.results import PartitionOffsets
+from hadron.client.session import Session
+from hadron.client.slicing import slice_batch
+from hadron.model.batch import RecordBatch, decode_batch
+from hadron.model.errors import CorruptionError, OffsetOutOfRangeError, PeerError, RequestError
+from hadron.model.record import Record
+from hadron.wire.messages import streams_pb2
+
+READ_BYTES: Final = 1 << 20
+"""Per fetch. Measured: 256 kB is 10 % slower, 4 MiB no faster and costs memory and latency."""
+
+
+class ReadPlan(msgspec.Struct, frozen=True, kw_only=True):
+    """What to read; `offset` is an int, "earliest" or "latest"."""
+
+    namespace: str
+    stream: str
+    offset: int | str
+    limit: int | None
+    follow: bool
+    max_bytes: int = READ_BYTES
+
+    def check(self) -> None:
+        """Raises `RequestError` naming the argument that makes no sense."""
+        if isinstance(self.offset, bool) or not (
+            self.offset in ("earliest", "latest")
+            or (isinstance(self.offset, int) and self.offset >= 0)
+        ):
+            raise RequestError(
+                f"{self.offset!r} is not an offset", 'give an int from 0, "earliest" or "latest"'
+            )
+        if self.limit is not None and self.limit < 0:
+            raise RequestError(f"a limit of {self.limit} makes no sense", "leave it out, or >= 0")
+
+
+class Span(msgspec.Struct, frozen=True):
+    """Records `start` to `stop` (indexes, exclusive) of a decoded batch."""
+
+    batch: RecordBatch
+    start: int
+    stop: int
+
+
+class SpanReader:
+    """Decoded parts of batches, partition after partition, or as they arrive when following."""
+
+    def __init__(
+        self,
+        session: Session,
+        plan: ReadPlan,
+        find_offsets: Callable[[], Awaitable[Sequence[PartitionOffsets]]],
+    ) -> None:
+        plan.check()
+        self._session = session
+        self._plan = plan
+        self._find_offsets = find_offsets
+        self._left = plan.limit
+        self._feeds: deque[FetchFeed] | None = None
+        self._stops: dict[str, int | None] = {}
+        self._positions: dict[str, int] = {}
+        self._batches: deque[tuple[str, streams_pb2.FetchResponse, int, memoryview]] = deque()
+        self._ready: anyio.Event | None = None
+
+    async def next_span(self) -> Span | None:
+        """The next part, or None at the end.
+
+        Raises `OffsetOutOfRangeError`, `CorruptionError`, and what `Client.fetch` raises.
+        """
+        while self._left is None or self._left > 0:
+            while self._batches:
+                span = self._decode(*self._batches.popleft())
+                if span is not None:
+                    return span
+            if not await self._receive():
+                break
+        self.close()
+        return None
+
+    def close(self) -> None:
+        """Stop reading."""
+        for feed in self._feeds or ():
+            feed.close()
+        self._feeds = deque()
+        self._batches.clear()
+        self._left = 0
+
+    # --- decoding -------------------------------------------------------------------------------
+
+    def _decode(
+        self, partition: str, answer: streams_pb2.FetchResponse, index: int, data: memoryview
+    ) -> Span | None:
+        info = answer.batches[index]
+        batch = decode_batch(
+            data, base_offset=info.base_offset, stream=self._plan.stream, partition=partition
+        )
+        if batch.count != info.count:
+            raise CorruptionError(
+                f"the batch at {self._plan.stream}/{partition}/{info.base_offset} has "
+                f"{batch.count} records, its node says {info.count}"
+            )
+        stop_offset = self._stops[partition]
+        start = max(0, self._positions[partition] - info.base_offset)
+        stop = batch.count
+        if stop_offset is not None:
+            stop = min(stop, stop_offset - info.base_offset)
+        if self._left is not None:
+            stop = min(stop, start + self._left)
+        if start >= stop:
+            return None
+        self._positions[partition] = info.base_offset + stop
+        if self._left is not None:
+            self._left -= stop - start
+        return Span(batch, start, stop)
+
+    # --- receiving ------------------------------------------------------------------------------
+
+    async def _receive(self) -> bool:
+        """Wait for an answer and queue its batches; False at the end."""
+        if self._feeds is None:
+            self._feeds = await self._open()
+        feeds = self._feeds
+        while feeds:
+            if feeds[0].is_finished:
+                feeds.popleft()
+                continue
+            for _ in range(len(feeds) if self._plan.follow else 1):
+                answer = feeds[0].take()
+                if answer is not None:
+                    self._queue(feeds[0].partition, *answer)
+                    if self._plan.follow:
+                        feeds.rotate(-1)
+                    return True
+                if self._plan.follow:
+                    feeds.rotate(-1)
+            if not feeds[0].is_finished:
+                self._ready = anyio.Event()
+                await self._ready.wait()
+        return False
+
+    def _queue(
+        self, partition: str, answer: streams_pb2.FetchResponse, attachment: memoryview
+    ) -> None:
+        start = 0
+        for index, info in enumerate(answer.batches):
+            self._batches.append(
+                (partition, answer, index, attachment[start : start + info.length])
+            )
+            start += info.length
+        if start != len(attachment):
+            raise PeerError(
+                f"an answer from {partition} has {len(attachment)} bytes of batches, "
+                f"it says {start}",
+                retryable=False,
+            )
+
+    def _on_ready(self) -> None:
+        if self._ready is not None:
+            self._ready.set()
+            self._ready = None
+
+    async def _open(self) -> deque[FetchFeed]:
+        plan = self._plan
+        feeds: deque[FetchFeed] = deque()
+        for found in await self._find_offsets():
+            start = self._start(found)
+            stop = None if plan.follow else found.next_offset
+            self._stops[found.partition] = stop
+            self._positions[found.partition] = start
+            request = streams_pb2.FetchRequest(
+                namespace=plan.namespace,
+                stream=plan.stream,
+                partition=found.partition,
+                offset=start,
+                max_bytes=plan.max_bytes,
+                max_wait_ms=FOLLOW_WAIT_MS if plan.follow else 0,
+            )
+            feeds.append(FetchFeed(self._session, request, stop=stop, on_ready=self._on_ready))
+        return feeds
+
+    def _start(self, found: PartitionOffsets) -> int:
+        offset = self._plan.offset
+        if offset == "earliest":
+            return found.first_offset
+        if offset == "latest":
+            return found.next_offset
+        assert isinstance(offset, int)
+        if not found.first_offset <= offset <= found.next_offset:
+            raise OffsetOutOfRangeError(
+                f"offset {offset} is not in {self._plan.stream}/{found.partition}, which has "
+                f"{found.first_offset} to {found.next_offset}",
+                'read from "earliest"' if offset < found.first_offset else "it is not written yet",
+            )
+        return offset
+
+
+class RecordReader:
+    """`async for record in client.read(...)`."""
+
+    def __init__(self, spans: SpanReader) -> None:
+        self._spans = spans
+        self._records: Iterator[Record] = iter(())
+
+    def __aiter__(self) -> RecordReader:
+        return self
+
+    async def __anext__(self) -> Record:
+        for record in self._records:
+            return record
+        span = await self._spans.next_span()
+        if span is None:
+            raise StopAsyncIteration
+        self._records = iter(span.batch.records(span.start, span.stop))
+        return next(self._records)
+
+    async def aclose(self) -> None:
+        """Stop reading; not needed when a loop is just left."""
+        self._spans.close()
+        self._records = iter(())
+
+
+class BatchReader:
+    """`async for batch in client.read_batches(...)`: only records that were asked for."""
+
+    def __init__(self, spans: SpanReader) -> None:
+        self._spans = spans
+
+    def __aiter__(self) -> BatchReader:
+        return self
+
+    async def __anext__(self) -> RecordBatch:
+        span = await self._spans.next_span()
+        if span is None:
+            raise StopAsyncIteration
+        return slice_batch(span.batch, span.start, span.stop)
+
+    async def aclose(self) -> None:
+        """Stop reading; not needed when a loop is just left."""
+        self._spans.close()

@@ -1,0 +1,87 @@
+"""From what a user passes to `send` to a record that is sure to encode. Pure.
+
+Everything that a batch could choke on is refused here, where only one record is at stake:
+a batch that fails to encode would take its neighbours with it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Final
+
+from hadron.model.errors import InvalidRecordError
+from hadron.model.record import NewRecord
+
+MAX_TYPE_BYTES: Final = 255
+"""An event type stands in every batch's dictionary."""
+
+MAX_ID_BYTES: Final = 1024
+
+_INT64: Final = 1 << 63
+
+
+def new_record(
+    value: Any,
+    key: bytes | str | None,
+    event_type: str,
+    timestamp_ms: int | None,
+    headers: Mapping[str, str] | None,
+    record_id: str,
+) -> NewRecord:
+    """The record to send; `value` may itself be a `NewRecord`. Raises `InvalidRecordError`."""
+    if isinstance(value, NewRecord):
+        if key is not None or event_type or timestamp_ms is not None or headers or record_id:
+            raise InvalidRecordError(
+                "a NewRecord was given together with key, type, timestamp_ms, headers or id",
+                "put them into the NewRecord",
+            )
+        return check_record(value)
+    record = NewRecord(
+        value=value, key=key, type=event_type, timestamp_ms=timestamp_ms, headers=headers,
+        id=record_id,
+    )
+    return check_record(record)
+
+
+def check_record(record: NewRecord) -> NewRecord:
+    """Return `record`, or raise `InvalidRecordError` naming the part that cannot be sent."""
+    value, key, stamp = record.value, record.key, record.timestamp_ms
+    if type(value) is str:
+        _check_text("a value", value)
+    if key is not None:
+        if isinstance(key, str):
+            _check_text("a key", key)
+        elif not isinstance(key, (bytes, bytearray, memoryview)):
+            raise InvalidRecordError(
+                f"a key of type {type(key).__name__} cannot be sent: {key!r}",
+                "use bytes, str or None",
+            )
+    if stamp is not None and not (isinstance(stamp, int) and -_INT64 <= stamp < _INT64):
+        raise InvalidRecordError(
+            f"{stamp!r} is not a timestamp", "give milliseconds since the Unix epoch as an int"
+        )
+    if record.type:
+        _check_text("a type", record.type, MAX_TYPE_BYTES)
+    if record.id:
+        _check_text("an id", record.id, MAX_ID_BYTES)
+    if record.headers:
+        for name, text in record.headers.items():
+            _check_text("a header's name", name)
+            _check_text(f"header {name!r}", text)
+    return record
+
+
+def _check_text(what: str, text: object, limit: int | None = None) -> None:
+    if not isinstance(text, str):
+        raise InvalidRecordError(
+            f"{what} of type {type(text).__name__} cannot be sent: {text!r}", "use str"
+        )
+    if text.isascii():
+        size = len(text)
+    else:
+        try:
+            size = len(text.encode())
+        except UnicodeEncodeError as error:
+            raise InvalidRecordError(f"{what} is not valid Unicode: {error}") from error
+    if limit is not None and size > limit:
+        raise InvalidRecordError(f"{what} of {size} bytes is over the limit of {limit}")

@@ -1,0 +1,81 @@
+"""What the client's calls answer: plain frozen values, safe to keep and to compare."""
+
+from __future__ import annotations
+
+import msgspec
+
+from hadron.model.batch import StampedBatch
+from hadron.model.schema import SchemaObject
+
+
+class Receipt(msgspec.Struct, frozen=True):
+    """One record is in the log.
+
+    Attributes:
+        offset: its position in `partition`.
+        append_ms: the leader's time of appending, milliseconds since the Unix epoch.
+        duplicate: a retry found the record already logged; offset and time are the original's.
+    """
+
+    stream: str
+    partition: str
+    offset: int
+    append_ms: int
+    duplicate: bool
+
+
+class BatchReceipt(msgspec.Struct, frozen=True):
+    """`count` consecutive records from `base_offset` on are in the log."""
+
+    stream: str
+    partition: str
+    base_offset: int
+    count: int
+    append_ms: int
+    duplicate: bool
+
+    @property
+    def next_offset(self) -> int:
+        return self.base_offset + self.count
+
+
+class Fetched(msgspec.Struct, frozen=True):
+    """An answer to one fetch.
+
+    Attributes:
+        batches: whole batches; the first may start before the offset that was asked for.
+        first_offset: the first offset that the partition still has.
+        next_offset: the high watermark: the offset of the next record to become visible.
+    """
+
+    batches: list[StampedBatch]
+    first_offset: int
+    next_offset: int
+
+
+class PartitionOffsets(msgspec.Struct, frozen=True):
+    """How far one partition reaches.
+
+    Attributes:
+        at_offset: the first offset appended at or after the time asked for; 0 when none was.
+    """
+
+    partition: str
+    first_offset: int
+    next_offset: int
+    at_offset: int = 0
+
+
+class Change(msgspec.Struct, frozen=True):
+    """What applying did to one object: `action` is "created", "changed" or "unchanged"."""
+
+    action: str
+    before: SchemaObject | None
+    after: SchemaObject | None
+
+
+class Applied(msgspec.Struct, frozen=True):
+    """The outcome of one `apply`, in the order of the objects given."""
+
+    changes: list[Change]
+    metadata_index: int

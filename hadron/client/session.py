@@ -1,0 +1,310 @@
+"""A client's connections: one per node, to the leader of each replica set, made when needed.
+
+Owns topology, dialing and retries, so that the features above only say "to the leader of this
+replica set". Everything is confined to one event loop; nothing here locks.
+
+Ordering rule: whoever saw a leader fail says so with `suspect`; the next connect then asks the
+cluster who leads before it dials, and until then `connection_now` gives nothing.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Sequence
+from typing import Any, Final
+
+import anyio
+
+from hadron.client.background import Background, SingleFlight
+from hadron.client.backoff import Backoff
+from hadron.client.ports import ClientPorts
+from hadron.client.topology import Topology
+from hadron.client.url import Endpoint
+from hadron.model.errors import (
+    ConnectionLostError,
+    DeadlineExceededError,
+    FencedError,
+    HadronError,
+    NotFoundError,
+    NotReadyError,
+    OverloadedError,
+    PeerError,
+    RequestError,
+)
+from hadron.wire.connection import Connection
+from hadron.wire.frames import Bytes
+from hadron.wire.messages import Method, cluster_pb2, method
+
+_log = logging.getLogger(__name__)
+
+DIAL_TIMEOUT_S: Final = 5.0
+"""A host that drops packets answers no dial; a local one takes well under a millisecond."""
+
+ASK_TIMEOUT_S: Final = 3.0
+"""For one node's answer about the topology, which every node gives at any time."""
+
+ASKED_AT_ONCE: Final = 16
+"""Nodes asked for the topology in one go, at most: enough for any one replica set."""
+
+_TOPOLOGY: Final = method("Topology")
+
+
+def can_retry(error: HadronError) -> bool:
+    """Whether the cluster may answer better later, or through another node."""
+    return error.retryable or isinstance(error, FencedError)
+
+
+class Link:
+    """The connection to one node."""
+
+    def __init__(
+        self, address: str, ports: ClientPorts, background: Background, closed: HadronError
+    ) -> None:
+        self.address = address
+        self.connection: Connection | None = None
+        self._ports = ports
+        self._background = background
+        self._dialing = SingleFlight(background, self._dial, closed)
+
+    async def open(self) -> Connection:
+        """The open connection, dialed when there is none. Raises `PeerError`."""
+        connection = self.connection
+        if connection is not None and not connection.is_closed:
+            return connection
+        return await self._dialing.get()
+
+    async def _dial(self) -> Connection:
+        try:
+            with anyio.fail_after(DIAL_TIMEOUT_S):
+                transport = await self._ports.network.dial(self.address)
+        except TimeoutError:
+            raise PeerError(
+                f"{self.address} did not answer within {DIAL_TIMEOUT_S:g} s",
+                "is the node reachable? a firewall may drop the packets",
+            ) from None
+        except OSError as error:
+            raise PeerError(
+                f"cannot connect to {self.address}: {error.strerror or error}",
+                "is the node running? see `hadron status`",
+            ) from error
+        self.connection = connection = Connection(transport, dialed=True)
+        scope = self._background.start(connection.run)
+        if scope.cancel_called:
+            connection.close()
+        return connection
+
+
+class Session:
+    """All links of a client, and requests that are retried until they time out."""
+
+    def __init__(
+        self,
+        endpoint: Endpoint,
+        ports: ClientPorts,
+        background: Background,
+        *,
+        request_timeout_s: float,
+    ) -> None:
+        self.endpoint = endpoint
+        self.ports = ports
+        self.background = background
+        self.request_timeout_s = request_timeout_s
+        self.topology = Topology()
+        self.closed: HadronError | None = None
+        self.on_close: set[Callable[[], None]] = set()
+        """Called when the session closes: what is pending elsewhere fails then."""
+        self._closing = RequestError(
+            "the client is closed", "use it inside its `async with hadron.connect(...)` block"
+        )
+        self._links: dict[str, Link] = {}
+        self._leaders: dict[str, Link] = {}
+        self._suspects: set[str] = set()
+        self._refreshing = SingleFlight(background, self._refresh, self._closing)
+
+    # --- life -----------------------------------------------------------------------------------
+
+    async def start(self, timeout_s: float) -> None:
+        """Learn the topology. Raises `PeerError` naming the addresses that did not answer."""
+        backoff = Backoff(self.ports.random)
+        trouble = "no answer"
+        with anyio.move_on_after(timeout_s):
+            while True:
+                try:
+                    await self.refresh()
+                    return
+                except PeerError as error:
+                    trouble = str(error)
+                await anyio.sleep(backoff.next_s())
+        raise PeerError(
+            f"no node answered at {', '.join(self.endpoint.addresses)} within {timeout_s:g} s: "
+            f"{trouble}",
+            "is the node running? see `hadron status`",
+        )
+
+    def close(self, reason: HadronError | None = None) -> None:
+        """Close every connection; what waits for an answer fails with `reason`."""
+        if self.closed is not None:
+            return
+        self.closed = reason or self._closing
+        for callback in list(self.on_close):
+            callback()
+        for link in self._links.values():
+            if link.connection is not None:
+                link.connection.close(
+                    ConnectionLostError(self.closed.message, self.closed.hint, retryable=False)
+                )
+
+    def check_open(self) -> None:
+        """Raises what closed the client, if anything did."""
+        if self.closed is not None:
+            raise type(self.closed)(
+                self.closed.message, self.closed.hint, retryable=self.closed.retryable
+            )
+
+    # --- leaders --------------------------------------------------------------------------------
+
+    def connection_now(self, replica_set: str) -> Connection | None:
+        """The leader's connection if it is open and nobody suspects it; never waits."""
+        link = self._leaders.get(replica_set)
+        if link is None or replica_set in self._suspects:
+            return None
+        connection = link.connection
+        return None if connection is None or connection.is_closed else connection
+
+    async def connect(self, replica_set: str) -> Connection:
+        """The leader's connection, after one try to find and to dial it.
+
+        Raises `PeerError` when that fails, `NotFoundError` for an unknown replica set.
+        """
+        self.check_open()
+        link = self._leaders.get(replica_set)
+        if link is None or replica_set in self._suspects:
+            link = await self._find(replica_set)
+        try:
+            return await link.open()
+        except PeerError:
+            self.suspect(replica_set)
+            raise
+
+    async def _find(self, replica_set: str) -> Link:
+        if replica_set in self._suspects or self.topology.leader(replica_set) is None:
+            await self.refresh()
+        address = self.topology.leader(replica_set)
+        if address is None:
+            known = ", ".join(self.topology.names()) or "none"
+            raise NotFoundError(
+                f"no replica set is called {replica_set!r}", f"this cluster has {known}"
+            )
+        self._suspects.discard(replica_set)
+        link = self._leaders[replica_set] = self._link(address)
+        return link
+
+    def suspect(self, replica_set: str) -> None:
+        """The leader failed, or said that it is none: ask again before the next connect."""
+        self._suspects.add(replica_set)
+
+    async def connect_any(self) -> Connection:
+        """A connection to whichever node answers first. Raises `PeerError`."""
+        self.check_open()
+        for link in self._links.values():
+            if link.connection is not None and not link.connection.is_closed:
+                return link.connection
+        trouble: PeerError | None = None
+        for address in self.topology.addresses(self.endpoint.addresses):
+            try:
+                return await self._link(address).open()
+            except PeerError as error:
+                trouble = error
+        assert trouble is not None
+        raise trouble
+
+    async def connect_to(self, address: str) -> Connection:
+        """A connection to the node at `address`. Raises `PeerError`."""
+        self.check_open()
+        return await self._link(address).open()
+
+    def _link(self, address: str) -> Link:
+        link = self._links.get(address)
+        if link is None:
+            link = Link(address, self.ports, self.background, self._closing)
+            self._links[address] = link
+        return link
+
+    # --- topology -------------------------------------------------------------------------------
+
+    async def refresh(self) -> None:
+        """Ask the nodes for the topology; the first answer is enough to go on.
+
+        Raises `PeerError` when nobody answers.
+        """
+        self.check_open()
+        await self._refreshing.get()
+
+    async def _refresh(self) -> bool:
+        addresses = self.topology.addresses(self.endpoint.addresses)[:ASKED_AT_ONCE]
+        answered = anyio.Event()
+        troubles: dict[str, str] = {}
+
+        async def ask(address: str) -> None:
+            try:
+                connection = await self._link(address).open()
+                answer, _ = await connection.request(
+                    _TOPOLOGY, cluster_pb2.TopologyRequest(), timeout_s=ASK_TIMEOUT_S
+                )
+            except HadronError as error:
+                troubles[address] = error.message
+            else:
+                self.topology.merge(answer)
+            if address not in troubles or len(troubles) == len(addresses):
+                answered.set()
+
+        for address in addresses:
+            self.background.start(ask, address)
+        await answered.wait()
+        if len(troubles) == len(addresses):
+            raise PeerError("; ".join(troubles.values()), "is the cluster up? see `hadron status`")
+        return True
+
+    # --- requests -------------------------------------------------------------------------------
+
+    async def request(
+        self,
+        replica_set: str,
+        what: Method,
+        message: Any,
+        attachments: Sequence[Bytes] = (),
+        *,
+        timeout_s: float | None = None,
+    ) -> tuple[Any, memoryview]:
+        """Ask the leader of `replica_set` ("" asks any node), again and again until time is up.
+
+        Only for requests that may be repeated. Raises the caller's errors at once, and the last
+        trouble when `timeout_s` (default: the client's `request_timeout_s`) has passed.
+        """
+        limit_s = self.request_timeout_s if timeout_s is None else timeout_s
+        deadline = anyio.current_time() + limit_s
+        backoff = Backoff(self.ports.random)
+        trouble: HadronError = DeadlineExceededError(f"{what} was not answered in {limit_s:g} s")
+        while True:
+            self.check_open()
+            try:
+                with anyio.CancelScope(deadline=deadline):
+                    connection = await (
+                        self.connect(replica_set) if replica_set else self.connect_any()
+                    )
+                    return await connection.request(what, message, attachments)
+            except HadronError as error:
+                self.check_open()
+                if not can_retry(error):
+                    raise
+                trouble = error
+                self._learn_from(replica_set, error)
+            delay_s = backoff.next_s()
+            if anyio.current_time() + delay_s >= deadline:
+                raise trouble
+            await anyio.sleep(delay_s)
+
+    def _learn_from(self, replica_set: str, error: HadronError) -> None:
+        _log.debug("%s: %s", replica_set, error)
+        if replica_set and not isinstance(error, (NotReadyError, OverloadedError)):
+            self.suspect(replica_set)

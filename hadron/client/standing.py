@@ -1,0 +1,101 @@
+"""A streaming call that is opened again whenever it ends, until its owner is done with it.
+
+Group members and stage runners are such calls: the node gives what they held to others when a
+call ends, so a new call starts from a clean slate and the owner forgets the old one.
+"""
+
+from __future__ import annotations
+
+import logging
+from typing import Any, Final, Protocol
+
+import anyio
+
+from hadron.client.backoff import Backoff
+from hadron.client.session import Session, can_retry
+from hadron.model.errors import HadronError
+from hadron.wire.connection import Call
+from hadron.wire.messages import Method
+
+_log = logging.getLogger(__name__)
+
+_LIVED_S: Final = 1.0
+"""A call that lived this long worked; the next one is tried at once."""
+
+
+class Owner(Protocol):
+    """Whose call it is; the functions are called from the reading task and must not block."""
+
+    def opening(self) -> Any:
+        """The first message of a new call."""
+        ...
+
+    def opened(self, call: Call) -> None: ...
+
+    def received(self, message: Any, attachment: memoryview) -> None: ...
+
+    def lost(self, error: HadronError | None) -> None:
+        """The call ended; another one follows."""
+        ...
+
+    def failed(self, error: HadronError) -> None:
+        """The call ended for a reason that trying again does not cure; no other one follows."""
+        ...
+
+
+class StandingCall:
+    """Keeps one call to the leader of `replica_set` open while `run` runs."""
+
+    def __init__(self, session: Session, replica_set: str, what: Method, owner: Owner) -> None:
+        self._session = session
+        self._replica_set = replica_set
+        self._what = what
+        self._owner = owner
+        self._call: Call | None = None
+
+    async def run(self) -> None:
+        """Until cancelled, or until the call cannot be opened for a lasting reason."""
+        backoff = Backoff(self._session.ports.random)
+        while True:
+            started_s = anyio.current_time()
+            try:
+                error = await self._hold()
+            except HadronError as failure:
+                error = failure
+            if self._session.closed is not None:
+                self._owner.failed(self._session.closed)
+                return
+            if error is not None and not can_retry(error):
+                self._owner.failed(error)
+                return
+            _log.info("%s at %s ended: %s", self._what, self._replica_set, error or "by the node")
+            self._owner.lost(error)
+            if error is not None:
+                self._session.suspect(self._replica_set)
+            if anyio.current_time() - started_s >= _LIVED_S:
+                backoff.reset()
+            await anyio.sleep(backoff.next_s())
+
+    async def _hold(self) -> HadronError | None:
+        """One call, from opening to its end; returns or raises what ended it."""
+        connection = await self._session.connect(self._replica_set)
+        ended = anyio.Event()
+        outcome: list[HadronError | None] = []
+
+        def on_end(error: HadronError | None) -> None:
+            outcome.append(error)
+            ended.set()
+
+        call = connection.call(
+            self._what,
+            self._owner.opening(),
+            on_message=self._owner.received,
+            on_end=on_end,
+            end=not self._what.client_streams,
+        )
+        try:
+            self._owner.opened(call)
+            await ended.wait()
+        finally:
+            call.cancel()
+        return outcome[0]

@@ -1,0 +1,83 @@
+"""Sets of offsets as sorted ranges: small while acknowledgements come roughly in order. Pure."""
+
+from __future__ import annotations
+
+from bisect import bisect_left, bisect_right
+from collections.abc import Iterable
+
+Range = tuple[int, int]
+"""Both ends inclusive."""
+
+
+class RangeSet:
+    """A set of integers, stored as ranges that neither overlap nor touch."""
+
+    __slots__ = ("_firsts", "_lasts")
+
+    def __init__(self, ranges: Iterable[Range] = ()) -> None:
+        self._firsts: list[int] = []
+        self._lasts: list[int] = []
+        for first, last in ranges:
+            self.add(first, last)
+
+    def __iter__(self) -> Iterable[Range]:  # type: ignore[override]
+        return iter(list(zip(self._firsts, self._lasts, strict=True)))
+
+    def __len__(self) -> int:
+        return sum(self._lasts) - sum(self._firsts) + len(self._firsts)
+
+    def __bool__(self) -> bool:
+        return bool(self._firsts)
+
+    def ranges(self) -> list[Range]:
+        return list(zip(self._firsts, self._lasts, strict=True))
+
+    def add(self, first: int, last: int) -> None:
+        """Add all of first … last."""
+        start = bisect_left(self._lasts, first - 1)
+        stop = bisect_right(self._firsts, last + 1)
+        if start < stop:
+            first = min(first, self._firsts[start])
+            last = max(last, self._lasts[stop - 1])
+        self._firsts[start:stop] = [first]
+        self._lasts[start:stop] = [last]
+
+    def remove(self, first: int, last: int) -> list[Range]:
+        """Remove all of first … last; return the ranges that were there."""
+        start = bisect_left(self._lasts, first)
+        stop = bisect_right(self._firsts, last)
+        if start >= stop:
+            return []
+        removed = [
+            (max(first, a), min(last, b))
+            for a, b in zip(self._firsts[start:stop], self._lasts[start:stop], strict=True)
+        ]
+        left = [(self._firsts[start], first - 1)] if self._firsts[start] < first else []
+        right = [(last + 1, self._lasts[stop - 1])] if self._lasts[stop - 1] > last else []
+        kept = left + right
+        self._firsts[start:stop] = [a for a, _ in kept]
+        self._lasts[start:stop] = [b for _, b in kept]
+        return removed
+
+    def remove_below(self, bound: int) -> None:
+        """Remove everything below `bound`."""
+        if self._firsts and self._firsts[0] < bound:
+            self.remove(self._firsts[0], bound - 1)
+
+    def __contains__(self, value: int) -> bool:
+        index = bisect_left(self._lasts, value)
+        return index < len(self._firsts) and self._firsts[index] <= value
+
+    def next_gap(self, value: int) -> int:
+        """The lowest integer at or above `value` that is not in the set."""
+        index = bisect_left(self._lasts, value)
+        if index < len(self._firsts) and self._firsts[index] <= value:
+            return self._lasts[index] + 1
+        return value
+
+    def next_member(self, value: int) -> int | None:
+        """The lowest integer at or above `value` that is in the set."""
+        index = bisect_left(self._lasts, value)
+        if index == len(self._firsts):
+            return None
+        return max(value, self._firsts[index])

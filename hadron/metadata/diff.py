@@ -1,0 +1,86 @@
+"""What an apply would change, and how that is shown to the person who asks for it."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Final, Literal, Protocol
+
+from hadron.metadata.rendering import to_yaml
+from hadron.metadata.validation import Key, key_of
+from hadron.model.schema import SchemaObject, spec_to_json
+
+Action = Literal["created", "changed", "unchanged"]
+
+_CONTEXT_LINES: Final = 3
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """What happens to one declared object."""
+
+    action: Action
+    before: SchemaObject | None
+    after: SchemaObject
+    """As declared, with the id and index of `before`; both are 0 when it is created."""
+
+
+class ShownChange(Protocol):
+    """What `render_diff` needs of a change: this room's `Change`, or a client's."""
+
+    @property
+    def action(self) -> str: ...
+
+    @property
+    def before(self) -> SchemaObject | None: ...
+
+    @property
+    def after(self) -> SchemaObject | None: ...
+
+
+def plan(
+    objects: Iterable[SchemaObject], existing: Mapping[Key, SchemaObject]
+) -> list[Change]:
+    """One change per declared object, in order; `objects` were validated before.
+
+    Specifications are compared as they are stored, so a repeated apply changes nothing.
+    """
+    return [_plan_one(obj, existing.get(key_of(obj))) for obj in objects]
+
+
+def render_diff(changes: Iterable[ShownChange]) -> str:
+    """A unified diff of the objects' documents, as `kubectl diff` shows it; "" for no change.
+
+    Plain text that ends in a newline; colours are up to whoever prints it.
+    """
+    return "".join(_render_one(change) for change in changes if change.action != "unchanged")
+
+
+def _plan_one(obj: SchemaObject, before: SchemaObject | None) -> Change:
+    if before is None:
+        return Change("created", None, obj)
+    if spec_to_json(before.spec) == spec_to_json(obj.spec):
+        return Change("unchanged", before, before)
+    after = SchemaObject(
+        kind=obj.kind,
+        name=obj.name,
+        namespace=obj.namespace,
+        spec=obj.spec,
+        id=before.id,
+        metadata_index=before.metadata_index,
+    )
+    return Change("changed", before, after)
+
+
+def _render_one(change: ShownChange) -> str:
+    before, after = change.before, change.after
+    lines = difflib.unified_diff(
+        to_yaml(before).splitlines() if before else [],
+        to_yaml(after).splitlines() if after else [],
+        f"{before.label} (as it is)" if before else "(nothing)",
+        f"{after.label} (as declared)" if after else "(nothing)",
+        n=_CONTEXT_LINES,
+        lineterm="",
+    )
+    return "".join(f"{line}\n" for line in lines)

@@ -1,0 +1,50 @@
+"""One thing wrong with one declared object, wherever the object came from."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+from hadron.model.errors import SchemaError
+from hadron.model.problems import ValuePath, list_problems, show_path
+
+
+@dataclass(frozen=True, slots=True)
+class Problem:
+    """What was found where, and what was expected instead."""
+
+    label: str
+    """The object: `Stream default/flights`."""
+    path: ValuePath
+    """The value, by its keys in the YAML document; empty for the object as a whole."""
+    found: str
+    expected: str
+
+    @property
+    def text(self) -> str:
+        """The problem without the object, for a reader who sees the line."""
+        where = f"{show_path(self.path)}: " if self.path else ""
+        return f"{where}{self.found}"
+
+    def __str__(self) -> str:
+        return f"{self.label}: {self.text}, expected {self.expected}"
+
+
+class Notes:
+    """Collects the problems of one object."""
+
+    def __init__(self, label: str) -> None:
+        self.label = label
+        self.problems: list[Problem] = []
+
+    def note(self, path: ValuePath, found: str, expected: str) -> None:
+        self.problems.append(Problem(self.label, path, found, expected))
+
+
+def schema_error(problems: Sequence[Problem]) -> SchemaError:
+    """The error that refuses an apply; there must be at least one problem."""
+    return SchemaError(list_problems(_lines(problems), "with the schema"))
+
+
+def _lines(problems: Iterable[Problem]) -> list[str]:
+    return list(dict.fromkeys(map(str, problems)))

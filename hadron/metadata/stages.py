@@ -1,0 +1,187 @@
+"""The stages of one pipeline: each on its own, and the graph that they make.
+
+A graph that could never finish is refused here, once, so that the machine that runs pipelines may
+rely on it: every stage is reachable from an entry stage, and every dependency has an output.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Final
+
+from hadron.metadata.problem import Notes
+from hadron.model.ids import is_valid_name, is_valid_replica_set_name
+from hadron.model.limits import MAX_NAME_LENGTH
+from hadron.model.problems import ValuePath, did_you_mean, one_of, shorten
+from hadron.model.schema import StageSpec
+from hadron.model.units import format_duration
+
+ENGINES: Final = ("spark", "handler")
+RUN_FORM: Final = "package.module:function"
+
+MAX_STAGES: Final = 100
+"""Each is a row per instance, and a column for the stages that depend on it."""
+MAX_ATTEMPTS: Final = 1_000
+MAX_WAIT_MS: Final = 3_650 * 86_400_000
+"""Ten years: a delay added to the clock stays far from the end of its integer."""
+
+ROW_COLUMNS: Final = frozenset(
+    ("instance_id", "root", "key", "type", "timestamp", "partition", "offset", "value")
+)
+"""Columns of the rows that a Spark stage gets or returns; a dependency's column is its name."""
+
+
+def check_stages(notes: Notes, stages: Sequence[StageSpec]) -> None:
+    """Note everything wrong with a pipeline's stages."""
+    if not stages:
+        notes.note(("stages",), "no stages", "at least one stage")
+    if len(stages) > MAX_STAGES:
+        # Not looked at any further: the checks below grow with the square of their number.
+        notes.note(("stages",), f"{len(stages)} stages", f"at most {MAX_STAGES}")
+        return
+    names: set[str] = set()
+    for index, stage in enumerate(stages):
+        _check_stage(notes, ("stages", index), stage)
+        if stage.name in names and stage.name:
+            found = f"{shorten(stage.name)} is another stage's name"
+            notes.note(("stages", index, "name"), found, "unique names")
+        names.add(stage.name)
+    _check_references(notes, stages)
+    _check_cycles(notes, stages)
+    if stages and all(stage.dependencies or stage.after for stage in stages):
+        found = "every stage waits for another one"
+        notes.note(("stages",), found, "an entry stage without dependencies and after")
+
+
+def _check_stage(notes: Notes, path: ValuePath, stage: StageSpec) -> None:
+    name = (*path, "name")
+    if not stage.name:
+        notes.note(name, "missing", f"1 to {MAX_NAME_LENGTH} of a-z A-Z 0-9 - _ .")
+    elif not is_valid_name(stage.name):
+        found = f"{shorten(stage.name)} is not a valid name"
+        notes.note(name, found, f"1 to {MAX_NAME_LENGTH} of a-z A-Z 0-9 - _ .")
+    elif stage.name in ROW_COLUMNS:
+        found = f"{shorten(stage.name)} is a column that every stage's rows have"
+        notes.note(name, found, f"a name other than {one_of(sorted(ROW_COLUMNS))}")
+    _check_run(notes, path, stage)
+    for key, value, least in (
+        ("delay", stage.delay_ms, 0),
+        ("timeout", stage.timeout_ms, 1),
+    ):
+        _check_wait(notes, (*path, key), value, least)
+    _check_wait(notes, (*path, "retry", "backoff"), stage.retry.backoff_ms, 0)
+    if not 1 <= stage.retry.max_attempts <= MAX_ATTEMPTS:
+        found = f"{stage.retry.max_attempts}"
+        notes.note((*path, "retry", "max_attempts"), found, f"1 to {MAX_ATTEMPTS}")
+    if stage.output is not None:
+        _check_output(notes, path, stage)
+
+
+def _check_run(notes: Notes, path: ValuePath, stage: StageSpec) -> None:
+    run = (*path, "run")
+    if stage.engine not in ENGINES:
+        found = f"{shorten(stage.engine)} is unknown{did_you_mean(stage.engine, ENGINES)}"
+        notes.note((*path, "engine"), found, one_of(ENGINES))
+    elif stage.engine == "handler":
+        for key, value in (("run", stage.run), ("schema", stage.schema)):
+            if value:
+                found = f"{shorten(value)}, which only engine spark uses"
+                notes.note((*path, key), found, f"no {key} with engine handler")
+    elif not stage.run:
+        notes.note(run, "missing", f"the stage's function as {RUN_FORM}")
+    elif not is_valid_run(stage.run):
+        notes.note(run, f"{shorten(stage.run)} does not name a function", RUN_FORM)
+
+
+def is_valid_run(run: str) -> bool:
+    """Whether `run` is spelled `package.module:function`; it need not exist here."""
+    module, colon, function = run.partition(":")
+    return bool(colon) and function.isidentifier() and all(
+        part.isidentifier() for part in module.split(".")
+    )
+
+
+def _check_wait(notes: Notes, path: ValuePath, ms: int, least: int) -> None:
+    if not least <= ms <= MAX_WAIT_MS:
+        shown = format_duration(ms) if ms >= 0 else f"{ms}ms"
+        expected = f"{format_duration(least)} to {format_duration(MAX_WAIT_MS)}"
+        notes.note(path, f"{shown} is out of range", expected)
+
+
+def _check_output(notes: Notes, path: ValuePath, stage: StageSpec) -> None:
+    assert stage.output is not None
+    stream, partition = stage.output.stream, stage.output.partition
+    if not stream:
+        notes.note((*path, "output", "stream"), "missing", "the name of a stream")
+    elif not is_valid_name(stream):
+        found = f"{shorten(stream)} is not a valid name"
+        notes.note((*path, "output", "stream"), found, "the name of a stream")
+    if partition and not is_valid_replica_set_name(partition):
+        found = f"{shorten(partition)} is not a valid name"
+        notes.note((*path, "output", "partition"), found, "a partition of the stream")
+
+
+def _check_references(notes: Notes, stages: Sequence[StageSpec]) -> None:
+    by_name = {stage.name: stage for stage in stages if stage.name}
+    for index, stage in enumerate(stages):
+        for key, names in (("dependencies", stage.dependencies), ("after", stage.after)):
+            for position, name in enumerate(names):
+                path = ("stages", index, key, position)
+                if name in names[:position]:
+                    notes.note(path, f"{shorten(name)} again", "each stage once")
+                elif name == stage.name:
+                    notes.note(path, f"{shorten(name)} is the stage itself", "another stage")
+                elif name not in by_name:
+                    found = f"there is no stage {shorten(name)}{did_you_mean(name, by_name)}"
+                    notes.note(path, found, _other_stages(by_name, stage))
+                elif key == "dependencies" and by_name[name].output is None:
+                    found = f"stage {shorten(name)} has no output to depend on"
+                    notes.note(path, found, f"an output there, or {name} under after")
+
+
+def _other_stages(by_name: dict[str, StageSpec], stage: StageSpec) -> str:
+    others = [name for name in by_name if name != stage.name]
+    return f"one of {', '.join(others)}" if others else "none: there is no other stage"
+
+
+def _check_cycles(notes: Notes, stages: Sequence[StageSpec]) -> None:
+    """Name one cycle for each knot of stages that wait for each other."""
+    waits = {
+        stage.name: [name for name in (*stage.dependencies, *stage.after) if name != stage.name]
+        for stage in stages
+        if stage.name
+    }
+    place_of = {stage.name: (index, stage) for index, stage in enumerate(stages)}
+    while True:
+        waits = _without_finishing(waits)
+        if not waits:
+            return
+        cycle = _find_cycle(waits)
+        index, stage = place_of[cycle[0]]
+        key = "dependencies" if waits[stage.name][0] in stage.dependencies else "after"
+        found = f"a cycle, {' waits for '.join([*cycle, cycle[0]])}"
+        notes.note(("stages", index, key), found, "stages that do not wait for each other")
+        waits = {name: names for name, names in waits.items() if name not in cycle}
+
+
+def _without_finishing(waits: dict[str, list[str]]) -> dict[str, list[str]]:
+    """Only the stages that can never run, each with only those that it waits for in vain."""
+    while True:
+        stuck = {
+            name: kept
+            for name, names in waits.items()
+            if (kept := [other for other in names if other in waits])
+        }
+        if stuck == waits:
+            return stuck
+        waits = stuck
+
+
+def _find_cycle(waits: dict[str, list[str]]) -> list[str]:
+    """Every stage here waits for another one here, so a walk must come back to its own path."""
+    walk = [next(iter(waits))]
+    while True:
+        following = waits[walk[-1]][0]
+        if following in walk:
+            return walk[walk.index(following) :]
+        walk.append(following)

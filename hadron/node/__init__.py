@@ -1,0 +1,1 @@
+"""The process around a replica set's member: configuration, composition root, lifecycle."""

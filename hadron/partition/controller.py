@@ -1,0 +1,343 @@
+"""The controller: a replica set's log while this node leads it, under one ballot.
+
+A command's way: `submit` → the writer's next group → the feeds and the disk at the same time →
+quorum → the watermark moves → its answer, then the observers who push what has become visible.
+All of it happens in callbacks on the event loop; no task is woken on the way (DESIGN §1).
+
+Safety rule: everything that leaves this node passes `Waiters` or `query`, which hold it back until
+the watermark covers what it was derived from (PROTOCOL A2).
+"""
+
+from __future__ import annotations
+
+import logging
+from collections import deque
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, Final, TypeVar
+
+import apsw
+import trio
+
+from hadron.model.errors import FencedError, HadronError, NotReadyError, ShuttingDownError
+from hadron.model.ids import Ballot, LogPosition
+from hadron.model.ports import Clock, Database
+from hadron.partition.gate import ByteGate
+from hadron.partition.group_commit import Done, GroupWriter, Submission, WrittenGroup, take
+from hadron.partition.waiters import MAJORITY, Waiters
+from hadron.replication.feed import Feed, Ring, make_group
+from hadron.replication.follower import FollowerLog
+from hadron.replication.quorum import Quorum
+from hadron.state.machine import Command
+from hadron.storage.log import Entry, position_at, read_entries
+from hadron.storage.store import Store
+from hadron.wire.connection import Cork
+
+_log = logging.getLogger(__name__)
+T = TypeVar("T")
+
+_GROUPS_AHEAD: Final = 2
+"""Jobs queued at the writer: one that runs, one that it finds when it is done. Each takes what
+waits at the time it starts, so a second one costs nothing and saves the hop between groups."""
+
+Observer = Callable[[Sequence[Submission]], None]
+"""Told of submissions whose entries have become visible, in the order of their lsns."""
+
+
+@dataclass(frozen=True, slots=True)
+class Tuning:
+    """Bounds and intervals, from the settings."""
+
+    window_bytes: int
+    idle_notice_s: float
+    ring_bytes: int = 8 << 20
+
+
+class Controller:
+    """Leads one replica set under one ballot. `run` must be running."""
+
+    def __init__(
+        self,
+        store: Store,
+        follower: FollowerLog,
+        *,
+        ballot: Ballot,
+        replica_set: str,
+        node: str,
+        members: Sequence[str],
+        started_lsn: int,
+        clock: Clock,
+        cork: Cork,
+        gate: ByteGate,
+        tuning: Tuning,
+        on_fatal: Callable[[BaseException], None],
+    ) -> None:
+        """`started_lsn`: where this ballot's LeaderStarted will stand."""
+        self.ballot = ballot
+        self.node = node
+        self.ring = Ring(tuning.ring_bytes)
+        self.quorum = Quorum(node, members, started_lsn=started_lsn)
+        self.applied_by: dict[str, int] = {}
+        self._store = store
+        self._follower = follower
+        self._writer = GroupWriter(store.log, ballot, replica_set)
+        self._clock = clock
+        self._cork = cork
+        self._gate = gate
+        self._tuning = tuning
+        self._on_fatal = on_fatal
+        self._waiting: deque[Submission] = deque()
+        self._jobs_queued = 0
+        self._waiters = Waiters()
+        self._written: deque[Submission] = deque()
+        self._observers: list[Observer] = []
+        self._feeds: dict[str, Feed] = {}
+        self._head = store.log.head
+        self._persisted_lsn = self._head.lsn
+        self._moved = trio.Event()
+        self._notice_wanted = trio.Event()
+        self._stopped: HadronError | None = None
+        self._stop = trio.Event()
+        self.quorum.record(node, self._persisted_lsn)
+
+    # --- commands -------------------------------------------------------------------------------
+
+    def submit(
+        self, command: Command, body: bytes | memoryview = b"", *, acks: int = MAJORITY, done: Done
+    ) -> None:
+        """Log `command`; `done(result, error)` is called once the answer may leave."""
+        if self._stopped is not None:
+            done(None, self._stopped)
+            return
+        submission = Submission(command, body, acks, done)
+        self._gate.add(submission.size)
+        self._waiting.append(submission)
+        if self._jobs_queued < _GROUPS_AHEAD:
+            self._queue_job()
+
+    async def execute(self, command: Command, body: bytes | memoryview = b"") -> Any:
+        """Log `command` and wait for its result; raises its refusal."""
+        answered = trio.Event()
+        outcome: list[tuple[Any, HadronError | None]] = []
+
+        def done(result: Any, error: HadronError | None) -> None:
+            outcome.append((result, error))
+            answered.set()
+
+        self.submit(command, body, done=done)
+        await answered.wait()
+        result, error = outcome[0]
+        if error is not None:
+            raise error
+        return result
+
+    def _queue_job(self) -> None:
+        self._jobs_queued += 1
+        self._store.writer.submit(self._write, self._on_persisted)
+
+    def _write(self, connection: apsw.Connection) -> WrittenGroup | None:
+        """On the writer's thread."""
+        if not self._waiting or self._stopped is not None:
+            return None
+        return self._writer.write(
+            connection,
+            self._waiting,
+            self._clock.now_ms,
+            lambda group: self._store.writer.post(partial(self._on_written, group)),
+        )
+
+    def _on_written(self, group: WrittenGroup) -> None:
+        """The group's bytes exist; its fsync is under way. Send it, and line up its answers."""
+        if group.entries:
+            self._head = group.entries[-1].position
+            packed = make_group(self.ballot, group.previous, group.entries, self.committed_lsn)
+            self.ring.push(packed)
+            with self._cork.hold():
+                for feed in self._feeds.values():
+                    feed.offer(packed)
+            self._written.extend(group.logged)
+        for submission in group.judged:
+            self._waiters.add(submission)
+        self._gate.remove(group.size)
+        if self._stopped is not None:
+            self._waiters.fail(self._stopped)
+
+    def _on_persisted(self, group: WrittenGroup | None, error: BaseException | None) -> None:
+        self._jobs_queued -= 1
+        if error is not None:
+            self._on_fatal(error)
+            return
+        if self._waiting and self._jobs_queued < _GROUPS_AHEAD and self._stopped is None:
+            self._queue_job()
+        if group is None:
+            return
+        if group.entries:
+            self._persisted_lsn = group.entries[-1].lsn
+            self._follower.applied_lsn = self._persisted_lsn
+            self.quorum.record(self.node, self._persisted_lsn)
+            for feed in self._feeds.values():
+                if not feed.is_live:
+                    feed.wake()
+        self._release()
+
+    # --- the watermark --------------------------------------------------------------------------
+
+    @property
+    def written_lsn(self) -> int:
+        return self._head.lsn
+
+    @property
+    def head(self) -> LogPosition:
+        """Where the log ends; may be above the watermark."""
+        return self._head
+
+    @property
+    def committed_lsn(self) -> int:
+        return self.quorum.committed
+
+    def peer_persisted(self, name: str, match_lsn: int, applied_lsn: int) -> None:
+        self.applied_by[name] = applied_lsn
+        before = self.quorum.on_all
+        if self.quorum.record(name, match_lsn) or self.quorum.on_all != before:
+            self._release()
+
+    def _release(self) -> None:
+        """Answer whom the watermark, or a slower disk, now allows; then show what is visible."""
+        committed = self.quorum.committed
+        self._follower.committed_lsn = committed
+        visible: list[Submission] = []
+        while self._written and self._written[0].lsn <= committed:
+            visible.append(self._written.popleft())
+        with self._cork.hold():
+            if visible:
+                for observer in self._observers:
+                    observer(visible)
+            for submission in self._waiters.take(
+                committed=committed, persisted=self._persisted_lsn, on_all=self.quorum.on_all
+            ):
+                submission.done(submission.result, submission.error)
+        if visible:
+            self._moved.set()
+            self._moved = trio.Event()
+            self._notice_wanted.set()
+
+    def observe(self, observer: Observer) -> Callable[[], None]:
+        """Call `observer` whenever entries become visible; returns how to stop that."""
+        self._observers.append(observer)
+        return lambda: self._observers.remove(observer)
+
+    async def wait_committed(self, lsn: int) -> None:
+        """Return once the watermark covers `lsn` in this ballot; raises when leading ends."""
+        while self.committed_lsn < lsn:
+            if self._stopped is not None:
+                raise self._stopped
+            await self._moved.wait()
+
+    async def query(self, read: Callable[[Database], T]) -> T:
+        """Read tables, and return once everything that was read is committed (PROTOCOL A2)."""
+
+        def read_with_lsn(connection: apsw.Connection) -> tuple[T, int]:
+            connection.execute("BEGIN")
+            try:
+                result = read(connection)
+                row = connection.execute("SELECT max(lsn) FROM log").fetchone()
+            finally:
+                connection.execute("ROLLBACK")
+            return result, (row[0] or 0) if row is not None else 0
+
+        result, lsn = await self._store.readers.run(read_with_lsn)
+        await self.wait_committed(lsn)
+        return result
+
+    async def confirm_leadership(self, timeout_s: float = 5.0) -> None:
+        """A majority follows this ballot *now*: a deposed leader must not answer from a stale
+        table (PROTOCOL A2). Raises `NotReadyError` when no majority answers in time."""
+        needed = len(self.quorum.members) // 2 + 1
+        heard = {self.node}
+        enough = trio.Event()
+        if len(heard) >= needed:
+            return
+
+        def answered(name: str) -> None:
+            if self.quorum.is_voter(name):
+                heard.add(name)
+            if len(heard) >= needed:
+                enough.set()
+
+        for name, feed in list(self._feeds.items()):
+            feed.send_notice(partial(answered, name))
+        with trio.move_on_after(timeout_s):
+            await enough.wait()
+        if self._stopped is not None:
+            raise self._stopped
+        if not enough.is_set():
+            raise NotReadyError(
+                f"no majority of {needed} answered within {timeout_s:g} s (heard {len(heard)})",
+                "see `hadron status` for the nodes that are away",
+            )
+
+    # --- peers ----------------------------------------------------------------------------------
+
+    def attach(self, feed: Feed) -> None:
+        """Feed a peer from now on."""
+        self._feeds[feed.name] = feed
+        feed.wake()
+
+    def detach(self, feed: Feed) -> None:
+        if self._feeds.get(feed.name) is feed:
+            del self._feeds[feed.name]
+
+    def feed_of(self, name: str) -> Feed | None:
+        return self._feeds.get(name)
+
+    def peer_fenced(self, name: str, promised: Ballot) -> None:
+        if promised > self.ballot:
+            self.stop(
+                FencedError(
+                    f"{name} has promised ballot {promised}, this leader has {self.ballot}",
+                    "another leader, or a newer configuration, took over",
+                )
+            )
+
+    async def read_log(self, from_lsn: int, max_bytes: int) -> tuple[LogPosition, list[Entry]]:
+        def read(connection: apsw.Connection) -> tuple[LogPosition, list[Entry]]:
+            previous = position_at(connection, from_lsn - 1)
+            if previous is None:
+                raise HadronError(f"entry {from_lsn - 1} is no longer in the log")
+            return previous, read_entries(connection, from_lsn, max_bytes=max_bytes)
+
+        return await self._store.readers.run(read)
+
+    # --- life -----------------------------------------------------------------------------------
+
+    async def run(self) -> None:
+        """Lead until `stop`; raises the reason."""
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(self._notice_loop)
+            await self._stop.wait()
+            nursery.cancel_scope.cancel()
+        assert self._stopped is not None
+        raise self._stopped
+
+    def stop(self, reason: HadronError | None = None) -> None:
+        """End leading: nothing is answered any more, everything that waits fails."""
+        if self._stopped is not None:
+            return
+        self._stopped = reason or ShuttingDownError("the node is stopping")
+        while (submission := take(self._waiting)) is not None:
+            self._gate.remove(submission.size)
+            submission.done(None, self._stopped)
+        self._waiters.fail(self._stopped)
+        self._moved.set()
+        self._stop.set()
+
+    async def _notice_loop(self) -> None:
+        """Tell replicas of a moved watermark when no entry does it (PROTOCOL A1: ≤ 10 ms)."""
+        while True:
+            await self._notice_wanted.wait()
+            self._notice_wanted = trio.Event()
+            await trio.sleep(self._tuning.idle_notice_s)
+            due = [feed for feed in self._feeds.values() if feed.is_live and feed.notice_due]
+            for feed in due:
+                feed.send_notice()

@@ -1,0 +1,155 @@
+"""Group commit: the writer takes every command that waits and runs them in one transaction.
+
+Runs on the writer's thread. A savepoint each, so a refused command hurts nobody; one fsync for
+all. The entries are handed to replication before the fsync, which then overlaps with theirs; that
+is why a failing COMMIT ends the process: an lsn that was sent is never reused with other bytes
+(PROTOCOL A3).
+"""
+
+from __future__ import annotations
+
+import logging
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+import apsw
+
+from hadron.model.errors import HadronError, StorageError
+from hadron.model.ids import Ballot, LogPosition
+from hadron.model.limits import GROUP_COMMIT_BYTES, GROUP_COMMIT_COMMANDS
+from hadron.state import machine
+from hadron.storage.log import Entry, Log
+
+_log = logging.getLogger(__name__)
+
+Done = Callable[[Any, HadronError | None], None]
+
+
+class Submission:
+    """One command on its way: what to log, and whom to tell."""
+
+    __slots__ = (
+        "acks", "body", "command", "done", "encoded", "error", "logged", "lsn", "result",
+        "size",
+    )
+
+    def __init__(
+        self, command: machine.Command, body: bytes | memoryview, acks: int, done: Done
+    ) -> None:
+        self.command = command
+        self.encoded = machine.encode(command)
+        self.body = body
+        self.size = len(self.encoded) + len(body) + 64
+        self.acks = acks
+        self.done = done
+        self.lsn = 0
+        """Where it was logged; for a refusal or a repetition, the log's end when it was judged."""
+        self.logged = False
+        self.result: Any = None
+        self.error: HadronError | None = None
+
+
+def take(waiting: deque[Submission]) -> Submission | None:
+    """The next submission; both the loop and the writer take, so asking first is not enough."""
+    try:
+        return waiting.popleft()
+    except IndexError:
+        return None
+
+
+@dataclass(slots=True)
+class WrittenGroup:
+    """What one transaction did."""
+
+    previous: LogPosition
+    entries: list[Entry] = field(default_factory=list)
+    logged: list[Submission] = field(default_factory=list)
+    """Those with an entry, in the order of their lsns."""
+    judged: list[Submission] = field(default_factory=list)
+    """All of them, in order."""
+    size: int = 0
+
+
+class GroupWriter:
+    """Writes groups under one ballot."""
+
+    def __init__(self, log: Log, ballot: Ballot, replica_set: str) -> None:
+        self._log = log
+        self._ballot = ballot
+        self._replica_set = replica_set
+
+    def write(
+        self,
+        connection: apsw.Connection,
+        waiting: deque[Submission],
+        clock_ms: Callable[[], int],
+        announce: Callable[[WrittenGroup], None],
+    ) -> WrittenGroup:
+        """Take what waits, write it, announce it, and fsync.
+
+        Raises `StorageError` when the group could not be committed; the node must then stop.
+        """
+        group = WrittenGroup(self._log.head)
+        connection.execute("BEGIN IMMEDIATE")
+        try:
+            # now_ms never goes back (PROTOCOL B8).
+            now_ms = max(clock_ms(), self._log.last_ms)
+            while group.size < GROUP_COMMIT_BYTES and len(group.judged) < GROUP_COMMIT_COMMANDS:
+                submission = take(waiting)
+                if submission is None:
+                    break
+                group.judged.append(submission)
+                group.size += submission.size
+                self._run(connection, submission, now_ms, group)
+            if not group.entries:
+                connection.execute("ROLLBACK")
+                announce(group)
+                return group
+        except BaseException:
+            connection.execute("ROLLBACK")
+            self._log.reload()
+            raise
+        announce(group)
+        try:
+            connection.execute("COMMIT")
+        except apsw.Error as error:
+            raise StorageError(
+                f"entries {group.entries[0].lsn} to {group.entries[-1].lsn} could not be "
+                f"committed: {error}",
+                "the node stops: what it sent to its replicas may not be on its own disk",
+            ) from error
+        return group
+
+    def _run(
+        self, connection: apsw.Connection, submission: Submission, now_ms: int, group: WrittenGroup
+    ) -> None:
+        connection.execute("SAVEPOINT command")
+        context = machine.Context(
+            connection, self._replica_set, self._ballot, self._log.head.lsn + 1, now_ms
+        )
+        try:
+            submission.result = machine.apply(context, submission.command)
+        except machine.NoChange as known:
+            submission.result = known.result
+        except HadronError as error:
+            submission.error = error
+        except apsw.ConstraintError as error:
+            # A hole in an `apply`'s own checks: the tables refused what it let through.
+            _log.exception("%s was refused by its tables", type(submission.command).__name__)
+            submission.error = HadronError(
+                f"{type(submission.command).__name__} contradicts what is stored: {error}",
+                "this is a defect of Hadron; the node's log has the details",
+            )
+        else:
+            entry = self._log.append(self._ballot, now_ms, submission.encoded, submission.body)
+            connection.execute("RELEASE command")
+            submission.lsn = entry.lsn
+            submission.logged = True
+            group.entries.append(entry)
+            group.logged.append(submission)
+            return
+        connection.execute("ROLLBACK TO command")
+        connection.execute("RELEASE command")
+        submission.lsn = self._log.head.lsn

@@ -1,0 +1,141 @@
+"""The visible end of each stream here, its latest batches, and who wants to know when it moves.
+
+Everything that reads a stream reads through this: nothing above the watermark is ever returned
+(PROTOCOL A2). The latest batches are kept in memory, so that a record which has just been written
+is delivered without going to the disk for it.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections import deque
+from collections.abc import Callable, Mapping, Sequence
+from typing import Final
+
+from hadron.model.batch import StampedBatch
+from hadron.model.errors import NotFoundError, OffsetOutOfRangeError
+from hadron.model.ids import Ballot
+from hadron.partition.group_commit import Submission
+from hadron.state import streams
+from hadron.state.pipelines import CompleteStages
+from hadron.state.schema import ApplySchema
+from hadron.state.streams import AppendBatch, Appended, PartitionBounds
+from hadron.storage.store import Store
+
+_RECENT_BYTES: Final = 8 << 20
+"""Of all streams together; the delivery of fresh records needs far less."""
+
+Watcher = Callable[[], None]
+
+
+class VisibleStreams:
+    """One per leadership."""
+
+    def __init__(
+        self, store: Store, ballot: Ballot, bounds: Mapping[int, PartitionBounds]
+    ) -> None:
+        self._store = store
+        self._ballot = ballot
+        self._first = {stream_id: known.first_offset for stream_id, known in bounds.items()}
+        self._next = {stream_id: known.next_offset for stream_id, known in bounds.items()}
+        self._watchers: dict[int, list[Watcher]] = {}
+        self._recent: dict[int, deque[StampedBatch]] = {}
+        self._order: deque[tuple[int, int]] = deque()
+        self._recent_bytes = 0
+
+    def bounds(self, stream_id: int) -> PartitionBounds:
+        """Raises `NotFoundError` when the stream has no partition here."""
+        following = self._next.get(stream_id)
+        if following is None:
+            raise NotFoundError(f"stream {stream_id} has no partition on this replica set")
+        return PartitionBounds(self._first[stream_id], following)
+
+    def watch(self, stream_id: int, watcher: Watcher) -> Callable[[], None]:
+        """Call `watcher` when the visible end moves; returns how to stop that."""
+        watchers = self._watchers.setdefault(stream_id, [])
+        watchers.append(watcher)
+        return lambda: watchers.remove(watcher)
+
+    def on_visible(self, submissions: Sequence[Submission]) -> None:
+        """`Controller.Observer`."""
+        moved: dict[int, None] = {}
+        for submission in submissions:
+            command = submission.command
+            if isinstance(command, AppendBatch):
+                self._advance(command.stream_id, submission.result, submission.body)
+                moved[command.stream_id] = None
+            elif isinstance(command, CompleteStages):
+                appended = submission.result.appended
+                if appended is not None:
+                    self._advance(command.out_stream_id, appended, submission.body)
+                    moved[command.out_stream_id] = None
+            elif isinstance(command, ApplySchema):
+                for item in submission.result:
+                    if item.kind == "Stream":
+                        self._next.setdefault(item.id, 0)
+                        self._first.setdefault(item.id, 0)
+        for stream_id in moved:
+            for watcher in tuple(self._watchers.get(stream_id, ())):
+                watcher()
+
+    def _advance(self, stream_id: int, appended: Appended, body: bytes | memoryview) -> None:
+        self._next[stream_id] = appended.base_offset + appended.count
+        self._recent.setdefault(stream_id, deque()).append(
+            StampedBatch(
+                appended.base_offset, appended.count, appended.append_ms, *self._ballot, body
+            )
+        )
+        self._order.append((stream_id, len(body)))
+        self._recent_bytes += len(body)
+        while self._recent_bytes > _RECENT_BYTES and len(self._order) > 1:
+            oldest, size = self._order.popleft()
+            self._recent[oldest].popleft()
+            self._recent_bytes -= size
+
+    def recent(self, stream_id: int, offset: int, max_bytes: int) -> list[StampedBatch] | None:
+        """Batches from the one that holds `offset` on, if they are in memory; [] at the end."""
+        if offset >= self.bounds(stream_id).next_offset:
+            return []
+        known = self._recent.get(stream_id)
+        if not known or offset < known[0].base_offset:
+            return None
+        start = bisect_right(known, offset, key=lambda batch: batch.base_offset) - 1
+        found: list[StampedBatch] = []
+        size = 0
+        for index in range(start, len(known)):
+            found.append(known[index])
+            size += len(known[index].data)
+            if size >= max_bytes:
+                break
+        return found
+
+    def check(self, stream_id: int, offset: int) -> None:
+        """Raises `OffsetOutOfRangeError` unless `offset` is kept, or the next to come."""
+        limits = self.bounds(stream_id)
+        if not limits.first_offset <= offset <= limits.next_offset:
+            raise OffsetOutOfRangeError(
+                f"offset {offset} is out of range, the partition has {limits.first_offset} to "
+                f"{limits.next_offset}",
+                "start at `earliest`, at `latest`, or at an offset in between",
+            )
+
+    async def read(self, stream_id: int, offset: int, max_bytes: int) -> list[StampedBatch]:
+        """Visible batches from the one that holds `offset` on; [] at the visible end.
+
+        Raises `OffsetOutOfRangeError`.
+        """
+        self.check(stream_id, offset)
+        found = self.recent(stream_id, offset, max_bytes)
+        if found is not None:
+            return found
+        below = self.bounds(stream_id).next_offset
+        return await self._store.readers.run(
+            lambda db: streams.read_batches(
+                db, stream_id, offset, below=below, max_bytes=max_bytes
+            )
+        )
+
+    async def offset_at(self, stream_id: int, at_ms: int) -> int:
+        """The first visible offset appended at or after `at_ms`."""
+        found = await self._store.readers.run(lambda db: streams.offset_at(db, stream_id, at_ms))
+        return min(found, self.bounds(stream_id).next_offset)

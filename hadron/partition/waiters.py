@@ -1,0 +1,41 @@
+"""Answers that wait for their lsn: nothing leaves before it may (PROTOCOL A2). Pure."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterator
+
+from hadron.model.errors import HadronError
+from hadron.partition.group_commit import Submission
+
+MAJORITY, LEADER, ALL = 0, 1, 2
+"""What an answer waits for; the numbers are those of `hadron.v1.Acks`."""
+
+
+class Waiters:
+    """Judged submissions in the order of their lsns, one line per level of acknowledgement."""
+
+    def __init__(self) -> None:
+        self._lines: tuple[deque[Submission], deque[Submission], deque[Submission]] = (
+            deque(), deque(), deque(),
+        )
+
+    def add(self, submission: Submission) -> None:
+        """Only a logged command may be answered before it is committed: what is refused or known
+        already was judged from state that may yet be lost."""
+        level = submission.acks
+        if level == LEADER and not submission.logged:
+            level = MAJORITY
+        self._lines[level].append(submission)
+
+    def take(self, *, committed: int, persisted: int, on_all: int) -> Iterator[Submission]:
+        """Those whose time has come."""
+        for line, lsn in zip(self._lines, (committed, persisted, min(on_all, committed)), strict=True):
+            while line and line[0].lsn <= lsn:
+                yield line.popleft()
+
+    def fail(self, error: HadronError) -> None:
+        """Nobody will be answered any more."""
+        for line in self._lines:
+            while line:
+                line.popleft().done(None, error)

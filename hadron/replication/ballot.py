@@ -1,0 +1,373 @@
+"""Starting to lead: a ballot promised by a majority, and the most advanced log of that majority.
+
+One protocol for every start (PROTOCOL B): who may count is decided here, from what peers report of
+their disks. A node without a member record has no memory of what it may have promised, so it
+counts for nothing until enough others, whose promises meet every majority, have been heard (B3).
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Final
+
+import apsw
+import trio
+
+from hadron.model.errors import FencedError, HadronError, PeerError
+from hadron.model.ids import Ballot, LogPosition
+from hadron.model.ports import Random
+from hadron.replication.entries import unpack
+from hadron.replication.feed import find_common
+from hadron.replication.follower import FollowerLog
+from hadron.replication.membership import Membership
+from hadron.replication.peers import PeerLink, PeerLinks
+from hadron.storage.database import transaction
+from hadron.storage.log import position_at
+from hadron.storage.store import Store
+from hadron.wire.connection import Connection
+from hadron.wire.messages import (
+    ballot_from,
+    ballot_to,
+    method,
+    position_from,
+    replication_pb2,
+)
+
+_log = logging.getLogger(__name__)
+
+_PROMISE: Final = method("Promise")
+_PROBE: Final = method("Probe")
+_READ_LOG: Final = method("ReadLog")
+_TIMEOUT_S: Final = 10.0
+_COPY_BYTES: Final = 2 << 20
+
+
+@dataclass(frozen=True, slots=True)
+class Standing:
+    """Which members can make a ballot now. `missing` says what is waited for, "" when it can."""
+
+    founding: bool
+    voters: tuple[str, ...]
+    missing: str
+
+
+def stand(
+    membership: Membership,
+    *,
+    own_is_member: bool,
+    own_log_is_empty: bool,
+    reports: dict[str, tuple[bool, bool]],
+) -> Standing:
+    """Decide who counts. Pure.
+
+    Args:
+        reports: for each connected peer, (it has a member record, its log is empty).
+    """
+    size = len(membership.members)
+    all_empty = own_log_is_empty and all(empty for _, empty in reports.values())
+    if all_empty and len(reports) == size - 1 and not own_is_member:
+        return Standing(True, tuple(reports), "")
+    if all_empty and len(reports) == size - 1 and not all(member for member, _ in reports.values()):
+        # A founding that was cut short: nothing was ever logged, so it may begin again.
+        return Standing(True, tuple(reports), "")
+    voters = tuple(name for name, (member, _) in reports.items() if member)
+    away = ", ".join(name for name in membership.peers if name not in reports)
+    if own_is_member:
+        have, needed = 1 + len(voters), membership.majority
+        missing = f"a majority of {needed} of {size} members"
+    else:
+        have, needed = len(voters), membership.amnesia_quorum
+        missing = (
+            f"{needed} members that remember the log, because this node's disk is new"
+            if any(member for member, _ in reports.values()) or not all_empty
+            else f"all {size} members, because the replica set is new"
+        )
+        if size == 1:
+            missing = "the operator: this disk has a log but no member record (`hadron recover`)"
+    if have >= needed and not (size == 1 and not own_is_member):
+        return Standing(False, voters, "")
+    return Standing(False, voters, missing + (f"; {away} cannot be reached" if away else ""))
+
+
+@dataclass(frozen=True, slots=True)
+class Won:
+    """A ballot that a majority has promised, over a log that holds everything committed."""
+
+    ballot: Ballot
+    uuid: bytes
+
+
+class Candidate:
+    """Wins ballots for the configured leader."""
+
+    def __init__(
+        self,
+        membership: Membership,
+        store: Store,
+        follower: FollowerLog,
+        links: PeerLinks,
+        random: Random,
+        report: Callable[[str, str], None],
+    ) -> None:
+        """`report(state, trouble)` is told what is being waited for."""
+        self._membership = membership
+        self._store = store
+        self._follower = follower
+        self._links = links
+        self._random = random
+        self._report = report
+
+    async def win(self) -> Won:
+        """Promise, gather, reconcile. Returns once this node may lead.
+
+        Raises `FencedError` when a higher epoch exists, `DivergedError` when this node has
+        applied entries that are not part of the chosen log.
+        """
+        floor = 0
+        while True:
+            standing = await self._wait_for_voters()
+            try:
+                return await self._try(standing, floor)
+            except _OutbidError as outbid:
+                if outbid.highest.epoch > self._membership.epoch:
+                    raise FencedError(
+                        f"a member has promised epoch {outbid.highest.epoch}, this "
+                        f"configuration has {self._membership.epoch}",
+                        "use the newest configuration file of the replica set",
+                    ) from None
+                floor = outbid.highest.incarnation
+            except PeerError as error:
+                _log.info("a ballot was not won: %s", error)
+                await trio.sleep(self._random.uniform(0.05, 0.2))
+
+    async def _wait_for_voters(self) -> Standing:
+        while True:
+            identity = self._store.identity.current
+            changed = self._links.changed
+            standing = stand(
+                self._membership,
+                own_is_member=identity.is_member,
+                own_log_is_empty=self._follower.head.lsn == 0,
+                reports={
+                    link.name: (link.answer.is_member, link.answer.last.lsn == 0)
+                    for link in self._links.connected()
+                    if link.answer is not None
+                },
+            )
+            if not standing.missing:
+                return standing
+            self._report("waiting for a majority", f"waiting for {standing.missing}")
+            await changed.wait()
+
+    async def _try(self, standing: Standing, floor: int) -> Won:
+        links = [
+            link for link in self._links.connected()
+            if link.name in standing.voters and link.answer is not None
+        ]
+        if len(links) != len(standing.voters):
+            raise PeerError("a member went away")
+        identity = self._store.identity.current
+        reported = [ballot_from(link.answer.promised).incarnation for link in links if link.answer]
+        incarnation = 1 + max([floor, identity.promised.incarnation, *reported])
+        ballot = Ballot(self._membership.epoch, incarnation)
+        uuid = self._choose_uuid(standing, links)
+        self._report("reconciling", f"gathering promises for ballot {ballot}")
+        await self._on_writer(
+            lambda _: self._follower.promise(
+                ballot, self._membership.digest, uuid, found=standing.founding
+            )
+        )
+        promised = await self._gather(links, ballot, uuid, standing)
+        await self._reconcile(promised, ballot, counts_self=identity.is_member)
+        await self._on_writer(self._apply_all_and_join(uuid))
+        return Won(ballot, uuid)
+
+    def _choose_uuid(self, standing: Standing, links: list[PeerLink]) -> bytes:
+        own = self._store.identity.current
+        if standing.founding:
+            return self._random.token_bytes(16)
+        if own.uuid:
+            return own.uuid
+        known = [
+            link.answer.identity.replica_set_uuid
+            for link in links
+            if link.answer is not None and link.answer.identity.replica_set_uuid
+        ]
+        if not known:
+            raise PeerError("no member knows the replica set's uuid")
+        return known[0]
+
+    async def _gather(
+        self, links: list[PeerLink], ballot: Ballot, uuid: bytes, standing: Standing
+    ) -> dict[str, tuple[Connection, LogPosition]]:
+        promised: dict[str, tuple[Connection, LogPosition]] = {}
+
+        async def ask(link: PeerLink) -> None:
+            connection = link.connection
+            if connection is None:
+                return
+            try:
+                last = await ask_promise(
+                    connection, self._membership, ballot, uuid, found=standing.founding
+                )
+            except PeerError as error:
+                _log.info("%s did not promise ballot %s: %s", link.name, ballot, error)
+                return
+            promised[link.name] = (connection, last)
+
+        async with trio.open_nursery() as nursery:
+            for link in links:
+                nursery.start_soon(_collect_outbid, ask, link, outbids := [])
+        if outbids:
+            raise outbids[0]
+        own_counts = self._store.identity.current.is_member
+        have = len(promised) + (1 if own_counts else 0)
+        needed = (
+            len(self._membership.members) if standing.founding
+            else self._membership.majority if own_counts
+            else self._membership.amnesia_quorum
+        )
+        if have < needed:
+            raise PeerError(f"{have} of {needed} members promised ballot {ballot}")
+        return promised
+
+    async def _reconcile(
+        self,
+        promised: dict[str, tuple[Connection, LogPosition]],
+        ballot: Ballot,
+        *,
+        counts_self: bool,
+    ) -> None:
+        """Make this log hold what the most advanced log of the majority holds (PROTOCOL B2)."""
+        own = self._follower.head
+        best_name, best = "", own if counts_self else None
+        for name, (_, last) in promised.items():
+            if best is None or (last.ballot, last.lsn) > (best.ballot, best.lsn):
+                best_name, best = name, last
+        if best is None or best == own:
+            return
+        assert best_name
+        connection = promised[best_name][0]
+        self._report("reconciling", f"copying entries up to {best.lsn} from {best_name}")
+        common = await find_common(
+            self._own_position,
+            lambda lsn: ask_position(connection, ballot, lsn),
+            0,
+            min(own.lsn, best.lsn),
+        )
+        _log.info("copying entries %d to %d from %s", common.lsn + 1, best.lsn, best_name)
+        await self._on_writer(lambda c: self._drop_after(c, common.lsn))
+        copied = common.lsn
+        while copied < best.lsn:
+            copied = await self._copy(connection, ballot, copied + 1)
+
+    async def _copy(self, connection: Connection, ballot: Ballot, from_lsn: int) -> int:
+        answer, attachment = await connection.request(
+            _READ_LOG,
+            replication_pb2.ReadLogRequest(
+                ballot=ballot_to(ballot), from_lsn=from_lsn, max_bytes=_COPY_BYTES
+            ),
+            timeout_s=_TIMEOUT_S,
+        )
+        entries = unpack(answer.entries, attachment)
+        if not entries:
+            raise PeerError(f"{connection.peer} has no entry {from_lsn} any more")
+
+        def write(db: apsw.Connection) -> None:
+            try:
+                with transaction(db):
+                    for entry in entries:
+                        self._store.log.append_copy(entry)
+            except BaseException:
+                self._store.log.reload()
+                raise
+
+        await self._on_writer(write)
+        return entries[-1].lsn
+
+    def _drop_after(self, db: apsw.Connection, lsn: int) -> None:
+        try:
+            with transaction(db):
+                self._follower.drop_after(lsn)
+        except BaseException:
+            self._store.log.reload()
+            raise
+
+    def _apply_all_and_join(self, uuid: bytes) -> Callable[[apsw.Connection], None]:
+        def job(db: apsw.Connection) -> None:
+            self._follower.apply_all(db)
+            self._store.identity.become_member(uuid)
+
+        return job
+
+    async def _own_position(self, lsn: int) -> LogPosition | None:
+        return await self._store.readers.run(lambda db: position_at(db, lsn))
+
+    async def _on_writer(self, job: Callable[[apsw.Connection], Any]) -> Any:
+        return await run_on_writer(self._store, job)
+
+
+async def run_on_writer(store: Store, job: Callable[[apsw.Connection], Any]) -> Any:
+    """Run a job on the writer's thread and wait for it."""
+    finished = trio.Event()
+    outcome: list[tuple[Any, BaseException | None]] = []
+
+    def done(result: Any, error: BaseException | None) -> None:
+        outcome.append((result, error))
+        finished.set()
+
+    store.writer.submit(job, done)
+    with trio.CancelScope(shield=True):
+        await finished.wait()
+    result, error = outcome[0]
+    if error is not None:
+        raise error
+    return result
+
+
+class _OutbidError(HadronError):
+    """A peer has promised a higher ballot."""
+
+    def __init__(self, name: str, highest: Ballot, reason: str) -> None:
+        super().__init__(f"{name} has promised ballot {highest}: {reason}")
+        self.highest = highest
+
+
+async def _collect_outbid(ask: Any, link: PeerLink, outbids: list[_OutbidError]) -> None:
+    try:
+        await ask(link)
+    except _OutbidError as error:
+        outbids.append(error)
+
+
+async def ask_promise(
+    connection: Connection, membership: Membership, ballot: Ballot, uuid: bytes,
+    *, found: bool = False,
+) -> LogPosition:
+    """Ask a peer for its promise; returns where its log ends. Raises when it refuses."""
+    answer, _ = await connection.request(
+        _PROMISE,
+        replication_pb2.PromiseRequest(
+            ballot=ballot_to(ballot), config_digest=membership.digest, leader=membership.node,
+            replica_set_uuid=uuid, found=found,
+        ),
+        timeout_s=_TIMEOUT_S,
+    )
+    if not answer.promised:
+        highest = ballot_from(answer.highest)
+        if highest > ballot:
+            raise _OutbidError(connection.peer, highest, answer.reason)
+        raise PeerError(f"{connection.peer} refused ballot {ballot}: {answer.reason}")
+    return position_from(answer.last)
+
+
+async def ask_position(connection: Connection, ballot: Ballot, lsn: int) -> LogPosition | None:
+    """The position at `lsn` in a peer's log, None when it has no entry there."""
+    answer, _ = await connection.request(
+        _PROBE,
+        replication_pb2.ProbeRequest(ballot=ballot_to(ballot), lsn=lsn),
+        timeout_s=_TIMEOUT_S,
+    )
+    return position_from(answer.position) if answer.HasField("position") else None

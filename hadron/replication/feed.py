@@ -1,0 +1,259 @@
+"""What a leader sends to one peer: live groups while it keeps up, the log while it does not.
+
+Every group of entries is packed once and shared by all feeds. The latest groups are kept in a
+ring, so that a peer that is a moment behind costs no reads; one that is further behind is fed from
+the log in chunks, as fast as its window allows, without touching the path of live traffic.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, Final, Protocol
+
+import trio
+
+from hadron.model.errors import HadronError
+from hadron.model.ids import Ballot, LogPosition
+from hadron.replication.entries import pack
+from hadron.storage.log import Entry
+from hadron.wire.connection import Connection
+from hadron.wire.messages import ballot_from, ballot_to, method, position_to, replication_pb2
+
+_APPEND: Final = method("Append")
+_CHUNK_BYTES: Final = 1 << 20
+_Outcome: Final = replication_pb2.AppendResponse.Outcome
+
+
+@dataclass(frozen=True, slots=True)
+class Group:
+    """Entries that were written in one transaction, ready to be sent."""
+
+    first_lsn: int
+    last: LogPosition
+    message: replication_pb2.AppendRequest
+    bodies: Sequence[bytes | memoryview]
+    size: int
+
+
+def make_group(
+    ballot: Ballot, previous: LogPosition, entries: Sequence[Entry], committed_lsn: int
+) -> Group:
+    headers, bodies = pack(entries)
+    message = replication_pb2.AppendRequest(
+        ballot=ballot_to(ballot),
+        previous=position_to(previous),
+        entries=headers,
+        committed_lsn=committed_lsn,
+    )
+    size = sum(map(len, bodies)) + 64 * len(entries)
+    return Group(entries[0].lsn, entries[-1].position, message, bodies, size)
+
+
+class Ring:
+    """The latest groups, by their first lsn; bounded in bytes."""
+
+    def __init__(self, max_bytes: int) -> None:
+        self._max_bytes = max_bytes
+        self._bytes = 0
+        self._groups: deque[Group] = deque()
+        self._by_first: dict[int, Group] = {}
+
+    def push(self, group: Group) -> None:
+        self._groups.append(group)
+        self._by_first[group.first_lsn] = group
+        self._bytes += group.size
+        while self._bytes > self._max_bytes and len(self._groups) > 1:
+            oldest = self._groups.popleft()
+            del self._by_first[oldest.first_lsn]
+            self._bytes -= oldest.size
+
+    def starting_at(self, lsn: int) -> Group | None:
+        return self._by_first.get(lsn)
+
+
+class FeedHost(Protocol):
+    """What a feed needs from whoever leads."""
+
+    ballot: Ballot
+    ring: Ring
+
+    @property
+    def written_lsn(self) -> int:
+        """The last lsn that was handed to the feeds."""
+        ...
+
+    @property
+    def committed_lsn(self) -> int: ...
+
+    async def read_log(self, from_lsn: int, max_bytes: int) -> tuple[LogPosition, list[Entry]]:
+        """The position before `from_lsn` and entries from there on, empty when none is on disk."""
+        ...
+
+    def peer_persisted(self, name: str, match_lsn: int, applied_lsn: int) -> None: ...
+
+    def peer_fenced(self, name: str, promised: Ballot) -> None: ...
+
+
+class Feed:
+    """One peer's stream of entries under one ballot, over one connection.
+
+    Args:
+        match: the last position that peer and leader are known to share.
+    """
+
+    def __init__(
+        self, host: FeedHost, name: str, connection: Connection, match: LogPosition,
+        *, window_bytes: int,
+    ) -> None:
+        self._host = host
+        self.name = name
+        self._connection = connection
+        self._window_bytes = window_bytes
+        self._in_flight_bytes = 0
+        self._next = match.lsn + 1
+        self._previous = match
+        self._committed_sent = 0
+        self._wanted = trio.Event()
+        self._failure: HadronError | None = None
+        self._grant: bytes = b""
+
+    @property
+    def is_live(self) -> bool:
+        """Whether the peer has been sent everything there is."""
+        return self._next > self._host.written_lsn
+
+    def offer(self, group: Group) -> None:
+        """A new group was written; send it now if the peer is up to it."""
+        if group.first_lsn == self._next and self._in_flight_bytes < self._window_bytes:
+            self._send_group(group)
+        else:
+            self._wanted.set()
+
+    def grant_membership(self, uuid: bytes) -> None:
+        """Tell the peer that it counts from now on."""
+        self._grant = uuid
+        self.send_notice()
+
+    def send_notice(self, on_answer: Callable[[], None] | None = None) -> None:
+        """Send the watermark alone: to let an idle peer apply, or to hear that it still follows."""
+        if self._failure is None:
+            self._send(
+                replication_pb2.AppendRequest(
+                    ballot=ballot_to(self._host.ballot), previous=position_to(self._previous)
+                ),
+                (), 0, on_answer,
+            )
+
+    @property
+    def notice_due(self) -> bool:
+        """Whether the watermark has moved since the peer was last told."""
+        return self._committed_sent < self._host.committed_lsn
+
+    async def run(self) -> None:
+        """Keep the peer fed until the connection ends or the peer refuses; raises why."""
+        while self._failure is None:
+            self._pump_ring()
+            if self.is_live or self._in_flight_bytes >= self._window_bytes:
+                await self._wanted.wait()
+                self._wanted = trio.Event()
+                continue
+            previous, entries = await self._host.read_log(self._next, _CHUNK_BYTES)
+            if not entries:
+                # Written but not yet on disk: the writer's report wakes us.
+                await self._wanted.wait()
+                self._wanted = trio.Event()
+            elif previous == self._previous:
+                self._send_group(
+                    make_group(self._host.ballot, previous, entries, self._host.committed_lsn)
+                )
+        raise self._failure
+
+    def wake(self) -> None:
+        self._wanted.set()
+
+    def _pump_ring(self) -> None:
+        while self._in_flight_bytes < self._window_bytes:
+            group = self._host.ring.starting_at(self._next)
+            if group is None:
+                return
+            self._send_group(group)
+
+    def _send_group(self, group: Group) -> None:
+        self._next = group.last.lsn + 1
+        self._previous = group.last
+        self._send(group.message, group.bodies, group.size, None)
+
+    def _send(
+        self,
+        message: replication_pb2.AppendRequest,
+        bodies: Sequence[bytes | memoryview],
+        size: int,
+        on_answer: Callable[[], None] | None,
+    ) -> None:
+        committed = self._host.committed_lsn
+        message.committed_lsn = committed
+        self._committed_sent = committed
+        message.grant_membership = bool(self._grant)
+        message.replica_set_uuid = self._grant
+        self._in_flight_bytes += size
+
+        def answered(answer: Any, _attachment: memoryview) -> None:
+            self._in_flight_bytes -= size
+            self._on_answer(answer)
+            if on_answer is not None and self._failure is None:
+                on_answer()
+
+        try:
+            self._connection.call(
+                _APPEND, message, bodies, on_message=answered, on_end=self._on_end
+            )
+        except HadronError as error:
+            self._fail(error)
+
+    def _on_answer(self, answer: replication_pb2.AppendResponse) -> None:
+        if answer.outcome == _Outcome.PERSISTED:
+            self._host.peer_persisted(self.name, answer.match_lsn, answer.applied_lsn)
+            if not self.is_live:
+                self._wanted.set()
+        elif answer.outcome == _Outcome.FENCED:
+            promised = ballot_from(answer.promised)
+            self._fail(HadronError(f"{self.name} has promised ballot {promised}"))
+            self._host.peer_fenced(self.name, promised)
+        else:
+            self._fail(HadronError(f"{self.name}'s log is not where it was; looking again"))
+
+    def _on_end(self, error: HadronError | None) -> None:
+        if error is not None:
+            self._fail(error)
+
+    def _fail(self, error: HadronError) -> None:
+        if self._failure is None:
+            self._failure = error
+        self._wanted.set()
+
+
+Probe = Callable[[int], Awaitable[LogPosition | None]]
+
+
+async def find_common(
+    own: Probe, theirs: Probe, low: int, high: int
+) -> LogPosition:
+    """The last position that two logs share, by binary search: equal chains, equal prefixes.
+
+    Args:
+        own, theirs: the position at an lsn, None where a log has none.
+        low: an lsn where both are known to agree, or 0.
+        high: an lsn at or above the last shared one.
+    """
+    best = await own(low)
+    assert best is not None
+    while low < high:
+        middle = (low + high + 1) // 2
+        ours, other = await own(middle), await theirs(middle)
+        if ours is not None and ours == other:
+            low, best = middle, ours
+        else:
+            high = middle - 1
+    return best

@@ -1,0 +1,202 @@
+"""A member's log as its leader writes it: promise, verify, append, apply what is committed.
+
+Every step runs on the writer's thread, so a promise and an append never cross. Safety rules: a
+replica fsyncs entries on receipt and applies them only once they are committed (PROTOCOL A1); it
+acknowledges what it has verified to be equal to the leader's under this ballot, never its own last
+lsn (B2); what it has applied it never drops.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Final
+
+import apsw
+
+from hadron.model.errors import CorruptionError, FencedError, HadronError, StorageError
+from hadron.model.ids import Ballot, LogPosition
+from hadron.state import machine
+from hadron.storage.database import transaction
+from hadron.storage.identity import IdentityFile
+from hadron.storage.log import Entry, Log, get_meta, read_commands, set_meta
+
+
+_APPLY_AT_ONCE: Final = 1_000
+"""Commands read into memory at a time while a long log is applied."""
+
+
+@dataclass(frozen=True, slots=True)
+class AppendOutcome:
+    """What became of an append. `reason` is "" when it was persisted, else "mismatch" or
+    "fenced"."""
+
+    match_lsn: int
+    applied_lsn: int
+    promised: Ballot
+    reason: str = ""
+
+
+class DivergedError(StorageError):
+    """This node's tables are not what its replica set's log makes of them; it must stop."""
+
+
+class FollowerLog:
+    """Jobs for the writer. Its attributes are only ever touched there, except to be shown."""
+
+    def __init__(
+        self, connection: apsw.Connection, log: Log, identity: IdentityFile, replica_set: str,
+        *, sync: str,
+    ) -> None:
+        self._log = log
+        self._identity = identity
+        self._replica_set = replica_set
+        self._sync = sync
+        self.applied_lsn = get_meta(connection, "applied_lsn")
+        self.committed_lsn = get_meta(connection, "committed_lsn")
+
+    @property
+    def head(self) -> LogPosition:
+        return self._log.head
+
+    def promise(self, ballot: Ballot, digest: bytes, uuid: bytes, *, found: bool) -> LogPosition:
+        """Promise a ballot; fsynced on return. Returns where this log ends.
+
+        Raises `FencedError` when a higher one was promised, or when this disk belongs to another
+        replica set.
+        """
+        own = self._identity.current
+        if own.uuid and uuid and own.uuid != uuid and not (found and self._log.head.lsn == 0):
+            raise FencedError(
+                f"this disk holds replica set {own.uuid.hex()}, the leader's is {uuid.hex()}"
+            )
+        if found and self._log.head.lsn != 0:
+            raise FencedError(
+                "the leader wants to found the replica set anew, but this node's log holds "
+                f"{self._log.head.lsn} entries",
+                "was the leader's disk lost while it was told otherwise?",
+            )
+        self._identity.promise(ballot, digest)
+        if found:
+            self._identity.become_member(uuid)
+        return self._log.head
+
+    def append(
+        self,
+        connection: apsw.Connection,
+        ballot: Ballot,
+        previous: LogPosition,
+        entries: list[Entry],
+        committed_lsn: int,
+        member_of: bytes,
+    ) -> AppendOutcome:
+        """Verify, write and fsync `entries`, then apply what is committed.
+
+        Args:
+            member_of: when not empty, this disk counts in majorities from now on.
+
+        Raises `CorruptionError` when an entry's content does not give its chain (nothing is
+        written), `DivergedError` when this node has applied what was never committed.
+        """
+        promised = self._identity.current.promised
+        if ballot != promised:
+            return AppendOutcome(0, self.applied_lsn, promised, "fenced")
+        known = self._log.position_at(previous.lsn)
+        if known != previous:
+            return AppendOutcome(0, self.applied_lsn, promised, "mismatch")
+        match_lsn = entries[-1].lsn if entries else previous.lsn
+        committed = max(self.committed_lsn, min(committed_lsn, match_lsn))
+        new = self._unknown(entries)
+        if not new and committed <= self.applied_lsn:
+            self.committed_lsn = committed
+        elif new:
+            self._write(connection, lambda: self._append(new), committed)
+        else:
+            # Nothing but applying: redone from the log if it is lost, so nobody waits for a disk.
+            connection.execute("PRAGMA synchronous = NORMAL")
+            try:
+                self._write(connection, lambda: None, committed)
+            finally:
+                connection.execute(f"PRAGMA synchronous = {self._sync}")
+        if member_of:
+            self._identity.become_member(member_of)
+        return AppendOutcome(match_lsn, self.applied_lsn, promised)
+
+    def _unknown(self, entries: list[Entry]) -> list[Entry]:
+        """What follows the entries that this log already has; equal chains, equal prefixes."""
+        if not entries or entries[0].lsn == self._log.head.lsn + 1:
+            return entries
+        for index, entry in enumerate(entries):
+            known = self._log.position_at(entry.lsn)
+            if known is None or known.chain != entry.chain:
+                return entries[index:]
+        return []
+
+    def _append(self, entries: list[Entry]) -> None:
+        if entries[0].lsn <= self._log.head.lsn:
+            self.drop_after(entries[0].lsn - 1)
+        for entry in entries:
+            self._log.append_copy(entry)
+
+    def _write(
+        self, connection: apsw.Connection, change: Callable[[], None], committed: int
+    ) -> None:
+        applied_before = self.applied_lsn
+        try:
+            with transaction(connection):
+                change()
+                self._apply_until(connection, committed)
+                set_meta(connection, "committed_lsn", committed)
+        except BaseException:
+            self.applied_lsn = applied_before
+            self._log.reload()
+            raise
+        self.committed_lsn = committed
+
+    def drop_after(self, lsn: int) -> None:
+        """Drop an uncommitted tail. Raises `DivergedError` when some of it was applied."""
+        if lsn < self.applied_lsn:
+            raise DivergedError(
+                f"this node has applied entry {self.applied_lsn}, but its replica set's log went "
+                f"another way after {lsn}",
+                "stop it, move its data directory away, and start it again: it rebuilds itself",
+            )
+        self._log.drop_after(lsn)
+
+    def _apply_until(self, connection: apsw.Connection, committed: int) -> None:
+        if committed <= self.applied_lsn:
+            return
+        while self.applied_lsn < committed:
+            until = min(committed, self.applied_lsn + _APPLY_AT_ONCE)
+            entries = read_commands(connection, self.applied_lsn + 1, until)
+            if not entries or entries[0].lsn != self.applied_lsn + 1:
+                raise CorruptionError(f"entry {self.applied_lsn + 1} is missing from the log")
+            for entry in entries:
+                apply_entry(connection, self._replica_set, entry)
+                self.applied_lsn = entry.lsn
+        set_meta(connection, "applied_lsn", self.applied_lsn)
+
+    def apply_all(self, connection: apsw.Connection) -> None:
+        """Apply the whole log: what a node does before it leads (PROTOCOL A1)."""
+        head = self._log.head.lsn
+        self._write(connection, lambda: None, head)
+
+    def note_applied(self, lsn: int, committed_lsn: int) -> None:
+        """A leader applies as it appends; keep the figures that are shown in step."""
+        self.applied_lsn = lsn
+        self.committed_lsn = committed_lsn
+
+
+def apply_entry(connection: apsw.Connection, replica_set: str, entry: Entry) -> Any:
+    """Apply a logged entry. It was accepted once, so a refusal now means diverged tables."""
+    command = machine.decode(entry.command)
+    context = machine.Context(connection, replica_set, entry.ballot, entry.lsn, entry.now_ms)
+    try:
+        return machine.apply(context, command)
+    except (machine.NoChange, HadronError) as error:
+        raise DivergedError(
+            f"entry {entry.lsn} ({type(command).__name__}) was accepted by its leader and is "
+            f"refused here: {error}",
+            "this node's tables differ from its leader's; move its data directory away and start "
+            "it again: it rebuilds itself",
+        ) from error

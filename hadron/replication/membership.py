@@ -1,0 +1,110 @@
+"""Who this node is, who its peers should be, and whether a peer sees it the same way."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Final
+
+from hadron.model.errors import HandshakeError
+from hadron.wire.messages import replication_pb2
+
+PROTOCOL_VERSION: Final = 1
+
+
+@dataclass(frozen=True, slots=True)
+class Membership:
+    """A node's own configuration, as far as its peers must agree with it."""
+
+    cluster: str
+    replica_set: str
+    epoch: int
+    members: tuple[tuple[str, str], ...]
+    """(node name, role), in the configuration's order."""
+    node: str
+    digest: bytes
+    addresses: Mapping[str, str]
+    """Node name to host:port; not compared, a changed port needs no epoch."""
+
+    @property
+    def leader(self) -> str:
+        return next(name for name, role in self.members if role == "leader")
+
+    @property
+    def is_leader(self) -> bool:
+        return self.leader == self.node
+
+    @property
+    def peers(self) -> tuple[str, ...]:
+        return tuple(name for name, _ in self.members if name != self.node)
+
+    @property
+    def majority(self) -> int:
+        """How many members make a majority, this one counted."""
+        return len(self.members) // 2 + 1
+
+    @property
+    def amnesia_quorum(self) -> int:
+        """How many *other* voters a node without memory must hear: they meet every majority."""
+        return len(self.members) - len(self.members) // 2
+
+
+def identity_message(
+    membership: Membership, *, uuid: bytes, boot: int
+) -> replication_pb2.HandshakeRequest:
+    return replication_pb2.HandshakeRequest(
+        cluster=membership.cluster,
+        replica_set=membership.replica_set,
+        epoch=membership.epoch,
+        members=[replication_pb2.Member(name=n, role=r) for n, r in membership.members],
+        node=membership.node,
+        protocol_version=PROTOCOL_VERSION,
+        replica_set_uuid=uuid,
+        boot=boot,
+    )
+
+
+def check_peer(
+    own: Membership, uuid: bytes, peer: replication_pb2.HandshakeRequest, expected: str | None
+) -> None:
+    """Compare a peer's identity with our configuration.
+
+    Args:
+        expected: the node name that should be at the address we dialed; None when it dialed us.
+
+    Raises `HandshakeError` naming both sides' values and the likely misconfiguration.
+    """
+    theirs = tuple((member.name, member.role) for member in peer.members)
+    checks = (
+        (peer.protocol_version == PROTOCOL_VERSION, "protocol version", PROTOCOL_VERSION,
+         peer.protocol_version, "run the same version of Hadron on both"),
+        (peer.cluster == own.cluster, "cluster", own.cluster, peer.cluster,
+         "is an address of another cluster in the configuration?"),
+        (peer.replica_set == own.replica_set, "replica set", own.replica_set, peer.replica_set,
+         "is an address of another replica set in the configuration?"),
+        (peer.epoch == own.epoch, "epoch", own.epoch, peer.epoch,
+         "one of the two configuration files is old; the higher epoch is the newer one"),
+        (theirs == own.members, "members", _members(own.members), _members(theirs),
+         "names and roles must be the same in both files; raise `epoch` when they change"),
+        (expected is None or peer.node == expected, "node name", expected, peer.node,
+         "are two addresses exchanged in the configuration?"),
+        (peer.node in dict(own.members), "node name", "one of " + _members(own.members), peer.node,
+         "this node is not in our configuration"),
+        (peer.node != own.node, "node name", own.node, peer.node,
+         "a second process runs with this node's name"),
+        (not uuid or not peer.replica_set_uuid or uuid == peer.replica_set_uuid,
+         "replica set uuid", uuid.hex(), peer.replica_set_uuid.hex(),
+         "their data comes from another replica set of the same name; one of the two data "
+         "directories is in the wrong place"),
+    )
+    for good, what, ours, other, hint in checks:
+        if not good:
+            raise HandshakeError(
+                f"node {peer.node or '?'} does not fit: its {what} is {other}, ours is {ours}",
+                hint,
+                retryable=True,
+            )
+
+
+def _members(members: tuple[tuple[str, str], ...]) -> str:
+    return ", ".join(f"{name} ({role})" for name, role in members) or "none"

@@ -1,0 +1,144 @@
+"""Links to the other members: dial, shake hands, keep the connection, start over when it ends.
+
+Every node dials every other one. What a link knows of its peer feeds the ballot (who may count),
+`hadron status` (who is away, whose configuration differs) and, on a leader, the peer's feed.
+"""
+
+from __future__ import annotations
+
+import enum
+import logging
+from collections.abc import Callable, Mapping
+from typing import Final
+
+import trio
+
+from hadron.model.errors import HadronError, HandshakeError
+from hadron.model.ports import Network, Random
+from hadron.replication.membership import Membership, check_peer
+from hadron.wire.connection import Connection, Cork
+from hadron.wire.messages import method, replication_pb2
+
+_log = logging.getLogger(__name__)
+
+_HANDSHAKE: Final = method("Handshake")
+_FIRST_DELAY_S: Final = 0.05
+_MAX_DELAY_S: Final = 2.0
+_HANDSHAKE_TIMEOUT_S: Final = 5.0
+
+
+class LinkState(enum.Enum):
+    CONNECTING = "connecting"
+    CONNECTED = "connected"
+    MISMATCH = "mismatch"
+
+
+class PeerLink:
+    """One peer. `connection` and `answer` are valid while `state` is CONNECTED."""
+
+    def __init__(self, name: str, role: str, address: str) -> None:
+        self.name = name
+        self.role = role
+        self.address = address
+        self.state = LinkState.CONNECTING
+        self.trouble = ""
+        self.connection: Connection | None = None
+        self.answer: replication_pb2.HandshakeResponse | None = None
+
+
+class PeerLinks:
+    """All links of a node. `changed` is set, and replaced, whenever a link's state changes."""
+
+    def __init__(
+        self,
+        membership: Membership,
+        own_identity: Callable[[], replication_pb2.HandshakeRequest],
+        *,
+        network: Network,
+        random: Random,
+        cork: Cork,
+        keepalive_s: float,
+        silence_limit_s: float,
+    ) -> None:
+        self._membership = membership
+        self._own_identity = own_identity
+        self._network = network
+        self._random = random
+        self._cork = cork
+        self._keepalive_s = keepalive_s
+        self._silence_limit_s = silence_limit_s
+        roles = dict(membership.members)
+        self.links: Mapping[str, PeerLink] = {
+            name: PeerLink(name, roles[name], membership.addresses[name])
+            for name in membership.peers
+        }
+        self.changed = trio.Event()
+
+    def connected(self) -> list[PeerLink]:
+        return [link for link in self.links.values() if link.state is LinkState.CONNECTED]
+
+    async def run(self) -> None:
+        """Keep all links up, for ever."""
+        async with trio.open_nursery() as nursery:
+            for link in self.links.values():
+                nursery.start_soon(self._keep, link)
+
+    async def _keep(self, link: PeerLink) -> None:
+        delay_s = _FIRST_DELAY_S
+        warned = ""
+        while True:
+            try:
+                if await self._connect_and_stay(link):
+                    delay_s, warned = _FIRST_DELAY_S, ""
+            except HandshakeError as error:
+                self._set(link, LinkState.MISMATCH, str(error))
+                if str(error) != warned:
+                    warned = str(error)
+                    _log.warning("the handshake with %s failed: %s", link.name, error)
+            except (HadronError, OSError) as error:
+                self._set(link, LinkState.CONNECTING, _reason(link, error))
+            await trio.sleep(self._random.uniform(delay_s / 2, delay_s))
+            delay_s = min(delay_s * 2, _MAX_DELAY_S)
+
+    async def _connect_and_stay(self, link: PeerLink) -> bool:
+        """Returns once the connection has ended; whether the handshake had succeeded."""
+        transport = None
+        with trio.move_on_after(_HANDSHAKE_TIMEOUT_S):
+            transport = await self._network.dial(link.address)
+        if transport is None:
+            raise OSError(f"no connection within {_HANDSHAKE_TIMEOUT_S:g} s")
+        connection = Connection(
+            transport, dialed=True, cork=self._cork, keepalive_s=self._keepalive_s,
+            silence_limit_s=self._silence_limit_s,
+        )
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(connection.run)
+            try:
+                answer, _ = await connection.request(
+                    _HANDSHAKE, self._own_identity(), timeout_s=_HANDSHAKE_TIMEOUT_S
+                )
+                own = self._own_identity()
+                check_peer(
+                    self._membership, own.replica_set_uuid, answer.identity, link.name
+                )
+                link.connection, link.answer = connection, answer
+                self._set(link, LinkState.CONNECTED, "")
+                await connection.wait_closed()
+            finally:
+                link.connection = None
+                connection.close()
+                nursery.cancel_scope.cancel()
+        self._set(link, LinkState.CONNECTING, f"the connection to {link.address} ended")
+        return True
+
+    def _set(self, link: PeerLink, state: LinkState, trouble: str) -> None:
+        if (link.state, link.trouble) != (state, trouble):
+            link.state, link.trouble = state, trouble
+            self.changed.set()
+            self.changed = trio.Event()
+
+
+def _reason(link: PeerLink, error: Exception) -> str:
+    if isinstance(error, OSError):
+        return f"{link.address} does not answer: {error.strerror or error}"
+    return str(error)

@@ -1,0 +1,226 @@
+"""Serves `hadron.v1.Replication`: what peers ask of this node, whatever its role."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from typing import Any
+
+import apsw
+
+from hadron.model.errors import (
+    CorruptionError,
+    FencedError,
+    HadronError,
+    HandshakeError,
+    NotReadyError,
+)
+from hadron.model.ids import Ballot
+from hadron.model.ports import Clock
+from hadron.replication.entries import pack, unpack
+from hadron.replication.follower import AppendOutcome, FollowerLog
+from hadron.replication.membership import Membership, check_peer, identity_message
+from hadron.storage.log import first_lsn, position_at, read_entries
+from hadron.storage.store import Store
+from hadron.wire.connection import Call, Handler
+from hadron.wire.messages import (
+    ballot_from,
+    ballot_to,
+    method,
+    position_from,
+    position_to,
+    replication_pb2,
+)
+
+_log = logging.getLogger(__name__)
+_Outcome = replication_pb2.AppendResponse.Outcome
+_MAX_READ_BYTES = 4 << 20
+
+
+class ReplicationService:
+    """Answers peers.
+
+    Args:
+        on_promise: told of every ballot this node has promised to somebody else, so that a leader
+            of a lower one stops.
+        on_append: told after every append of a leader: this node follows.
+        on_fatal: told when this node must stop.
+    """
+
+    def __init__(
+        self,
+        membership: Membership,
+        store: Store,
+        follower: FollowerLog,
+        clock: Clock,
+        *,
+        on_promise: Callable[[Ballot, str], None],
+        on_append: Callable[[Ballot, AppendOutcome], None],
+        on_fatal: Callable[[BaseException], None],
+    ) -> None:
+        self._membership = membership
+        self._store = store
+        self._follower = follower
+        self._clock = clock
+        self._on_promise = on_promise
+        self._on_append = on_append
+        self._on_fatal = on_fatal
+        self._warned: dict[str, str] = {}
+
+    def handlers(self) -> dict[int, Handler]:
+        return {
+            method("Handshake").number: self._handshake,
+            method("Promise").number: self._promise,
+            method("Probe").number: self._probe,
+            method("Append").number: self._append,
+            method("ReadLog").number: self._read_log,
+        }
+
+    def own_identity(self) -> replication_pb2.HandshakeRequest:
+        identity = self._store.identity.current
+        return identity_message(self._membership, uuid=identity.uuid, boot=identity.boot)
+
+    def _handshake(self, call: Call, request: Any, _attachment: memoryview) -> None:
+        own = self._store.identity.current
+        try:
+            check_peer(self._membership, own.uuid, request, None)
+        except HandshakeError as error:
+            # Refused by answering who we are: the peer finds the difference and names it.
+            if self._warned.get(request.node) != str(error):
+                self._warned[request.node] = str(error)
+                _log.warning("refused the handshake of %s: %s", call.connection.peer, error)
+        else:
+            self._warned.pop(request.node, None)
+            call.connection.context = request.node
+        call.send(
+            replication_pb2.HandshakeResponse(
+                identity=self.own_identity(),
+                promised=ballot_to(own.promised),
+                last=position_to(self._follower.head),
+                is_member=own.is_member,
+                committed_lsn=self._follower.committed_lsn,
+                now_ms=self._clock.now_ms(),
+            ),
+            end=True,
+        )
+
+    def _require_peer(self, call: Call) -> str:
+        name = call.connection.context
+        if not isinstance(name, str):
+            raise NotReadyError("shake hands first", "this method is for nodes of the replica set")
+        return name
+
+    def _promise(self, call: Call, request: Any, _attachment: memoryview) -> None:
+        name = self._require_peer(call)
+        ballot = ballot_from(request.ballot)
+
+        def job(_: apsw.Connection) -> Any:
+            return self._follower.promise(
+                ballot, request.config_digest, request.replica_set_uuid, found=request.found
+            )
+
+        def done(last: Any, error: BaseException | None) -> None:
+            highest = ballot_to(self._store.identity.current.promised)
+            if isinstance(error, FencedError):
+                call.send(
+                    replication_pb2.PromiseResponse(
+                        promised=False, highest=highest, reason=error.message
+                    ),
+                    end=True,
+                )
+            elif error is not None:
+                self._on_fatal(error)
+            else:
+                self._on_promise(ballot, name)
+                call.send(
+                    replication_pb2.PromiseResponse(
+                        promised=True, highest=highest, last=position_to(last)
+                    ),
+                    end=True,
+                )
+
+        self._store.writer.submit(job, done)
+
+    def _append(self, call: Call, request: Any, attachment: memoryview) -> None:
+        self._require_peer(call)
+        ballot = ballot_from(request.ballot)
+        previous = position_from(request.previous)
+        entries = unpack(request.entries, attachment)
+
+        def job(connection: apsw.Connection) -> AppendOutcome:
+            return self._follower.append(
+                connection, ballot, previous, entries, request.committed_lsn,
+                request.replica_set_uuid if request.grant_membership else b"",
+            )
+
+        def done(outcome: AppendOutcome, error: BaseException | None) -> None:
+            if isinstance(error, CorruptionError):
+                _log.error("refused entries from %s: %s", call.connection.peer, error)
+                call.fail(error)
+            elif error is not None:
+                self._on_fatal(error)
+            else:
+                self._answer_append(call, outcome)
+                if not outcome.reason:
+                    self._on_append(ballot, outcome)
+
+        self._store.writer.submit(job, done)
+
+    @staticmethod
+    def _answer_append(call: Call, outcome: AppendOutcome) -> None:
+        kinds = {"": _Outcome.PERSISTED, "mismatch": _Outcome.MISMATCH, "fenced": _Outcome.FENCED}
+        call.send(
+            replication_pb2.AppendResponse(
+                outcome=kinds[outcome.reason],
+                match_lsn=outcome.match_lsn,
+                promised=ballot_to(outcome.promised),
+                applied_lsn=outcome.applied_lsn,
+            ),
+            end=True,
+        )
+
+    def _check_ballot(self, ballot: Ballot) -> None:
+        promised = self._store.identity.current.promised
+        if ballot < promised:
+            raise FencedError(f"ballot {ballot} is below {promised}, which this node has promised")
+
+    def _probe(self, call: Call, request: Any, _attachment: memoryview) -> None:
+        self._require_peer(call)
+        self._check_ballot(ballot_from(request.ballot))
+
+        async def answer() -> None:
+            position = await self._store.readers.run(lambda db: position_at(db, request.lsn))
+            call.send(
+                replication_pb2.ProbeResponse(
+                    position=None if position is None else position_to(position)
+                ),
+                end=True,
+            )
+
+        call.spawn(answer)
+
+    def _read_log(self, call: Call, request: Any, _attachment: memoryview) -> None:
+        self._require_peer(call)
+        self._check_ballot(ballot_from(request.ballot))
+
+        async def answer() -> None:
+            size = min(request.max_bytes or _MAX_READ_BYTES, _MAX_READ_BYTES)
+
+            def read(db: apsw.Connection) -> Any:
+                previous = position_at(db, request.from_lsn - 1)
+                if previous is None:
+                    raise HadronError(
+                        f"entry {request.from_lsn - 1} is not in this log, it begins at "
+                        f"{first_lsn(db)}"
+                    )
+                return previous, read_entries(db, request.from_lsn, max_bytes=size)
+
+            previous, entries = await self._store.readers.run(read)
+            headers, bodies = pack(entries)
+            call.send(
+                replication_pb2.ReadLogResponse(previous=position_to(previous), entries=headers),
+                bodies,
+                end=True,
+            )
+
+        call.spawn(answer)

@@ -1,0 +1,232 @@
+"""The input of a stage: the records that a micro-batch refers to, as one Arrow table.
+
+References of one micro-batch lie close together (instances are made in the order of the trigger
+stream), so whole batches are fetched once, kept decoded for the stages that follow, and rows are
+picked from their columns without touching single records.
+"""
+
+from __future__ import annotations
+
+import bisect
+from collections import OrderedDict
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+import numpy as np
+import pyarrow as pa
+
+from hadron.model.batch import RecordBatch, decode_batch
+from hadron.model.errors import NotFoundError, OffsetOutOfRangeError, StageError
+from hadron.model.record import BYTES
+from hadron.model.schema import StageSpec
+from hadron.spark import arrow
+
+ROOT_COLUMNS: Final = ("key", "type", "timestamp", "partition", "offset")
+"""What a stage is told about the trigger, besides its value in the column `root`."""
+
+CACHE_BYTES: Final = 64 << 20
+"""Decoded batches kept for later stages: some 500,000 records of 100 bytes."""
+
+_FETCH_BYTES: Final = 4 << 20
+
+
+class BatchCache:
+    """Decoded batches by place, the least recently used dropped first. Bounded by bytes."""
+
+    def __init__(self, max_bytes: int = CACHE_BYTES) -> None:
+        self._max_bytes = max_bytes
+        self._bytes = 0
+        self._batches: OrderedDict[tuple[str, str, int], RecordBatch] = OrderedDict()
+        self._bases: dict[tuple[str, str], list[int]] = {}
+
+    def find(self, stream: str, partition: str, offset: int) -> RecordBatch | None:
+        """The batch that holds `offset`, if it is here."""
+        bases = self._bases.get((stream, partition), [])
+        position = bisect.bisect_right(bases, offset) - 1
+        if position < 0:
+            return None
+        key = (stream, partition, bases[position])
+        batch = self._batches[key]
+        if offset >= batch.next_offset:
+            return None
+        self._batches.move_to_end(key)
+        return batch
+
+    def add(self, batch: RecordBatch) -> None:
+        """Keep a batch; a second copy of the same one is ignored."""
+        key = (batch.stream, batch.partition, batch.base_offset)
+        if key in self._batches:
+            return
+        self._batches[key] = batch
+        bisect.insort(self._bases.setdefault(key[:2], []), batch.base_offset)
+        self._bytes += batch.head.raw
+        while self._bytes > self._max_bytes and len(self._batches) > 1:
+            (stream, partition, base), dropped = self._batches.popitem(last=False)
+            self._bases[stream, partition].remove(base)
+            self._bytes -= dropped.head.raw
+
+
+@dataclass(frozen=True, slots=True)
+class Rows:
+    """Records picked from batches: row i is record `index[i]` of all batches laid end to end.
+
+    `lost` says for each row whether its record is gone; such rows have index 0.
+    """
+
+    batches: list[RecordBatch]
+    index: np.ndarray[Any, np.dtype[np.int64]]
+    lost: np.ndarray[Any, np.dtype[np.bool_]]
+
+    def only(self, kept: Sequence[bool]) -> Rows:
+        """The rows that are marked in `kept`."""
+        if all(kept):
+            return self
+        mask = np.array(kept, np.bool_)
+        return Rows(self.batches, self.index[mask], self.lost[mask])
+
+    def take(self, columns: Sequence[pa.Array]) -> pa.Array:
+        """One column: `columns` has one array per batch."""
+        whole = pa.chunked_array(columns)
+        length = len(self.index)
+        first = int(self.index[0])
+        if np.array_equal(self.index, np.arange(first, first + length)):
+            return whole.slice(first, length).combine_chunks()
+        return whole.take(pa.array(self.index)).combine_chunks()
+
+    def values(self) -> pa.Array:
+        """Values: strings, unless one of them was sent as bytes; then all are binary."""
+        encodings = (batch.body.ve for batch in self.batches)
+        return _text_if(
+            self.take([arrow.values(batch) for batch in self.batches]), self._has_bytes(encodings)
+        )
+
+    def keys(self) -> pa.Array:
+        """Keys, null where there is none: strings unless one of them was sent as bytes."""
+        column = self.take([arrow.keys(batch) for batch in self.batches])
+        keyed = np.asarray(column.is_valid())
+        encodings = (batch.body.ke for batch in self.batches)
+        return _text_if(column, self._has_bytes(encodings, keyed))
+
+    def _has_bytes(self, encodings: Any, rows: Any = True) -> bool:
+        columns = [np.frombuffer(bytes(each) or b"\x01", np.uint8) for each in encodings]
+        if all(len(column) == 1 and column[0] != BYTES for column in columns):
+            return False
+        full = [
+            np.resize(column, batch.count)
+            for column, batch in zip(columns, self.batches, strict=True)
+        ]
+        return bool(((np.concatenate(full)[self.index] == BYTES) & rows).any())
+
+
+def _text_if(column: pa.Array, has_bytes: bool) -> pa.Array:
+    if has_bytes:
+        return column
+    try:
+        return column.cast(pa.string())
+    except pa.ArrowInvalid:
+        # Said to be text by its producer, and is not UTF-8: the stage still gets what is there.
+        return column
+
+
+async def load(client: Any, cache: BatchCache, references: Sequence[Any]) -> Rows:
+    """Fetch what `references` (`RecordRef`s) point at, in their order.
+
+    Raises what the client raises, except that records which are gone are marked as lost.
+    """
+    count = len(references)
+    index, lost = np.zeros(count, np.int64), np.zeros(count, np.bool_)
+    places: dict[tuple[str, str], list[int]] = {}
+    for row, reference in enumerate(references):
+        places.setdefault((reference.stream, reference.partition), []).append(row)
+    batches: list[RecordBatch] = []
+    base_row = 0
+    for (stream, partition), rows in places.items():
+        order = np.array(rows)
+        offsets = np.array([references[row].offset for row in rows], np.int64)
+        sorting = np.argsort(offsets, kind="stable")
+        order, offsets = order[sorting], offsets[sorting]
+        done = 0
+        while done < len(order):
+            single = offsets[done] == offsets[-1]
+            batch = await _batch_at(client, cache, stream, partition, int(offsets[done]), single)
+            if isinstance(batch, int):
+                stop = int(np.searchsorted(offsets, max(batch, offsets[done] + 1)))
+                lost[order[done:stop]] = True
+            else:
+                stop = int(np.searchsorted(offsets, batch.next_offset))
+                index[order[done:stop]] = offsets[done:stop] - batch.base_offset + base_row
+                batches.append(batch)
+                base_row += batch.count
+            done = stop
+    return Rows(batches, index, lost)
+
+
+async def _batch_at(
+    client: Any, cache: BatchCache, stream: str, partition: str, offset: int, single: bool
+) -> RecordBatch | int:
+    """The batch that holds `offset`; when that is gone, the first offset that is still kept."""
+    cached = cache.find(stream, partition, offset)
+    if cached is not None:
+        return cached
+    try:
+        fetched = await client.fetch(
+            stream, partition, offset, max_bytes=1 if single else _FETCH_BYTES
+        )
+    except OffsetOutOfRangeError:
+        bounds = await client.offsets(stream, partition=partition)
+        return int(bounds[0].first_offset) if bounds else 0
+    found = [
+        decode_batch(
+            each.data, base_offset=each.base_offset, stream=stream, partition=partition
+        )
+        for each in fetched.batches
+    ]
+    # Added last to first: where the cache is too small for all, the first are what is needed.
+    for batch in reversed(found):
+        cache.add(batch)
+    if not found:
+        return int(fetched.first_offset)
+    return found[0]
+
+
+def to_table(
+    stage: StageSpec, instance_ids: Sequence[int], root: Rows, dependencies: Sequence[Rows]
+) -> pa.Table:
+    """The table that becomes the stage's DataFrame; one row per instance.
+
+    Raises `StageError` when a dependency's name is that of another column.
+    """
+    columns: dict[str, pa.Array] = {
+        "instance_id": pa.array(instance_ids, pa.int64()),
+        "root": root.values(),
+    }
+    clashes = {"instance_id", "root", *ROOT_COLUMNS} & set(stage.dependencies)
+    if clashes:
+        raise StageError(
+            f"stage {stage.name!r} depends on {', '.join(map(repr, sorted(clashes)))}, "
+            "which is also the name of a column that every stage gets",
+            "give that stage another name",
+        )
+    for name, rows in zip(stage.dependencies, dependencies, strict=True):
+        columns[name] = rows.values()
+    columns["key"] = root.keys()
+    columns["type"] = root.take([arrow.types(batch) for batch in root.batches])
+    columns["timestamp"] = root.take([arrow.timestamps(batch) for batch in root.batches])
+    columns["partition"] = root.take(
+        [pa.repeat(batch.partition, batch.count) for batch in root.batches]
+    )
+    columns["offset"] = root.take([
+        pa.array(np.arange(batch.base_offset, batch.next_offset)) for batch in root.batches
+    ])
+    return pa.table(columns)
+
+
+def lost_records(stage: StageSpec, rows: Rows, references: Sequence[Any]) -> NotFoundError:
+    """The error for instances of `stage` whose records retention has deleted."""
+    first = references[int(np.flatnonzero(rows.lost)[0])]
+    return NotFoundError(
+        f"record {first.stream}/{first.partition}/{first.offset}, "
+        f"which stage {stage.name!r} needs, is not kept any more",
+        "let the stream keep its records for longer than the pipeline is behind",
+    )

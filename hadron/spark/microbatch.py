@@ -1,0 +1,322 @@
+"""One micro-batch of a stage, from its invocations to their completions.
+
+Safety rule: an output and its completion are one transaction on the server, which knows an attempt
+by its number. So everything here may be repeated, lost or killed at any point: what the server
+calls stale was dealt with by somebody else, and is dropped.
+"""
+
+from __future__ import annotations
+
+import itertools
+import logging
+import math
+import time
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Final, TypeVar
+
+import trio
+
+from hadron.model.errors import (
+    ConfigurationError,
+    HadronError,
+    NotFoundError,
+    PeerError,
+    StageError,
+    StaleCompletionError,
+)
+from hadron.model.schema import PipelineSpec, StageSpec
+from hadron.spark import inputs
+from hadron.spark.outputs import Completion, Output, Refusal, encode, match_rows, pack
+from hadron.spark.stage import StageResult, run_stage
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+    from pyspark.sql import SparkSession
+
+_log = logging.getLogger(__name__)
+
+_PATIENCE_S: Final = 30.0
+"""How long a call is tried again; after that the server's timeout hands the work out anew."""
+
+_FIRST_PAUSE_S: Final = 0.05
+_MAX_PAUSE_S: Final = 2.0
+
+_MAX_REASON: Final = 4_000
+"""Characters of a failure's reason: it is stored with every instance that failed."""
+
+_T = TypeVar("_T")
+
+
+@dataclass(frozen=True, slots=True)
+class MicroBatch:
+    """What became of one micro-batch; times in seconds.
+
+    Attributes:
+        invocations: how many were taken; the sum of the next three.
+        completed: how many this runner completed.
+        failed: how many it reported as failed, for `reason` (the first one).
+        stale: how many somebody else had dealt with in the meantime.
+        input_s: fetching and laying out the input.
+        spark_s: the stage function and Spark's job, without waiting for a turn.
+        output_s: encoding and completing.
+    """
+
+    stage: str
+    invocations: int
+    completed: int
+    failed: int
+    stale: int
+    reason: str
+    input_s: float
+    spark_s: float
+    output_s: float
+
+
+@dataclass(slots=True)
+class _Course:
+    """The state of one micro-batch while it is worked on."""
+
+    pipeline_id: int
+    stage: str
+    invocations: Sequence[Any]
+    completed: int = 0
+    failed: int = 0
+    stale: int = 0
+    reason: str = ""
+    input_s: float = 0.0
+    spark_s: float = 0.0
+    output_s: float = 0.0
+    open_ids: dict[int, int] = field(default_factory=dict)
+    """Attempt by instance id, of the instances that nothing has been said about yet."""
+
+    def report(self) -> MicroBatch:
+        return MicroBatch(
+            self.stage, len(self.invocations), self.completed, self.failed, self.stale,
+            self.reason, self.input_s, self.spark_s, self.output_s,
+        )
+
+
+class MicroBatchWorker:
+    """Works micro-batches of one pipeline off, several at a time, Spark's part one at a time."""
+
+    def __init__(self, client: Any, pipeline: str, spark: SparkSession) -> None:
+        self._client = client
+        self._pipeline = pipeline
+        self._spark = spark
+        self._cache = inputs.BatchCache()
+        self._turn = trio.Lock()
+        self._tags = itertools.count(1)
+
+    async def process(self, message: Any) -> MicroBatch:
+        """Run one `Invocations` message and report every one of its instances.
+
+        Raises a retryable error when the server stayed away, and `ConfigurationError` when Spark
+        is gone; whatever the stage does wrong is reported to the server instead.
+        """
+        invocations = message.invocations
+        course = _Course(message.pipeline_id, message.stage, invocations)
+        course.open_ids = {each.instance_id: each.attempt for each in invocations}
+        try:
+            await self._run(course)
+        except HadronError as error:
+            if error.retryable or isinstance(error, ConfigurationError):
+                raise
+            left = [Refusal(*pair, str(error)) for pair in course.open_ids.items()]
+            await self._fail(course, left)
+        return course.report()
+
+    async def _run(self, course: _Course) -> None:
+        began = time.perf_counter()
+        stage = await self._stage(course)
+        invocations, table = await self._input(course, stage)
+        course.input_s = time.perf_counter() - began
+        if not invocations:
+            return
+        result = await self._on_spark(course, stage, table)
+        began = time.perf_counter()
+        found, refused = match_rows(
+            stage,
+            result,
+            [each.instance_id for each in invocations],
+            [each.attempt for each in invocations],
+        )
+        completions, unusable = pack(found, _now_ms())
+        await self._fail(course, refused + unusable)
+        for completion in completions:
+            await self._complete(course, completion)
+        course.output_s = time.perf_counter() - began
+
+    async def _stage(self, course: _Course) -> StageSpec:
+        """The stage's declaration as of now: it may have been applied anew since the last time."""
+        objects = await self._patiently(
+            lambda: self._client.objects(kind="Pipeline", name=self._pipeline)
+        )
+        for found in objects:
+            if found.id == course.pipeline_id and isinstance(found.spec, PipelineSpec):
+                for stage in found.spec.stages:
+                    if stage.name == course.stage:
+                        return stage
+        raise NotFoundError(
+            f"pipeline {self._pipeline!r} (id {course.pipeline_id}) has no stage {course.stage!r}"
+        )
+
+    # --- the input ------------------------------------------------------------------------------
+
+    async def _input(
+        self, course: _Course, stage: StageSpec
+    ) -> tuple[list[Any], pa.Table | None]:
+        """The invocations that can run and their table; the others are reported as failed."""
+        invocations = list(course.invocations)
+        columns = [[each.root for each in invocations]]
+        columns += [
+            [each.dependencies[position] for each in invocations]
+            for position in range(len(stage.dependencies))
+        ]
+        rows = [await self._load(references) for references in columns]
+        for refs, found in zip(columns, rows, strict=True):
+            if found.lost.any():
+                reason = str(inputs.lost_records(stage, found, refs))
+                lost = found.lost
+                await self._fail(course, [
+                    Refusal(each.instance_id, each.attempt, reason)
+                    for each, gone in zip(invocations, lost, strict=True)
+                    if gone and each.instance_id in course.open_ids
+                ])
+        kept = [each.instance_id in course.open_ids for each in invocations]
+        invocations = [each for each, keep in zip(invocations, kept, strict=True) if keep]
+        if not invocations:
+            return [], None
+        rows = [found.only(kept) for found in rows]
+        ids = [each.instance_id for each in invocations]
+        return invocations, inputs.to_table(stage, ids, rows[0], rows[1:])
+
+    async def _load(self, references: Sequence[Any]) -> inputs.Rows:
+        return await self._patiently(lambda: inputs.load(self._client, self._cache, references))
+
+    # --- Spark ----------------------------------------------------------------------------------
+
+    async def _on_spark(self, course: _Course, stage: StageSpec, table: Any) -> StageResult:
+        """Run the stage in a thread, for no longer than its timeout."""
+        tag = f"hadron-{self._pipeline}-{stage.name}-{next(self._tags)}"
+        limit_s = stage.timeout_ms / 1000 if stage.timeout_ms else math.inf
+        result: StageResult | None = None
+        async with self._turn:
+            began = time.perf_counter()
+            with trio.move_on_after(limit_s):
+                result = await trio.to_thread.run_sync(
+                    _tagged, self._spark, tag, stage, table, abandon_on_cancel=True
+                )
+            if result is None:
+                await trio.to_thread.run_sync(self._spark.interruptTag, tag)
+            course.spark_s = time.perf_counter() - began
+        if result is None:
+            raise StageError(
+                f"stage {stage.name!r} took longer than its timeout of {limit_s:g} s for "
+                f"{len(course.open_ids)} instances",
+                "raise the stage's timeout, or run with a smaller batch",
+            )
+        return result
+
+    # --- the output -----------------------------------------------------------------------------
+
+    async def _complete(self, course: _Course, completion: Completion) -> None:
+        """Complete what is not stale. What the server refuses for good is reported as failed."""
+        left, data = completion.outputs, completion.data
+        while left:
+            try:
+                stale = await self._complete_once(course, left, data)
+            except StaleCompletionError:
+                stale = {output.instance_id for output in left}
+            except HadronError as error:
+                if error.retryable:
+                    raise
+                await self._fail(
+                    course, [Refusal(each.instance_id, each.attempt, str(error)) for each in left]
+                )
+                return
+            gone = [output for output in left if not stale or output.instance_id in stale]
+            if not gone:
+                raise PeerError(f"the server calls strange instances stale: {sorted(stale)}")
+            for output in gone:
+                course.open_ids.pop(output.instance_id, None)
+            if not stale:
+                course.completed += len(left)
+                return
+            course.stale += len(gone)
+            left = [output for output in left if output.instance_id not in stale]
+            data = encode(left, _now_ms()) if left else None
+
+    async def _complete_once(
+        self, course: _Course, left: Sequence[Output], data: bytes | None
+    ) -> set[int]:
+        response = await self._patiently(
+            lambda: self._client.complete_stages(
+                course.pipeline_id,
+                course.stage,
+                [each.instance_id for each in left],
+                [each.attempt for each in left],
+                data,
+                partition=left[0].partition,
+            )
+        )
+        return set(response.stale_instance_ids)
+
+    async def _fail(self, course: _Course, refused: Sequence[Refusal]) -> None:
+        """Report failures, one call for each reason."""
+        by_reason: dict[str, list[Refusal]] = {}
+        for refusal in refused:
+            by_reason.setdefault(refusal.reason[:_MAX_REASON], []).append(refusal)
+        for reason, group in by_reason.items():
+            _log.warning(
+                "pipeline %s, stage %s: %d instances failed: %s",
+                self._pipeline, course.stage, len(group), reason,
+            )
+            course.reason = course.reason or reason
+            course.failed += len(group)
+            for refusal in group:
+                course.open_ids.pop(refusal.instance_id, None)
+            await self._report(course, group, reason)
+
+    async def _report(self, course: _Course, group: Sequence[Refusal], reason: str) -> None:
+        try:
+            await self._patiently(
+                lambda: self._client.fail_stages(
+                    course.pipeline_id,
+                    course.stage,
+                    [each.instance_id for each in group],
+                    [each.attempt for each in group],
+                    reason,
+                )
+            )
+        except HadronError as error:
+            # Stale, or the pipeline is gone: there is nobody left to tell.
+            if error.retryable:
+                raise
+            _log.warning("stage %s: the failure was not taken: %s", course.stage, error)
+
+    async def _patiently(self, call: Callable[[], Awaitable[_T]]) -> _T:
+        """Call again while the server is away; completions may be repeated without harm."""
+        pause = _FIRST_PAUSE_S
+        deadline = trio.current_time() + _PATIENCE_S
+        while True:
+            try:
+                return await call()
+            except HadronError as error:
+                if not error.retryable or trio.current_time() > deadline:
+                    raise
+            await trio.sleep(pause)
+            pause = min(2 * pause, _MAX_PAUSE_S)
+
+
+def _tagged(spark: SparkSession, tag: str, stage: StageSpec, table: Any) -> StageResult:
+    """Tags belong to a thread and make its jobs stoppable."""
+    spark.addTag(tag)
+    try:
+        return run_stage(spark, stage, table)
+    finally:
+        spark.removeTag(tag)
+
+
+def _now_ms() -> int:
+    return time.time_ns() // 1_000_000

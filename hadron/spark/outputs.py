@@ -1,0 +1,206 @@
+"""The output of a stage: rows that a function returned, as records and batches to be completed.
+
+How a value is stored: binary as bytes; a string that is a JSON object or array as JSON, so that it
+is read back as one, and any other string as text; everything else (structs, maps, numbers, null)
+as JSON.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+import msgspec
+import numpy as np
+import pyarrow as pa
+
+from hadron.model.batch import BatchBuilder
+from hadron.model.errors import InvalidRecordError, RecordTooLargeError, StageError
+from hadron.model.limits import MAX_BATCH_BYTES
+from hadron.model.record import NewRecord
+from hadron.model.schema import StageSpec
+from hadron.spark.stage import StageResult
+
+_TARGET_BYTES: Final = MAX_BATCH_BYTES // 2
+"""Where an output batch is closed: a record may be half the limit itself."""
+
+_MAX_COMPLETIONS: Final = 32_768
+"""Completions in one call: their ids and attempts stay far below the message limit."""
+
+_NAMED: Final = 10
+"""Instance ids that an error lists; thousands would say no more."""
+
+_raw_json = msgspec.json.Decoder(msgspec.Raw).decode
+
+
+@dataclass(frozen=True, slots=True)
+class Output:
+    """What one instance produced; `record` is None for a stage without an output."""
+
+    instance_id: int
+    attempt: int
+    partition: str
+    record: NewRecord | None
+
+
+@dataclass(frozen=True, slots=True)
+class Refusal:
+    """An instance whose output cannot be used, and why."""
+
+    instance_id: int
+    attempt: int
+    reason: str
+
+
+def match_rows(
+    stage: StageSpec, result: StageResult, instance_ids: Sequence[int], attempts: Sequence[int]
+) -> tuple[list[Output], list[Refusal]]:
+    """Give each instance its one row, in the order of `instance_ids`.
+
+    An instance with no row or several is refused alone. Raises `StageError` when rows belong to
+    nobody: then the function made up its ids, and none can be trusted.
+    """
+    found = result.table["instance_id"]
+    if found.null_count:
+        raise StageError(f"stage {stage.name!r} returned {found.null_count} rows without an id")
+    returned, first, counts = np.unique(
+        found.to_numpy(), return_index=True, return_counts=True
+    )
+    wanted = np.array(instance_ids, np.int64)
+    strangers = np.setdiff1d(returned, wanted)
+    if strangers.size:
+        raise StageError(
+            f"stage {stage.name!r} returned rows for instances that it was not given: "
+            f"{_some(strangers)}",
+            "pass instance_id through unchanged",
+        )
+    missing = np.setdiff1d(wanted, returned)
+    doubled = returned[counts > 1]
+    reasons = dict.fromkeys(missing.tolist(), _row_error(stage, "no row", missing))
+    reasons |= dict.fromkeys(doubled.tolist(), _row_error(stage, "several rows", doubled))
+    place = dict(zip(returned.tolist(), first.tolist(), strict=True))
+    kept = [
+        (instance, attempt)
+        for instance, attempt in zip(instance_ids, attempts, strict=True)
+        if instance not in reasons
+    ]
+    rows = result.table.take(pa.array([place[instance] for instance, _ in kept], pa.int64()))
+    refused = [
+        Refusal(instance, attempt, reasons[instance])
+        for instance, attempt in zip(instance_ids, attempts, strict=True)
+        if instance in reasons
+    ]
+    return list(_outputs(stage, rows, kept, result.values_are_json)), refused
+
+
+def _row_error(stage: StageSpec, what: str, instance_ids: Any) -> str:
+    return (
+        f"function {stage.run!r} of stage {stage.name!r} returned {what} for "
+        f"{len(instance_ids)} instances: {_some(instance_ids)} (return exactly one row each)"
+    )
+
+
+def _some(instance_ids: Any) -> str:
+    shown = ", ".join(map(str, instance_ids[:_NAMED].tolist()))
+    return f"{shown}, …" if len(instance_ids) > _NAMED else shown
+
+
+def _outputs(
+    stage: StageSpec, rows: pa.Table, kept: Sequence[tuple[int, int]], values_are_json: bool
+) -> Iterator[Output]:
+    fixed = stage.output.partition if stage.output is not None else ""
+    count = rows.num_rows
+    if stage.output is None or not count:
+        yield from (Output(instance, attempt, "", None) for instance, attempt in kept)
+        return
+    values = rows["value"].to_pylist()
+    keys, types, partitions = (
+        rows[name].to_pylist() if name in rows.column_names else [None] * count
+        for name in ("key", "type", "partition")
+    )
+    for row, (instance, attempt) in enumerate(kept):
+        record = NewRecord(
+            value=_stored(values[row], values_are_json), key=keys[row], type=types[row] or ""
+        )
+        yield Output(instance, attempt, fixed or partitions[row] or "", record)
+
+
+def _stored(value: Any, is_json: bool) -> Any:
+    """A value as `NewRecord` wants it; JSON text stays as it is, unparsed."""
+    if is_json:
+        return msgspec.Raw((value if value is not None else "null").encode())
+    if isinstance(value, str) and value.lstrip()[:1] in ("{", "["):
+        try:
+            return _raw_json(value)
+        except msgspec.DecodeError:
+            return value
+    return value
+
+
+@dataclass(frozen=True, slots=True)
+class Completion:
+    """What one call completes: outputs of one partition, and the batch that holds them."""
+
+    outputs: list[Output]
+    data: bytes | None
+
+
+def pack(outputs: Iterable[Output], now_ms: int) -> tuple[list[Completion], list[Refusal]]:
+    """Group outputs into completions: one partition and at most one batch each, order kept.
+
+    Outputs over the size limit of a record are refused.
+    """
+    groups: dict[str, list[Output]] = {}
+    for output in outputs:
+        groups.setdefault(output.partition, []).append(output)
+    packed: list[Completion] = []
+    refused: list[Refusal] = []
+    for group in groups.values():
+        builder, current = BatchBuilder(), list[Output]()
+        for output in group:
+            if output.record is not None:
+                try:
+                    builder.add(output.record, now_ms)
+                except (RecordTooLargeError, InvalidRecordError) as error:
+                    refused.append(Refusal(output.instance_id, output.attempt, str(error)))
+                    continue
+            current.append(output)
+            if builder.size >= _TARGET_BYTES or builder.full or len(current) >= _MAX_COMPLETIONS:
+                _close(builder, current, now_ms, packed, refused)
+                builder, current = BatchBuilder(), []
+        if current:
+            _close(builder, current, now_ms, packed, refused)
+    return packed, refused
+
+
+def _close(
+    builder: BatchBuilder,
+    outputs: list[Output],
+    now_ms: int,
+    packed: list[Completion],
+    refused: list[Refusal],
+) -> None:
+    """Encode; what turns out too large after all (long type names count late) is halved."""
+    try:
+        data = builder.build() if len(builder) else None
+    except RecordTooLargeError as error:
+        if len(outputs) == 1:
+            refused.append(Refusal(outputs[0].instance_id, outputs[0].attempt, str(error)))
+            return
+        middle = len(outputs) // 2
+        for half in (outputs[:middle], outputs[middle:]):
+            more, unusable = pack(half, now_ms)
+            packed += more
+            refused += unusable
+        return
+    packed.append(Completion(outputs, data))
+
+
+def encode(outputs: Sequence[Output], now_ms: int) -> bytes | None:
+    """One record batch with one record per output; None for a stage without an output."""
+    builder = BatchBuilder()
+    for output in outputs:
+        if output.record is not None:
+            builder.add(output.record, now_ms)
+    return builder.build() if len(builder) else None

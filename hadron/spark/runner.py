@@ -1,0 +1,229 @@
+"""The stage runner: takes ready invocations in micro-batches and has them run on Spark.
+
+One micro-batch is one DataFrame. While Spark works on one, the next is fetched and its input laid
+out, so that Spark waits for nobody.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractAsyncContextManager
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final
+
+import trio
+
+from hadron.model.errors import HadronError
+from hadron.spark.microbatch import MicroBatch, MicroBatchWorker
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+__all__ = ["DEFAULT_MAX_BATCH", "MicroBatch", "RunnerTotals", "StageRunner"]
+
+_log = logging.getLogger(__name__)
+
+DEFAULT_MAX_BATCH: Final = 5_000
+"""Invocations per DataFrame: Spark's 0.1 to 0.4 s per job are then below 0.1 ms an instance."""
+
+_CREDIT: Final = 2
+"""Micro-batches held at a time: one that Spark works on, one being prepared."""
+
+_POLL_S: Final = 0.2
+"""How often a runner's own condition is asked."""
+
+_FIRST_PAUSE_S: Final = 0.1
+_MAX_PAUSE_S: Final = 5.0
+
+Connect = Callable[[str], AbstractAsyncContextManager[Any]]
+
+
+@dataclass(slots=True)
+class RunnerTotals:
+    """What a runner did over its whole life."""
+
+    micro_batches: int = 0
+    invocations: int = 0
+    completed: int = 0
+    failed: int = 0
+    stale: int = 0
+
+    def add(self, batch: MicroBatch) -> None:
+        self.micro_batches += 1
+        self.invocations += batch.invocations
+        self.completed += batch.completed
+        self.failed += batch.failed
+        self.stale += batch.stale
+
+
+class StageRunner:
+    """Runs the Spark stages of one pipeline. One runner runs once.
+
+    Args:
+        url: the server, as for `hadron.connect`; its namespace is the pipeline's.
+        pipeline: the pipeline's name.
+        master: where Spark runs, when no session is given.
+        max_batch: invocations per micro-batch, at most.
+        stages: names of the stages to run; all Spark stages when empty.
+        spark: a session to use; otherwise one is made, and stopped at the end.
+        on_progress: called after every micro-batch, in the thread of `run`; must be quick.
+        connect: opens an async client under trio; `hadron.connect` when None.
+    """
+
+    def __init__(
+        self,
+        url: str,
+        pipeline: str,
+        *,
+        master: str = "local[*]",
+        max_batch: int = DEFAULT_MAX_BATCH,
+        stages: Sequence[str] = (),
+        spark: SparkSession | None = None,
+        on_progress: Callable[[MicroBatch], None] | None = None,
+        connect: Connect | None = None,
+    ) -> None:
+        self._url = url
+        self._pipeline = pipeline
+        self._master = master
+        self._max_batch = max_batch
+        self._stages = tuple(stages)
+        self._spark = spark
+        self._on_progress = on_progress
+        self._connect = connect or _default_connect
+        self._asked_to_stop = threading.Event()
+        self._token: trio.lowlevel.TrioToken | None = None
+        self._stopping = trio.Event()
+        self._receiving: trio.CancelScope | None = None
+        self._failure: Exception | None = None
+        self.totals = RunnerTotals()
+
+    def run(self, until: Callable[[], bool] | None = None) -> RunnerTotals:
+        """Serve until `stop`, or until `until()`, asked a few times a second, is true.
+
+        Blocks the calling thread. Micro-batches under way are finished first. Connection trouble
+        is waited out; a `HadronError` that waiting cannot mend is raised, such as `NotFoundError`
+        for the pipeline, or `ConfigurationError` when Spark does not start or is gone.
+        """
+        with self._session() as spark:
+            trio.run(self._main, spark, until)
+        if self._failure is not None:
+            raise self._failure
+        return self.totals
+
+    def stop(self) -> None:
+        """Ask `run` to return. May be called from any thread, a signal handler, or beforehand."""
+        self._asked_to_stop.set()
+        token = self._token
+        if token is not None:
+            with contextlib.suppress(trio.RunFinishedError):
+                token.run_sync_soon(self._stop_receiving)
+
+    @contextlib.contextmanager
+    def _session(self) -> Iterator[SparkSession]:
+        if self._spark is not None:
+            yield self._spark
+            return
+        from hadron.spark.session import session
+
+        spark = session(self._master, f"hadron {self._pipeline}")
+        try:
+            yield spark
+        finally:
+            spark.stop()
+
+    async def _main(self, spark: SparkSession, until: Callable[[], bool] | None) -> None:
+        self._token = trio.lowlevel.current_trio_token()
+        if self._asked_to_stop.is_set():
+            return
+        async with trio.open_nursery() as nursery:
+            if until is not None:
+                nursery.start_soon(self._watch, until)
+            async with self._connect(self._url) as client:
+                await self._serve(client, MicroBatchWorker(client, self._pipeline, spark))
+            nursery.cancel_scope.cancel()
+
+    async def _watch(self, until: Callable[[], bool]) -> None:
+        try:
+            while not self._stopping.is_set() and not await trio.to_thread.run_sync(until):
+                with trio.move_on_after(_POLL_S):
+                    await self._stopping.wait()
+        except Exception as error:
+            self._fail(error)
+        self._stop_receiving()
+
+    async def _serve(self, client: Any, worker: MicroBatchWorker) -> None:
+        """Take work, again after every disconnection. Failures are kept, not raised: the client's
+        own task group would wrap them."""
+        pause = _FIRST_PAUSE_S
+        while not self._stopping.is_set():
+            taken = self.totals.micro_batches
+            error = await self._take(client, worker)
+            if error is not None and not error.retryable:
+                self._fail(error)
+            if self._stopping.is_set():
+                return
+            pause = _FIRST_PAUSE_S if self.totals.micro_batches > taken else pause
+            _log.warning("pipeline %s: the call ended (%s); again", self._pipeline, error)
+            with trio.move_on_after(pause):
+                await self._stopping.wait()
+            pause = min(2 * pause, _MAX_PAUSE_S)
+
+    async def _take(self, client: Any, worker: MicroBatchWorker) -> HadronError | None:
+        """One call for work, until it ends; what ended it, or None."""
+        ended_by: HadronError | None = None
+        opening = client.run_stages(
+            self._pipeline,
+            engine="spark",
+            stages=self._stages,
+            max_batch=self._max_batch,
+            credit=_CREDIT,
+        )
+        try:
+            async with opening as stream, trio.open_nursery() as nursery:
+                with trio.CancelScope() as self._receiving:
+                    if self._stopping.is_set():
+                        return None
+                    try:
+                        async for invocations in stream:
+                            nursery.start_soon(self._process, worker, stream, invocations)
+                    except HadronError as error:
+                        ended_by = error
+        except HadronError as error:
+            ended_by = ended_by or error
+        finally:
+            self._receiving = None
+        return ended_by
+
+    async def _process(self, worker: MicroBatchWorker, stream: Any, invocations: Any) -> None:
+        try:
+            done = await worker.process(invocations)
+        except HadronError as error:
+            if not error.retryable:
+                self._fail(error)
+            # Otherwise the server hands the invocations out again: to us, or to somebody else.
+            _log.warning("stage %s: a micro-batch was given up: %s", invocations.stage, error)
+            return
+        self.totals.add(done)
+        if self._on_progress is not None:
+            self._on_progress(done)
+        if not self._stopping.is_set():
+            stream.grant(1)
+
+    def _fail(self, error: Exception) -> None:
+        self._failure = self._failure or error
+        self._stop_receiving()
+
+    def _stop_receiving(self) -> None:
+        self._stopping.set()
+        if self._receiving is not None:
+            self._receiving.cancel()
+
+
+def _default_connect(url: str) -> AbstractAsyncContextManager[Any]:
+    import hadron
+
+    client: AbstractAsyncContextManager[Any] = hadron.connect(url)
+    return client

@@ -1,0 +1,178 @@
+"""The options of `.format("hadron")`, under the names that Kafka's connector made familiar."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Final, Literal, TypeVar
+from urllib.parse import urlsplit, urlunsplit
+
+from hadron.client.url import DEFAULT_URL, parse_url
+from hadron.model.errors import RequestError
+from hadron.model.ids import check_name
+
+_EARLIEST: Final = -2
+_LATEST: Final = -1
+"""Kafka's own stand-ins inside an offsets object."""
+
+_T = TypeVar("_T")
+
+
+@dataclass(frozen=True, slots=True)
+class Position:
+    """Where to begin or to end, before it is known which offsets that means.
+
+    `offsets` holds one offset per partition for kind "offsets"; -2 there means earliest and -1
+    latest. `at_ms` is for kind "timestamp": the first record appended at or after it.
+    """
+
+    kind: Literal["earliest", "latest", "offsets", "timestamp"]
+    offsets: Mapping[str, int] = field(default_factory=dict)
+    at_ms: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class SourceOptions:
+    """Checked options of one read.
+
+    Attributes:
+        url: the server's URL, with the namespace in it.
+        stream: the stream to read.
+        partitions: the partitions to read, by replica set name; all of them when empty.
+        starting: where to begin; earliest for a batch read, latest for a stream, when not given.
+        ending: where a batch read ends.
+        max_offsets_per_trigger: records per micro-batch over all partitions; None for no limit.
+        min_partitions: split into at least so many tasks; one per partition when None.
+        fail_on_data_loss: whether to fail, rather than skip, when asked for records that are gone.
+        include_headers: whether there is a `headers` column.
+    """
+
+    url: str
+    stream: str
+    partitions: tuple[str, ...]
+    starting: Position
+    ending: Position
+    max_offsets_per_trigger: int | None
+    min_partitions: int | None
+    fail_on_data_loss: bool
+    include_headers: bool
+
+
+_KNOWN: Final = (
+    "server", "namespace", "stream", "partitions", "startingOffsets", "startingTimestamp",
+    "endingOffsets", "endingTimestamp", "maxOffsetsPerTrigger", "minPartitions", "failOnDataLoss",
+    "includeHeaders",
+)
+
+
+def parse_options(options: Mapping[str, str], *, streaming: bool) -> SourceOptions:
+    """Check what the user gave; names in any case. Raises `RequestError` naming the option."""
+    given = {name.lower(): value for name, value in options.items()}
+    _refuse_unknown(given)
+    stream = given.get("stream")
+    if not stream:
+        raise RequestError("option 'stream' is missing", 'add .option("stream", "<name>")')
+    starting = _position(given, "starting", "latest" if streaming else "earliest")
+    ending = _position(given, "ending", "latest")
+    if streaming and ending.kind != "latest":
+        raise RequestError(
+            "a streaming read has no end", "leave out endingOffsets and endingTimestamp"
+        )
+    if not streaming and starting.kind == "latest":
+        raise RequestError(
+            "a batch read that starts at 'latest' would read nothing",
+            "start at earliest, at offsets, or use readStream",
+        )
+    return SourceOptions(
+        url=_url(given),
+        stream=check_name("stream", stream),
+        partitions=_names(given.get("partitions", "")),
+        starting=starting,
+        ending=ending,
+        max_offsets_per_trigger=_optional(given, "maxOffsetsPerTrigger", _positive),
+        min_partitions=_optional(given, "minPartitions", _positive),
+        fail_on_data_loss=_boolean(given, "failOnDataLoss", True),
+        include_headers=_boolean(given, "includeHeaders", False),
+    )
+
+
+def _refuse_unknown(given: Mapping[str, str]) -> None:
+    """A misspelt option would be ignored silently otherwise."""
+    known = {name.lower() for name in _KNOWN}
+    unknown = sorted(set(given) - known)
+    if unknown:
+        raise RequestError(
+            f"unknown option {', '.join(map(repr, unknown))}", f"known are {', '.join(_KNOWN)}"
+        )
+
+
+def _url(given: Mapping[str, str]) -> str:
+    url = given.get("server") or os.environ.get("HADRON_URL") or DEFAULT_URL
+    parse_url(url)
+    namespace = given.get("namespace")
+    if not namespace:
+        return url
+    parts = urlsplit(url)
+    return urlunsplit(parts._replace(path="/" + check_name("namespace", namespace)))
+
+
+def _names(text: str) -> tuple[str, ...]:
+    return tuple(name.strip() for name in text.split(",") if name.strip())
+
+
+def _position(given: Mapping[str, str], which: str, default: str) -> Position:
+    offsets, timestamp = f"{which}Offsets", f"{which}Timestamp"
+    if timestamp.lower() in given:
+        if offsets.lower() in given:
+            raise RequestError(f"both {offsets} and {timestamp} are given", "use one of them")
+        return Position("timestamp", at_ms=_positive(timestamp, given[timestamp.lower()]))
+    text = given.get(offsets.lower(), default).strip()
+    if text.lower() == "earliest" and which == "starting":
+        return Position("earliest")
+    if text.lower() == "latest":
+        return Position("latest")
+    return Position("offsets", offsets=_offsets(offsets, text))
+
+
+def _offsets(option: str, text: str) -> dict[str, int]:
+    try:
+        parsed: Any = json.loads(text)
+    except ValueError:
+        parsed = None
+    good = isinstance(parsed, dict) and parsed and all(
+        type(offset) is int and offset >= _EARLIEST for offset in parsed.values()
+    )
+    if not good:
+        raise RequestError(
+            f"option {option!r} is {text!r}",
+            'use earliest, latest, or JSON such as {"local/p0": 1000}; -2 is earliest, -1 latest',
+        )
+    return dict(parsed)
+
+
+def _optional(
+    given: Mapping[str, str], name: str, read: Callable[[str, str], _T]
+) -> _T | None:
+    text = given.get(name.lower())
+    return None if text is None else read(name, text)
+
+
+def _positive(name: str, text: str) -> int:
+    try:
+        number = int(text)
+    except ValueError:
+        number = 0
+    if number < 1:
+        raise RequestError(f"option {name!r} is {text!r}", "use a whole number above 0")
+    return number
+
+
+def _boolean(given: Mapping[str, str], name: str, default: bool) -> bool:
+    text = given.get(name.lower())
+    if text is None:
+        return default
+    if text.lower() not in ("true", "false"):
+        raise RequestError(f"option {name!r} is {text!r}", "use true or false")
+    return text.lower() == "true"

@@ -1,0 +1,178 @@
+"""Offset arithmetic of the connector: positions to offsets, offsets to ranges, ranges to tasks.
+
+Pure apart from asking a client for a stream's bounds. Offsets of a streaming query are a plain
+{partition: next offset} object, so that a checkpoint can be read by people.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Protocol
+
+from hadron.model.errors import OffsetOutOfRangeError, RequestError
+from hadron.spark.source.options import Position, SourceOptions
+
+Offsets = dict[str, int]
+
+
+class Bounds(Protocol):
+    """What the client says about one partition (`hadron.client`'s `PartitionOffsets`)."""
+
+    @property
+    def partition(self) -> str: ...
+
+    @property
+    def first_offset(self) -> int: ...
+
+    @property
+    def next_offset(self) -> int: ...
+
+    @property
+    def at_offset(self) -> int: ...
+
+
+@dataclass(frozen=True, slots=True)
+class OffsetRange:
+    """Records `start` (inclusive) to `stop` (exclusive) of one partition."""
+
+    partition: str
+    start: int
+    stop: int
+
+    def __len__(self) -> int:
+        return max(0, self.stop - self.start)
+
+
+def bounds(client: Any, options: SourceOptions, at_ms: int = 0) -> dict[str, Bounds]:
+    """The bounds of every partition to be read, by name.
+
+    Raises `RequestError` when the options name a partition that the stream does not have.
+    """
+    found = {
+        each.partition: each
+        for each in client.offsets(options.stream, at_ms=at_ms or None)
+    }
+    _refuse_strangers(options.partitions, found, options.stream)
+    if not options.partitions:
+        return dict(sorted(found.items()))
+    return {name: found[name] for name in sorted(options.partitions)}
+
+
+def _refuse_strangers(names: Iterable[str], known: Iterable[str], stream: str) -> None:
+    strangers = sorted(set(names) - set(known))
+    if strangers:
+        raise RequestError(
+            f"stream {stream!r} has no partition {', '.join(map(repr, strangers))}",
+            f"it has {', '.join(sorted(known)) or 'none'}",
+        )
+
+
+def locate(position: Position, known: Mapping[str, Bounds], stream: str) -> Offsets:
+    """Turn a position into one offset for each partition in `known`.
+
+    Raises `RequestError` when an offsets object leaves a partition out or names another.
+    """
+    if position.kind == "earliest":
+        return {name: each.first_offset for name, each in known.items()}
+    if position.kind == "latest":
+        return {name: each.next_offset for name, each in known.items()}
+    if position.kind == "timestamp":
+        return {name: each.at_offset for name, each in known.items()}
+    _refuse_strangers(position.offsets, known, stream)
+    missing = sorted(set(known) - set(position.offsets))
+    if missing:
+        raise RequestError(
+            f"the offsets leave out {', '.join(map(repr, missing))} of stream {stream!r}",
+            "name every partition, or choose some with the option 'partitions'",
+        )
+    stand_ins = {
+        name: {-2: each.first_offset, -1: each.next_offset} for name, each in known.items()
+    }
+    return {name: stand_ins[name].get(offset, offset) for name, offset in position.offsets.items()}
+
+
+def between(
+    start: Mapping[str, int], end: Mapping[str, int], options: SourceOptions
+) -> list[OffsetRange]:
+    """The non-empty ranges from `start` to `end`.
+
+    A partition that `start` does not know was added to the stream later: it begins at 0.
+    Raises `OffsetOutOfRangeError` when a range runs backwards or a partition has gone, unless data
+    loss may be skipped.
+    """
+    gone = sorted(set(start) - set(end))
+    if gone and options.fail_on_data_loss:
+        raise _data_loss(f"stream {options.stream!r} has lost {', '.join(map(repr, gone))}")
+    ranges = [
+        OffsetRange(name, start.get(name, 0), stop) for name, stop in sorted(end.items())
+    ]
+    for each in ranges:
+        if each.start > each.stop and options.fail_on_data_loss:
+            raise _data_loss(
+                f"{options.stream}/{each.partition} ends at offset {each.stop}, "
+                f"before the offset {each.start} to start from"
+            )
+    return [each for each in ranges if len(each)]
+
+
+def kept(
+    ranges: Sequence[OffsetRange], known: Mapping[str, Bounds], options: SourceOptions
+) -> list[OffsetRange]:
+    """The ranges without what retention has deleted. Raises as `between` does."""
+    left = []
+    for each in ranges:
+        first = known[each.partition].first_offset if each.partition in known else 0
+        if each.start < first:
+            each = past_loss(each, first, options)
+        if len(each):
+            left.append(each)
+    return left
+
+
+def past_loss(wanted: OffsetRange, first_kept: int, options: SourceOptions) -> OffsetRange:
+    """`wanted` from the first kept record on, or `OffsetOutOfRangeError` when that is refused."""
+    if options.fail_on_data_loss:
+        raise _data_loss(
+            f"{options.stream}/{wanted.partition} keeps nothing before offset {first_kept}; "
+            f"offset {wanted.start} was asked for"
+        )
+    return replace(wanted, start=min(first_kept, wanted.stop))
+
+
+def _data_loss(message: str) -> OffsetOutOfRangeError:
+    return OffsetOutOfRangeError(
+        message, "set failOnDataLoss to false to go on with the records that are left"
+    )
+
+
+def split(ranges: Sequence[OffsetRange], min_partitions: int | None) -> list[OffsetRange]:
+    """Cut ranges so that at least `min_partitions` tasks share the records evenly."""
+    total = sum(map(len, ranges))
+    if not min_partitions or min_partitions <= len(ranges) or not total:
+        return list(ranges)
+    pieces = []
+    for each in ranges:
+        count = max(1, min(len(each), round(len(each) * min_partitions / total)))
+        edges = [each.start + len(each) * i // count for i in range(count + 1)]
+        pieces += [
+            OffsetRange(each.partition, a, b) for a, b in itertools.pairwise(edges)
+        ]
+    return pieces
+
+
+def spread(start: Mapping[str, int], end: Mapping[str, int], max_rows: int) -> Offsets:
+    """Cut `end` so that no more than `max_rows` records lie between, shared by what is waiting.
+
+    Always moves when something waits: what rounding leaves over goes to the longest queues.
+    """
+    waiting = {name: max(0, stop - start.get(name, 0)) for name, stop in end.items()}
+    total = sum(waiting.values())
+    if total <= max_rows:
+        return {name: max(stop, start.get(name, 0)) for name, stop in end.items()}
+    shares = {name: max_rows * size // total for name, size in waiting.items()}
+    left = max_rows - sum(shares.values())
+    for name in sorted(waiting, key=lambda name: (-waiting[name], name))[:left]:
+        shares[name] += 1
+    return {name: start.get(name, 0) + share for name, share in shares.items()}

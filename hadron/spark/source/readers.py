@@ -1,0 +1,304 @@
+"""The data source that Spark sees: planning on the driver, reading in the workers.
+
+A plan pins its end (the high watermark as of planning), so a batch read is repeatable and a task
+that runs twice reads the same records. Workers get offset ranges and fetch them by themselves.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import sys
+import time
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any, Final
+
+from pyspark.sql.datasource import (
+    DataSource,
+    DataSourceReader,
+    DataSourceStreamReader,
+    Filter,
+    InputPartition,
+)
+from pyspark.sql.streaming.datasource import (
+    ReadAllAvailable,
+    ReadLimit,
+    ReadMaxRows,
+    SupportsTriggerAvailableNow,
+)
+from pyspark.sql.types import (
+    BinaryType,
+    DataType,
+    LongType,
+    MapType,
+    StringType,
+    StructType,
+    TimestampType,
+)
+
+from hadron.model.batch import decode_batch
+from hadron.model.errors import HadronError, OffsetOutOfRangeError, RequestError
+from hadron.spark.source.options import SourceOptions, parse_options
+from hadron.spark.source.ranges import (
+    OffsetRange,
+    Offsets,
+    between,
+    bounds,
+    kept,
+    locate,
+    past_loss,
+    split,
+    spread,
+)
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+    from hadron.spark.source.filters import Restriction
+
+_COLUMNS: Final[Mapping[str, DataType]] = {
+    "key": BinaryType(),
+    "value": BinaryType(),
+    "stream": StringType(),
+    "partition": StringType(),
+    "offset": LongType(),
+    "timestamp": TimestampType(),
+    "type": StringType(),
+    "headers": MapType(StringType(), StringType()),
+}
+
+_PUSHDOWN_WORKER: Final = "pyspark.sql.worker.data_source_pushdown_filters"
+_PATIENCE_S: Final = 30.0
+"""How long a task waits for a leader that is away. Spark's local mode never retries a task."""
+
+_FIRST_PAUSE_S: Final = 0.05
+_MAX_PAUSE_S: Final = 2.0
+
+
+class HadronDataSource(DataSource):
+    """`spark.read.format("hadron")` and `spark.readStream.format("hadron")`."""
+
+    @classmethod
+    def name(cls) -> str:
+        return "hadron"
+
+    def schema(self) -> StructType:
+        """`key, value, stream, partition, offset, timestamp, type`, and `headers` if asked for."""
+        with_headers = self.options.get("includeHeaders", "").lower() == "true"
+        schema = StructType()
+        for name, kind in _COLUMNS.items():
+            if name != "headers" or with_headers:
+                schema = schema.add(name, kind)
+        return schema
+
+    def reader(self, schema: StructType) -> DataSourceReader:
+        options = parse_options(self.options, streaming=False)
+        columns = _check_columns(schema)
+        # Spark refuses a reader with `pushFilters` outright where pushdown is not switched on,
+        # which is its default; it asks from its own worker module where it is.
+        pushing = _PUSHDOWN_WORKER in sys.modules
+        return (PushdownReader if pushing else BatchReader)(options, columns)
+
+    def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802
+        return StreamReader(parse_options(self.options, streaming=True), _check_columns(schema))
+
+
+def _check_columns(schema: StructType) -> tuple[str, ...]:
+    """The wanted columns: a user's own schema may leave some out and change their order."""
+    for wanted in schema.fields:
+        kind = _COLUMNS.get(wanted.name)
+        if kind is None or kind != wanted.dataType:
+            raise RequestError(
+                f"there is no column {wanted.name} {wanted.dataType.simpleString()}",
+                "there are "
+                + ", ".join(f"{name} {kind.simpleString()}" for name, kind in _COLUMNS.items()),
+            )
+    return tuple(schema.fieldNames())
+
+
+class RangePartition(InputPartition):
+    """One task's share."""
+
+    def __init__(self, wanted: OffsetRange) -> None:
+        super().__init__(wanted)
+        self.wanted = wanted
+
+
+class BatchReader(DataSourceReader):
+    """A batch read: everything between two positions, fixed when it is planned."""
+
+    def __init__(self, options: SourceOptions, columns: Sequence[str]) -> None:
+        self._options = options
+        self._columns = tuple(columns)
+        self._restriction: Restriction | None = None
+
+    def partitions(self) -> list[InputPartition]:
+        options = self._options
+        with _connect(options.url) as client:
+            known = bounds(client, options, options.starting.at_ms)
+            start = locate(options.starting, known, options.stream)
+            if options.ending.at_ms:
+                known = bounds(client, options, options.ending.at_ms)
+            end = locate(options.ending, known, options.stream)
+        ranges = between(start, end, options)
+        if self._restriction is not None:
+            ranges = self._restriction.narrow(ranges)
+        ranges = kept(ranges, known, options)
+        return [RangePartition(each) for each in split(ranges, options.min_partitions)]
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        if isinstance(partition, RangePartition):
+            task = _ReadTask(self._options, self._columns, partition.wanted, self._restriction)
+            yield from task.run()
+
+
+class PushdownReader(BatchReader):
+    """A batch read that takes over filters."""
+
+    def pushFilters(self, filters: list[Filter]) -> Iterable[Filter]:  # noqa: N802
+        from hadron.spark.source.filters import take_over
+
+        self._restriction, rest = take_over(filters)
+        return rest
+
+
+class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
+    """A streaming read. Lives on the driver; only `read` runs in workers, on a pickled copy."""
+
+    def __init__(self, options: SourceOptions, columns: Sequence[str]) -> None:
+        self._options = options
+        self._columns = tuple(columns)
+        self._target: Offsets | None = None
+        self._client: Any = None
+        self._closing = contextlib.ExitStack()
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {"options": self._options, "columns": self._columns}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__init__(state["options"], state["columns"])  # type: ignore[misc]
+
+    def initialOffset(self) -> Offsets:  # noqa: N802
+        options = self._options
+        known = bounds(self._connected(), options, options.starting.at_ms)
+        return locate(options.starting, known, options.stream)
+
+    def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802
+        limit = self._options.max_offsets_per_trigger
+        return ReadAllAvailable() if limit is None else ReadMaxRows(limit)
+
+    def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802
+        self._target = self._next_offsets()
+
+    def latestOffset(self, start: Offsets, limit: ReadLimit) -> Offsets:  # noqa: N802
+        end = self._next_offsets() if self._target is None else self._target
+        between(start, end, self._options)
+        max_rows = limit.max_rows if isinstance(limit, ReadMaxRows) else sys.maxsize
+        return spread(start, end, max_rows)
+
+    def reportLatestOffset(self) -> Offsets:  # noqa: N802
+        return self._next_offsets()
+
+    def partitions(self, start: Offsets, end: Offsets) -> Sequence[InputPartition]:
+        ranges = between(start, end, self._options)
+        if ranges:
+            ranges = kept(ranges, bounds(self._connected(), self._options), self._options)
+        return [RangePartition(each) for each in split(ranges, self._options.min_partitions)]
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        if isinstance(partition, RangePartition):
+            yield from _ReadTask(self._options, self._columns, partition.wanted, None).run()
+
+    def stop(self) -> None:
+        self._closing.close()
+        self._client = None
+
+    def _next_offsets(self) -> Offsets:
+        known = bounds(self._connected(), self._options)
+        return {name: each.next_offset for name, each in known.items()}
+
+    def _connected(self) -> Any:
+        if self._client is None:
+            self._client = self._closing.enter_context(_connect(self._options.url))
+        return self._client
+
+
+def _connect(url: str) -> contextlib.AbstractContextManager[Any]:
+    import hadron
+
+    connection: contextlib.AbstractContextManager[Any] = hadron.connect_sync(url)
+    return connection
+
+
+@dataclass(slots=True)
+class _ReadTask:
+    """One worker's reading of one range."""
+
+    options: SourceOptions
+    columns: tuple[str, ...]
+    wanted: OffsetRange
+    restriction: Restriction | None
+
+    def run(self) -> Iterator[pa.RecordBatch]:
+        from hadron.spark.arrow import coalesced
+
+        with _connect(self.options.url) as client:
+            yield from coalesced(self._batches(client))
+
+    def _batches(self, client: Any) -> Iterator[pa.RecordBatch]:
+        while len(self.wanted):
+            for stamped in self._fetch(client):
+                batch = self._to_arrow(stamped)
+                if batch is not None:
+                    yield batch
+                self.wanted = replace(self.wanted, start=stamped.next_offset)
+                if not len(self.wanted):
+                    break
+
+    def _fetch(self, client: Any) -> Sequence[Any]:
+        """The next batches; none when the range was moved past records that are gone."""
+        wanted, pause = self.wanted, _FIRST_PAUSE_S
+        deadline = time.monotonic() + _PATIENCE_S
+        while True:
+            try:
+                fetched = client.fetch(
+                    self.options.stream, wanted.partition, wanted.start, max_wait_ms=1_000
+                )
+            except OffsetOutOfRangeError:
+                self.wanted = self._past_loss(client)
+                return ()
+            except HadronError as error:
+                if not error.retryable or time.monotonic() > deadline:
+                    raise
+            else:
+                if fetched.batches:
+                    found: Sequence[Any] = fetched.batches
+                    return found
+                # A leader that has just started may not know yet how far its log is committed.
+                if time.monotonic() > deadline:
+                    self.wanted = past_loss(wanted, wanted.stop, self.options)
+                    return ()
+            time.sleep(pause)
+            pause = min(2 * pause, _MAX_PAUSE_S)
+
+    def _past_loss(self, client: Any) -> OffsetRange:
+        """Retention was faster than this task, or the partition was begun anew."""
+        first = bounds(client, self.options)[self.wanted.partition].first_offset
+        lost = first if first > self.wanted.start else self.wanted.stop
+        return past_loss(self.wanted, lost, self.options)
+
+    def _to_arrow(self, stamped: Any) -> pa.RecordBatch | None:
+        from hadron.spark.arrow import to_arrow
+
+        restriction = self.restriction
+        if restriction is not None and not restriction.may_match(stamped.data):
+            return None
+        batch = decode_batch(
+            stamped.data,
+            base_offset=stamped.base_offset,
+            stream=self.options.stream,
+            partition=self.wanted.partition,
+        )
+        start = max(0, self.wanted.start - stamped.base_offset)
+        stop = min(batch.count, self.wanted.stop - stamped.base_offset)
+        return to_arrow(batch, self.columns, start, stop) if start < stop else None

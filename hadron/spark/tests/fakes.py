@@ -1,0 +1,216 @@
+"""An in-memory stand-in for the async client: streams, and one pipeline's ready invocations."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import asynccontextmanager
+from typing import Any
+
+import trio
+
+from hadron.client.results import Fetched, PartitionOffsets
+from hadron.model.batch import BatchBuilder, StampedBatch, decode_batch
+from hadron.model.errors import HadronError, OffsetOutOfRangeError
+from hadron.model.record import NewRecord, Record
+from hadron.model.schema import Output, PipelineSpec, SchemaObject, StageSpec
+from hadron.wire.messages import pipelines_pb2
+
+PARTITION = "local/p0"
+PIPELINE_ID = 7
+
+
+def build(records: Sequence[NewRecord]) -> bytes:
+    """One batch of these records."""
+    builder = BatchBuilder()
+    for record in records:
+        builder.add(record, 1_000)
+    return builder.build()
+
+
+class FakePartition:
+    """The batches of one partition, as a node keeps them."""
+
+    def __init__(self) -> None:
+        self.batches: list[StampedBatch] = []
+        self.first_offset = 0
+
+    @property
+    def next_offset(self) -> int:
+        return self.batches[-1].next_offset if self.batches else 0
+
+    def append(self, data: bytes) -> int:
+        """Stamp a batch; returns its base offset."""
+        base = self.next_offset
+        count = decode_batch(data).count
+        self.batches.append(StampedBatch(base, count, 1_000, 1, 1, data))
+        return base
+
+    def trim(self, first_offset: int) -> None:
+        """Forget the batches before an offset."""
+        self.first_offset = first_offset
+
+    def fetch(self, offset: int, max_bytes: int) -> Fetched:
+        if not self.first_offset <= offset <= self.next_offset:
+            raise OffsetOutOfRangeError(f"offset {offset} is out of range")
+        taken: list[StampedBatch] = []
+        size = 0
+        for batch in self.batches:
+            if batch.next_offset > offset and (not taken or size + len(batch.data) <= max_bytes):
+                taken.append(batch)
+                size += len(batch.data)
+        return Fetched(taken, self.first_offset, self.next_offset)
+
+    def records(self) -> list[Record]:
+        """Everything in it, decoded."""
+        found: list[Record] = []
+        for batch in self.batches:
+            found += decode_batch(batch.data, base_offset=batch.base_offset).records()
+        return found
+
+
+class FakeClient:
+    """The methods that the stage runner calls, over lists."""
+
+    def __init__(self, stages: Sequence[StageSpec]) -> None:
+        self.spec = PipelineSpec(replica_set=PARTITION, input="in", stages=tuple(stages))
+        self.partitions: dict[tuple[str, str], FakePartition] = {("in", PARTITION): FakePartition()}
+        self.outputs: dict[tuple[str, int], tuple[str, str, int]] = {}
+        self.failures: dict[tuple[str, int], str] = {}
+        self.completed_without_output: set[tuple[str, int]] = set()
+        self.stale: set[int] = set()
+        self.granted = 0
+        self.fetches = 0
+        self.troubles: dict[str, list[HadronError]] = {}
+        self.on_complete: Callable[[], None] = lambda: None
+        self._send, self._receive = trio.open_memory_channel[Any](100)
+
+    # --- arranging ------------------------------------------------------------------------------
+
+    def publish(self, records: Sequence[NewRecord], stream: str = "in") -> None:
+        partition = self.partitions.setdefault((stream, PARTITION), FakePartition())
+        partition.append(build(records))
+
+    def invoke(self, stage: str, offsets: Sequence[int], first_id: int = 1) -> None:
+        """Make one micro-batch: instance first_id + i has root offset `offsets[i]`."""
+        message = pipelines_pb2.Invocations(stage=stage, pipeline_id=PIPELINE_ID)
+        declared = next((each for each in self.spec.stages if each.name == stage), None)
+        for index, offset in enumerate(offsets):
+            instance = first_id + index
+            invocation = message.invocations.add(instance_id=instance, attempt=1)
+            invocation.root.stream, invocation.root.partition = "in", PARTITION
+            invocation.root.offset = offset
+            for name in declared.dependencies if declared else ():
+                stream, partition, output = self.outputs[name, instance]
+                invocation.dependencies.add(stream=stream, partition=partition, offset=output)
+        self._send.send_nowait(message)
+
+    def fail_calls(self, method: str, *errors: HadronError) -> None:
+        """Let the next calls of `method` fail, one error each."""
+        self.troubles.setdefault(method, []).extend(errors)
+
+    def output(self, stage: str, instance: int) -> Record:
+        """The stored output of an instance."""
+        stream, partition, offset = self.outputs[stage, instance]
+        return self.partitions[stream, partition].records()[offset]
+
+    # --- the client's methods -------------------------------------------------------------------
+
+    def _trouble(self, method: str) -> None:
+        if self.troubles.get(method):
+            raise self.troubles[method].pop(0)
+
+    async def objects(
+        self, kind: str = "", namespace: str = "", name: str = ""
+    ) -> list[SchemaObject]:
+        del namespace
+        await trio.lowlevel.checkpoint()
+        return [SchemaObject(kind=kind, name=name, spec=self.spec, id=PIPELINE_ID)]
+
+    async def fetch(
+        self, stream: str, partition: str, offset: int, max_bytes: int = 4 << 20,
+        max_wait_ms: int = 0,
+    ) -> Fetched:
+        del max_wait_ms
+        await trio.lowlevel.checkpoint()
+        self._trouble("fetch")
+        self.fetches += 1
+        return self.partitions[stream, partition].fetch(offset, max_bytes)
+
+    async def offsets(
+        self, stream: str, *, partition: str | None = None, at_ms: int | None = None
+    ) -> list[PartitionOffsets]:
+        del at_ms
+        await trio.lowlevel.checkpoint()
+        return [
+            PartitionOffsets(name, each.first_offset, each.next_offset)
+            for (of, name), each in self.partitions.items()
+            if of == stream and partition in (None, name)
+        ]
+
+    @asynccontextmanager
+    async def run_stages(self, pipeline: str, **settings: Any) -> AsyncIterator[FakeClient]:
+        del pipeline, settings
+        await trio.lowlevel.checkpoint()
+        yield self
+
+    def __aiter__(self) -> FakeClient:
+        return self
+
+    async def __anext__(self) -> Any:
+        self._trouble("run_stages")
+        return await self._receive.receive()
+
+    def grant(self, credit: int) -> None:
+        self.granted += credit
+
+    async def complete_stages(
+        self, pipeline_id: int, stage: str, instance_ids: Sequence[int], attempts: Sequence[int],
+        batch: bytes | None, partition: str = "",
+    ) -> pipelines_pb2.CompleteStagesResponse:
+        await trio.lowlevel.checkpoint()
+        self._trouble("complete_stages")
+        assert pipeline_id == PIPELINE_ID
+        assert len(instance_ids) == len(attempts)
+        stale = [each for each in instance_ids if each in self.stale]
+        if stale:
+            return pipelines_pb2.CompleteStagesResponse(stale_instance_ids=stale)
+        declared = next(each for each in self.spec.stages if each.name == stage)
+        base = 0
+        if declared.output is None:
+            assert batch is None
+            self.completed_without_output |= {(stage, each) for each in instance_ids}
+        else:
+            assert batch is not None
+            assert decode_batch(batch).count == len(instance_ids)
+            base = self._store(declared.output, stage, instance_ids, batch, partition)
+        self.stale |= set(instance_ids) & self.stale
+        self.on_complete()
+        return pipelines_pb2.CompleteStagesResponse(base_offset=base)
+
+    def _store(
+        self, output: Output, stage: str, instance_ids: Sequence[int], batch: bytes, partition: str
+    ) -> int:
+        place = (output.stream, partition or PARTITION)
+        base = self.partitions.setdefault(place, FakePartition()).append(batch)
+        for index, instance in enumerate(instance_ids):
+            assert (stage, instance) not in self.outputs, "completed twice"
+            self.outputs[stage, instance] = (*place, base + index)
+        return base
+
+    async def fail_stages(
+        self, pipeline_id: int, stage: str, instance_ids: Sequence[int], attempts: Sequence[int],
+        reason: str,
+    ) -> None:
+        await trio.lowlevel.checkpoint()
+        assert pipeline_id == PIPELINE_ID
+        assert len(instance_ids) == len(attempts)
+        for instance in instance_ids:
+            self.failures[stage, instance] = reason
+        self.on_complete()
+
+    @asynccontextmanager
+    async def connect(self, url: str) -> AsyncIterator[FakeClient]:
+        """In place of `hadron.connect`."""
+        del url
+        await trio.lowlevel.checkpoint()
+        yield self

@@ -1,0 +1,100 @@
+"""Stage functions of the tests, good and bad."""
+
+from __future__ import annotations
+
+from pyspark.sql import DataFrame
+from pyspark.sql import functions as F  # noqa: N812
+
+NOT_A_FUNCTION = 3
+
+
+def passing(frame: DataFrame) -> DataFrame:
+    return frame.select("instance_id", F.col("root").alias("value"))
+
+
+def shouting(frame: DataFrame) -> DataFrame:
+    return frame.select(
+        "instance_id", F.upper("root").alias("value"), "key", F.lit("test.shouted").alias("type")
+    )
+
+
+def describing(frame: DataFrame) -> DataFrame:
+    """A struct of everything that a stage is told."""
+    return frame.select(
+        "instance_id",
+        F.struct("root", "key", "type", "timestamp", "partition", "offset").alias("value"),
+    )
+
+
+def joining(frame: DataFrame) -> DataFrame:
+    """Uses a dependency and a declared schema."""
+    return frame.select(
+        "instance_id",
+        F.struct(
+            F.col("root.carrier").alias("carrier"),
+            (F.col("root.delay") * 2).alias("doubled"),
+            F.col("enrich.airport").alias("airport"),
+            F.col("root.note").alias("note"),
+        ).alias("value"),
+    )
+
+
+def enriching(frame: DataFrame) -> DataFrame:
+    airports = frame.sparkSession.createDataFrame(
+        [("JFK", "Kennedy"), ("EWR", "Newark")], "origin string, airport string"
+    )
+    return (
+        frame.withColumn("origin", F.get_json_object("root", "$.origin"))
+        .join(F.broadcast(airports), "origin", "left")
+        .select("instance_id", F.to_json(F.struct("airport")).alias("value"))
+    )
+
+
+def numbering(frame: DataFrame) -> DataFrame:
+    return frame.select("instance_id", F.col("offset").alias("value"))
+
+
+def spreading(frame: DataFrame) -> DataFrame:
+    return frame.select(
+        "instance_id",
+        F.col("root").alias("value"),
+        F.when(F.col("offset") % 2 == 0, "local/p0").otherwise("local/p1").alias("partition"),
+    )
+
+
+def silent(frame: DataFrame) -> DataFrame:
+    return frame.select("instance_id")
+
+
+def raising(frame: DataFrame) -> DataFrame:
+    raise ValueError(f"no luck with {len(frame.columns)} columns")
+
+
+def failing_later(frame: DataFrame) -> DataFrame:
+    return frame.select(
+        "instance_id", F.raise_error(F.lit("bad weather")).cast("string").alias("value")
+    )
+
+
+def returning_none(frame: DataFrame) -> None:
+    del frame
+
+
+def wrong_columns(frame: DataFrame) -> DataFrame:
+    return frame.select("instance_id", F.col("root").alias("valeu"))
+
+
+def wrong_type(frame: DataFrame) -> DataFrame:
+    return frame.select("instance_id", F.col("root").alias("value"), F.lit(1).alias("key"))
+
+
+def dropping(frame: DataFrame) -> DataFrame:
+    return passing(frame.where("instance_id != 2"))
+
+
+def doubling(frame: DataFrame) -> DataFrame:
+    return passing(frame.unionAll(frame.where("instance_id = 3")))
+
+
+def inventing(frame: DataFrame) -> DataFrame:
+    return passing(frame.withColumn("instance_id", F.col("instance_id") + 1))

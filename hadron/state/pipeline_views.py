@@ -1,0 +1,166 @@
+"""What drivers and people read of pipelines: ready invocations, instances, counts."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+
+import msgspec
+
+from hadron.model.ports import Database
+
+
+class OutputRef(msgspec.Struct, frozen=True):
+    """Where a record is."""
+
+    stream_id: int
+    partition: str
+    offset: int
+
+
+class ReadyStage(msgspec.Struct, frozen=True):
+    """A stage invocation that may run now."""
+
+    instance_id: int
+    attempt: int
+    root: OutputRef
+    dependencies: tuple[OutputRef, ...]
+
+
+class StageStatus(msgspec.Struct, frozen=True):
+    name: str
+    status: int
+    attempts: int
+    output: OutputRef | None
+    reason: str
+
+
+class InstanceStatus(msgspec.Struct, frozen=True):
+    instance_id: int
+    status: int
+    root: OutputRef
+    created_ms: int
+    stages: tuple[StageStatus, ...]
+
+
+class InputCursor(msgspec.Struct, frozen=True):
+    pipeline_id: int
+    partition: str
+    stream_id: int
+    next_offset: int
+
+
+class PipelineCounts(msgspec.Struct, frozen=True):
+    """`stages` maps a stage's name to (ready, done, failed)."""
+
+    live: int
+    done: int
+    failed: int
+    stages: dict[str, tuple[int, int, int]]
+
+
+def cursors(db: Database) -> list[InputCursor]:
+    rows = db.execute(
+        "SELECT pipeline_id, partition, stream_id, next_offset FROM pipeline_input"
+        " ORDER BY pipeline_id, partition"
+    )
+    return [InputCursor(*row) for row in rows]
+
+
+def counts(db: Database, pipeline_id: int) -> PipelineCounts:
+    row = db.execute(
+        "SELECT live, done, failed FROM pipeline WHERE pipeline_id = ?", (pipeline_id,)
+    ).fetchone()
+    stages = {
+        name: (ready, done, failed)
+        for name, ready, done, failed in db.execute(
+            "SELECT stage, ready, done, failed FROM stage_count WHERE pipeline_id = ?",
+            (pipeline_id,),
+        )
+    }
+    return PipelineCounts(*(row or (0, 0, 0)), stages)
+
+
+def ready_stages(
+    db: Database,
+    pipeline_id: int,
+    stage: str,
+    dependencies: tuple[str, ...],
+    *,
+    now_ms: int,
+    limit: int,
+    except_ids: Collection[int] = (),
+) -> list[ReadyStage]:
+    """The longest waiting invocations of a stage that are due, leaving out `except_ids`."""
+    found: list[ReadyStage] = []
+    rows = db.execute(
+        "SELECT r.instance_id, r.attempts + 1, i.stream_id, i.partition, i.offset"
+        " FROM stage_run r JOIN instance i USING (pipeline_id, instance_id)"
+        " WHERE r.pipeline_id = ? AND r.stage = ? AND r.status = 1 AND r.ready_ms <= ?"
+        " ORDER BY r.ready_ms, r.instance_id",
+        (pipeline_id, stage, now_ms),
+    )
+    for instance_id, attempt, stream_id, partition, offset in rows:
+        if instance_id in except_ids:
+            continue
+        outputs = tuple(_output(db, pipeline_id, name, instance_id) for name in dependencies)
+        root = OutputRef(stream_id, partition, offset)
+        found.append(ReadyStage(instance_id, attempt, root, outputs))
+        if len(found) >= limit:
+            break
+    return found
+
+
+def _output(db: Database, pipeline_id: int, stage: str, instance_id: int) -> OutputRef:
+    row = db.execute(
+        "SELECT out_stream_id, out_partition, out_offset FROM stage_run"
+        " WHERE pipeline_id = ? AND stage = ? AND instance_id = ?",
+        (pipeline_id, stage, instance_id),
+    ).fetchone()
+    assert row is not None and row[2] is not None, (pipeline_id, stage, instance_id)
+    return OutputRef(*row)
+
+
+def next_ready_ms(db: Database, pipeline_id: int, stage: str, after_ms: int) -> int | None:
+    """When the next invocation that is not yet due becomes due, None when none waits."""
+    row = db.execute(
+        "SELECT min(ready_ms) FROM stage_run"
+        " WHERE pipeline_id = ? AND stage = ? AND status = 1 AND ready_ms > ?",
+        (pipeline_id, stage, after_ms),
+    ).fetchone()
+    return None if row is None else row[0]
+
+
+def instances(
+    db: Database, pipeline_id: int, *, status: int | None, after_id: int, limit: int
+) -> list[InstanceStatus]:
+    """Instances by id, each with the stages that have begun."""
+    where, bindings = ("AND status = ?", (status,)) if status is not None else ("", ())
+    rows = db.execute(
+        "SELECT instance_id, status, stream_id, partition, offset, created_ms FROM instance"
+        f" WHERE pipeline_id = ? AND instance_id > ? {where} ORDER BY instance_id LIMIT ?",
+        (pipeline_id, after_id, *bindings, limit),
+    ).fetchall()
+    return [
+        InstanceStatus(
+            instance_id, state, OutputRef(stream_id, partition, offset), created_ms,
+            _stages(db, pipeline_id, instance_id),
+        )
+        for instance_id, state, stream_id, partition, offset, created_ms in rows
+    ]
+
+
+def _stages(db: Database, pipeline_id: int, instance_id: int) -> tuple[StageStatus, ...]:
+    rows = db.execute(
+        "SELECT c.stage, r.status, r.attempts, r.out_stream_id, r.out_partition, r.out_offset,"
+        " r.reason FROM stage_count c CROSS JOIN stage_run r"
+        " ON r.pipeline_id = c.pipeline_id AND r.stage = c.stage AND r.instance_id = ?"
+        " WHERE c.pipeline_id = ? ORDER BY c.stage",
+        (instance_id, pipeline_id),
+    )
+    return tuple(
+        StageStatus(
+            name, status, attempts,
+            OutputRef(stream_id, partition, offset) if offset is not None else None, reason or "",
+        )
+        for name, status, attempts, stream_id, partition, offset, reason in rows
+    )

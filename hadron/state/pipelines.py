@@ -1,0 +1,350 @@
+"""Pipelines: cursors on their input, instances, and what each stage of each instance has done.
+
+Safety rules, each one entry in the log: consuming trigger records and creating their instances is
+one step, guarded by the cursor, so a record makes one instance, ever; publishing a stage's outputs
+and marking the stage done is one step, guarded by the attempt, so an output is published once,
+whoever runs the stage how often. That a runner is at work on a stage is volatile and not here.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from datetime import datetime
+from typing import Final
+
+import msgspec
+
+from hadron.model.errors import NotFoundError
+from hadron.model.ports import Database
+from hadron.model.schema import PipelineSpec, StageSpec, spec_from_json
+from hadron.state import streams
+from hadron.state.machine import Command, Context, NoChange, applies, tables
+
+tables("""
+CREATE TABLE IF NOT EXISTS pipeline(
+    pipeline_id INTEGER PRIMARY KEY,
+    next_instance INTEGER NOT NULL,
+    live INTEGER NOT NULL, done INTEGER NOT NULL, failed INTEGER NOT NULL
+) STRICT;
+CREATE TABLE IF NOT EXISTS pipeline_input(
+    pipeline_id INTEGER NOT NULL,
+    partition TEXT NOT NULL,
+    stream_id INTEGER NOT NULL,
+    next_offset INTEGER NOT NULL,       -- everything below has been looked at
+    PRIMARY KEY (pipeline_id, partition)
+) STRICT, WITHOUT ROWID;
+CREATE TABLE IF NOT EXISTS instance(
+    pipeline_id INTEGER NOT NULL,
+    instance_id INTEGER NOT NULL,
+    status INTEGER NOT NULL,            -- 1 live, 2 done, 3 failed
+    stream_id INTEGER NOT NULL, partition TEXT NOT NULL, offset INTEGER NOT NULL,   -- the trigger
+    created_ms INTEGER NOT NULL,
+    PRIMARY KEY (pipeline_id, instance_id)
+) STRICT, WITHOUT ROWID;
+CREATE TABLE IF NOT EXISTS stage_run(
+    pipeline_id INTEGER NOT NULL,
+    stage TEXT NOT NULL,
+    instance_id INTEGER NOT NULL,
+    status INTEGER NOT NULL,            -- 1 ready, 2 done, 3 failed; no row while it waits
+    ready_ms INTEGER NOT NULL,          -- not before
+    attempts INTEGER NOT NULL,          -- that ended in failure
+    out_stream_id INTEGER, out_partition TEXT, out_offset INTEGER,
+    reason TEXT,
+    PRIMARY KEY (pipeline_id, stage, instance_id)
+) STRICT, WITHOUT ROWID;
+CREATE INDEX IF NOT EXISTS stage_ready ON stage_run(pipeline_id, stage, ready_ms, instance_id)
+    WHERE status = 1;
+CREATE TABLE IF NOT EXISTS stage_count(
+    pipeline_id INTEGER NOT NULL,
+    stage TEXT NOT NULL,
+    ready INTEGER NOT NULL, done INTEGER NOT NULL, failed INTEGER NOT NULL,
+    PRIMARY KEY (pipeline_id, stage)
+) STRICT, WITHOUT ROWID;
+""")
+
+LIVE: Final = 1
+READY: Final = 1
+DONE: Final = 2
+FAILED: Final = 3
+
+
+class TriggerInstances(Command, frozen=True, array_like=True, tag=6):
+    """Move the cursor of one input partition from `from_offset` to `to_offset`, and make an
+    instance of each record in `offsets`."""
+
+    pipeline_id: int
+    partition: str
+    from_offset: int
+    to_offset: int
+    offsets: tuple[int, ...]
+
+
+class CompleteStages(Command, frozen=True, array_like=True, tag=7):
+    """Stages are done; the entry's body, when there is one, holds their outputs in order."""
+
+    pipeline_id: int
+    stage: str
+    instance_ids: tuple[int, ...]
+    attempts: tuple[int, ...]
+    """The number of the attempt that completed, from 1, for each instance."""
+    out_stream_id: int
+    """0 when the stage has no output."""
+    size: int
+    """Bytes of the body."""
+
+
+class FailStages(Command, frozen=True, array_like=True, tag=8):
+    """An attempt failed; the stage is tried again later, or is given up."""
+
+    pipeline_id: int
+    stage: str
+    instance_ids: tuple[int, ...]
+    attempts: tuple[int, ...]
+    reason: str
+
+
+class Triggered(msgspec.Struct, frozen=True):
+    """`stale`: the cursor had moved, nothing was done."""
+
+    next_offset: int
+    created: int
+    stale: bool = False
+
+
+class Completed(msgspec.Struct, frozen=True):
+    """When `stale` is not empty nothing was done: these stages were not waiting for this attempt."""
+
+    appended: streams.Appended | None
+    stale: tuple[int, ...] = ()
+
+
+def adopt(context: Context, pipeline_id: int, spec: PipelineSpec, stream_id: int) -> None:
+    """Make the tables of a new or changed pipeline; a cursor that exists is left alone."""
+    db = context.db
+    db.execute(
+        "INSERT INTO pipeline VALUES(?, 1, 0, 0, 0) ON CONFLICT DO NOTHING", (pipeline_id,)
+    )
+    for stage in spec.stages:
+        db.execute(
+            "INSERT INTO stage_count VALUES(?, ?, 0, 0, 0) ON CONFLICT DO NOTHING",
+            (pipeline_id, stage.name),
+        )
+    db.execute(
+        "INSERT INTO pipeline_input VALUES(?, ?, ?, ?) ON CONFLICT DO NOTHING",
+        (pipeline_id, context.replica_set, stream_id, _start(db, stream_id, spec.start)),
+    )
+
+
+def _start(db: Database, stream_id: int, start: str) -> int:
+    limits = streams.bounds(db, stream_id)
+    if start == "earliest":
+        return limits.first_offset
+    if start == "latest":
+        return limits.next_offset
+    if start.isdigit():
+        return min(max(int(start), limits.first_offset), limits.next_offset)
+    at_ms = int(datetime.fromisoformat(start).timestamp() * 1000)
+    return streams.offset_at(db, stream_id, at_ms)
+
+
+@applies(TriggerInstances)
+def apply_trigger_instances(context: Context, command: TriggerInstances) -> Triggered:
+    db = context.db
+    row = db.execute(
+        "SELECT next_offset, stream_id FROM pipeline_input WHERE pipeline_id = ? AND partition = ?",
+        (command.pipeline_id, command.partition),
+    ).fetchone()
+    if row is None:
+        raise NotFoundError(f"pipeline {command.pipeline_id} does not read {command.partition}")
+    if row[0] != command.from_offset:
+        raise NoChange(Triggered(row[0], 0, stale=True))
+    db.execute(
+        "UPDATE pipeline_input SET next_offset = ? WHERE pipeline_id = ? AND partition = ?",
+        (command.to_offset, command.pipeline_id, command.partition),
+    )
+    count = len(command.offsets)
+    if count:
+        first = _take_instance_ids(db, command.pipeline_id, count)
+        ids = range(first, first + count)
+        db.executemany(
+            "INSERT INTO instance VALUES(?, ?, 1, ?, ?, ?, ?)",
+            [
+                (command.pipeline_id, instance_id, row[1], command.partition, offset, context.now_ms)
+                for instance_id, offset in zip(ids, command.offsets, strict=True)
+            ],
+        )
+        for stage in _spec(db, command.pipeline_id).stages:
+            if not stage.dependencies and not stage.after:
+                _make_ready(context, command.pipeline_id, stage, ids)
+    return Triggered(command.to_offset, count)
+
+
+def _take_instance_ids(db: Database, pipeline_id: int, count: int) -> int:
+    row = db.execute(
+        "UPDATE pipeline SET next_instance = next_instance + ?, live = live + ?"
+        " WHERE pipeline_id = ? RETURNING next_instance",
+        (count, count, pipeline_id),
+    ).fetchone()
+    if row is None:
+        raise NotFoundError(f"pipeline {pipeline_id} does not live here")
+    first: int = row[0] - count
+    return first
+
+
+@applies(CompleteStages)
+def apply_complete_stages(context: Context, command: CompleteStages) -> Completed:
+    db, pipeline_id = context.db, command.pipeline_id
+    stale = _stale(db, pipeline_id, command.stage, command.instance_ids, command.attempts)
+    if stale:
+        raise NoChange(Completed(None, stale))
+    ids = command.instance_ids
+    appended = None
+    if command.out_stream_id:
+        appended = streams.append(context, command.out_stream_id, len(ids), command.size)
+    base = appended.base_offset if appended is not None else None
+    db.executemany(
+        "UPDATE stage_run SET status = 2, out_stream_id = ?, out_partition = ?, out_offset = ?,"
+        " reason = NULL WHERE pipeline_id = ? AND stage = ? AND instance_id = ?",
+        [
+            (
+                command.out_stream_id or None,
+                context.replica_set if base is not None else None,
+                base + index if base is not None else None,
+                pipeline_id, command.stage, instance_id,
+            )
+            for index, instance_id in enumerate(ids)
+        ],
+    )
+    _count(db, pipeline_id, command.stage, ready=-len(ids), done=len(ids))
+    _advance(context, pipeline_id, command.stage, ids)
+    return Completed(appended)
+
+
+def _stale(
+    db: Database, pipeline_id: int, stage: str, ids: Sequence[int], attempts: Sequence[int]
+) -> tuple[int, ...]:
+    """Those of `ids` whose stage does not wait for just this attempt; doubled ids are stale."""
+    waiting = dict(
+        db.execute(
+            "SELECT instance_id, attempts + 1 FROM stage_run WHERE pipeline_id = ? AND stage = ?"
+            " AND status = 1 AND instance_id IN (SELECT value FROM json_each(?))",
+            (pipeline_id, stage, json.dumps(ids)),
+        ).fetchall()
+    )
+    stale = []
+    for instance_id, attempt in zip(ids, attempts, strict=True):
+        if waiting.pop(instance_id, None) != attempt:
+            stale.append(instance_id)
+    return tuple(stale)
+
+
+def _advance(context: Context, pipeline_id: int, stage: str, ids: Sequence[int]) -> None:
+    """Make the stages ready that waited for `stage`, and end the instances that have no more."""
+    stages = _spec(context.db, pipeline_id).stages
+    is_last = True
+    for following in stages:
+        before = {*following.dependencies, *following.after}
+        if stage not in before:
+            continue
+        is_last = False
+        ready = _with_all_done(context.db, pipeline_id, sorted(before), ids)
+        if ready:
+            _make_ready(context, pipeline_id, following, ready)
+    if is_last:
+        names = sorted(item.name for item in stages)
+        ended = _with_all_done(context.db, pipeline_id, names, ids)
+        if ended:
+            _end(context.db, pipeline_id, ended, DONE)
+
+
+def _with_all_done(
+    db: Database, pipeline_id: int, stages: Sequence[str], ids: Sequence[int]
+) -> list[int]:
+    """Those of `ids` for which all of `stages` are done, in their order."""
+    if len(stages) == 1:
+        return list(ids)
+    rows = db.execute(
+        "SELECT j.value FROM json_each(?) j WHERE (SELECT count(*) FROM stage_run s"
+        " WHERE s.pipeline_id = ? AND s.stage IN (SELECT value FROM json_each(?))"
+        " AND s.instance_id = j.value AND s.status = 2) = ? ORDER BY j.key",
+        (json.dumps(list(ids)), pipeline_id, json.dumps(stages), len(stages)),
+    ).fetchall()
+    return [row[0] for row in rows]
+
+
+def _make_ready(
+    context: Context, pipeline_id: int, stage: StageSpec, ids: Sequence[int]
+) -> None:
+    ready_ms = context.now_ms + stage.delay_ms
+    context.db.executemany(
+        "INSERT INTO stage_run VALUES(?, ?, ?, 1, ?, 0, NULL, NULL, NULL, NULL)",
+        [(pipeline_id, stage.name, instance_id, ready_ms) for instance_id in ids],
+    )
+    _count(context.db, pipeline_id, stage.name, ready=len(ids))
+
+
+def _count(
+    db: Database, pipeline_id: int, stage: str, *, ready: int = 0, done: int = 0, failed: int = 0
+) -> None:
+    db.execute(
+        "UPDATE stage_count SET ready = ready + ?, done = done + ?, failed = failed + ?"
+        " WHERE pipeline_id = ? AND stage = ?",
+        (ready, done, failed, pipeline_id, stage),
+    )
+
+
+def _end(db: Database, pipeline_id: int, ids: Sequence[int], status: int) -> None:
+    """Live instances become done or failed; one that has ended before keeps how it ended."""
+    ended = 0
+    for instance_id in ids:
+        db.execute(
+            "UPDATE instance SET status = ? WHERE pipeline_id = ? AND instance_id = ?"
+            " AND status = 1",
+            (status, pipeline_id, instance_id),
+        )
+        ended += db.changes()
+    column = "done" if status == DONE else "failed"
+    db.execute(
+        f"UPDATE pipeline SET live = live - ?, {column} = {column} + ? WHERE pipeline_id = ?",
+        (ended, ended, pipeline_id),
+    )
+
+
+@applies(FailStages)
+def apply_fail_stages(context: Context, command: FailStages) -> Completed:
+    db, pipeline_id = context.db, command.pipeline_id
+    stale = set(_stale(db, pipeline_id, command.stage, command.instance_ids, command.attempts))
+    stage = next(
+        (item for item in _spec(db, pipeline_id).stages if item.name == command.stage), None
+    )
+    if stage is None or len(stale) == len(command.instance_ids):
+        raise NoChange(Completed(None, command.instance_ids))
+    given_up: list[int] = []
+    for instance_id, attempt in zip(command.instance_ids, command.attempts, strict=True):
+        if instance_id in stale:
+            continue
+        last = attempt >= stage.retry.max_attempts
+        if last:
+            given_up.append(instance_id)
+        backoff_ms = stage.retry.backoff_ms << min(attempt - 1, 20)
+        db.execute(
+            "UPDATE stage_run SET status = ?, attempts = ?, ready_ms = ?, reason = ?"
+            " WHERE pipeline_id = ? AND stage = ? AND instance_id = ?",
+            (
+                FAILED if last else READY, attempt, context.now_ms + backoff_ms, command.reason,
+                pipeline_id, command.stage, instance_id,
+            ),
+        )
+    _count(db, pipeline_id, command.stage, ready=-len(given_up), failed=len(given_up))
+    _end(db, pipeline_id, given_up, FAILED)
+    return Completed(None, tuple(sorted(stale)))
+
+
+def _spec(db: Database, pipeline_id: int) -> PipelineSpec:
+    row = db.execute("SELECT spec FROM schema_object WHERE id = ?", (pipeline_id,)).fetchone()
+    if row is None:
+        raise NotFoundError(f"pipeline {pipeline_id} does not exist")
+    spec = spec_from_json("Pipeline", row[0])
+    assert isinstance(spec, PipelineSpec)
+    return spec

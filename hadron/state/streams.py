@@ -1,0 +1,270 @@
+"""Streams: the partition of each stream that lives on this replica set, and its producers.
+
+A replica set holds at most one partition of a stream, so a stream's id names the partition here.
+Safety rule: offsets are assigned by `apply` alone, from `next_offset`, so an offset means the same
+record on every replica; what a producer sends again is found by its sequence and not logged again
+(PROTOCOL D1).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Final
+
+import msgspec
+
+from hadron.model.batch import NO_SEQUENCE, BatchHead, StampedBatch
+from hadron.model.errors import NotFoundError, OffsetOutOfRangeError, SequenceError
+from hadron.model.limits import PRODUCER_IDLE_MS, PRODUCER_WINDOW
+from hadron.model.ports import Database
+from hadron.state.machine import Command, Context, NoChange, applies, tables
+
+tables("""
+CREATE TABLE IF NOT EXISTS stream_partition(
+    stream_id INTEGER PRIMARY KEY,
+    first_offset INTEGER NOT NULL,      -- lowest that retention has kept
+    next_offset INTEGER NOT NULL,
+    bytes INTEGER NOT NULL              -- of all kept batches
+) STRICT;
+CREATE TABLE IF NOT EXISTS stream_batch(
+    stream_id INTEGER NOT NULL,
+    base_offset INTEGER NOT NULL,
+    count INTEGER NOT NULL,
+    lsn INTEGER NOT NULL,               -- body(lsn) has the bytes
+    append_ms INTEGER NOT NULL,
+    bytes INTEGER NOT NULL,
+    epoch INTEGER NOT NULL, incarnation INTEGER NOT NULL,
+    PRIMARY KEY (stream_id, base_offset)
+) STRICT, WITHOUT ROWID;
+CREATE TABLE IF NOT EXISTS producer(
+    stream_id INTEGER NOT NULL,
+    producer_id BLOB NOT NULL,
+    producer_epoch INTEGER NOT NULL,
+    next_sequence INTEGER NOT NULL,
+    last_ms INTEGER NOT NULL,
+    recent BLOB NOT NULL,               -- MessagePack: the last batches, see Appended
+    PRIMARY KEY (stream_id, producer_id)
+) STRICT, WITHOUT ROWID;
+""")
+
+_EVICT_EVERY: Final = 256
+"""Idle producers are looked for when the lsn is a multiple of this: the scan is then noise."""
+
+
+class AppendBatch(Command, frozen=True, array_like=True, tag=2):
+    """Append the entry's body, a record batch, to a stream's partition here."""
+
+    stream_id: int
+    count: int
+    size: int
+    """Bytes of the body."""
+    producer_id: bytes
+    producer_epoch: int
+    sequence: int
+
+    @classmethod
+    def of(cls, stream_id: int, head: BatchHead, size: int) -> AppendBatch:
+        return cls(stream_id, head.n, size, head.pid, head.pep, head.seq)
+
+
+class Appended(msgspec.Struct, frozen=True, array_like=True):
+    """Where a batch went: the result of `AppendBatch`, and what dedupe remembers of it."""
+
+    base_offset: int
+    count: int
+    append_ms: int
+    sequence: int = NO_SEQUENCE
+    duplicate: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class PartitionBounds:
+    """Offsets of a stream's partition here; `next_offset` is the next to be assigned."""
+
+    first_offset: int
+    next_offset: int
+
+
+_encode_recent = msgspec.msgpack.Encoder().encode
+_decode_recent = msgspec.msgpack.Decoder(list[Appended]).decode
+
+
+@applies(AppendBatch)
+def apply_append_batch(context: Context, command: AppendBatch) -> Appended:
+    if not command.producer_id or command.sequence == NO_SEQUENCE:
+        return append(context, command.stream_id, command.count, command.size)
+    recent = _check_sequence(context, command)
+    appended = append(
+        context, command.stream_id, command.count, command.size, sequence=command.sequence
+    )
+    recent.append(appended)
+    context.db.execute(
+        "INSERT INTO producer VALUES(?, ?, ?, ?, ?, ?) ON CONFLICT DO UPDATE SET"
+        " producer_epoch = excluded.producer_epoch, next_sequence = excluded.next_sequence,"
+        " last_ms = excluded.last_ms, recent = excluded.recent",
+        (
+            command.stream_id, command.producer_id, command.producer_epoch,
+            command.sequence + command.count, context.now_ms,
+            _encode_recent(recent[-PRODUCER_WINDOW:]),
+        ),
+    )
+    if context.lsn % _EVICT_EVERY == 0:
+        context.db.execute(
+            "DELETE FROM producer WHERE stream_id = ? AND last_ms < ?",
+            (command.stream_id, context.now_ms - PRODUCER_IDLE_MS),
+        )
+    return appended
+
+
+def _check_sequence(context: Context, command: AppendBatch) -> list[Appended]:
+    """Return the producer's recent batches, or say that this one is known or does not follow."""
+    row = context.db.execute(
+        "SELECT producer_epoch, next_sequence, recent FROM producer"
+        " WHERE stream_id = ? AND producer_id = ?",
+        (command.stream_id, command.producer_id),
+    ).fetchone()
+    name = command.producer_id.hex()
+    if row is None or command.producer_epoch > row[0]:
+        if command.sequence != 0:
+            raise SequenceError(
+                f"producer {name} is not known here but continues at sequence {command.sequence}",
+                "its state was evicted or lost; start a new producer",
+            )
+        return []
+    epoch, next_sequence, packed = row
+    if command.producer_epoch < epoch:
+        raise SequenceError(
+            f"producer {name} has epoch {command.producer_epoch}, a newer one has {epoch}",
+            "another process took over this producer's name",
+        )
+    recent = _decode_recent(packed)
+    if command.sequence == next_sequence:
+        return recent
+    for known in recent:
+        if known.sequence == command.sequence and known.count == command.count:
+            raise NoChange(msgspec.structs.replace(known, duplicate=True))
+    raise SequenceError(
+        f"producer {name} sent sequence {command.sequence}, expected {next_sequence}",
+        "a batch before it was refused or lost; start a new producer",
+    )
+
+
+def append(
+    context: Context, stream_id: int, count: int, size: int, *, sequence: int = NO_SEQUENCE
+) -> Appended:
+    """Give the current entry's body the next `count` offsets of a stream.
+
+    Raises `NotFoundError` when the stream has no partition here.
+    """
+    row = context.db.execute(
+        "UPDATE stream_partition SET next_offset = next_offset + ?, bytes = bytes + ?"
+        " WHERE stream_id = ? RETURNING next_offset",
+        (count, size, stream_id),
+    ).fetchone()
+    if row is None:
+        raise NotFoundError(f"stream {stream_id} has no partition on {context.replica_set}")
+    base_offset = row[0] - count
+    context.db.execute(
+        "INSERT INTO stream_batch VALUES(?, ?, ?, ?, ?, ?, ?, ?)",
+        (stream_id, base_offset, count, context.lsn, context.now_ms, size, *context.ballot),
+    )
+    return Appended(base_offset, count, context.now_ms, sequence)
+
+
+def create_partition(context: Context, stream_id: int) -> None:
+    """Make a stream's partition here, empty, unless it exists."""
+    context.db.execute(
+        "INSERT INTO stream_partition VALUES(?, 0, 0, 0) ON CONFLICT DO NOTHING", (stream_id,)
+    )
+
+
+# --- reading ------------------------------------------------------------------------------------
+
+
+def bounds(db: Database, stream_id: int) -> PartitionBounds:
+    """Raises `NotFoundError` when the stream has no partition here."""
+    row = db.execute(
+        "SELECT first_offset, next_offset FROM stream_partition WHERE stream_id = ?", (stream_id,)
+    ).fetchone()
+    if row is None:
+        raise NotFoundError(f"stream {stream_id} has no partition here")
+    return PartitionBounds(*row)
+
+
+def all_bounds(db: Database) -> dict[int, PartitionBounds]:
+    rows = db.execute("SELECT stream_id, first_offset, next_offset FROM stream_partition")
+    return {stream_id: PartitionBounds(first, following) for stream_id, first, following in rows}
+
+
+def read_batches(
+    db: Database, stream_id: int, offset: int, *, below: int, max_bytes: int
+) -> list[StampedBatch]:
+    """Whole batches from the one that holds `offset` on, up to `max_bytes` but at least one.
+
+    Args:
+        below: offsets from here on are not visible (the high watermark).
+
+    Raises `OffsetOutOfRangeError` when retention has dropped `offset`.
+    """
+    if offset >= below:
+        return []
+    batches: list[StampedBatch] = []
+    size = 0
+    for batch in _rows(db, stream_id, offset):
+        if batch.base_offset >= below:
+            break
+        if not batches and not batch.base_offset <= offset < batch.next_offset:
+            break
+        batches.append(batch)
+        size += len(batch.data)
+        if size >= max_bytes:
+            break
+    if not batches:
+        first = bounds(db, stream_id).first_offset
+        raise OffsetOutOfRangeError(
+            f"offset {offset} was dropped by retention, the first kept offset is {first}",
+            "start at `earliest`",
+        )
+    return batches
+
+
+def _rows(db: Database, stream_id: int, offset: int) -> Iterator[StampedBatch]:
+    start = db.execute(
+        "SELECT max(base_offset) FROM stream_batch WHERE stream_id = ? AND base_offset <= ?",
+        (stream_id, offset),
+    ).fetchone()
+    if start is None or start[0] is None:
+        return
+    rows = db.execute(
+        "SELECT s.base_offset, s.count, s.append_ms, s.epoch, s.incarnation, b.bytes"
+        " FROM stream_batch s JOIN body b USING (lsn)"
+        " WHERE s.stream_id = ? AND s.base_offset >= ? ORDER BY s.base_offset",
+        (stream_id, start[0]),
+    )
+    for row in rows:
+        yield StampedBatch(*row)
+
+
+def offset_at(db: Database, stream_id: int, at_ms: int) -> int:
+    """The first offset appended at or after `at_ms`; the next offset when there is none.
+
+    Append times never go back (PROTOCOL B8), so they are searched like a sorted list.
+    """
+    limits = bounds(db, stream_id)
+    low, high = limits.first_offset, limits.next_offset
+    while low < high:
+        middle = (low + high) // 2
+        row = db.execute(
+            "SELECT base_offset, count, append_ms FROM stream_batch"
+            " WHERE stream_id = ? AND base_offset <= ? ORDER BY base_offset DESC LIMIT 1",
+            (stream_id, middle),
+        ).fetchone()
+        if row is None:
+            return low
+        base, count, append_ms = row
+        if append_ms >= at_ms:
+            high = base
+        else:
+            low = base + count
+    return max(low, limits.first_offset)

@@ -1,0 +1,169 @@
+"""`node.db`: who a data directory belongs to, what it has promised, how often it was started.
+
+Apart from the log on purpose: a snapshot replaces the log's file, and a promise must survive that
+(PROTOCOL B6). Every write is fsynced before the call returns, whatever the durability setting.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+import apsw
+
+from hadron.model.errors import DataDirectoryError, FencedError
+from hadron.model.ids import NO_BALLOT, Ballot
+from hadron.storage.database import check_sqlite_version, transaction, translated_errors
+
+_TABLES: Final = """
+CREATE TABLE IF NOT EXISTS identity(
+    only INTEGER PRIMARY KEY CHECK (only = 1),
+    cluster TEXT NOT NULL, replica_set TEXT NOT NULL, node TEXT NOT NULL,
+    boot INTEGER NOT NULL,            -- starts of this node, counted
+    uuid BLOB NOT NULL,               -- of the replica set; empty until it exists
+    is_member INTEGER NOT NULL,       -- whether this disk may count in a majority
+    epoch INTEGER NOT NULL, incarnation INTEGER NOT NULL,   -- highest promise
+    config_digest BLOB NOT NULL       -- of the configuration of that promise's epoch
+) STRICT;
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class Identity:
+    """What `node.db` holds, as read at start."""
+
+    cluster: str
+    replica_set: str
+    node: str
+    boot: int
+    uuid: bytes
+    is_member: bool
+    promised: Ballot
+    config_digest: bytes
+
+
+class DirectoryLock:
+    """Keeps a second process off a data directory for as long as this one lives."""
+
+    def __init__(self, directory: Path) -> None:
+        self._path = directory / "node.lock"
+        try:
+            directory.mkdir(parents=True, exist_ok=True)
+            self._file = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        except OSError as error:
+            raise DataDirectoryError(
+                f"the data directory {directory} cannot be written: {error.strerror}",
+                "check its owner, its mode and the disk",
+            ) from error
+        try:
+            fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError as error:
+            owner = os.pread(self._file, 32, 0).decode(errors="replace").strip() or "unknown"
+            os.close(self._file)
+            raise DataDirectoryError(
+                f"the data directory {directory} is in use by process {owner}",
+                "stop that node first, or give this one another directory",
+            ) from error
+        os.ftruncate(self._file, 0)
+        os.pwrite(self._file, f"{os.getpid()}\n".encode(), 0)
+
+    def release(self) -> None:
+        if self._file >= 0:
+            os.close(self._file)
+            self._file = -1
+
+
+class IdentityFile:
+    """Reads and writes `node.db`."""
+
+    def __init__(self, directory: Path, cluster: str, replica_set: str, node: str) -> None:
+        check_sqlite_version()
+        self._path = directory / "node.db"
+        with translated_errors(self._path):
+            self._db = apsw.Connection(str(self._path))
+            self._db.pragma("synchronous", "extra")
+            self._db.execute(_TABLES)
+            with transaction(self._db):
+                self._claim(cluster, replica_set, node)
+        self.current = self._load()
+
+    def _claim(self, cluster: str, replica_set: str, node: str) -> None:
+        row = self._db.execute("SELECT cluster, replica_set, node FROM identity").fetchone()
+        if row is None:
+            self._db.execute(
+                "INSERT INTO identity VALUES(1, ?, ?, ?, 1, x'', 0, 0, 0, x'')",
+                (cluster, replica_set, node),
+            )
+            return
+        if row != (cluster, replica_set, node):
+            theirs = f"node {row[2]} of {row[1]} in cluster {row[0]}"
+            raise DataDirectoryError(
+                f"the data directory {self._path.parent} belongs to {theirs}, "
+                f"not to node {node} of {replica_set} in cluster {cluster}",
+                "check `data:` in the configuration; every node needs a directory of its own",
+            )
+        self._db.execute("UPDATE identity SET boot = boot + 1")
+
+    def _load(self) -> Identity:
+        row = self._db.execute(
+            "SELECT cluster, replica_set, node, boot, uuid, is_member, epoch, incarnation,"
+            " config_digest FROM identity"
+        ).fetchone()
+        assert row is not None
+        cluster, replica_set, node, boot, uuid, is_member, epoch, incarnation, digest = row
+        return Identity(
+            cluster, replica_set, node, boot, uuid, bool(is_member),
+            Ballot(epoch, incarnation), digest,
+        )
+
+    def promise(self, ballot: Ballot, config_digest: bytes) -> None:
+        """Promise to take nothing from a ballot below `ballot`; fsynced on return.
+
+        Raises `FencedError` when a higher ballot, or another configuration of the same epoch, was
+        promised before (PROTOCOL B1).
+        """
+        now = self.current
+        if ballot < now.promised:
+            raise FencedError(
+                f"ballot {ballot} is below {now.promised}, which this node has promised",
+                "a newer leader or configuration exists; is this configuration file old?",
+            )
+        if ballot.epoch == now.promised.epoch and now.config_digest not in (b"", config_digest):
+            raise FencedError(
+                f"epoch {ballot.epoch} was promised to another configuration",
+                "raise `epoch` whenever node names or roles change",
+            )
+        if ballot == now.promised and config_digest == now.config_digest:
+            return
+        with translated_errors(self._path), transaction(self._db):
+            self._db.execute(
+                "UPDATE identity SET epoch = ?, incarnation = ?, config_digest = ?",
+                (ballot.epoch, ballot.incarnation, config_digest),
+            )
+        self.current = self._load()
+
+    def become_member(self, uuid: bytes) -> None:
+        """Record that this disk holds the replica set's log and may count in majorities."""
+        if self.current.is_member and self.current.uuid == uuid:
+            return
+        with translated_errors(self._path), transaction(self._db):
+            self._db.execute("UPDATE identity SET uuid = ?, is_member = 1", (uuid,))
+        self.current = self._load()
+
+    def check_epoch(self, epoch: int, config_digest: bytes) -> None:
+        """Refuse to start with an older configuration than was promised (PROTOCOL B1)."""
+        now = self.current
+        if epoch < now.promised.epoch:
+            raise FencedError(
+                f"the configuration has epoch {epoch}, this node has promised epoch "
+                f"{now.promised.epoch}",
+                "use the newest configuration file of the replica set",
+            )
+        if epoch == now.promised.epoch and now.promised != NO_BALLOT:
+            self.promise(now.promised, config_digest)
+
+    def close(self) -> None:
+        self._db.close()

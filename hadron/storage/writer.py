@@ -1,0 +1,164 @@
+"""The one thread that writes a node's database, and the thread that checkpoints it.
+
+Jobs run one after another, each with the whole connection; what a job reports goes back to the
+event loop through `post`, and reports that are ready together wake the loop once. A job that
+raises `StorageError`, or anything that is not a `HadronError`, is the end of the node: after a
+failed write nothing on this disk can be promised any more (PROTOCOL A3).
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections import deque
+from collections.abc import Callable
+from pathlib import Path
+from queue import SimpleQueue
+from typing import Any, Final
+
+import apsw
+
+from hadron.storage.database import PAGE_BYTES, open_writer, translated_errors
+
+_log = logging.getLogger(__name__)
+
+Job = Callable[[apsw.Connection], Any]
+Done = Callable[[Any, BaseException | None], None]
+Post = Callable[[Callable[[], None]], None]
+
+_CATCH_UP_PAGES: Final = (1 << 20) // PAGE_BYTES
+"""A backlog this small is checkpointed by the writer itself, between two jobs: about 2 ms."""
+
+_ROUNDS: Final = 8
+"""PASSIVE rounds before the writer's short one, at most, so that constant writing cannot keep the
+checkpoint from ever catching up (PROTOCOL F)."""
+
+
+class Writer:
+    """Runs jobs on a thread of their own, in the order in which they were submitted."""
+
+    def __init__(self, path: Path, *, sync: str, checkpoint_bytes: int, post: Post) -> None:
+        self._path = path
+        self._post_to_loop = post
+        self._jobs: SimpleQueue[tuple[Job, Done] | None] = SimpleQueue()
+        self._reports: deque[Callable[[], None]] = deque()
+        self.connection = open_writer(path, sync=sync)
+        self._checkpointer = _Checkpointer(self, path, checkpoint_bytes // PAGE_BYTES)
+        self.connection.set_wal_hook(self._checkpointer.on_commit)
+        self._thread = threading.Thread(target=self._run, name="hadron-writer", daemon=True)
+
+    def start(self) -> None:
+        """Start both threads. Until then, `connection` belongs to the caller."""
+        self._thread.start()
+        self._checkpointer.start()
+
+    def submit(self, job: Job, done: Done) -> None:
+        """Queue `job`; `done(result, error)` runs on the event loop."""
+        self._jobs.put((job, done))
+
+    def post(self, report: Callable[[], None]) -> None:
+        """Run `report` on the event loop soon; for jobs that report before they end."""
+        self._reports.append(report)
+        self._post_to_loop(self._drain_reports)
+
+    def _drain_reports(self) -> None:
+        while self._reports:
+            self._reports.popleft()()
+
+    def _run(self) -> None:
+        while (item := self._jobs.get()) is not None:
+            job, done = item
+            result, error = None, None
+            try:
+                with translated_errors(self._path):
+                    result = job(self.connection)
+            except BaseException as caught:
+                error = caught
+            self.post(lambda done=done, result=result, error=error: done(result, error))  # type: ignore[misc]
+
+    def close(self) -> None:
+        """Finish the queued jobs, checkpoint, and close the file."""
+        self._checkpointer.stop()
+        if self._thread.is_alive():
+            self._jobs.put(None)
+            self._thread.join()
+        self.connection.set_wal_hook(None)
+        self.connection.close()
+
+
+class _Checkpointer:
+    """Moves the write-ahead log into the database file without stalling commits.
+
+    Background rounds of PASSIVE do the bulk; the writer adds a last short one, after which the
+    log restarts from its beginning. Without that last round it would grow for as long as somebody
+    writes (PROTOCOL F).
+    """
+
+    def __init__(self, writer: Writer, path: Path, threshold_pages: int) -> None:
+        self._writer = writer
+        self._path = path
+        self._threshold = max(threshold_pages, _CATCH_UP_PAGES)
+        self._due = self._threshold
+        self._wake = threading.Event()
+        self._stopping = False
+        self._busy = False
+        self._thread = threading.Thread(target=self._run, name="hadron-checkpoint", daemon=True)
+
+    def start(self) -> None:
+        self._thread.start()
+
+    def on_commit(self, _connection: apsw.Connection, _name: str, pages: int) -> int:
+        """SQLite's WAL hook, on the writer's thread: `pages` stand in the log after a commit."""
+        if pages < self._threshold:
+            self._due = self._threshold
+        elif pages >= self._due and not self._busy:
+            self._busy = True
+            self._due = pages + self._threshold
+            self._wake.set()
+        return apsw.SQLITE_OK
+
+    def _run(self) -> None:
+        try:
+            connection = apsw.Connection(str(self._path))
+            connection.pragma("synchronous", "normal")
+            connection.pragma("wal_autocheckpoint", 0)
+            connection.pragma("cache_size", -256)
+        except apsw.Error:
+            _log.exception("checkpoints of %s cannot start", self._path)
+            return
+        while True:
+            self._wake.wait()
+            self._wake.clear()
+            if self._stopping:
+                connection.close()
+                return
+            self._checkpoint(connection)
+
+    def _checkpoint(self, connection: apsw.Connection) -> None:
+        try:
+            for _ in range(_ROUNDS):
+                total, done = connection.wal_checkpoint(mode=apsw.SQLITE_CHECKPOINT_PASSIVE)
+                if total - done <= _CATCH_UP_PAGES or self._stopping:
+                    break
+        except apsw.Error as error:
+            # A failed checkpoint loses nothing: the log still has every page. The next commit
+            # meets the same disk and decides.
+            _log.warning("a checkpoint of %s failed: %s", self._path, error)
+            self._busy = False
+            return
+        self._writer.submit(self._last_round, self._finished)
+
+    @staticmethod
+    def _last_round(connection: apsw.Connection) -> None:
+        connection.wal_checkpoint(mode=apsw.SQLITE_CHECKPOINT_PASSIVE)
+
+    def _finished(self, _result: Any, error: BaseException | None) -> None:
+        self._busy = False
+        if error is not None:
+            _log.warning("the last round of a checkpoint failed: %s", error)
+
+    def stop(self) -> None:
+        self._stopping = True
+        self._wake.set()
+        if self._thread.is_alive():
+            self._thread.join()

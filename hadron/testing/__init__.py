@@ -1,0 +1,1 @@
+"""Worlds around a node: local clusters of real processes, for tests, the demo and the bench."""

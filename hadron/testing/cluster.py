@@ -1,0 +1,298 @@
+"""A replica set of real processes on this machine, owned by the process that starts it.
+
+    with LocalCluster(directory) as cluster:
+        with hadron.connect_sync(cluster.url) as client: ...
+        cluster.kill("n3"); cluster.start("n3")
+
+For tests, the demo and the bench. A cluster that outlives its starter is `detached`'s.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import random
+import signal
+import socket
+import subprocess
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from types import TracebackType
+from typing import TYPE_CHECKING, Final, Self
+
+from hadron.model.errors import HadronError
+from hadron.node.config import load_config, render
+from hadron.node.replica_set import NodeConfig, ReplicaSetConfig
+from hadron.node.settings import Settings
+from hadron.testing.processes import (
+    POLL_S,
+    ClusterError,
+    ProcessIdentity,
+    log_tail,
+    spawn_node,
+)
+
+if TYPE_CHECKING:
+    from hadron.client.sync import SyncClient
+    from hadron.wire.messages import cluster_pb2
+
+_PORTS: Final = range(20_000, 32_000)
+"""Below Linux's ephemeral range, so that no outgoing connection takes a port between the moment
+it was found free and the moment its node listens."""
+
+START_WITHIN_S: Final = 30.0
+STOP_WITHIN_S: Final = 10.0
+SERVING: Final = "serving"
+FOLLOWING: Final = "following"
+
+
+class LocalCluster:
+    """Node processes of one replica set, by name.
+
+    Args:
+        directory: where configuration, data and logs go; made when missing.
+        nodes: how many; the first leads.
+        durability: "fsync" or "os".
+        config: a configuration file to use instead of a generated one.
+        die_with_parent: whether nodes end with this process even when it is killed (Linux).
+    """
+
+    def __init__(
+        self, directory: Path, *, nodes: int = 3, durability: str = "fsync",
+        config: Path | None = None, die_with_parent: bool = True,
+    ) -> None:
+        self.directory = directory.absolute()
+        if config is None:
+            config = write_config(self.directory / "cluster.yaml", nodes, durability)
+        self.config_path = config.absolute()
+        self.config: ReplicaSetConfig = load_config(self.config_path, os.environ)
+        self._die_with_parent = die_with_parent
+        self._processes: dict[str, subprocess.Popen[bytes]] = {}
+        self._client: SyncClient | None = None
+        self._stack = contextlib.ExitStack()
+
+    def __enter__(self) -> Self:
+        try:
+            self.start_all()
+        except BaseException:
+            self.stop_all()
+            raise
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self.stop_all()
+
+    @property
+    def names(self) -> list[str]:
+        """All nodes, in the order of the configuration."""
+        return list(self.config.members)
+
+    @property
+    def leader(self) -> str:
+        """The leader's name."""
+        return self.config.leader.name
+
+    @property
+    def url(self) -> str:
+        """For `hadron.connect`: every node's address."""
+        return cluster_url(self.config)
+
+    def address(self, name: str) -> str:
+        """`host:port` of a node."""
+        return self.config.node(name).address
+
+    def database(self, name: str) -> Path:
+        """The node's own file, for `mode=ro` readers."""
+        return self.config.node(name).data / "hadron.db"
+
+    def log(self, name: str) -> Path:
+        """Where the node's output goes."""
+        return log_path(self.config, name)
+
+    # --- processes ------------------------------------------------------------------------------
+
+    def start_all(self, timeout_s: float = START_WITHIN_S) -> None:
+        """Start every node that does not run and wait until all serve or follow.
+
+        Raises `ClusterError` with the last lines of the log of the node that failed.
+        """
+        for name in self.names:
+            if not self.running(name):
+                self.spawn(name)
+        self.wait_ready(self.names, timeout_s)
+
+    def start(self, name: str, timeout_s: float = START_WITHIN_S) -> None:
+        """Start one node and wait until it serves or follows."""
+        self.spawn(name)
+        self.wait_ready([name], timeout_s)
+
+    def spawn(self, name: str) -> None:
+        """Start one node without waiting for it."""
+        if self.running(name):
+            raise ClusterError(f"node {name} is running already")
+        self._processes[name] = spawn_node(
+            self.config_path, self.config.node(name).name, self.log(name),
+            die_with_parent=self._die_with_parent,
+        )
+
+    def running(self, name: str) -> bool:
+        """Whether the node's process exists; a paused one does."""
+        process = self._processes.get(name)
+        return process is not None and process.poll() is None
+
+    def pid(self, name: str) -> int:
+        """Raises `ClusterError` when the node does not run."""
+        if not self.running(name):
+            raise ClusterError(f"node {name} is not running", f"its log ends:\n{self._tail(name)}")
+        return self._processes[name].pid
+
+    def identity(self, name: str) -> ProcessIdentity:
+        """The node's process, for somebody who outlives this object."""
+        return ProcessIdentity.of(self.pid(name))
+
+    def kill(self, name: str) -> None:
+        """SIGKILL, and wait until the process is gone."""
+        os.kill(self.pid(name), signal.SIGKILL)
+        self._processes[name].wait()
+
+    def pause(self, name: str) -> None:
+        """SIGSTOP: the node keeps its connections and answers nothing."""
+        os.kill(self.pid(name), signal.SIGSTOP)
+
+    def resume(self, name: str) -> None:
+        """SIGCONT."""
+        os.kill(self.pid(name), signal.SIGCONT)
+
+    def stop(self, name: str, timeout_s: float = STOP_WITHIN_S) -> None:
+        """SIGTERM and wait; SIGKILL when it does not end in time."""
+        self._stop([name], timeout_s)
+
+    def stop_all(self, timeout_s: float = STOP_WITHIN_S) -> None:
+        """Stop every node, all at once."""
+        self._stack.close()
+        self._client = None
+        self._stop(self.names, timeout_s)
+
+    def _stop(self, names: Sequence[str], timeout_s: float) -> None:
+        running = [self._processes[name] for name in names if self.running(name)]
+        for process in running:
+            process.terminate()
+            process.send_signal(signal.SIGCONT)
+        deadline = time.monotonic() + timeout_s
+        for process in running:
+            try:
+                process.wait(max(0.0, deadline - time.monotonic()))
+            except subprocess.TimeoutExpired:
+                process.kill()
+                process.wait()
+
+    def release(self) -> None:
+        """Forget the processes without stopping them: somebody else has their identities."""
+        self._stack.close()
+        for process in self._processes.values():
+            # Popen would warn about a child that nobody waited for; nobody is going to.
+            process.returncode = 0
+        self._processes.clear()
+
+    # --- waiting --------------------------------------------------------------------------------
+
+    def status(self, name: str) -> cluster_pb2.StatusResponse:
+        """What the node says of itself. Raises `PeerError` when it does not answer."""
+        if self._client is None:
+            import hadron
+
+            self._client = self._stack.enter_context(hadron.connect_sync(self.url))
+        return self._client.status(self.address(name))
+
+    def wait_ready(self, names: Sequence[str], timeout_s: float = START_WITHIN_S) -> None:
+        """Wait until the leader among `names` serves and the replicas follow."""
+        for name in names:
+            wanted = SERVING if name == self.leader else FOLLOWING
+            self.wait_for(name, wanted, lambda status, w=wanted: status.state == w, timeout_s)
+
+    def wait_for(
+        self, name: str, what: str, condition: Callable[[cluster_pb2.StatusResponse], bool],
+        timeout_s: float = START_WITHIN_S,
+    ) -> cluster_pb2.StatusResponse:
+        """Poll a node's status until `condition` holds, and return it.
+
+        Raises `ClusterError` when the process ends or `timeout_s` passes; `what` says in the
+        message what was waited for.
+        """
+        deadline = time.monotonic() + timeout_s
+        seen = "no answer"
+        while time.monotonic() < deadline:
+            self.pid(name)
+            try:
+                status = self.status(name)
+            except (HadronError, OSError) as error:
+                seen = str(error)
+            else:
+                if condition(status):
+                    return status
+                seen = f"{status.state} {status.trouble}".strip()
+            time.sleep(POLL_S)
+        raise ClusterError(
+            f"node {name} is not {what} after {timeout_s:g} s: {seen}",
+            f"its log ends:\n{self._tail(name)}",
+        )
+
+    def _tail(self, name: str) -> str:
+        return log_tail(self.log(name))
+
+
+def cluster_url(config: ReplicaSetConfig) -> str:
+    """The URL that names every node of a replica set."""
+    return "hadron://" + ",".join(node.address for node in config.nodes)
+
+
+def log_path(config: ReplicaSetConfig, name: str) -> Path:
+    """A local node's log, beside its data directory."""
+    data = config.node(name).data
+    return data.with_name(f"{data.name}.log")
+
+
+def write_config(
+    path: Path, nodes: int, durability: str, ports: Sequence[int] | None = None
+) -> Path:
+    """Write a replica set of `nodes` on loopback, with data beside the file; n1 leads.
+
+    Args:
+        ports: one for each node; free ones are found when left out.
+    """
+    addresses = [f"127.0.0.1:{port}" for port in ports or free_ports(nodes)]
+    config = ReplicaSetConfig(
+        cluster="local", name="local/p0", epoch=1, metadata="local/p0",
+        nodes=tuple(
+            NodeConfig(
+                name=f"n{number}", role="leader" if number == 1 else "replica", address=address,
+                data=path.parent / f"n{number}",
+            )
+            for number, address in enumerate(addresses, start=1)
+        ),
+        discovery=(addresses[0],), settings=Settings(durability=durability), path=path,
+    )
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(render(config))
+    return path
+
+
+def free_ports(count: int) -> list[int]:
+    """Ports of 127.0.0.1 that nothing listens on, all different."""
+    with contextlib.ExitStack() as held:
+        ports: list[int] = []
+        for port in random.sample(_PORTS, len(_PORTS)):
+            candidate = held.enter_context(socket.socket())
+            candidate.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            try:
+                candidate.bind(("127.0.0.1", port))
+            except OSError:
+                continue
+            ports.append(port)
+            if len(ports) == count:
+                return ports
+    raise ClusterError(f"there are no {count} free ports on 127.0.0.1")

@@ -1,0 +1,162 @@
+"""A local cluster that outlives the command that starts it: `hadron cluster up|down|status`.
+
+What runs is remembered in a state file beside the data: per node the pid and the time it started,
+so that `down` never signals a process that merely got the same pid. One command at a time holds
+the file's lock.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import json
+import os
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+from hadron.model.errors import ConfigurationError
+from hadron.node.config import load_config
+from hadron.node.replica_set import ReplicaSetConfig
+from hadron.testing.cluster import (
+    START_WITHIN_S,
+    STOP_WITHIN_S,
+    LocalCluster,
+    write_config,
+)
+from hadron.testing.processes import ProcessIdentity
+
+FILE_NAME: Final = "cluster.yaml"
+DEFAULT_DIRECTORY: Final = "hadron-cluster"
+_PORTS: Final = (7001, 7002, 7003)
+"""Those of the examples in `config/`."""
+
+
+@dataclass(frozen=True, slots=True)
+class DetachedNode:
+    """A node of a detached cluster; `process` is None when it does not run."""
+
+    name: str
+    role: str
+    address: str
+    process: ProcessIdentity | None
+
+
+def find_config(given: Path | None) -> Path:
+    """The configuration file meant by a file, a directory, or nothing (./hadron-cluster).
+
+    A directory without one gets three nodes on 127.0.0.1:7001 to 7003. Raises
+    `ConfigurationError` when `given` is a file's name and there is no such file.
+    """
+    path = given or Path(DEFAULT_DIRECTORY)
+    if path.suffix in (".yaml", ".yml"):
+        if not path.is_file():
+            raise ConfigurationError(
+                f"there is no file {path}", "give a directory to get a new one there"
+            )
+        return path
+    found = path / FILE_NAME
+    if not found.exists():
+        write_config(found.absolute(), len(_PORTS), "fsync", _PORTS)
+    return found
+
+
+class DetachedCluster:
+    """One configuration file's processes.
+
+    Args:
+        config: the file, as `find_config` returns it.
+    """
+
+    def __init__(self, config: Path) -> None:
+        self.config_path = config.absolute()
+        self.config: ReplicaSetConfig = load_config(self.config_path, os.environ)
+        data = self.config.nodes[0].data.parent
+        self.state_path = data / f"{self.config_path.stem}.processes.json"
+
+    def nodes(self) -> list[DetachedNode]:
+        """Every node of the configuration, and whether it runs."""
+        remembered = self._read()
+        alive = {name: process for name, process in remembered.items() if process.alive}
+        return [
+            DetachedNode(node.name, node.role, node.address, alive.get(node.name))
+            for node in self.config.nodes
+        ]
+
+    def up(self, timeout_s: float = START_WITHIN_S) -> list[str]:
+        """Start what does not run, wait until all serve, and return the names that were started.
+
+        When one fails, those started here are stopped again. Raises `ClusterError`.
+        """
+        with self._locked():
+            running = {node.name: node.process for node in self.nodes() if node.process}
+            missing = [name for name in self.config.members if name not in running]
+            cluster = LocalCluster(
+                self.state_path.parent, config=self.config_path, die_with_parent=False
+            )
+            try:
+                for name in missing:
+                    cluster.spawn(name)
+                cluster.wait_ready(missing, timeout_s)
+                started = {name: cluster.identity(name) for name in missing}
+            except BaseException:
+                cluster.stop_all()
+                raise
+            self._write({**running, **started})
+            cluster.release()
+        return missing
+
+    def adopt(self, cluster: LocalCluster) -> None:
+        """Take over the processes of a cluster that was started with `die_with_parent=False`."""
+        with self._locked():
+            self._write({name: cluster.identity(name) for name in cluster.names})
+            cluster.release()
+
+    def down(self, timeout_s: float = STOP_WITHIN_S) -> list[str]:
+        """Stop every process that runs and return their nodes' names."""
+        with self._locked():
+            stopped = []
+            for node in reversed(self.nodes()):
+                if node.process:
+                    node.process.stop(timeout_s)
+                    stopped.append(node.name)
+            self.state_path.unlink(missing_ok=True)
+        return stopped
+
+    def _read(self) -> dict[str, ProcessIdentity]:
+        try:
+            document: Any = json.loads(self.state_path.read_text())
+            return {name: ProcessIdentity(**found) for name, found in document["nodes"].items()}
+        except FileNotFoundError:
+            return {}
+        except (ValueError, KeyError, TypeError, AttributeError) as error:
+            raise ConfigurationError(
+                f"{self.state_path} is malformed: {error}",
+                "stop the nodes by hand (their logs name their pids), then delete it",
+            ) from error
+
+    def _write(self, processes: dict[str, ProcessIdentity]) -> None:
+        document = {
+            "config": str(self.config_path),
+            "nodes": {
+                name: {"pid": process.pid, "started_s": process.started_s}
+                for name, process in processes.items()
+            },
+        }
+        draft = self.state_path.with_suffix(".new")
+        draft.write_text(json.dumps(document, indent=2) + "\n")
+        draft.replace(self.state_path)
+
+    @contextlib.contextmanager
+    def _locked(self) -> Iterator[None]:
+        self.state_path.parent.mkdir(parents=True, exist_ok=True)
+        with self.state_path.with_suffix(".lock").open("w") as lock:
+            try:
+                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError as error:
+                raise ConfigurationError(
+                    f"another command is starting or stopping {self.config_path}",
+                    "wait for it to end",
+                ) from error
+            yield

@@ -1,0 +1,127 @@
+"""Node processes: starting one, telling it from another that got its pid, and ending it.
+
+Safety rule: a process is signalled by its pid only after its start time was compared, so a pid
+that the system gave to somebody else meanwhile is never touched.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+import psutil
+
+from hadron.model.errors import HadronError
+
+_LEASH: Final = Path(__file__).with_name("leash.py")
+_CLOCK_SLACK_S: Final = 2.0
+"""psutil derives start times from the wall clock's boot time, which NTP may shift a little."""
+_LOG_LINES: Final = 12
+POLL_S: Final = 0.02
+
+
+class ClusterError(HadronError):
+    """A local cluster's process did not do what was asked of it."""
+
+
+@dataclass(frozen=True, slots=True)
+class ProcessIdentity:
+    """A process for ever: its pid and when it started (seconds since the Unix epoch)."""
+
+    pid: int
+    started_s: float
+
+    @classmethod
+    def of(cls, pid: int) -> ProcessIdentity:
+        """The process that has this pid now. Raises `ClusterError` when there is none."""
+        try:
+            return cls(pid, psutil.Process(pid).create_time())
+        except psutil.Error as error:
+            raise ClusterError(f"process {pid} ended at once") from error
+
+    @property
+    def alive(self) -> bool:
+        """Whether this very process runs; a zombie does not."""
+        try:
+            process = psutil.Process(self.pid)
+            same = abs(process.create_time() - self.started_s) <= _CLOCK_SLACK_S
+            return same and process.status() != psutil.STATUS_ZOMBIE
+        except psutil.Error:
+            return False
+
+    def signal(self, number: signal.Signals) -> None:
+        """Send a signal, unless the process is gone."""
+        if self.alive:
+            try:
+                os.kill(self.pid, number)
+            except ProcessLookupError:
+                return
+
+    def stop(self, timeout_s: float) -> bool:
+        """SIGTERM, wait, and SIGKILL when that was not enough; whether SIGTERM was enough."""
+        self.signal(signal.SIGTERM)
+        self.signal(signal.SIGCONT)
+        if wait_until(lambda: not self.alive, timeout_s):
+            return True
+        self.signal(signal.SIGKILL)
+        wait_until(lambda: not self.alive, timeout_s)
+        return False
+
+
+def wait_until(condition: Callable[[], bool], timeout_s: float) -> bool:
+    """Poll until `condition` holds; False when it does not within `timeout_s`."""
+    deadline = time.monotonic() + timeout_s
+    while not condition():
+        if time.monotonic() > deadline:
+            return False
+        time.sleep(POLL_S)
+    return True
+
+
+def spawn_node(
+    config: Path, name: str, log: Path, *, die_with_parent: bool
+) -> subprocess.Popen[bytes]:
+    """Start `hadron node --config … --name …` in a session of its own, its output into `log`.
+
+    Args:
+        die_with_parent: on Linux, the kernel ends the node when the calling *thread* ends,
+            however it ends; call from a thread that lives as long as the node should.
+    """
+    log.parent.mkdir(parents=True, exist_ok=True)
+    command = [sys.executable, "-m", "hadron.cli", "node", "--config", str(config), "--name", name]
+    if die_with_parent:
+        command = [sys.executable, "-S", str(_LEASH), str(os.getpid()), *command]
+    with log.open("ab") as output:
+        return subprocess.Popen(
+            command,
+            stdin=subprocess.DEVNULL,
+            stdout=output,
+            stderr=subprocess.STDOUT,
+            env=_environment(),
+            # Ctrl-C in a terminal is for whoever runs the cluster, not for its nodes.
+            start_new_session=True,
+        )
+
+
+def _environment() -> dict[str, str]:
+    """This process's, with this Hadron importable in the child as it is here."""
+    root = str(Path(__file__).resolve().parents[2])
+    given = os.environ.get("PYTHONPATH")
+    path = os.pathsep.join([root, given]) if given else root
+    return {**os.environ, "PYTHONPATH": path, "PYTHONUNBUFFERED": "1"}
+
+
+def log_tail(log: Path, lines: int = _LOG_LINES) -> str:
+    """The last lines of a log, indented, for an error message."""
+    try:
+        text = log.read_text(errors="replace")
+    except OSError:
+        return "  (no log)"
+    return "\n".join(f"  {line}" for line in text.splitlines()[-lines:]) or "  (empty log)"
