@@ -5,7 +5,6 @@ from __future__ import annotations
 import click
 
 
-
 @click.command("completion", short_help="Print shell completion code.")
 @click.argument("shell", type=click.Choice(["bash", "zsh", "fish"]))
 @click.pass_context

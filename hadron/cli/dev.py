@@ -23,8 +23,8 @@ def command(ctx: click.Context, data: Path, port: int, debug: bool) -> int:
       hadron dev --data /tmp/try --port 7999
     """
     from hadron.cli.session import session_of
-    from hadron.node.replica_set import single_node_config
     from hadron.node.main import run
+    from hadron.node.replica_set import single_node_config
 
     session_of(ctx).debug |= debug
     address = f"127.0.0.1:{port}"

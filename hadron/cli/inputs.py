@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import csv
 import gzip
-import io
 import itertools
 import json
 import sys
@@ -147,11 +146,12 @@ def _parse_json(line: bytes, where: str) -> Any:
 
 
 def _csv_chunks(file: BinaryIO, recipe: Recipe) -> Iterator[list[NewRecord]]:
-    rows = csv.reader(io.TextIOWrapper(file, encoding="utf-8", newline=""), strict=True)
+    rows = csv.reader((line.decode() for line in file), strict=True)
     try:
         names = next(rows, None)
         if names is None:
             return
+        names[0] = names[0].removeprefix("\ufeff")
         while chunk := list(itertools.islice(rows, _CHUNK_ROWS)):
             after = rows.line_num - len(chunk)
             yield [

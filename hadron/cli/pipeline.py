@@ -29,14 +29,14 @@ def command() -> None:
 @click.option("--master", default="local[*]", show_default=True, metavar="URL",
               help="Where Spark runs: on this machine, or a Spark cluster's URL.")
 @click.option("--stage", "stages", multiple=True, help="Only this stage; repeatable.")
-@click.option("--max-batch", type=click.IntRange(min=1), metavar="N",
-              help="Instances in one DataFrame, at most.")
+@click.option("--max-batch", type=click.IntRange(1, 65_536), default=5_000, show_default=True,
+              metavar="N", help="Instances in one DataFrame, at most.")
 @connects
 @click.pass_context
 def run(
-    ctx: click.Context, name: str, master: str, stages: tuple[str, ...], max_batch: int | None
-) -> None:
-    """Run the Spark stages of pipeline NAME until Ctrl-C.
+    ctx: click.Context, name: str, master: str, stages: tuple[str, ...], max_batch: int
+) -> int:
+    """Run the Spark stages of pipeline NAME until Ctrl-C, which lets it finish what it has.
 
     Any number of runners may run at once; what one leaves undone, another gets.
 
@@ -45,9 +45,9 @@ def run(
       hadron pipeline run departures
       hadron pipeline run departures --master spark://10.0.0.7:7077 --stage verdict
     """
-    from hadron.spark.runner import run_pipeline
+    from hadron.cli.stage_running import run_stages
 
-    run_pipeline(session_of(ctx).url, name, master=master, stages=stages, max_batch=max_batch)
+    return run_stages(session_of(ctx).url, name, master, stages, max_batch)
 
 
 @command.command("instances")

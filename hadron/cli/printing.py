@@ -63,7 +63,14 @@ def print_rich(renderable: Any) -> None:
     """Print a rich object on stdout, as wide as it needs to be into a pipe."""
     from rich.console import Console
 
-    Console(file=sys.stdout, width=None if sys.stdout.isatty() else _PIPE_WIDTH).print(renderable)
+    class PipeableConsole(Console):
+        """Lets the end of a pipe reach the place that knows its exit status."""
+
+        def on_broken_pipe(self) -> None:
+            raise BrokenPipeError
+
+    width = None if sys.stdout.isatty() else _PIPE_WIDTH
+    PipeableConsole(file=sys.stdout, width=width).print(renderable)
 
 
 def _cell(value: Any) -> str:

@@ -26,7 +26,7 @@ class Background:
 
     def __init__(self) -> None:
         self._group: anyio.abc.TaskGroup | None = None
-        self.on_crash: Callable[[HadronError], None] = lambda error: None
+        self.on_crash: Callable[[HadronError], None] | None = None
 
     async def __aenter__(self) -> Background:
         self._group = anyio.create_task_group()
@@ -57,9 +57,9 @@ class Background:
                 await function(*args)
         except Exception as error:
             _log.exception("a background task of the client failed")
-            self.on_crash(
-                HadronError(f"a background task of the client failed: {error!r}", "see the log")
-            )
+            if self.on_crash is not None:
+                trouble = f"a background task of the client failed: {error!r}"
+                self.on_crash(HadronError(trouble, "this is a bug; the log has more"))
 
 
 class _Flight(Generic[T]):

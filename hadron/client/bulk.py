@@ -52,11 +52,11 @@ async def send_bulk(producer: Producer, values: Iterable[Any], segments: list[Se
 
     Raises at the first value that cannot be sent; those before it are on their way.
     """
-    records = values if isinstance(values, (list, tuple)) else list(values)
+    records: Sequence[Any] = values if isinstance(values, (list, tuple)) else list(values)
     guess = MAX_BATCH_RECORDS
     start = 0
     while start < len(records):
-        chunk = records[start : start + guess]
+        chunk: Sequence[Any] = records[start : start + guess]
         if set(map(type, chunk)) == {bytes}:
             chunk, size = _cut(chunk, producer.batch_bytes)
             guess = max(1, min(MAX_BATCH_RECORDS, producer.batch_bytes * len(chunk) // size))

@@ -213,7 +213,7 @@ class RecordReader:
     """`async for record in client.read(...)`."""
 
     def __init__(self, spans: SpanReader) -> None:
-        self._spans = spans
+        self.spans = spans
         self._records: Iterator[Record] = iter(())
 
     def __aiter__(self) -> RecordReader:
@@ -222,7 +222,7 @@ class RecordReader:
     async def __anext__(self) -> Record:
         for record in self._records:
             return record
-        span = await self._spans.next_span()
+        span = await self.spans.next_span()
         if span is None:
             raise StopAsyncIteration
         self._records = iter(span.batch.records(span.start, span.stop))
@@ -230,7 +230,7 @@ class RecordReader:
 
     async def aclose(self) -> None:
         """Stop reading; not needed when a loop is just left."""
-        self._spans.close()
+        self.spans.close()
         self._records = iter(())
 
 

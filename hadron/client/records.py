@@ -45,7 +45,10 @@ def new_record(
 
 def check_record(record: NewRecord) -> NewRecord:
     """Return `record`, or raise `InvalidRecordError` naming the part that cannot be sent."""
-    value, key, stamp = record.value, record.key, record.timestamp_ms
+    value = record.value
+    # Users are not held to the annotations.
+    key: Any = record.key
+    stamp: Any = record.timestamp_ms
     if type(value) is str:
         _check_text("a value", value)
     if key is not None:

@@ -125,10 +125,10 @@ class Group:
     def assign(self, batch_end: int, visible_end: int, now: float) -> Assignment | None:
         """Give `next_wanted` and what follows it, below `batch_end`, to the member whose turn it
         is. Offsets acknowledged before are skipped."""
-        member = self._next_member()
-        wanted = self.next_wanted(visible_end, now)
-        if member is None or wanted is None:
+        if self.next_wanted(visible_end, now) is None:
             return None
+        member = self._next_member()
+        assert member is not None
         if self._again and self._again[0].not_before <= now:
             return self._assign_again(member, batch_end)
         end = min(batch_end, visible_end, self.cursor + member.credit)

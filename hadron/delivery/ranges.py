@@ -20,9 +20,6 @@ class RangeSet:
         for first, last in ranges:
             self.add(first, last)
 
-    def __iter__(self) -> Iterable[Range]:  # type: ignore[override]
-        return iter(list(zip(self._firsts, self._lasts, strict=True)))
-
     def __len__(self) -> int:
         return sum(self._lasts) - sum(self._firsts) + len(self._firsts)
 

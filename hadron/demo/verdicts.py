@@ -6,6 +6,7 @@ comparing the two says something.
 
 from __future__ import annotations
 
+import functools
 from typing import Any
 
 from hadron.demo.flights import WEATHER_FIELDS, load_flights, load_weather
@@ -13,11 +14,13 @@ from hadron.demo.flights import WEATHER_FIELDS, load_flights, load_weather
 Value = dict[str, Any]
 
 
+@functools.cache
 def expected_flights() -> list[Value]:
     """The values of stream `flights`, by flight id."""
     return [dict(flight) for flight in load_flights()]
 
 
+@functools.cache
 def expected_weather() -> list[Value]:
     """The values of stream `flights-weather`, by flight id."""
     reports = load_weather()
@@ -32,6 +35,7 @@ def expected_weather() -> list[Value]:
     ]
 
 
+@functools.cache
 def expected_verdicts() -> list[Value]:
     """The values of stream `verdicts`, by flight id."""
     reports = load_weather()

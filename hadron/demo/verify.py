@@ -8,12 +8,13 @@ chains are compared with each other.
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
-from hadron.demo.flights import EVENT_TYPE, flight_record, load_flights
+from hadron.demo.flights import flight_record, load_flights
 from hadron.demo.node_file import NodeFile, decode
 from hadron.demo.verdicts import expected_flights, expected_verdicts, expected_weather
 from hadron.model.errors import HadronError
@@ -149,12 +150,13 @@ def _check_stream(file: NodeFile, stream: str, report: Report) -> dict[int, int]
     ids: dict[int, int] = {}
     wrong: list[str] = []
     for record in _records(file, stream_id, stream, report):
-        problem = _check_record(record, stream, expected)
-        if problem:
-            wrong.append(problem)
-        flight_id = _flight_id(record, len(expected))
+        value = record.value
+        flight_id = _flight_id(value, len(expected))
         if flight_id is not None:
             ids[record.offset] = flight_id
+        problem = _check_record(record, value, flight_id, stream, expected)
+        if problem:
+            wrong.append(problem)
     report.add(file.name, wrong)
     _check_once(file.name, stream, ids, len(expected), report)
     return ids
@@ -183,22 +185,28 @@ def _records(file: NodeFile, stream_id: int, stream: str, report: Report) -> lis
     return records
 
 
-def _check_record(record: Record, stream: str, expected: list[dict[str, Any]]) -> str:
+def _check_record(
+    record: Record, value: Any, flight_id: int | None, stream: str, expected: list[dict[str, Any]]
+) -> str:
     """What is wrong with one record, or ""."""
     where = f"{stream}/{record.offset}"
-    flight_id = _flight_id(record, len(expected))
     if flight_id is None:
-        return f"the record at {where} names no flight: {_shorten(record.value)}"
-    if record.value != expected[flight_id]:
-        differing = _differing(record.value, expected[flight_id])
+        return f"the record at {where} names no flight: {_shorten(value)}"
+    if value != expected[flight_id]:
+        differing = _differing(value, expected[flight_id])
         return f"{_flight(flight_id)} at {where} is not as computed from the CSV: {differing}"
     if stream == "flights":
-        wanted = flight_record(expected[flight_id])
-        if (record.key, record.type, record.timestamp_ms) != (
-            wanted.key, EVENT_TYPE, wanted.timestamp_ms
-        ):
+        wanted = _published()[flight_id]
+        if (record.key, record.type, record.timestamp_ms) != wanted:
             return f"{_flight(flight_id)} at {where} has another key, type or time than published"
     return ""
+
+
+@functools.cache
+def _published() -> list[tuple[object, str, int | None]]:
+    """Key, type and time of each flight's record."""
+    records = map(flight_record, load_flights())
+    return [(record.key, record.type, record.timestamp_ms) for record in records]
 
 
 def _check_once(
@@ -217,8 +225,7 @@ def _check_once(
     ])
 
 
-def _flight_id(record: Record, count: int) -> int | None:
-    value = record.value
+def _flight_id(value: Any, count: int) -> int | None:
     flight_id = value.get("id") if isinstance(value, dict) else None
     return flight_id if type(flight_id) is int and 0 <= flight_id < count else None
 

@@ -6,6 +6,7 @@ reading it again gives the same object.
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 import yaml
@@ -22,6 +23,8 @@ from hadron.model.schema import (
 )
 from hadron.model.units import format_duration, format_size
 
+_OTHER_BREAKS = re.compile("[\x85\u2028\u2029]")
+"""Line breaks to YAML 1.1, which folds them away unless they are escaped."""
 _DEFAULT_STAGE = StageSpec(name="")
 _DEFAULT_PIPELINE = PipelineSpec(replica_set="", input="", stages=())
 
@@ -31,9 +34,10 @@ class _Dumper(yaml.SafeDumper):
 
 
 def _represent_text(dumper: yaml.SafeDumper, text: str) -> yaml.ScalarNode:
-    return dumper.represent_scalar(
-        "tag:yaml.org,2002:str", text, style="|" if "\n" in text else None
-    )
+    style = "|" if "\n" in text else None
+    if _OTHER_BREAKS.search(text):
+        style = '"'
+    return dumper.represent_scalar("tag:yaml.org,2002:str", text, style=style)
 
 
 _Dumper.add_representer(str, _represent_text)

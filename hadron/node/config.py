@@ -246,7 +246,8 @@ def _parse_dialled(text: str) -> str:
 
 def _parse_data(text: str, path: Path) -> Path:
     try:
-        return absolute(absolute(path).parent / Path(text).expanduser())
+        data = Path(text).expanduser() if text.startswith("~") else Path(text)
+        return absolute(absolute(path).parent / data)
     except (RuntimeError, ValueError) as error:
         found = f"{shorten(text)} cannot be a directory: {error}"
         raise RequestError(found, "expected a directory") from error

@@ -93,6 +93,7 @@ class Controller:
         self._written: deque[Submission] = deque()
         self._observers: list[Observer] = []
         self._feeds: dict[str, Feed] = {}
+        self._learners: dict[str, tuple[bytes, int]] = {}
         self._head = store.log.head
         self._persisted_lsn = self._head.lsn
         self._moved = trio.Event()
@@ -198,6 +199,8 @@ class Controller:
 
     def peer_persisted(self, name: str, match_lsn: int, applied_lsn: int) -> None:
         self.applied_by[name] = applied_lsn
+        if name in self._learners:
+            self._grant_if_caught_up(name, match_lsn)
         before = self.quorum.on_all
         if self.quorum.record(name, match_lsn) or self.quorum.on_all != before:
             self._release()
@@ -287,6 +290,30 @@ class Controller:
     def detach(self, feed: Feed) -> None:
         if self._feeds.get(feed.name) is feed:
             del self._feeds[feed.name]
+        self._learners.pop(feed.name, None)
+
+    def teach(self, feed: Feed, uuid: bytes, voters_needed: int) -> None:
+        """Feed a peer without memory; it counts once it has caught up with the watermark, and
+        `voters_needed` others, whose promises meet every majority, follow this ballot
+        (PROTOCOL B3)."""
+        self.quorum.demote(feed.name)
+        self._learners[feed.name] = (uuid, voters_needed)
+
+    def peer_granted(self, name: str) -> None:
+        if self._learners.pop(name, None) is not None:
+            _log.info("%s has caught up and counts again", name)
+            self.quorum.admit(name)
+            self._release()
+
+    def _grant_if_caught_up(self, name: str, match_lsn: int) -> None:
+        uuid, voters_needed = self._learners[name]
+        feed = self._feeds.get(name)
+        if (
+            feed is not None
+            and self.quorum.voters >= voters_needed
+            and 0 < self.committed_lsn <= match_lsn
+        ):
+            feed.grant_membership(uuid)
 
     def feed_of(self, name: str) -> Feed | None:
         return self._feeds.get(name)

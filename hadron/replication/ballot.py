@@ -216,10 +216,13 @@ class Candidate:
                 _log.info("%s did not promise ballot %s: %s", link.name, ballot, error)
                 return
             promised[link.name] = (connection, last)
+            if standing.founding and link.answer is not None:
+                link.answer.is_member = True
 
+        outbids: list[_OutbidError] = []
         async with trio.open_nursery() as nursery:
             for link in links:
-                nursery.start_soon(_collect_outbid, ask, link, outbids := [])
+                nursery.start_soon(_collect_outbid, ask, link, outbids)
         if outbids:
             raise outbids[0]
         own_counts = self._store.identity.current.is_member

@@ -93,6 +93,10 @@ class FeedHost(Protocol):
 
     def peer_persisted(self, name: str, match_lsn: int, applied_lsn: int) -> None: ...
 
+    def peer_granted(self, name: str) -> None:
+        """The peer has recorded that it counts from now on."""
+        ...
+
     def peer_fenced(self, name: str, promised: Ballot) -> None: ...
 
 
@@ -133,8 +137,9 @@ class Feed:
 
     def grant_membership(self, uuid: bytes) -> None:
         """Tell the peer that it counts from now on."""
-        self._grant = uuid
-        self.send_notice()
+        if not self._grant:
+            self._grant = uuid
+            self.send_notice()
 
     def send_notice(self, on_answer: Callable[[], None] | None = None) -> None:
         """Send the watermark alone: to let an idle peer apply, or to hear that it still follows."""
@@ -199,9 +204,13 @@ class Feed:
         message.replica_set_uuid = self._grant
         self._in_flight_bytes += size
 
+        granted = bool(self._grant)
+
         def answered(answer: Any, _attachment: memoryview) -> None:
             self._in_flight_bytes -= size
             self._on_answer(answer)
+            if granted and answer.outcome == _Outcome.PERSISTED:
+                self._host.peer_granted(self.name)
             if on_answer is not None and self._failure is None:
                 on_answer()
 
@@ -238,7 +247,7 @@ Probe = Callable[[int], Awaitable[LogPosition | None]]
 
 
 async def find_common(
-    own: Probe, theirs: Probe, low: int, high: int
+    own: Probe, theirs: Probe, low: int, high: int, *, likely: LogPosition | None = None
 ) -> LogPosition:
     """The last position that two logs share, by binary search: equal chains, equal prefixes.
 
@@ -246,7 +255,10 @@ async def find_common(
         own, theirs: the position at an lsn, None where a log has none.
         low: an lsn where both are known to agree, or 0.
         high: an lsn at or above the last shared one.
+        likely: the end of their log, which most of the time is part of ours.
     """
+    if likely is not None and likely == await own(likely.lsn):
+        return likely
     best = await own(low)
     assert best is not None
     while low < high:

@@ -26,6 +26,11 @@ class Quorum:
         """Count a member's disk from now on; until then it is a learner (PROTOCOL B3)."""
         self._voters.add(member)
 
+    def demote(self, member: str) -> None:
+        """The member's disk is not the one that was counted before: it starts over."""
+        self._voters.discard(member)
+        self._persisted[member] = 0
+
     def is_voter(self, member: str) -> bool:
         return member in self._voters
 

@@ -208,7 +208,7 @@ class MicroBatchWorker:
                     _tagged, self._spark, tag, stage, table, abandon_on_cancel=True
                 )
             if result is None:
-                await trio.to_thread.run_sync(self._spark.interruptTag, tag)
+                await trio.to_thread.run_sync(self._spark.sparkContext.cancelJobsWithTag, tag)
             course.spark_s = time.perf_counter() - began
         if result is None:
             raise StageError(
@@ -310,12 +310,14 @@ class MicroBatchWorker:
 
 
 def _tagged(spark: SparkSession, tag: str, stage: StageSpec, table: Any) -> StageResult:
-    """Tags belong to a thread and make its jobs stoppable."""
-    spark.addTag(tag)
+    """Tags belong to a thread and make its jobs stoppable. The session's own tags do not reach
+    the thread that collects as Arrow; the context's do."""
+    context = spark.sparkContext
+    context.addJobTag(tag)
     try:
         return run_stage(spark, stage, table)
     finally:
-        spark.removeTag(tag)
+        context.removeJobTag(tag)
 
 
 def _now_ms() -> int:

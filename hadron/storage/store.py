@@ -66,17 +66,20 @@ class Store:
         checkpoint_bytes: int,
         reader_threads: int,
         post: Post,
+        on_fatal: Callable[[BaseException], None],
     ) -> None:
         self._lock = DirectoryLock(directory)
         try:
             self.identity = IdentityFile(directory, cluster, replica_set, node)
             path = directory / "hadron.db"
             self.writer = Writer(
-                path, sync=_SYNC[durability], checkpoint_bytes=checkpoint_bytes, post=post
+                path, sync=_SYNC[durability], checkpoint_bytes=checkpoint_bytes, post=post,
+                on_fatal=on_fatal,
             )
             with translated_errors(path):
                 _prepare(self.writer.connection, path, tables)
                 self.log = log.Log(self.writer.connection)
+                self.sync = _SYNC[durability]
             self.readers = Readers(path, reader_threads)
         except BaseException:
             self._lock.release()

@@ -37,9 +37,19 @@ checkpoint from ever catching up (PROTOCOL F)."""
 class Writer:
     """Runs jobs on a thread of their own, in the order in which they were submitted."""
 
-    def __init__(self, path: Path, *, sync: str, checkpoint_bytes: int, post: Post) -> None:
+    def __init__(
+        self,
+        path: Path,
+        *,
+        sync: str,
+        checkpoint_bytes: int,
+        post: Post,
+        on_fatal: Callable[[BaseException], None],
+    ) -> None:
+        """`on_fatal` is told when a report itself fails: a defect that the node must not survive."""
         self._path = path
         self._post_to_loop = post
+        self._on_fatal = on_fatal
         self._jobs: SimpleQueue[tuple[Job, Done] | None] = SimpleQueue()
         self._reports: deque[Callable[[], None]] = deque()
         self.connection = open_writer(path, sync=sync)
@@ -63,7 +73,10 @@ class Writer:
 
     def _drain_reports(self) -> None:
         while self._reports:
-            self._reports.popleft()()
+            try:
+                self._reports.popleft()()
+            except Exception as error:
+                self._on_fatal(error)
 
     def _run(self) -> None:
         while (item := self._jobs.get()) is not None:

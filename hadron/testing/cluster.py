@@ -43,6 +43,7 @@ it was found free and the moment its node listens."""
 
 START_WITHIN_S: Final = 30.0
 STOP_WITHIN_S: Final = 10.0
+_KNOCK_WITHIN_S: Final = 1.0
 SERVING: Final = "serving"
 FOLLOWING: Final = "following"
 
@@ -202,6 +203,7 @@ class LocalCluster:
 
     def status(self, name: str) -> cluster_pb2.StatusResponse:
         """What the node says of itself. Raises `PeerError` when it does not answer."""
+        _knock(self.address(name))
         if self._client is None:
             import hadron
 
@@ -212,7 +214,7 @@ class LocalCluster:
         """Wait until the leader among `names` serves and the replicas follow."""
         for name in names:
             wanted = SERVING if name == self.leader else FOLLOWING
-            self.wait_for(name, wanted, lambda status, w=wanted: status.state == w, timeout_s)
+            self.wait_for(name, wanted, _is_in(wanted), timeout_s)
 
     def wait_for(
         self, name: str, what: str, condition: Callable[[cluster_pb2.StatusResponse], bool],
@@ -243,6 +245,16 @@ class LocalCluster:
 
     def _tail(self, name: str) -> str:
         return log_tail(self.log(name))
+
+
+def _knock(address: str) -> None:
+    """Raise `OSError` unless somebody listens: a client would wait for it longer than we want."""
+    host, _, port = address.rpartition(":")
+    socket.create_connection((host, int(port)), _KNOCK_WITHIN_S).close()
+
+
+def _is_in(state: str) -> Callable[[cluster_pb2.StatusResponse], bool]:
+    return lambda status: status.state == state
 
 
 def cluster_url(config: ReplicaSetConfig) -> str:

@@ -52,7 +52,7 @@ class ProcessIdentity:
         try:
             process = psutil.Process(self.pid)
             same = abs(process.create_time() - self.started_s) <= _CLOCK_SLACK_S
-            return same and process.status() != psutil.STATUS_ZOMBIE
+            return bool(same and process.status() != psutil.STATUS_ZOMBIE)
         except psutil.Error:
             return False
 

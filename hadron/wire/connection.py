@@ -161,6 +161,15 @@ class Call:
         self._ended_there = True
         self._end_here()
 
+    def _abort(self, error: HadronError) -> None:
+        """Handling a message failed: both sides are told, the handler's own state through
+        `on_end`."""
+        if self._ended_there:
+            self.fail(error)
+            return
+        self.fail(error)
+        self.on_end(error)
+
     def cancel(self) -> None:
         """End the call without an answer; `on_end` is not called."""
         if not self.is_open:
@@ -534,15 +543,13 @@ class Connection:
         """Whatever goes wrong inside one call ends that call and nothing else."""
         try:
             function(frame)
-        except FrameError:
-            raise
         except HadronError as error:
-            call.fail(error)
+            call._abort(error)
         except _DecodeError as error:
-            call.fail(FrameError(f"the message of {call.method} does not decode: {error}"))
+            call._abort(FrameError(f"the message of {call.method} does not decode: {error}"))
         except Exception:
             _log.exception("a handler of %s failed", call.method)
-            call.fail(
+            call._abort(
                 HadronError(f"{call.method} failed inside the node", "see the node's log")
             )
 

@@ -24,7 +24,7 @@ _GATHER = 64
 def split_address(address: str) -> tuple[str, int]:
     """`host:port` as a pair. Raises `RequestError` naming the address."""
     host, separator, port = address.rpartition(":")
-    if not separator or not host or not port.isdigit() or int(port) > 65535:
+    if not separator or not host or not port.isdecimal() or not port.isascii() or int(port) > 65535:
         raise RequestError(f"{address!r} is not an address", "write it as host:port")
     return host.strip("[]"), int(port)
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -40,8 +42,25 @@ def test_duration_is_read(text: str, ms: int) -> None:
 
 @pytest.mark.parametrize(
     "text",
-    ["", "5", "5 s", "-5s", "5x", "5M", "s", "1.s", ".5s", "5s5s", "30m1h", "0.5ms", "1e3s",
-     "99999999999999999d", "٣s", "5s\n5m", "1" * 400 + "s"],
+    [
+        "",
+        "5",
+        "5 s",
+        "-5s",
+        "5x",
+        "5M",
+        "s",
+        "1.s",
+        ".5s",
+        "5s5s",
+        "30m1h",
+        "0.5ms",
+        "1e3s",
+        "99999999999999999d",
+        "٣s",
+        "5s\n5m",
+        "1" * 400 + "s",
+    ],
 )
 def test_duration_is_refused_by_name(text: str) -> None:
     with pytest.raises(RequestError) as caught:
@@ -57,7 +76,14 @@ def test_duration_round_trip(ms: int) -> None:
 
 @pytest.mark.parametrize(
     ("ms", "text"),
-    [(0, "0s"), (1, "1ms"), (1_500, "1500ms"), (90_000, "90s"), (300_000, "5m"), (86_400_000, "1d")],
+    [
+        (0, "0s"),
+        (1, "1ms"),
+        (1_500, "1500ms"),
+        (90_000, "90s"),
+        (300_000, "5m"),
+        (86_400_000, "1d"),
+    ],
 )
 def test_duration_is_written_with_one_unit(ms: int, text: str) -> None:
     assert format_duration(ms) == text
@@ -100,7 +126,14 @@ def test_size_round_trip(size: int) -> None:
 
 @pytest.mark.parametrize(
     ("size", "text"),
-    [(0, "0"), (512, "512"), (65_536, "64KiB"), (1_000_000, "1MB"), (10 << 30, "10GiB"), (1001, "1001")],
+    [
+        (0, "0"),
+        (512, "512"),
+        (65_536, "64KiB"),
+        (1_000_000, "1MB"),
+        (10 << 30, "10GiB"),
+        (1001, "1001"),
+    ],
 )
 def test_size_is_written_with_the_largest_exact_unit(size: int, text: str) -> None:
     assert format_size(size) == text
@@ -124,8 +157,17 @@ def test_time_is_read(text: str, ms: int) -> None:
 
 @pytest.mark.parametrize(
     "text",
-    ["", "now", "2013-01-01", "2013-01-01T05:00:00", "2013-13-01T05:00:00Z", "0000-01-01T00:00:00Z",
-     "2013-01-01T25:00:00Z", "2013-01-01T05:00:00+99:00", "20130101T050000Z"],
+    [
+        "",
+        "now",
+        "2013-01-01",
+        "2013-01-01T05:00:00",
+        "2013-13-01T05:00:00Z",
+        "0000-01-01T00:00:00Z",
+        "2013-01-01T25:00:00Z",
+        "2013-01-01T05:00:00+99:00",
+        "20130101T050000Z",
+    ],
 )
 def test_time_is_refused_by_name(text: str) -> None:
     with pytest.raises(RequestError, match="is not a time") as caught:
@@ -137,7 +179,5 @@ def test_time_is_refused_by_name(text: str) -> None:
 @given(st.text(max_size=30))
 def test_any_text_is_read_or_refused(text: str) -> None:
     for parse in (parse_duration_ms, parse_size, parse_time_ms):
-        try:
+        with suppress(RequestError):
             assert isinstance(parse(text), int)
-        except RequestError:
-            pass

@@ -44,9 +44,17 @@ def test_defaults() -> None:
 def test_every_setting_is_described_as_the_file_has_it() -> None:
     described = describe_settings()
     assert [each.name for each in described] == [
-        "durability", "keepalive", "silence_limit", "max_pending_bytes", "checkpoint_bytes",
-        "reader_threads", "replication_window_bytes", "idle_commit_notice",
-        "heartbeat_interval", "log_level", "log_format",
+        "durability",
+        "keepalive",
+        "silence_limit",
+        "max_pending_bytes",
+        "checkpoint_bytes",
+        "reader_threads",
+        "replication_window_bytes",
+        "idle_commit_notice",
+        "heartbeat_interval",
+        "log_level",
+        "log_format",
     ]
     for each in described:
         assert each.variable == f"HADRON_{each.name.upper()}"
@@ -98,9 +106,7 @@ def test_a_bad_value_is_refused_in_file_and_environment(text: str, expected: str
 
 def test_a_list_is_no_setting() -> None:
     _, problems = _read("log_level: [info]")
-    assert problems == [
-        "f.yaml:1: log_level is a list, expected debug, info, warning or error"
-    ]
+    assert problems == ["f.yaml:1: log_level is a list, expected debug, info, warning or error"]
 
 
 def test_a_peer_may_be_silent_for_longer_than_between_pings() -> None:
@@ -117,5 +123,7 @@ def test_only_what_differs_is_written() -> None:
     assert settings_to_file(Settings()) == {}
     changed = Settings(keepalive_s=0.25, max_pending_bytes=64 << 20, log_format="json")
     assert settings_to_file(changed) == {
-        "keepalive": "250ms", "max_pending_bytes": "64MiB", "log_format": "json",
+        "keepalive": "250ms",
+        "max_pending_bytes": "64MiB",
+        "log_format": "json",
     }

@@ -98,3 +98,9 @@ def doubling(frame: DataFrame) -> DataFrame:
 
 def inventing(frame: DataFrame) -> DataFrame:
     return passing(frame.withColumn("instance_id", F.col("instance_id") + 1))
+
+
+def sleeping(frame: DataFrame) -> DataFrame:
+    """A job that Spark would work on for minutes; it can be interrupted."""
+    slow = frame.sparkSession.range(20_000_000_000).selectExpr("sum(sqrt(id)) AS total")
+    return frame.crossJoin(slow).select("instance_id", F.col("total").alias("value"))

@@ -1,0 +1,96 @@
+"""`hadron demo`: a replicated pipeline on real data, on this machine, verified at the end."""
+
+from __future__ import annotations
+
+import tempfile
+from contextlib import ExitStack
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+if TYPE_CHECKING:
+    from hadron.demo.screen import Screen
+    from hadron.demo.verify import Report
+    from hadron.testing.cluster import LocalCluster
+
+
+@click.command("demo", short_help="Run a replicated pipeline on real data, and verify it.")
+@click.option("--keep", is_flag=True, help="Leave the cluster up afterwards, to be explored.")
+@click.option("--kill", "victim", metavar="NODE", default="n3", show_default=True,
+              help="The node that is killed with SIGKILL half way, and brought back.")
+@click.option("--verify", "directory", type=click.Path(path_type=Path), metavar="DIR",
+              help="Only verify the files that an earlier demo left in DIR.")
+@click.option("--debug", is_flag=True, help="Show tracebacks.")
+@click.pass_context
+def command(
+    ctx: click.Context, keep: bool, victim: str, directory: Path | None, debug: bool
+) -> int:
+    """Send January 2013's 27,004 departures from New York through a pipeline of two Spark stages,
+    on a cluster of three processes, one of which is killed half way.
+
+    At the end every flight is looked for in each node's own file, and compared with what plain
+    Python computes. The exit status is 0 only when nothing is missing, doubled or altered.
+
+    \b
+    Examples:
+      hadron demo
+      hadron demo --keep --kill n2
+    """
+    from hadron.cli.session import session_of
+    from hadron.demo.run import print_report
+    from hadron.demo.screen import Screen
+
+    session_of(ctx).debug |= debug
+    screen = Screen()
+    report = _verify(directory) if directory else _play(keep, victim, screen)
+    print_report(report, screen)
+    return 0 if report.ok else 1
+
+
+def _verify(directory: Path) -> Report:
+    """Judge the files of a demo's nodes, running or not."""
+    import os
+
+    from hadron.demo.verify import verify
+    from hadron.node.config import load_config
+    from hadron.testing.detached import FILE_NAME
+
+    config = load_config(directory / FILE_NAME, os.environ)
+    return verify({node.name: node.data / "hadron.db" for node in config.nodes})
+
+
+def _play(keep: bool, victim: str, screen: Screen) -> Report:
+    from hadron.demo.run import run
+    from hadron.testing.cluster import LocalCluster
+
+    with ExitStack() as stack:
+        directory = Path(
+            tempfile.mkdtemp(prefix="hadron-demo-") if keep
+            else stack.enter_context(tempfile.TemporaryDirectory(prefix="hadron-demo-"))
+        )
+        cluster = LocalCluster(directory, die_with_parent=not keep)
+        cluster.config.node(victim)
+        stack.callback(cluster.stop_all)
+        report = run(cluster, victim, screen)
+        if keep:
+            _leave_up(cluster)
+    return report
+
+
+def _leave_up(cluster: LocalCluster) -> None:
+    from hadron.testing.detached import DetachedCluster
+
+    DetachedCluster(cluster.config_path).adopt(cluster)
+    directory = cluster.directory
+    click.echo(f"""
+the cluster stays up; to explore it:
+  export HADRON_URL={cluster.url}
+  hadron status
+  hadron read verdicts --from -10
+  hadron describe pipeline departures
+  sqlite3 'file:{cluster.database("n1")}?mode=ro'
+  hadron demo --verify {directory}
+and to stop it:
+  hadron cluster down --config {directory}
+""")

@@ -1,0 +1,75 @@
+"""Which server is meant: flags, environment, contexts, default, in this order."""
+
+from __future__ import annotations
+
+import stat
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from hadron.cli import main
+from hadron.cli.contexts import Contexts, contexts_path
+from hadron.cli.session import DEFAULT_URL, Session
+from hadron.model.errors import ConfigurationError, NotFoundError
+
+
+@pytest.fixture(autouse=True)
+def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path))
+    for name in ("HADRON_URL", "HADRON_CONTEXT"):
+        monkeypatch.delenv(name, raising=False)
+
+
+@pytest.fixture
+def shown(capsys: pytest.CaptureFixture[str]) -> Callable[[], str]:
+    return lambda: capsys.readouterr().out
+
+
+def test_the_order(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert Session().url == DEFAULT_URL
+    assert main(["context", "set", "lab", "hadron://lab"]) == 0
+    assert main(["context", "set", "home", "hadron://home"]) == 0
+    assert Session().url == "hadron://lab"
+    assert main(["context", "use", "home"]) == 0
+    assert Session().url == "hadron://home"
+    monkeypatch.setenv("HADRON_CONTEXT", "lab")
+    assert Session().url == "hadron://lab"
+    monkeypatch.setenv("HADRON_URL", "hadron://env")
+    assert Session().url == "hadron://env"
+    assert Session(context="home").url == "hadron://home"
+    assert Session(server="hadron://flag", context="home").url == "hadron://flag"
+
+
+def test_tokens_are_kept_private(shown: Callable[[], str]) -> None:
+    assert main(["context", "set", "lab", "hadron://secret@lab:7001"]) == 0
+    assert stat.S_IMODE(contexts_path().stat().st_mode) == 0o600
+    assert Contexts.load().url("lab") == "hadron://secret@lab:7001"
+    shown()
+    assert main(["context", "list"]) == 0
+    text = shown()
+    assert "secret" not in text
+    assert "hadron://***@lab:7001" in text
+
+
+def test_removing_the_current_one_leaves_none() -> None:
+    assert main(["context", "set", "lab", "hadron://lab"]) == 0
+    assert main(["context", "remove", "lab"]) == 0
+    assert Session().url == DEFAULT_URL
+    assert Contexts.load().servers == {}
+
+
+def test_unknown_names_and_bad_urls(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["context", "set", "lab", "http://lab"]) == 1
+    assert main(["context", "use", "nowhere"]) == 1
+    assert "there is no context 'nowhere'" in capsys.readouterr().err
+    with pytest.raises(NotFoundError):
+        _ = Session(context="nowhere").url
+
+
+@pytest.mark.parametrize("text", ["- a list", "contexts: {lab: 1}", "a: [", "contexts: 3"])
+def test_a_malformed_file_is_named(text: str) -> None:
+    contexts_path().parent.mkdir()
+    contexts_path().write_text(text)
+    with pytest.raises(ConfigurationError, match=r"contexts\.yaml is malformed"):
+        Contexts.load()

@@ -1,0 +1,136 @@
+"""Arguments, files and stdin become the records that people mean."""
+
+from __future__ import annotations
+
+import gzip
+import io
+import os
+from pathlib import Path
+from typing import Any
+
+import click
+import pytest
+
+from hadron.cli.inputs import Recipe, Source
+from hadron.model.errors import InvalidRecordError
+from hadron.model.record import NewRecord
+
+PLAIN = Recipe(None, None, "", {})
+
+
+def read(path: Path, recipe: Recipe = PLAIN, form: str | None = None) -> list[NewRecord]:
+    source = Source.choose((), str(path), form)
+    return [record for chunk in source.chunks(recipe) for record in chunk]
+
+
+def values(path: Path, form: str | None = None) -> list[Any]:
+    return [record.value for record in read(path, form=form)]
+
+
+def test_arguments_are_text() -> None:
+    (chunk,) = Source.choose(("a", "ü", "{}"), None, None).chunks(PLAIN)
+    assert [record.value for record in chunk] == ["a", "ü", "{}"]
+
+
+def test_arguments_are_json_when_asked() -> None:
+    (chunk,) = Source.choose(('{"a": 1}', "[2]"), None, "jsonl").chunks(PLAIN)
+    assert [record.value for record in chunk] == [{"a": 1}, [2]]
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "expected"),
+    [
+        ("log.txt", b"one\ntwo\r\n\nlast", ["one", "two", "", "last"]),
+        ("raw.bin", b"\xff\xfe\nx\n", [b"\xff\xfe", "x"]),
+        ("a.jsonl", b'{"a": 1}\n\n[2]\n"text"\n', [{"a": 1}, [2], "text"]),
+        ("a.ndjson", b"null", [None]),
+        ("a.csv", b'x,y\n1,"two\nlines"\n', [{"x": "1", "y": "two\nlines"}]),
+        ("empty.csv", b"", []),
+        ("empty.txt", b"", []),
+    ],
+)
+def test_the_file_name_decides(
+    tmp_path: Path, name: str, content: bytes, expected: list[Any]
+) -> None:
+    path = tmp_path / name
+    path.write_bytes(content)
+    assert values(path) == expected
+    packed = tmp_path / f"{name}.gz"
+    packed.write_bytes(gzip.compress(content))
+    assert values(packed) == expected
+
+
+def test_the_format_given_wins(tmp_path: Path) -> None:
+    path = tmp_path / "data.csv"
+    path.write_text("a,b\n1,2\n")
+    assert values(path, "lines") == ["a,b", "1,2"]
+
+
+def test_long_files_keep_every_line(tmp_path: Path) -> None:
+    path = tmp_path / "long.txt"
+    lines = [f"{number:0900}" for number in range(3_000)]
+    path.write_text("\n".join(lines))
+    assert values(path) == lines
+
+
+def test_records_get_what_was_asked_for(tmp_path: Path) -> None:
+    path = tmp_path / "a.jsonl"
+    path.write_text('{"id": "x"}\n{"id": 7}\n{"id": null}\n')
+    records = read(path, Recipe(None, "id", "thing.made", {"a": "b"}))
+    assert [record.key for record in records] == ["x", "7", None]
+    assert {record.type for record in records} == {"thing.made"}
+    assert records[0].headers == {"a": "b"}
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "recipe", "message"),
+    [
+        ("a.jsonl", '{"a": 1}\n{"a": \n', PLAIN, "line 2 is not JSON"),
+        ("a.jsonl", '{"a": 1}\n', Recipe(None, "b", "", {}), "line 1 has no field 'b'"),
+        ("a.csv", "x,y\n1,2\n3\n", PLAIN, "line 3 has 1 fields, the heading has 2"),
+        ("a.csv", 'x,y\n"1,2\n', PLAIN, "is not CSV"),
+    ],
+)
+def test_malformed_input_is_refused_by_line(
+    tmp_path: Path, name: str, content: str, recipe: Recipe, message: str
+) -> None:
+    path = tmp_path / name
+    path.write_text(content)
+    with pytest.raises(InvalidRecordError, match=message):
+        read(path, recipe)
+
+
+@pytest.mark.parametrize(
+    ("given", "path", "form"), [(("a",), "file", None), (("a",), None, "csv")]
+)
+def test_contradictions_are_usage_errors(
+    given: tuple[str, ...], path: str | None, form: str | None
+) -> None:
+    with pytest.raises(click.UsageError):
+        Source.choose(given, path, form)
+
+
+@pytest.mark.parametrize("given", [(), ("-",)])
+def test_stdin_is_read_without_waiting_for_its_end(
+    monkeypatch: pytest.MonkeyPatch, given: tuple[str, ...]
+) -> None:
+    read_end, write_end = os.pipe()
+    with open(read_end, "rb") as reading, open(write_end, "wb", buffering=0) as writing:
+        monkeypatch.setattr("sys.stdin", io.TextIOWrapper(reading))
+        chunks = Source.choose(given, None, None).chunks(PLAIN)
+        writing.write(b"first\nhalf a")
+        assert [record.value for record in next(chunks)] == ["first"]
+        writing.write(b" line\n")
+        assert [record.value for record in next(chunks)] == ["half a line"]
+        writing.close()
+        assert list(chunks) == []
+
+
+def test_nothing_to_publish_is_a_usage_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Terminal(io.StringIO):
+        def isatty(self) -> bool:
+            return True
+
+    monkeypatch.setattr("sys.stdin", Terminal())
+    with pytest.raises(click.UsageError, match="nothing to publish"):
+        Source.choose((), None, None)

@@ -1,0 +1,127 @@
+"""kcat's format tokens, JSON lines, positions, and tables that pipe well."""
+
+from __future__ import annotations
+
+import json
+
+import click
+import pytest
+
+from hadron.cli.positions import Position, PositionType
+from hadron.cli.printing import print_rows
+from hadron.cli.records import RecordPrinter, compile_format, json_line
+from hadron.model.batch import BatchBuilder, decode_batch
+from hadron.model.record import NewRecord, Record
+
+
+def record(new: NewRecord) -> Record:
+    builder = BatchBuilder()
+    builder.add(new, 0)
+    batch = decode_batch(builder.build(), base_offset=41, stream="s", partition="local/p0")
+    return batch.records()[0]
+
+
+FULL = NewRecord(
+    value={"a": "ü"}, key="k", type="x.y", timestamp_ms=1234, headers={"h": "1", "i": "2"}
+)
+
+
+@pytest.mark.parametrize(
+    ("form", "expected"),
+    [
+        ("%k %s %o\\n", 'k {"a":"ü"} 41\n'),
+        ("%t/%p/%o %T %y", "s/local/p0/41 1234 x.y"),
+        ("%K,%S,%h", "1,10,h=1,i=2"),
+        ("100%%\\t\\\\", "100%\t\\"),
+        ("", ""),
+    ],
+)
+def test_format_tokens(form: str, expected: str) -> None:
+    assert compile_format(form)(record(FULL)).decode() == expected
+
+
+def test_missing_parts_are_empty_and_bytes_stay_bytes() -> None:
+    assert compile_format("[%k|%y|%h|%s]")(record(NewRecord(value=b"\xff\0"))) == b"[|||\xff\0]"
+
+
+@pytest.mark.parametrize("form", ["%x", "%", "\\q", "a\\"])
+def test_unknown_tokens_are_refused(form: str) -> None:
+    with pytest.raises(click.BadParameter, match="unknown"):
+        compile_format(form)
+
+
+def test_json_lines() -> None:
+    assert json.loads(json_line(record(FULL))) == {
+        "stream": "s", "partition": "local/p0", "offset": 41, "timestamp_ms": 1234, "type": "x.y",
+        "key": "k", "value": {"a": "ü"}, "headers": {"h": "1", "i": "2"},
+    }
+    assert json.loads(json_line(record(NewRecord(value=b"text"))))["value"] == "text"
+    assert json.loads(json_line(record(NewRecord(value=b"\xff"))))["value_base64"] == "/w=="
+
+
+def test_the_printer_stops_at_its_limit(capfdbinary: pytest.CaptureFixture[bytes]) -> None:
+    printer = RecordPrinter("%o\\n", None, 3)
+    printer.print([record(FULL)] * 2)
+    assert not printer.done
+    printer.print([record(FULL)] * 2)
+    assert printer.done
+    assert capfdbinary.readouterr().out == b"41\n" * 3
+
+
+def test_a_table_of_records_has_one_heading(capfdbinary: pytest.CaptureFixture[bytes]) -> None:
+    printer = RecordPrinter(None, "table", None)
+    printer.print([record(FULL)])
+    printer.print([record(NewRecord(value="text"))])
+    lines = capfdbinary.readouterr().out.decode().splitlines()
+    assert [line.split() for line in lines] == [
+        ["PARTITION", "OFFSET", "TYPE", "KEY", "VALUE"],
+        ["local/p0", "41", "x.y", "k", '{"a":"ü"}'],
+        ["local/p0", "41", "-", "-", "text"],
+    ]
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("earliest", Position("earliest")),
+        ("beginning", Position("earliest")),
+        ("end", Position("latest")),
+        ("0", Position("offset", 0)),
+        ("-10", Position("last", 10)),
+        ("@1500", Position("time", 1500)),
+        ("s@1500", Position("time", 1500)),
+        ("1970-01-01T00:00:02Z", Position("time", 2000)),
+    ],
+)
+def test_positions(text: str, expected: Position) -> None:
+    assert PositionType().convert(text, None, None) == expected
+
+
+@pytest.mark.parametrize("text", ["", "soon", "1.5", "--1", "2026-01-01"])
+def test_positions_that_are_none(text: str) -> None:
+    with pytest.raises(click.BadParameter, match="is none of"):
+        PositionType().convert(text, None, None)
+
+
+@pytest.mark.parametrize(
+    ("position", "offset"),
+    [
+        (Position("earliest"), 5), (Position("latest"), 20), (Position("offset", 7), 7),
+        (Position("last", 3), 17), (Position("last", 99), 5), (Position("time", 1), 11),
+    ],
+)
+def test_positions_in_a_partition(position: Position, offset: int) -> None:
+    assert position.resolve(5, 20, 11) == offset
+
+
+def test_tables_are_not_wrapped_into_a_pipe(capsys: pytest.CaptureFixture[str]) -> None:
+    print_rows({"a": "A", "b": ">B"}, [{"a": "x" * 300, "b": 7}, {"a": "", "b": None}], "table")
+    lines = capsys.readouterr().out.splitlines()
+    assert len(lines) == 3
+    assert lines[1].split() == ["x" * 300, "7"]
+    assert lines[2].split() == ["-", "-"]
+
+
+def test_json_has_every_field(capsys: pytest.CaptureFixture[str]) -> None:
+    print_rows({"a": "A"}, [{"a": 1, "hidden": [2]}], "json")
+    assert json.loads(capsys.readouterr().out) == [{"a": 1, "hidden": [2]}]

@@ -1,0 +1,145 @@
+"""What every command shares: help, exit statuses, the form of errors, a quick start."""
+
+from __future__ import annotations
+
+import importlib
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import click
+import pytest
+
+from hadron.cli import main
+from hadron.cli.root import COMMANDS, report
+from hadron.model.errors import PeerError, RequestError
+
+
+def commands() -> list[tuple[str, click.Command]]:
+    """Every command and subcommand with its full name."""
+    found: list[tuple[str, click.Command]] = []
+    for name, (module, _) in COMMANDS.items():
+        command = importlib.import_module(module).command
+        found.append((name, command))
+        if isinstance(command, click.Group):
+            found += [(f"{name} {sub}", each) for sub, each in command.commands.items()]
+    return found
+
+
+def run(*arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-m", "hadron", *arguments],
+        capture_output=True, text=True, env={**os.environ, **environment}, check=False,
+        stdin=subprocess.DEVNULL, timeout=60,
+    )
+
+
+@pytest.mark.parametrize(("name", "command"), commands(), ids=[name for name, _ in commands()])
+def test_every_command_has_help_with_an_example(name: str, command: click.Command) -> None:
+    assert "Example" in (command.help or ""), name
+    assert f"hadron {name.split()[0]}" in (command.help or ""), name
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_the_table_says_what_the_command_says(name: str) -> None:
+    module, text = COMMANDS[name]
+    assert importlib.import_module(module).command.short_help == text
+
+
+def test_help_lists_commands_and_imports_none(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["--help"]) == 0
+    shown = capsys.readouterr().out
+    assert all(name in shown for name in COMMANDS)
+    script = (
+        "import sys; from hadron.cli import main; main(['--help']); "
+        "print([m for m in sys.modules if m.split('.')[0] in "
+        "('rich', 'trio', 'anyio', 'msgspec', 'yaml', 'google', 'hadron')], file=sys.stderr)"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", script], capture_output=True, text=True, check=True
+    )
+    needed = ["hadron", "hadron.cli", "hadron.cli.root", "hadron.cli.session"]
+    assert done.stderr.strip() == str(needed)
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [["nonsense"], ["--nonsense"], ["pub"], ["node"], ["get", "teapots"], ["read"],
+     ["sub", "s", "--from", "yesterday"], ["sub", "s", "-f", "%q"], ["context", "use"],
+     ["sub", "s", "--group", "g", "-e"], ["pipeline", "show", "--watch"]],
+    ids=" ".join,
+)
+def test_wrong_usage_is_status_2(
+    arguments: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(arguments) == 2
+    captured = capsys.readouterr()
+    assert captured.out == ""
+    assert captured.err.startswith("error: ")
+    assert "\nhint: hadron" in captured.err
+
+
+def test_a_near_miss_is_answered_with_the_right_name(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["stauts"]) == 2
+    assert "did you mean 'status'?" in capsys.readouterr().err
+
+
+def test_errors_say_what_happened_and_what_to_do(capsys: pytest.CaptureFixture[str]) -> None:
+    assert report(RequestError("no such thing: 'x'", "ask for 'y'")) == 1
+    assert capsys.readouterr().err == "error: no such thing: 'x'\nhint: ask for 'y'\n"
+    assert report(BaseExceptionGroup("tasks", [PeerError("gone", "")])) == 1
+    assert capsys.readouterr().err.startswith("error: gone\nhint: the same command may succeed")
+    assert report(ZeroDivisionError("oops")) == 1
+    assert "this is a defect in hadron: ZeroDivisionError: oops" in capsys.readouterr().err
+
+
+def test_interrupts_are_quiet(capsys: pytest.CaptureFixture[str]) -> None:
+    assert report(KeyboardInterrupt()) == 130
+    assert report(BaseExceptionGroup("tasks", [ValueError(), KeyboardInterrupt()])) == 130
+    assert capsys.readouterr().err == ""
+
+
+def test_no_traceback_without_debug(tmp_path: Path) -> None:
+    config = tmp_path / "bad.yaml"
+    config.write_text("cluster: x\nreplicaset: {}\n")
+    quiet = run("node", "--config", str(config), "--name", "n1")
+    assert quiet.returncode == 1
+    assert quiet.stderr.startswith("error: ")
+    assert "bad.yaml:2" in quiet.stderr
+    assert "Traceback" not in quiet.stderr
+    loud = run("node", "--config", str(config), "--name", "n1", "--debug")
+    assert loud.returncode == 1
+    assert "Traceback" in loud.stderr
+
+
+def test_a_missing_file_is_an_error_like_any_other() -> None:
+    done = run("apply", "-f", "no-such-file.yaml")
+    assert done.returncode == 1
+    assert done.stderr == "error: no-such-file.yaml: No such file or directory\n"
+
+
+def test_a_reader_that_leaves_is_no_error() -> None:
+    read_end, write_end = os.pipe()
+    os.close(read_end)
+    done = subprocess.run(
+        [sys.executable, "-m", "hadron", "node", "--settings"],
+        stdout=write_end, stderr=subprocess.PIPE, text=True, check=False,
+    )
+    os.close(write_end)
+    assert (done.returncode, done.stderr) == (141, "")
+
+
+def test_settings_are_printed_with_their_help() -> None:
+    done = run("node", "--settings")
+    assert done.returncode == 0
+    assert "HADRON_DURABILITY" in done.stdout
+    assert "\x1b" not in done.stdout
+
+
+def test_completion_code_is_for_this_program() -> None:
+    done = run("completion", "bash")
+    assert done.returncode == 0
+    assert "_HADRON_COMPLETE=bash_complete" in done.stdout
+    completed = run(_HADRON_COMPLETE="bash_complete", COMP_WORDS="hadron pi", COMP_CWORD="1")
+    assert completed.stdout.split() == ["plain,pipeline"]

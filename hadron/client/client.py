@@ -1,0 +1,371 @@
+"""The client: one object per cluster, from which producers, readers and members are made."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Final, Literal
+
+from hadron.client import producing, reading, stages
+from hadron.client.background import Background
+from hadron.client.catalog import Catalog
+from hadron.client.consumer import DEFAULT_MAX_IN_FLIGHT, Subscription, check_subscribe
+from hadron.client.opening import Opening
+from hadron.client.pipelines import PipelineCalls
+from hadron.client.ports import ClientPorts
+from hadron.client.producer import Producer
+from hadron.client.reader import BatchReader, RecordReader
+from hadron.client.results import Applied, Fetched, PartitionOffsets
+from hadron.client.session import Session
+from hadron.client.stages import StageRun
+from hadron.client.url import DEFAULT_URL, Endpoint, parse_url
+from hadron.model.errors import RequestError
+from hadron.model.schema import SchemaObject
+from hadron.wire.messages import cluster_pb2, groups_pb2, method, pipelines_pb2
+
+CONNECT_TIMEOUT_S: Final = 10.0
+"""A node needs a second or two to start; a mistyped address should not take a minute."""
+
+REQUEST_TIMEOUT_S: Final = 30.0
+"""For one question, with all its retries: longer than a leader's restart."""
+
+_STATUS: Final = method("Status")
+_LIST_GROUPS: Final = method("ListGroups")
+_TOPOLOGY: Final = method("Topology")
+
+
+class Client:
+    """A connection to a cluster; use it as `async with hadron.connect(url) as client`.
+
+    Belongs to the event loop it was opened in. Every call raises `RequestError` once the block
+    has been left, `PeerError` when the cluster does not answer in time, and `NotFoundError` for
+    names that do not exist.
+    """
+
+    def __init__(
+        self,
+        endpoint: Endpoint,
+        *,
+        connect_timeout_s: float = CONNECT_TIMEOUT_S,
+        request_timeout_s: float = REQUEST_TIMEOUT_S,
+        ports: ClientPorts | None = None,
+    ) -> None:
+        self.namespace = endpoint.namespace
+        self._connect_timeout_s = connect_timeout_s
+        self._background = Background()
+        self._session = Session(
+            endpoint, ports or ClientPorts(), self._background, request_timeout_s=request_timeout_s
+        )
+        self._background.on_crash = self._session.close
+        self._catalog = Catalog(self._session)
+        self._reading = reading.ReadCalls(self._session, self._catalog)
+        self._pipelines = PipelineCalls(self._session, self._catalog)
+
+    async def __aenter__(self) -> Client:
+        await self._background.__aenter__()
+        try:
+            await self._session.start(self._connect_timeout_s)
+        except BaseException:
+            await self.__aexit__()
+            raise
+        return self
+
+    async def __aexit__(self, *exc_info: object) -> None:
+        self._session.close()
+        await self._background.__aexit__()
+
+    # --- producing ------------------------------------------------------------------------------
+
+    def producer(
+        self,
+        stream: str,
+        *,
+        acks: Literal["majority", "leader", "all"] = "majority",
+        partition: str | None = None,
+        codec: Literal["none", "zstd"] = "none",
+        batch_bytes: int = producing.DEFAULT_BATCH_BYTES,
+        linger_ms: float = producing.DEFAULT_LINGER_MS,
+        max_buffer_bytes: int = producing.DEFAULT_MAX_BUFFER_BYTES,
+        delivery_timeout_s: float = producing.DEFAULT_DELIVERY_TIMEOUT_S,
+    ) -> Opening[Producer]:
+        """A producer, for use as `async with client.producer(...) as producer`.
+
+        Args:
+            acks: what a receipt promises: on the leader's disk, a majority's, or all.
+            partition: a replica set's name, for all records; None lets keys choose.
+            codec: compression of the records' bodies.
+            batch_bytes: a batch is complete at this size, 1 MiB at most.
+            linger_ms: how long records gather while an earlier batch is under way; a record that
+                finds nothing under way leaves at once.
+            max_buffer_bytes: unresolved records; beyond it senders wait.
+            delivery_timeout_s: after this long without an outcome a record fails.
+        """
+        settings = producing.ProducerSettings(
+            acks=acks,
+            partition=partition,
+            codec=codec,
+            batch_bytes=batch_bytes,
+            linger_ms=linger_ms,
+            max_buffer_bytes=max_buffer_bytes,
+            delivery_timeout_s=delivery_timeout_s,
+        )
+        settings.check()
+        return Opening(
+            lambda: producing.open_producer(self._session, self._catalog, stream, settings)
+        )
+
+    # --- consuming ------------------------------------------------------------------------------
+
+    def subscribe(
+        self,
+        stream: str,
+        *,
+        group: str,
+        start: Literal["earliest", "latest"] | int = "earliest",
+        max_in_flight: int = DEFAULT_MAX_IN_FLIGHT,
+        partitions: Sequence[str] | None = None,
+    ) -> Opening[Subscription]:
+        """A member of a group, for use as `async with client.subscribe(...) as subscription`.
+
+        Args:
+            start: where a group that does not exist yet begins.
+            max_in_flight: records delivered and not acknowledged, per partition, at most.
+            partitions: which ones to consume; None is all.
+        """
+        start_text = check_subscribe(group, start, max_in_flight)
+
+        async def make() -> Subscription:
+            names = await self._catalog.partitions(stream)
+            for name in partitions or ():
+                await self._catalog.partitions(stream, name)
+            chosen = names if partitions is None else list(dict.fromkeys(partitions))
+            if not chosen:
+                raise RequestError(f"no partition of {stream!r} is chosen", "leave it out for all")
+            openings = [
+                groups_pb2.SubscribeRequest(
+                    open=groups_pb2.SubscribeRequest.Open(
+                        namespace=self.namespace,
+                        stream=stream,
+                        partition=name,
+                        group=group,
+                        start=start_text,
+                        max_in_flight=max_in_flight,
+                    )
+                )
+                for name in chosen
+            ]
+            return Subscription(
+                self._session, openings, open_timeout_s=self._session.request_timeout_s
+            )
+
+        return Opening(make)
+
+    # --- reading --------------------------------------------------------------------------------
+
+    def read(
+        self,
+        stream: str,
+        *,
+        partition: str | None = None,
+        offset: int | Literal["earliest", "latest"] = 0,
+        limit: int | None = None,
+        follow: bool = False,
+    ) -> RecordReader:
+        """Records in order: `async for record in client.read(...)`.
+
+        Args:
+            partition: None reads all, one after the other, or as records arrive when following.
+            offset: the first record; an int holds for every partition that is read.
+            limit: stop after this many records.
+            follow: wait for new records instead of ending at the high watermark as of the call.
+
+        Raises:
+            OffsetOutOfRangeError: `offset` lies before the first kept record, or after the next.
+            CorruptionError: a batch does not match its checksum.
+        """
+        return RecordReader(self._reading.spans(stream, partition, offset, limit, follow))
+
+    def read_batches(
+        self,
+        stream: str,
+        *,
+        partition: str | None = None,
+        offset: int | Literal["earliest", "latest"] = 0,
+        limit: int | None = None,
+        follow: bool = False,
+    ) -> BatchReader:
+        """Like `read`, a `RecordBatch` at a time, cut to the records that were asked for."""
+        return BatchReader(self._reading.spans(stream, partition, offset, limit, follow))
+
+    async def fetch(
+        self,
+        stream: str,
+        partition: str,
+        offset: int,
+        *,
+        max_bytes: int = reading.FETCH_BYTES,
+        max_wait_ms: int = 0,
+    ) -> Fetched:
+        """Batches as they stand in the partition, from the one that holds `offset` on.
+
+        Args:
+            max_bytes: whole batches up to this size, and at least one.
+            max_wait_ms: how long to wait when there is nothing at `offset` yet.
+        """
+        return await self._reading.fetch(stream, partition, offset, max_bytes, max_wait_ms)
+
+    async def offsets(
+        self, stream: str, *, partition: str | None = None, at_ms: int | None = None
+    ) -> list[PartitionOffsets]:
+        """How far the stream's partitions reach, and the first offset at or after `at_ms`."""
+        return await self._reading.offsets(stream, partition, at_ms)
+
+    # --- schema ---------------------------------------------------------------------------------
+
+    async def apply(
+        self,
+        objects: Sequence[SchemaObject],
+        *,
+        dry_run: bool = False,
+        allow_destructive: bool = False,
+    ) -> Applied:
+        """Declare objects: all of them or, with `SchemaError`, none. Repeated, changes nothing."""
+        return await self._catalog.apply(
+            objects, dry_run=dry_run, allow_destructive=allow_destructive
+        )
+
+    async def objects(
+        self, kind: str = "", namespace: str = "", name: str = ""
+    ) -> list[SchemaObject]:
+        """Declared objects; "" means any."""
+        return await self._catalog.objects(kind, namespace, name)
+
+    async def stream(self, name: str) -> SchemaObject:
+        """The stream called `name` in the client's namespace, looked up once."""
+        return await self._catalog.stream(name)
+
+    # --- the cluster ----------------------------------------------------------------------------
+
+    async def topology(self) -> cluster_pb2.TopologyResponse:
+        """Replica sets, their nodes and who leads, as some node sees it now."""
+        answer, _ = await self._session.request("", _TOPOLOGY, cluster_pb2.TopologyRequest())
+        self._session.topology.merge(answer)
+        return answer  # type: ignore[no-any-return]
+
+    async def status(self, address: str | None = None) -> cluster_pb2.StatusResponse:
+        """How the node at `address` is; None asks any node. One try: raises `PeerError`."""
+        session = self._session
+        connection = await (session.connect_to(address) if address else session.connect_any())
+        answer, _ = await connection.request(
+            _STATUS, cluster_pb2.StatusRequest(), timeout_s=self._connect_timeout_s
+        )
+        return answer  # type: ignore[no-any-return]
+
+    async def groups(self, stream: str = "") -> list[groups_pb2.ListGroupsResponse.Group]:
+        """Consumer groups and their progress, per partition; "" is all streams."""
+        names = self._session.topology.names()
+        if stream:
+            names = await self._catalog.partitions(stream)
+        request = groups_pb2.ListGroupsRequest(namespace=self.namespace, stream=stream)
+        found: list[groups_pb2.ListGroupsResponse.Group] = []
+        for name in names:
+            answer, _ = await self._session.request(name, _LIST_GROUPS, request)
+            found.extend(answer.groups)
+        return found
+
+    # --- pipelines ------------------------------------------------------------------------------
+
+    async def pipeline_progress(
+        self, name: str = ""
+    ) -> list[pipelines_pb2.PipelineProgressResponse.Pipeline]:
+        """Counts of instances and stages of one pipeline, or of all."""
+        return await self._pipelines.progress(name)
+
+    async def instances(
+        self, pipeline: str, *, status: str = "", after_id: int = 0, limit: int = 100
+    ) -> list[pipelines_pb2.ListInstancesResponse.Instance]:
+        """A page of a pipeline's instances, by id; `status` is "", "live", "done" or "failed"."""
+        return await self._pipelines.instances(pipeline, status, after_id, limit)
+
+    def run_stages(
+        self,
+        pipeline: str,
+        *,
+        engine: str = "spark",
+        stages: Sequence[str] = (),
+        max_batch: int = stages.DEFAULT_MAX_BATCH,
+        credit: int = stages.DEFAULT_CREDIT,
+    ) -> Opening[StageRun]:
+        """Ready invocations: `async with client.run_stages(...) as run`, iterate, `run.grant()`.
+
+        Args:
+            stages: which ones this runner can run; none means all of `engine`.
+            max_batch: invocations per micro-batch, at most.
+            credit: micro-batches that come before the first `grant`.
+        """
+        return self._pipelines.run(pipeline, engine, stages, max_batch, credit)
+
+    async def complete_stages(
+        self,
+        pipeline_id: int,
+        stage: str,
+        instance_ids: Sequence[int],
+        attempts: Sequence[int],
+        batch: bytes | None,
+        partition: str = "",
+    ) -> pipelines_pb2.CompleteStagesResponse:
+        """Commit outputs and completions together, all or none.
+
+        Args:
+            attempts: of the invocations, in the order of `instance_ids`.
+            batch: one encoded record batch with one output per instance in the same order; None
+                for a stage without an output.
+            partition: of the outputs; "" is the pipeline's own replica set.
+
+        Returns:
+            The outputs' base offset; or `stale_instance_ids`, and then nothing was done.
+        """
+        return await self._pipelines.complete(
+            pipeline_id, stage, instance_ids, attempts, batch, partition
+        )
+
+    async def fail_stages(
+        self,
+        pipeline_id: int,
+        stage: str,
+        instance_ids: Sequence[int],
+        attempts: Sequence[int],
+        reason: str,
+    ) -> None:
+        """These attempts failed; the stage's retry policy decides what follows."""
+        await self._pipelines.fail(pipeline_id, stage, instance_ids, attempts, reason)
+
+
+def connect(
+    url: str = DEFAULT_URL,
+    *,
+    connect_timeout_s: float = CONNECT_TIMEOUT_S,
+    request_timeout_s: float = REQUEST_TIMEOUT_S,
+    ports: ClientPorts | None = None,
+) -> Client:
+    """A client, for use as `async with hadron.connect(url) as client`, under trio or asyncio.
+
+    Args:
+        url: `hadron://[token@]host1,host2[/namespace][?tls=1]`; any nodes of the cluster.
+        connect_timeout_s: how long entering the block tries to reach a node.
+        request_timeout_s: how long one question is retried.
+        ports: clock, randomness and network, for tests.
+
+    Raises `RequestError` for a malformed URL; entering raises `PeerError` when nobody answers.
+    """
+    endpoint = parse_url(url)
+    if endpoint.tls:
+        raise RequestError(
+            f"{url!r} asks for TLS, which this version does not speak",
+            "leave ?tls=1 out inside a trusted network",
+        )
+    return Client(
+        endpoint,
+        connect_timeout_s=connect_timeout_s,
+        request_timeout_s=request_timeout_s,
+        ports=ports,
+    )

@@ -1,0 +1,136 @@
+"""The pipeline calls of a client; each goes to the leader of the pipeline's replica set."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Final
+
+from hadron.client.catalog import Catalog
+from hadron.client.opening import Opening
+from hadron.client.session import Session
+from hadron.client.stages import StageRun
+from hadron.model.errors import RequestError
+from hadron.wire.messages import method, pipelines_pb2
+
+_COMPLETE: Final = method("CompleteStages")
+_FAIL: Final = method("FailStages")
+_INSTANCES: Final = method("ListInstances")
+_PROGRESS: Final = method("PipelineProgress")
+
+_STATUSES: Final = ("", "live", "done", "failed")
+
+
+class PipelineCalls:
+    """What `Client` says and asks about pipelines. Every call may be repeated safely: the
+    attempt numbers make a completion or failure count once."""
+
+    def __init__(self, session: Session, catalog: Catalog) -> None:
+        self._session = session
+        self._catalog = catalog
+        self._namespace = session.endpoint.namespace
+
+    async def progress(self, name: str) -> list[pipelines_pb2.PipelineProgressResponse.Pipeline]:
+        homes = (
+            [await self._catalog.pipeline_home(name)] if name else self._session.topology.names()
+        )
+        request = pipelines_pb2.PipelineProgressRequest(namespace=self._namespace, pipeline=name)
+        found: list[pipelines_pb2.PipelineProgressResponse.Pipeline] = []
+        for home in homes:
+            answer, _ = await self._session.request(home, _PROGRESS, request)
+            found.extend(answer.pipelines)
+        return found
+
+    async def instances(
+        self, pipeline: str, status: str, after_id: int, limit: int
+    ) -> list[pipelines_pb2.ListInstancesResponse.Instance]:
+        if status not in _STATUSES:
+            raise RequestError(f"status {status!r} is unknown", f"use one of {_STATUSES}")
+        if limit < 1 or after_id < 0:
+            raise RequestError(
+                f"limit {limit} or after_id {after_id} is out of bounds",
+                "a page has 1 record or more, ids start at 1",
+            )
+        home = await self._catalog.pipeline_home(pipeline)
+        request = pipelines_pb2.ListInstancesRequest(
+            namespace=self._namespace,
+            pipeline=pipeline,
+            status=status,
+            after_id=after_id,
+            limit=limit,
+        )
+        answer, _ = await self._session.request(home, _INSTANCES, request)
+        return list(answer.instances)
+
+    def run(
+        self, pipeline: str, engine: str, stages: Sequence[str], max_batch: int, credit: int
+    ) -> Opening[StageRun]:
+        if engine not in ("spark", "handler"):
+            raise RequestError(f"engine {engine!r} is unknown", "use spark or handler")
+        if max_batch < 1 or credit < 1:
+            raise RequestError(
+                f"max_batch {max_batch} or credit {credit} is out of bounds", "use 1 or more"
+            )
+
+        async def make() -> StageRun:
+            home = await self._catalog.pipeline_home(pipeline)
+            opening = pipelines_pb2.RunStagesRequest(
+                namespace=self._namespace,
+                pipeline=pipeline,
+                stages=stages,
+                engine=engine,
+                max_batch=max_batch,
+                credit=credit,
+            )
+            return StageRun(self._session, home, opening)
+
+        return Opening(make)
+
+    async def complete(
+        self,
+        pipeline_id: int,
+        stage: str,
+        instance_ids: Sequence[int],
+        attempts: Sequence[int],
+        batch: bytes | None,
+        partition: str,
+    ) -> pipelines_pb2.CompleteStagesResponse:
+        _check_pairs(instance_ids, attempts)
+        request = pipelines_pb2.CompleteStagesRequest(
+            pipeline_id=pipeline_id,
+            stage=stage,
+            instance_ids=instance_ids,
+            attempts=attempts,
+            partition=partition,
+        )
+        home = await self._catalog.pipeline_home_by_id(pipeline_id)
+        answer, _ = await self._session.request(
+            home, _COMPLETE, request, [] if batch is None else [batch]
+        )
+        return answer  # type: ignore[no-any-return]
+
+    async def fail(
+        self,
+        pipeline_id: int,
+        stage: str,
+        instance_ids: Sequence[int],
+        attempts: Sequence[int],
+        reason: str,
+    ) -> None:
+        _check_pairs(instance_ids, attempts)
+        request = pipelines_pb2.FailStagesRequest(
+            pipeline_id=pipeline_id,
+            stage=stage,
+            instance_ids=instance_ids,
+            attempts=attempts,
+            reason=reason,
+        )
+        home = await self._catalog.pipeline_home_by_id(pipeline_id)
+        await self._session.request(home, _FAIL, request)
+
+
+def _check_pairs(instance_ids: Sequence[int], attempts: Sequence[int]) -> None:
+    if len(instance_ids) != len(attempts):
+        raise RequestError(
+            f"{len(instance_ids)} instance ids were given with {len(attempts)} attempts",
+            "give the attempt of each invocation, in the same order",
+        )

@@ -1,0 +1,113 @@
+"""The reading calls of a client: offsets, single fetches, and the sources of readers."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from hadron.client.catalog import Catalog
+from hadron.client.reader import ReadPlan, SpanReader
+from hadron.client.results import Fetched, PartitionOffsets
+from hadron.client.session import Session
+from hadron.model.batch import StampedBatch
+from hadron.model.errors import PeerError, RequestError
+from hadron.model.limits import MAX_ATTACHMENT_BYTES
+from hadron.wire.messages import method, streams_pb2
+
+FETCH_BYTES: Final = 4 << 20
+
+_FETCH: Final = method("Fetch")
+_OFFSETS: Final = method("Offsets")
+
+
+class ReadCalls:
+    """What `Client` answers about the contents of streams."""
+
+    def __init__(self, session: Session, catalog: Catalog) -> None:
+        self._session = session
+        self._catalog = catalog
+        self._namespace = session.endpoint.namespace
+
+    def spans(
+        self,
+        stream: str,
+        partition: str | None,
+        offset: int | str,
+        limit: int | None,
+        follow: bool,
+    ) -> SpanReader:
+        """The source of a reader. Raises `RequestError` for arguments that make no sense."""
+        plan = ReadPlan(
+            namespace=self._namespace, stream=stream, offset=offset, limit=limit, follow=follow
+        )
+        return SpanReader(
+            self._session, plan, lambda: self.offsets(stream, partition, None)
+        )
+
+    async def offsets(
+        self, stream: str, partition: str | None, at_ms: int | None
+    ) -> list[PartitionOffsets]:
+        found: list[PartitionOffsets] = []
+        for name in await self._catalog.partitions(stream, partition):
+            request = streams_pb2.OffsetsRequest(
+                namespace=self._namespace, stream=stream, partition=name, at_ms=at_ms or 0
+            )
+            answer, _ = await self._session.request(name, _OFFSETS, request)
+            found.extend(
+                PartitionOffsets(
+                    entry.partition, entry.first_offset, entry.next_offset, entry.at_offset
+                )
+                for entry in answer.partitions
+            )
+        return found
+
+    async def fetch(
+        self, stream: str, partition: str, offset: int, max_bytes: int, max_wait_ms: int
+    ) -> Fetched:
+        if offset < 0 or not 0 < max_bytes <= MAX_ATTACHMENT_BYTES or max_wait_ms < 0:
+            raise RequestError(
+                f"offset {offset}, max_bytes {max_bytes} or max_wait_ms {max_wait_ms} is out of "
+                "bounds",
+                f"none may be negative, max_bytes is 1 to {MAX_ATTACHMENT_BYTES}",
+            )
+        request = streams_pb2.FetchRequest(
+            namespace=self._namespace,
+            stream=stream,
+            partition=partition,
+            offset=offset,
+            max_bytes=max_bytes,
+            max_wait_ms=max_wait_ms,
+        )
+        answer, attachment = await self._session.request(
+            partition,
+            _FETCH,
+            request,
+            timeout_s=self._session.request_timeout_s + max_wait_ms / 1000,
+        )
+        return Fetched(
+            _split(answer, attachment, partition), answer.first_offset, answer.next_offset
+        )
+
+
+def _split(
+    answer: streams_pb2.FetchResponse, attachment: memoryview, partition: str
+) -> list[StampedBatch]:
+    batches = []
+    start = 0
+    for info in answer.batches:
+        batches.append(
+            StampedBatch(
+                info.base_offset,
+                info.count,
+                info.append_ms,
+                info.ballot.epoch,
+                info.ballot.incarnation,
+                attachment[start : start + info.length],
+            )
+        )
+        start += info.length
+    if start != len(attachment):
+        raise PeerError(
+            f"an answer from {partition} has {len(attachment)} bytes of batches, it says {start}",
+            retryable=False,
+        )
+    return batches

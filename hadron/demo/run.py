@@ -1,0 +1,245 @@
+"""The demo's plot: publish, run the stages, kill a replica half way, read back, verify.
+
+The cluster is handed in by whoever starts the demo, so that this room needs to know nothing about
+processes. Spark starts on a thread of its own while the cluster comes up, because its Java virtual
+machine takes longest.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import ExitStack
+from importlib.resources import files
+from pathlib import Path
+from typing import TYPE_CHECKING, Final, Protocol
+
+import hadron
+from hadron.demo.flights import flight_record, load_flights
+from hadron.demo.screen import Screen
+from hadron.demo.verify import PIPELINE, Report, verify
+from hadron.metadata.documents import parse_documents
+from hadron.model.errors import HadronError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from pyspark.sql import SparkSession
+
+    from hadron.client.sync import SyncClient
+    from hadron.spark.runner import RunnerTotals, StageRunner
+    from hadron.wire.messages import cluster_pb2, pipelines_pb2
+
+_CHUNK: Final = 3_000
+_MAX_BATCH: Final = 3_500
+"""Instances per DataFrame: two of them are one round of the pipeline's `max_parallel`."""
+_POLL_S: Final = 0.1
+_PATIENCE_S: Final = 120.0
+"""Without any progress for so long, something is broken: a healthy demo is over by then."""
+_DOWN_FOR_S: Final = 2.0
+"""How long the killed replica stays away: long enough to miss thousands of records."""
+
+
+class DemoError(HadronError):
+    """The demo did not get where it should."""
+
+
+class Cluster(Protocol):
+    """What the demo needs of a cluster of processes."""
+
+    @property
+    def url(self) -> str: ...
+
+    @property
+    def names(self) -> list[str]: ...
+
+    @property
+    def leader(self) -> str: ...
+
+    def start_all(self) -> None: ...
+
+    def kill(self, name: str) -> None: ...
+
+    def spawn(self, name: str) -> None: ...
+
+    def wait_ready(self, names: Sequence[str]) -> None: ...
+
+    def status(self, name: str) -> cluster_pb2.StatusResponse: ...
+
+    def wait_for(
+        self, name: str, what: str, condition: Callable[[cluster_pb2.StatusResponse], bool],
+    ) -> cluster_pb2.StatusResponse: ...
+
+    def database(self, name: str) -> Path: ...
+
+
+def run(cluster: Cluster, victim: str, screen: Screen) -> Report:
+    """Play the whole demo on a cluster that is not yet started, and judge the result.
+
+    Args:
+        cluster: started here; stopping it is the caller's.
+        victim: the node that is killed half way.
+        screen: where to show what happens; entered here.
+
+    Raises a `HadronError` when something fails on the way.
+    """
+    from hadron.demo.table import read_delays, render
+
+    with ExitStack() as stack:
+        stack.enter_context(screen)
+        executor = stack.enter_context(ThreadPoolExecutor(2, "demo"))
+        spark_future = executor.submit(_start_spark)
+        stack.callback(_stop_spark, spark_future)
+        cluster.start_all()
+        screen.say(f"{len(cluster.names)} nodes are up: {cluster.url}")
+        client = stack.enter_context(hadron.connect_sync(cluster.url))
+        publish(client, screen)
+        spark = spark_future.result()
+        screen.say(f"Spark {spark.version} is up")
+        runner = _make_runner(cluster.url, spark)
+        running = executor.submit(runner.run)
+        stack.callback(runner.stop)
+        _Play(cluster, client, victim, screen, running).watch()
+        runner.stop()
+        running.result()
+        rows = read_delays(spark, cluster.url)
+        report = _judge(cluster, screen)
+    screen.console.print(render(rows))
+    return report
+
+
+def publish(client: SyncClient, screen: Screen) -> None:
+    """Declare the schema and send every flight, keyed by carrier."""
+    documents = parse_documents((files("hadron.demo") / "schema.yaml").read_text(), "schema.yaml")
+    client.apply(documents)
+    records = [flight_record(flight) for flight in load_flights()]
+    with client.producer("flights") as producer:
+        for start in range(0, len(records), _CHUNK):
+            chunk = records[start : start + _CHUNK]
+            producer.send_many(chunk)
+            screen.count("published", start + len(chunk), len(records))
+    screen.say(f"published {len(records):,} flights, acknowledged by a majority")
+
+
+# --- Spark --------------------------------------------------------------------------------------
+
+
+def _start_spark() -> SparkSession:
+    """A session that has run both stages once, on one flight, so that its code is compiled."""
+    from pyspark.sql import functions as F  # noqa: N812 - Spark's own convention
+
+    from hadron.demo import stages
+    from hadron.spark.session import session
+
+    spark = session(app_name="hadron demo")
+    one = spark.range(1).select(F.col("id").alias("instance_id"), F.lit("{}").alias("root"))
+    stages.join_weather(one).toArrow()
+    stages.verdict(one.withColumn("weather", F.lit("{}"))).toArrow()
+    return spark
+
+
+def _stop_spark(future: Future[SparkSession]) -> None:
+    if not future.cancel() and future.exception() is None:
+        future.result().stop()
+
+
+def _make_runner(url: str, spark: SparkSession) -> StageRunner:
+    from hadron.spark.runner import StageRunner
+
+    return StageRunner(url, PIPELINE, spark=spark, max_batch=_MAX_BATCH)
+
+
+# --- while the pipeline runs --------------------------------------------------------------------
+
+
+class _Play:
+    """Watches the pipeline, kills the victim half way, and brings it back."""
+
+    def __init__(
+        self, cluster: Cluster, client: SyncClient, victim: str, screen: Screen,
+        running: Future[RunnerTotals],
+    ) -> None:
+        self._cluster = cluster
+        self._client = client
+        self._victim = victim
+        self._screen = screen
+        self._running = running
+        self._total = len(load_flights())
+        self._killed_at: float | None = None
+        self._back = False
+
+    def watch(self) -> None:
+        """Return once every instance is done and the victim is back. Raises `DemoError`."""
+        last_done, last_change = -1, time.monotonic()
+        while True:
+            pipeline = self._progress()
+            done = self._show(pipeline) if pipeline else last_done
+            self._act(done)
+            if done == self._total and self._back:
+                self._cluster.wait_ready([self._victim])
+                return
+            if done != last_done:
+                last_done, last_change = done, time.monotonic()
+            elif time.monotonic() - last_change > _PATIENCE_S:
+                raise DemoError(
+                    f"the pipeline stopped at {done:,} of {self._total:,} flights",
+                    "look at the nodes' logs; `hadron demo --keep` leaves them",
+                )
+            if self._running.done():
+                self._running.result()
+                raise DemoError("the stage runner ended before its work was done")
+            time.sleep(_POLL_S)
+
+    def _progress(self) -> pipelines_pb2.PipelineProgressResponse.Pipeline | None:
+        """None while the leader is away, which it is when it is the victim."""
+        try:
+            return self._client.pipeline_progress(PIPELINE)[0]
+        except HadronError as error:
+            if not error.retryable:
+                raise
+            return None
+
+    def _show(self, pipeline: pipelines_pb2.PipelineProgressResponse.Pipeline) -> int:
+        if pipeline.failed:
+            raise DemoError(
+                f"{pipeline.failed:,} instances failed",
+                f"hadron pipeline instances {PIPELINE} --status failed says why",
+            )
+        for stage in pipeline.stages:
+            self._screen.count(f"stage {stage.name}", stage.done, self._total)
+        return pipeline.done
+
+    def _act(self, done: int) -> None:
+        now = time.monotonic()
+        if self._killed_at is None and done >= self._total // 2:
+            self._cluster.kill(self._victim)
+            self._killed_at = now
+            self._screen.say(f"killed {self._victim} with SIGKILL, {done:,} flights being done")
+            return
+        if self._killed_at is None or self._back:
+            return
+        # A leader's absence stops everything, a replica's nothing: so come back either way.
+        if now - self._killed_at >= _DOWN_FOR_S or done == self._total:
+            self._cluster.spawn(self._victim)
+            self._back = True
+            self._screen.say(f"{self._victim} is started again")
+
+
+# --- judging ------------------------------------------------------------------------------------
+
+
+def _judge(cluster: Cluster, screen: Screen) -> Report:
+    """Wait until every node has applied all that the leader has, then read their files."""
+    last = cluster.status(cluster.leader).last_lsn
+    for name in cluster.names:
+        cluster.wait_for(name, f"at lsn {last}", lambda status: status.applied_lsn >= last)
+    screen.say(f"every node has applied the log through lsn {last:,}; reading their files")
+    return verify({name: cluster.database(name) for name in cluster.names}, last)
+
+
+def print_report(report: Report, screen: Screen) -> None:
+    """The problems, when there are any, and the demo's last line."""
+    for problem in report.problems:
+        screen.console.print(f"problem: {problem}", markup=False, soft_wrap=True)
+    screen.console.print(report.summary(), markup=False, soft_wrap=True)

@@ -1,0 +1,307 @@
+"""Schema documents: what they declare, and what is told about those that cannot be read."""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from hadron.metadata.documents import load_documents, parse_documents, parse_marked_documents
+from hadron.model.errors import SchemaError
+from hadron.model.schema import (
+    NamespaceSpec,
+    Output,
+    PipelineSpec,
+    Retention,
+    Retry,
+    SchemaObject,
+    StageSpec,
+    StreamSpec,
+)
+
+GOOD = """\
+kind: Stream
+name: flights
+partitions: [aws.us-east-1/p0, gcp.us-east4/p0]
+retention: {max_age: 7d, max_bytes: 10GiB}
+---
+kind: Pipeline
+name: departures
+replica_set: aws.us-east-1/p0
+input: flights
+triggers: [flight.departed]             # dot segments; * = one, > = the rest; none = all
+start: earliest
+max_parallel: 500
+stages:
+  - name: weather
+    engine: spark
+    run: hadron.demo.stages:join_weather     # DataFrame -> DataFrame
+    output: {stream: flights-weather}
+  - name: verdict
+    dependencies: [weather]
+    after: []
+    delay: 0s
+    timeout: 5m
+    retry: {max_attempts: 5, backoff: 1s}
+    run: hadron.demo.stages:verdict
+    output: {stream: verdicts}
+"""
+
+
+def _problems(text: str) -> list[str]:
+    """The problems of a file, without the file's name."""
+    with pytest.raises(SchemaError) as caught:
+        parse_documents(text, "f.yaml")
+    heading, *several = caught.value.message.split("\n  ")
+    if several:
+        assert heading == f"{len(several)} problems in f.yaml:"
+    return [line.removeprefix("f.yaml:") for line in several or [heading]]
+
+
+def test_the_example_is_read() -> None:
+    assert parse_documents(GOOD, "f.yaml") == [
+        SchemaObject(
+            kind="Stream",
+            name="flights",
+            spec=StreamSpec(
+                partitions=("aws.us-east-1/p0", "gcp.us-east4/p0"),
+                retention=Retention(max_age_ms=604_800_000, max_bytes=10 << 30),
+            ),
+        ),
+        SchemaObject(
+            kind="Pipeline",
+            name="departures",
+            spec=PipelineSpec(
+                replica_set="aws.us-east-1/p0",
+                input="flights",
+                triggers=("flight.departed",),
+                start="earliest",
+                max_parallel=500,
+                stages=(
+                    StageSpec(
+                        name="weather",
+                        run="hadron.demo.stages:join_weather",
+                        output=Output("flights-weather"),
+                    ),
+                    StageSpec(
+                        name="verdict",
+                        run="hadron.demo.stages:verdict",
+                        dependencies=("weather",),
+                        output=Output("verdicts"),
+                    ),
+                ),
+            ),
+        ),
+    ]
+
+
+def test_every_key_of_every_kind_is_read() -> None:
+    text = """\
+kind: Namespace
+name: billing
+description: |
+  Money.
+---
+kind: Stream
+namespace: billing
+name: 2013
+description: numbers are names, too
+partitions: [a/b]
+---
+kind: Pipeline
+namespace: billing
+name: p
+description: d
+replica_set: a/b
+input: '2013'
+triggers: ['>', a.*.c]
+start: 2013-01-01T05:00:00Z
+stages:
+  - name: s
+    engine: handler
+    after: []
+    delay: 1.5s
+    timeout: 1h30m
+    retry: {max_attempts: 1, backoff: 0s}
+    output: {stream: '2013', partition: a/b}
+  - name: t
+    run: m:f
+    schema: a STRING
+    after: [s]
+"""
+    namespace, stream, pipeline = parse_documents(text, "f.yaml")
+    assert namespace == SchemaObject(
+        kind="Namespace", name="billing", spec=NamespaceSpec(description="Money.\n")
+    )
+    assert stream.label == "Stream billing/2013"
+    assert pipeline == SchemaObject(
+        kind="Pipeline",
+        namespace="billing",
+        name="p",
+        spec=PipelineSpec(
+            description="d",
+            replica_set="a/b",
+            input="2013",
+            triggers=(">", "a.*.c"),
+            start="2013-01-01T05:00:00Z",
+            stages=(
+                StageSpec(
+                    name="s",
+                    engine="handler",
+                    delay_ms=1_500,
+                    timeout_ms=5_400_000,
+                    retry=Retry(1, 0),
+                    output=Output("2013", "a/b"),
+                ),
+                StageSpec(name="t", run="m:f", schema="a STRING", after=("s",)),
+            ),
+        ),
+    )
+
+
+@pytest.mark.parametrize(
+    ("text", "problem"),
+    [
+        ("", " there are no documents, expected at least one, such as kind: Stream"),
+        ("---\n---\n", " there are no documents"),
+        ("- kind: Stream\n", "1: the document is a list, expected a mapping of keys to values"),
+        ("kind: Stream\n\tname: x\n", "2: a tab in the indentation, expected spaces"),
+        ("kind: Stream\nname: x\npartitions: [a\n", "4: "),
+    ],
+)
+def test_a_file_of_another_shape_is_refused(text: str, problem: str) -> None:
+    (told,) = _problems(text)
+    assert told.startswith(problem)
+
+
+@pytest.mark.parametrize("kind", ["Queue", "Schedule", "Exchange", "Endpoint", "Token"])
+def test_a_kind_of_a_later_version_is_refused_as_such(kind: str) -> None:
+    assert _problems(f"# one\nkind: {kind}\nname: x\nlanes: []\n") == [
+        f"2: kind {kind}, which this version of Hadron does not have yet, expected one of "
+        "Namespace, Stream, Pipeline"
+    ]
+
+
+def test_stages_have_names_of_their_own() -> None:
+    text = GOOD.replace("name: verdict", "name: weather").replace("[weather]", "[]")
+    assert _problems(text) == [
+        "18: stages[1].name: 'weather' is another stage's name, expected unique names"
+    ]
+
+
+def test_a_pipeline_needs_stages() -> None:
+    text = "kind: Pipeline\nname: p\nreplica_set: a\ninput: i\n"
+    assert _problems(text) == ["1: stages: no stages, expected at least one stage"]
+    assert _problems(text + "stages: []\n") == ["5: stages: no stages, expected at least one stage"]
+    assert _problems(text + "stages: [x]\n") == [
+        "5: stages[0] is the text 'x', expected a mapping of keys to values"
+    ]
+
+
+def test_cycles_are_named() -> None:
+    text = """\
+kind: Pipeline
+name: p
+replica_set: a
+input: i
+stages:
+  - {name: entry, run: m:f, output: {stream: o}}
+  - {name: a, run: m:f, after: [entry, c], output: {stream: o}}
+  - {name: b, run: m:f, dependencies: [a], output: {stream: o}}
+  - {name: c, run: m:f, dependencies: [b], output: {stream: o}}
+  - {name: d, run: m:f, after: [c]}
+  - name: x
+    run: m:f
+    after: [y]
+  - name: y
+    run: m:f
+    after: [x]
+"""
+    assert _problems(text) == [
+        "7: stages[1].after: a cycle, a waits for c waits for b waits for a, "
+        "expected stages that do not wait for each other",
+        "13: stages[5].after: a cycle, x waits for y waits for x, "
+        "expected stages that do not wait for each other",
+    ]
+
+
+def test_a_pipeline_needs_an_entry_stage() -> None:
+    text = """\
+kind: Pipeline
+name: p
+replica_set: a
+input: i
+stages:
+  - {name: a, run: m:f, after: [b]}
+  - {name: b, run: m:f, after: [a]}
+"""
+    assert _problems(text) == [
+        "5: stages: every stage waits for another one, "
+        "expected an entry stage without dependencies and after",
+        "6: stages[0].after: a cycle, a waits for b waits for a, "
+        "expected stages that do not wait for each other",
+    ]
+
+
+def test_what_cannot_be_read_makes_no_problems_elsewhere() -> None:
+    text = GOOD.replace("- name: weather", "- name: [weather]")
+    assert _problems(text) == ["14: stages[0].name is a list, expected text"]
+    text = GOOD.replace("{stream: flights-weather}", "[flights-weather]")
+    assert _problems(text) == [
+        "17: stages[0].output is a list, expected a mapping of keys to values"
+    ]
+
+
+def test_an_object_is_declared_once() -> None:
+    again = "---\nkind: Stream\nname: flights\npartitions: [a]\n"
+    assert _problems(GOOD + again) == [
+        "27: Stream default/flights again (first in line 1), expected each object once"
+    ]
+    elsewhere = again.replace("name: flights", "name: flights\nnamespace: other")
+    assert len(parse_documents(GOOD + elsewhere, "f.yaml")) == 3
+
+
+def test_a_namespace_stands_in_none() -> None:
+    assert _problems("kind: Namespace\nname: a\nnamespace: b\n") == [
+        "3: namespace: 'b' around a namespace, expected no namespace: a namespace stands in none"
+    ]
+
+
+def test_everything_wrong_is_told_at_once_and_in_order() -> None:
+    text = (
+        GOOD.replace("7d", "seven")
+        .replace("input: flights\n", "")
+        .replace("5m", "5")
+        .replace("kind: Stream", "knid: x\nkind: Stream")
+        + "---\nkind: Token\n---\nname: x\n"
+    )
+    lines = [int(problem.partition(":")[0]) for problem in _problems(text)]
+    assert lines == [1, 5, 7, 22, 27, 29]
+
+
+def test_documents_know_the_lines_of_their_values() -> None:
+    _, pipeline = parse_marked_documents(GOOD, "f.yaml")
+    assert pipeline.line_of(()) == 6
+    assert pipeline.line_of(("stages", 1, "retry", "backoff")) == 23
+    assert pipeline.line_of(("stages", 1, "output", "partition")) == 25
+    assert pipeline.line_of(("description",)) == 6
+
+
+def test_files_are_loaded_or_refused(tmp_path: Path) -> None:
+    file = tmp_path / "schema.yaml"
+    file.write_text(GOOD)
+    assert load_documents(file) == parse_documents(GOOD, "schema.yaml")
+    file.write_bytes(b"\x89PNG\r\n")
+    with pytest.raises(SchemaError, match=r"schema.yaml:1: byte 0x89, which is not UTF-8"):
+        load_documents(file)
+    with pytest.raises(SchemaError, match="there is no such file"):
+        load_documents(tmp_path / "none.yaml")
+
+
+@given(st.text(max_size=40), st.integers(0, len(GOOD)), st.integers(0, 20))
+def test_a_damaged_file_is_read_or_refused(text: str, at: int, cut: int) -> None:
+    with suppress(SchemaError):
+        parse_documents(GOOD[:at] + text + GOOD[at + cut :], "f.yaml")

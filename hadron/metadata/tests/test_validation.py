@@ -1,0 +1,233 @@
+"""Whether objects may be applied: references, replica sets, and changes that lose something."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+import pytest
+
+from hadron.metadata.problem import Problem, schema_error
+from hadron.metadata.validation import Key, key_of, validate
+from hadron.model.schema import (
+    NamespaceSpec,
+    Output,
+    PipelineSpec,
+    Retention,
+    Retry,
+    SchemaObject,
+    StageSpec,
+    StreamSpec,
+)
+
+SETS = {"local/p0", "local/p1"}
+
+
+def _stream(
+    name: str = "flights", *partitions: str, namespace: str = "default", **spec: Any
+) -> SchemaObject:
+    found = StreamSpec(partitions=partitions or ("local/p0",), **spec)
+    return SchemaObject(kind="Stream", namespace=namespace, name=name, spec=found)
+
+
+def _pipeline(*stages: StageSpec, namespace: str = "default", **spec: Any) -> SchemaObject:
+    values: dict[str, Any] = {
+        "replica_set": "local/p0",
+        "input": "flights",
+        "stages": stages or (_stage(),),
+        **spec,
+    }
+    return SchemaObject(
+        kind="Pipeline", namespace=namespace, name="departures", spec=PipelineSpec(**values)
+    )
+
+
+def _stage(name: str = "verdict", **spec: Any) -> StageSpec:
+    return StageSpec(**{"name": name, "run": "m:f", **spec})
+
+
+def _namespace(name: str) -> SchemaObject:
+    return SchemaObject(kind="Namespace", name=name, spec=NamespaceSpec())
+
+
+def _existing(*objects: SchemaObject) -> dict[Key, SchemaObject]:
+    return {key_of(obj): obj for obj in objects}
+
+
+def _validate(
+    *objects: SchemaObject,
+    existing: dict[Key, SchemaObject] | None = None,
+    replica_sets: set[str] = SETS,
+    allow_destructive: bool = False,
+) -> list[str]:
+    problems = validate(
+        objects, existing or {}, replica_sets=replica_sets, allow_destructive=allow_destructive
+    )
+    return [str(problem) for problem in problems]
+
+
+def test_objects_that_fit_together_are_fine_in_any_order() -> None:
+    verdicts = _stream("verdicts")
+    pipeline = _pipeline(_stage(output=Output("verdicts")))
+    assert _validate(_stream(), verdicts, pipeline) == []
+    assert _validate(pipeline, verdicts, _stream()) == []
+    assert _validate(pipeline, existing=_existing(verdicts, _stream())) == []
+    assert _validate() == []
+
+
+def test_repeated_it_is_still_fine() -> None:
+    objects = [_stream(), _pipeline(), _namespace("billing")]
+    assert _validate(*objects, existing=_existing(*objects)) == []
+
+
+def test_a_replica_set_must_be_known_when_it_is_named_first() -> None:
+    assert _validate(_stream("flights", "local/p0", "local/p2")) == [
+        "Stream default/flights: partitions[1]: there is no replica set 'local/p2' (did you mean "
+        "'local/p1'?), expected one of the cluster's (local/p0, local/p1)"
+    ]
+    assert _validate(_stream(), _pipeline(replica_set="moon"))[0] == (
+        "Pipeline default/departures: replica_set: there is no replica set 'moon', expected one "
+        "of the cluster's (local/p0, local/p1)"
+    )
+    assert "(none is known yet)" in _validate(_stream(), replica_sets=set())[0]
+    # It may be away while something else is applied.
+    objects = [_stream(), _pipeline()]
+    assert _validate(*objects, existing=_existing(*objects), replica_sets=set()) == []
+
+
+def test_partitions_are_only_added_behind() -> None:
+    existing = _existing(_stream("flights", "local/p0", "local/p1"))
+    sets = {*SETS, "local/p2"}
+    longer = _stream("flights", "local/p0", "local/p1", "local/p2")
+    assert _validate(longer, existing=existing, replica_sets=sets) == []
+
+    shorter = _stream("flights", "local/p1")
+    assert _validate(shorter, existing=existing) == [
+        "Stream default/flights: partitions: 'local/p0' was removed, which would lose its records "
+        "and move keys to other partitions, expected every existing partition, or "
+        "--allow-destructive (allow_destructive=True in the client) if it is meant"
+    ]
+    for order in (("local/p1", "local/p0"), ("local/p0", "local/p2", "local/p1")):
+        (told,) = _validate(_stream("flights", *order), existing=existing, replica_sets=sets)
+        assert "the order of existing partitions was changed, which would move keys" in told
+        assert "expected local/p0, local/p1 first and new ones behind, or --allow-destr" in told
+    assert _validate(shorter, existing=existing, allow_destructive=True) == []
+
+
+def test_a_pipelines_streams_must_exist_in_its_namespace() -> None:
+    pipeline = _pipeline(_stage(output=Output("verdict")), input="flight")
+    assert _validate(pipeline, _stream(), _stream("verdicts")) == [
+        "Pipeline default/departures: input: there is no stream 'flight' in namespace default "
+        "(did you mean 'flights'?), expected an existing stream, or its declaration beside this",
+        "Pipeline default/departures: stages[0].output.stream: there is no stream 'verdict' in "
+        "namespace default (did you mean 'verdicts'?), expected an existing stream, or its "
+        "declaration beside this",
+    ]
+    elsewhere = _pipeline(namespace="billing")
+    (told,) = _validate(elsewhere, _namespace("billing"), _stream())
+    assert "there is no stream 'flights' in namespace billing" in told
+    beside = _stream(namespace="billing")
+    assert _validate(elsewhere, _namespace("billing"), beside) == []
+
+
+def test_an_output_goes_to_a_partition_of_its_stream() -> None:
+    output = _stream("verdicts", "local/p1")
+    pipeline = _pipeline(_stage(output=Output("verdicts")))
+    assert _validate(_stream(), output, pipeline) == [
+        "Pipeline default/departures: stages[0].output.partition: 'local/p0', the pipeline's "
+        "replica set, is no partition of stream verdicts, expected one of local/p1"
+    ]
+    named = _pipeline(_stage(output=Output("verdicts", "local/p1")))
+    assert _validate(_stream(), output, named) == []
+    other = _pipeline(_stage(output=Output("verdicts", "local/p2")))
+    (told,) = _validate(_stream(), output, other)
+    assert "'local/p2' is no partition of stream verdicts, expected one of local/p1" in told
+
+
+def test_a_namespace_must_exist() -> None:
+    stream = _stream(namespace="biling")
+    assert _validate(stream, existing=_existing(_namespace("billing"))) == [
+        "Stream biling/flights: namespace: there is no namespace 'biling' (did you mean "
+        "'billing'?), expected an existing one, or its declaration beside this"
+    ]
+    assert _validate(stream, _namespace("biling")) == []
+    assert _validate(stream, existing=_existing(_namespace("biling"))) == []
+    assert _validate(_namespace("default"), _stream()) == []
+
+
+def test_a_stage_is_removed_and_a_pipeline_moved_only_when_meant() -> None:
+    before = _pipeline(_stage("weather"), _stage("verdict"))
+    existing = _existing(before, _stream(), _stream("other"))
+    after = _pipeline(_stage("verdict"), _stage("new"), input="other", replica_set="local/p1")
+    insist = "or --allow-destructive (allow_destructive=True in the client) if it is meant"
+    assert _validate(after, existing=existing) == [
+        "Pipeline default/departures: stages: stage 'weather' was removed, and may have live "
+        f"instances, expected every existing stage, {insist}",
+        "Pipeline default/departures: input: changed from 'flights' to 'other', which would lose "
+        f"its progress in the old stream, expected flights, {insist}",
+        "Pipeline default/departures: replica_set: changed from 'local/p0' to 'local/p1', which "
+        f"would lose its instances, which do not move, expected local/p0, {insist}",
+    ]
+    assert _validate(after, existing=existing, allow_destructive=True) == []
+    harmless = _pipeline(_stage("verdict"), _stage("weather", delay_ms=5), start="earliest")
+    assert _validate(harmless, existing=existing) == []
+
+
+def test_a_pipeline_that_stays_must_still_fit() -> None:
+    pipeline = _pipeline(_stage(output=Output("verdicts")))
+    existing = _existing(_stream(), pipeline, _stream("verdicts", "local/p0", "local/p1"))
+    smaller = _stream("verdicts", "local/p1")
+    (told,) = _validate(smaller, existing=existing, allow_destructive=True)
+    assert told.startswith("Pipeline default/departures: stages[0].output.partition: 'local/p0'")
+    moved = _pipeline(_stage(output=Output("verdicts", "local/p1")))
+    assert _validate(smaller, moved, existing=existing, allow_destructive=True) == []
+
+
+def test_an_object_is_declared_once() -> None:
+    assert _validate(_stream(), _stream()) == [
+        "Stream default/flights: declared more than once, expected each object once"
+    ]
+
+
+@pytest.mark.parametrize(
+    ("obj", "told"),
+    [
+        (_stream("a b"), "Stream default/a b: name: 'a b' is not a valid name"),
+        (_stream("flights", "local/p0", "local/p0"), "partitions[1]: 'local/p0' again"),
+        (_stream(description="x" * 5_001), "description: 5001 characters, expected at most 5000"),
+        (_stream(retention=Retention(-1, 0)), "retention.max_age: -1, expected 0 (without limit)"),
+        (_stream("s", *[f"p{i}" for i in range(1_001)]), "1001 partitions, expected at most 1000"),
+        (_pipeline(_stage(delay_ms=-5)), "stages[0].delay: -5ms is out of range"),
+        (_pipeline(_stage(timeout_ms=0)), "stages[0].timeout: 0s is out of range"),
+        (_pipeline(_stage(retry=Retry(5, -1))), "stages[0].retry.backoff: -1ms is out of range"),
+        (_pipeline(_stage(run="")), "stages[0].run: missing"),
+        (_pipeline(*[_stage(f"s{i}") for i in range(101)]), "stages: 101 stages, expected at most"),
+        (_pipeline(triggers=("a",) * 101), "triggers: 101 patterns, expected at most 100"),
+        (_pipeline(_stage(dependencies=("verdict",))), "'verdict' is the stage itself"),
+        (msgspec.structs.replace(_stream(), kind="Steam"), "kind: unknown kind 'Steam'"),
+        (msgspec.structs.replace(_stream(), kind="Pipeline"), "kind: unknown kind 'Pipeline'"),
+    ],
+)
+def test_what_a_client_sends_obeys_the_same_rules(obj: SchemaObject, told: str) -> None:
+    sets = {*SETS, *(f"p{i}" for i in range(1_001))}
+    problems = _validate(obj, existing=_existing(_stream()), replica_sets=sets)
+    assert any(told in problem for problem in problems), problems
+
+
+def test_a_large_knot_of_stages_is_judged_quickly() -> None:
+    names = [f"s{i}" for i in range(100)]
+    stages = [
+        _stage(name, after=tuple(other for other in names if other != name)) for name in names
+    ]
+    problems = _validate(_stream(), _pipeline(*stages))
+    assert sum("a cycle" in problem for problem in problems) == 50
+
+
+def test_the_error_lists_every_problem() -> None:
+    one = Problem("Stream default/a", ("partitions", 0), "x", "y")
+    two = Problem("Stream default/b", (), "x", "y")
+    assert schema_error([one]).message == "Stream default/a: partitions[0]: x, expected y"
+    assert schema_error([one, two, one]).message == (
+        "2 problems with the schema:\n  Stream default/a: partitions[0]: x, expected y\n"
+        "  Stream default/b: x, expected y"
+    )

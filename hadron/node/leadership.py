@@ -1,0 +1,188 @@
+"""Leading, from a won ballot to its end: the parts are put together here and nowhere else."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+
+import trio
+
+from hadron.delivery.driver import Groups
+from hadron.metadata.driver import SchemaChanges
+from hadron.model.errors import FencedError, HadronError
+from hadron.model.ids import LogPosition
+from hadron.model.ports import Clock
+from hadron.node.replica_set import ReplicaSetConfig
+from hadron.partition.catalog import Catalog
+from hadron.partition.controller import Controller, Tuning
+from hadron.partition.gate import ByteGate
+from hadron.partition.visible import VisibleStreams
+from hadron.pipelines.driver import Pipelines
+from hadron.replication.ballot import Won, ask_position, ask_promise
+from hadron.replication.feed import Feed, find_common
+from hadron.replication.follower import FollowerLog
+from hadron.replication.membership import Membership
+from hadron.replication.peers import PeerLink, PeerLinks
+from hadron.server.leading import Door, Leading
+from hadron.state import schema, streams
+from hadron.state.leadership import LeaderStarted
+from hadron.state.machine import APPLY_VERSION
+from hadron.storage.log import position_at
+from hadron.storage.store import Store
+from hadron.wire.connection import Cork
+
+_log = logging.getLogger(__name__)
+
+
+class Leadership:
+    """Leads under one ballot."""
+
+    def __init__(
+        self,
+        won: Won,
+        *,
+        config: ReplicaSetConfig,
+        membership: Membership,
+        store: Store,
+        follower: FollowerLog,
+        links: PeerLinks,
+        door: Door,
+        clock: Clock,
+        cork: Cork,
+        gate: ByteGate,
+        on_fatal: Callable[[BaseException], None],
+    ) -> None:
+        self.controller = Controller(
+            store,
+            follower,
+            ballot=won.ballot,
+            replica_set=config.name,
+            node=membership.node,
+            members=[name for name, _ in membership.members],
+            started_lsn=store.log.head.lsn + 1,
+            clock=clock,
+            cork=cork,
+            gate=gate,
+            tuning=Tuning(
+                window_bytes=config.settings.replication_window_bytes,
+                idle_notice_s=config.settings.idle_commit_notice_s,
+            ),
+            on_fatal=on_fatal,
+        )
+        self._won = won
+        self._config = config
+        self._membership = membership
+        self._store = store
+        self._links = links
+        self._door = door
+        self._clock = clock
+        self.leading: Leading | None = None
+
+    async def run(self, report: Callable[[str, str], None]) -> None:
+        """Lead until stopped or fenced; raises the reason."""
+        try:
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(self.controller.run)
+                for link in self._links.links.values():
+                    nursery.start_soon(self._feed_loop, link)
+                await self._serve(nursery, report)
+        finally:
+            self._door.close()
+
+    async def _serve(self, nursery: trio.Nursery, report: Callable[[str, str], None]) -> None:
+        report("reconciling", "waiting for a majority to store the ballot's first entry")
+        await self.controller.execute(
+            LeaderStarted(
+                self._membership.node, self._won.uuid, self._membership.members,
+                self._membership.digest, APPLY_VERSION,
+            )
+        )
+        # Everything in the tables is committed now: LeaderStarted covers all before it.
+        bounds, objects, index = await self.controller.query(
+            lambda db: (
+                streams.all_bounds(db), schema.all_objects(db), schema.current_index(db)
+            )
+        )
+        catalog = Catalog(objects, index)
+        visible = VisibleStreams(self._store, self._won.ballot, bounds)
+        self.controller.observe(catalog.on_visible)
+        self.controller.observe(visible.on_visible)
+        self.leading = Leading(
+            replica_set=self._config.name,
+            controller=self.controller,
+            catalog=catalog,
+            visible=visible,
+            groups=Groups(self.controller, visible),
+            pipelines=Pipelines(
+                self.controller, catalog, visible, self._clock, self._config.name
+            ),
+            schema=SchemaChanges(self.controller, catalog, {self._config.name}),
+        )
+        nursery.start_soon(self.leading.groups.run)
+        nursery.start_soon(self.leading.pipelines.run)
+        self._door.open(self.leading)
+        report("serving", "")
+        _log.info(
+            "serving as leader of %s with ballot %s from entry %d",
+            self._config.name, self._won.ballot, self.controller.committed_lsn,
+        )
+
+    def stop(self, reason: HadronError) -> None:
+        """Fail what waits, end subscriptions, and make `run` raise `reason`."""
+        self._door.close()
+        if self.leading is not None:
+            self.leading.stop(reason)
+        self.controller.stop(reason)
+
+    # --- peers ----------------------------------------------------------------------------------
+
+    async def _feed_loop(self, link: PeerLink) -> None:
+        """Feed a peer whenever it is connected."""
+        while True:
+            changed = self._links.changed
+            if link.connection is not None:
+                try:
+                    await self._feed(link)
+                except FencedError as error:
+                    self.stop(error)
+                    return
+                except HadronError as error:
+                    _log.info("feeding %s ended: %s", link.name, error)
+                await trio.sleep(0.05)
+            else:
+                await changed.wait()
+
+    async def _feed(self, link: PeerLink) -> None:
+        connection = link.connection
+        if connection is None:
+            return
+        ballot = self._won.ballot
+        last = await ask_promise(connection, self._membership, ballot, self._won.uuid)
+        match = await find_common(
+            self._own_position,
+            lambda lsn: ask_position(connection, ballot, lsn),
+            0,
+            min(last.lsn, self.controller.written_lsn),
+            likely=last,
+        )
+        feed = Feed(
+            self.controller, link.name, connection, match,
+            window_bytes=self._config.settings.replication_window_bytes,
+        )
+        self._admit(link, feed)
+        self.controller.attach(feed)
+        try:
+            await feed.run()
+        finally:
+            self.controller.detach(feed)
+
+    def _admit(self, link: PeerLink, feed: Feed) -> None:
+        """Count the peer's disk, or teach it first (PROTOCOL B3)."""
+        if link.answer is not None and link.answer.is_member:
+            self.controller.quorum.admit(link.name)
+        else:
+            _log.info("%s has an empty or new disk; it counts once it has caught up", link.name)
+            self.controller.teach(feed, self._won.uuid, self._membership.amnesia_quorum)
+
+    async def _own_position(self, lsn: int) -> LogPosition | None:
+        return await self._store.readers.run(lambda db: position_at(db, lsn))

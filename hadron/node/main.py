@@ -1,0 +1,108 @@
+"""`hadron node` and `hadron dev`: one node as a process."""
+
+from __future__ import annotations
+
+import gc
+import json
+import logging
+import signal
+import sys
+import time
+from collections.abc import Callable
+
+import trio
+
+from hadron.model.errors import HadronError
+from hadron.node.replica_set import ReplicaSetConfig
+from hadron.node.runtime import Node
+from hadron.node.world import SystemClock, SystemRandom
+from hadron.wire.sockets import SocketNetwork
+
+_SWITCH_INTERVAL_S = 0.0005
+"""How long a thread may keep the interpreter while another waits. Python's 5 ms would be added to
+every commit under load: the writer comes back from its fsync and wants to report."""
+
+
+def run(
+    config: ReplicaSetConfig, node_name: str, *, on_listening: Callable[[Node], None] | None = None
+) -> int:
+    """Run a node until SIGINT or SIGTERM; returns the process's exit status.
+
+    Raises `HadronError` when the node cannot start or must stop.
+    """
+    _configure_logging(config.settings.log_level, config.settings.log_format, node_name)
+    sys.setswitchinterval(_SWITCH_INTERVAL_S)
+    node = Node(
+        config, node_name, clock=SystemClock(), random=SystemRandom(), network=SocketNetwork()
+    )
+    trio.run(_main, node, on_listening, strict_exception_groups=True)
+    return 0
+
+
+async def _main(node: Node, on_listening: Callable[[Node], None] | None) -> None:
+    try:
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(_stop_on_signal, nursery.cancel_scope)
+            await nursery.start(node.run)
+            # What was imported and set up stays for good: collections need not look at it.
+            gc.collect()
+            gc.freeze()
+            if on_listening is not None:
+                on_listening(node)
+    except BaseExceptionGroup as group:
+        raise _cause(group) from None
+
+
+async def _stop_on_signal(scope: trio.CancelScope) -> None:
+    with trio.open_signal_receiver(signal.SIGINT, signal.SIGTERM) as signals:
+        async for _ in signals:
+            scope.cancel()
+            return
+
+
+def _cause(group: BaseExceptionGroup[BaseException]) -> BaseException:
+    """The error that a person should read: the first of ours, else whatever came first."""
+    leaves: list[BaseException] = []
+
+    def collect(error: BaseException) -> None:
+        if isinstance(error, BaseExceptionGroup):
+            for inner in error.exceptions:
+                collect(inner)
+        else:
+            leaves.append(error)
+
+    collect(group)
+    return next((leaf for leaf in leaves if isinstance(leaf, HadronError)), leaves[0])
+
+
+class _JsonFormatter(logging.Formatter):
+    def __init__(self, node: str) -> None:
+        super().__init__()
+        self._node = node
+
+    def format(self, record: logging.LogRecord) -> str:
+        line = {
+            "time": time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(record.created))
+            + f".{int(record.msecs):03d}Z",
+            "level": record.levelname.lower(),
+            "node": self._node,
+            "logger": record.name,
+            "message": record.getMessage(),
+        }
+        if record.exc_info:
+            line["exception"] = self.formatException(record.exc_info)
+        return json.dumps(line)
+
+
+def _configure_logging(level: str, form: str, node: str) -> None:
+    handler = logging.StreamHandler(sys.stderr)
+    if form == "json":
+        handler.setFormatter(_JsonFormatter(node))
+    else:
+        text = logging.Formatter(
+            f"%(asctime)s.%(msecs)03dZ %(levelname)-7s {node} %(name)s: %(message)s",
+            datefmt="%Y-%m-%dT%H:%M:%S",
+        )
+        text.converter = time.gmtime
+        handler.setFormatter(text)
+    logging.basicConfig(level=level.upper(), handlers=[handler], force=True)

@@ -1,0 +1,294 @@
+"""A running node: everything in its place, from the data directory to the listening port."""
+
+from __future__ import annotations
+
+import logging
+import os
+from collections.abc import Callable
+from functools import partial
+
+import trio
+
+from hadron.model.errors import (
+    ConfigurationError,
+    FencedError,
+    HadronError,
+    ShuttingDownError,
+)
+from hadron.model.ids import Ballot
+from hadron.model.ports import Clock, Listener, Network, Random
+from hadron.node.leadership import Leadership
+from hadron.node.replica_set import ReplicaSetConfig
+from hadron.node.status import StatusPage, topology_of
+from hadron.partition.gate import ByteGate
+from hadron.replication.ballot import Candidate
+from hadron.replication.follower import AppendOutcome, FollowerLog
+from hadron.replication.membership import Membership
+from hadron.replication.peers import PeerLinks
+from hadron.replication.service import ReplicationService
+from hadron.server.cluster import ClusterService
+from hadron.server.groups import GroupsService
+from hadron.server.leading import Door
+from hadron.server.pipelines import PipelinesService
+from hadron.server.schema import SchemaService
+from hadron.server.streams import StreamsService
+from hadron.state import groups, leadership, pipelines, schema, streams
+from hadron.state.machine import all_tables
+from hadron.storage.store import Store
+from hadron.wire.connection import Connection, Cork, Handler
+from hadron.wire.messages import cluster_pb2
+
+_log = logging.getLogger(__name__)
+
+_FEATURES = (leadership, streams, groups, schema, pipelines)
+"""Imported for what they register: every feature is a table and a function."""
+
+_FENCED_PAUSE_S = 1.0
+
+
+def membership_of(config: ReplicaSetConfig, node: str) -> Membership:
+    """What peers must agree with."""
+    return Membership(
+        cluster=config.cluster,
+        replica_set=config.name,
+        epoch=config.epoch,
+        members=tuple((item.name, item.role) for item in config.nodes),
+        node=node,
+        digest=config.digest,
+        addresses={item.name: item.address for item in config.nodes},
+    )
+
+
+class Node:
+    """One member of a replica set. `run` serves until cancelled or until it must stop."""
+
+    def __init__(
+        self,
+        config: ReplicaSetConfig,
+        name: str,
+        *,
+        clock: Clock,
+        random: Random,
+        network: Network,
+    ) -> None:
+        self._config = config
+        self._settings = config.settings
+        self._node = config.node(name)
+        self._clock = clock
+        self._random = random
+        self._network = network
+        self._cork = Cork()
+        self._gate = ByteGate(config.settings.max_pending_bytes)
+        self._membership = membership_of(config, name)
+        self._door = Door(name, config.leader.name, config.leader.address)
+        self._leadership: Leadership | None = None
+        self._fatal: BaseException | None = None
+        self._failed = trio.Event()
+        self.address = self._node.address
+
+    async def run(
+        self, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED
+    ) -> None:
+        """Open the data directory, listen, and serve. `task_status` is told when listening.
+
+        Raises `DataDirectoryError`, `ConfigurationError` for an address that cannot be bound, and
+        whatever forced the node to stop.
+        """
+        durability = self._durability()
+        store = Store(
+            self._node.data,
+            cluster=self._config.cluster,
+            replica_set=self._config.name,
+            node=self._node.name,
+            tables=all_tables(),
+            durability=durability,
+            checkpoint_bytes=self._settings.checkpoint_bytes,
+            reader_threads=self._settings.reader_threads,
+            post=_poster(),
+            on_fatal=self._fail,
+        )
+        try:
+            store.identity.check_epoch(self._config.epoch, self._membership.digest)
+            self._assemble(store, durability)
+            listener = await self._listen()
+            store.writer.start()
+            try:
+                await self._serve(listener, task_status)
+            finally:
+                listener.close()
+                self._stop_leading(ShuttingDownError(f"node {self._node.name} is stopping"))
+        finally:
+            store.close()
+
+    def _durability(self) -> str:
+        """With a single node there is no other memory to survive in (DESIGN §3)."""
+        return "fsync" if len(self._config.nodes) == 1 else self._settings.durability
+
+    def _assemble(self, store: Store, durability: str) -> None:
+        self._store = store
+        self._follower = FollowerLog(
+            store.writer.connection, store.log, store.identity, self._config.name, sync=store.sync
+        )
+        replication = ReplicationService(
+            self._membership, store, self._follower, self._clock,
+            on_promise=self._promised, on_append=self._appended, on_fatal=self._fail,
+        )
+        self._links = PeerLinks(
+            self._membership, replication.own_identity, network=self._network,
+            random=self._random, cork=self._cork, keepalive_s=self._settings.keepalive_s,
+            silence_limit_s=self._settings.silence_limit_s,
+        )
+        self._status = StatusPage(
+            self._config, self._node.name, identity=lambda: store.identity.current,
+            follower=self._follower, links=self._links, durability=durability,
+            started_ms=self._clock.now_ms(), pid=os.getpid(),
+        )
+        cluster = ClusterService(
+            lambda: topology_of(self._config, self._node.name), self.status
+        )
+        services = (
+            replication, cluster, StreamsService(self._door), GroupsService(self._door),
+            SchemaService(self._door), PipelinesService(self._door),
+        )
+        self._handlers: dict[int, Handler] = {}
+        for service in services:
+            self._handlers.update(service.handlers())
+
+    async def _listen(self) -> Listener:
+        try:
+            listener = await self._network.listen(self._node.address)
+        except OSError as error:
+            raise ConfigurationError(
+                f"node {self._node.name} cannot listen on {self._node.address}: "
+                f"{error.strerror or error}",
+                "is another process using the port? change `address:`, or stop that process",
+            ) from error
+        self.address = listener.address
+        return listener
+
+    async def _serve(self, listener: Listener, task_status: trio.TaskStatus[None]) -> None:
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(self._accept, listener, nursery)
+            nursery.start_soon(self._links.run)
+            if self._membership.is_leader:
+                nursery.start_soon(self._lead)
+            else:
+                self._report("waiting for the leader", "")
+                nursery.start_soon(self._watch_leader)
+            _log.info(
+                "node %s of %s listens on %s, data in %s",
+                self._node.name, self._config.name, self.address, self._node.data,
+            )
+            task_status.started()
+            await self._failed.wait()
+            nursery.cancel_scope.cancel()
+        if self._fatal is not None:
+            raise self._fatal
+
+    async def _accept(self, listener: Listener, nursery: trio.Nursery) -> None:
+        while True:
+            try:
+                transport = await listener.accept()
+            except OSError as error:
+                _log.warning("a connection could not be accepted: %s", error)
+                await trio.sleep(0.1)
+                continue
+            connection = Connection(
+                transport, dialed=False, handlers=self._handlers, cork=self._cork,
+                gate=self._gate, keepalive_s=self._settings.keepalive_s,
+                silence_limit_s=self._settings.silence_limit_s,
+            )
+            nursery.start_soon(self._connection, connection)
+
+    async def _connection(self, connection: Connection) -> None:
+        self._status.connections += 1
+        try:
+            await connection.run()
+        finally:
+            self._status.connections -= 1
+
+    # --- roles ----------------------------------------------------------------------------------
+
+    async def _lead(self) -> None:
+        """Win a ballot and lead, again and again."""
+        candidate = Candidate(
+            self._membership, self._store, self._follower, self._links, self._random, self._report
+        )
+        while True:
+            try:
+                won = await candidate.win()
+                self._leadership = Leadership(
+                    won, config=self._config, membership=self._membership, store=self._store,
+                    follower=self._follower, links=self._links, door=self._door,
+                    clock=self._clock, cork=self._cork, gate=self._gate, on_fatal=self._fail,
+                )
+                await self._leadership.run(self._report)
+            except* FencedError as group:
+                error = _first(group)
+                _log.warning("not leading: %s", error)
+                self._report("fenced", str(error))
+            self._leadership = None
+            await trio.sleep(_FENCED_PAUSE_S)
+
+    def _stop_leading(self, reason: HadronError) -> None:
+        if self._leadership is not None:
+            self._leadership.stop(reason)
+
+    def _promised(self, ballot: Ballot, name: str) -> None:
+        leadership = self._leadership
+        if leadership is not None and ballot > leadership.controller.ballot:
+            leadership.stop(FencedError(f"this node has promised ballot {ballot} to {name}"))
+
+    def _appended(self, _ballot: Ballot, _outcome: AppendOutcome) -> None:
+        if self._status.state != "following":
+            self._report("following", "")
+
+    async def _watch_leader(self) -> None:
+        """A replica's status follows its link to the leader."""
+        leader = self._links.links[self._membership.leader]
+        while True:
+            changed = self._links.changed
+            if leader.connection is None and self._status.state == "following":
+                self._report("waiting for the leader", leader.trouble)
+            elif leader.trouble and self._status.state != "following":
+                self._report(self._status.state, leader.trouble)
+            await changed.wait()
+
+    # --- for people -----------------------------------------------------------------------------
+
+    def _report(self, state: str, trouble: str) -> None:
+        if state != self._status.state:
+            _log.info("%s%s", state, f": {trouble}" if trouble else "")
+        self._status.report(state, trouble)
+        if trouble:
+            self._door.reason = trouble
+
+    def status(self) -> cluster_pb2.StatusResponse:
+        """This node, as it sees itself."""
+        leadership = self._leadership
+        leading = leadership.leading if leadership is not None else None
+        return self._status.describe(
+            leadership.controller if leadership is not None else None,
+            leading.catalog.metadata_index if leading is not None else 0,
+        )
+
+    def _fail(self, error: BaseException) -> None:
+        """Something happened that this node must not survive."""
+        if self._fatal is None:
+            self._fatal = error
+            _log.critical("the node stops: %s", error)
+        self._failed.set()
+
+
+def _poster() -> Callable[[Callable[[], None]], None]:
+    """How the writer's thread reaches the event loop; several reports wake it once."""
+    token = trio.lowlevel.current_trio_token()
+    return partial(token.run_sync_soon, idempotent=True)
+
+
+def _first(group: BaseExceptionGroup[FencedError]) -> FencedError:
+    error: BaseException = group
+    while isinstance(error, BaseExceptionGroup):
+        error = error.exceptions[0]
+    assert isinstance(error, FencedError)
+    return error

@@ -1,0 +1,107 @@
+"""What a node tells about itself: `hadron status` shows it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from hadron import __version__
+from hadron.node.replica_set import ReplicaSetConfig
+from hadron.partition.controller import Controller
+from hadron.replication.follower import FollowerLog
+from hadron.replication.peers import LinkState, PeerLink, PeerLinks
+from hadron.storage.identity import Identity
+from hadron.wire.messages import ballot_to, cluster_pb2
+
+
+def topology_of(config: ReplicaSetConfig, node: str) -> cluster_pb2.TopologyResponse:
+    """The replica sets that this node knows, from its configuration."""
+    return cluster_pb2.TopologyResponse(
+        cluster=config.cluster,
+        node=node,
+        version=__version__,
+        metadata=config.metadata,
+        replica_sets=[
+            cluster_pb2.ReplicaSet(
+                name=config.name,
+                epoch=config.epoch,
+                nodes=[
+                    cluster_pb2.Node(name=item.name, role=item.role, address=item.address)
+                    for item in config.nodes
+                ],
+            )
+        ],
+    )
+
+
+def peer_status(
+    link: PeerLink, controller: Controller | None
+) -> cluster_pb2.StatusResponse.Peer:
+    """One peer, as this node sees it."""
+    state, trouble, match_lsn = link.state.value, link.trouble, 0
+    if controller is not None:
+        match_lsn = controller.quorum.persisted(link.name)
+        feed = controller.feed_of(link.name)
+        if link.state is LinkState.CONNECTED:
+            in_sync = feed is not None and match_lsn >= controller.committed_lsn
+            state = "in sync" if in_sync else "catching up"
+    return cluster_pb2.StatusResponse.Peer(
+        name=link.name, role=link.role, address=link.address, state=state, trouble=trouble,
+        match_lsn=match_lsn,
+    )
+
+
+class StatusPage:
+    """Puts a node's status together."""
+
+    def __init__(
+        self,
+        config: ReplicaSetConfig,
+        node: str,
+        *,
+        identity: Callable[[], Identity],
+        follower: FollowerLog,
+        links: PeerLinks,
+        durability: str,
+        started_ms: int,
+        pid: int,
+    ) -> None:
+        self._config = config
+        self._node = config.node(node)
+        self._identity = identity
+        self._follower = follower
+        self._links = links
+        self._durability = durability
+        self._started_ms = started_ms
+        self._pid = pid
+        self.state = "starting"
+        self.trouble = ""
+        self.connections = 0
+
+    def report(self, state: str, trouble: str = "") -> None:
+        self.state, self.trouble = state, trouble
+
+    def describe(
+        self, controller: Controller | None, metadata_index: int
+    ) -> cluster_pb2.StatusResponse:
+        """The whole page. The chain is given with the lsn it belongs to."""
+        head = self._follower.head
+        return cluster_pb2.StatusResponse(
+            cluster=self._config.cluster,
+            replica_set=self._config.name,
+            node=self._node.name,
+            role=self._node.role,
+            state=self.state,
+            trouble=self.trouble,
+            ballot=ballot_to(self._identity().promised),
+            last_lsn=head.lsn,
+            committed_lsn=self._follower.committed_lsn,
+            applied_lsn=self._follower.applied_lsn,
+            chain=head.chain.hex(),
+            durability=self._durability,
+            metadata_index=metadata_index,
+            version=__version__,
+            started_ms=self._started_ms,
+            connections=self.connections,
+            peers=[peer_status(link, controller) for link in self._links.links.values()],
+            pid=self._pid,
+        )

@@ -1,0 +1,111 @@
+"""Which runner gets which ready stages. Pure.
+
+What is handed out is remembered here and nowhere else: a runner that goes away, or takes longer
+than the stage's timeout, loses its invocations to others. Should both finish, the guard of
+`CompleteStages` lets one of them publish (DESIGN §5).
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Collection
+from dataclasses import dataclass, field
+
+
+@dataclass(slots=True)
+class Runner:
+    """A connected stage runner; `credit` is how many more micro-batches it takes."""
+
+    number: int
+    stages: frozenset[str]
+    max_batch: int
+    credit: int
+
+
+@dataclass(slots=True)
+class _Batch:
+    runner: int
+    deadline: float
+    left: set[int] = field(default_factory=set)
+
+
+class Dispatch:
+    """Assignments of one pipeline. Times are seconds on the monotonic clock."""
+
+    def __init__(self) -> None:
+        self.runners: dict[int, Runner] = {}
+        self._numbers = itertools.count(1)
+        self._batches: dict[str, list[_Batch]] = {}
+        self._assigned: dict[str, dict[int, _Batch]] = {}
+        self._turn = 0
+
+    def join(self, stages: Collection[str], max_batch: int, credit: int) -> Runner:
+        runner = Runner(next(self._numbers), frozenset(stages), max_batch, credit)
+        self.runners[runner.number] = runner
+        return runner
+
+    def leave(self, number: int) -> None:
+        """What the runner holds is free again."""
+        self.runners.pop(number, None)
+        for stage, batches in self._batches.items():
+            for batch in batches:
+                if batch.runner == number:
+                    self._free(stage, batch)
+            self._batches[stage] = [batch for batch in batches if batch.runner != number]
+
+    def runner_for(self, stage: str) -> Runner | None:
+        """Who takes the next micro-batch of a stage: round robin over those with credit."""
+        able = [r for r in self.runners.values() if r.credit > 0 and stage in r.stages]
+        if not able:
+            return None
+        chosen = next((r for r in able if r.number > self._turn), able[0])
+        self._turn = chosen.number
+        return chosen
+
+    def assign(
+        self, runner: Runner, stage: str, ids: Collection[int], deadline: float
+    ) -> None:
+        batch = _Batch(runner.number, deadline, set(ids))
+        self._batches.setdefault(stage, []).append(batch)
+        held = self._assigned.setdefault(stage, {})
+        for instance_id in ids:
+            held[instance_id] = batch
+        runner.credit -= 1
+
+    def assigned(self, stage: str) -> Collection[int]:
+        """Instances whose `stage` is at a runner."""
+        return self._assigned.get(stage, {}).keys()
+
+    def count(self, stage: str) -> int:
+        return len(self._assigned.get(stage, ()))
+
+    def settle(self, stage: str, ids: Collection[int]) -> None:
+        """These are completed or failed, by whomever."""
+        held = self._assigned.get(stage, {})
+        for instance_id in ids:
+            batch = held.pop(instance_id, None)
+            if batch is None:
+                continue
+            batch.left.discard(instance_id)
+            if not batch.left:
+                self._batches[stage].remove(batch)
+
+    def expire(self, now: float) -> None:
+        """Free what is out for longer than its stage may take."""
+        for stage, batches in self._batches.items():
+            for batch in batches:
+                if batch.deadline <= now:
+                    self._free(stage, batch)
+            self._batches[stage] = [batch for batch in batches if batch.deadline > now]
+
+    def next_deadline(self) -> float | None:
+        return min(
+            (batch.deadline for batches in self._batches.values() for batch in batches),
+            default=None,
+        )
+
+    def _free(self, stage: str, batch: _Batch) -> None:
+        held = self._assigned[stage]
+        for instance_id in batch.left:
+            if held.get(instance_id) is batch:
+                del held[instance_id]

@@ -1,0 +1,397 @@
+"""Runs one pipeline on the leader: its consumer and its dispatcher, a task each.
+
+The consumer turns trigger records into instances, as many as `max_parallel` leaves room for. The
+dispatcher hands ready stages to runners in micro-batches: what becomes ready while a runner works
+goes into its next batch, so batches grow with the load and nobody waits on a timer.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+import trio
+
+from hadron.model.batch import StampedBatch, matching_indexes, read_head
+from hadron.model.errors import HadronError, NotFoundError, RequestError
+from hadron.model.limits import MAX_BATCH_RECORDS
+from hadron.model.ports import Clock, Database
+from hadron.model.schema import PipelineSpec, SchemaObject, StageSpec, StreamSpec, matches_type
+from hadron.partition.catalog import Catalog
+from hadron.partition.controller import Controller
+from hadron.partition.group_commit import Submission
+from hadron.partition.visible import VisibleStreams
+from hadron.pipelines.dispatch import Dispatch, Runner
+from hadron.state import pipeline_views
+from hadron.state.pipeline_views import InputCursor, OutputRef, ReadyStage
+from hadron.state.pipelines import (
+    Completed,
+    CompleteStages,
+    FailStages,
+    TriggerInstances,
+    Triggered,
+)
+from hadron.wire.connection import Call
+from hadron.wire.messages import pipelines_pb2
+
+_log = logging.getLogger(__name__)
+
+_READ_BYTES: Final = 1 << 20
+_TRIGGERS_PER_ENTRY: Final = 2_000
+"""Instances made by one entry: about 10 ms of the writer's time."""
+
+MAX_MICRO_BATCH: Final = 20_000
+
+
+@dataclass(slots=True)
+class RunnerSession:
+    runner: Runner
+    call: Call
+
+
+class PipelineDriver:
+    """One pipeline. `run` must be running."""
+
+    def __init__(
+        self,
+        item: SchemaObject,
+        controller: Controller,
+        catalog: Catalog,
+        visible: VisibleStreams,
+        clock: Clock,
+    ) -> None:
+        self.item = item
+        self.dispatch = Dispatch()
+        self._controller = controller
+        self._catalog = catalog
+        self._visible = visible
+        self._clock = clock
+        self._sessions: dict[int, RunnerSession] = {}
+        self._input_moved = trio.Event()
+        self._stages_moved = trio.Event()
+
+    @property
+    def spec(self) -> PipelineSpec:
+        spec = self._catalog.by_id(self.item.id).spec
+        assert isinstance(spec, PipelineSpec)
+        return spec
+
+    async def run(self) -> None:
+        """Consume and dispatch until cancelled."""
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(self._consume)
+            nursery.start_soon(self._dispatch_loop)
+
+    def wake(self) -> None:
+        """Something changed: instances ended, stages became ready, a runner came."""
+        self._input_moved.set()
+        self._stages_moved.set()
+
+    def on_visible(self, submissions: Sequence[Submission]) -> None:
+        """`Controller.Observer`: only what concerns this pipeline wakes it."""
+        moved = False
+        for submission in submissions:
+            command = submission.command
+            if (
+                isinstance(command, (TriggerInstances, CompleteStages, FailStages))
+                and command.pipeline_id == self.item.id
+            ):
+                if not isinstance(command, TriggerInstances):
+                    self.dispatch.settle(command.stage, command.instance_ids)
+                moved = True
+        if moved:
+            self.wake()
+
+    # --- the consumer ---------------------------------------------------------------------------
+
+    async def _consume(self) -> None:
+        cursors = await self._controller.query(
+            lambda db: [c for c in pipeline_views.cursors(db) if c.pipeline_id == self.item.id]
+        )
+        async with trio.open_nursery() as nursery:
+            for cursor in cursors:
+                nursery.start_soon(self._consume_partition, cursor)
+
+    async def _consume_partition(self, cursor: InputCursor) -> None:
+        unwatch = self._visible.watch(cursor.stream_id, lambda: self._input_moved.set())
+        try:
+            offset = cursor.next_offset
+            while True:
+                moved = self._input_moved
+                following = await self._consume_some(cursor, offset)
+                if following == offset:
+                    await moved.wait()
+                    self._input_moved = trio.Event()
+                offset = following
+        finally:
+            unwatch()
+
+    async def _consume_some(self, cursor: InputCursor, offset: int) -> int:
+        """Consume from `offset` what there is room for; returns the new cursor."""
+        counts = await self._controller.query(
+            lambda db: pipeline_views.counts(db, self.item.id)
+        )
+        room = min(self.spec.max_parallel - counts.live, _TRIGGERS_PER_ENTRY)
+        if room <= 0:
+            return offset
+        batches = await self._visible.read(cursor.stream_id, offset, _READ_BYTES)
+        if not batches:
+            return offset
+        offsets, to_offset = self._match(batches, offset, room)
+        result: Triggered = await self._controller.execute(
+            TriggerInstances(self.item.id, cursor.partition, offset, to_offset, tuple(offsets))
+        )
+        return result.next_offset
+
+    def _match(
+        self, batches: Sequence[StampedBatch], offset: int, room: int
+    ) -> tuple[list[int], int]:
+        """Offsets of matching records, `room` at most, and how far was looked."""
+        triggers = self.spec.triggers
+        offsets: list[int] = []
+        for batch in batches:
+            head = read_head(batch.data)
+            for index in matching_indexes(head, lambda name: matches_type(triggers, name)):
+                at = batch.base_offset + index
+                if at < offset:
+                    continue
+                if len(offsets) == room:
+                    return offsets, at
+                offsets.append(at)
+        return offsets, batches[-1].next_offset
+
+    # --- the dispatcher -------------------------------------------------------------------------
+
+    def join(self, call: Call, request: Any) -> RunnerSession:
+        """A runner came. Raises `NotFoundError` for a stage that does not exist."""
+        stages = [stage for stage in self.spec.stages if stage.engine == (request.engine or "spark")]
+        names = {stage.name for stage in stages}
+        wanted = set(request.stages) or names
+        unknown = wanted - names
+        if unknown:
+            raise NotFoundError(
+                f"pipeline {self.item.name!r} has no stage {', '.join(sorted(unknown))} with "
+                f"engine {request.engine or 'spark'!r}",
+                f"it has: {', '.join(sorted(names)) or 'none'}",
+            )
+        max_batch = min(request.max_batch or MAX_MICRO_BATCH, MAX_MICRO_BATCH)
+        runner = self.dispatch.join(wanted, max_batch, request.credit or 1)
+        session = RunnerSession(runner, call)
+        self._sessions[runner.number] = session
+        self._stages_moved.set()
+        return session
+
+    def grant(self, session: RunnerSession, credit: int) -> None:
+        session.runner.credit += credit
+        self._stages_moved.set()
+
+    def leave(self, session: RunnerSession) -> None:
+        if self._sessions.pop(session.runner.number, None) is not None:
+            self.dispatch.leave(session.runner.number)
+            self._stages_moved.set()
+
+    def stop(self, reason: HadronError) -> None:
+        for session in list(self._sessions.values()):
+            session.call.fail(reason)
+        self._sessions.clear()
+
+    async def _dispatch_loop(self) -> None:
+        while True:
+            moved = self._stages_moved
+            self.dispatch.expire(trio.current_time())
+            due_s = None
+            for stage in self.spec.stages:
+                stage_due_s = await self._dispatch_stage(stage)
+                if stage_due_s is not None:
+                    due_s = stage_due_s if due_s is None else min(due_s, stage_due_s)
+            deadline = self.dispatch.next_deadline()
+            if deadline is not None:
+                expires_s = deadline - trio.current_time()
+                due_s = expires_s if due_s is None else min(due_s, expires_s)
+            with trio.move_on_after(max(due_s, 0.001) if due_s is not None else float("inf")):
+                await moved.wait()
+            if moved.is_set():
+                self._stages_moved = trio.Event()
+
+    async def _dispatch_stage(self, stage: StageSpec) -> float | None:
+        """Hand out what is ready; returns in how many seconds something delayed becomes ready."""
+        while (runner := self.dispatch.runner_for(stage.name)) is not None:
+            now_ms = self._clock.now_ms()
+
+            def read(
+                db: Database, now_ms: int = now_ms, limit: int = runner.max_batch
+            ) -> tuple[list[ReadyStage], int | None]:
+                ready = pipeline_views.ready_stages(
+                    db, self.item.id, stage.name, stage.dependencies, now_ms=now_ms, limit=limit,
+                    except_ids=set(self.dispatch.assigned(stage.name)),
+                )
+                due = pipeline_views.next_ready_ms(db, self.item.id, stage.name, now_ms)
+                return ready, due
+
+            ready, due_ms = await self._controller.query(read)
+            if not ready:
+                return None if due_ms is None else max(due_ms - now_ms, 1) / 1000
+            session = self._sessions.get(runner.number)
+            if session is None:
+                continue
+            deadline = trio.current_time() + stage.timeout_ms / 1000
+            self.dispatch.assign(runner, stage.name, [r.instance_id for r in ready], deadline)
+            self._send(session, stage, ready)
+        return None
+
+    def _send(
+        self, session: RunnerSession, stage: StageSpec, ready: Sequence[ReadyStage]
+    ) -> None:
+        session.call.send(
+            pipelines_pb2.Invocations(
+                stage=stage.name,
+                pipeline_id=self.item.id,
+                invocations=[
+                    pipelines_pb2.Invocation(
+                        instance_id=item.instance_id,
+                        attempt=item.attempt,
+                        root=self.ref(item.root),
+                        dependencies=[self.ref(output) for output in item.dependencies],
+                    )
+                    for item in ready
+                ],
+            )
+        )
+
+    def ref(self, output: OutputRef) -> pipelines_pb2.RecordRef:
+        """Where a record is, with its stream by name."""
+        return pipelines_pb2.RecordRef(
+            stream=self._catalog.by_id(output.stream_id).name,
+            partition=output.partition,
+            offset=output.offset,
+        )
+
+    # --- completions ----------------------------------------------------------------------------
+
+    async def complete(self, request: Any, attachment: memoryview, partition: str) -> Completed:
+        """Publish outputs and complete their stages in one entry.
+
+        Raises `RequestError` when the batch does not fit the stage's declaration.
+        """
+        stage = self._stage(request.stage)
+        _check_ids(request)
+        out_stream_id = 0
+        if stage.output is not None:
+            wanted = request.partition or stage.output.partition or partition
+            target, spec = self._catalog.stream(self.item.namespace, stage.output.stream)
+            assert isinstance(spec, StreamSpec)
+            if wanted != partition:
+                raise RequestError(
+                    f"the output of stage {stage.name!r} goes to partition {wanted!r}, this "
+                    f"pipeline lives on {partition!r}",
+                    "outputs to other replica sets need transactions, which come later",
+                )
+            head = read_head(attachment)
+            if head.n != len(request.instance_ids):
+                raise RequestError(
+                    f"{len(request.instance_ids)} instances are completed with {head.n} outputs"
+                )
+            out_stream_id = target.id
+        elif len(attachment):
+            raise RequestError(f"stage {stage.name!r} declares no output, but outputs were sent")
+        result: Completed = await self._controller.execute(
+            CompleteStages(
+                self.item.id, stage.name, tuple(request.instance_ids), tuple(request.attempts),
+                out_stream_id, len(attachment),
+            ),
+            attachment,
+        )
+        return result
+
+    async def fail(self, request: Any) -> Completed:
+        """An attempt failed."""
+        stage = self._stage(request.stage)
+        _check_ids(request)
+        result: Completed = await self._controller.execute(
+            FailStages(
+                self.item.id, stage.name, tuple(request.instance_ids), tuple(request.attempts),
+                request.reason[:2_000],
+            )
+        )
+        self.dispatch.settle(stage.name, request.instance_ids)
+        self.wake()
+        return result
+
+    def _stage(self, name: str) -> StageSpec:
+        for stage in self.spec.stages:
+            if stage.name == name:
+                return stage
+        raise NotFoundError(
+            f"pipeline {self.item.name!r} has no stage {name!r}",
+            f"it has: {', '.join(stage.name for stage in self.spec.stages)}",
+        )
+
+
+def _check_ids(request: Any) -> None:
+    if not request.instance_ids or len(request.instance_ids) != len(request.attempts):
+        raise RequestError(
+            f"{len(request.instance_ids)} instances come with {len(request.attempts)} attempts",
+            "send one attempt number for each instance",
+        )
+    if len(request.instance_ids) > MAX_BATCH_RECORDS:
+        raise RequestError(
+            f"{len(request.instance_ids)} instances are more than {MAX_BATCH_RECORDS} at a time"
+        )
+
+
+class Pipelines:
+    """All pipelines of a leadership."""
+
+    def __init__(
+        self,
+        controller: Controller,
+        catalog: Catalog,
+        visible: VisibleStreams,
+        clock: Clock,
+        replica_set: str,
+    ) -> None:
+        self._controller = controller
+        self._catalog = catalog
+        self._visible = visible
+        self._clock = clock
+        self._replica_set = replica_set
+        self._drivers: dict[int, PipelineDriver] = {}
+        self._changed = trio.Event()
+        catalog.listen(lambda: self._changed.set())
+        controller.observe(self._on_visible)
+
+    async def run(self) -> None:
+        """Serve every pipeline that lives here, also those declared while running."""
+        async with trio.open_nursery() as nursery:
+            while True:
+                self._changed = trio.Event()
+                for item in self._catalog.all():
+                    spec = item.spec
+                    if isinstance(spec, PipelineSpec) and spec.replica_set == self._replica_set:
+                        known = self._drivers.get(item.id)
+                        if known is None:
+                            driver = PipelineDriver(
+                                item, self._controller, self._catalog, self._visible, self._clock
+                            )
+                            self._drivers[item.id] = driver
+                            nursery.start_soon(driver.run)
+                        else:
+                            known.wake()
+                await self._changed.wait()
+
+    def _on_visible(self, submissions: Sequence[Submission]) -> None:
+        for driver in self._drivers.values():
+            driver.on_visible(submissions)
+
+    def driver(self, pipeline_id: int) -> PipelineDriver:
+        """Raises `NotFoundError`."""
+        driver = self._drivers.get(pipeline_id)
+        if driver is None:
+            raise NotFoundError(f"pipeline {pipeline_id} does not live on {self._replica_set}")
+        return driver
+
+    def stop(self, reason: HadronError) -> None:
+        for driver in self._drivers.values():
+            driver.stop(reason)

@@ -1,0 +1,84 @@
+"""What a node has only while it leads, and the door that handlers go through to it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from hadron.delivery.driver import Groups
+from hadron.metadata.driver import SchemaChanges
+from hadron.model.errors import HadronError, NotFoundError, NotLeaderError, NotReadyError
+from hadron.model.schema import SchemaObject, StreamSpec
+from hadron.partition.catalog import Catalog
+from hadron.partition.controller import Controller
+from hadron.partition.visible import VisibleStreams
+from hadron.pipelines.driver import Pipelines
+
+
+@dataclass(frozen=True, slots=True)
+class Leading:
+    """The parts of one leadership, from the ballot that was won to the one that ends it."""
+
+    replica_set: str
+    controller: Controller
+    catalog: Catalog
+    visible: VisibleStreams
+    groups: Groups
+    pipelines: Pipelines
+    schema: SchemaChanges
+
+    def partition(self, namespace: str, stream: str, partition: str) -> SchemaObject:
+        """The stream whose partition is asked for, if it is here; "" means the one here.
+
+        Raises `NotFoundError` or `NotLeaderError`.
+        """
+        item, spec = self.catalog.stream(namespace or "default", stream)
+        assert isinstance(spec, StreamSpec)
+        wanted = partition or self.replica_set
+        if wanted not in spec.partitions:
+            raise NotFoundError(
+                f"stream {stream!r} has no partition {wanted!r}",
+                f"it has: {', '.join(spec.partitions)}",
+            )
+        if wanted != self.replica_set:
+            raise NotLeaderError(f"partition {wanted!r} is led elsewhere, this is {self.replica_set}")
+        return item
+
+    def stop(self, reason: HadronError) -> None:
+        """End everything that was served, so that clients look for the leader again."""
+        self.groups.stop(reason)
+        self.pipelines.stop(reason)
+        self.controller.stop(reason)
+
+
+class Door:
+    """Lets handlers in while this node leads, and says who does or why nobody, when it does not."""
+
+    def __init__(self, node: str, leader: str, leader_address: str) -> None:
+        self._node = node
+        self._leader = leader
+        self._leader_address = leader_address
+        self._leading: Leading | None = None
+        self.reason = "it has not shaken hands with a majority of its replica set yet"
+
+    def open(self, leading: Leading) -> None:
+        self._leading = leading
+
+    def close(self) -> None:
+        self._leading = None
+
+    @property
+    def is_open(self) -> bool:
+        return self._leading is not None
+
+    def enter(self) -> Leading:
+        """Raises `NotLeaderError` or `NotReadyError`."""
+        if self._leading is not None:
+            return self._leading
+        if self._node == self._leader:
+            raise NotReadyError(
+                f"node {self._node} does not serve: {self.reason}",
+                "see `hadron status` for the nodes that are away",
+            )
+        raise NotLeaderError(
+            f"node {self._node} is a replica", f"the leader is {self._leader} at {self._leader_address}"
+        )

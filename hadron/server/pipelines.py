@@ -1,0 +1,198 @@
+"""Serves `hadron.v1.Pipelines`: stage runners, completions, instances."""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+from hadron.model.errors import HadronError, NotFoundError, RequestError
+from hadron.model.ids import DEFAULT_NAMESPACE
+from hadron.model.ports import Database
+from hadron.model.schema import PipelineSpec, SchemaObject
+from hadron.pipelines.driver import PipelineDriver
+from hadron.server.leading import Door, Leading
+from hadron.state import pipeline_views as views
+from hadron.wire.connection import Call, Handler
+from hadron.wire.messages import common_pb2, method, pipelines_pb2
+
+_INSTANCE_STATUS: Final = {1: "live", 2: "done", 3: "failed"}
+_STAGE_STATUS: Final = {1: "ready", 2: "done", 3: "failed"}
+_DEFAULT_LIMIT: Final = 100
+_MAX_LIMIT: Final = 1_000
+_Progress = pipelines_pb2.PipelineProgressResponse
+_Instances = pipelines_pb2.ListInstancesResponse
+
+
+class PipelinesService:
+    def __init__(self, door: Door) -> None:
+        self._door = door
+
+    def handlers(self) -> dict[int, Handler]:
+        return {
+            method("RunStages").number: self._run_stages,
+            method("CompleteStages").number: self._complete,
+            method("FailStages").number: self._fail,
+            method("ListInstances").number: self._list_instances,
+            method("PipelineProgress").number: self._progress,
+        }
+
+    def _run_stages(self, call: Call, request: Any, _attachment: memoryview) -> None:
+        driver = self._driver(self._door.enter(), request.namespace, request.pipeline)
+        session = driver.join(call, request)
+
+        def on_message(message: Any, _attachment: memoryview) -> None:
+            driver.grant(session, message.credit)
+
+        def on_end(_error: HadronError | None) -> None:
+            driver.leave(session)
+            call.end()
+
+        call.on_message = on_message
+        call.on_end = on_end
+
+    def _driver(self, leading: Leading, namespace: str, name: str) -> PipelineDriver:
+        item, _ = leading.catalog.pipeline(namespace or DEFAULT_NAMESPACE, name)
+        return leading.pipelines.driver(item.id)
+
+    def _complete(self, call: Call, request: Any, attachment: memoryview) -> None:
+        call.spawn(self._answer_complete, self._door.enter(), call, request, attachment)
+
+    async def _answer_complete(
+        self, leading: Leading, call: Call, request: Any, attachment: memoryview
+    ) -> None:
+        driver = leading.pipelines.driver(request.pipeline_id)
+        completed = await driver.complete(request, attachment, leading.replica_set)
+        appended = completed.appended
+        call.send(
+            pipelines_pb2.CompleteStagesResponse(
+                base_offset=appended.base_offset if appended is not None else 0,
+                stale_instance_ids=completed.stale,
+            ),
+            end=True,
+        )
+
+    def _fail(self, call: Call, request: Any, _attachment: memoryview) -> None:
+        call.spawn(self._answer_fail, self._door.enter(), call, request)
+
+    async def _answer_fail(self, leading: Leading, call: Call, request: Any) -> None:
+        await leading.pipelines.driver(request.pipeline_id).fail(request)
+        call.send(common_pb2.Empty(), end=True)
+
+    # --- what there is to know ------------------------------------------------------------------
+
+    def _progress(self, call: Call, request: Any, _attachment: memoryview) -> None:
+        call.spawn(self._answer_progress, self._door.enter(), call, request)
+
+    async def _answer_progress(self, leading: Leading, call: Call, request: Any) -> None:
+        if request.pipeline:
+            leading.catalog.pipeline(request.namespace or DEFAULT_NAMESPACE, request.pipeline)
+        items = [
+            item for item in leading.catalog.all()
+            if isinstance(item.spec, PipelineSpec)
+            and item.spec.replica_set == leading.replica_set
+            and request.namespace in ("", item.namespace)
+            and request.pipeline in ("", item.name)
+        ]
+        found = await leading.controller.query(
+            lambda db: [
+                (item, views.counts(db, item.id),
+                 [c for c in views.cursors(db) if c.pipeline_id == item.id])
+                for item in items
+            ]
+        )
+        await leading.controller.confirm_leadership()
+        call.send(
+            _Progress(pipelines=[_describe(leading, *facts) for facts in found]), end=True
+        )
+
+    def _list_instances(self, call: Call, request: Any, _attachment: memoryview) -> None:
+        known = {name: code for code, name in _INSTANCE_STATUS.items()}
+        if request.status and request.status not in known:
+            raise RequestError(
+                f"unknown status {request.status!r}", f"use one of {', '.join(known)}"
+            )
+        call.spawn(
+            self._answer_instances, self._door.enter(), call, request, known.get(request.status)
+        )
+
+    async def _answer_instances(
+        self, leading: Leading, call: Call, request: Any, status: int | None
+    ) -> None:
+        driver = self._driver(leading, request.namespace, request.pipeline)
+        limit = min(request.limit or _DEFAULT_LIMIT, _MAX_LIMIT)
+
+        def read(db: Database) -> list[views.InstanceStatus]:
+            return views.instances(
+                db, driver.item.id, status=status, after_id=request.after_id, limit=limit
+            )
+
+        found = await leading.controller.query(read)
+        await leading.controller.confirm_leadership()
+        call.send(
+            _Instances(instances=[_describe_instance(driver, item) for item in found]), end=True
+        )
+
+
+def _describe(
+    leading: Leading,
+    item: SchemaObject,
+    counts: views.PipelineCounts,
+    cursors: list[views.InputCursor],
+) -> pipelines_pb2.PipelineProgressResponse.Pipeline:
+    try:
+        driver: PipelineDriver | None = leading.pipelines.driver(item.id)
+    except NotFoundError:
+        driver = None
+    assert isinstance(item.spec, PipelineSpec)
+    stages = []
+    for stage in item.spec.stages:
+        ready, done, failed = counts.stages.get(stage.name, (0, 0, 0))
+        running = driver.dispatch.count(stage.name) if driver else 0
+        stages.append(
+            _Progress.Stage(
+                name=stage.name, ready=max(ready - running, 0), running=running, done=done,
+                failed=failed,
+                runners=sum(
+                    stage.name in runner.stages for runner in driver.dispatch.runners.values()
+                ) if driver else 0,
+            )
+        )
+    return _Progress.Pipeline(
+        namespace=item.namespace,
+        name=item.name,
+        id=item.id,
+        instances=counts.live + counts.done + counts.failed,
+        live=counts.live,
+        done=counts.done,
+        failed=counts.failed,
+        input_offset=cursors[0].next_offset if cursors else 0,
+        input_next_offset=leading.visible.bounds(cursors[0].stream_id).next_offset if cursors else 0,
+        stages=stages,
+    )
+
+
+def _describe_instance(
+    driver: PipelineDriver, item: views.InstanceStatus
+) -> pipelines_pb2.ListInstancesResponse.Instance:
+    begun = {stage.name: stage for stage in item.stages}
+    stages = []
+    for declared in driver.spec.stages:
+        stage = begun.get(declared.name)
+        if stage is None:
+            stages.append(_Instances.Stage(name=declared.name, status="waiting"))
+            continue
+        status = _STAGE_STATUS[stage.status]
+        if status == "ready" and item.instance_id in driver.dispatch.assigned(stage.name):
+            status = "running"
+        stages.append(
+            _Instances.Stage(
+                name=stage.name, status=status, attempts=stage.attempts, reason=stage.reason,
+                output=None if stage.output is None else driver.ref(stage.output),
+            )
+        )
+    return _Instances.Instance(
+        id=item.instance_id,
+        status=_INSTANCE_STATUS[item.status],
+        root=driver.ref(item.root),
+        created_ms=item.created_ms,
+        stages=stages,
+    )

@@ -1,0 +1,3 @@
+"""A module that cannot be imported."""
+
+VALUE = 1 / 0

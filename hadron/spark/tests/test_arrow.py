@@ -1,0 +1,94 @@
+"""Record batches as Arrow agree with the records that a client reads."""
+
+from __future__ import annotations
+
+import struct
+from datetime import UTC, datetime, timedelta
+
+import pyarrow as pa
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from hadron.model.batch import RecordBatch, decode_batch, encode_batch
+from hadron.model.errors import CorruptionError
+from hadron.model.record import NewRecord
+from hadron.spark.arrow import SCHEMA, coalesced, to_arrow, values
+from hadron.spark.tests.fakes import build
+
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+
+records = st.lists(
+    st.builds(
+        NewRecord,
+        value=st.one_of(st.binary(max_size=20), st.text(max_size=20), st.integers()),
+        key=st.one_of(st.none(), st.just(""), st.text(max_size=5), st.binary(max_size=5)),
+        type=st.sampled_from(["", "a", "b.c"]),
+        timestamp_ms=st.integers(0, 4_000_000_000_000),
+        headers=st.dictionaries(st.text(max_size=3), st.text(max_size=3), max_size=2),
+    ),
+    min_size=1,
+    max_size=20,
+)
+
+
+def decoded(new: list[NewRecord], base_offset: int = 100) -> RecordBatch:
+    data = build(new)
+    return decode_batch(data, base_offset=base_offset, stream="flights", partition="local/p0")
+
+
+@settings(deadline=None)  # the first example pays for loading Arrow
+@given(records, st.data())
+def test_every_column_says_what_the_records_say(new: list[NewRecord], data: st.DataObject) -> None:
+    batch = decoded(new)
+    start = data.draw(st.integers(0, batch.count - 1))
+    stop = data.draw(st.integers(start + 1, batch.count))
+    table = to_arrow(batch, SCHEMA.names, start, stop)
+    table.validate(full=True)
+    assert table.schema == SCHEMA
+    rows = table.to_pylist()
+    assert len(rows) == stop - start
+    for row, record in zip(rows, batch.records(start, stop), strict=True):
+        key = record.key.encode() if isinstance(record.key, str) else record.key
+        assert row == {
+            "key": key,
+            "value": record.value_bytes,
+            "stream": "flights",
+            "partition": "local/p0",
+            "offset": record.offset,
+            "timestamp": _EPOCH + timedelta(milliseconds=record.timestamp_ms),
+            "type": record.type,
+            "headers": list(record.headers.items()),
+        }
+
+
+def test_values_are_not_copied() -> None:
+    batch = decoded([NewRecord(value=b"abc"), NewRecord(value=b"defg")])
+    assert values(batch).buffers()[2].address == pa.py_buffer(batch.body.v).address
+
+
+def test_columns_can_be_chosen_and_headers_are_left_out_by_default() -> None:
+    batch = decoded([NewRecord(value=b"abc", headers={"a": "b"})])
+    assert to_arrow(batch).schema.names == SCHEMA.names[:-1]
+    assert to_arrow(batch, ["offset", "value"]).to_pylist() == [{"offset": 100, "value": b"abc"}]
+
+
+def test_times_beyond_spark_are_held_at_its_limit() -> None:
+    column = to_arrow(decoded([NewRecord(value=b"", timestamp_ms=2**63 - 1)]), ["timestamp"])
+    assert column["timestamp"].cast(pa.int64())[0].as_py() == (2**63 - 1) // 1000 * 1000
+
+
+def test_offsets_that_point_outside_are_refused() -> None:
+    batch = decoded([NewRecord(value=b"abc"), NewRecord(value=b"defg")])
+    body = batch.body
+    body.vo = memoryview(struct.pack("<3i", 0, 1_000_000, 7))
+    damaged = decode_batch(encode_batch(batch.head, body, "none"))
+    with pytest.raises(CorruptionError, match="offsets"):
+        to_arrow(damaged)
+
+
+def test_small_batches_are_joined() -> None:
+    batches = [to_arrow(decoded([NewRecord(value=bytes([i]))], i), ["offset"]) for i in range(10)]
+    joined = list(coalesced(iter(batches), rows=4))
+    assert [each.num_rows for each in joined] == [4, 4, 2]
+    assert [row for each in joined for row in each["offset"].to_pylist()] == list(range(10))

@@ -1,0 +1,134 @@
+"""The input table of a stage: right rows, few fetches, bounded memory."""
+
+from __future__ import annotations
+
+import random
+
+import pyarrow as pa
+import pytest
+
+from hadron.model.batch import decode_batch
+from hadron.model.errors import StageError
+from hadron.model.record import NewRecord
+from hadron.model.schema import StageSpec
+from hadron.spark import inputs
+from hadron.spark.tests.fakes import PARTITION, FakeClient, build
+from hadron.wire.messages import pipelines_pb2
+
+STAGE = StageSpec(name="s", run="a:b")
+
+
+def references(offsets: list[int], stream: str = "in") -> list[pipelines_pb2.RecordRef]:
+    return [
+        pipelines_pb2.RecordRef(stream=stream, partition=PARTITION, offset=each)
+        for each in offsets
+    ]
+
+
+def client_with(count: int, per_batch: int, stream: str = "in") -> FakeClient:
+    client = FakeClient([STAGE])
+    for start in range(0, count, per_batch):
+        client.publish(
+            [
+                NewRecord(value=f"v{i}", key=f"k{i}" if i % 2 else None, type=f"t{i % 3}")
+                for i in range(start, min(count, start + per_batch))
+            ],
+            stream,
+        )
+    return client
+
+
+async def test_rows_come_in_the_order_of_their_references() -> None:
+    client, cache = client_with(100, 7), inputs.BatchCache()
+    wanted = random.Random(1).choices(range(100), k=60)
+    rows = await inputs.load(client, cache, references(wanted))
+    table = inputs.to_table(STAGE, list(range(60)), rows, [])
+    assert table.to_pydict()["root"] == [f"v{i}" for i in wanted]
+    assert table.to_pydict()["key"] == [f"k{i}" if i % 2 else None for i in wanted]
+    assert table.to_pydict()["type"] == [f"t{i % 3}" for i in wanted]
+    assert table.to_pydict()["offset"] == wanted
+    assert set(table.to_pydict()["partition"]) == {PARTITION}
+    assert table.schema.field("root").type == table.schema.field("key").type == pa.string()
+
+
+async def test_batches_are_fetched_once() -> None:
+    client, cache = client_with(100, 10), inputs.BatchCache()
+    await inputs.load(client, cache, references(list(range(100))))
+    assert client.fetches == 1
+    await inputs.load(client, cache, references([99, 3, 50]))
+    assert client.fetches == 1
+
+
+async def test_a_cache_that_is_too_small_still_serves() -> None:
+    client, cache = client_with(100, 10), inputs.BatchCache(max_bytes=1)
+    rows = await inputs.load(client, cache, references(list(range(100))))
+    assert inputs.to_table(STAGE, list(range(100)), rows, [])["offset"].to_pylist() == list(
+        range(100)
+    )
+    assert len(cache._batches) == 1
+
+
+def test_the_cache_forgets_what_was_used_longest_ago() -> None:
+    batches = [
+        decode_batch(build([NewRecord(value=b"x" * 100)]), base_offset=i, stream="s", partition="p")
+        for i in range(3)
+    ]
+    cache = inputs.BatchCache(max_bytes=2 * batches[0].head.raw)
+    cache.add(batches[0])
+    cache.add(batches[1])
+    assert cache.find("s", "p", 0) is batches[0]
+    cache.add(batches[2])
+    assert cache.find("s", "p", 1) is None
+    assert cache.find("s", "p", 0) is batches[0]
+    assert cache.find("s", "p", 3) is None
+    assert cache.find("s", "q", 0) is None
+
+
+async def test_records_that_are_gone_are_marked() -> None:
+    client, cache = client_with(30, 10), inputs.BatchCache()
+    client.partitions["in", PARTITION].trim(20)
+    refs = references([25, 3, 20, 19])
+    rows = await inputs.load(client, cache, refs)
+    assert rows.lost.tolist() == [False, True, False, True]
+    assert "record in/local/p0/3" in str(inputs.lost_records(STAGE, rows, refs))
+    kept = rows.only([True, False, True, False])
+    assert inputs.to_table(STAGE, [1, 3], kept, [])["root"].to_pylist() == ["v25", "v20"]
+
+
+@pytest.mark.parametrize(
+    ("values", "expected"),
+    [
+        (["a", {"b": 1}], ["a", '{"b":1}']),
+        ([b"a", b"\xff"], [b"a", b"\xff"]),
+        (["a", b"\xff"], [b"a", b"\xff"]),
+    ],
+)
+async def test_values_are_text_unless_one_is_bytes(
+    values: list[object], expected: list[object]
+) -> None:
+    client = FakeClient([STAGE])
+    client.publish([NewRecord(value=each) for each in values])
+    rows = await inputs.load(client, inputs.BatchCache(), references([0, 1]))
+    assert rows.values().to_pylist() == expected
+
+
+async def test_bytes_in_other_rows_do_not_matter() -> None:
+    client = FakeClient([STAGE])
+    client.publish([NewRecord(value="a", key="k"), NewRecord(value=b"\xff", key=b"\xff")])
+    rows = await inputs.load(client, inputs.BatchCache(), references([0]))
+    assert rows.values().to_pylist() == ["a"]
+    assert rows.keys().to_pylist() == ["k"]
+
+
+async def test_dependencies_become_columns() -> None:
+    client = client_with(4, 2)
+    client.publish([NewRecord(value={"n": i}) for i in range(4)], "out")
+    cache = inputs.BatchCache()
+    root = await inputs.load(client, cache, references([0, 1, 2]))
+    other = await inputs.load(client, cache, references([3, 1, 2], "out"))
+    stage = StageSpec(name="s", run="a:b", dependencies=("first",))
+    table = inputs.to_table(stage, [1, 2, 3], root, [other])
+    assert table.column_names[:3] == ["instance_id", "root", "first"]
+    assert table["first"].to_pylist() == ['{"n":3}', '{"n":1}', '{"n":2}']
+    with pytest.raises(StageError, match="depends on 'offset'"):
+        inputs.to_table(StageSpec(name="s", dependencies=("offset",)), [1, 2, 3], root, [other])

@@ -1,0 +1,84 @@
+"""Options of the connector: what is understood, and how the rest is refused."""
+
+from __future__ import annotations
+
+import pytest
+
+from hadron.model.errors import RequestError
+from hadron.spark.source.options import Position, parse_options
+
+
+def test_defaults(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("HADRON_URL", raising=False)
+    options = parse_options({"stream": "flights"}, streaming=False)
+    assert options.url == "hadron://127.0.0.1:7000"
+    assert options.starting == Position("earliest")
+    assert options.ending == Position("latest")
+    assert options.fail_on_data_loss
+    assert not options.include_headers
+    assert options.partitions == ()
+    assert parse_options({"stream": "f"}, streaming=True).starting == Position("latest")
+
+
+def test_everything_that_can_be_said() -> None:
+    options = parse_options(
+        {
+            "Stream": "flights",
+            "server": "hadron://a,b:7001/old?tls=1",
+            "namespace": "ops",
+            "partitions": "local/p0, local/p1",
+            "startingoffsets": '{"local/p0": 5, "local/p1": -2}',
+            "endingTimestamp": "1700000000000",
+            "maxOffsetsPerTrigger": "100",
+            "minPartitions": "8",
+            "failOnDataLoss": "False",
+            "includeHeaders": "true",
+        },
+        streaming=False,
+    )
+    assert options.url == "hadron://a,b:7001/ops?tls=1"
+    assert options.partitions == ("local/p0", "local/p1")
+    assert options.starting == Position("offsets", {"local/p0": 5, "local/p1": -2})
+    assert options.ending == Position("timestamp", at_ms=1_700_000_000_000)
+    assert (options.max_offsets_per_trigger, options.min_partitions) == (100, 8)
+    assert not options.fail_on_data_loss
+    assert options.include_headers
+
+
+def test_the_environment_names_the_server(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HADRON_URL", "hadron://elsewhere")
+    assert parse_options({"stream": "f"}, streaming=False).url == "hadron://elsewhere"
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        ({}, "'stream' is missing"),
+        ({"stream": "a b"}, "stream 'a b' is not a valid name"),
+        ({"stream": "f", "server": "http://x"}, "not a Hadron URL"),
+        ({"stream": "f", "namespace": "../x"}, "namespace '../x'"),
+        ({"stream": "f", "startingOffset": "earliest"}, "unknown option 'startingoffset'"),
+        ({"stream": "f", "startingOffsets": "first"}, "'startingOffsets' is 'first'"),
+        ({"stream": "f", "startingOffsets": '{"p": "1"}'}, "'startingOffsets' is"),
+        ({"stream": "f", "startingOffsets": '{"p": -3}'}, "'startingOffsets' is"),
+        ({"stream": "f", "startingOffsets": "{}"}, "'startingOffsets' is"),
+        ({"stream": "f", "startingOffsets": "latest"}, "would read nothing"),
+        ({"stream": "f", "endingOffsets": "earliest"}, "'endingOffsets' is 'earliest'"),
+        ({"stream": "f", "startingTimestamp": "x"}, "'startingTimestamp' is 'x'"),
+        (
+            {"stream": "f", "startingTimestamp": "1", "startingOffsets": "earliest"},
+            "both startingOffsets and startingTimestamp",
+        ),
+        ({"stream": "f", "maxOffsetsPerTrigger": "0"}, "'maxOffsetsPerTrigger' is '0'"),
+        ({"stream": "f", "minPartitions": "many"}, "'minPartitions' is 'many'"),
+        ({"stream": "f", "failOnDataLoss": "no"}, "'failOnDataLoss' is 'no'"),
+    ],
+)
+def test_what_makes_no_sense_is_named(given: dict[str, str], message: str) -> None:
+    with pytest.raises(RequestError, match=message):
+        parse_options(given, streaming=False)
+
+
+def test_a_stream_has_no_end() -> None:
+    with pytest.raises(RequestError, match="no end"):
+        parse_options({"stream": "f", "endingOffsets": '{"p": 1}'}, streaming=True)

@@ -1,0 +1,136 @@
+"""What a stage function returned, turned into completions."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from hadron.model.batch import decode_batch
+from hadron.model.errors import StageError
+from hadron.model.limits import MAX_BATCH_BYTES, MAX_RECORD_BYTES
+from hadron.model.record import NewRecord
+from hadron.model.schema import Output as OutputSpec
+from hadron.model.schema import StageSpec
+from hadron.spark.outputs import Output, encode, match_rows, pack
+from hadron.spark.stage import StageResult
+
+STAGE = StageSpec(name="s", run="a:b", output=OutputSpec(stream="out"))
+
+
+def result(ids: list[int], values: list[Any], *, is_json: bool = False, **more: Any) -> StageResult:
+    table = pa.table({"instance_id": pa.array(ids, pa.int64()), "value": values, **more})
+    return StageResult(table, is_json)
+
+
+def matched(given: StageResult, ids: list[int], stage: StageSpec = STAGE) -> Any:
+    return match_rows(stage, given, ids, [1] * len(ids))
+
+
+def read_back(outputs: list[Output]) -> list[Any]:
+    data = encode(outputs, 5)
+    assert data is not None
+    return [record.value for record in decode_batch(data).records()]
+
+
+def test_rows_are_brought_into_the_order_of_the_instances() -> None:
+    outputs, refused = matched(result([3, 1, 2], ["c", "a", "b"]), [1, 2, 3])
+    assert [each.instance_id for each in outputs] == [1, 2, 3]
+    assert read_back(outputs) == ["a", "b", "c"]
+    assert refused == []
+
+
+def test_how_values_are_stored() -> None:
+    values = ["plain", '{"a": [1]}', " [1, 2]", "{broken", "12", "", None]
+    outputs, _ = matched(result(list(range(7)), values), list(range(7)))
+    assert read_back(outputs) == ["plain", {"a": [1]}, [1, 2], "{broken", "12", "", None]
+    outputs, _ = matched(result([1, 2], [b"{}", b"\xff"]), [1, 2])
+    assert read_back(outputs) == [b"{}", b"\xff"]
+    outputs, _ = matched(result([1, 2, 3], ['{"a":1}', "12", None], is_json=True), [1, 2, 3])
+    assert read_back(outputs) == [{"a": 1}, 12, None]
+
+
+def test_keys_types_and_partitions() -> None:
+    outputs, _ = matched(
+        result([1, 2], ["a", "b"], key=["k", None], type=[None, "t"], partition=["x", None]), [1, 2]
+    )
+    assert outputs == [
+        Output(1, 1, "x", NewRecord(value="a", key="k")),
+        Output(2, 1, "", NewRecord(value="b", type="t")),
+    ]
+    fixed = StageSpec(name="s", run="a:b", output=OutputSpec(stream="out", partition="y"))
+    outputs, _ = matched(result([1], ["a"], partition=["x"]), [1], fixed)
+    assert outputs[0].partition == "y"
+
+
+def test_missing_and_doubled_rows_are_refused_alone() -> None:
+    outputs, refused = matched(result([1, 3, 3, 4], ["a", "b", "c", "d"]), [1, 2, 3, 4])
+    assert [each.instance_id for each in outputs] == [1, 4]
+    assert [each.instance_id for each in refused] == [2, 3]
+    assert "no row for 1 instances: 2 " in refused[0].reason
+    assert "several rows for 1 instances: 3 " in refused[1].reason
+
+
+def test_rows_of_strangers_refuse_everything() -> None:
+    with pytest.raises(StageError, match=r"not given: 8, 9 \(pass instance_id"):
+        matched(result([1, 9, 8], ["a", "b", "c"]), [1, 2])
+    table = pa.table({"instance_id": pa.array([1, None], pa.int64()), "value": ["a", "b"]})
+    with pytest.raises(StageError, match="1 rows without an id"):
+        matched(StageResult(table, False), [1])
+
+
+def test_nothing_returned_at_all() -> None:
+    outputs, refused = matched(result([], pa.array([], pa.string())), [1, 2])
+    assert outputs == []
+    assert len(refused) == 2
+
+
+def test_a_stage_without_an_output() -> None:
+    stage = StageSpec(name="s", run="a:b")
+    table = pa.table({"instance_id": pa.array([2, 1], pa.int64())})
+    outputs, _ = matched(StageResult(table, False), [1, 2], stage)
+    completions, refused = pack(outputs, 5)
+    assert [(each.instance_id, each.record) for each in outputs] == [(1, None), (2, None)]
+    assert [each.data for each in completions] == [None]
+    assert refused == []
+
+
+def outputs_of(values: list[Any], partitions: list[str] | None = None) -> list[Output]:
+    return [
+        Output(i, 1, partitions[i] if partitions else "", NewRecord(value=value))
+        for i, value in enumerate(values)
+    ]
+
+
+def test_completions_are_split_by_partition() -> None:
+    completions, _ = pack(outputs_of(["a", "b", "c"], ["x", "y", "x"]), 5)
+    assert [[each.instance_id for each in one.outputs] for one in completions] == [[0, 2], [1]]
+
+
+def test_completions_fit_into_batches() -> None:
+    values = [bytes([i]) * 300_000 for i in range(20)] + [b"x" * (MAX_RECORD_BYTES - 16)]
+    completions, refused = pack(outputs_of(values), 5)
+    assert refused == []
+    assert [each.instance_id for one in completions for each in one.outputs] == list(range(21))
+    for one in completions:
+        assert one.data is not None
+        assert len(one.data) <= MAX_BATCH_BYTES
+        assert decode_batch(one.data).count == len(one.outputs)
+
+
+def test_long_types_are_split_too() -> None:
+    outputs = [
+        Output(i, 1, "", NewRecord(value=b"", type=f"{i}." + "t" * 10_000)) for i in range(400)
+    ]
+    completions, refused = pack(outputs, 5)
+    assert refused == []
+    assert len(completions) > 1
+    assert [each.instance_id for one in completions for each in one.outputs] == list(range(400))
+
+
+def test_a_value_over_the_limit_is_refused_alone() -> None:
+    completions, refused = pack(outputs_of([b"a", b"x" * (MAX_RECORD_BYTES + 1), b"b"]), 5)
+    assert [each.instance_id for one in completions for each in one.outputs] == [0, 2]
+    assert [each.instance_id for each in refused] == [1]
+    assert "over the limit" in refused[0].reason

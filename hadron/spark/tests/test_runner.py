@@ -1,0 +1,224 @@
+"""The stage runner against an in-memory server: exactly one outcome for every invocation."""
+
+from __future__ import annotations
+
+import threading
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from hadron.model.errors import ConnectionLostError, HadronError, NotFoundError, OverloadedError
+from hadron.model.record import NewRecord
+from hadron.model.schema import Output, StageSpec
+from hadron.spark.runner import MicroBatch, StageRunner
+from hadron.spark.tests.fakes import PARTITION, FakeClient
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+pytestmark = pytest.mark.spark
+FUNCTIONS = "hadron.spark.tests.stages"
+
+
+def stage(name: str, function: str, **more: Any) -> StageSpec:
+    more.setdefault("output", Output(stream=name))
+    return StageSpec(name=name, run=f"{FUNCTIONS}:{function}", **more)
+
+
+def flights(count: int) -> list[NewRecord]:
+    return [
+        NewRecord(
+            value={"carrier": "UA", "origin": ("JFK", "EWR", "LGA")[i % 3], "delay": i},
+            key="UA",
+            type="flight.departed",
+        )
+        for i in range(count)
+    ]
+
+
+class Play:
+    """One runner over one fake client, until so many outcomes are known."""
+
+    def __init__(self, spark: SparkSession, client: FakeClient) -> None:
+        self.client = client
+        self.seen: list[MicroBatch] = []
+        self.runner = StageRunner(
+            "hadron://nowhere", "p", spark=spark, connect=client.connect,
+            on_progress=self.seen.append,
+        )
+
+    def until(self, outcomes: int) -> MicroBatch:
+        self.runner.run(until=lambda: sum(
+            each.completed + each.failed + each.stale for each in self.seen
+        ) >= outcomes)
+        return self.seen[-1]
+
+
+def client_for(*stages: StageSpec, count: int = 4) -> FakeClient:
+    client = FakeClient(stages)
+    client.publish(flights(count))
+    return client
+
+
+def test_two_stages_one_joining_the_other(spark: SparkSession) -> None:
+    ddl = "root STRUCT<carrier STRING, delay INT, note STRING>, enrich STRUCT<airport STRING>"
+    client = client_for(
+        stage("enrich", "enriching"),
+        stage("join", "joining", dependencies=("enrich",), schema=ddl),
+        count=20,
+    )
+    client.invoke("enrich", range(10), 1)
+    client.invoke("enrich", range(10, 20), 11)
+
+    def then_join() -> None:
+        if len(client.outputs) == 20:
+            client.invoke("join", range(20), 1)
+
+    client.on_complete = then_join
+    play = Play(spark, client)
+    play.until(40)
+    assert client.output("enrich", 1).value == {"airport": "Kennedy"}
+    for instance in range(1, 21):
+        airport = ("Kennedy", "Newark", None)[(instance - 1) % 3]
+        assert client.output("join", instance).value == {
+            "carrier": "UA", "doubled": 2 * (instance - 1), "airport": airport, "note": None,
+        }
+    assert play.runner.totals.completed == 40
+    assert client.failures == {}
+    assert client.granted >= 2
+
+
+def test_key_type_and_partition_of_outputs(spark: SparkSession) -> None:
+    client = client_for(stage("loud", "shouting"), stage("far", "spreading"))
+    client.invoke("loud", range(4))
+    client.invoke("far", range(4))
+    Play(spark, client).until(8)
+    loud = client.output("loud", 1)
+    assert (loud.key, loud.type) == ("UA", "test.shouted")
+    places = [client.outputs["far", instance][1] for instance in range(1, 5)]
+    assert places == [PARTITION, "local/p1", PARTITION, "local/p1"]
+
+
+def test_a_stage_without_output_is_completed(spark: SparkSession) -> None:
+    client = client_for(stage("quiet", "silent", output=None))
+    client.invoke("quiet", range(4))
+    Play(spark, client).until(4)
+    assert client.completed_without_output == {("quiet", each) for each in range(1, 5)}
+
+
+@pytest.mark.parametrize("function", ["raising", "wrong_columns", "inventing", "no_such_function"])
+def test_a_faulty_stage_fails_and_the_others_are_served(
+    spark: SparkSession, function: str
+) -> None:
+    client = client_for(stage("bad", function), stage("good", "passing"))
+    client.invoke("bad", range(4))
+    client.invoke("good", range(4))
+    Play(spark, client).until(8)
+    assert set(client.failures) == {("bad", each) for each in range(1, 5)}
+    assert set(client.outputs) == {("good", each) for each in range(1, 5)}
+    assert all("'bad'" in reason for reason in client.failures.values())
+
+
+@pytest.mark.parametrize(("function", "instance"), [("dropping", 2), ("doubling", 3)])
+def test_an_instance_without_one_row_fails_alone(
+    spark: SparkSession, function: str, instance: int
+) -> None:
+    client = client_for(stage("odd", function))
+    client.invoke("odd", range(4))
+    done = Play(spark, client).until(4)
+    assert list(client.failures) == [("odd", instance)]
+    assert set(client.outputs) == {("odd", each) for each in {1, 2, 3, 4} - {instance}}
+    assert (done.completed, done.failed, done.invocations) == (3, 1, 4)
+    assert done.reason == client.failures["odd", instance]
+
+
+def test_stale_instances_are_left_out(spark: SparkSession) -> None:
+    client = client_for(stage("s", "passing"))
+    client.stale = {2, 4}
+    client.invoke("s", range(4))
+    done = Play(spark, client).until(4)
+    assert set(client.outputs) == {("s", 1), ("s", 3)}
+    assert client.output("s", 3).value == flights(3)[2].value
+    assert (done.completed, done.stale) == (2, 2)
+
+
+def test_lost_records_fail_their_instances_alone(spark: SparkSession) -> None:
+    client = client_for(stage("s", "passing"))
+    client.publish(flights(4))
+    client.partitions["in", PARTITION].trim(4)
+    client.invoke("s", range(2, 6))
+    done = Play(spark, client).until(4)
+    assert set(client.failures) == {("s", 1), ("s", 2)}
+    assert "not kept any more" in done.reason
+    assert set(client.outputs) == {("s", 3), ("s", 4)}
+
+
+def test_a_stage_that_is_gone_is_reported(spark: SparkSession) -> None:
+    client = client_for(stage("s", "passing"))
+    client.invoke("other", range(2))
+    Play(spark, client).until(2)
+    assert "has no stage 'other'" in client.failures["other", 1]
+
+
+def test_a_stage_over_its_timeout_is_stopped(spark: SparkSession) -> None:
+    client = client_for(stage("slow", "sleeping", timeout_ms=300), stage("good", "passing"))
+    client.invoke("slow", range(4))
+    client.invoke("good", range(4))
+    Play(spark, client).until(8)
+    assert "longer than its timeout of 0.3 s" in client.failures["slow", 1]
+    assert len(client.outputs) == 4
+
+
+def test_trouble_that_passes_is_waited_out(spark: SparkSession) -> None:
+    client = client_for(stage("s", "passing"))
+    client.fail_calls("fetch", OverloadedError("busy"))
+    client.fail_calls("complete_stages", ConnectionLostError("gone"), OverloadedError("busy"))
+    client.fail_calls("run_stages", ConnectionLostError("gone"))
+    client.invoke("s", range(4))
+    Play(spark, client).until(4)
+    assert len(client.outputs) == 4
+
+
+def test_completions_refused_for_good_are_failures(spark: SparkSession) -> None:
+    client = client_for(stage("s", "passing"))
+    client.fail_calls("complete_stages", NotFoundError("no partition 'x'"))
+    client.invoke("s", range(4))
+    Play(spark, client).until(4)
+    assert set(client.failures.values()) == {"no partition 'x'"}
+
+
+def test_what_waiting_cannot_mend_is_raised(spark: SparkSession) -> None:
+    client = client_for()
+    client.fail_calls("run_stages", NotFoundError("no pipeline 'p'"))
+    with pytest.raises(NotFoundError, match="no pipeline"):
+        Play(spark, client).until(1)
+
+
+def test_a_condition_that_raises_ends_the_runner(spark: SparkSession) -> None:
+    def broken() -> bool:
+        raise HadronError("asked too much")
+
+    play = Play(spark, client_for())
+    with pytest.raises(HadronError, match="asked too much"):
+        play.runner.run(until=broken)
+
+
+def test_stop_finishes_what_is_under_way(spark: SparkSession) -> None:
+    client = client_for(stage("s", "passing"))
+    client.invoke("s", range(4))
+    play = Play(spark, client)
+    client.on_complete = play.runner.stop
+    totals = play.runner.run()
+    assert (totals.micro_batches, totals.completed) == (1, 4)
+
+
+def test_stop_from_another_thread_and_before_the_start(spark: SparkSession) -> None:
+    play = Play(spark, client_for(stage("s", "passing")))
+    thread = threading.Thread(target=play.runner.run)
+    thread.start()
+    play.runner.stop()
+    thread.join(30)
+    assert not thread.is_alive()
+    early = Play(spark, client_for())
+    early.runner.stop()
+    assert early.runner.run().micro_batches == 0
