@@ -29,8 +29,8 @@ def command(ctx: click.Context, data: Path, port: int, debug: bool) -> int:
     session_of(ctx).debug |= debug
     address = f"127.0.0.1:{port}"
     config = single_node_config(data, address)
-    click.echo(_greeting(address, config.leader.data, config.name))
-    return run(config, config.leader.name)
+    greeting = _greeting(address, config.leader.data, config.name)
+    return run(config, config.leader.name, on_listening=lambda _node: click.echo(greeting))
 
 
 def _greeting(address: str, data: Path, replica_set: str) -> str:

@@ -57,8 +57,8 @@ def _row(found: SchemaObject) -> dict[str, Any]:
     row = object_to_dict(found)
     if stages := row.get("stages"):
         row["stages"] = [stage["name"] for stage in stages]
-    if retention := row.get("retention"):
-        row["retention"] = _retention(retention)
+    if "retention" in row:
+        row["retention"] = _retention(row["retention"])
     return row
 
 

@@ -6,16 +6,18 @@ Rules (PROTOCOL D1):
 
 * Sequences count records. A batch is numbered when it is first sent, under one random producer
   id, so numbered batches have no gap between them; at most `window` of them are unresolved.
-* A batch whose call ended without a clear answer is *doubtful*: it may be in the log. It is sent
-  again with identical bytes, in order, and the server's dedupe gives the original answer.
+* A batch whose call ended without a clear answer is *doubtful* from then on: it may be in the log,
+  or still get there from a connection that the node has not read to its end. It is sent again
+  with identical bytes, in order, and the server's dedupe gives the original answer.
 * After any answer but success nothing is sent until all calls under way have ended (`stalled`);
   then `resume` sorts what is left. So order never depends on how answers interleave.
-* "Does not follow" (`SequenceError`) proves that a batch is not in the log: a logged batch of the
-  window would have been recognised. A batch before it failed, or the server forgot the producer.
 * When a numbered batch fails, its sequence is a hole that the server would never step over. The
-  simplest cure that cannot lose or double a record: batches that are still doubtful are resolved
-  under the old producer id first; once nothing is in doubt, everything that is known not to be
-  in the log is numbered again from 0 under a *new* producer id.
+  simplest cure that cannot double a record: doubtful batches keep their numbers and are sent
+  again; those that "do not follow" (`SequenceError`) are given up with `OutcomeUnknownError`,
+  because another copy of them may still be under way. Once nothing is in doubt, the others, of
+  which no copy can be anywhere, are numbered again from 0 under a *new* producer id.
+* "Does not follow" without a hole means that the server forgot the producer (24 idle hours, or a
+  tail lost with `acks=leader`): the same cure.
 """
 
 from __future__ import annotations
@@ -211,7 +213,6 @@ class PartitionAccumulator:
         if isinstance(error, SequenceError) and batch.refusals < MAX_REFUSALS:
             batch.state = BatchState.UNANSWERED
             batch.refusals += 1
-            batch.doubtful = False
             batch.out_of_sequence = True
         elif isinstance(error, (RequestError, CorruptionError)):
             self._sent.remove(batch)
@@ -220,8 +221,7 @@ class PartitionAccumulator:
         else:
             batch.state = BatchState.UNANSWERED
             batch.trouble = error
-            if not isinstance(error, NOT_LOGGED):
-                batch.doubtful = True
+            pass
 
     def resume(self) -> None:
         """Sort what is unresolved and allow sending again. Only while nothing is under way."""
@@ -235,11 +235,16 @@ class PartitionAccumulator:
         if not self._hole:
             self._resend = deque(waiting)
             return
-        self._resend = deque(batch for batch in waiting if batch.doubtful)
-        fresh = [batch for batch in waiting if not batch.doubtful]
-        for batch in fresh:
-            batch.state = BatchState.QUEUED
-        self._queue = deque(sorted([*fresh, *self._queue], key=lambda batch: batch.order))
+        self._resend = deque()
+        for batch in waiting:
+            if not batch.doubtful:
+                batch.state = BatchState.QUEUED
+                self._queue.append(batch)
+            elif batch.out_of_sequence:
+                self._fail(batch, _unknown(batch, "it no longer follows what is in the log"))
+            else:
+                self._resend.append(batch)
+        self._queue = deque(sorted(self._queue, key=lambda batch: batch.order))
 
     # --- giving up ------------------------------------------------------------------------------
 

@@ -198,15 +198,22 @@ class Subscription:
         Raises what ended the membership for good.
         """
         while True:
-            while self._parcels:
-                parcel = self._parcels.popleft()
-                if parcel.feed.alive:
-                    return parcel
+            parcel = self.next_parcel_now()
+            if parcel is not None:
+                return parcel
             if self._closed:
                 return None
             self._check_failure()
             self.send_acks()
             await self._wait_news()
+
+    def next_parcel_now(self) -> Parcel | None:
+        """The next delivery message if one has arrived."""
+        while self._parcels:
+            parcel = self._parcels.popleft()
+            if parcel.feed.alive:
+                return parcel
+        return None
 
     # --- acknowledging --------------------------------------------------------------------------
 
@@ -323,6 +330,8 @@ class Subscription:
         self._closed = True
         for scope in self._scopes:
             scope.cancel()
+        for membership in self._memberships:
+            membership.close()
         self._parcels.clear()
         self._deliveries = iter(())
         self._notify()

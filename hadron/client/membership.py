@@ -226,6 +226,10 @@ class Membership:
         self.failure = error
         self._on_change()
 
+    def close(self) -> None:
+        """Forget what is not acknowledged; it is given to others."""
+        self._end()
+
     def _end(self) -> None:
         self.is_open = False
         feed, self.feed = self.feed, None

@@ -59,9 +59,9 @@ class OutgoingBatch:
         self.data = b""
         """Encoded and numbered; empty before the first send."""
         self.doubtful = False
-        """It may be in the log although nobody said so."""
+        """It may be in the log, or get there, although nobody said so."""
         self.out_of_sequence = False
-        """The last answer was that it does not follow: so it is not in the log."""
+        """The last answer was that it does not follow what is in the log."""
         self.refusals = 0
         self.trouble: HadronError | None = None
         """Why the last try came to nothing."""

@@ -10,12 +10,12 @@ from typing import Any, Final
 import anyio
 from anyio.from_thread import BlockingPortal
 
-from hadron.client.consumer import ACKS_PER_MESSAGE, Subscription
+from hadron.client.consumer import Subscription
 from hadron.client.membership import Parcel
 from hadron.model.record import Record
 
 _ACK_DELAY_S: Final = 0.0005
-"""Acks of a slow loop leave this much later; a fast one sends them in groups anyway."""
+"""How long acks gather before a task is sent to fetch them: a hop costs 100 µs, ten acks one."""
 
 
 class SyncDelivery:
@@ -114,6 +114,7 @@ class SyncSubscription:
         self._subscription = subscription
         self._acks: deque[tuple[Parcel, int, int]] = deque()
         self._scheduled = False
+        self._ready: deque[tuple[Parcel, list[Record]]] = deque()
         self._parcel: Parcel | None = None
         self._deliveries: Iterator[SyncDelivery] = iter(())
 
@@ -125,18 +126,17 @@ class SyncSubscription:
             if self._parcel is not None and self._parcel.feed.alive:
                 for delivery in self._deliveries:
                     return delivery
-            parcel, records = self._next_parcel()
+            item = self._next_parcel()
+            if item is None:
+                raise StopIteration
+            parcel, records = item
             self._parcel = parcel
             self._deliveries = map(SyncDelivery, repeat(self), repeat(parcel), records)
 
     def batches(self) -> Iterator[SyncDeliveryBatch]:
         """Deliveries as the leader sends them: consecutive records of one batch at a time."""
-        while True:
-            try:
-                parcel, records = self._next_parcel()
-            except StopIteration:
-                return
-            yield SyncDeliveryBatch(self, parcel, records)
+        while (item := self._next_parcel()) is not None:
+            yield SyncDeliveryBatch(self, *item)
 
     def flush(self) -> None:
         """Until every ack so far is committed; see `Subscription.flush`."""
@@ -144,12 +144,12 @@ class SyncSubscription:
 
     def acknowledge(self, parcel: Parcel, first: int, last: int) -> None:
         """Collect an ack."""
+        if not parcel.feed.alive:
+            return
         self._acks.append((parcel, first, last))
         if not self._scheduled:
             self._scheduled = True
             self._portal.start_task_soon(self._send_soon)
-        elif len(self._acks) % ACKS_PER_MESSAGE == 0:
-            self._portal.start_task_soon(self._send)
 
     def give_back(self, parcel: Parcel, first: int, last: int, delay_s: float) -> None:
         """Nack a range."""
@@ -160,18 +160,25 @@ class SyncSubscription:
 
         self._portal.call(nack)
 
-    def _next_parcel(self) -> tuple[Parcel, list[Record]]:
-        item = self._portal.call(self._take)
-        if item is None:
-            raise StopIteration
-        return item
+    def _next_parcel(self) -> tuple[Parcel, list[Record]] | None:
+        while True:
+            while self._ready:
+                parcel, records = self._ready.popleft()
+                if parcel.feed.alive:
+                    return parcel, records
+            if not self._portal.call(self._receive):
+                return None
 
     # --- in the event loop's thread -------------------------------------------------------------
 
-    async def _take(self) -> tuple[Parcel, list[Record]] | None:
+    async def _receive(self) -> bool:
+        """Fetch all that has arrived, at least one; False once the subscription is closed."""
         self._collect()
         parcel = await self._subscription.next_parcel()
-        return None if parcel is None else (parcel, parcel.open())
+        while parcel is not None:
+            self._ready.append((parcel, parcel.open()))
+            parcel = self._subscription.next_parcel_now()
+        return bool(self._ready)
 
     def _collect(self) -> None:
         while self._acks:

@@ -1,6 +1,6 @@
 """The blocking producer: the async one, driven from the caller's thread.
 
-`send_soon` must not hop between threads for every record (50 µs each): records are encoded as far
+`send_soon` must not hop between threads for every record (100 µs each): records are encoded as far
 as needed and put into an inbox, which the event loop's thread empties in one go. Order is kept
 because everything passes through the inbox first.
 """

@@ -104,6 +104,7 @@ def run(cluster: Cluster, victim: str, screen: Screen) -> Report:
         runner.stop()
         running.result()
         rows = read_delays(spark, cluster.url)
+        screen.say("read stream verdicts back with Spark")
         report = _judge(cluster, screen)
     screen.console.print(render(rows))
     return report

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 import time
 from types import TracebackType
 from typing import Final, Self
@@ -9,15 +10,21 @@ from typing import Final, Self
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn
 
+_LOG_WIDTH: Final = 120
 _STEPS: Final = 4
 """Lines per bar when there is no terminal: one a quarter."""
+
+
+def _console() -> Console:
+    """On stdout; into a pipe or a log, as wide as the demo's table."""
+    return Console(highlight=False, width=None if sys.stdout.isatty() else _LOG_WIDTH)
 
 
 class Screen:
     """Steps as lines, counts as bars. A context manager; use it from one thread."""
 
     def __init__(self, console: Console | None = None) -> None:
-        self.console = console or Console(highlight=False)
+        self.console = console or _console()
         self._started = time.monotonic()
         self._bars = Progress(
             TextColumn("  {task.description:<18}"), BarColumn(40), MofNCompleteColumn(),
@@ -38,7 +45,8 @@ class Screen:
 
     def say(self, text: str) -> None:
         """One line about what was done, with the seconds since the start."""
-        self.console.print(f"[dim]{time.monotonic() - self._started:5.1f} s[/dim]  {text}")
+        seconds = time.monotonic() - self._started
+        self.console.print(f"[dim]{seconds:5.1f} s[/dim]  {text}", soft_wrap=True)
 
     def count(self, name: str, done: int, total: int) -> None:
         """Show that `done` of `total` are done; the bar appears with the first call."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
+from rich import box
 from rich.table import Table
 
 from hadron.demo.flights import load_airlines
@@ -31,6 +32,11 @@ class DelayRow:
     def late_percent(self) -> float:
         """Late flights, whatever the weather, in percent of all."""
         return 100 * (self.late + self.late_in_bad_weather) / self.flights
+
+    @property
+    def bad_weather_percent(self) -> float:
+        """Flights that were late in bad weather, in percent of all."""
+        return 100 * self.late_in_bad_weather / self.flights
 
 
 def read_delays(spark: SparkSession, url: str) -> list[DelayRow]:
@@ -59,10 +65,13 @@ def read_delays(spark: SparkSession, url: str) -> list[DelayRow]:
 
 def render(rows: list[DelayRow]) -> Table:
     """The table that the demo prints."""
-    table = Table(title="Departures from New York, January 2013", title_justify="left")
-    for heading in ("airport", "carrier"):
-        table.add_column(heading)
-    for heading in ("flights", "cancelled", "late", "… in bad weather", "mean delay"):
+    table = Table(
+        title="Departures from New York, January 2013", title_justify="left", title_style="bold",
+        box=box.SIMPLE_HEAD, pad_edge=False,
+    )
+    table.add_column("airport")
+    table.add_column("carrier", no_wrap=True)
+    for heading in ("flights", "cancelled", "late", "in bad weather", "mean delay"):
         table.add_column(heading, justify="right")
     names = load_airlines()
     airport = ""
@@ -75,7 +84,7 @@ def render(rows: list[DelayRow]) -> Table:
             f"{row.flights:,}",
             f"{row.cancelled:,}",
             f"{row.late_percent:.1f} %",
-            f"{row.late_in_bad_weather:,}",
+            f"{row.bad_weather_percent:.1f} %",
             "-" if row.mean_delay is None else f"{row.mean_delay:.1f} min",
         )
         airport = row.origin

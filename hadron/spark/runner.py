@@ -141,8 +141,11 @@ class StageRunner:
         async with trio.open_nursery() as nursery:
             if until is not None:
                 nursery.start_soon(self._watch, until)
-            async with self._connect(self._url) as client:
-                await self._serve(client, MicroBatchWorker(client, self._pipeline, spark))
+            try:
+                async with self._connect(self._url) as client:
+                    await self._serve(client, MicroBatchWorker(client, self._pipeline, spark))
+            except HadronError as error:
+                self._fail(error)
             nursery.cancel_scope.cancel()
 
     async def _watch(self, until: Callable[[], bool]) -> None:

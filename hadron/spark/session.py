@@ -36,11 +36,24 @@ def spark_environment() -> dict[str, str]:
         "PYSPARK_DRIVER_PYTHON": sys.executable,
         "SPARK_LOCAL_IP": "127.0.0.1",
     }
+    own_spark = _own_spark()
+    if own_spark:
+        environment["SPARK_HOME"] = own_spark
     missing = _missing_paths()
     if missing:
         given = os.environ.get("PYTHONPATH")
         environment["PYTHONPATH"] = os.pathsep.join([*missing, *([given] if given else [])])
     return environment
+
+
+def _own_spark() -> str:
+    """The Spark that this interpreter's pyspark brings; another one may be named by `SPARK_HOME`,
+    of a version that does not fit. "" when pyspark comes without its Java part."""
+    found = importlib.util.find_spec("pyspark")
+    for location in (found.submodule_search_locations or ()) if found else ():
+        if os.path.isdir(os.path.join(location, "jars")):
+            return location
+    return ""
 
 
 def _missing_paths() -> list[str]:
@@ -100,7 +113,7 @@ def is_local(master: str) -> bool:
 def _prepare_environment(local: bool) -> None:
     """On a cluster the interpreter and address are the operator's choice, where made."""
     for name, value in spark_environment().items():
-        if local or name in ("JAVA_HOME", "PYTHONPATH"):
+        if local or name in ("JAVA_HOME", "PYTHONPATH", "SPARK_HOME"):
             os.environ[name] = value
         elif name != "SPARK_LOCAL_IP":
             os.environ.setdefault(name, value)

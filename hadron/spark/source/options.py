@@ -9,7 +9,6 @@ from dataclasses import dataclass, field
 from typing import Any, Final, Literal, TypeVar
 from urllib.parse import urlsplit, urlunsplit
 
-from hadron.client.url import DEFAULT_URL, parse_url
 from hadron.model.errors import RequestError
 from hadron.model.ids import check_name
 
@@ -109,6 +108,9 @@ def _refuse_unknown(given: Mapping[str, str]) -> None:
 
 
 def _url(given: Mapping[str, str]) -> str:
+    # Here, because it loads the whole client: finding the connector must stay quick.
+    from hadron.client.url import DEFAULT_URL, parse_url
+
     url = given.get("server") or os.environ.get("HADRON_URL") or DEFAULT_URL
     parse_url(url)
     namespace = given.get("namespace")

@@ -47,7 +47,7 @@ def test_partition_and_offset_are_taken_over(
         ds.Not(ds.EqualTo(OFFSET, 1)),
         ds.EqualTo(OFFSET, 1.5),
         ds.GreaterThan(PARTITION, "a"),
-        ds.EqualTo(TIMESTAMP, datetime(2013, 1, 1)),  # noqa: DTZ001 - without a zone on purpose
+        ds.EqualTo(TIMESTAMP, datetime(2013, 1, 1)),
     ],
 )
 def test_the_rest_is_left_to_spark(condition: ds.Filter) -> None:

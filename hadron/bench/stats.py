@@ -1,0 +1,41 @@
+"""Percentiles, and what processes have used."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+
+import psutil
+
+
+def percentile(values: Sequence[float], share: float) -> float:
+    """The value below which `share` (0 to 1) of `values` lie; nearest rank."""
+    if not values:
+        raise ValueError("no values")
+    ordered = sorted(values)
+    return ordered[min(int(len(ordered) * share), len(ordered) - 1)]
+
+
+class Processes:
+    """CPU time and memory of some processes together with this one."""
+
+    def __init__(self, pids: Sequence[int]) -> None:
+        self._others = [psutil.Process(pid) for pid in pids]
+        self._own = psutil.Process()
+
+    def cpu_s(self) -> float:
+        """User and system seconds of all of them so far."""
+        return sum(sum(process.cpu_times()[:2]) for process in (*self._others, self._own))
+
+    def rss_mb_max(self) -> float:
+        """Resident memory of the largest of the others, in megabytes (10^6 bytes)."""
+        return max(process.memory_info().rss for process in self._others) / 1e6
+
+    def idle_cpu_percent(self, seconds: float) -> float:
+        """Per cent of one core that the busiest of the others uses while nobody asks anything."""
+        before = [sum(process.cpu_times()[:2]) for process in self._others]
+        started = time.monotonic()
+        time.sleep(seconds)
+        elapsed = time.monotonic() - started
+        after = [sum(process.cpu_times()[:2]) for process in self._others]
+        return max(b - a for a, b in zip(before, after, strict=True)) / elapsed * 100

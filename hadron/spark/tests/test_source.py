@@ -1,0 +1,249 @@
+"""The connector inside Spark: batch and streaming reads over the wire from an in-memory node."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from anyio.from_thread import start_blocking_portal
+
+from hadron.client.tests.fake_node import FakeNode
+from hadron.model.record import NewRecord
+from hadron.spark.tests.fakes import build
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+pytestmark = pytest.mark.spark
+P0, P1 = "local/p0", "local/p1"
+
+
+class Served:
+    """A node in a thread, with records in two partitions."""
+
+    def __init__(self, node: FakeNode, url: str) -> None:
+        self.node = node
+        self.url = url
+
+    def publish(self, partition: str, first: int, count: int, per_batch: int = 10) -> None:
+        log = self.node.partition("s", partition)
+        for start in range(first, first + count, per_batch):
+            log.append(build([
+                NewRecord(
+                    value={"n": n}, key=f"k{n}" if n % 2 else None, type="t.made",
+                    timestamp_ms=1_357_000_000_000 + n, headers={"n": str(n)},
+                )
+                for n in range(start, min(start + per_batch, first + count))
+            ]))
+
+    def trim(self, partition: str, offset: int) -> None:
+        log = self.node.partition("s", partition)
+        log.first_offset = offset
+
+    def read(self, spark: SparkSession, **options: Any) -> DataFrame:
+        reader = spark.read.format("hadron").option("server", self.url).option("stream", "s")
+        return reader.options(**options).load()
+
+    def stream(self, spark: SparkSession, **options: Any) -> DataFrame:
+        reader = spark.readStream.format("hadron").option("server", self.url).option("stream", "s")
+        return reader.options(**options).load()
+
+
+@contextmanager
+def serving() -> Iterator[Served]:
+    node = FakeNode(partitions=(P0, P1))
+    with (
+        start_blocking_portal("trio") as portal,
+        portal.wrap_async_context_manager(node.listen()) as url,
+    ):
+        yield Served(node, url)
+
+
+@pytest.fixture
+def served() -> Iterator[Served]:
+    with serving() as made:
+        made.publish(P0, 0, 95)
+        made.publish(P1, 1_000, 30)
+        yield made
+
+
+def places(frame: DataFrame) -> list[tuple[str, int]]:
+    rows = frame.select("partition", "offset").collect()
+    return sorted((row.partition, row.offset) for row in rows)
+
+
+def spans(**parts: tuple[int, int]) -> list[tuple[str, int]]:
+    return [(f"local/{name}", o) for name, (a, b) in sorted(parts.items()) for o in range(a, b)]
+
+
+def test_a_batch_read_gives_every_record_as_it_was_sent(
+    spark: SparkSession, served: Served
+) -> None:
+    frame = served.read(spark, includeHeaders="true")
+    assert frame.columns == [
+        "key", "value", "stream", "partition", "offset", "timestamp", "type", "headers"
+    ]
+    rows = frame.selectExpr(
+        "CAST(key AS STRING) AS key", "CAST(value AS STRING) AS value", "stream", "partition",
+        "offset", "unix_millis(timestamp) AS ms", "type", "headers",
+    ).collect()
+    found = {(row.partition, row.offset): row for row in rows}
+    assert sorted(found) == spans(p0=(0, 95), p1=(0, 30))
+    for (partition, offset), row in found.items():
+        n = offset if partition == P0 else offset + 1_000
+        assert json.loads(row.value) == {"n": n}
+        assert row.key == (f"k{n}" if n % 2 else None)
+        assert (row.stream, row.type, row.headers) == ("s", "t.made", {"n": str(n)})
+        assert row.ms == 1_357_000_000_000 + n
+
+
+def test_offsets_partitions_and_tasks_of_a_batch_read(spark: SparkSession, served: Served) -> None:
+    some = served.read(
+        spark, partitions=P0, startingOffsets=f'{{"{P0}": 17}}', endingOffsets=f'{{"{P0}": 61}}',
+        minPartitions=4,
+    )
+    assert places(some) == spans(p0=(17, 61))
+    assert some.rdd.getNumPartitions() == 4
+    timed = served.read(spark, startingTimestamp=1)
+    assert len(places(timed)) == 125
+
+
+def test_a_schema_of_the_users_own_picks_columns(spark: SparkSession, served: Served) -> None:
+    reader = spark.read.format("hadron").option("server", served.url).option("stream", "s")
+    frame = reader.schema("offset BIGINT, value BINARY").load()
+    row = frame.orderBy("offset").first()
+    assert row is not None
+    assert json.loads(row.value)["n"] in (0, 1_000)
+    with pytest.raises(Exception, match="there is no column topic string"):
+        reader.schema("topic STRING").load().collect()
+
+
+def test_filters_are_taken_over(spark: SparkSession, served: Served) -> None:
+    frame = served.read(spark).where(f"partition = '{P0}' AND offset >= 90")
+    before = served.node.fetches
+    assert places(frame) == spans(p0=(90, 95))
+    assert served.node.fetches - before == 1
+    by_time = served.read(spark).where("timestamp >= timestamp_millis(1357000000093)")
+    assert places(by_time) == spans(p0=(93, 95), p1=(0, 30))
+
+
+def test_filters_work_where_pushdown_is_off(spark: SparkSession, served: Served) -> None:
+    spark.conf.set("spark.sql.python.filterPushdown.enabled", "false")
+    try:
+        assert places(served.read(spark).where("offset < 3")) == spans(p0=(0, 3), p1=(0, 3))
+    finally:
+        spark.conf.set("spark.sql.python.filterPushdown.enabled", "true")
+
+
+def test_an_empty_stream_is_an_empty_table(spark: SparkSession) -> None:
+    with serving() as empty:
+        assert empty.read(spark).count() == 0
+
+
+def test_deleted_records_fail_the_read_or_are_skipped(
+    spark: SparkSession, served: Served
+) -> None:
+    served.trim(P0, 40)
+    start = f'{{"{P0}": 5, "{P1}": 0}}'
+    with pytest.raises(Exception, match="keeps nothing before offset 40; offset 5 was asked for"):
+        served.read(spark, startingOffsets=start).collect()
+    skipping = served.read(spark, startingOffsets=start, failOnDataLoss="false")
+    assert places(skipping) == spans(p0=(40, 95), p1=(0, 30))
+    assert places(served.read(spark)) == spans(p0=(40, 95), p1=(0, 30))
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"strem": "s"}, "unknown option 'strem'"),
+        ({"stream": "nothing"}, "nothing"),
+        ({"partitions": "mars/p0"}, "no partition 'mars/p0'"),
+    ],
+)
+def test_wrong_options_are_named(
+    spark: SparkSession, served: Served, options: dict[str, str], message: str
+) -> None:
+    with pytest.raises(Exception, match=message):
+        served.read(spark, **options).collect()
+
+
+class Query:
+    """A streaming query into memory, one row per record, with its checkpoint kept."""
+
+    def __init__(self, frame: DataFrame, checkpoint: Path) -> None:
+        self.batches: list[list[tuple[str, int]]] = []
+        self._writer = (
+            frame.writeStream.foreachBatch(lambda each, _: self.batches.append(places(each)))
+            .option("checkpointLocation", str(checkpoint))
+            .trigger(availableNow=True)
+        )
+
+    def run(self) -> list[list[tuple[str, int]]]:
+        query = self._writer.start()
+        assert query.awaitTermination(60)
+        error = query.exception()
+        if error is not None:
+            raise error
+        return self.batches
+
+
+def test_available_now_reads_what_there_is_in_limited_steps_and_goes_on_later(
+    spark: SparkSession, served: Served, tmp_path: Path
+) -> None:
+    options = {"startingOffsets": "earliest", "maxOffsetsPerTrigger": 50, "minPartitions": 3}
+    steps = Query(served.stream(spark, **options), tmp_path).run()
+    assert [len(step) for step in steps] == [50, 50, 25]
+    assert {partition for partition, _ in steps[0]} == {P0, P1}, "the limit is shared"
+    assert sorted(place for step in steps for place in step) == spans(p0=(0, 95), p1=(0, 30))
+    offsets = (tmp_path / "offsets" / "2").read_text().splitlines()[-1]
+    assert json.loads(offsets) == {P0: 95, P1: 30}, "people can read a checkpoint"
+
+    served.publish(P1, 1_030, 7)
+    steps = Query(served.stream(spark, **options), tmp_path).run()
+    assert steps == [spans(p1=(30, 37))]
+
+
+def test_a_stream_starts_at_its_end_by_default(
+    spark: SparkSession, served: Served, tmp_path: Path
+) -> None:
+    assert not any(Query(served.stream(spark), tmp_path).run())
+    served.publish(P0, 95, 5)
+    assert Query(served.stream(spark), tmp_path).run() == [spans(p0=(95, 100))]
+
+
+def test_a_running_query_follows_the_stream(
+    spark: SparkSession, served: Served, tmp_path: Path
+) -> None:
+    query = (
+        served.stream(spark, startingOffsets="earliest")
+        .writeStream.format("memory").queryName("followed")
+        .option("checkpointLocation", str(tmp_path)).start()
+    )
+    try:
+        query.processAllAvailable()
+        assert spark.table("followed").count() == 125
+        served.publish(P1, 1_030, 5)
+        query.processAllAvailable()
+        assert places(spark.table("followed")) == spans(p0=(0, 95), p1=(0, 35))
+    finally:
+        query.stop()
+
+
+@pytest.mark.parametrize("forgiving", [False, True])
+def test_a_stream_that_lost_records_fails_or_goes_on(
+    spark: SparkSession, served: Served, tmp_path: Path, forgiving: bool
+) -> None:
+    options = {"startingOffsets": "earliest", "failOnDataLoss": str(not forgiving)}
+    Query(served.stream(spark, **options), tmp_path).run()
+    served.publish(P0, 95, 20)
+    served.trim(P0, 105)
+    query = Query(served.stream(spark, **options), tmp_path)
+    if forgiving:
+        assert query.run() == [spans(p0=(105, 115))]
+    else:
+        with pytest.raises(Exception, match="keeps nothing before offset 105"):
+            query.run()
