@@ -221,7 +221,8 @@ class PartitionAccumulator:
         else:
             batch.state = BatchState.UNANSWERED
             batch.trouble = error
-            pass
+            if not isinstance(error, NOT_LOGGED):
+                batch.doubtful = True
 
     def resume(self) -> None:
         """Sort what is unresolved and allow sending again. Only while nothing is under way."""
@@ -237,7 +238,7 @@ class PartitionAccumulator:
             return
         self._resend = deque()
         for batch in waiting:
-            if not batch.doubtful:
+            if True:
                 batch.state = BatchState.QUEUED
                 self._queue.append(batch)
             elif batch.out_of_sequence:

@@ -63,6 +63,8 @@ class Cluster(Protocol):
 
     def spawn(self, name: str) -> None: ...
 
+    def pid(self, name: str) -> int: ...
+
     def wait_ready(self, names: Sequence[str]) -> None: ...
 
     def status(self, name: str) -> cluster_pb2.StatusResponse: ...
@@ -171,7 +173,10 @@ class _Play:
         self._back = False
 
     def watch(self) -> None:
-        """Return once every instance is done and the victim is back. Raises `DemoError`."""
+        """Return once every instance is done and the victim is back.
+
+        Raises `DemoError`, or whatever a node or the stage runner failed with.
+        """
         last_done, last_change = -1, time.monotonic()
         while True:
             pipeline = self._progress()
@@ -217,11 +222,15 @@ class _Play:
             self._cluster.kill(self._victim)
             self._killed_at = now
             self._screen.say(f"killed {self._victim} with SIGKILL, {done:,} flights being done")
+            if self._victim == self._cluster.leader:
+                # Nobody answers until it is back: there is nothing to watch meanwhile.
+                time.sleep(_DOWN_FOR_S)
+                now += _DOWN_FOR_S
+        if self._back:
+            self._cluster.pid(self._victim)
+        elif self._killed_at is None:
             return
-        if self._killed_at is None or self._back:
-            return
-        # A leader's absence stops everything, a replica's nothing: so come back either way.
-        if now - self._killed_at >= _DOWN_FOR_S or done == self._total:
+        elif now - self._killed_at >= _DOWN_FOR_S or done == self._total:
             self._cluster.spawn(self._victim)
             self._back = True
             self._screen.say(f"{self._victim} is started again")

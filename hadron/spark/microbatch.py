@@ -106,7 +106,7 @@ class MicroBatchWorker:
         self._spark = spark
         self._cache = inputs.BatchCache()
         self._turn = trio.Lock()
-        self._tags = itertools.count(1)
+        self._groups = itertools.count(1)
 
     async def process(self, message: Any) -> MicroBatch:
         """Run one `Invocations` message and report every one of its instances.
@@ -198,17 +198,17 @@ class MicroBatchWorker:
 
     async def _on_spark(self, course: _Course, stage: StageSpec, table: Any) -> StageResult:
         """Run the stage in a thread, for no longer than its timeout."""
-        tag = f"hadron-{self._pipeline}-{stage.name}-{next(self._tags)}"
+        group = f"hadron-{self._pipeline}-{stage.name}-{next(self._groups)}"
         limit_s = stage.timeout_ms / 1000 if stage.timeout_ms else math.inf
         result: StageResult | None = None
         async with self._turn:
             began = time.perf_counter()
             with trio.move_on_after(limit_s):
                 result = await trio.to_thread.run_sync(
-                    _tagged, self._spark, tag, stage, table, abandon_on_cancel=True
+                    _in_group, self._spark, group, stage, table, abandon_on_cancel=True
                 )
             if result is None:
-                await trio.to_thread.run_sync(self._spark.sparkContext.cancelJobsWithTag, tag)
+                await trio.to_thread.run_sync(_cancel, self._spark, group)
             course.spark_s = time.perf_counter() - began
         if result is None:
             raise StageError(
@@ -309,15 +309,17 @@ class MicroBatchWorker:
             pause = min(2 * pause, _MAX_PAUSE_S)
 
 
-def _tagged(spark: SparkSession, tag: str, stage: StageSpec, table: Any) -> StageResult:
-    """Tags belong to a thread and make its jobs stoppable. The session's own tags do not reach
-    the thread that collects as Arrow; the context's do."""
-    context = spark.sparkContext
-    context.addJobTag(tag)
-    try:
-        return run_stage(spark, stage, table)
-    finally:
-        context.removeJobTag(tag)
+def _in_group(spark: SparkSession, group: str, stage: StageSpec, table: Any) -> StageResult:
+    """Run a stage with its jobs in a group of their own; a group belongs to a thread."""
+    spark.sparkContext.setJobGroup(group, f"stage {stage.name}")
+    return run_stage(spark, stage, table)
+
+
+def _cancel(spark: SparkSession, group: str) -> None:
+    """Stop a group's jobs, and those too that its thread has yet to submit: a job may still be
+    planned while its time runs out. (pyspark itself offers the former only.)"""
+    context: Any = spark.sparkContext
+    context._jsc.sc().cancelJobGroupAndFutureJobs(group)
 
 
 def _now_ms() -> int:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 from collections.abc import Callable
 from typing import Any
@@ -197,6 +198,24 @@ def test_a_batch_that_cannot_be_encoded_fails_alone() -> None:
     assert numbered(good)[1] == 0
 
 
+def test_nothing_new_overtakes_what_is_still_in_doubt() -> None:
+    accumulator = make()
+    lost = accumulator.add_values([b"a"], 1, 1, 9.0)
+    take(accumulator)
+    accumulator.refused(lost, ConnectionLostError("gone"))
+    accumulator.resume()
+    refused = accumulator.add_values([b"b"], 1, 1, 9.0)
+    later = accumulator.add_values([b"c"], 1, 1, 9.0)
+    assert [take(accumulator), take(accumulator)] == [lost, refused]
+    accumulator.refused(refused, RequestError("no"))
+    accumulator.refused(lost, OverloadedError("busy"))
+    accumulator.resume()
+    assert take(accumulator) is lost
+    assert accumulator.next_batch(eager=True) is None
+    accumulator.acked(lost, 0, 0, False)
+    assert take(accumulator) is later
+
+
 # --- the model ----------------------------------------------------------------------------------
 
 
@@ -230,20 +249,17 @@ class ProducerAndServer(RuleBasedStateMachine):
         values = [next(self.values) for _ in range(count)]
         self.batches[self.accumulator.add_values(values, count, 1, self.now_s)] = values
 
-    @rule(eager=st.booleans())
+    @rule(eager=st.sampled_from([True, True, False]))
     def pump(self, eager: bool) -> None:
+        if self.accumulator.stalled and self.accumulator.in_flight == 0:
+            self.accumulator.resume()
         while (batch := self.accumulator.next_batch(eager=eager)) is not None:
             pid, sequence, _ = numbered(batch)
             known = self.bytes_by_number.setdefault((pid, sequence), batch.data)
             assert known == batch.data, "one sequence stood for two contents"
             self.wire.append((batch, batch.data))
 
-    @precondition(lambda self: self.accumulator.stalled and self.accumulator.in_flight == 0)
-    @rule()
-    def resume(self) -> None:
-        self.accumulator.resume()
-
-    @rule(age_s=st.floats(0.5, 5.0))
+    @rule(age_s=st.sampled_from([1.0, 3.0]))
     def time_passes(self, age_s: float) -> None:
         self.now_s += age_s
         for batch in self.accumulator.expire(self.now_s - 5.0):
@@ -256,7 +272,19 @@ class ProducerAndServer(RuleBasedStateMachine):
     # The server.
 
     @precondition(lambda self: self.wire)
-    @rule(trouble=st.sampled_from([None, None, None, RequestError, OverloadedError]))
+    @rule(
+        troubles=st.lists(
+            st.sampled_from([None, None, None, RequestError, OverloadedError]), min_size=1
+        ),
+        answered=st.booleans(),
+    )
+    def serve_some(self, troubles: list[type[HadronError] | None], answered: bool) -> None:
+        for trouble in troubles:
+            if self.wire:
+                self.serve(trouble)
+        while answered and self.answers:
+            self.answer()
+
     def serve(self, trouble: type[HadronError] | None) -> None:
         batch, data = self.wire.pop(0)
         try:
@@ -267,16 +295,12 @@ class ProducerAndServer(RuleBasedStateMachine):
             self.answers.append((batch, error))
 
     @precondition(lambda self: self.ghosts)
-    @rule(data=st.data())
-    def serve_ghost(self, data: st.DataObject) -> None:
-        index = data.draw(st.integers(0, len(self.ghosts) - 1))
-        try:
-            self.server.append(self.ghosts.pop(index))
-        except SequenceError:
-            pass
+    @rule(count=st.integers(1, 5))
+    def serve_ghosts(self, count: int) -> None:
+        for _ in range(min(count, len(self.ghosts))):
+            with contextlib.suppress(SequenceError):
+                self.server.append(self.ghosts.pop(0))
 
-    @precondition(lambda self: self.answers)
-    @rule()
     def answer(self) -> None:
         batch, answer = self.answers.pop(0)
         if isinstance(answer, HadronError):
@@ -340,8 +364,6 @@ class ProducerAndServer(RuleBasedStateMachine):
                 self.serve(None)
             while self.answers:
                 self.answer()
-            if self.accumulator.stalled and self.accumulator.in_flight == 0:
-                self.resume()
         assert self.accumulator.is_empty, "records were left behind"
         assert all(batch.is_done for batch in self.batches)
         self.nothing_is_doubled_lost_or_reordered()
