@@ -17,7 +17,8 @@ if TYPE_CHECKING:
 
 @click.command("demo", short_help="Run a replicated pipeline on real data, and verify it.")
 @click.option("--keep", is_flag=True, help="Leave the cluster up afterwards, to be explored.")
-@click.option("--kill", "victim", metavar="NODE", default="n3", show_default=True,
+@click.option("--kill", "victim", type=click.Choice(["n1", "n2", "n3"]), default="n3",
+              show_default=True,
               help="The node that is killed with SIGKILL half way, and brought back.")
 @click.option("--verify", "directory", type=click.Path(path_type=Path), metavar="DIR",
               help="Only verify the files that an earlier demo left in DIR.")
@@ -70,7 +71,6 @@ def _play(keep: bool, victim: str, screen: Screen) -> Report:
             else stack.enter_context(tempfile.TemporaryDirectory(prefix="hadron-demo-"))
         )
         cluster = LocalCluster(directory, die_with_parent=not keep)
-        cluster.config.node(victim)
         stack.callback(cluster.stop_all)
         report = run(cluster, victim, screen)
         if keep:

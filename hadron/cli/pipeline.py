@@ -112,4 +112,4 @@ def show(ctx: click.Context, name: str, watch: bool, output: str) -> None:
         print_json(rows)
         return
     for row in rows:
-        print_rich(pipelines.stage_table(row))
+        print_rich(pipelines.picture(row))

@@ -47,15 +47,13 @@ def _progress_row(pipeline: _Pipeline) -> dict[str, Any]:
     }
 
 
-def stage_table(row: dict[str, Any]) -> Any:
-    """One pipeline's progress as a rich table."""
+def picture(row: dict[str, Any]) -> Any:
+    """One pipeline's progress, as a sentence above a table of its stages, for rich."""
+    from rich.console import Group
     from rich.table import Table
+    from rich.text import Text
 
-    table = Table(
-        title=f"{row['name']}: {row['done']:,} of {row['instances']:,} instances done, "
-              f"{row['live']:,} live, {row['failed']:,} failed, {row['input_lag']:,} to come",
-        title_justify="left", title_style="", box=None, pad_edge=False, header_style="bold",
-    )
+    table = Table(box=None, pad_edge=False, header_style="bold")
     columns = ("name", "ready", "running", "done", "failed", "runners")
     for column in columns:
         table.add_column(
@@ -64,16 +62,20 @@ def stage_table(row: dict[str, Any]) -> Any:
         )
     for stage in row["stages"]:
         table.add_row(*(str(stage[column]) for column in columns))
-    return table
+    title = (
+        f"{row['name']}: {row['done']:,} of {row['instances']:,} instances done, "
+        f"{row['live']:,} live, {row['failed']:,} failed, {row['input_lag']:,} to come"
+    )
+    return Group(Text(title), table)
 
 
 def watch(client: SyncClient, name: str) -> None:
-    """Show one pipeline's progress until it has nothing left to do, or for ever."""
+    """Show one pipeline's progress until interrupted."""
     from rich.live import Live
 
-    with Live(stage_table(progress_rows(client, name)[0]), auto_refresh=False) as live:
+    with Live(picture(progress_rows(client, name)[0]), auto_refresh=False) as live:
         while True:
-            live.update(stage_table(progress_rows(client, name)[0]), refresh=True)
+            live.update(picture(progress_rows(client, name)[0]), refresh=True)
             time.sleep(_WATCH_EVERY_S)
 
 

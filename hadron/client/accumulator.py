@@ -238,7 +238,7 @@ class PartitionAccumulator:
             return
         self._resend = deque()
         for batch in waiting:
-            if True:
+            if not batch.doubtful:
                 batch.state = BatchState.QUEUED
                 self._queue.append(batch)
             elif batch.out_of_sequence:

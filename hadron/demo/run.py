@@ -7,6 +7,7 @@ machine takes longest.
 
 from __future__ import annotations
 
+import threading
 import time
 from collections.abc import Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -90,8 +91,7 @@ def run(cluster: Cluster, victim: str, screen: Screen) -> Report:
 
     with ExitStack() as stack:
         stack.enter_context(screen)
-        executor = stack.enter_context(ThreadPoolExecutor(2, "demo"))
-        spark_future = executor.submit(_start_spark)
+        spark_future = _start_spark_aside()
         stack.callback(_stop_spark, spark_future)
         cluster.start_all()
         screen.say(f"{len(cluster.names)} nodes are up: {cluster.url}")
@@ -100,7 +100,8 @@ def run(cluster: Cluster, victim: str, screen: Screen) -> Report:
         spark = spark_future.result()
         screen.say(f"Spark {spark.version} is up")
         runner = _make_runner(cluster.url, spark)
-        running = executor.submit(runner.run)
+        # Left before Spark is stopped, so that the runner ends in peace.
+        running = stack.enter_context(ThreadPoolExecutor(1, "runner")).submit(runner.run)
         stack.callback(runner.stop)
         _Play(cluster, client, victim, screen, running).watch()
         runner.stop()
@@ -128,6 +129,20 @@ def publish(client: SyncClient, screen: Screen) -> None:
 # --- Spark --------------------------------------------------------------------------------------
 
 
+def _start_spark_aside() -> Future[SparkSession]:
+    """Start Spark on a daemon thread: nobody who interrupts the demo wants to wait for Java."""
+    future: Future[SparkSession] = Future()
+
+    def start() -> None:
+        try:
+            future.set_result(_start_spark())
+        except BaseException as error:
+            future.set_exception(error)
+
+    threading.Thread(target=start, name="spark", daemon=True).start()
+    return future
+
+
 def _start_spark() -> SparkSession:
     """A session that has run both stages once, on one flight, so that its code is compiled."""
     from pyspark.sql import functions as F  # noqa: N812 - Spark's own convention
@@ -143,7 +158,8 @@ def _start_spark() -> SparkSession:
 
 
 def _stop_spark(future: Future[SparkSession]) -> None:
-    if not future.cancel() and future.exception() is None:
+    """A session that is still starting ends with this process."""
+    if future.done() and future.exception() is None:
         future.result().stop()
 
 

@@ -20,7 +20,7 @@ from hadron.model.errors import HadronError, StorageError
 from hadron.model.ids import Ballot, LogPosition
 from hadron.model.limits import GROUP_COMMIT_BYTES, GROUP_COMMIT_COMMANDS
 from hadron.state import machine
-from hadron.storage.log import Entry, Log
+from hadron.storage.log import Entry, Log, set_meta
 
 _log = logging.getLogger(__name__)
 
@@ -107,6 +107,8 @@ class GroupWriter:
                 connection.execute("ROLLBACK")
                 announce(group)
                 return group
+            # What a leader appends it has applied (PROTOCOL A1), in the same transaction.
+            set_meta(connection, "applied_lsn", self._log.head.lsn)
         except BaseException:
             connection.execute("ROLLBACK")
             self._log.reload()
