@@ -11,9 +11,9 @@ import trio
 
 import hadron
 from hadron.client import Client
+from hadron.model.ids import Ballot
 from hadron.model.schema import SchemaObject, StreamSpec
 from hadron.storage.log import hash_body, next_chain
-from hadron.model.ids import Ballot
 from hadron.testing.cluster import LocalCluster
 
 STREAM = "load"

@@ -23,8 +23,10 @@ _IDLE_S: Final = 5.0
 
 _ROWS: Final = (
     ("publish, one at a time", "publish_one_p50_ms", "publish_one_p99_ms", "ms", "p50 / p99"),
-    ("publish, send_many", "publish_many_records_per_s", "publish_many_mb_per_s", "", "records/s, MB/s"),
-    ("  batch of 1,000 acked", "publish_many_batch_p50_ms", "publish_many_batch_p99_ms", "ms", "p50 / p99"),
+    ("publish, send_many", "publish_many_records_per_s", "publish_many_mb_per_s", "",
+     "records/s, MB/s"),
+    ("  batch of 1,000 acked", "publish_many_batch_p50_ms", "publish_many_batch_p99_ms", "ms",
+     "p50 / p99"),
     ("publish, send_soon", "publish_send_records_per_s", None, "", "records/s"),
     ("read", "read_records_per_s", "read_mb_per_s", "", "records/s, MB/s"),
     ("consume + ack, batches", "consume_batch_records_per_s", None, "", "records/s"),
@@ -78,7 +80,8 @@ async def _measure(
     async with connect(url) as client:
         await workloads.declare(client, "one", "many", "send", "deliver")
         steps = (
-            ("publish one at a time", partial(workloads.publish_one, client, "one", value, seconds)),
+            ("publish one at a time", partial(
+                workloads.publish_one, client, "one", value, seconds)),
             ("publish batches", partial(
                 workloads.publish_many, client, "many", value, seconds, processes.cpu_s)),
             ("publish with send_soon", partial(

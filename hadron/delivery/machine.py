@@ -157,8 +157,7 @@ class Group:
 
     def _next_member(self) -> Member | None:
         """Round robin over the members that take more."""
-        numbers = sorted(self.members)
-        for number in [n for n in numbers if n > self._turn] + [n for n in numbers if n <= self._turn]:
+        for number in sorted(self.members, key=lambda number: (number <= self._turn, number)):
             if self.members[number].takes_more:
                 self._turn = number
                 return self.members[number]

@@ -13,6 +13,12 @@ from hadron.demo.flights import load_airlines
 if TYPE_CHECKING:
     from pyspark.sql import Column, SparkSession
 
+_CARRIER_WIDTH: Final = 24
+"""Leaves room for the numbers on a terminal of 80 columns."""
+_CAPTION: Final = (
+    "late: departed 15 minutes or more after schedule; weather: late in bad weather; "
+    "delay: mean of those that departed"
+)
 _VALUE: Final = "carrier string, origin string, dep_delay bigint, verdict string"
 
 
@@ -67,12 +73,12 @@ def render(rows: list[DelayRow]) -> Table:
     """The table that the demo prints."""
     table = Table(
         title="Departures from New York, January 2013", title_justify="left", title_style="bold",
-        box=box.SIMPLE_HEAD, pad_edge=False,
+        caption=_CAPTION, caption_justify="left", box=box.SIMPLE_HEAD, pad_edge=False, padding=(0, 1, 0, 0),
     )
-    table.add_column("airport")
-    table.add_column("carrier", no_wrap=True)
-    for heading in ("flights", "cancelled", "late", "in bad weather", "mean delay"):
-        table.add_column(heading, justify="right")
+    table.add_column("from", no_wrap=True)
+    table.add_column("carrier", no_wrap=True, max_width=_CARRIER_WIDTH)
+    for heading in ("flights", "cancelled", "late", "weather", "delay"):
+        table.add_column(heading, justify="right", no_wrap=True)
     names = load_airlines()
     airport = ""
     for row in rows:
@@ -83,8 +89,8 @@ def render(rows: list[DelayRow]) -> Table:
             names.get(row.carrier, row.carrier),
             f"{row.flights:,}",
             f"{row.cancelled:,}",
-            f"{row.late_percent:.1f} %",
-            f"{row.bad_weather_percent:.1f} %",
+            f"{row.late_percent:.1f}%",
+            f"{row.bad_weather_percent:.1f}%",
             "-" if row.mean_delay is None else f"{row.mean_delay:.1f} min",
         )
         airport = row.origin

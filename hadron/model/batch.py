@@ -23,7 +23,7 @@ import struct
 import sys
 from array import array
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from itertools import accumulate, repeat
+from itertools import accumulate, pairwise, repeat
 from typing import Any, Final
 
 import msgspec
@@ -77,12 +77,12 @@ class BatchBody(msgspec.Struct, omit_defaults=True, kw_only=True):
     v: bytes = b""
     """Value bytes, back to back."""
     vo: memoryview
-    """int32 × (n + 1) offsets into `v`."""
+    """int32 * (n + 1) offsets into `v`."""
     ve: memoryview
     """uint8 value encodings (0 bytes, 1 text, 2 JSON); one when all are equal."""
     k: bytes = b""
     ko: memoryview = memoryview(b"")
-    """int32 × (n + 1) offsets into `k`; empty when no record has a key."""
+    """int32 * (n + 1) offsets into `k`; empty when no record has a key."""
     ke: memoryview = memoryview(b"")
     """uint8 key encodings (0 bytes, 1 text); one when all are equal."""
     h: list[tuple[int, dict[str, str]]] = []
@@ -429,8 +429,8 @@ class RecordBatch:
 
     def value_bytes(self) -> list[bytes]:
         """All values as they are stored."""
-        values, offsets = self.values, self.value_offsets.tolist()
-        return [values[a:b] for a, b in zip(offsets, offsets[1:], strict=False)]
+        values = self.values
+        return [values[a:b] for a, b in pairwise(self.value_offsets.tolist())]
 
     def key(self, index: int) -> bytes | str | None:
         if not len(self._key_hashes) or self._key_hashes[index] == 0:
@@ -448,7 +448,8 @@ class RecordBatch:
 
     def timestamp_ms(self, index: int) -> int:
         stamps = self._timestamps
-        return stamps[0] if len(stamps) == 1 else stamps[index]
+        stamp: int = stamps[0] if len(stamps) == 1 else stamps[index]
+        return stamp
 
     def headers(self, index: int) -> Mapping[str, str]:
         if not self.body.h:
@@ -499,7 +500,7 @@ def _offsets(values: Sequence[bytes]) -> memoryview:
 def _view(typecode: str, column: memoryview) -> Any:
     """A column's numbers, without a copy where the machine's byte order allows it."""
     if sys.byteorder == "little":
-        return column.cast(typecode)
+        return column.cast(typecode)  # type: ignore[call-overload]
     numbers = array(typecode, column.tobytes())
     numbers.byteswap()
     return memoryview(numbers)

@@ -147,4 +147,5 @@ class Record:
         return self._batch.stream
 
     def __repr__(self) -> str:
-        return f"Record({self.stream}/{self.partition}/{self.offset}, type={self.type!r}, key={self.key!r})"
+        where = f"{self.stream}/{self.partition}/{self.offset}"
+        return f"Record({where}, type={self.type!r}, key={self.key!r})"

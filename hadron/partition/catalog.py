@@ -1,4 +1,4 @@
-"""Schema by name and by id, in memory, as of the watermark: what request handlers look things up in."""
+"""Schema by name and by id, in memory, as of the watermark: where handlers look things up."""
 
 from __future__ import annotations
 

@@ -30,7 +30,8 @@ class Waiters:
 
     def take(self, *, committed: int, persisted: int, on_all: int) -> Iterator[Submission]:
         """Those whose time has come."""
-        for line, lsn in zip(self._lines, (committed, persisted, min(on_all, committed)), strict=True):
+        reached = (committed, persisted, min(on_all, committed))
+        for line, lsn in zip(self._lines, reached, strict=True):
             while line and line[0].lsn <= lsn:
                 yield line.popleft()
 

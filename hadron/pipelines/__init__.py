@@ -1,1 +1,2 @@
-"""Pipelines on the leader: consume triggers, hand ready stages to runners, log what became of them."""
+"""Pipelines on the leader: triggers become instances, ready stages go to runners, and what became
+of them is logged."""

@@ -30,8 +30,8 @@ from hadron.state.pipelines import (
     Completed,
     CompleteStages,
     FailStages,
-    TriggerInstances,
     Triggered,
+    TriggerInstances,
 )
 from hadron.wire.connection import Call
 from hadron.wire.messages import pipelines_pb2
@@ -166,14 +166,14 @@ class PipelineDriver:
 
     def join(self, call: Call, request: Any) -> RunnerSession:
         """A runner came. Raises `NotFoundError` for a stage that does not exist."""
-        stages = [stage for stage in self.spec.stages if stage.engine == (request.engine or "spark")]
-        names = {stage.name for stage in stages}
+        engine = request.engine or "spark"
+        names = {stage.name for stage in self.spec.stages if stage.engine == engine}
         wanted = set(request.stages) or names
         unknown = wanted - names
         if unknown:
             raise NotFoundError(
                 f"pipeline {self.item.name!r} has no stage {', '.join(sorted(unknown))} with "
-                f"engine {request.engine or 'spark'!r}",
+                f"engine {engine!r}",
                 f"it has: {', '.join(sorted(names)) or 'none'}",
             )
         max_batch = min(request.max_batch or MAX_MICRO_BATCH, MAX_MICRO_BATCH)

@@ -21,7 +21,6 @@ from hadron.storage.database import transaction
 from hadron.storage.identity import IdentityFile
 from hadron.storage.log import Entry, Log, get_meta, read_commands, set_meta
 
-
 _APPLY_AT_ONCE: Final = 1_000
 """Commands read into memory at a time while a long log is applied."""
 

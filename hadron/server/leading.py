@@ -40,7 +40,9 @@ class Leading:
                 f"it has: {', '.join(spec.partitions)}",
             )
         if wanted != self.replica_set:
-            raise NotLeaderError(f"partition {wanted!r} is led elsewhere, this is {self.replica_set}")
+            raise NotLeaderError(
+                f"partition {wanted!r} is led elsewhere, this is {self.replica_set}"
+            )
         return item
 
     def stop(self, reason: HadronError) -> None:
@@ -80,5 +82,6 @@ class Door:
                 "see `hadron status` for the nodes that are away",
             )
         raise NotLeaderError(
-            f"node {self._node} is a replica", f"the leader is {self._leader} at {self._leader_address}"
+            f"node {self._node} is a replica",
+            f"the leader is {self._leader} at {self._leader_address}",
         )

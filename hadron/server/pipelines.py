@@ -165,7 +165,9 @@ def _describe(
         done=counts.done,
         failed=counts.failed,
         input_offset=cursors[0].next_offset if cursors else 0,
-        input_next_offset=leading.visible.bounds(cursors[0].stream_id).next_offset if cursors else 0,
+        input_next_offset=(
+            leading.visible.bounds(cursors[0].stream_id).next_offset if cursors else 0
+        ),
         stages=stages,
     )
 

@@ -7,9 +7,10 @@ calls stale was dealt with by somebody else, and is dropped.
 
 from __future__ import annotations
 
-import itertools
 import logging
 import math
+import secrets
+import threading
 import time
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
@@ -28,7 +29,7 @@ from hadron.model.errors import (
 from hadron.model.schema import PipelineSpec, StageSpec
 from hadron.spark import inputs
 from hadron.spark.outputs import Completion, Output, Refusal, encode, match_rows, pack
-from hadron.spark.stage import StageResult, run_stage
+from hadron.spark.stage import StageResult, is_alive, run_stage
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -41,6 +42,8 @@ _PATIENCE_S: Final = 30.0
 
 _FIRST_PAUSE_S: Final = 0.05
 _MAX_PAUSE_S: Final = 2.0
+
+_CANCEL_AGAIN_S: Final = 0.25
 
 _MAX_REASON: Final = 4_000
 """Characters of a failure's reason: it is stored with every instance that failed."""
@@ -106,7 +109,6 @@ class MicroBatchWorker:
         self._spark = spark
         self._cache = inputs.BatchCache()
         self._turn = trio.Lock()
-        self._groups = itertools.count(1)
 
     async def process(self, message: Any) -> MicroBatch:
         """Run one `Invocations` message and report every one of its instances.
@@ -198,17 +200,15 @@ class MicroBatchWorker:
 
     async def _on_spark(self, course: _Course, stage: StageSpec, table: Any) -> StageResult:
         """Run the stage in a thread, for no longer than its timeout."""
-        group = f"hadron-{self._pipeline}-{stage.name}-{next(self._groups)}"
+        call = _SparkCall(self._spark, stage, table)
         limit_s = stage.timeout_ms / 1000 if stage.timeout_ms else math.inf
         result: StageResult | None = None
         async with self._turn:
             began = time.perf_counter()
             with trio.move_on_after(limit_s):
-                result = await trio.to_thread.run_sync(
-                    _in_group, self._spark, group, stage, table, abandon_on_cancel=True
-                )
+                result = await trio.to_thread.run_sync(call.run, abandon_on_cancel=True)
             if result is None:
-                await trio.to_thread.run_sync(_cancel, self._spark, group)
+                call.cancel()
             course.spark_s = time.perf_counter() - began
         if result is None:
             raise StageError(
@@ -309,17 +309,34 @@ class MicroBatchWorker:
             pause = min(2 * pause, _MAX_PAUSE_S)
 
 
-def _in_group(spark: SparkSession, group: str, stage: StageSpec, table: Any) -> StageResult:
-    """Run a stage with its jobs in a group of their own; a group belongs to a thread."""
-    spark.sparkContext.setJobGroup(group, f"stage {stage.name}")
-    return run_stage(spark, stage, table)
+class _SparkCall:
+    """One run of a stage in a thread, whose Spark jobs can be cancelled."""
 
+    def __init__(self, spark: SparkSession, stage: StageSpec, table: Any) -> None:
+        self._spark = spark
+        self._stage = stage
+        self._table = table
+        self._group = f"hadron-{secrets.token_hex(8)}"
+        self._ended = threading.Event()
 
-def _cancel(spark: SparkSession, group: str) -> None:
-    """Stop a group's jobs, and those too that its thread has yet to submit: a job may still be
-    planned while its time runs out. (pyspark itself offers the former only.)"""
-    context: Any = spark.sparkContext
-    context._jsc.sc().cancelJobGroupAndFutureJobs(group)
+    def run(self) -> StageResult:
+        """Blocks while Spark works."""
+        try:
+            # A group belongs to a thread: this one's jobs, and those of threads that it starts.
+            self._spark.sparkContext.setJobGroup(self._group, f"stage {self._stage.name}")
+            return run_stage(self._spark, self._stage, self._table)
+        finally:
+            self._ended.set()
+
+    def cancel(self) -> None:
+        """Stop its jobs, until `run` ends. Does not wait for that: a function may hang itself."""
+        threading.Thread(target=self._cancel_until_ended, daemon=True).start()
+
+    def _cancel_until_ended(self) -> None:
+        # Again and again, because a job may still be planned while its time runs out. Spark can
+        # cancel future jobs of a group itself, but forgets to for those of adaptive queries.
+        while not self._ended.wait(_CANCEL_AGAIN_S) and is_alive(self._spark):
+            self._spark.sparkContext.cancelJobGroup(self._group)
 
 
 def _now_ms() -> int:

@@ -90,12 +90,14 @@ def apply_ack_records(context: Context, command: AckRecords) -> int:
     ).fetchone()
     if row is None:
         raise NotFoundError(f"consumer group {command.group_id} does not exist")
-    before = floor = row[0]
+    before: int = row[0]
+    floor = before
     next_offset = streams.bounds(db, row[1]).next_offset
     for first, last in command.ranges:
         if not 0 <= first <= last < next_offset:
             raise RequestError(
-                f"offsets {first} to {last} cannot be acknowledged, the stream ends at {next_offset}"
+                f"offsets {first} to {last} cannot be acknowledged, the stream ends at "
+                f"{next_offset}"
             )
         if first <= floor:
             floor = max(floor, last + 1)
@@ -111,7 +113,8 @@ def _acknowledge_above(db: Database, group_id: int, first: int, last: int) -> No
     """Add a range above the floor, melting it with those it overlaps or touches."""
     touching = db.execute(
         "SELECT first, last FROM grp_ack WHERE group_id = ? AND first <= ?"
-        " AND first >= coalesce((SELECT max(first) FROM grp_ack WHERE group_id = ? AND first < ?), 0)",
+        " AND first >= coalesce("
+        "(SELECT max(first) FROM grp_ack WHERE group_id = ? AND first < ?), 0)",
         (group_id, last + 1, group_id, first),
     ).fetchall()
     for known_first, known_last in touching:

@@ -39,7 +39,7 @@ class Context:
     now_ms: int
 
 
-class NoChange(Exception):
+class NoChange(Exception):  # noqa: N818 - not an error
     """Raised by `apply` when the command was done before: nothing is logged, and the original's
     result is the answer, once the original is committed (PROTOCOL A2)."""
 
@@ -61,7 +61,9 @@ def tables(sql: str) -> None:
     _TABLES.append(sql)
 
 
-def applies(command: type[C]) -> Callable[[Callable[[Context, C], Any]], Callable[[Context, C], Any]]:
+def applies(
+    command: type[C],
+) -> Callable[[Callable[[Context, C], Any]], Callable[[Context, C], Any]]:
     """Register the decorated function as what applies `command`.
 
     It may raise a `RequestError` to refuse the command (nothing is logged, what it wrote is

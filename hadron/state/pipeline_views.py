@@ -77,7 +77,8 @@ def counts(db: Database, pipeline_id: int) -> PipelineCounts:
             (pipeline_id,),
         )
     }
-    return PipelineCounts(*(row or (0, 0, 0)), stages)
+    live, done, failed = row or (0, 0, 0)
+    return PipelineCounts(live, done, failed, stages)
 
 
 def ready_stages(
@@ -116,7 +117,7 @@ def _output(db: Database, pipeline_id: int, stage: str, instance_id: int) -> Out
         " WHERE pipeline_id = ? AND stage = ? AND instance_id = ?",
         (pipeline_id, stage, instance_id),
     ).fetchone()
-    assert row is not None and row[2] is not None, (pipeline_id, stage, instance_id)
+    assert row is not None, (pipeline_id, stage, instance_id)
     return OutputRef(*row)
 
 

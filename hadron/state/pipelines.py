@@ -113,7 +113,7 @@ class Triggered(msgspec.Struct, frozen=True):
 
 
 class Completed(msgspec.Struct, frozen=True):
-    """When `stale` is not empty nothing was done: these stages were not waiting for this attempt."""
+    """When `stale` is not empty nothing was done: these did not wait for this attempt."""
 
     appended: streams.Appended | None
     stale: tuple[int, ...] = ()
@@ -170,7 +170,10 @@ def apply_trigger_instances(context: Context, command: TriggerInstances) -> Trig
         db.executemany(
             "INSERT INTO instance VALUES(?, ?, 1, ?, ?, ?, ?)",
             [
-                (command.pipeline_id, instance_id, row[1], command.partition, offset, context.now_ms)
+                (
+                    command.pipeline_id, instance_id, row[1], command.partition, offset,
+                    context.now_ms,
+                )
                 for instance_id, offset in zip(ids, command.offsets, strict=True)
             ],
         )

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Iterable, Sequence
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
 import apsw
 import xxhash
@@ -208,11 +208,9 @@ def read_commands(connection: apsw.Connection, from_lsn: int, until_lsn: int) ->
     ]
 
 
-def _entry(row: Sequence[object]) -> Entry:
+def _entry(row: Sequence[Any]) -> Entry:
     lsn, epoch, incarnation, now_ms, command, body, chain, body_hash = row
-    assert isinstance(lsn, int) and isinstance(epoch, int) and isinstance(incarnation, int)
-    assert isinstance(now_ms, int) and isinstance(command, bytes) and isinstance(chain, bytes)
-    data = body if isinstance(body, bytes) else b""
+    data = body or b""
     if hash_body(data) != body_hash:
         raise CorruptionError(f"the body of entry {lsn} does not match its hash")
     return Entry(lsn, Ballot(epoch, incarnation), now_ms, command, data, chain)

@@ -46,7 +46,7 @@ class Writer:
         post: Post,
         on_fatal: Callable[[BaseException], None],
     ) -> None:
-        """`on_fatal` is told when a report itself fails: a defect that the node must not survive."""
+        """`on_fatal` is told when a report fails: a defect that the node must not survive."""
         self._path = path
         self._post_to_loop = post
         self._on_fatal = on_fatal

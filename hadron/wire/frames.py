@@ -41,7 +41,7 @@ _CHECKSUM: Final = struct.Struct("<Q")
 END: Final = 1
 NO_MESSAGE: Final = 2
 _RECEIVE_BYTES: Final = 64 << 10
-"""How much is read at once when the next frame's size is not known; measured: 256 kB is no faster."""
+"""How much is read at once when the next frame's size is not known; 256 kB is no faster."""
 
 Bytes = bytes | bytearray | memoryview
 
@@ -190,7 +190,8 @@ def _frame_size(data: bytearray, start: int) -> int:
             f"a frame announces {message} bytes of message and {attachment} of attachment, "
             f"the limits are {MAX_MESSAGE_BYTES} and {MAX_ATTACHMENT_BYTES}"
         )
-    return HEADER.size + message + attachment
+    size: int = HEADER.size + message + attachment
+    return size
 
 
 def _decode(data: memoryview) -> Frame:

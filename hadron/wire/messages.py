@@ -71,7 +71,8 @@ def _collect() -> dict[int, Method]:
         for service in file.DESCRIPTOR.services_by_name.values():
             for descriptor in service.methods:
                 number = descriptor.GetOptions().Extensions[options_pb2.method_number]
-                assert number > 0 and number not in methods, descriptor.full_name
+                assert number > 0, descriptor.full_name
+                assert number not in methods, descriptor.full_name
                 methods[number] = Method(
                     number,
                     service.name,

@@ -14,7 +14,7 @@ from typing import Any
 
 import anyio
 
-from hadron.model.batch import BatchHead, read_head
+from hadron.model.batch import BatchHead, decode_batch, read_head
 from hadron.model.errors import (
     HadronError,
     NotFoundError,
@@ -23,7 +23,7 @@ from hadron.model.errors import (
 )
 from hadron.model.limits import PRODUCER_WINDOW, SUBSCRIPTION_BATCH_MEMORY
 from hadron.model.schema import PipelineSpec, StageSpec, StreamSpec, spec_to_json
-from hadron.wire.connection import Call, Connection
+from hadron.wire.connection import Call, Connection, Handler
 from hadron.wire.messages import (
     cluster_pb2,
     common_pb2,
@@ -260,6 +260,7 @@ class FakeNode:
         self.hold_answers = False
         self._held: list[Callable[[], None]] = []
         self.fetches = 0
+        self.most_fetch_bytes = 16 << 20
 
     def _store(self, kind: str, name: str, spec: Any) -> schema_pb2.SchemaObject:
         index = len(self.objects) + 1
@@ -277,8 +278,6 @@ class FakeNode:
 
     def values(self, stream: str = "s", name: str | None = None) -> list[bytes]:
         """Every logged value in order, as stored."""
-        from hadron.model.batch import decode_batch
-
         log = self.partition(stream, name or self.partition_names[0])
         return [
             value for _, _, data, _ in log.batches for value in decode_batch(data).value_bytes()
@@ -321,8 +320,8 @@ class FakeNode:
             self.connections.append(connection)
             tasks.start_soon(connection.run)
 
-    def handlers(self) -> dict[int, Callable[[Call, Any, memoryview], None]]:
-        names = {
+    def handlers(self) -> dict[int, Handler]:
+        names: dict[str, Callable[..., None]] = {
             "Produce": self.on_produce, "Fetch": self.on_fetch, "Offsets": self.on_offsets,
             "Subscribe": self.on_subscribe, "ListGroups": self.on_groups,
             "ApplySchema": self.on_apply, "GetObjects": self.on_objects,
@@ -380,7 +379,7 @@ class FakeNode:
         size = 0
         for index in range(log.index_of(request.offset), len(log.batches)):
             data = log.batches[index][2]
-            if chunks and size + len(data) > request.max_bytes:
+            if chunks and size + len(data) > min(request.max_bytes, self.most_fetch_bytes):
                 break
             answer.batches.append(log.info(index))
             chunks.append(data)

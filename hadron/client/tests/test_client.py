@@ -1,0 +1,203 @@
+"""Connecting, closing, schema and pipeline calls."""
+
+from __future__ import annotations
+
+import socket
+
+import anyio
+import pytest
+
+from hadron.client import connect
+from hadron.client.tests.fake_node import FakeNode
+from hadron.client.tests.support import both, served, start, until
+from hadron.model.errors import NotFoundError, PeerError, RequestError
+from hadron.model.schema import SchemaObject, StreamSpec
+
+
+def unused_address() -> str:
+    with socket.socket() as sock:
+        sock.bind(("127.0.0.1", 0))
+        return f"127.0.0.1:{sock.getsockname()[1]}"
+
+
+@both
+async def test_nobody_there_is_said_with_the_addresses_and_a_hint() -> None:
+    first, second = unused_address(), unused_address()
+    with pytest.raises(PeerError) as caught:
+        async with connect(f"hadron://{first},{second}", connect_timeout_s=0.1):
+            pass
+    assert first in caught.value.message
+    assert second in caught.value.message
+    assert "hadron status" in caught.value.hint
+
+
+@both
+async def test_the_client_waits_for_a_node_that_is_starting() -> None:
+    address = unused_address()
+    node = FakeNode()
+    async with anyio.create_task_group() as tasks:
+        opened = anyio.Event()
+
+        async def open_client() -> None:
+            async with connect(f"hadron://{address}"):
+                opened.set()
+
+        tasks.start_soon(open_client)
+        await anyio.sleep(0.05)
+        async with node.listen(address):
+            await opened.wait()
+
+
+@both
+async def test_one_address_of_several_is_enough() -> None:
+    node = FakeNode()
+    async with node.listen():
+        async with connect(f"hadron://{unused_address()},{node.address}") as client:
+            assert (await client.topology()).cluster == "fake"
+            assert (await client.status()).state == "serving"
+            assert (await client.status(node.address)).node == "n1"
+            with pytest.raises(PeerError):
+                await client.status(unused_address())
+
+
+def test_tls_is_refused_rather_than_left_out() -> None:
+    with pytest.raises(RequestError, match="TLS"):
+        connect("hadron://a?tls=1")
+
+
+@both
+async def test_what_the_block_raises_comes_out_as_it_is() -> None:
+    node = FakeNode()
+    async with node.listen() as url:
+        with pytest.raises(ZeroDivisionError):
+            async with connect(url) as client, client.producer("s"):
+                raise ZeroDivisionError
+        with anyio.move_on_after(0.02) as scope:
+            async with connect(url):
+                await anyio.sleep_forever()
+        assert scope.cancelled_caught
+        with anyio.fail_after(1):
+            async with connect(url) as client:
+                await client.objects()
+
+
+@both
+async def test_a_closed_client_says_so() -> None:
+    node = FakeNode()
+    async with node.listen() as url, anyio.create_task_group() as tasks:
+        async with connect(url) as client:
+            await client.objects()
+            waiting = await start(tasks, lambda: client.fetch("s", "local/p0", 0, max_wait_ms=9999))
+            await until(lambda: node.fetches == 1)
+        await until(lambda: bool(waiting))
+        assert isinstance(waiting[0], RequestError)
+        with pytest.raises(RequestError, match="closed"):
+            await client.objects()
+
+
+@both
+async def test_requests_survive_a_restart_of_the_node() -> None:
+    node = FakeNode()
+    async with node.listen() as url, connect(url) as client:
+        for _ in range(3):
+            await client.objects()
+            node.cut()
+        assert [entry.name for entry in await client.objects("Stream")] == ["s"]
+
+
+@both
+async def test_a_promotion_is_followed() -> None:
+    """The old leader is gone; another node says, with a higher epoch, that it leads now."""
+    old, new = FakeNode(), FakeNode()
+    async with new.listen():
+        async with anyio.create_task_group() as tasks:
+            stop = anyio.Event()
+            ready = anyio.Event()
+
+            async def run_old() -> None:
+                async with old.listen():
+                    ready.set()
+                    await stop.wait()
+
+            tasks.start_soon(run_old)
+            await ready.wait()
+            url = f"hadron://{old.address},{new.address}"
+            real_address, new.address = new.address, old.address
+            async with connect(url) as client, client.producer("s") as producer:
+                await producer.send(b"old")
+                new.address = real_address
+                stop.set()
+                assert (await producer.send(b"new")).offset == 0
+                assert new.values() == [b"new"]
+
+
+@both
+async def test_objects_are_applied_and_looked_up() -> None:
+    async with served() as (node, client):
+        wanted = SchemaObject(kind="Stream", name="t", spec=StreamSpec(partitions=("local/p0",)))
+        dry = await client.apply([wanted], dry_run=True)
+        assert dry.changes[0].action == "created"
+        with pytest.raises(NotFoundError, match="'t'"):
+            await client.stream("t")
+        applied = await client.apply([wanted])
+        assert [change.action for change in applied.changes] == ["created"]
+        assert applied.changes[0].before is None
+        again = await client.apply([wanted])
+        assert again.changes[0].action == "unchanged"
+        assert again.changes[0].before is not None
+        found = await client.stream("t")
+        assert found.spec == wanted.spec
+        assert found.id > 0
+        assert await client.stream("t") is found
+        assert {entry.name for entry in await client.objects("Stream")} == {"s", "t"}
+        assert node.objects["Stream", "t"].namespace == "default"
+
+
+@both
+async def test_pipeline_calls_reach_the_pipelines_leader() -> None:
+    async with served() as (node, client):
+        progress = await client.pipeline_progress("pipe")
+        assert [entry.instances for entry in progress] == [3]
+        assert len(await client.pipeline_progress()) == 1
+        page = await client.instances("pipe", status="done", after_id=4)
+        assert [(entry.id, entry.status) for entry in page] == [(5, "done")]
+        with pytest.raises(RequestError, match="'odd'"):
+            await client.instances("pipe", status="odd")
+        with pytest.raises(NotFoundError):
+            await client.pipeline_progress("nope")
+        answer = await client.complete_stages(2, "a", [1, 2], [1, 1], b"batch", "local/p0")
+        assert answer.base_offset == 7
+        assert node.completed[0][1] == b"batch"
+        await client.complete_stages(2, "a", [1], [1], None)
+        await client.fail_stages(2, "a", [3], [2], "because")
+        assert node.failed[0].reason == "because"
+        with pytest.raises(NotFoundError, match="99"):
+            await client.complete_stages(99, "a", [], [], None)
+        with pytest.raises(RequestError, match="attempts"):
+            await client.fail_stages(2, "a", [3], [], "because")
+
+
+@both
+async def test_stages_are_run_within_the_credit_also_after_a_cut() -> None:
+    async with served() as (node, client):
+        async with client.run_stages("pipe", credit=2) as run:
+            await until(lambda: bool(node.stage_calls))
+            node.invoke(1)
+            node.invoke(2)
+            first = await run.__anext__()
+            assert first.invocations[0].instance_id == 1
+            run.grant()
+            await until(lambda: node.stage_calls[0][1][0] == 1)
+            node.cut()
+            await until(lambda: not node.stage_calls)
+            await until(lambda: bool(node.stage_calls))
+            # Invocation 2 was still waiting here, so its credit came back with the new call.
+            assert node.stage_calls[0][1][0] == 2
+            node.invoke(2)
+            again = await run.__anext__()
+            assert again.invocations[0].instance_id == 2
+            with pytest.raises(RequestError):
+                run.grant(0)
+        await until(lambda: not node.stage_calls)
+        with pytest.raises(RequestError, match="'flink'"):
+            client.run_stages("pipe", engine="flink")

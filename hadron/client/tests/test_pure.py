@@ -1,0 +1,185 @@
+"""The small pure parts: URLs, topology, partitioning, records, slices, acks, backoff."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from hadron.client.acks import AckBuffer, AckRange
+from hadron.client.backoff import CAP_S, FIRST_S, Backoff
+from hadron.client.partitioner import Partitioner
+from hadron.client.ports import SystemRandom
+from hadron.client.records import check_record, new_record
+from hadron.client.slicing import slice_batch
+from hadron.client.topology import Topology
+from hadron.client.url import Endpoint, parse_url
+from hadron.model.batch import BatchBuilder, decode_batch, key_hash
+from hadron.model.errors import InvalidRecordError, RequestError
+from hadron.model.record import NewRecord
+from hadron.wire.messages import cluster_pb2
+
+
+@pytest.mark.parametrize(
+    ("url", "endpoint"),
+    [
+        ("hadron://127.0.0.1:7001", Endpoint(addresses=("127.0.0.1:7001",))),
+        ("hadron://a,b:9,a", Endpoint(addresses=("a:7000", "b:9"))),
+        ("hadron://a/ns.x", Endpoint(addresses=("a:7000",), namespace="ns.x")),
+        ("hadron://a/", Endpoint(addresses=("a:7000",))),
+        ("hadron://t0k@a?tls=1", Endpoint(addresses=("a:7000",), token="t0k", tls=True)),
+        ("hadron://[::1]:7001,[::2]", Endpoint(addresses=("[::1]:7001", "[::2]:7000"))),
+    ],
+)
+def test_urls(url: str, endpoint: Endpoint) -> None:
+    assert parse_url(url) == endpoint
+
+
+@pytest.mark.parametrize(
+    ("url", "named"),
+    [
+        ("http://a", "http://a"),
+        ("hadron://", "''"),
+        ("hadron://a:port", "'port'"),
+        ("hadron://a:0", "'0'"),
+        ("hadron://a:70000", "'70000'"),
+        ("hadron://::1", "'::1'"),
+        ("hadron://a,,b", "''"),
+        ("hadron://a/no/slash", "'no/slash'"),
+        ("hadron://a?tls=yes", "'tls=yes'"),
+        ("hadron://a?ssl=1", "'ssl=1'"),
+    ],
+)
+def test_bad_urls_are_named(url: str, named: str) -> None:
+    with pytest.raises(RequestError) as caught:
+        parse_url(url)
+    assert named in caught.value.message
+    assert caught.value.hint
+
+
+def test_the_higher_epoch_wins_whoever_says_it() -> None:
+    def answer(epoch: int, leader: str) -> cluster_pb2.TopologyResponse:
+        node = cluster_pb2.Node(name="n", role="leader", address=leader)
+        replica_set = cluster_pb2.ReplicaSet(name="p", epoch=epoch, nodes=[node])
+        return cluster_pb2.TopologyResponse(replica_sets=[replica_set], metadata="p")
+
+    topology = Topology()
+    topology.merge(answer(2, "new:1"))
+    topology.merge(answer(1, "old:1"))
+    assert topology.leader("p") == "new:1"
+    topology.merge(answer(3, "newer:1"))
+    assert topology.leader("p") == "newer:1"
+    assert topology.leader("q") is None
+    assert topology.addresses(["seed:1"]) == ["seed:1", "newer:1"]
+
+
+def test_equal_keys_go_to_one_partition_and_text_equals_its_bytes() -> None:
+    partitioner = Partitioner(["a", "b", "c"])
+    for key in ("", "k", "ü"):
+        expected = ["a", "b", "c"][key_hash(key.encode()) % 3]
+        assert partitioner.choose(key) == partitioner.choose(key.encode()) == expected
+
+
+def test_records_without_a_key_stay_until_the_batch_is_complete() -> None:
+    partitioner = Partitioner(["a", "b"], first=1)
+    assert [partitioner.choose(None), partitioner.choose(None)] == ["b", "b"]
+    partitioner.advance()
+    assert partitioner.choose(None) == "a"
+
+
+@pytest.mark.parametrize(
+    ("fields", "named"),
+    [
+        ({"value": 1, "key": 5}, "int"),
+        ({"value": 1, "type": 5}, "type"),
+        ({"value": 1, "type": "x" * 300}, "300"),
+        ({"value": 1, "headers": {"a": 1}}, "'a'"),
+        ({"value": 1, "headers": {1: "a"}}, "header"),
+        ({"value": 1, "timestamp_ms": 1 << 63}, str(1 << 63)),
+        ({"value": 1, "timestamp_ms": "now"}, "'now'"),
+        ({"value": "\ud800"}, "Unicode"),
+        ({"value": 1, "key": "\ud800"}, "Unicode"),
+        ({"value": 1, "id": b"x"}, "id"),
+    ],
+)
+def test_records_that_would_not_encode_are_refused_alone(
+    fields: dict[str, Any], named: str
+) -> None:
+    with pytest.raises(InvalidRecordError, match=named):
+        check_record(NewRecord(**fields))
+
+
+def test_a_new_record_is_not_given_its_fields_twice() -> None:
+    record = NewRecord(value=1, key="k")
+    assert new_record(record, None, "", None, None, "") is record
+    with pytest.raises(InvalidRecordError):
+        new_record(record, "other", "", None, None, "")
+
+
+_records = st.lists(
+    st.builds(
+        NewRecord,
+        value=st.one_of(st.binary(max_size=5), st.text(max_size=5), st.integers(-9, 9)),
+        key=st.one_of(st.none(), st.binary(max_size=3), st.text(max_size=3)),
+        type=st.sampled_from(["", "a", "b.c"]),
+        timestamp_ms=st.sampled_from([1, 2]),
+        headers=st.sampled_from([None, {"h": "1"}]),
+        id=st.sampled_from(["", "id"]),
+    ),
+    min_size=1,
+    max_size=8,
+)
+
+
+@given(records=_records, data=st.data(), codec=st.sampled_from(["none", "zstd"]))
+def test_a_slice_has_exactly_its_records(
+    records: list[NewRecord], data: st.DataObject, codec: str
+) -> None:
+    builder = BatchBuilder()
+    for record in records:
+        builder.add(record, 7)
+    whole = decode_batch(
+        builder.build(codec=codec), base_offset=100, stream="s", partition="p"
+    )
+    start = data.draw(st.integers(0, len(records) - 1))
+    stop = data.draw(st.integers(start + 1, len(records)))
+    part = slice_batch(whole, start, stop)
+
+    def seen(records: list[Any]) -> list[Any]:
+        return [
+            (r.value, r.key, r.type, r.timestamp_ms, dict(r.headers), r.id, r.offset)
+            for r in records
+        ]
+
+    assert seen(part.records()) == seen(whole.records(start, stop))
+    assert part.value_bytes() == whole.value_bytes()[start:stop]
+
+
+@given(order=st.permutations(range(12)), taken_after=st.sets(st.integers(0, 11)))
+def test_acks_in_any_order_become_the_fewest_ranges(
+    order: list[int], taken_after: set[int]
+) -> None:
+    buffer = AckBuffer()
+    ranges: list[AckRange] = []
+    for count, offset in enumerate(order):
+        buffer.add(1 + offset // 6, offset, offset)
+        if count in taken_after:
+            ranges.extend(buffer.take())
+    assert buffer.count == sum(1 for count in range(12) if count > max(taken_after, default=-1))
+    last = buffer.take()
+    acked = [n for entry in (*ranges, *last) for n in range(entry.first, entry.last + 1)]
+    assert sorted(acked) == list(range(12))
+    assert all(entry.delivery == 1 + entry.first // 6 for entry in (*ranges, *last))
+    if not taken_after:
+        assert last == [AckRange(1, 0, 5), AckRange(2, 6, 11)]
+
+
+def test_backoff_grows_to_its_cap_and_starts_over() -> None:
+    backoff = Backoff(SystemRandom())
+    delays = [backoff.next_s() for _ in range(12)]
+    assert FIRST_S / 2 <= delays[0] <= FIRST_S
+    assert CAP_S / 2 <= delays[-1] <= CAP_S
+    backoff.reset()
+    assert backoff.next_s() <= FIRST_S

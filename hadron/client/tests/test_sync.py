@@ -1,0 +1,169 @@
+"""The blocking client: the same names, driven from a plain thread."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+
+import anyio
+import pytest
+from anyio.from_thread import start_blocking_portal
+
+import hadron
+from hadron.client.sync import SyncClient
+from hadron.client.tests.fake_node import FakeNode
+from hadron.model.errors import InvalidRecordError, NotFoundError, PeerError, RequestError
+from hadron.model.record import NewRecord
+from hadron.model.schema import SchemaObject, StreamSpec
+
+
+@pytest.fixture(params=["trio", "asyncio"])
+def node(request: pytest.FixtureRequest) -> Iterator[FakeNode]:
+    """A fake node on an event loop in a thread."""
+    fake = FakeNode()
+    with start_blocking_portal(request.param) as portal:
+        with portal.wrap_async_context_manager(fake.listen()):
+            yield fake
+
+
+@pytest.fixture
+def client(node: FakeNode) -> Iterator[SyncClient]:
+    with hadron.connect_sync(f"hadron://{node.address}") as opened:
+        yield opened
+
+
+def test_publish_and_read(node: FakeNode, client: SyncClient) -> None:
+    with client.producer("s") as producer:
+        assert producer.send({"a": 1}, key="k").offset == 0
+        pending = [producer.send_soon(b"%d" % number) for number in range(5000)]
+        assert pending[4999].wait().offset == 5000
+        assert pending[0].is_done
+        receipts = producer.send_many([b"x"] * 100)
+        assert receipts[-1].next_offset == 5101
+        producer.send_soon(NewRecord(value="last"))
+    assert len(node.values()) == 5102
+    records = list(client.read("s", offset=1, limit=5001))
+    assert [record.value for record in records[:3]] == [b"0", b"1", b"2"]
+    assert records[-1].offset == 5001
+    assert sum(batch.count for batch in client.read_batches("s")) == 5102
+    assert [record.value for record in client.read("s", offset=5101)] == ["last"]
+    assert client.fetch("s", "local/p0", 0).next_offset == 5102
+    assert client.offsets("s")[0].next_offset == 5102
+
+
+def test_values_are_taken_as_they_are_at_the_call(node: FakeNode, client: SyncClient) -> None:
+    value, raw, headers = {"n": 0}, bytearray(b"0"), {"h": "0"}
+    with client.producer("s") as producer:
+        for number in range(100):
+            value["n"], raw[0], headers["h"] = number, number, str(number)
+            producer.send_soon(value)
+            producer.send_soon(raw, headers=headers)
+    records = list(client.read("s"))
+    assert [record.value["n"] for record in records[::2]] == list(range(100))
+    assert [record.value[0] for record in records[1::2]] == list(range(100))
+    assert [record.headers["h"] for record in records[1::2]] == [str(n) for n in range(100)]
+    assert len(node.values()) == 200
+
+
+def test_consume(node: FakeNode, client: SyncClient) -> None:
+    with client.producer("s") as producer:
+        producer.send_many([b"%d" % number for number in range(500)])
+    with client.subscribe("s", group="g", max_in_flight=100) as subscription:
+        for expected, delivery in zip(range(300), subscription, strict=False):
+            assert (delivery.offset, delivery.value) == (expected, b"%d" % expected)
+            assert (delivery.key, delivery.type, delivery.attempt) == (None, "", 1)
+            delivery.ack()
+        subscription.flush()
+        assert node.groups["s", "local/p0", "g"].floor == 300
+    with client.subscribe("s", group="g") as subscription:
+        seen: set[int] = set()
+        for batch in subscription.batches():
+            seen.update(range(batch.first_offset, batch.first_offset + len(batch)))
+            batch.ack()
+            if len(seen) == 200:
+                break
+    assert node.groups["s", "local/p0", "g"].floor == 500
+    with client.producer("s") as producer:
+        producer.send(b"again")
+    with client.subscribe("s", group="g") as subscription:
+        first = next(subscription)
+        first.nack()
+        second = next(subscription)
+        assert (second.offset, second.attempt) == (500, 2)
+        second.ack()
+    assert [group.floor for group in client.groups()] == [501]
+
+
+def test_acks_of_a_slow_loop_leave_by_themselves(node: FakeNode, client: SyncClient) -> None:
+    with client.producer("s") as producer:
+        producer.send(b"x")
+    with client.subscribe("s", group="g") as subscription:
+        next(subscription).ack()
+        moved = threading.Event()
+        while not moved.wait(0.001):
+            if node.groups["s", "local/p0", "g"].floor == 1:
+                moved.set()
+
+
+def test_failures_are_raised_once(node: FakeNode, client: SyncClient) -> None:
+    with client.producer("s") as producer:
+        with pytest.raises(InvalidRecordError):
+            producer.send_soon(object())
+        node.refusals.append(RequestError("no"))
+        with pytest.raises(RequestError, match="no"):
+            producer.send(b"x")
+        pending = producer.send_soon(b"y", headers={"h": "x" * (2 << 20)})
+        with pytest.raises(RequestError, match="over the limit"):
+            pending.wait()
+    node.refusals.append(RequestError("late"))
+    with pytest.raises(RequestError, match="late"), client.producer("s") as producer:
+        producer.send_soon(b"x")
+    with pytest.raises(ZeroDivisionError), client.producer("s") as producer:
+        producer.send_soon(b"z")
+        raise ZeroDivisionError
+    assert node.values()[-1] == b"z"
+
+
+def test_schema_and_cluster_calls(client: SyncClient) -> None:
+    wanted = SchemaObject(kind="Stream", name="t", spec=StreamSpec(partitions=("local/p0",)))
+    assert client.apply([wanted]).changes[0].action == "created"
+    assert client.stream("t").name == "t"
+    assert len(client.objects("Stream")) == 2
+    assert client.topology().cluster == "fake"
+    assert client.status().state == "serving"
+    assert client.pipeline_progress("pipe")[0].instances == 3
+    assert client.instances("pipe")[0].id == 1
+    assert client.complete_stages(2, "a", [1], [1], None).base_offset == 7
+    client.fail_stages(2, "a", [1], [1], "because")
+    with pytest.raises(NotFoundError):
+        client.stream("nope")
+
+
+def test_stages(node: FakeNode, client: SyncClient) -> None:
+    with client.run_stages("pipe") as run:
+        with anyio.from_thread.start_blocking_portal() as portal:
+
+            async def called() -> None:
+                while not node.stage_calls:
+                    await anyio.sleep(0.001)
+
+            portal.call(called)
+        call, credit = node.stage_calls[0]
+        assert credit == [2]
+        run.grant(3)
+        node.invoke(1)
+        assert next(run).invocations[0].instance_id == 1
+        assert call.is_open
+
+
+def test_a_closed_or_unreachable_client_says_so(node: FakeNode) -> None:
+    opened = hadron.connect_sync(f"hadron://{node.address}")
+    with pytest.raises(RequestError, match="closed"):
+        opened.objects()
+    with opened as client:
+        client.objects()
+    with pytest.raises(RequestError, match="closed"):
+        client.objects()
+    with pytest.raises(PeerError, match="no node answered"):
+        with hadron.connect_sync("hadron://127.0.0.1:1", connect_timeout_s=0.1):
+            pass
