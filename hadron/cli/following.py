@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 import anyio
 
@@ -86,10 +86,12 @@ async def _consume(client: Client, request: Request, printer: RecordPrinter) -> 
             await _print_deliveries(subscription, request, printer)
 
 
-async def _group_start(client: Client, request: Request) -> str | int:
+async def _group_start(
+    client: Client, request: Request
+) -> Literal["earliest", "latest"] | int:
     """Where a new group starts, as the protocol wants it."""
     start = request.start or Position("earliest")
-    if start.kind in ("earliest", "latest"):
+    if start.kind == "earliest" or start.kind == "latest":
         return start.kind
     starts = await _starts(client, request, start)
     if start.kind != "offset" and len(starts) > 1:

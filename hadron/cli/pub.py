@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 import click
 
@@ -11,7 +11,7 @@ from hadron.cli.printing import output_option, print_json
 from hadron.cli.session import connects, session_of
 
 if TYPE_CHECKING:
-    from hadron.client.sync import SyncProducer
+    from hadron.client.sync_producer import SyncProducer
     from hadron.model.record import NewRecord
 
 FORMATS = ("lines", "jsonl", "csv")
@@ -52,7 +52,8 @@ def _headers(
 def command(
     ctx: click.Context, stream: str, values: tuple[str, ...], file: str | None, form: str | None,
     key: str | None, key_field: str | None, event_type: str, headers: dict[str, str],
-    partition: str | None, acks: str, codec: str, output: str,
+    partition: str | None, acks: Literal["majority", "leader", "all"],
+    codec: Literal["none", "zstd"], output: str,
 ) -> None:
     """Publish records to STREAM and print how many.
 

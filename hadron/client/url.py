@@ -60,7 +60,7 @@ def _address(url: str, text: str) -> str:
     if not text.endswith("]"):
         host, separator, port = text.rpartition(":")
         if not separator:
-            host = text
+            host, port = text, ""
     if not host or (":" in host and not (host.startswith("[") and host.endswith("]"))):
         raise RequestError(f"{text!r} in {url!r} is not a host", _FORM)
     if separator and not (port.isascii() and port.isdigit() and 0 < int(port) < 65_536):

@@ -73,7 +73,8 @@ def render(rows: list[DelayRow]) -> Table:
     """The table that the demo prints."""
     table = Table(
         title="Departures from New York, January 2013", title_justify="left", title_style="bold",
-        caption=_CAPTION, caption_justify="left", box=box.SIMPLE_HEAD, pad_edge=False, padding=(0, 1, 0, 0),
+        caption=_CAPTION, caption_justify="left",
+        box=box.SIMPLE_HEAD, pad_edge=False, padding=(0, 1, 0, 0),
     )
     table.add_column("from", no_wrap=True)
     table.add_column("carrier", no_wrap=True, max_width=_CARRIER_WIDTH)

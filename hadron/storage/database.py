@@ -82,7 +82,9 @@ def translated_errors(path: Path) -> Iterator[None]:
         yield
     except (apsw.CorruptError, apsw.NotADBError) as error:
         raise CorruptionError(
-            f"{path} is damaged: {error}", "move it away; the node rebuilds itself from its peers"
+            f"{path} is damaged: {error}",
+            f"move all of {path.parent} away: the node then rebuilds itself from its peers; without "
+            "peers, put a backup in its place",
         ) from error
     except (apsw.CantOpenError, apsw.ReadOnlyError, apsw.PermissionsError, apsw.BusyError) as error:
         raise DataDirectoryError(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable
 from pathlib import Path
 from typing import Final, TypeVar
@@ -30,18 +31,36 @@ class Readers:
         self._path = path
         self._idle: list[apsw.Connection] = []
         self._limiter = trio.CapacityLimiter(threads)
+        self._held: trio.Event | None = None
 
     async def run(self, read: Callable[[apsw.Connection], T]) -> T:
         """Run `read` with a connection. It must be short: an open read keeps the log growing."""
+        while self._held is not None:
+            await self._held.wait()
         return await trio.to_thread.run_sync(self._run, read, limiter=self._limiter)
+
+    def hold(self, held: bool) -> None:
+        """Let no new read begin, or let them again; those that have begun go on (PROTOCOL F)."""
+        if held and self._held is None:
+            self._held = trio.Event()
+        elif not held and self._held is not None:
+            self._held.set()
+            self._held = None
 
     def _run(self, read: Callable[[apsw.Connection], T]) -> T:
         with translated_errors(self._path):
-            connection = self._idle.pop() if self._idle else open_reader(self._path)
             try:
-                return read(connection)
-            finally:
-                self._idle.append(connection)
+                connection = self._idle.pop()
+            except IndexError:
+                connection = open_reader(self._path)
+            try:
+                result = read(connection)
+            except BaseException:
+                # It may have left a statement half way, which would pin what the next read sees.
+                connection.close(True)
+                raise
+            self._idle.append(connection)
+            return result
 
     def close(self) -> None:
         while self._idle:
@@ -68,22 +87,35 @@ class Store:
         post: Post,
         on_fatal: Callable[[BaseException], None],
     ) -> None:
+        self._directory = directory
         self._lock = DirectoryLock(directory)
-        try:
+        with contextlib.ExitStack() as undo:
+            undo.callback(self._lock.release)
             self.identity = IdentityFile(directory, cluster, replica_set, node)
+            undo.callback(self.identity.close)
             path = directory / "hadron.db"
+            self._refuse_lost_file(path)
+            self.sync = _SYNC[durability]
+            self.readers = Readers(path, reader_threads)
             self.writer = Writer(
-                path, sync=_SYNC[durability], checkpoint_bytes=checkpoint_bytes, post=post,
-                on_fatal=on_fatal,
+                path, sync=self.sync, checkpoint_bytes=checkpoint_bytes, post=post,
+                on_fatal=on_fatal, hold_readers=self.readers.hold,
             )
+            undo.callback(self.writer.close)
             with translated_errors(path):
                 _prepare(self.writer.connection, path, tables)
                 self.log = log.Log(self.writer.connection)
-                self.sync = _SYNC[durability]
-            self.readers = Readers(path, reader_threads)
-        except BaseException:
-            self._lock.release()
-            raise
+            undo.pop_all()
+
+    def _refuse_lost_file(self, path: Path) -> None:
+        """A member whose log is gone must not count in majorities as if it still held it: what
+        only this disk and one other had acknowledged would be lost (PROTOCOL B3)."""
+        if self.identity.current.is_member and not (path.exists() and path.stat().st_size):
+            raise DataDirectoryError(
+                f"{path} is missing or empty, but this node has been a member of its replica set",
+                f"put the file back, or move all of {self._directory} away: the node then rebuilds "
+                "itself from its peers",
+            )
 
     def close(self) -> None:
         """Finish what is queued and let the directory go."""
@@ -95,6 +127,11 @@ class Store:
 
 def _prepare(connection: apsw.Connection, path: Path, tables: str) -> None:
     version = connection.pragma("user_version")
+    if version == 0 and connection.execute("SELECT 1 FROM sqlite_schema").fetchone() is not None:
+        raise DataDirectoryError(
+            f"{path} is a SQLite file that Hadron did not make",
+            "give the node a directory of its own",
+        )
     if version not in (0, FORMAT_VERSION):
         raise DataDirectoryError(
             f"{path} has format version {version}, this Hadron knows {FORMAT_VERSION}",
@@ -103,4 +140,4 @@ def _prepare(connection: apsw.Connection, path: Path, tables: str) -> None:
     with transaction(connection):
         connection.execute(log.TABLES)
         connection.execute(tables)
-    connection.pragma("user_version", FORMAT_VERSION)
+        connection.pragma("user_version", FORMAT_VERSION)

@@ -3,7 +3,8 @@
 Jobs run one after another, each with the whole connection; what a job reports goes back to the
 event loop through `post`, and reports that are ready together wake the loop once. A job that
 raises `StorageError`, or anything that is not a `HadronError`, is the end of the node: after a
-failed write nothing on this disk can be promised any more (PROTOCOL A3).
+failed write nothing on this disk can be promised any more, so no later job runs (PROTOCOL A3). The
+exception is a `CorruptionError` about bytes that a peer sent: those were refused, not written.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ from typing import Any, Final
 
 import apsw
 
+from hadron.model.errors import CorruptionError, HadronError, StorageError
 from hadron.storage.database import PAGE_BYTES, open_writer, translated_errors
 
 _log = logging.getLogger(__name__)
@@ -33,6 +35,15 @@ _ROUNDS: Final = 8
 """PASSIVE rounds before the writer's short one, at most, so that constant writing cannot keep the
 checkpoint from ever catching up (PROTOCOL F)."""
 
+_LIMIT_IN_THRESHOLDS: Final = 3
+"""A log this many times over its threshold has readers that keep it from restarting; new ones are
+then held back. Without readers it peaks below twice the threshold."""
+
+_RESTART_ATTEMPTS: Final = 50
+_RESTART_PAUSE_S: Final = 0.005
+"""How long readers are held back at most: 250 ms. Ours are done in a few; a foreign program may
+have the file open for longer, and must not stop the node's own reads."""
+
 
 class Writer:
     """Runs jobs on a thread of their own, in the order in which they were submitted."""
@@ -45,15 +56,24 @@ class Writer:
         checkpoint_bytes: int,
         post: Post,
         on_fatal: Callable[[BaseException], None],
+        hold_readers: Callable[[bool], None],
     ) -> None:
-        """`on_fatal` is told when a report fails: a defect that the node must not survive."""
+        """
+        Args:
+            on_fatal: told when a report fails: a defect that the node must not survive.
+            hold_readers: told, on the event loop, to let no new read begin, and to let them again.
+        """
         self._path = path
         self._post_to_loop = post
         self._on_fatal = on_fatal
         self._jobs: SimpleQueue[tuple[Job, Done] | None] = SimpleQueue()
         self._reports: deque[Callable[[], None]] = deque()
+        self.failure: BaseException | None = None
+        """What ended all writing; jobs are then answered with an error instead of being run."""
         self.connection = open_writer(path, sync=sync)
-        self._checkpointer = _Checkpointer(self, path, checkpoint_bytes // PAGE_BYTES)
+        self._checkpointer = _Checkpointer(
+            self, path, checkpoint_bytes // PAGE_BYTES, hold_readers
+        )
         self.connection.set_wal_hook(self._checkpointer.on_commit)
         self._thread = threading.Thread(target=self._run, name="hadron-writer", daemon=True)
 
@@ -81,12 +101,21 @@ class Writer:
     def _run(self) -> None:
         while (item := self._jobs.get()) is not None:
             job, done = item
-            result, error = None, None
-            try:
-                with translated_errors(self._path):
-                    result = job(self.connection)
-            except BaseException as caught:
-                error = caught
+            result: Any = None
+            error: BaseException | None = None
+            if self.failure is not None:
+                error = StorageError(
+                    f"{self._path} is not written any more: {self.failure}",
+                    "the node stops; see its log for what came before",
+                )
+            else:
+                try:
+                    with translated_errors(self._path):
+                        result = job(self.connection)
+                except BaseException as caught:
+                    error = caught
+                    if _is_fatal(caught):
+                        self.failure = caught
             self.post(lambda done=done, result=result, error=error: done(result, error))  # type: ignore[misc]
 
     def close(self) -> None:
@@ -99,19 +128,35 @@ class Writer:
         self.connection.close()
 
 
+def _is_fatal(error: BaseException) -> bool:
+    if isinstance(error, CorruptionError):
+        return isinstance(error.__cause__, apsw.Error)
+    return isinstance(error, StorageError) or not isinstance(error, HadronError)
+
+
 class _Checkpointer:
     """Moves the write-ahead log into the database file without stalling commits.
 
     Background rounds of PASSIVE do the bulk; the writer adds a last short one, after which the
     log restarts from its beginning. Without that last round it would grow for as long as somebody
-    writes (PROTOCOL F).
+    writes (PROTOCOL F). It would also grow for as long as reads overlap, because each of them holds
+    the log: above a limit new reads wait until the log has restarted.
     """
 
-    def __init__(self, writer: Writer, path: Path, threshold_pages: int) -> None:
+    def __init__(
+        self,
+        writer: Writer,
+        path: Path,
+        threshold_pages: int,
+        hold_readers: Callable[[bool], None],
+    ) -> None:
         self._writer = writer
         self._path = path
+        self._hold_readers = hold_readers
         self._threshold = max(threshold_pages, _CATCH_UP_PAGES)
         self._due = self._threshold
+        self._pages = 0
+        self._limit = _LIMIT_IN_THRESHOLDS * self._threshold
         self._wake = threading.Event()
         self._stopping = False
         self._busy = False
@@ -122,8 +167,10 @@ class _Checkpointer:
 
     def on_commit(self, _connection: apsw.Connection, _name: str, pages: int) -> int:
         """SQLite's WAL hook, on the writer's thread: `pages` stand in the log after a commit."""
+        self._pages = pages
         if pages < self._threshold:
             self._due = self._threshold
+            self._limit = _LIMIT_IN_THRESHOLDS * self._threshold
         elif pages >= self._due and not self._busy:
             self._busy = True
             self._due = pages + self._threshold
@@ -159,7 +206,10 @@ class _Checkpointer:
             _log.warning("a checkpoint of %s failed: %s", self._path, error)
             self._busy = False
             return
-        self._writer.submit(self._last_round, self._finished)
+        if self._pages < self._limit:
+            self._writer.submit(self._last_round, self._finished)
+        else:
+            self._restart_without_readers()
 
     @staticmethod
     def _last_round(connection: apsw.Connection) -> None:
@@ -169,6 +219,43 @@ class _Checkpointer:
         self._busy = False
         if error is not None:
             _log.warning("the last round of a checkpoint failed: %s", error)
+
+    def _restart_without_readers(self) -> None:
+        """Let the readers that there are finish, and no others begin, until the log can restart."""
+        self._writer.post(lambda: self._hold_readers(True))
+        for _ in range(_RESTART_ATTEMPTS):
+            if self._stopping or self._restart():
+                break
+            self._wake.wait(_RESTART_PAUSE_S)
+        # Should a foreign reader have prevented it: not again before it has grown as much again.
+        self._limit = self._pages + _LIMIT_IN_THRESHOLDS * self._threshold
+        self._writer.post(lambda: self._hold_readers(False))
+        self._busy = False
+
+    def _restart(self) -> bool:
+        """Have the writer make sure that its next commit restarts the log; whether it did."""
+        ended = threading.Event()
+        restarted = False
+
+        def job(connection: apsw.Connection) -> None:
+            nonlocal restarted
+            try:
+                connection.wal_checkpoint(mode=apsw.SQLITE_CHECKPOINT_RESTART)
+                restarted = True
+            except apsw.BusyError:
+                pass
+            finally:
+                ended.set()
+
+        self._writer.submit(job, self._report_failure)
+        while not ended.wait(0.1):
+            if self._stopping or self._writer.failure is not None:
+                return False
+        return restarted
+
+    def _report_failure(self, _result: Any, error: BaseException | None) -> None:
+        if error is not None:
+            _log.warning("a checkpoint of %s failed: %s", self._path, error)
 
     def stop(self) -> None:
         self._stopping = True

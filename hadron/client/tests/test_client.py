@@ -51,13 +51,12 @@ async def test_the_client_waits_for_a_node_that_is_starting() -> None:
 @both
 async def test_one_address_of_several_is_enough() -> None:
     node = FakeNode()
-    async with node.listen():
-        async with connect(f"hadron://{unused_address()},{node.address}") as client:
-            assert (await client.topology()).cluster == "fake"
-            assert (await client.status()).state == "serving"
-            assert (await client.status(node.address)).node == "n1"
-            with pytest.raises(PeerError):
-                await client.status(unused_address())
+    async with node.listen(), connect(f"hadron://{unused_address()},{node.address}") as client:
+        assert (await client.topology()).cluster == "fake"
+        assert (await client.status()).state == "serving"
+        assert (await client.status(node.address)).node == "n1"
+        with pytest.raises(PeerError):
+            await client.status(unused_address())
 
 
 def test_tls_is_refused_rather_than_left_out() -> None:
@@ -109,26 +108,26 @@ async def test_requests_survive_a_restart_of_the_node() -> None:
 async def test_a_promotion_is_followed() -> None:
     """The old leader is gone; another node says, with a higher epoch, that it leads now."""
     old, new = FakeNode(), FakeNode()
-    async with new.listen():
-        async with anyio.create_task_group() as tasks:
-            stop = anyio.Event()
-            ready = anyio.Event()
+    new.logs = old.logs
+    async with new.listen(), anyio.create_task_group() as tasks:
+        stop = anyio.Event()
+        ready = anyio.Event()
 
-            async def run_old() -> None:
-                async with old.listen():
-                    ready.set()
-                    await stop.wait()
+        async def run_old() -> None:
+            async with old.listen():
+                ready.set()
+                await stop.wait()
 
-            tasks.start_soon(run_old)
-            await ready.wait()
-            url = f"hadron://{old.address},{new.address}"
-            real_address, new.address = new.address, old.address
-            async with connect(url) as client, client.producer("s") as producer:
-                await producer.send(b"old")
-                new.address = real_address
-                stop.set()
-                assert (await producer.send(b"new")).offset == 0
-                assert new.values() == [b"new"]
+        tasks.start_soon(run_old)
+        await ready.wait()
+        url = f"hadron://{old.address},{new.address}"
+        real_address, new.address = new.address, old.address
+        async with connect(url) as client, client.producer("s") as producer:
+            await producer.send(b"old")
+            new.address = real_address
+            stop.set()
+            assert (await producer.send(b"new")).offset == 1
+            assert new.values() == [b"old", b"new"]
 
 
 @both

@@ -31,7 +31,7 @@ async def test_every_record_is_delivered_and_acks_move_the_floor() -> None:
             await subscription.flush()
             assert node.groups["s", "local/p0", "g"].floor == 1000
             assert [(g.group, g.floor) for g in await client.groups("s")] == [("g", 1000)]
-        assert not node.groups["s", "local/p0", "g"].members
+        await until(lambda: not node.groups["s", "local/p0", "g"].members)
 
 
 @both

@@ -9,7 +9,9 @@ import pytest
 from hadron.demo.flights import flight_record, load_airlines, load_flights, load_weather
 from hadron.demo.verdicts import expected_verdicts, expected_weather, verdict
 
-FAIR: dict[str, float | None] = {"temp": 40.0, "wind_speed": 10.0, "wind_gust": None, "precip": 0.0, "visib": 10.0}
+FAIR: dict[str, float | None] = {
+    "temp": 40.0, "wind_speed": 10.0, "wind_gust": None, "precip": 0.0, "visib": 10.0,
+}
 
 
 def test_the_month_is_complete() -> None:

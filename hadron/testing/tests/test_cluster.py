@@ -1,0 +1,193 @@
+"""Local clusters of real processes: start, kill, pause, stop, and clear words on failure."""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+import hadron
+from hadron.model.errors import ConfigurationError
+from hadron.testing.cluster import LocalCluster, free_ports, write_config
+from hadron.testing.detached import DetachedCluster, find_config
+from hadron.testing.processes import ClusterError, ProcessIdentity
+
+CONFIG = Path(__file__).parents[3] / "config"
+
+
+@pytest.fixture(scope="module")
+def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalCluster]:
+    with LocalCluster(tmp_path_factory.mktemp("cluster"), durability="os") as cluster:
+        yield cluster
+
+
+def test_all_serve(cluster: LocalCluster) -> None:
+    states = {name: cluster.status(name).state for name in cluster.names}
+    assert states == {"n1": "serving", "n2": "following", "n3": "following"}
+    assert cluster.leader == "n1"
+    assert {cluster.status(name).pid for name in cluster.names} == {
+        cluster.pid(name) for name in cluster.names
+    }
+    with hadron.connect_sync(cluster.url) as client:
+        assert client.topology().cluster == "local"
+    assert cluster.database("n2").is_file()
+
+
+def test_a_killed_replica_comes_back(cluster: LocalCluster) -> None:
+    before = cluster.pid("n3")
+    cluster.kill("n3")
+    assert not cluster.running("n3")
+    with pytest.raises(ClusterError, match="n3 is not running"):
+        cluster.pid("n3")
+    cluster.start("n3")
+    assert cluster.pid("n3") != before
+    last = cluster.status("n1").last_lsn
+    cluster.wait_for("n3", f"at lsn {last}", lambda status: status.applied_lsn >= last)
+
+
+def test_a_paused_node_is_still_there(cluster: LocalCluster) -> None:
+    cluster.pause("n2")
+    try:
+        assert cluster.running("n2")
+    finally:
+        cluster.resume("n2")
+    cluster.wait_ready(["n2"])
+    with pytest.raises(ClusterError, match="already"):
+        cluster.spawn("n2")
+
+
+def test_a_stopped_node_can_be_started_again(cluster: LocalCluster) -> None:
+    cluster.stop("n2")
+    assert not cluster.running("n2")
+    cluster.start("n2")
+    assert cluster.status("n2").state == "following"
+
+
+def test_a_node_that_cannot_start_says_why(tmp_path: Path) -> None:
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        port = taken.getsockname()[1]
+        config = write_config(tmp_path / "cluster.yaml", 1, "os", [port])
+        with (
+            pytest.raises(ClusterError) as caught,
+            LocalCluster(tmp_path, config=config),
+        ):
+            pytest.fail("it should not have started")
+    assert "n1" in caught.value.message
+    assert str(port) in caught.value.hint
+
+
+def test_ports_are_free_and_different() -> None:
+    ports = free_ports(20)
+    assert len(set(ports)) == 20
+
+
+def test_a_generated_configuration_is_its_own(tmp_path: Path) -> None:
+    cluster = LocalCluster(tmp_path, nodes=5, durability="os")
+    assert cluster.names == ["n1", "n2", "n3", "n4", "n5"]
+    assert cluster.config.settings.durability == "os"
+    assert cluster.database("n5") == tmp_path / "n5" / "hadron.db"
+
+
+@pytest.mark.parametrize("name", ["one-node.yaml", "three-nodes.yaml"])
+def test_the_examples_are_valid(name: str) -> None:
+    config = DetachedCluster(CONFIG / name).config
+    assert config.name == "local/p0"
+    assert config.leader.address == "127.0.0.1:7001"
+
+
+# --- detached -----------------------------------------------------------------------------------
+
+
+def run(*arguments: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-m", "hadron", "cluster", *arguments],
+        capture_output=True, text=True, check=False, timeout=60,
+    )
+
+
+@pytest.fixture
+def config(tmp_path: Path) -> Iterator[Path]:
+    path = write_config(tmp_path / "cluster.yaml", 3, "os")
+    yield path
+    DetachedCluster(path).down()
+
+
+def test_up_is_idempotent_and_down_stops(config: Path) -> None:
+    up = run("up", "--config", str(config))
+    assert up.returncode == 0, up.stderr
+    assert up.stdout.count(" started: ") == 3
+    assert "export HADRON_URL=hadron://127.0.0.1:" in up.stdout
+    running = {node.name: node.process for node in DetachedCluster(config).nodes()}
+    assert all(process is not None and process.alive for process in running.values())
+    again = run("up", "--config", str(config.parent))
+    assert again.stdout.count(" was running: ") == 3
+    status = run("status", "--config", str(config), "--output", "json")
+    assert {row["state"] for row in json.loads(status.stdout)} == {"running"}
+    down = run("down", "--config", str(config))
+    assert down.stdout == "stopped n3, n2, n1\n"
+    assert not any(process.alive for process in running.values() if process)
+    assert run("down", "--config", str(config)).stdout == "nothing was running\n"
+
+
+def test_up_starts_only_what_is_missing(config: Path) -> None:
+    cluster = DetachedCluster(config)
+    assert run("up", "--config", str(config)).returncode == 0
+    before = {node.name: node.process for node in cluster.nodes()}
+    killed = before["n2"]
+    assert killed is not None
+    killed.stop(10)
+    up = run("up", "--config", str(config))
+    assert up.stdout.count(" was running: ") == 2
+    assert "n2 started: " in up.stdout
+    after = {node.name: node.process for node in cluster.nodes()}
+    assert after["n1"] == before["n1"]
+    assert after["n2"] != killed
+
+
+def test_a_reused_pid_is_left_alone(config: Path) -> None:
+    """The state file names this very test's pid, with another start."""
+    own = ProcessIdentity.of(os.getpid())
+    state = DetachedCluster(config).state_path
+    state.write_text(
+        json.dumps({"nodes": {"n1": {"pid": own.pid, "started_s": own.started_s - 1000}}})
+    )
+    assert DetachedCluster(config).nodes()[0].process is None
+    assert DetachedCluster(config).down() == []
+
+
+def test_a_failed_up_leaves_nothing_running(config: Path) -> None:
+    cluster = DetachedCluster(config)
+    port = int(cluster.config.node("n2").address.rpartition(":")[2])
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", port))
+        taken.listen()
+        up = run("up", "--config", str(config))
+    assert up.returncode == 1
+    assert "error: node n2" in up.stderr
+    assert "Traceback" not in up.stderr
+    assert all(node.process is None for node in cluster.nodes())
+
+
+def test_a_malformed_state_file_is_named(config: Path) -> None:
+    cluster = DetachedCluster(config)
+    cluster.state_path.write_text("{")
+    with pytest.raises(ConfigurationError, match=r"processes\.json is malformed"):
+        cluster.nodes()
+    cluster.state_path.unlink()
+
+
+def test_where_the_configuration_is(tmp_path: Path) -> None:
+    found = find_config(tmp_path / "new")
+    assert found == tmp_path / "new" / "cluster.yaml"
+    addresses = [node.address for node in DetachedCluster(found).nodes()]
+    assert addresses == ["127.0.0.1:7001", "127.0.0.1:7002", "127.0.0.1:7003"]
+    with pytest.raises(ConfigurationError, match="there is no file"):
+        find_config(tmp_path / "absent.yaml")
