@@ -110,7 +110,10 @@ class PartitionAccumulator:
     @property
     def needs_patience(self) -> bool:
         """Whether trying again makes sense only after a while."""
-        return any(batch.trouble is not None for batch in (*self._sent, *self._resend))
+        return any(
+            batch.state is BatchState.UNANSWERED and not batch.out_of_sequence
+            for batch in (*self._sent, *self._resend)
+        )
 
     # --- filling --------------------------------------------------------------------------------
 
@@ -176,7 +179,6 @@ class PartitionAccumulator:
     def _launch(self, batch: OutgoingBatch) -> OutgoingBatch:
         batch.state = BatchState.SENT
         batch.out_of_sequence = False
-        batch.trouble = None
         self._sent.append(batch)
         self.in_flight += 1
         return batch

@@ -64,7 +64,7 @@ class OutgoingBatch:
         """The last answer was that it does not follow what is in the log."""
         self.refusals = 0
         self.trouble: HadronError | None = None
-        """Why the last try came to nothing."""
+        """Why an earlier try came to nothing."""
         self.error: HadronError | None = None
         self.failure_seen = False
         self.base_offset = 0

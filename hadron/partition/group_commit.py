@@ -12,7 +12,7 @@ import logging
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Final
 
 import apsw
 
@@ -25,6 +25,9 @@ from hadron.storage.log import Entry, Log, set_meta
 _log = logging.getLogger(__name__)
 
 Done = Callable[[Any, HadronError | None], None]
+
+_REFUSALS: Final = (apsw.ConstraintError, apsw.MismatchError, apsw.SQLError)
+"""SQLite's errors about a statement; all others are about the file or the disk."""
 
 
 class Submission:
@@ -110,7 +113,9 @@ class GroupWriter:
             # What a leader appends it has applied (PROTOCOL A1), in the same transaction.
             set_meta(connection, "applied_lsn", self._log.head.lsn)
         except BaseException:
-            connection.execute("ROLLBACK")
+            # A full or failing disk may have ended the transaction already.
+            if connection.in_transaction:
+                connection.execute("ROLLBACK")
             self._log.reload()
             raise
         announce(group)
@@ -137,11 +142,14 @@ class GroupWriter:
             submission.result = known.result
         except HadronError as error:
             submission.error = error
-        except apsw.ConstraintError as error:
-            # A hole in an `apply`'s own checks: the tables refused what it let through.
-            _log.exception("%s was refused by its tables", type(submission.command).__name__)
+        except Exception as error:
+            if isinstance(error, apsw.Error | MemoryError) and not isinstance(error, _REFUSALS):
+                raise
+            # A hole in an `apply`'s own checks. Nothing of the command stays; were it the end of
+            # the node, whoever sends it again would end the next one.
+            _log.exception("%s could not be applied", type(submission.command).__name__)
             submission.error = HadronError(
-                f"{type(submission.command).__name__} contradicts what is stored: {error}",
+                f"{type(submission.command).__name__} cannot be applied: {error}",
                 "this is a defect of Hadron; the node's log has the details",
             )
         else:

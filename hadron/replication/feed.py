@@ -158,13 +158,32 @@ class Feed:
 
     async def run(self) -> None:
         """Keep the peer fed until the connection ends or the peer refuses; raises why."""
+        # At once, also when there is nothing to send: the peer learns that it is followed up, and
+        # what is committed; the leader learns what the peer has.
+        self.send_notice()
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(self._watch_connection)
+            await self._feed()
+            nursery.cancel_scope.cancel()
+        assert self._failure is not None
+        raise self._failure
+
+    async def _watch_connection(self) -> None:
+        """An idle feed has no call under way that would tell it."""
+        self._fail(await self._connection.wait_closed())
+
+    async def _feed(self) -> None:
         while self._failure is None:
             self._pump_ring()
             if self.is_live or self._in_flight_bytes >= self._window_bytes:
                 await self._wanted.wait()
                 self._wanted = trio.Event()
                 continue
-            previous, entries = await self._host.read_log(self._next, _CHUNK_BYTES)
+            try:
+                previous, entries = await self._host.read_log(self._next, _CHUNK_BYTES)
+            except HadronError as error:
+                self._fail(error)
+                return
             if not entries:
                 # Written but not yet on disk: the writer's report wakes us.
                 await self._wanted.wait()
@@ -173,7 +192,6 @@ class Feed:
                 self._send_group(
                     make_group(self._host.ballot, previous, entries, self._host.committed_lsn)
                 )
-        raise self._failure
 
     def wake(self) -> None:
         self._wanted.set()

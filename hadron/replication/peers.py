@@ -111,25 +111,32 @@ class PeerLinks:
             transport, dialed=True, cork=self._cork, keepalive_s=self._keepalive_s,
             silence_limit_s=self._silence_limit_s,
         )
+        refused: HadronError | None = None
         async with trio.open_nursery() as nursery:
             nursery.start_soon(connection.run)
             try:
-                answer, _ = await connection.request(
-                    _HANDSHAKE, self._own_identity(), timeout_s=_HANDSHAKE_TIMEOUT_S
-                )
-                own = self._own_identity()
-                check_peer(
-                    self._membership, own.replica_set_uuid, answer.identity, link.name
-                )
-                link.connection, link.answer = connection, answer
-                self._set(link, LinkState.CONNECTED, "")
+                await self._shake_hands(link, connection)
                 await connection.wait_closed()
+            except HadronError as error:
+                # Raised outside of the nursery, which would wrap it in a group.
+                refused = error
             finally:
                 link.connection = None
                 connection.close()
                 nursery.cancel_scope.cancel()
+        if refused is not None:
+            raise refused
         self._set(link, LinkState.CONNECTING, f"the connection to {link.address} ended")
         return True
+
+    async def _shake_hands(self, link: PeerLink, connection: Connection) -> None:
+        answer, _ = await connection.request(
+            _HANDSHAKE, self._own_identity(), timeout_s=_HANDSHAKE_TIMEOUT_S
+        )
+        own = self._own_identity()
+        check_peer(self._membership, own.replica_set_uuid, answer.identity, link.name)
+        link.connection, link.answer = connection, answer
+        self._set(link, LinkState.CONNECTED, "")
 
     def _set(self, link: PeerLink, state: LinkState, trouble: str) -> None:
         if (link.state, link.trouble) != (state, trouble):

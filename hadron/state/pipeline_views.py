@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Collection
+from typing import Final
 
 import msgspec
 
 from hadron.model.ports import Database
+
+_LARGEST: Final = (1 << 63) - 1
+"""SQLite's largest integer; the wire carries larger ones."""
 
 
 class OutputRef(msgspec.Struct, frozen=True):
@@ -91,7 +95,11 @@ def ready_stages(
     limit: int,
     except_ids: Collection[int] = (),
 ) -> list[ReadyStage]:
-    """The longest waiting invocations of a stage that are due, leaving out `except_ids`."""
+    """The longest waiting invocations of a stage that are due, leaving out `except_ids`.
+
+    Also left out, for good: those that depend on a stage which was done before it was declared to
+    have an output.
+    """
     found: list[ReadyStage] = []
     rows = db.execute(
         "SELECT r.instance_id, r.attempts + 1, i.stream_id, i.partition, i.offset"
@@ -103,22 +111,24 @@ def ready_stages(
     for instance_id, attempt, stream_id, partition, offset in rows:
         if instance_id in except_ids:
             continue
-        outputs = tuple(_output(db, pipeline_id, name, instance_id) for name in dependencies)
+        outputs = [_output(db, pipeline_id, name, instance_id) for name in dependencies]
+        known = tuple(output for output in outputs if output is not None)
+        if len(known) < len(outputs):
+            continue
         root = OutputRef(stream_id, partition, offset)
-        found.append(ReadyStage(instance_id, attempt, root, outputs))
+        found.append(ReadyStage(instance_id, attempt, root, known))
         if len(found) >= limit:
             break
     return found
 
 
-def _output(db: Database, pipeline_id: int, stage: str, instance_id: int) -> OutputRef:
+def _output(db: Database, pipeline_id: int, stage: str, instance_id: int) -> OutputRef | None:
     row = db.execute(
         "SELECT out_stream_id, out_partition, out_offset FROM stage_run"
         " WHERE pipeline_id = ? AND stage = ? AND instance_id = ?",
         (pipeline_id, stage, instance_id),
     ).fetchone()
-    assert row is not None, (pipeline_id, stage, instance_id)
-    return OutputRef(*row)
+    return OutputRef(*row) if row is not None and row[2] is not None else None
 
 
 def next_ready_ms(db: Database, pipeline_id: int, stage: str, after_ms: int) -> int | None:
@@ -135,6 +145,7 @@ def instances(
     db: Database, pipeline_id: int, *, status: int | None, after_id: int, limit: int
 ) -> list[InstanceStatus]:
     """Instances by id, each with the stages that have begun."""
+    after_id = min(after_id, _LARGEST)
     where, bindings = ("AND status = ?", (status,)) if status is not None else ("", ())
     rows = db.execute(
         "SELECT instance_id, status, stream_id, partition, offset, created_ms FROM instance"

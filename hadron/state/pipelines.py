@@ -10,14 +10,14 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from datetime import datetime
 from typing import Final
 
 import msgspec
 
-from hadron.model.errors import NotFoundError
+from hadron.model.errors import NotFoundError, SchemaError
 from hadron.model.ports import Database
 from hadron.model.schema import PipelineSpec, StageSpec, spec_from_json
+from hadron.model.units import parse_time_ms
 from hadron.state import streams
 from hadron.state.machine import Command, Context, NoChange, applies, tables
 
@@ -120,8 +120,19 @@ class Completed(msgspec.Struct, frozen=True):
 
 
 def adopt(context: Context, pipeline_id: int, spec: PipelineSpec, stream_id: int) -> None:
-    """Make the tables of a new or changed pipeline; a cursor that exists is left alone."""
+    """Make the tables of a new or changed pipeline; a cursor that exists is left alone.
+
+    Raises `SchemaError` when a known pipeline is to read another stream.
+    """
     db = context.db
+    row = db.execute(
+        "SELECT stream_id FROM pipeline_input WHERE pipeline_id = ?", (pipeline_id,)
+    ).fetchone()
+    if row is not None and row[0] != stream_id:
+        raise SchemaError(
+            f"pipeline {pipeline_id} has consumed another stream, its instances belong to that",
+            "declare a pipeline with another name for the new input",
+        )
     db.execute(
         "INSERT INTO pipeline VALUES(?, 1, 0, 0, 0) ON CONFLICT DO NOTHING", (pipeline_id,)
     )
@@ -134,6 +145,35 @@ def adopt(context: Context, pipeline_id: int, spec: PipelineSpec, stream_id: int
         "INSERT INTO pipeline_input VALUES(?, ?, ?, ?) ON CONFLICT DO NOTHING",
         (pipeline_id, context.replica_set, stream_id, _start(db, stream_id, spec.start)),
     )
+    if row is not None:
+        _catch_up(context, pipeline_id, spec)
+
+
+def _catch_up(context: Context, pipeline_id: int, spec: PipelineSpec) -> None:
+    """Bring live instances in step with changed stages: what a stage waits for may have happened
+    before it was declared, and nothing else would ever look again."""
+    for stage in spec.stages:
+        before = sorted({*stage.dependencies, *stage.after})
+        ready = _live_with_all_done(context.db, pipeline_id, before, without=stage.name)
+        _make_ready(context, pipeline_id, stage, ready)
+    names = sorted(stage.name for stage in spec.stages)
+    _end(context.db, pipeline_id, _live_with_all_done(context.db, pipeline_id, names), DONE)
+
+
+def _live_with_all_done(
+    db: Database, pipeline_id: int, stages: Sequence[str], *, without: str = ""
+) -> list[int]:
+    """Live instances for which all of `stages` are done and `without` has not begun."""
+    rows = db.execute(
+        "SELECT i.instance_id FROM instance i WHERE i.pipeline_id = ? AND i.status = 1"
+        " AND NOT EXISTS (SELECT 1 FROM stage_run r WHERE r.pipeline_id = i.pipeline_id"
+        " AND r.stage = ? AND r.instance_id = i.instance_id)"
+        " AND (SELECT count(*) FROM stage_run r WHERE r.pipeline_id = i.pipeline_id"
+        " AND r.stage IN (SELECT value FROM json_each(?))"
+        " AND r.instance_id = i.instance_id AND r.status = 2) = ? ORDER BY i.instance_id",
+        (pipeline_id, without, json.dumps(stages), len(stages)),
+    ).fetchall()
+    return [row[0] for row in rows]
 
 
 def _start(db: Database, stream_id: int, start: str) -> int:
@@ -144,8 +184,7 @@ def _start(db: Database, stream_id: int, start: str) -> int:
         return limits.next_offset
     if start.isdigit():
         return min(max(int(start), limits.first_offset), limits.next_offset)
-    at_ms = int(datetime.fromisoformat(start).timestamp() * 1000)
-    return streams.offset_at(db, stream_id, at_ms)
+    return streams.offset_at(db, stream_id, parse_time_ms(start))
 
 
 @applies(TriggerInstances)
@@ -245,28 +284,27 @@ def _stale(
 def _advance(context: Context, pipeline_id: int, stage: str, ids: Sequence[int]) -> None:
     """Make the stages ready that waited for `stage`, and end the instances that have no more."""
     stages = _spec(context.db, pipeline_id).stages
-    is_last = True
+    going_on: set[int] = set()
     for following in stages:
-        before = {*following.dependencies, *following.after}
+        before = sorted({*following.dependencies, *following.after})
         if stage not in before:
             continue
-        is_last = False
-        ready = _with_all_done(context.db, pipeline_id, sorted(before), ids)
-        if ready:
-            _make_ready(context, pipeline_id, following, ready)
-    if is_last:
-        names = sorted(item.name for item in stages)
-        ended = _with_all_done(context.db, pipeline_id, names, ids)
-        if ended:
-            _end(context.db, pipeline_id, ended, DONE)
+        ready = ids if before == [stage] else _with_all_done(context.db, pipeline_id, before, ids)
+        # Fewer were made ready when a changed pipeline puts `stage` before one that has begun.
+        if _make_ready(context, pipeline_id, following, ready) == len(ready):
+            going_on.update(ready)
+    left = [instance_id for instance_id in ids if instance_id not in going_on]
+    names = sorted(item.name for item in stages)
+    ended = left if names == [stage] else _with_all_done(context.db, pipeline_id, names, left)
+    _end(context.db, pipeline_id, ended, DONE)
 
 
 def _with_all_done(
     db: Database, pipeline_id: int, stages: Sequence[str], ids: Sequence[int]
 ) -> list[int]:
     """Those of `ids` for which all of `stages` are done, in their order."""
-    if len(stages) == 1:
-        return list(ids)
+    if not ids:
+        return []
     rows = db.execute(
         "SELECT j.value FROM json_each(?) j WHERE (SELECT count(*) FROM stage_run s"
         " WHERE s.pipeline_id = ? AND s.stage IN (SELECT value FROM json_each(?))"
@@ -278,13 +316,18 @@ def _with_all_done(
 
 def _make_ready(
     context: Context, pipeline_id: int, stage: StageSpec, ids: Sequence[int]
-) -> None:
-    ready_ms = context.now_ms + stage.delay_ms
-    context.db.executemany(
-        "INSERT INTO stage_run VALUES(?, ?, ?, 1, ?, 0, NULL, NULL, NULL, NULL)",
-        [(pipeline_id, stage.name, instance_id, ready_ms) for instance_id in ids],
+) -> int:
+    """Let a stage of these instances run, unless it has begun; returns of how many."""
+    if not ids:
+        return 0
+    context.db.execute(
+        "INSERT INTO stage_run SELECT ?, ?, value, 1, ?, 0, NULL, NULL, NULL, NULL"
+        " FROM json_each(?) WHERE true ON CONFLICT DO NOTHING",
+        (pipeline_id, stage.name, context.now_ms + stage.delay_ms, json.dumps(list(ids))),
     )
-    _count(context.db, pipeline_id, stage.name, ready=len(ids))
+    made = context.db.changes()
+    _count(context.db, pipeline_id, stage.name, ready=made)
+    return made
 
 
 def _count(
@@ -299,6 +342,8 @@ def _count(
 
 def _end(db: Database, pipeline_id: int, ids: Sequence[int], status: int) -> None:
     """Live instances become done or failed; one that has ended before keeps how it ended."""
+    if not ids:
+        return
     ended = 0
     for instance_id in ids:
         db.execute(
@@ -318,15 +363,18 @@ def _end(db: Database, pipeline_id: int, ids: Sequence[int], status: int) -> Non
 def apply_fail_stages(context: Context, command: FailStages) -> Completed:
     db, pipeline_id = context.db, command.pipeline_id
     stale = set(_stale(db, pipeline_id, command.stage, command.instance_ids, command.attempts))
+    failed = [
+        (instance_id, attempt)
+        for instance_id, attempt in zip(command.instance_ids, command.attempts, strict=True)
+        if instance_id not in stale
+    ]
     stage = next(
         (item for item in _spec(db, pipeline_id).stages if item.name == command.stage), None
     )
-    if stage is None or len(stale) == len(command.instance_ids):
+    if stage is None or not failed:
         raise NoChange(Completed(None, command.instance_ids))
     given_up: list[int] = []
-    for instance_id, attempt in zip(command.instance_ids, command.attempts, strict=True):
-        if instance_id in stale:
-            continue
+    for instance_id, attempt in failed:
         last = attempt >= stage.retry.max_attempts
         if last:
             given_up.append(instance_id)

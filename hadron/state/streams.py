@@ -48,8 +48,13 @@ CREATE TABLE IF NOT EXISTS producer(
 ) STRICT, WITHOUT ROWID;
 """)
 
-_EVICT_EVERY: Final = 256
-"""Idle producers are looked for when the lsn is a multiple of this: the scan is then noise."""
+_EVICTS: Final = 0
+"""Idle producers are looked for by new ones whose id begins with this byte, which is one of 256:
+the table grows by new producers only, so the scan is noise and cannot be outrun. (The lsn would be
+a bad die: commands of two kinds that take turns have one parity each.)"""
+
+_MAX_PRODUCER_EPOCH: Final = (1 << 63) - 1
+"""SQLite's largest integer."""
 
 
 class AppendBatch(Command, frozen=True, array_like=True, tag=2):
@@ -109,7 +114,7 @@ def apply_append_batch(context: Context, command: AppendBatch) -> Appended:
             _encode_recent(recent[-PRODUCER_WINDOW:]),
         ),
     )
-    if context.lsn % _EVICT_EVERY == 0:
+    if command.sequence == 0 and command.producer_id[0] == _EVICTS:
         context.db.execute(
             "DELETE FROM producer WHERE stream_id = ? AND last_ms < ?",
             (command.stream_id, context.now_ms - PRODUCER_IDLE_MS),
@@ -119,6 +124,10 @@ def apply_append_batch(context: Context, command: AppendBatch) -> Appended:
 
 def _check_sequence(context: Context, command: AppendBatch) -> list[Appended]:
     """Return the producer's recent batches, or say that this one is known or does not follow."""
+    if command.producer_epoch > _MAX_PRODUCER_EPOCH:
+        raise SequenceError(
+            f"producer epoch {command.producer_epoch} is over the limit of {_MAX_PRODUCER_EPOCH}"
+        )
     row = context.db.execute(
         "SELECT producer_epoch, next_sequence, recent FROM producer"
         " WHERE stream_id = ? AND producer_id = ?",

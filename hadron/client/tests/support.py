@@ -45,7 +45,7 @@ async def served(
 
 async def until(condition: Callable[[], bool]) -> None:
     """Wait until `condition()` holds."""
-    while not condition():
+    while not condition():  # noqa: ASYNC110 - what is waited for happens in a fake node
         await anyio.sleep(0.001)
 
 

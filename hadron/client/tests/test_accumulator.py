@@ -341,9 +341,8 @@ class ProducerAndServer(RuleBasedStateMachine):
                 at = batch.base_offset
                 assert log[at : at + len(values)] == values
                 acked.extend(values)
-            elif batch.state is BatchState.FAILED:
-                if not isinstance(batch.error, OutcomeUnknownError):
-                    assert logged.isdisjoint(values), "a record was said not to be in the log"
+            elif batch.is_done and not isinstance(batch.error, OutcomeUnknownError):
+                assert logged.isdisjoint(values), "a record was said not to be in the log"
         wanted = set(acked)
         assert [value for value in log if value in wanted] == sorted(acked, key=int)
 

@@ -188,11 +188,11 @@ async def test_bad_arguments_and_names_are_named() -> None:
 async def test_a_lasting_refusal_ends_the_iteration() -> None:
     async with served() as (node, client):
         await fill(client, 1)
-        with pytest.raises(NotFoundError):
-            async with client.subscribe("s", group="g") as subscription:
-                await subscription.__anext__()
-                node.objects.pop(("Stream", "s"))
-                node.cut()
+        async with client.subscribe("s", group="g") as subscription:
+            await subscription.__anext__()
+            node.objects.pop(("Stream", "s"))
+            node.cut()
+            with pytest.raises(NotFoundError):
                 await subscription.__anext__()
 
 

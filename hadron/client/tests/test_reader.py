@@ -52,7 +52,7 @@ async def test_offsets_and_limits_inside_batches_are_exact() -> None:
             assert await values(client.read("s", offset=offset, limit=limit)) == expected
             batches = [b async for b in client.read_batches("s", offset=offset, limit=limit)]
             assert [int(r.value) for b in batches for r in b.records()] == expected
-            assert [b.base_offset for b in batches][0] == offset
+            assert batches[0].base_offset == offset
 
 
 @both

@@ -5,7 +5,6 @@ from __future__ import annotations
 import threading
 from collections.abc import Iterator
 
-import anyio
 import pytest
 from anyio.from_thread import start_blocking_portal
 
@@ -21,9 +20,11 @@ from hadron.model.schema import SchemaObject, StreamSpec
 def node(request: pytest.FixtureRequest) -> Iterator[FakeNode]:
     """A fake node on an event loop in a thread."""
     fake = FakeNode()
-    with start_blocking_portal(request.param) as portal:
-        with portal.wrap_async_context_manager(fake.listen()):
-            yield fake
+    with (
+        start_blocking_portal(request.param) as portal,
+        portal.wrap_async_context_manager(fake.listen()),
+    ):
+        yield fake
 
 
 @pytest.fixture
@@ -118,10 +119,15 @@ def test_failures_are_raised_once(node: FakeNode, client: SyncClient) -> None:
     node.refusals.append(RequestError("late"))
     with pytest.raises(RequestError, match="late"), client.producer("s") as producer:
         producer.send_soon(b"x")
-    with pytest.raises(ZeroDivisionError), client.producer("s") as producer:
+    with pytest.raises(ZeroDivisionError):
+        send_and_fail(client)
+    assert node.values()[-1] == b"z"
+
+
+def send_and_fail(client: SyncClient) -> None:
+    with client.producer("s") as producer:
         producer.send_soon(b"z")
         raise ZeroDivisionError
-    assert node.values()[-1] == b"z"
 
 
 def test_schema_and_cluster_calls(client: SyncClient) -> None:
@@ -141,13 +147,9 @@ def test_schema_and_cluster_calls(client: SyncClient) -> None:
 
 def test_stages(node: FakeNode, client: SyncClient) -> None:
     with client.run_stages("pipe") as run:
-        with anyio.from_thread.start_blocking_portal() as portal:
-
-            async def called() -> None:
-                while not node.stage_calls:
-                    await anyio.sleep(0.001)
-
-            portal.call(called)
+        waiting = threading.Event()
+        while not node.stage_calls:
+            waiting.wait(0.001)
         call, credit = node.stage_calls[0]
         assert credit == [2]
         run.grant(3)
@@ -164,6 +166,6 @@ def test_a_closed_or_unreachable_client_says_so(node: FakeNode) -> None:
         client.objects()
     with pytest.raises(RequestError, match="closed"):
         client.objects()
+    nowhere = hadron.connect_sync("hadron://127.0.0.1:1", connect_timeout_s=0.1)
     with pytest.raises(PeerError, match="no node answered"):
-        with hadron.connect_sync("hadron://127.0.0.1:1", connect_timeout_s=0.1):
-            pass
+        nowhere.__enter__()

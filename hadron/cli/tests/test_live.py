@@ -1,0 +1,304 @@
+"""The commands against a real cluster of one node, as people and scripts run them."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import textwrap
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import hadron
+from hadron.testing.cluster import LocalCluster
+from hadron.testing.processes import wait_until
+
+
+@pytest.fixture(scope="module")
+def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalCluster]:
+    with LocalCluster(tmp_path_factory.mktemp("cluster"), nodes=1, durability="os") as cluster:
+        yield cluster
+
+
+@pytest.fixture(autouse=True)
+def environment(
+    cluster: LocalCluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HADRON_URL", cluster.url)
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path))
+
+
+def run(*arguments: str, stdin: str = "") -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-m", "hadron", *arguments],
+        input=stdin, capture_output=True, text=True, check=False, timeout=60,
+    )
+
+
+def good(*arguments: str, stdin: str = "") -> str:
+    done = run(*arguments, stdin=stdin)
+    assert (done.returncode, done.stderr) == (0, ""), done
+    return done.stdout
+
+
+def as_json(*arguments: str) -> Any:
+    return json.loads(good(*arguments, "--output", "json"))
+
+
+@pytest.fixture
+def stream(request: pytest.FixtureRequest) -> str:
+    name = f"s-{request.node.name}".replace("[", "-").replace("]", "")[:90]
+    good("apply", "-f", "-", stdin=f"kind: Stream\nname: {name}\npartitions: [local/p0]\n")
+    return name
+
+
+def test_publish_and_read_back(stream: str) -> None:
+    assert good("pub", stream, "one", "two", "--key", "k", "--type", "a.b") == (
+        f"published 2 records to {stream} (local/p0 at 0 to 1)\n"
+    )
+    assert good("pub", stream, stdin="three\nfour\n").startswith("published 2 records")
+    assert good("read", stream) == "one\ntwo\nthree\nfour\n"
+    assert good("read", stream, "--partition", "local/p0", "--offset", "1", "--limit", "2") == (
+        "two\nthree\n"
+    )
+    assert good("read", stream, "-o", "-1", "-f", "%o:%s;") == "3:four;"
+    assert good("read", stream, "-c", "1", "-f", "%k %y %p %t\\n") == f"k a.b local/p0 {stream}\n"
+    lines = good("read", stream, "--output", "json").splitlines()
+    assert [json.loads(line)["value"] for line in lines] == ["one", "two", "three", "four"]
+
+
+def test_publish_files(stream: str, tmp_path: Path) -> None:
+    path = tmp_path / "orders.jsonl"
+    path.write_text('{"customer": "a", "total": 1.5}\n{"customer": "b", "total": 2}\n')
+    answer = as_json("pub", stream, "--file", str(path), "--key-field", "customer")
+    assert answer == {
+        "stream": stream, "count": 2,
+        "partitions": [
+            {"partition": "local/p0", "count": 2, "first_offset": 0, "last_offset": 1}
+        ],
+    }
+    lines = good("read", stream, "--output", "json").splitlines()
+    records = [json.loads(line) for line in lines]
+    assert [(record["key"], record["value"]["total"]) for record in records] == [
+        ("a", 1.5), ("b", 2),
+    ]
+
+
+def test_nothing_is_published_from_nothing(stream: str) -> None:
+    assert good("pub", stream) == f"published 0 records to {stream}\n"
+
+
+def test_a_bad_line_is_named_and_the_rest_counted(stream: str) -> None:
+    done = run("pub", stream, "--format", "jsonl", stdin='{"a": 1}\n{"a": \n')
+    assert done.returncode == 1
+    assert done.stderr.startswith("error: line 2 is not JSON")
+    assert good("read", stream) == ""
+
+
+def test_follow_until_the_limit(stream: str) -> None:
+    good("pub", stream, "a", "b", "c")
+    assert good("sub", stream, "--from", "earliest", "--limit", "2") == "a\nb\n"
+    assert good("sub", stream, "-o", "-2", "-e") == "b\nc\n"
+    assert good("sub", stream, "-e") == ""
+    assert good("sub", stream, "-o", "@0", "-e", "-f", "%o ") == "0 1 2 "
+
+
+def test_follow_what_comes_and_stop_at_ctrl_c(stream: str) -> None:
+    with subprocess.Popen(
+        [sys.executable, "-m", "hadron", "sub", stream, "-o", "earliest"],
+        stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True,
+    ) as following:
+        assert following.stdout is not None
+        for value in ("early", "late"):
+            good("pub", stream, value)
+            assert following.stdout.readline() == f"{value}\n"
+        following.send_signal(signal.SIGINT)
+        out, error = following.communicate(timeout=30)
+    assert (following.returncode, out, error.strip()) == (130, "", "")
+
+
+def test_a_reader_that_leaves_ends_the_command(stream: str) -> None:
+    good("pub", stream, *(f"{number:0900}" for number in range(300)))
+    with subprocess.Popen(
+        [sys.executable, "-m", "hadron", "read", stream],
+        stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+    ) as reading:
+        assert reading.stdout is not None
+        assert reading.stderr is not None
+        assert reading.stdout.readline() == f"{0:0900}\n"
+        reading.stdout.close()
+        error = reading.stderr.read()
+    assert (reading.returncode, error) == (141, "")
+
+
+def test_groups_go_on_where_they_were(stream: str) -> None:
+    good("pub", stream, "a", "b", "c")
+    assert good("sub", stream, "--group", "g", "-c", "1") == "a\n"
+    assert good("sub", stream, "--group", "g", "-c", "1", "--ack", "none") == "b\n"
+    assert good("sub", stream, "--group", "g", "-c", "2") == "b\nc\n"
+    (row,) = as_json("group", "list", "--stream", stream)
+    assert (row["group"], row["floor"], row["next_offset"], row["lag"]) == ("g", 3, 3, 0)
+    assert stream in good("group", "list")
+
+
+def test_a_group_without_limit_acknowledges_what_it_prints(stream: str) -> None:
+    good("pub", stream, "a", "b")
+    with subprocess.Popen(
+        [sys.executable, "-m", "hadron", "sub", stream, "--group", "g", "-o", "1"],
+        stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True,
+    ) as following:
+        assert following.stdout is not None
+        assert following.stdout.readline() == "b\n"
+        with hadron.connect_sync(os.environ["HADRON_URL"]) as client:
+            assert wait_until(lambda: client.groups(stream)[0].floor == 2, 20)
+        following.send_signal(signal.SIGINT)
+        _, error = following.communicate(timeout=30)
+    assert (following.returncode, error.strip()) == (130, "")
+
+
+SCHEMA = textwrap.dedent("""\
+    kind: Stream
+    name: {name}
+    partitions: [local/p0]
+    retention: {{max_age: {age}}}
+    """)
+
+
+def test_apply_says_what_changes(tmp_path: Path) -> None:
+    path = tmp_path / "schema.yaml"
+    path.write_text(SCHEMA.format(name="applied", age="7d"))
+    assert good("apply", "-f", str(path), "--dry-run") == (
+        "Stream default/applied created (dry run)\n"
+    )
+    assert run("describe", "stream", "applied").returncode == 1
+    assert good("apply", "-f", str(path)) == "Stream default/applied created\n"
+    assert good("apply", "-f", str(path)) == "Stream default/applied unchanged\n"
+    path.write_text(SCHEMA.format(name="applied", age="1d"))
+    changed = good("apply", "-f", str(path))
+    assert changed.startswith("Stream default/applied changed\n")
+    assert "  -  max_age: 7d\n  +  max_age: 1d\n" in changed
+    assert "\x1b" not in changed
+    (change,) = as_json("apply", "-f", str(path))["changes"]
+    assert change["action"] == "unchanged"
+    assert change["after"]["retention"] == {"max_age_ms": 86_400_000}
+
+
+def test_a_bad_document_is_refused_by_line(tmp_path: Path) -> None:
+    path = tmp_path / "schema.yaml"
+    path.write_text("kind: Stream\nname: x\npartition: [local/p0]\n")
+    done = run("apply", "-f", str(path))
+    assert done.returncode == 1
+    assert "schema.yaml:3" in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+def test_get_and_describe(stream: str) -> None:
+    good("pub", stream, "a", "b")
+    assert stream in good("get", "streams")
+    (found,) = as_json("get", "Stream", stream)
+    assert found["partitions"] == ["local/p0"]
+    described = good("describe", "stream", stream)
+    assert "partitions:\n- local/p0\n" in described
+    assert "records: 2\n" in described
+    assert as_json("describe", "stream", stream)["status"]["partitions"][0]["next_offset"] == 2
+    assert "default" in good("get", "namespaces")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["pub", "absent", "x"], "error: no stream is called 'absent'"),
+        (["read", "absent"], "error: no stream is called 'absent'"),
+        (["get", "stream", "absent"], "error: there is no Stream 'absent'"),
+        (["describe", "pipeline", "absent"], "error: there is no Pipeline 'absent'"),
+        (["pipeline", "show", "absent"], "absent"),
+        (["pipeline", "instances", "absent"], "absent"),
+        (["status", "--server", "http://nowhere"], "error: "),
+        (["status", "--context", "nowhere"], "error: there is no context 'nowhere'"),
+    ],
+    ids=lambda value: " ".join(value) if isinstance(value, list) else "",
+)
+def test_refusals_are_status_1_without_traceback(arguments: list[str], message: str) -> None:
+    done = run(*arguments)
+    assert (done.returncode, done.stdout) == (1, "")
+    assert message in done.stderr
+    assert "hint: " in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+def test_an_unknown_partition_is_named(stream: str) -> None:
+    done = run("read", stream, "--partition", "local/p9")
+    assert done.returncode == 1
+    assert "no partition 'local/p9'" in done.stderr
+    assert "local/p0" in done.stderr
+
+
+def test_status_of_every_node(cluster: LocalCluster) -> None:
+    report = as_json("status")
+    (node,) = report["nodes"]
+    assert report["cluster"] == "local"
+    assert (node["node"], node["state"], node["lag"]) == ("n1", "serving", 0)
+    assert node["pid"] == cluster.pid("n1")
+    assert node["trouble"] == []
+    assert "serving" in good("status")
+
+
+def test_contexts_reach_the_server(
+    cluster: LocalCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("HADRON_URL")
+    good("context", "set", "here", cluster.url)
+    assert "serving" in good("status")
+    assert "serving" in good("--context", "here", "status")
+
+
+PIPELINE = """\
+kind: Stream
+name: {name}-in
+partitions: [local/p0]
+---
+kind: Pipeline
+name: {name}
+replica_set: local/p0
+input: {name}-in
+start: earliest
+stages:
+  - {{name: only, engine: handler}}
+"""
+
+
+def test_pipelines_are_shown() -> None:
+    good("apply", "-f", "-", stdin=PIPELINE.format(name="shown"))
+    good("pub", "shown-in", "a", "b")
+    assert "shown" in good("get", "pipelines")
+    with hadron.connect_sync(os.environ["HADRON_URL"]) as client:
+        assert wait_until(lambda: client.pipeline_progress("shown")[0].instances == 2, 20)
+    (row,) = as_json("pipeline", "show", "shown")
+    assert (row["instances"], row["live"], row["stages"][0]["name"]) == (2, 2, "only")
+    assert "shown: 0 of 2 instances done, 2 live" in good("pipeline", "show", "shown")
+    listed = as_json("pipeline", "instances", "shown", "--status", "live")
+    assert [each["root"] for each in listed] == ["shown-in/local/p0/0", "shown-in/local/p0/1"]
+    assert "only=" in good("pipeline", "instances", "shown", "--limit", "1")
+    assert good("pipeline", "instances", "shown", "--status", "done", "--output", "json") == "[]\n"
+
+
+def test_dev_serves_in_the_foreground(tmp_path: Path) -> None:
+    from hadron.testing.cluster import free_ports
+
+    (port,) = free_ports(1)
+    with subprocess.Popen(
+        [sys.executable, "-m", "hadron", "dev", "--data", str(tmp_path / "d"), "--port", str(port)],
+        stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True,
+        env={**os.environ, "PYTHONUNBUFFERED": "1"}, start_new_session=True,
+    ) as node:
+        assert node.stdout is not None
+        assert f"hadron://127.0.0.1:{port}" in node.stdout.readline()
+        url = f"hadron://127.0.0.1:{port}"
+        assert wait_until(lambda: "serving" in good("status", "--server", url), 30)
+        node.send_signal(signal.SIGINT)
+        assert node.wait(timeout=30) == 0

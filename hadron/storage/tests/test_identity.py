@@ -1,0 +1,170 @@
+"""`node.db` and the lock: whose directory it is, and what it has promised."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from subprocess import PIPE, Popen
+
+import pytest
+
+from hadron.model.errors import CorruptionError, DataDirectoryError, FencedError
+from hadron.model.ids import NO_BALLOT, Ballot
+from hadron.storage.identity import DirectoryLock, IdentityFile
+
+DIGEST, OTHER = b"d" * 16, b"o" * 16
+
+
+@contextlib.contextmanager
+def opened(directory: Path, node: str = "n1") -> Iterator[IdentityFile]:
+    identity = IdentityFile(directory, "flights", "local/p0", node)
+    try:
+        yield identity
+    finally:
+        identity.close()
+
+
+class TestIdentity:
+    def test_a_new_directory(self, tmp_path: Path) -> None:
+        with opened(tmp_path) as identity:
+            now = identity.current
+        assert (now.cluster, now.replica_set, now.node) == ("flights", "local/p0", "n1")
+        assert (now.boot, now.uuid, now.is_member, now.promised) == (1, b"", False, NO_BALLOT)
+
+    def test_starts_are_counted(self, tmp_path: Path) -> None:
+        boots = []
+        for _ in range(3):
+            with opened(tmp_path) as identity:
+                boots.append(identity.current.boot)
+        assert boots == [1, 2, 3]
+
+    @pytest.mark.parametrize(
+        "claim",
+        [("flights", "local/p0", "n2"), ("flights", "local/p1", "n1"), ("x", "local/p0", "n1")],
+    )
+    def test_another_nodes_directory_is_refused_naming_both(
+        self, tmp_path: Path, claim: tuple[str, str, str]
+    ) -> None:
+        with opened(tmp_path):
+            pass
+        with pytest.raises(DataDirectoryError) as caught:
+            IdentityFile(tmp_path, *claim)
+        assert "belongs to node n1 of local/p0 in cluster flights" in str(caught.value)
+        assert f"not to node {claim[2]} of {claim[1]} in cluster {claim[0]}" in str(caught.value)
+        assert "`data:`" in caught.value.hint
+        with opened(tmp_path) as identity:
+            assert identity.current.boot == 2, "a refused start does not count"
+
+    def test_membership_is_durable(self, tmp_path: Path) -> None:
+        with opened(tmp_path) as identity:
+            identity.become_member(b"u" * 16)
+        with opened(tmp_path) as identity:
+            assert (identity.current.uuid, identity.current.is_member) == (b"u" * 16, True)
+
+    def test_garbage_is_called_damage(self, tmp_path: Path) -> None:
+        (tmp_path / "node.db").write_bytes(b"no database at all" * 400)
+        with pytest.raises(CorruptionError, match=r"node\.db is damaged") as caught:
+            IdentityFile(tmp_path, "flights", "local/p0", "n1")
+        assert "move" in caught.value.hint
+
+
+class TestPromises:
+    def test_a_promise_outlives_the_process(self, tmp_path: Path) -> None:
+        with opened(tmp_path) as identity:
+            identity.promise(Ballot(2, 7), DIGEST)
+        with opened(tmp_path) as identity:
+            assert identity.current.promised == Ballot(2, 7)
+            assert identity.current.config_digest == DIGEST
+            with pytest.raises(FencedError):
+                identity.promise(Ballot(2, 6), DIGEST)
+
+    def test_a_promise_is_on_the_disk_when_it_is_given(self, tmp_path: Path) -> None:
+        """A copy of the file made right after, as a crash would leave it, has the promise."""
+        (tmp_path / "crashed").mkdir()
+        with opened(tmp_path) as identity:
+            identity.promise(Ballot(1, 3), DIGEST)
+            for file in tmp_path.glob("node.db*"):
+                (tmp_path / "crashed" / file.name).write_bytes(file.read_bytes())
+        with opened(tmp_path / "crashed") as identity:
+            assert identity.current.promised == Ballot(1, 3)
+
+    def test_promises_only_rise(self, tmp_path: Path) -> None:
+        with opened(tmp_path) as identity:
+            for ballot in (Ballot(1, 1), Ballot(1, 4), Ballot(2, 1), Ballot(2, 1)):
+                identity.promise(ballot, DIGEST)
+                assert identity.current.promised == ballot
+            for lower in (Ballot(1, 9), Ballot(2, 0), NO_BALLOT):
+                with pytest.raises(FencedError, match=r"below 2\.1"):
+                    identity.promise(lower, DIGEST)
+            assert identity.current.promised == Ballot(2, 1)
+
+    def test_one_epoch_has_one_configuration(self, tmp_path: Path) -> None:
+        with opened(tmp_path) as identity:
+            identity.promise(Ballot(1, 1), DIGEST)
+            with pytest.raises(FencedError, match="epoch 1 was promised to another") as caught:
+                identity.promise(Ballot(1, 2), OTHER)
+            assert "raise `epoch`" in caught.value.hint
+            identity.promise(Ballot(2, 2), OTHER)
+            assert identity.current.config_digest == OTHER
+
+    def test_an_old_configuration_does_not_start(self, tmp_path: Path) -> None:
+        with opened(tmp_path) as identity:
+            identity.check_epoch(1, DIGEST)
+            identity.promise(Ballot(3, 1), DIGEST)
+            identity.check_epoch(3, DIGEST)
+            identity.check_epoch(4, OTHER)
+            with pytest.raises(FencedError, match="has epoch 2, this node has promised epoch 3"):
+                identity.check_epoch(2, DIGEST)
+            with pytest.raises(FencedError, match="another configuration"):
+                identity.check_epoch(3, OTHER)
+
+
+class TestDirectoryLock:
+    def test_a_second_one_is_refused_naming_the_process(self, tmp_path: Path) -> None:
+        lock = DirectoryLock(tmp_path)
+        with pytest.raises(DataDirectoryError, match=rf"in use by process {os.getpid()}\b"):
+            DirectoryLock(tmp_path)
+        lock.release()
+        lock.release()
+        DirectoryLock(tmp_path).release()
+
+    def test_another_process_holds_it_until_it_dies(self, tmp_path: Path) -> None:
+        program = (
+            "import sys; from pathlib import Path;"
+            "from hadron.storage.identity import DirectoryLock;"
+            "lock = DirectoryLock(Path(sys.argv[1])); print('held', flush=True); sys.stdin.read()"
+        )
+        with Popen(
+            [sys.executable, "-c", program, str(tmp_path)], stdin=PIPE, stdout=PIPE, text=True
+        ) as other:
+            assert other.stdout is not None
+            assert other.stdout.readline() == "held\n"
+            with pytest.raises(DataDirectoryError, match=rf"in use by process {other.pid}\b"):
+                DirectoryLock(tmp_path)
+            other.kill()
+            other.wait()
+        DirectoryLock(tmp_path).release()
+
+    def test_a_directory_is_made(self, tmp_path: Path) -> None:
+        DirectoryLock(tmp_path / "a" / "b").release()
+        assert (tmp_path / "a" / "b").is_dir()
+
+    def test_a_file_in_its_place_is_refused(self, tmp_path: Path) -> None:
+        place = tmp_path / "data"
+        place.write_text("a file")
+        with pytest.raises(DataDirectoryError, match=re.escape(f"{place} cannot be written")):
+            DirectoryLock(place)
+        assert place.read_text() == "a file"
+
+    @pytest.mark.skipif(os.geteuid() == 0, reason="root may write everywhere")
+    def test_an_unwritable_directory_is_refused(self, tmp_path: Path) -> None:
+        tmp_path.chmod(0o500)
+        try:
+            with pytest.raises(DataDirectoryError, match="Permission denied"):
+                DirectoryLock(tmp_path)
+        finally:
+            tmp_path.chmod(0o700)

@@ -1,0 +1,233 @@
+"""The writer's thread: order, reports, the end after a failure, and checkpoints."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import AsyncIterator, Callable
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import apsw
+import pytest
+import trio
+
+from hadron.model.errors import CorruptionError, FencedError, StorageError
+from hadron.storage.writer import Writer
+
+
+class Host:
+    """A writer, and what its node would be told."""
+
+    def __init__(self, path: Path, checkpoint_bytes: int) -> None:
+        self.path = path
+        self.posts = 0
+        self.fatal: list[BaseException] = []
+        self.held: list[bool] = []
+        self._token = trio.lowlevel.current_trio_token()
+        self.writer = Writer(
+            path, sync="NORMAL", checkpoint_bytes=checkpoint_bytes, post=self._post,
+            on_fatal=self.fatal.append, hold_readers=self.held.append,
+        )
+        self.writer.connection.execute("CREATE TABLE t(i INTEGER PRIMARY KEY, b BLOB)")
+
+    def _post(self, report: Callable[[], None]) -> None:
+        self.posts += 1
+        self._token.run_sync_soon(report, idempotent=True)
+
+    async def run(self, job: Callable[[apsw.Connection], Any]) -> Any:
+        ended = trio.Event()
+        outcome: list[Any] = []
+
+        def done(result: Any, error: BaseException | None) -> None:
+            outcome.extend((result, error))
+            ended.set()
+
+        self.writer.submit(job, done)
+        await ended.wait()
+        if outcome[1] is not None:
+            raise outcome[1]
+        return outcome[0]
+
+    async def insert(self, size: int) -> None:
+        data = os.urandom(size)
+        await self.run(lambda db: db.execute("INSERT INTO t(b) VALUES(?)", (data,)))
+
+    @property
+    def wal_bytes(self) -> int:
+        return os.path.getsize(f"{self.path}-wal")
+
+
+@pytest.fixture
+async def host(tmp_path: Path) -> AsyncIterator[Host]:
+    host = Host(tmp_path / "hadron.db", checkpoint_bytes=1 << 20)
+    host.writer.start()
+    yield host
+    host.writer.close()
+
+
+async def test_jobs_run_in_order_and_report_in_order(host: Host) -> None:
+    ran: list[int] = []
+    reported: list[int] = []
+    ended = trio.Event()
+
+    def job(number: int, _: apsw.Connection) -> int:
+        ran.append(number)
+        return number
+
+    def done(result: Any, error: BaseException | None) -> None:
+        assert error is None
+        reported.append(result)
+        if result == 499:
+            ended.set()
+
+    for number in range(500):
+        host.writer.submit(partial(job, number), done)
+    await ended.wait()
+    assert ran == reported == list(range(500))
+
+
+async def test_reports_that_are_ready_together_wake_the_loop_once(tmp_path: Path) -> None:
+    drained: list[Callable[[], None]] = []
+    writer = Writer(
+        tmp_path / "hadron.db", sync="NORMAL", checkpoint_bytes=1 << 20, post=drained.append,
+        on_fatal=lambda _: None, hold_readers=lambda _: None,
+    )
+    writer.start()
+    reports: list[int] = []
+    for number in range(3):
+        writer.submit(lambda _, n=number: n, lambda result, _: reports.append(result))  # type: ignore[misc]
+    writer.close()
+    assert reports == []
+    drained[0]()
+    assert reports == [0, 1, 2], "the first wake-up takes everything that is ready"
+    assert all(report == drained[0] for report in drained), "equal, so a loop can coalesce them"
+
+
+async def test_a_job_may_report_before_it_ends(host: Host) -> None:
+    order: list[str] = []
+
+    def job(_: apsw.Connection) -> None:
+        host.writer.post(lambda: order.append("early"))
+
+    await host.run(job)
+    assert order == ["early"]
+
+
+async def test_a_refusal_is_reported_and_writing_goes_on(host: Host) -> None:
+    def refuse(_: apsw.Connection) -> None:
+        raise FencedError("a higher ballot was promised")
+
+    with pytest.raises(FencedError):
+        await host.run(refuse)
+    with pytest.raises(CorruptionError):
+        await host.run(_raise(CorruptionError("a peer's entry is damaged")))
+    await host.insert(10)
+    assert host.writer.failure is None
+
+
+def _raise(error: BaseException) -> Callable[[apsw.Connection], None]:
+    def job(_: apsw.Connection) -> None:
+        raise error
+
+    return job
+
+
+@pytest.mark.parametrize(
+    ("error", "reported"),
+    [
+        (apsw.IOError("disk I/O error"), StorageError),
+        (apsw.FullError("database or disk is full"), StorageError),
+        (apsw.CorruptError("database disk image is malformed"), CorruptionError),
+        (StorageError("entries 4 to 9 could not be committed"), StorageError),
+        (ZeroDivisionError("a defect"), ZeroDivisionError),
+    ],
+    ids=lambda value: getattr(value, "__name__", None) or type(value).__name__,
+)
+async def test_nothing_is_written_after_a_failure(
+    host: Host, error: BaseException, reported: type[BaseException]
+) -> None:
+    """The next group would continue entries that are not on this disk (PROTOCOL A3)."""
+    ran: list[int] = []
+    with pytest.raises(reported):
+        await host.run(_raise(error))
+    with pytest.raises(StorageError, match="is not written any more"):
+        await host.run(lambda _: ran.append(1))
+    assert ran == []
+
+
+async def test_a_report_that_fails_ends_the_node(host: Host) -> None:
+    def done(_result: Any, _error: BaseException | None) -> None:
+        raise ZeroDivisionError
+
+    host.writer.submit(lambda _: None, done)
+    await host.run(lambda _: None)
+    assert [type(error) for error in host.fatal] == [ZeroDivisionError]
+
+
+async def test_the_write_ahead_log_restarts_under_constant_writing(tmp_path: Path) -> None:
+    host = Host(tmp_path / "hadron.db", checkpoint_bytes=2 << 20)
+    host.writer.start()
+    peak = 0
+    for _ in range(480):
+        await host.insert(128 << 10)
+        peak = max(peak, host.wal_bytes)
+    assert peak < 24 << 20, "60 MB were written"
+    host.writer.close()
+
+
+async def test_it_also_restarts_while_reads_overlap(tmp_path: Path) -> None:
+    """Each read holds the log; were none of them ever held back, it would grow with each write."""
+    path = tmp_path / "hadron.db"
+    host = Host(path, checkpoint_bytes=1 << 20)
+    host.writer.start()
+    readers = [apsw.Connection(str(path), flags=apsw.SQLITE_OPEN_READONLY) for _ in range(2)]
+
+    def begin(reader: apsw.Connection) -> None:
+        reader.execute("BEGIN; SELECT count(*) FROM t")
+
+    begin(readers[0])
+    peak = 0
+    for number in range(400):
+        # One read begins before the other ends; while they are held none begins.
+        ending, beginning = readers[number % 2], readers[(number + 1) % 2]
+        if host.held[-1:] != [True] and not beginning.in_transaction:
+            begin(beginning)
+        if ending.in_transaction:
+            ending.execute("ROLLBACK")
+        await host.insert(128 << 10)
+        peak = max(peak, host.wal_bytes)
+    assert peak < 24 << 20, "50 MB were written"
+    assert True in host.held
+    for reader in readers:
+        reader.close()
+    host.writer.close()
+
+
+async def test_a_foreign_reader_does_not_stop_reads_for_good(tmp_path: Path) -> None:
+    path = tmp_path / "hadron.db"
+    host = Host(path, checkpoint_bytes=1 << 20)
+    host.writer.start()
+    foreign = apsw.Connection(str(path), flags=apsw.SQLITE_OPEN_READONLY)
+    foreign.execute("BEGIN; SELECT count(*) FROM t")
+    while host.held != [True, False]:
+        await host.insert(128 << 10)
+    foreign.close()
+    while host.held.count(False) < host.held.count(True) or host.wal_bytes > 64 << 20:
+        await host.insert(128 << 10)
+    host.writer.close()
+
+
+async def test_closing_finishes_what_is_queued(tmp_path: Path) -> None:
+    path = tmp_path / "hadron.db"
+    host = Host(path, checkpoint_bytes=1 << 20)
+    host.writer.start()
+    for _ in range(20):
+        host.writer.submit(
+            lambda db: db.execute("INSERT INTO t(b) VALUES(x'00')"), lambda _result, _error: None
+        )
+    host.writer.close()
+    assert not Path(f"{path}-wal").exists(), "closing moves the log into the file"
+    again = apsw.Connection(str(path))
+    assert again.execute("SELECT count(*) FROM t").fetchall() == [(20,)]
+    again.close()

@@ -1,0 +1,294 @@
+"""Whole nodes in one process: real directories and threads, a network in memory.
+
+For tests of what nodes promise each other: start, crash, wipe and cut them off, and look at what
+they and their clients say. Processes and sockets are left out, so a cluster starts in tens of
+milliseconds; `testing.cluster` has those.
+"""
+
+from __future__ import annotations
+
+import random
+import shutil
+import time
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import replace
+from pathlib import Path
+from typing import Final
+
+import trio
+
+from hadron.client import Client, connect
+from hadron.client.ports import ClientPorts
+from hadron.node.replica_set import NodeConfig, ReplicaSetConfig, Role
+from hadron.node.runtime import Node
+from hadron.node.settings import Settings
+from hadron.testing.network import MemoryNetwork
+from hadron.wire.connection import Connection
+from hadron.wire.messages import cluster_pb2
+
+CLIENT: Final = "client"
+"""The host that `Nodes.connection` and `Nodes.client` dial from."""
+
+_PORT: Final = 7000
+_POLL_S: Final = 0.005
+_PATIENCE_S: Final = 60.0
+"""How long a condition may take, on trio's clock, before the test is told what was seen."""
+
+_QUICK: Final = Settings(
+    keepalive_s=1.0, silence_limit_s=3.0, checkpoint_bytes=4 << 20, reader_threads=2
+)
+
+
+class RealClock:
+    """`ports.Clock` of this machine."""
+
+    def now_ms(self) -> int:
+        return time.time_ns() // 1_000_000
+
+    def monotonic_s(self) -> float:
+        return time.monotonic()
+
+
+class SeededRandom:
+    """`ports.Random` that gives the same numbers in every run."""
+
+    def __init__(self, seed: int | str) -> None:
+        self._random = random.Random(seed)
+
+    def token_bytes(self, count: int) -> bytes:
+        return self._random.randbytes(count)
+
+    def uniform(self, low: float, high: float) -> float:
+        return self._random.uniform(low, high)
+
+
+class Nodes:
+    """A replica set of nodes n1 … in one trio loop; n1 leads unless the configuration says else.
+
+    Args:
+        directory: where data directories go, one per node.
+        nursery: where the nodes run. Cancelling it crashes them all.
+
+    `configs` holds a node's own configuration, where it differs from the others' on purpose.
+    """
+
+    def __init__(
+        self,
+        directory: Path,
+        count: int,
+        nursery: trio.Nursery,
+        *,
+        network: MemoryNetwork | None = None,
+        settings: Settings = _QUICK,
+        epoch: int = 1,
+    ) -> None:
+        self.network = network or MemoryNetwork()
+        self.config = replica_set(directory, count, settings=settings, epoch=epoch)
+        self.configs: dict[str, ReplicaSetConfig] = {}
+        self.failures: dict[str, BaseException] = {}
+        self._nursery = nursery
+        self._nodes: dict[str, Node] = {}
+        self._scopes: dict[str, trio.CancelScope] = {}
+        self._ended: dict[str, trio.Event] = {}
+        self._starts = 0
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        return self.config.members
+
+    def data(self, name: str) -> Path:
+        """The node's data directory."""
+        return self.config.node(name).data
+
+    def node(self, name: str) -> Node:
+        return self._nodes[name]
+
+    # --- life -----------------------------------------------------------------------------------
+
+    async def start(self, *names: str) -> None:
+        """Start nodes, all of them when none is named, and return once they listen.
+
+        Raises what a node raises that cannot start.
+        """
+        for name in names or self.names:
+            await self._nursery.start(self._run, name)
+
+    async def _run(self, name: str, task_status: trio.TaskStatus[None]) -> None:
+        self._starts += 1
+        node = Node(
+            self.configs.get(name, self.config), name, clock=RealClock(),
+            random=SeededRandom(f"{name}/{self._starts}"), network=self.network.host(name),
+        )
+        listening = False
+
+        class Started:
+            """Tells a node's start apart from its later failure."""
+
+            def started(self, value: None = None) -> None:
+                nonlocal listening
+                listening = True
+                task_status.started(value)
+
+        ended = trio.Event()
+        with trio.CancelScope() as scope:
+            self._nodes[name], self._scopes[name], self._ended[name] = node, scope, ended
+            self.failures.pop(name, None)
+            try:
+                await node.run(Started())
+            except Exception as error:
+                if not listening:
+                    raise
+                self.failures[name] = error
+            finally:
+                ended.set()
+
+    async def crash(self, *names: str) -> None:
+        """Stop nodes at once, wherever they are; their files stay as they are."""
+        for name in names or tuple(self._scopes):
+            self._scopes[name].cancel()
+        for name in names or tuple(self._scopes):
+            await self._ended[name].wait()
+
+    async def wait_stopped(self, name: str) -> BaseException:
+        """Wait for a node to stop by itself; returns why."""
+        with trio.fail_after(_PATIENCE_S):
+            await self._ended[name].wait()
+        return self.failures[name]
+
+    async def restart(self, *names: str) -> None:
+        await self.crash(*names)
+        await self.start(*names)
+
+    def wipe(self, name: str) -> None:
+        """Lose a stopped node's disk."""
+        assert self._ended[name].is_set()
+        shutil.rmtree(self.data(name))
+
+    # --- looking --------------------------------------------------------------------------------
+
+    def status(self, name: str) -> cluster_pb2.StatusResponse:
+        """What the node says of itself. Raises what stopped it, if something did."""
+        if name in self.failures:
+            raise self.failures[name]
+        return self._nodes[name].status()
+
+    async def wait_for(
+        self, what: str, condition: Callable[[], bool], *, patience_s: float = _PATIENCE_S
+    ) -> None:
+        """Wait until `condition` holds; fails naming `what` and every node's status."""
+        with trio.move_on_after(patience_s):
+            while not condition():
+                await trio.sleep(_POLL_S)
+            return
+        seen = "; ".join(self._describe(name) for name in self._nodes)
+        raise AssertionError(f"not {what} after {patience_s:g} s: {seen}")
+
+    def _describe(self, name: str) -> str:
+        if name in self.failures:
+            return f"{name} stopped: {self.failures[name]}"
+        status = self._nodes[name].status()
+        return (
+            f"{name} {status.state} {status.trouble} at {status.last_lsn}, "
+            f"committed {status.committed_lsn}, applied {status.applied_lsn}, "
+            f"peers {[(peer.name, peer.state, peer.trouble) for peer in status.peers]}"
+        )
+
+    async def wait_serving(self) -> None:
+        """Until the leader serves."""
+        name = self.config.leader.name
+        await self.wait_for(f"serving at {name}", lambda: self.status(name).state == "serving")
+
+    async def wait_in_step(self, *names: str) -> None:
+        """Until the named nodes (all running ones) have applied what the leader has committed."""
+        leader = self.config.leader.name
+        waited = [
+            name for name in names or tuple(self._nodes) if not self._ended[name].is_set()
+        ]
+
+        def in_step() -> bool:
+            end = self.status(leader)
+            return end.committed_lsn == end.last_lsn > 0 and all(
+                self.status(name).applied_lsn == end.last_lsn for name in waited
+            )
+
+        await self.wait_for(f"{', '.join(waited)} in step", in_step)
+
+    # --- clients --------------------------------------------------------------------------------
+
+    @asynccontextmanager
+    async def connection(self, name: str, host: str = CLIENT) -> AsyncIterator[Connection]:
+        """A bare connection to one node."""
+        transport = await self.network.host(host).dial(self.config.node(name).address)
+        connection = Connection(transport, dialed=True)
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(connection.run)
+            try:
+                yield connection
+            finally:
+                connection.close()
+                nursery.cancel_scope.cancel()
+
+    def client(self, host: str = CLIENT, *, request_timeout_s: float = 30.0) -> Client:
+        """The real client, on the network in memory."""
+        return connect(
+            "hadron://" + ",".join(node.address for node in self.config.nodes),
+            request_timeout_s=request_timeout_s,
+            ports=ClientPorts(
+                network=self.network.host(host), clock=RealClock(), random=SeededRandom(host)
+            ),
+        )
+
+
+def replica_set(
+    directory: Path,
+    count: int,
+    *,
+    settings: Settings = _QUICK,
+    epoch: int = 1,
+    cluster: str = "test",
+    roles: Mapping[str, Role] | None = None,
+) -> ReplicaSetConfig:
+    """The configuration of n1 … on hosts of the same names; n1 leads unless `roles` say else."""
+    names = [f"n{number}" for number in range(1, count + 1)]
+    given: Mapping[str, Role] = roles or {"n1": "leader"}
+    nodes = tuple(
+        NodeConfig(
+            name=name, role=given.get(name, "replica"), address=f"{name}:{_PORT}",
+            data=directory / name,
+        )
+        for name in names
+    )
+    return ReplicaSetConfig(
+        cluster=cluster, name="local/p0", epoch=epoch, nodes=nodes, metadata="local/p0",
+        discovery=(nodes[0].address,), settings=settings,
+    )
+
+
+def with_nodes(config: ReplicaSetConfig, nodes: Sequence[NodeConfig]) -> ReplicaSetConfig:
+    """The same configuration with other members."""
+    return replace(config, nodes=tuple(nodes))
+
+
+@asynccontextmanager
+async def running_nodes(
+    directory: Path, count: int, *, settings: Settings = _QUICK, start: bool = True
+) -> AsyncIterator[Nodes]:
+    """Nodes for the length of a block: started, the leader serving, and crashed at its end.
+
+    Raises what stopped a node that nobody asked about.
+    """
+    async with trio.open_nursery() as nursery:
+        nodes = Nodes(directory, count, nursery, settings=settings)
+        if start:
+            await nodes.start()
+            await nodes.wait_serving()
+        yield nodes
+        await nodes.crash()
+        nursery.cancel_scope.cancel()
+
+
+def quick(**changes: object) -> Settings:
+    """The settings of `Nodes` with some changed."""
+    return replace(_QUICK, **changes)  # type: ignore[arg-type]
+
