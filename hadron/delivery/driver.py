@@ -38,6 +38,9 @@ _DELIVERIES_PER_TURN: Final = 64
 
 MAX_IN_FLIGHT: Final = 100_000
 
+_MAX_OFFSET_DIGITS: Final = 18
+"""More do not fit into a table's integer."""
+
 
 @dataclass(slots=True)
 class MemberSession:
@@ -335,7 +338,7 @@ class Groups:
             return limits.first_offset
         if start == "latest":
             return limits.next_offset
-        if start.isdigit():
+        if start.isascii() and start.isdecimal() and len(start) <= _MAX_OFFSET_DIGITS:
             return int(start)
         raise RequestError(
             f"a group cannot start at {start!r}", "use earliest, latest or an offset"

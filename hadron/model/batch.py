@@ -358,7 +358,7 @@ def _check_head(head: BatchHead) -> None:
     sizes = (
         (1 <= n <= MAX_BATCH_RECORDS, "count"),
         (len(head.pid) in (0, 16), "producer id"),
-        (head.seq >= NO_SEQUENCE and head.pep >= 0, "sequence"),
+        (NO_SEQUENCE <= head.seq < 1 << 62 and 0 <= head.pep < 1 << 62, "sequence"),
         (len(head.ts) in (8, 8 * n), "timestamps"),
         (len(head.kh) in (0, 8 * n), "key hashes"),
         (len(head.t) <= MAX_TYPES_PER_BATCH, "types"),

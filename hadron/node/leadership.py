@@ -9,7 +9,7 @@ import trio
 
 from hadron.delivery.driver import Groups
 from hadron.metadata.driver import SchemaChanges
-from hadron.model.errors import FencedError, HadronError
+from hadron.model.errors import FencedError, HadronError, ShuttingDownError
 from hadron.model.ids import LogPosition
 from hadron.model.ports import Clock
 from hadron.node.replica_set import ReplicaSetConfig
@@ -18,7 +18,7 @@ from hadron.partition.controller import Controller, Tuning
 from hadron.partition.gate import ByteGate
 from hadron.partition.visible import VisibleStreams
 from hadron.pipelines.driver import Pipelines
-from hadron.replication.ballot import Won, ask_position, ask_promise
+from hadron.replication.ballot import OutbidError, Won, ask_position, ask_promise
 from hadron.replication.feed import Feed, find_common
 from hadron.replication.follower import FollowerLog
 from hadron.replication.membership import Membership
@@ -87,7 +87,9 @@ class Leadership:
                     nursery.start_soon(self._feed_loop, link)
                 await self._serve(nursery, report)
         finally:
-            self._door.close()
+            # Also when the controller was fenced by a peer's answer: whoever is subscribed here
+            # must hear of it.
+            self.stop(ShuttingDownError(f"node {self._membership.node} does not lead any more"))
 
     async def _serve(self, nursery: trio.Nursery, report: Callable[[str, str], None]) -> None:
         report("reconciling", "waiting for a majority to store the ballot's first entry")
@@ -143,8 +145,10 @@ class Leadership:
             if link.connection is not None:
                 try:
                     await self._feed(link)
-                except FencedError as error:
-                    self.stop(error)
+                except OutbidError as error:
+                    # Promised before this ballot was won, by a member that was away: start over
+                    # above it.
+                    self.stop(FencedError(error.message, "another ballot is needed"))
                     return
                 except HadronError as error:
                     _log.info("feeding %s ended: %s", link.name, error)
@@ -175,6 +179,9 @@ class Leadership:
             await feed.run()
         finally:
             self.controller.detach(feed)
+            if link.connection is connection and link.answer is not None:
+                # It may have been taught meanwhile.
+                link.answer.is_member = self.controller.quorum.is_voter(link.name)
 
     def _admit(self, link: PeerLink, feed: Feed) -> None:
         """Count the peer's disk, or teach it first (PROTOCOL B3)."""

@@ -1,9 +1,8 @@
-"""Group commit: the writer takes every command that waits and runs them in one transaction.
+"""Group commit: every command that waits is run in one transaction, with one fsync.
 
-Runs on the writer's thread. A savepoint each, so a refused command hurts nobody; one fsync for
-all. The entries are handed to replication before the fsync, which then overlaps with theirs; that
-is why a failing COMMIT ends the process: an lsn that was sent is never reused with other bytes
-(PROTOCOL A3).
+A savepoint each, so a refused command hurts nobody. The entries are handed to replication before
+the COMMIT, whose fsync then overlaps with the replicas'; that is why a failing COMMIT ends the
+process: an lsn that was sent is never reused with other bytes (PROTOCOL A3).
 """
 
 from __future__ import annotations
@@ -16,7 +15,7 @@ from typing import Any, Final
 
 import apsw
 
-from hadron.model.errors import HadronError, StorageError
+from hadron.model.errors import HadronError
 from hadron.model.ids import Ballot, LogPosition
 from hadron.model.limits import GROUP_COMMIT_BYTES, GROUP_COMMIT_COMMANDS
 from hadron.state import machine
@@ -54,14 +53,6 @@ class Submission:
         self.error: HadronError | None = None
 
 
-def take(waiting: deque[Submission]) -> Submission | None:
-    """The next submission; both the loop and the writer take, so asking first is not enough."""
-    try:
-        return waiting.popleft()
-    except IndexError:
-        return None
-
-
 @dataclass(slots=True)
 class WrittenGroup:
     """What one transaction did."""
@@ -83,50 +74,38 @@ class GroupWriter:
         self._ballot = ballot
         self._replica_set = replica_set
 
-    def write(
+    def prepare(
         self,
         connection: apsw.Connection,
         waiting: deque[Submission],
         clock_ms: Callable[[], int],
-        announce: Callable[[WrittenGroup], None],
     ) -> WrittenGroup:
-        """Take what waits, write it, announce it, and fsync.
-
-        Raises `StorageError` when the group could not be committed; the node must then stop.
-        """
+        """Take what waits and write it; leaves the transaction open unless nothing was logged."""
         group = WrittenGroup(self._log.head)
         connection.execute("BEGIN IMMEDIATE")
         try:
             # now_ms never goes back (PROTOCOL B8).
             now_ms = max(clock_ms(), self._log.last_ms)
-            while group.size < GROUP_COMMIT_BYTES and len(group.judged) < GROUP_COMMIT_COMMANDS:
-                submission = take(waiting)
-                if submission is None:
-                    break
+            while (
+                waiting
+                and group.size < GROUP_COMMIT_BYTES
+                and len(group.judged) < GROUP_COMMIT_COMMANDS
+            ):
+                submission = waiting.popleft()
                 group.judged.append(submission)
                 group.size += submission.size
                 self._run(connection, submission, now_ms, group)
-            if not group.entries:
+            if group.entries:
+                # What a leader appends it has applied (PROTOCOL A1), in the same transaction.
+                set_meta(connection, "applied_lsn", self._log.head.lsn)
+            else:
                 connection.execute("ROLLBACK")
-                announce(group)
-                return group
-            # What a leader appends it has applied (PROTOCOL A1), in the same transaction.
-            set_meta(connection, "applied_lsn", self._log.head.lsn)
         except BaseException:
             # A full or failing disk may have ended the transaction already.
             if connection.in_transaction:
                 connection.execute("ROLLBACK")
             self._log.reload()
             raise
-        announce(group)
-        try:
-            connection.execute("COMMIT")
-        except apsw.Error as error:
-            raise StorageError(
-                f"entries {group.entries[0].lsn} to {group.entries[-1].lsn} could not be "
-                f"committed: {error}",
-                "the node stops: what it sent to its replicas may not be on its own disk",
-            ) from error
         return group
 
     def _run(

@@ -20,7 +20,7 @@ from hadron.model.ids import Ballot, LogPosition
 from hadron.model.ports import Random
 from hadron.replication.entries import unpack
 from hadron.replication.feed import find_common
-from hadron.replication.follower import FollowerLog
+from hadron.replication.follower import BadEntriesError, FollowerLog
 from hadron.replication.membership import Membership
 from hadron.replication.peers import PeerLink, PeerLinks
 from hadron.storage.database import transaction
@@ -130,7 +130,7 @@ class Candidate:
             standing = await self._wait_for_voters()
             try:
                 return await self._try(standing, floor)
-            except _OutbidError as outbid:
+            except OutbidError as outbid:
                 if outbid.highest.epoch > self._membership.epoch:
                     raise FencedError(
                         f"a member has promised epoch {outbid.highest.epoch}, this "
@@ -139,7 +139,10 @@ class Candidate:
                     ) from None
                 floor = outbid.highest.incarnation
             except PeerError as error:
-                _log.info("a ballot was not won: %s", error)
+                bad = isinstance(error, BadEntriesError)
+                _log.log(
+                    logging.WARNING if bad else logging.INFO, "a ballot was not won: %s", error
+                )
                 await trio.sleep(self._random.uniform(0.05, 0.2))
 
     async def _wait_for_voters(self) -> Standing:
@@ -186,8 +189,6 @@ class Candidate:
 
     def _choose_uuid(self, standing: Standing, links: list[PeerLink]) -> bytes:
         own = self._store.identity.current
-        if standing.founding:
-            return self._random.token_bytes(16)
         if own.uuid:
             return own.uuid
         known = [
@@ -195,9 +196,12 @@ class Candidate:
             for link in links
             if link.answer is not None and link.answer.identity.replica_set_uuid
         ]
-        if not known:
-            raise PeerError("no member knows the replica set's uuid")
-        return known[0]
+        if known:
+            # Of a founding that was cut short too: another uuid would shut out whoever has it.
+            return known[0]
+        if standing.founding:
+            return self._random.token_bytes(16)
+        raise PeerError("no member knows the replica set's uuid")
 
     async def _gather(
         self, links: list[PeerLink], ballot: Ballot, uuid: bytes, standing: Standing
@@ -219,7 +223,7 @@ class Candidate:
             if standing.founding and link.answer is not None:
                 link.answer.is_member = True
 
-        outbids: list[_OutbidError] = []
+        outbids: list[OutbidError] = []
         async with trio.open_nursery() as nursery:
             for link in links:
                 nursery.start_soon(_collect_outbid, ask, link, outbids)
@@ -281,8 +285,7 @@ class Candidate:
         def write(db: apsw.Connection) -> None:
             try:
                 with transaction(db):
-                    for entry in entries:
-                        self._store.log.append_copy(entry)
+                    self._follower.append_copies(entries)
             except BaseException:
                 self._store.log.reload()
                 raise
@@ -330,18 +333,22 @@ async def run_on_writer(store: Store, job: Callable[[apsw.Connection], Any]) -> 
     return result
 
 
-class _OutbidError(HadronError):
-    """A peer has promised a higher ballot."""
+class OutbidError(HadronError):
+    """A peer has promised a higher ballot, `highest`."""
 
-    def __init__(self, name: str, highest: Ballot, reason: str) -> None:
-        super().__init__(f"{name} has promised ballot {highest}: {reason}")
-        self.highest = highest
+    highest: Ballot
 
 
-async def _collect_outbid(ask: Any, link: PeerLink, outbids: list[_OutbidError]) -> None:
+def _outbid(name: str, highest: Ballot, reason: str) -> OutbidError:
+    error = OutbidError(f"{name} has promised ballot {highest}: {reason}")
+    error.highest = highest
+    return error
+
+
+async def _collect_outbid(ask: Any, link: PeerLink, outbids: list[OutbidError]) -> None:
     try:
         await ask(link)
-    except _OutbidError as error:
+    except OutbidError as error:
         outbids.append(error)
 
 
@@ -349,7 +356,11 @@ async def ask_promise(
     connection: Connection, membership: Membership, ballot: Ballot, uuid: bytes,
     *, found: bool = False,
 ) -> LogPosition:
-    """Ask a peer for its promise; returns where its log ends. Raises when it refuses."""
+    """Ask a peer for its promise; returns where its log ends.
+
+    Raises `OutbidError` when it has promised a higher ballot, `PeerError` when it refuses or
+    cannot be asked.
+    """
     answer, _ = await connection.request(
         _PROMISE,
         replication_pb2.PromiseRequest(
@@ -361,7 +372,7 @@ async def ask_promise(
     if not answer.promised:
         highest = ballot_from(answer.highest)
         if highest > ballot:
-            raise _OutbidError(connection.peer, highest, answer.reason)
+            raise _outbid(connection.peer, highest, answer.reason)
         raise PeerError(f"{connection.peer} refused ballot {ballot}: {answer.reason}")
     return position_from(answer.last)
 

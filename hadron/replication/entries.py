@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 from hadron.model.errors import FrameError
 from hadron.model.ids import Ballot
 from hadron.storage.log import Entry
-from hadron.wire.messages import ballot_from, ballot_to, replication_pb2
+from hadron.wire.messages import ballot_from, ballot_to, check_number, replication_pb2
 
 
 def pack(entries: Iterable[Entry]) -> tuple[list[replication_pb2.Entry], list[bytes | memoryview]]:
@@ -31,7 +31,8 @@ def pack(entries: Iterable[Entry]) -> tuple[list[replication_pb2.Entry], list[by
 
 
 def unpack(headers: Sequence[replication_pb2.Entry], attachment: memoryview) -> list[Entry]:
-    """The inverse of `pack`. Raises `FrameError` when lengths do not add up."""
+    """The inverse of `pack`. Raises `FrameError` when lengths do not add up, or a number is none
+    that a log can hold."""
     entries: list[Entry] = []
     start = 0
     for header in headers:
@@ -44,8 +45,8 @@ def unpack(headers: Sequence[replication_pb2.Entry], attachment: memoryview) -> 
         ballot: Ballot = ballot_from(header.ballot)
         entries.append(
             Entry(
-                header.lsn, ballot, header.now_ms, header.command, attachment[start:stop],
-                header.chain,
+                check_number("lsn", header.lsn), ballot, header.now_ms, header.command,
+                attachment[start:stop], header.chain,
             )
         )
         start = stop

@@ -1,6 +1,6 @@
 """A member's log as its leader writes it: promise, verify, append, apply what is committed.
 
-Every step runs on the writer's thread, so a promise and an append never cross. Safety rules: a
+Every step goes through the writer, one at a time, so a promise and an append never cross. Safety rules: a
 replica fsyncs entries on receipt and applies them only once they are committed (PROTOCOL A1); it
 acknowledges what it has verified to be equal to the leader's under this ballot, never its own last
 lsn (B2); what it has applied it never drops.
@@ -14,12 +14,21 @@ from typing import Any, Final
 
 import apsw
 
-from hadron.model.errors import CorruptionError, FencedError, HadronError, StorageError
+from hadron.model.errors import (
+    CorruptionError,
+    FencedError,
+    HadronError,
+    PeerError,
+    StorageError,
+)
 from hadron.model.ids import Ballot, LogPosition
 from hadron.state import machine
-from hadron.storage.database import transaction
 from hadron.storage.identity import IdentityFile
 from hadron.storage.log import Entry, Log, get_meta, read_commands, set_meta
+from hadron.storage.writer import Prepared
+
+COMMIT_AT_ONCE_BYTES: Final = 64 << 10
+"""Writes up to here are committed on the event loop where that is faster; see their callers."""
 
 _APPLY_AT_ONCE: Final = 1_000
 """Commands read into memory at a time while a long log is applied."""
@@ -38,6 +47,10 @@ class AppendOutcome:
 
 class DivergedError(StorageError):
     """This node's tables are not what its replica set's log makes of them; it must stop."""
+
+
+class BadEntriesError(PeerError):
+    """Entries that a peer sent do not continue the chain; this node's own log is unharmed."""
 
 
 class FollowerLog:
@@ -65,7 +78,7 @@ class FollowerLog:
         replica set.
         """
         own = self._identity.current
-        if own.uuid and uuid and own.uuid != uuid and not (found and self._log.head.lsn == 0):
+        if own.uuid and uuid and own.uuid != uuid:
             raise FencedError(
                 f"this disk holds replica set {own.uuid.hex()}, the leader's is {uuid.hex()}"
             )
@@ -80,7 +93,7 @@ class FollowerLog:
             self._identity.become_member(uuid)
         return self._log.head
 
-    def append(
+    def prepare_append(
         self,
         connection: apsw.Connection,
         ballot: Ballot,
@@ -88,38 +101,44 @@ class FollowerLog:
         entries: list[Entry],
         committed_lsn: int,
         member_of: bytes,
-    ) -> AppendOutcome:
-        """Verify, write and fsync `entries`, then apply what is committed.
+    ) -> Prepared:
+        """Verify and write `entries`, and apply what is committed; a commit for the writer, whose
+        result is an `AppendOutcome`.
 
         Args:
             member_of: when not empty, this disk counts in majorities from now on.
 
-        Raises `CorruptionError` when an entry's content does not give its chain (nothing is
-        written), `DivergedError` when this node has applied what was never committed.
+        Raises `BadEntriesError` when an entry's content does not give its chain (nothing is
+        written), `DivergedError` when this node has applied what was never committed,
+        `CorruptionError` when its own log cannot be applied.
         """
         promised = self._identity.current.promised
         if ballot != promised:
-            return AppendOutcome(0, self.applied_lsn, promised, "fenced")
+            return Prepared(AppendOutcome(0, self.applied_lsn, promised, "fenced"), at_once=True)
         known = self._log.position_at(previous.lsn)
         if known != previous:
-            return AppendOutcome(0, self.applied_lsn, promised, "mismatch")
+            return Prepared(AppendOutcome(0, self.applied_lsn, promised, "mismatch"), at_once=True)
         match_lsn = entries[-1].lsn if entries else previous.lsn
         committed = max(self.committed_lsn, min(committed_lsn, match_lsn))
         new = self._unknown(entries)
         if not new and committed <= self.applied_lsn:
             self.committed_lsn = committed
         elif new:
-            self._write(connection, lambda: self._append(new), committed)
+            self._begin_write(connection, lambda: self._append(new), committed)
         else:
             # Nothing but applying: redone from the log if it is lost, so nobody waits for a disk.
             connection.execute("PRAGMA synchronous = NORMAL")
             try:
-                self._write(connection, lambda: None, committed)
+                self._begin_write(connection, lambda: None, committed)
+                connection.execute("COMMIT")
             finally:
                 connection.execute(f"PRAGMA synchronous = {self._sync}")
         if member_of:
             self._identity.become_member(member_of)
-        return AppendOutcome(match_lsn, self.applied_lsn, promised)
+        # A small fsync takes less than the way to the writer's thread and back, and a replica has
+        # nothing better to do meanwhile; a large one would keep the next entries from arriving.
+        small = sum(entry.size for entry in new) <= COMMIT_AT_ONCE_BYTES
+        return Prepared(AppendOutcome(match_lsn, self.applied_lsn, promised), at_once=small)
 
     def _unknown(self, entries: list[Entry]) -> list[Entry]:
         """What follows the entries that this log already has; equal chains, equal prefixes."""
@@ -134,19 +153,35 @@ class FollowerLog:
     def _append(self, entries: list[Entry]) -> None:
         if entries[0].lsn <= self._log.head.lsn:
             self.drop_after(entries[0].lsn - 1)
-        for entry in entries:
-            self._log.append_copy(entry)
+        self.append_copies(entries)
 
-    def _write(
-        self, connection: apsw.Connection, change: Callable[[], None], committed: int
+    def append_copies(self, entries: list[Entry]) -> None:
+        """Write entries that another node made; the caller owns the transaction.
+
+        Raises `BadEntriesError`.
+        """
+        for entry in entries:
+            try:
+                self._log.append_copy(entry)
+            except CorruptionError as error:
+                raise BadEntriesError(
+                    error.message, "the disk or the memory of the node that sent it is damaged"
+                ) from error
+
+    def _begin_write(
+        self, connection: apsw.Connection, change: Callable[[], None], committed: int,
+        *, until: int | None = None,
     ) -> None:
+        """Write in a transaction that is left open, or rolled back when something is wrong."""
         applied_before = self.applied_lsn
+        connection.execute("BEGIN IMMEDIATE")
         try:
-            with transaction(connection):
-                change()
-                self._apply_until(connection, committed)
-                set_meta(connection, "committed_lsn", committed)
+            change()
+            self._apply_until(connection, committed if until is None else until)
+            set_meta(connection, "committed_lsn", committed)
         except BaseException:
+            if connection.in_transaction:
+                connection.execute("ROLLBACK")
             self.applied_lsn = applied_before
             self._log.reload()
             raise
@@ -176,14 +211,12 @@ class FollowerLog:
         set_meta(connection, "applied_lsn", self.applied_lsn)
 
     def apply_all(self, connection: apsw.Connection) -> None:
-        """Apply the whole log: what a node does before it leads (PROTOCOL A1)."""
-        head = self._log.head.lsn
-        self._write(connection, lambda: None, head)
+        """Apply the whole log: what a node does before it leads (PROTOCOL A1).
 
-    def note_applied(self, lsn: int, committed_lsn: int) -> None:
-        """A leader applies as it appends; keep the figures that are shown in step."""
-        self.applied_lsn = lsn
-        self.committed_lsn = committed_lsn
+        None of it is known to be committed by that: the watermark stays where it is.
+        """
+        self._begin_write(connection, lambda: None, self.committed_lsn, until=self._log.head.lsn)
+        connection.execute("COMMIT")
 
 
 def apply_entry(connection: apsw.Connection, replica_set: str, entry: Entry) -> Any:

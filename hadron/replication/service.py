@@ -9,7 +9,6 @@ from typing import Any
 import apsw
 
 from hadron.model.errors import (
-    CorruptionError,
     FencedError,
     HadronError,
     HandshakeError,
@@ -18,14 +17,16 @@ from hadron.model.errors import (
 from hadron.model.ids import Ballot
 from hadron.model.ports import Clock
 from hadron.replication.entries import pack, unpack
-from hadron.replication.follower import AppendOutcome, FollowerLog
+from hadron.replication.follower import AppendOutcome, BadEntriesError, FollowerLog
 from hadron.replication.membership import Membership, check_peer, identity_message
 from hadron.storage.log import first_lsn, position_at, read_entries
 from hadron.storage.store import Store
+from hadron.storage.writer import Prepared
 from hadron.wire.connection import Call, Handler
 from hadron.wire.messages import (
     ballot_from,
     ballot_to,
+    check_number,
     method,
     position_from,
     position_to,
@@ -147,14 +148,14 @@ class ReplicationService:
         previous = position_from(request.previous)
         entries = unpack(request.entries, attachment)
 
-        def job(connection: apsw.Connection) -> AppendOutcome:
-            return self._follower.append(
+        def prepare(connection: apsw.Connection) -> Prepared:
+            return self._follower.prepare_append(
                 connection, ballot, previous, entries, request.committed_lsn,
                 request.replica_set_uuid if request.grant_membership else b"",
             )
 
         def done(outcome: AppendOutcome, error: BaseException | None) -> None:
-            if isinstance(error, CorruptionError):
+            if isinstance(error, BadEntriesError):
                 _log.error("refused entries from %s: %s", call.connection.peer, error)
                 call.fail(error)
             elif error is not None:
@@ -164,7 +165,7 @@ class ReplicationService:
                 if not outcome.reason:
                     self._on_append(ballot, outcome)
 
-        self._store.writer.submit(job, done)
+        self._store.writer.commit(prepare, done)
 
     @staticmethod
     def _answer_append(call: Call, outcome: AppendOutcome) -> None:
@@ -187,9 +188,10 @@ class ReplicationService:
     def _probe(self, call: Call, request: Any, _attachment: memoryview) -> None:
         self._require_peer(call)
         self._check_ballot(ballot_from(request.ballot))
+        lsn = check_number("lsn", request.lsn)
 
         async def answer() -> None:
-            position = await self._store.readers.run(lambda db: position_at(db, request.lsn))
+            position = await self._store.readers.run(lambda db: position_at(db, lsn))
             call.send(
                 replication_pb2.ProbeResponse(
                     position=None if position is None else position_to(position)
@@ -202,18 +204,19 @@ class ReplicationService:
     def _read_log(self, call: Call, request: Any, _attachment: memoryview) -> None:
         self._require_peer(call)
         self._check_ballot(ballot_from(request.ballot))
+        from_lsn = check_number("lsn", request.from_lsn)
 
         async def answer() -> None:
             size = min(request.max_bytes or _MAX_READ_BYTES, _MAX_READ_BYTES)
 
             def read(db: apsw.Connection) -> Any:
-                previous = position_at(db, request.from_lsn - 1)
+                previous = position_at(db, from_lsn - 1)
                 if previous is None:
                     raise HadronError(
-                        f"entry {request.from_lsn - 1} is not in this log, it begins at "
+                        f"entry {from_lsn - 1} is not in this log, it begins at "
                         f"{first_lsn(db)}"
                     )
-                return previous, read_entries(db, request.from_lsn, max_bytes=size)
+                return previous, read_entries(db, from_lsn, max_bytes=size)
 
             previous, entries = await self._store.readers.run(read)
             headers, bodies = pack(entries)

@@ -38,7 +38,8 @@ class GroupsService:
         driver, session = await leading.groups.subscribe(
             call, stream_id, opening.group, opening.start, opening.max_in_flight
         )
-        if not call.is_open:
+        if call.peer_ended:
+            call.end()
             leading.groups.leave(stream_id, opening.group, session)
             return
 
@@ -65,8 +66,10 @@ class GroupsService:
         def read(db: Database) -> list[state.GroupSummary]:
             return state.summaries(db, stream_id)
 
-        found = await leading.controller.query(read)
+        # First, because it gives up after a while: with a majority away the query might wait for
+        # an entry that nobody else has.
         await leading.controller.confirm_leadership()
+        found = await leading.controller.query(read)
         call.send(
             groups_pb2.ListGroupsResponse(
                 groups=[

@@ -92,6 +92,7 @@ class PipelinesService:
             and request.namespace in ("", item.namespace)
             and request.pipeline in ("", item.name)
         ]
+        await leading.controller.confirm_leadership()
         found = await leading.controller.query(
             lambda db: [
                 (item, views.counts(db, item.id),
@@ -99,7 +100,6 @@ class PipelinesService:
                 for item in items
             ]
         )
-        await leading.controller.confirm_leadership()
         call.send(
             _Progress(pipelines=[_describe(leading, *facts) for facts in found]), end=True
         )
@@ -125,8 +125,8 @@ class PipelinesService:
                 db, driver.item.id, status=status, after_id=request.after_id, limit=limit
             )
 
-        found = await leading.controller.query(read)
         await leading.controller.confirm_leadership()
+        found = await leading.controller.query(read)
         call.send(
             _Instances(instances=[_describe_instance(driver, item) for item in found]), end=True
         )

@@ -83,8 +83,8 @@ def translated_errors(path: Path) -> Iterator[None]:
     except (apsw.CorruptError, apsw.NotADBError) as error:
         raise CorruptionError(
             f"{path} is damaged: {error}",
-            f"move all of {path.parent} away: the node then rebuilds itself from its peers; without "
-            "peers, put a backup in its place",
+            f"move all of {path.parent} away: the node then rebuilds itself from its peers; "
+            "without peers, put a backup in its place",
         ) from error
     except (apsw.CantOpenError, apsw.ReadOnlyError, apsw.PermissionsError, apsw.BusyError) as error:
         raise DataDirectoryError(

@@ -1,7 +1,13 @@
-"""The one thread that writes a node's database, and the thread that checkpoints it.
+"""Writing a node's database: one connection, one piece of work at a time; and checkpoints.
 
-Jobs run one after another, each with the whole connection; what a job reports goes back to the
-event loop through `post`, and reports that are ready together wake the loop once. A job that
+Work comes in two kinds. A *job* runs as a whole on the writer's thread. A *commit* is prepared on
+the event loop, where it leaves a transaction open, and only its COMMIT, with the fsync, goes to the
+thread, or is done at once when the caller says that it is small. Measured: running the statements
+on the thread costs 22 futex calls per record, because the two threads take the interpreter from
+each other at every statement; a COMMIT lets go of it once, for as long as the disk takes.
+
+What the thread reports goes back to the loop through `post`, and reports that are ready together
+wake the loop once. Work that
 raises `StorageError`, or anything that is not a `HadronError`, is the end of the node: after a
 failed write nothing on this disk can be promised any more, so no later job runs (PROTOCOL A3). The
 exception is a `CorruptionError` about bytes that a peer sent: those were refused, not written.
@@ -13,6 +19,7 @@ import logging
 import threading
 from collections import deque
 from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 from queue import SimpleQueue
 from typing import Any, Final
@@ -27,6 +34,20 @@ _log = logging.getLogger(__name__)
 Job = Callable[[apsw.Connection], Any]
 Done = Callable[[Any, BaseException | None], None]
 Post = Callable[[Callable[[], None]], None]
+
+
+@dataclass(frozen=True, slots=True)
+class Prepared:
+    """What preparing a commit gave; a transaction is open unless there was nothing to write.
+
+    `at_once` asks for the COMMIT on the event loop: right for what is small or not fsynced.
+    """
+
+    result: Any
+    at_once: bool
+
+
+Prepare = Callable[[apsw.Connection], Prepared]
 
 _CATCH_UP_PAGES: Final = (1 << 20) // PAGE_BYTES
 """A backlog this small is checkpointed by the writer itself, between two jobs: about 2 ms."""
@@ -46,7 +67,7 @@ have the file open for longer, and must not stop the node's own reads."""
 
 
 class Writer:
-    """Runs jobs on a thread of their own, in the order in which they were submitted."""
+    """Does jobs and commits in the order in which they were given. Call it from the event loop."""
 
     def __init__(
         self,
@@ -68,6 +89,11 @@ class Writer:
         self._on_fatal = on_fatal
         self._jobs: SimpleQueue[tuple[Job, Done] | None] = SimpleQueue()
         self._reports: deque[Callable[[], None]] = deque()
+        self._waiting: deque[tuple[Job | None, Prepare | None, Done]] = deque()
+        self._on_thread = 0
+        """Jobs handed to the thread and not yet reported; while there are any, the connection is
+        the thread's."""
+        self._pumping = False
         self.failure: BaseException | None = None
         """What ended all writing; jobs are then answered with an error instead of being run."""
         self.connection = open_writer(path, sync=sync)
@@ -83,8 +109,76 @@ class Writer:
         self._checkpointer.start()
 
     def submit(self, job: Job, done: Done) -> None:
-        """Queue `job`; `done(result, error)` runs on the event loop."""
-        self._jobs.put((job, done))
+        """Run `job` on the thread; `done(result, error)` runs on the event loop."""
+        if self._waiting:
+            self._waiting.append((job, None, done))
+        else:
+            self._hand_over(job, done)
+
+    def commit(self, prepare: Prepare, done: Done) -> None:
+        """Run `prepare` here as soon as the connection is free, then COMMIT what it began.
+
+        A `prepare` that raises has rolled back what it did.
+        """
+        self._waiting.append((None, prepare, done))
+        self._pump()
+
+    def _hand_over(self, job: Job, done: Done) -> None:
+        self._on_thread += 1
+
+        def reported(result: Any, error: BaseException | None) -> None:
+            self._on_thread -= 1
+            done(result, error)
+            self._pump()
+
+        self._jobs.put((job, reported))
+
+    def _pump(self) -> None:
+        if self._pumping:
+            return
+        self._pumping = True
+        try:
+            while self._waiting and not self._on_thread:
+                job, prepare, done = self._waiting.popleft()
+                if prepare is not None:
+                    self._commit(prepare, done)
+                else:
+                    assert job is not None
+                    self._hand_over(job, done)
+        finally:
+            self._pumping = False
+
+    def _commit(self, prepare: Prepare, done: Done) -> None:
+        try:
+            self._refuse_after_failure()
+            with translated_errors(self._path):
+                prepared = prepare(self.connection)
+                if prepared.at_once and self.connection.in_transaction:
+                    self.connection.execute("COMMIT")
+        except BaseException as error:
+            self._note(error)
+            done(None, error)
+            return
+        if not self.connection.in_transaction:
+            done(prepared.result, None)
+            return
+
+        def commit(connection: apsw.Connection) -> Any:
+            connection.execute("COMMIT")
+            return prepared.result
+
+        self._hand_over(commit, done)
+
+    def _refuse_after_failure(self) -> None:
+        if self.failure is not None:
+            raise StorageError(
+                f"{self._path} is not written any more: {self.failure}",
+                "the node stops; see its log for what came before",
+            )
+
+    def _note(self, error: BaseException) -> None:
+        if self.failure is None and _is_fatal(error):
+            self.failure = error
 
     def post(self, report: Callable[[], None]) -> None:
         """Run `report` on the event loop soon; for jobs that report before they end."""
@@ -103,24 +197,23 @@ class Writer:
             job, done = item
             result: Any = None
             error: BaseException | None = None
-            if self.failure is not None:
-                error = StorageError(
-                    f"{self._path} is not written any more: {self.failure}",
-                    "the node stops; see its log for what came before",
-                )
-            else:
-                try:
-                    with translated_errors(self._path):
-                        result = job(self.connection)
-                except BaseException as caught:
-                    error = caught
-                    if _is_fatal(caught):
-                        self.failure = caught
+            try:
+                self._refuse_after_failure()
+                with translated_errors(self._path):
+                    result = job(self.connection)
+            except BaseException as caught:
+                error = caught
+                self._note(caught)
             self.post(lambda done=done, result=result, error=error: done(result, error))  # type: ignore[misc]
 
     def close(self) -> None:
-        """Finish the queued jobs, checkpoint, and close the file."""
+        """Finish the work that waits, checkpoint, and close the file."""
         self._checkpointer.stop()
+        while self._waiting and self._thread.is_alive():
+            handed_over = threading.Event()
+            self._jobs.put((lambda _: handed_over.set(), lambda _result, _error: None))
+            handed_over.wait()
+            self._drain_reports()
         if self._thread.is_alive():
             self._jobs.put(None)
             self._thread.join()
@@ -166,7 +259,7 @@ class _Checkpointer:
         self._thread.start()
 
     def on_commit(self, _connection: apsw.Connection, _name: str, pages: int) -> int:
-        """SQLite's WAL hook, on the writer's thread: `pages` stand in the log after a commit."""
+        """SQLite's WAL hook, where the COMMIT runs: `pages` stand in the log after it."""
         self._pages = pages
         if pages < self._threshold:
             self._due = self._threshold
@@ -207,7 +300,7 @@ class _Checkpointer:
             self._busy = False
             return
         if self._pages < self._limit:
-            self._writer.submit(self._last_round, self._finished)
+            self._writer.post(lambda: self._writer.submit(self._last_round, self._finished))
         else:
             self._restart_without_readers()
 
@@ -247,7 +340,7 @@ class _Checkpointer:
             finally:
                 ended.set()
 
-        self._writer.submit(job, self._report_failure)
+        self._writer.post(lambda: self._writer.submit(job, self._report_failure))
         while not ended.wait(0.1):
             if self._stopping or self._writer.failure is not None:
                 return False

@@ -128,6 +128,11 @@ class Call:
     def is_open(self) -> bool:
         return not (self._ended_here and self._ended_there)
 
+    @property
+    def peer_ended(self) -> bool:
+        """Whether the peer has said END, cancelled, or gone: `on_end` was called."""
+        return self._ended_there
+
     def send(self, message: Any, attachments: Sequence[Bytes] = (), *, end: bool = False) -> None:
         """Send one message; with `end`, the last one. Never blocks; see `writable`.
 
@@ -201,13 +206,23 @@ class Call:
             self._ended_here = True
             self._end_there(error)
         elif frame.kind is Kind.CANCEL:
-            self._ended_here = True
-            self._end_there(ConnectionLostError("the caller cancelled the call"))
+            self._cancelled()
         elif frame.kind is Kind.CREDIT:
             was_writable = self._window > 0
+            if len(frame.message) != _CREDIT.size:
+                raise FrameError(f"a credit of {len(frame.message)} bytes has no meaning")
             self._window += _CREDIT.unpack(frame.message)[0]
             if not was_writable and self._window > 0:
                 self.on_writable()
+
+    def _cancelled(self) -> None:
+        self._ended_here = True
+        if self._ended_there:
+            # It had said END, and `on_end` was told so; what still works on the answer is not.
+            self._connection._forget(self)
+            self._connection._cancel_task(self)
+        else:
+            self._end_there(ConnectionLostError("the caller cancelled the call"))
 
     def _end_here(self) -> None:
         self._ended_here = True
@@ -225,6 +240,10 @@ class Call:
 
 def _ignore_message(message: Any, attachment: memoryview) -> None:
     pass
+
+
+def _refuse_message(message: Any, attachment: memoryview) -> None:
+    raise FrameError("nothing may follow the first message of this call")
 
 
 def _ignore_end(error: HadronError | None) -> None:
@@ -334,6 +353,7 @@ class Connection:
         self._tasks: anyio.abc.TaskGroup | None = None
         self._scopes: dict[Call, anyio.CancelScope] = {}
         self._heard = False
+        self._listening = True
         self._closed: HadronError | None = None
         self._ended = anyio.Event()
         self.context: Any = None
@@ -465,7 +485,11 @@ class Connection:
         calls, self._calls = list(self._calls.values()), {}
         for call in calls:
             call._ended_here = True
-            call._end_there(self._closed)
+            try:
+                call._end_there(self._closed)
+            except Exception:
+                # One call's handler must not keep the others from hearing of the end.
+                _log.exception("ending a call of %s failed", call.method)
         for scope in list(self._scopes.values()):
             scope.cancel()
 
@@ -479,7 +503,10 @@ class Connection:
         decoder = FrameDecoder()
         while True:
             if self._gate is not None and not self._gate.is_open:
+                # It is us who do not listen: no reason to call the peer silent.
+                self._listening = False
                 await self._gate.wait_open()
+                self._listening = self._heard = True
             if self._backlog_bytes > _BACKLOG_BYTES:
                 await self._wait_drained()
             try:
@@ -524,6 +551,8 @@ class Connection:
     def _open(self, frame: Frame) -> None:
         if frame.call == 0 or frame.call in self._calls:
             raise FrameError(f"a call was opened with the id {frame.call}, which is in use")
+        if frame.flags & NO_MESSAGE:
+            raise FrameError(f"call {frame.call} was opened without a message")
         method = METHODS.get(frame.method)
         handler = self._handlers.get(frame.method)
         if method is None or handler is None:
@@ -536,7 +565,12 @@ class Connection:
             return
         call = Call(self, frame.call, method, opener=False)
         self._calls[call.id] = call
-        call.on_message = lambda message, attachment: handler(call, message, attachment)
+
+        def opening(message: Any, attachment: memoryview) -> None:
+            call.on_message = _refuse_message
+            handler(call, message, attachment)
+
+        call.on_message = opening
         self._guard(call, call._receive, frame)
 
     def _guard(self, call: Call, function: Callable[[Frame], None], frame: Frame) -> None:
@@ -649,7 +683,7 @@ class Connection:
         silent_s = 0.0
         while True:
             await anyio.sleep(self._keepalive_s)
-            if self._heard:
+            if self._heard or not self._listening:
                 self._heard, silent_s = False, 0.0
                 continue
             silent_s += self._keepalive_s
@@ -661,6 +695,11 @@ class Connection:
                 )
                 return
             self._write(frames.encode(Kind.PING, 0))
+
+    def _cancel_task(self, call: Call) -> None:
+        scope = self._scopes.get(call)
+        if scope is not None:
+            scope.cancel()
 
     def _forget(self, call: Call) -> None:
         self._calls.pop(call.id, None)

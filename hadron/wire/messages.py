@@ -11,7 +11,7 @@ from typing import Any, Final
 from google.protobuf import message_factory
 from google.protobuf.message import Message
 
-from hadron.model.errors import HadronError, error_from_code
+from hadron.model.errors import FrameError, HadronError, error_from_code
 from hadron.model.ids import Ballot as BallotId
 from hadron.model.ids import LogPosition as LogPositionValue
 from hadron.wire._pb import (
@@ -31,6 +31,7 @@ __all__ = [
     "Method",
     "ballot_from",
     "ballot_to",
+    "check_number",
     "cluster_pb2",
     "common_pb2",
     "error_from_message",
@@ -98,8 +99,19 @@ def ballot_to(ballot: BallotId) -> common_pb2.Ballot:
     return common_pb2.Ballot(epoch=ballot.epoch, incarnation=ballot.incarnation)
 
 
+def check_number(what: str, value: int) -> int:
+    """A number that goes into a table. SQLite's integers are signed, protobuf's `uint64` is not:
+    raises `FrameError` for what would not fit."""
+    if value >> 63:
+        raise FrameError(f"{what} {value} is out of range")
+    return value
+
+
 def ballot_from(message: common_pb2.Ballot) -> BallotId:
-    return BallotId(message.epoch, message.incarnation)
+    """Raises `FrameError` for numbers that no node makes."""
+    return BallotId(
+        check_number("epoch", message.epoch), check_number("incarnation", message.incarnation)
+    )
 
 
 def position_to(position: LogPositionValue) -> replication_pb2.LogPosition:
@@ -109,7 +121,8 @@ def position_to(position: LogPositionValue) -> replication_pb2.LogPosition:
 
 
 def position_from(message: replication_pb2.LogPosition) -> LogPositionValue:
-    return LogPositionValue(message.lsn, ballot_from(message.ballot), message.chain)
+    lsn = check_number("lsn", message.lsn)
+    return LogPositionValue(lsn, ballot_from(message.ballot), message.chain)
 
 
 def error_to_message(error: HadronError) -> common_pb2.Error:

@@ -6,6 +6,7 @@ wherever the program is, because waking a task just to send costs 30 to 50 µs (
 
 from __future__ import annotations
 
+import errno
 import socket
 from collections.abc import Sequence
 
@@ -56,6 +57,8 @@ class SocketTransport:
                 except BlockingIOError:
                     pass
             self._eager_reads = 0
+            if self._socket.fileno() < 0:
+                raise OSError(errno.EBADF, "closed")
             try:
                 await anyio.wait_readable(self._socket)
             except anyio.ClosedResourceError as error:
@@ -70,6 +73,8 @@ class SocketTransport:
             return 0
 
     async def wait_writable(self) -> None:
+        if self._socket.fileno() < 0:
+            raise OSError(errno.EBADF, "closed")
         try:
             await anyio.wait_writable(self._socket)
         except anyio.ClosedResourceError as error:
@@ -119,7 +124,11 @@ class SocketNetwork:
         # The readiness functions own the socket from here on: a duplicate, so that closing
         # anyio's stream leaves it open.
         own = raw.dup()
-        await stream.aclose()
+        try:
+            await stream.aclose()
+        except BaseException:
+            own.close()
+            raise
         return SocketTransport(own)
 
     async def listen(self, address: str) -> SocketListener:

@@ -1,0 +1,83 @@
+"""Two databases fed like a leader's and a replica's, for the tests of this room."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import apsw
+
+from hadron.model.errors import HadronError
+from hadron.model.ids import Ballot
+from hadron.model.schema import Spec, spec_to_json
+from hadron.state import groups, leadership, machine, pipelines, schema, streams
+from hadron.state.machine import Command, Context, NoChange
+from hadron.state.schema import ApplySchema, ObjectChange
+
+FEATURES = (leadership, streams, groups, schema, pipelines)
+SET = "local/p0"
+BALLOT = Ballot(1, 1)
+
+Dump = dict[str, list[tuple[Any, ...]]]
+
+
+def new_database() -> apsw.Connection:
+    connection = apsw.Connection(":memory:")
+    connection.execute(machine.all_tables())
+    return connection
+
+
+def dump(db: apsw.Connection) -> Dump:
+    """Every table with all its rows."""
+    names = db.execute("SELECT name FROM sqlite_schema WHERE type = 'table' ORDER BY name")
+    return {name: db.execute(f"SELECT * FROM {name} ORDER BY 1, 2").fetchall() for (name,) in names}
+
+
+class Replicated:
+    """A leader's tables: each command in a savepoint, logged when it changed something."""
+
+    def __init__(self) -> None:
+        self.db = new_database()
+        self.log: list[tuple[int, Ballot, int, bytes]] = []
+        self.now_ms = 1_000_000
+        self.ballot = BALLOT
+
+    def submit(self, command: Command) -> Any:
+        """Its result; a refusal is raised, and leaves nothing behind. What was done before is
+        answered with the original's result and `again` set."""
+        self.again = False
+        context = Context(self.db, SET, self.ballot, len(self.log) + 1, self.now_ms)
+        before = self.db.total_changes()
+        self.db.execute("BEGIN; SAVEPOINT command")
+        try:
+            result = machine.apply(context, command)
+        except (NoChange, HadronError) as stop:
+            self.db.execute("ROLLBACK TO command; RELEASE command; COMMIT")
+            if isinstance(stop, NoChange):
+                assert self.db.total_changes() == before, "nothing to undo"
+                self.again = True
+                return stop.result
+            raise
+        self.db.execute("RELEASE command; COMMIT")
+        self.log.append((context.lsn, context.ballot, context.now_ms, machine.encode(command)))
+        return result
+
+    def declare(self, *objects: tuple[str, str, Spec]) -> list[int]:
+        """Create or change (kind, name, spec); returns their ids."""
+        changes = tuple(
+            ObjectChange(kind, "default", name, spec_to_json(spec).decode())
+            for kind, name, spec in objects
+        )
+        index = schema.current_index(self.db)
+        return [item.id for item in self.submit(ApplySchema(index, changes))]
+
+    def rows(self, sql: str, *bindings: Any) -> list[tuple[Any, ...]]:
+        return self.db.execute(sql, bindings).fetchall()
+
+    def replica(self) -> apsw.Connection:
+        """Tables made from the log's bytes alone, without savepoints, as a replica does it."""
+        db = new_database()
+        db.execute("BEGIN")
+        for lsn, ballot, now_ms, data in self.log:
+            machine.apply(Context(db, SET, ballot, lsn, now_ms), machine.decode(data))
+        db.execute("COMMIT")
+        return db

@@ -1,0 +1,105 @@
+"""How commands stand in the log: a promise, because nodes of other versions read them."""
+
+from __future__ import annotations
+
+import msgspec
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from hadron.model.errors import CorruptionError
+from hadron.state import machine
+from hadron.state.groups import AckRecords, CreateGroup
+from hadron.state.leadership import LeaderStarted
+from hadron.state.machine import Command
+from hadron.state.pipelines import CompleteStages, FailStages, TriggerInstances
+from hadron.state.schema import ApplySchema, ObjectChange
+from hadron.state.streams import AppendBatch
+
+GOLDEN: list[tuple[Command, str]] = [
+    (
+        LeaderStarted("n1", b"\x07" * 16, (("n1", "leader"), ("n2", "replica")), b"\x09" * 16, 1),
+        "9601a26e31c410070707070707070707070707070707079292a26e31a66c656164657292a26e32a7"
+        "7265706c696361c4100909090909090909090909090909090901",
+    ),
+    (
+        AppendBatch(3, 1_000, 65_536, b"\x01" * 16, 2, 40_000),
+        "970203cd03e8ce00010000c4100101010101010101010101010101010102cd9c40",
+    ),
+    (
+        AppendBatch(3, 1, 90, b"", 0, -1),
+        "970203015ac40000ff",
+    ),
+    (
+        CreateGroup(3, "billing", 17),
+        "940303a762696c6c696e6711",
+    ),
+    (
+        AckRecords(12, ((0, 9), (11, 300))),
+        "93040c92920009920bcd012c",
+    ),
+    (
+        ApplySchema(4, (ObjectChange("Stream", "default", "f", '{"partitions":["p"]}'),)),
+        "9305049194a653747265616da764656661756c74a166b47b22706172746974696f6e73223a5b2270"
+        "225d7d",
+    ),
+    (
+        TriggerInstances(5, "local/p0", 0, 300, (1, 299)),
+        "960605a86c6f63616c2f703000cd012c9201cd012b",
+    ),
+    (
+        CompleteStages(5, "enrich", (1, 2), (1, 3), 4, 70_000),
+        "970705a6656e7269636892010292010304ce00011170",
+    ),
+    (
+        FailStages(5, "enrich", (7,), (2,), "too cold"),
+        "960805a6656e7269636891079102a8746f6f20636f6c64",
+    ),
+]
+
+
+@pytest.mark.parametrize(("command", "data"), GOLDEN, ids=lambda v: type(v).__name__)
+def test_the_bytes_of_each_command(command: Command, data: str) -> None:
+    assert machine.encode(command).hex() == data
+    assert machine.decode(bytes.fromhex(data)) == command
+
+
+def test_every_command_has_golden_bytes() -> None:
+    assert {type(command) for command, _ in GOLDEN} == set(machine._APPLY)
+
+
+def test_the_number_comes_first() -> None:
+    tags = [msgspec.msgpack.decode(machine.encode(command))[0] for command, _ in GOLDEN]
+    assert tags == [1, 2, 2, 3, 4, 5, 6, 7, 8]
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        b"", b"\xc1", b"\x91\x63", b"\x91\x00", b"\x90", b"\x80", b"\x93\x03\x01",
+        b"\x94\x03\xa1x\xa1y\x00", b"\x94\x03\x01\xa1y\x00\x00",
+    ],
+    ids=[
+        "nothing", "no MessagePack", "an unknown number", "the base", "no number", "a map",
+        "too few fields", "a field of another type", "bytes behind it",
+    ],
+)
+def test_what_is_no_command_is_corruption(data: bytes) -> None:
+    with pytest.raises(CorruptionError, match="cannot be understood") as caught:
+        machine.decode(data)
+    assert "newer version" in caught.value.hint
+
+
+@given(st.binary(max_size=60))
+def test_whatever_the_bytes_nothing_else_is_raised(data: bytes) -> None:
+    try:
+        command = machine.decode(data)
+    except CorruptionError:
+        return
+    assert isinstance(command, Command)
+
+
+def test_fields_added_later_at_the_end_are_passed_over() -> None:
+    """An older node reads what a newer one wrote; `apply_version` says whether it may."""
+    data = msgspec.msgpack.encode([3, 1, "billing", 17, "from the future"])
+    assert machine.decode(data) == CreateGroup(1, "billing", 17)

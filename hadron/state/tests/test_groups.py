@@ -1,0 +1,112 @@
+"""Progress of consumer groups: the floor, and what is acknowledged above it."""
+
+from __future__ import annotations
+
+import pytest
+
+from hadron.model.errors import NotFoundError, OffsetOutOfRangeError, RequestError
+from hadron.model.schema import StreamSpec
+from hadron.state import groups
+from hadron.state.groups import AckRecords, CreateGroup, Progress
+from hadron.state.streams import AppendBatch
+from hadron.state.tests.support import SET, Replicated
+
+
+@pytest.fixture
+def tables() -> Replicated:
+    tables = Replicated()
+    tables.declare(("Stream", "flights", StreamSpec(partitions=(SET,))))
+    tables.submit(AppendBatch(1, 100, 1_000, b"", 0, -1))
+    return tables
+
+
+@pytest.fixture
+def group(tables: Replicated) -> int:
+    progress = tables.submit(CreateGroup(1, "billing", 0))
+    assert isinstance(progress, Progress)
+    return progress.group_id
+
+
+def progress(tables: Replicated) -> tuple[int, tuple[groups.Range, ...]]:
+    found = groups.find(tables.db, 1, "billing")
+    assert found is not None
+    return found.floor, found.acknowledged
+
+
+class TestCreateGroup:
+    @pytest.mark.parametrize("floor", [0, 40, 100])
+    def test_it_starts_where_it_is_told(self, tables: Replicated, floor: int) -> None:
+        made = tables.submit(CreateGroup(1, "billing", floor))
+        assert made == groups.find(tables.db, 1, "billing") == Progress(3, 1, "billing", floor)
+
+    @pytest.mark.parametrize("floor", [101, 1 << 63, (1 << 64) - 1, -1])
+    def test_outside_of_the_stream_it_is_refused(self, tables: Replicated, floor: int) -> None:
+        with pytest.raises(OffsetOutOfRangeError, match="the stream has 0 to 100"):
+            tables.submit(CreateGroup(1, "billing", floor))
+
+    def test_a_known_one_keeps_its_progress(self, tables: Replicated, group: int) -> None:
+        tables.submit(AckRecords(group, ((0, 4), (10, 12))))
+        again = tables.submit(CreateGroup(1, "billing", 60))
+        assert tables.again
+        assert again == Progress(group, 1, "billing", 5, ((10, 12),))
+
+    def test_without_the_stream_it_is_refused(self, tables: Replicated) -> None:
+        with pytest.raises(NotFoundError):
+            tables.submit(CreateGroup(7, "billing", 0))
+
+
+class TestAckRecords:
+    @pytest.mark.parametrize(
+        ("acks", "floor", "above"),
+        [
+            ([((0, 0),)], 1, ()),
+            ([((3, 3),)], 0, ((3, 3),)),
+            ([((3, 3), (5, 5), (4, 4))], 0, ((3, 5),)),
+            ([((3, 3),), ((0, 2),)], 4, ()),
+            ([((5, 9), (0, 6))], 10, ()),
+            ([((10, 20), (0, 3), (4, 9))], 21, ()),
+            ([((1, 1), (3, 3), (5, 5), (0, 0))], 2, ((3, 3), (5, 5))),
+            ([((1, 1), (3, 3), (5, 5), (2, 4))], 0, ((1, 5),)),
+            ([((4, 6), (1, 9))], 0, ((1, 9),)),
+            ([((1, 9), (4, 6))], 0, ((1, 9),)),
+            ([((0, 9),), ((0, 9),), ((3, 5),)], 10, ()),
+            ([((0, 99),)], 100, ()),
+        ],
+    )
+    def test_ranges_melt(
+        self,
+        tables: Replicated,
+        group: int,
+        acks: list[tuple[groups.Range, ...]],
+        floor: int,
+        above: tuple[groups.Range, ...],
+    ) -> None:
+        for ranges in acks:
+            reached = tables.submit(AckRecords(group, ranges))
+        assert reached == floor
+        assert progress(tables) == (floor, above)
+
+    @pytest.mark.parametrize("bad", [(100, 100), (0, 100), (5, 4), (-1, 3), (1 << 63, 1 << 63)])
+    def test_what_is_not_there_cannot_be_acknowledged(
+        self, tables: Replicated, group: int, bad: groups.Range
+    ) -> None:
+        with pytest.raises(RequestError, match="cannot be acknowledged, the stream ends at 100"):
+            tables.submit(AckRecords(group, ((0, 9), bad)))
+        assert progress(tables) == (0, ()), "all or nothing"
+
+    def test_an_unknown_group_is_refused(self, tables: Replicated) -> None:
+        with pytest.raises(NotFoundError, match="consumer group 77"):
+            tables.submit(AckRecords(77, ((0, 0),)))
+
+    def test_groups_do_not_share_progress(self, tables: Replicated, group: int) -> None:
+        other = tables.submit(CreateGroup(1, "audit", 0)).group_id
+        tables.submit(AckRecords(group, ((4, 6),)))
+        tables.submit(AckRecords(other, ((0, 9),)))
+        assert progress(tables) == (0, ((4, 6),))
+
+    def test_summaries(self, tables: Replicated, group: int) -> None:
+        tables.submit(AckRecords(group, ((0, 4), (10, 19), (30, 30))))
+        (found,) = groups.summaries(tables.db, 1)
+        assert (found.floor, found.acknowledged_above, found.next_offset) == (5, 11, 100)
+        assert groups.summaries(tables.db) == [found]
+        assert groups.summaries(tables.db, 2) == []

@@ -1,0 +1,266 @@
+"""Random histories: a leader's tables and a replica's are the same, and no promise is broken."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+
+from hadron.model.errors import HadronError, SequenceError
+from hadron.model.ids import Ballot
+from hadron.model.limits import PRODUCER_IDLE_MS, PRODUCER_WINDOW
+from hadron.model.schema import Output, PipelineSpec, Retry, StageSpec, StreamSpec
+from hadron.state import groups, pipeline_views, streams
+from hadron.state.groups import AckRecords, CreateGroup
+from hadron.state.leadership import LeaderStarted
+from hadron.state.pipelines import CompleteStages, FailStages, TriggerInstances
+from hadron.state.streams import AppendBatch
+from hadron.state.tests.support import SET, Replicated, dump
+
+IN, OUT, PIPELINE = 1, 2, 3
+STAGES = ("a", "b", "c", "d")
+HAS_OUTPUT = ("a", "b", "d")
+
+
+def stage(name: str, *dependencies: str, after: tuple[str, ...] = ()) -> StageSpec:
+    return StageSpec(
+        name=name, engine="handler", dependencies=dependencies, after=after,
+        retry=Retry(3, 1_000), output=Output("out") if name in HAS_OUTPUT else None,
+    )
+
+
+SHAPES = (
+    (stage("a"), stage("b", "a"), stage("c", "a"), stage("d", "a", "b", after=("c",))),
+    (stage("a"), stage("b", "a")),
+    (stage("a"), stage("b"), stage("c", after=("b",)), stage("d", "b")),
+    (stage("a", after=("c",)), stage("c")),
+)
+
+few = st.integers(0, 3)
+some = st.integers(0, 40)
+
+
+class Histories(RuleBasedStateMachine):
+    @initialize()
+    def begin(self) -> None:
+        self.tables = Replicated()
+        self.tables.submit(LeaderStarted("n1", b"u" * 16, (("n1", "leader"),), b"d" * 16, 1))
+        self.tables.declare(
+            ("Stream", "in", StreamSpec(partitions=(SET,))),
+            ("Stream", "out", StreamSpec(partitions=(SET,))),
+        )
+        self.shape(0)
+        self.producers: dict[bytes, tuple[int, list[tuple[int, int, int]]]] = {}
+        self.acked: dict[int, set[int]] = {}
+        self.outputs: set[tuple[str, int]] = set()
+        self.triggered: list[int] = []
+
+    def submit(self, command: Any) -> Any:
+        return self.tables.submit(command)
+
+    @property
+    def end(self) -> int:
+        return streams.bounds(self.tables.db, IN).next_offset
+
+    # --- streams --------------------------------------------------------------------------------
+
+    @rule(count=st.integers(1, 5))
+    def append(self, count: int) -> None:
+        before = self.end
+        assert self.submit(AppendBatch(IN, count, 9, b"", 0, -1)).base_offset == before
+
+    @rule(who=few, epoch=few, step=st.integers(-12, 3), count=st.integers(1, 3))
+    def append_idempotent(self, who: int, epoch: int, step: int, count: int) -> None:
+        """The model: (epoch, [(sequence, count, base offset) of every batch of that epoch])."""
+        pid = bytes([who]) * 16
+        known_epoch, batches = self.producers.get(pid, (-1, []))
+        expected = sum(batches[-1][:2]) if batches and epoch == known_epoch else 0
+        sequence = max(expected + (step if step < 0 else max(step - 1, 0)), 0)
+        repeated = [
+            base for first, size, base in batches[-PRODUCER_WINDOW:]
+            if (first, size) == (sequence, count)
+        ]
+        before = self.end
+        try:
+            result = self.submit(AppendBatch(IN, count, 9, pid, epoch, sequence))
+        except SequenceError:
+            assert epoch < known_epoch or sequence != expected
+            assert epoch != known_epoch or not repeated
+            assert self.end == before
+            return
+        if result.duplicate:
+            assert epoch == known_epoch
+            assert result.base_offset == repeated[-1]
+            assert self.end == before
+            return
+        assert epoch >= known_epoch
+        assert sequence == expected
+        assert (result.base_offset, self.end) == (before, before + count)
+        kept = batches if epoch == known_epoch else []
+        self.producers[pid] = (epoch, [*kept, (sequence, count, before)])
+
+    # --- groups ---------------------------------------------------------------------------------
+
+    @rule(name=few, floor=some)
+    def create_group(self, name: int, floor: int) -> None:
+        known = groups.find(self.tables.db, IN, str(name))
+        try:
+            made = self.submit(CreateGroup(IN, str(name), floor))
+        except HadronError:
+            assert known is None
+            assert floor > self.end
+            return
+        if known is not None:
+            assert made == known
+        else:
+            self.acked[made.group_id] = set(range(floor))
+
+    @precondition(lambda self: self.acked)
+    @rule(data=st.data(), ranges=st.lists(st.tuples(some, st.integers(0, 6)), max_size=4))
+    def acknowledge(self, data: st.DataObject, ranges: list[tuple[int, int]]) -> None:
+        group_id = data.draw(st.sampled_from(sorted(self.acked)))
+        spans = tuple((first, first + more) for first, more in ranges)
+        try:
+            floor = self.submit(AckRecords(group_id, spans))
+        except HadronError:
+            assert any(last >= self.end for _, last in spans)
+            return
+        for first, last in spans:
+            self.acked[group_id].update(range(first, last + 1))
+        assert floor == next(n for n in range(99_999) if n not in self.acked[group_id])
+
+    # --- pipelines ------------------------------------------------------------------------------
+
+    def shape(self, number: int) -> None:
+        stages = SHAPES[number]
+        spec = PipelineSpec(replica_set=SET, input="in", stages=stages, start="earliest")
+        self.tables.declare(("Pipeline", "p", spec))
+        self.stages = stages
+
+    @rule(number=st.integers(0, len(SHAPES) - 1))
+    def change_pipeline(self, number: int) -> None:
+        self.shape(number)
+
+    @rule(step=st.integers(0, 9), stale=st.booleans(), odd=st.booleans())
+    def trigger(self, step: int, stale: bool, odd: bool) -> None:
+        (cursor,) = pipeline_views.cursors(self.tables.db)
+        start = cursor.next_offset - stale
+        to = min(start + step, self.end)
+        offsets = tuple(n for n in range(max(start, 0), to) if not odd or n % 2)
+        result = self.submit(TriggerInstances(PIPELINE, SET, start, to, offsets))
+        assert result.stale == stale
+        if not stale:
+            self.triggered += offsets
+
+    @rule(name=st.sampled_from(STAGES), ids=st.lists(st.integers(1, 12), min_size=1, max_size=5),
+          attempt=st.sampled_from((0, 0, 0, -1, 1)))
+    def complete(self, name: str, ids: list[int], attempt: int) -> None:
+        attempts = tuple(self.attempt(name, instance) + attempt for instance in ids)
+        out = OUT if name in HAS_OUTPUT else 0
+        before = streams.bounds(self.tables.db, OUT).next_offset
+        result = self.submit(CompleteStages(PIPELINE, name, tuple(ids), attempts, out, 9))
+        if result.stale:
+            assert streams.bounds(self.tables.db, OUT).next_offset == before
+            return
+        assert attempt == 0
+        for index, instance in enumerate(ids):
+            assert (name, instance) not in self.outputs, "an output is published once"
+            self.outputs.add((name, instance))
+            if out:
+                assert result.appended.base_offset + index == before + index
+
+    @rule(name=st.sampled_from(STAGES), ids=st.lists(st.integers(1, 12), min_size=1, max_size=5),
+          attempt=st.sampled_from((0, 0, -1, 1)))
+    def fail(self, name: str, ids: list[int], attempt: int) -> None:
+        attempts = tuple(self.attempt(name, instance) + attempt for instance in ids)
+        self.submit(FailStages(PIPELINE, name, tuple(ids), attempts, "cold"))
+
+    def attempt(self, name: str, instance: int) -> int:
+        rows = self.tables.rows(
+            "SELECT attempts + 1 FROM stage_run WHERE stage = ? AND instance_id = ?",
+            name, instance,
+        )
+        return rows[0][0] if rows else 1
+
+    # --- time and leaders -----------------------------------------------------------------------
+
+    @rule(ms=st.sampled_from((1, 1_000, 60_000, PRODUCER_IDLE_MS // 2)))
+    def time_passes(self, ms: int) -> None:
+        self.tables.now_ms += ms
+
+    @rule()
+    def lead_again(self) -> None:
+        self.tables.ballot = Ballot(1, self.tables.ballot.incarnation + 1)
+        self.submit(LeaderStarted("n1", b"u" * 16, (("n1", "leader"),), b"d" * 16, 1))
+
+    # --- what must hold -------------------------------------------------------------------------
+
+    @invariant()
+    def progress_is_the_models(self) -> None:
+        for group in groups.summaries(self.tables.db):
+            found = groups.find(self.tables.db, IN, group.name)
+            assert found is not None
+            members = set(range(found.floor))
+            previous = found.floor
+            for first, last in found.acknowledged:
+                assert previous < first <= last, "ranges neither overlap nor touch"
+                members.update(range(first, last + 1))
+                previous = last + 1
+            assert members == self.acked[group.group_id]
+            assert found.floor not in members, "the floor has reached all that it may"
+
+    @invariant()
+    def every_trigger_made_one_instance(self) -> None:
+        rows = self.tables.rows("SELECT offset FROM instance ORDER BY instance_id")
+        assert [row[0] for row in rows] == self.triggered
+        assert len(set(self.triggered)) == len(self.triggered)
+
+    @invariant()
+    def every_output_is_where_it_is_said_to_be(self) -> None:
+        rows = self.tables.rows(
+            "SELECT stage, instance_id, out_offset FROM stage_run WHERE status = 2"
+        )
+        assert {(name, instance) for name, instance, _ in rows} == self.outputs
+        offsets = sorted(offset for _, _, offset in rows if offset is not None)
+        assert offsets == list(range(streams.bounds(self.tables.db, OUT).next_offset))
+
+    @invariant()
+    def counters_are_what_a_recount_gives(self) -> None:
+        counted = self.tables.rows(
+            "SELECT sum(status = 1), sum(status = 2), sum(status = 3) FROM instance"
+        )[0]
+        assert self.tables.rows("SELECT live, done, failed FROM pipeline") == [
+            tuple(number or 0 for number in counted)
+        ]
+        for name, *counts in self.tables.rows("SELECT stage, ready, done, failed FROM stage_count"):
+            counted = self.tables.rows(
+                "SELECT sum(status = 1), sum(status = 2), sum(status = 3) FROM stage_run"
+                " WHERE stage = ?", name,
+            )[0]
+            assert counts == [number or 0 for number in counted]
+
+    @invariant()
+    def nobody_waits_in_vain(self) -> None:
+        """A live instance has a stage that is ready, or failed and so would have ended it."""
+        begun: dict[int, dict[str, int]] = {}
+        for instance, name, status in self.tables.rows(
+            "SELECT instance_id, stage, status FROM stage_run"
+        ):
+            begun.setdefault(instance, {})[name] = status
+        for (instance,) in self.tables.rows("SELECT instance_id FROM instance WHERE status = 1"):
+            states = begun.get(instance, {})
+            assert any(states.get(stage.name) != 2 for stage in self.stages)
+            for stage in self.stages:
+                before = {*stage.dependencies, *stage.after}
+                if all(states.get(name) == 2 for name in before):
+                    assert stage.name in states
+
+    def teardown(self) -> None:
+        if hasattr(self, "tables"):
+            assert dump(self.tables.replica()) == dump(self.tables.db)
+
+
+TestHistories = Histories.TestCase
+TestHistories.settings = settings(max_examples=60, stateful_step_count=40, deadline=None)

@@ -1,0 +1,378 @@
+"""Instances and stages: each trigger once, each output once, and nobody waits in vain."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from hadron.model.errors import NotFoundError, SchemaError
+from hadron.model.schema import Output, PipelineSpec, Retry, StageSpec, StreamSpec
+from hadron.state import pipeline_views as views
+from hadron.state.pipelines import (
+    DONE,
+    FAILED,
+    LIVE,
+    READY,
+    Completed,
+    CompleteStages,
+    FailStages,
+    TriggerInstances,
+    Triggered,
+)
+from hadron.state.streams import AppendBatch, bounds
+from hadron.state.tests.support import SET, Replicated
+
+IN, OUT, PIPELINE = 1, 2, 3
+
+
+def stage(name: str, *dependencies: str, output: bool = True, **fields: Any) -> StageSpec:
+    return StageSpec(
+        name=name, engine="handler", dependencies=dependencies,
+        output=Output("out") if output else None, **fields,
+    )
+
+
+DIAMOND = (
+    stage("a"),
+    stage("b", "a", delay_ms=500),
+    stage("c", "a", output=False),
+    stage("d", "a", "b", after=("c",), retry=Retry(2, 1_000)),
+)
+
+
+class Pipe(Replicated):
+    """Streams `in` with 100 records and `out`, and a pipeline over them."""
+
+    def __init__(self, *stages: StageSpec, start: str = "earliest") -> None:
+        super().__init__()
+        self.declare(
+            ("Stream", "in", StreamSpec(partitions=(SET,))),
+            ("Stream", "out", StreamSpec(partitions=(SET,))),
+        )
+        self.submit(AppendBatch(IN, 100, 1_000, b"", 0, -1))
+        self.stages(*stages, start=start)
+
+    def stages(self, *stages: StageSpec, start: str = "earliest") -> None:
+        spec = PipelineSpec(replica_set=SET, input="in", stages=stages, start=start)
+        self.declare(("Pipeline", "p", spec))
+
+    def trigger(self, *offsets: int, start: int = 0, to: int = 100) -> Triggered:
+        result = self.submit(TriggerInstances(PIPELINE, SET, start, to, offsets))
+        assert isinstance(result, Triggered)
+        return result
+
+    def complete(self, name: str, *ids: int, attempt: int = 1, output: bool = True) -> Completed:
+        result = self.submit(
+            CompleteStages(
+                PIPELINE, name, ids, (attempt,) * len(ids), OUT if output else 0,
+                100 if output else 0,
+            )
+        )
+        assert isinstance(result, Completed)
+        return result
+
+    def fail(self, name: str, *ids: int, attempt: int = 1) -> Completed:
+        result = self.submit(FailStages(PIPELINE, name, ids, (attempt,) * len(ids), "cold"))
+        assert isinstance(result, Completed)
+        return result
+
+    def ready(self, name: str, *dependencies: str) -> list[int]:
+        found = views.ready_stages(
+            self.db, PIPELINE, name, dependencies, now_ms=self.now_ms, limit=1_000
+        )
+        return [item.instance_id for item in found]
+
+    def counts(self) -> views.PipelineCounts:
+        return views.counts(self.db, PIPELINE)
+
+    def statuses(self) -> list[int]:
+        return [row[0] for row in self.rows("SELECT status FROM instance ORDER BY instance_id")]
+
+
+class TestStart:
+    @pytest.mark.parametrize(
+        ("start", "offset"),
+        [
+            ("earliest", 0), ("latest", 100), ("40", 40), ("999999999999999999", 100),
+            ("1970-01-01T00:00:00Z", 0), ("1970-01-01t00:10:00z", 0),
+            ("1970-01-01T02:00:00.5+01:00", 100), ("2100-01-01T00:00:00Z", 100),
+        ],
+    )
+    def test_the_cursor_begins_where_it_is_told(self, start: str, offset: int) -> None:
+        """Whatever validation lets through: what fails here ends the node."""
+        pipe = Pipe(*DIAMOND, start=start)
+        assert views.cursors(pipe.db) == [views.InputCursor(PIPELINE, SET, IN, offset)]
+
+    def test_it_is_no_longer_asked_once_there_is_a_cursor(self) -> None:
+        pipe = Pipe(*DIAMOND)
+        pipe.trigger(5, to=50)
+        pipe.stages(*DIAMOND, start="latest")
+        assert views.cursors(pipe.db)[0].next_offset == 50
+
+
+class TestTrigger:
+    def test_each_offset_makes_an_instance_whose_entry_stages_are_ready(self) -> None:
+        pipe = Pipe(stage("a"), stage("b", "a"), stage("also"))
+        assert pipe.trigger(3, 7, to=10) == Triggered(10, 2)
+        assert pipe.rows("SELECT instance_id, status, offset FROM instance") == [
+            (1, LIVE, 3), (2, LIVE, 7)
+        ]
+        assert (pipe.ready("a"), pipe.ready("b", "a"), pipe.ready("also")) == ([1, 2], [], [1, 2])
+        assert pipe.trigger(10, start=10, to=100) == Triggered(100, 1)
+        assert pipe.counts() == views.PipelineCounts(
+            3, 0, 0, {"a": (3, 0, 0), "also": (3, 0, 0), "b": (0, 0, 0)}
+        )
+
+    def test_a_moved_cursor_triggers_nothing(self) -> None:
+        pipe = Pipe(*DIAMOND)
+        pipe.trigger(3, to=10)
+        for start in (0, 5, 11):
+            assert pipe.trigger(3, start=start, to=20) == Triggered(10, 0, stale=True)
+            assert pipe.again
+        assert pipe.counts().live == 1
+
+    def test_records_that_do_not_match_move_the_cursor(self) -> None:
+        pipe = Pipe(*DIAMOND)
+        assert pipe.trigger(to=60) == Triggered(60, 0)
+        assert views.cursors(pipe.db)[0].next_offset == 60
+
+    @pytest.mark.parametrize(("pipeline", "partition"), [(9, SET), (PIPELINE, "other/p1")])
+    def test_what_does_not_exist_is_refused(self, pipeline: int, partition: str) -> None:
+        pipe = Pipe(*DIAMOND)
+        with pytest.raises(NotFoundError):
+            pipe.submit(TriggerInstances(pipeline, partition, 0, 1, (0,)))
+
+
+class TestComplete:
+    def test_an_instance_runs_through_its_stages(self) -> None:
+        pipe = Pipe(*DIAMOND)
+        pipe.trigger(3, 7)
+        done = pipe.complete("a", 2, 1)
+        assert done.appended is not None
+        assert (done.appended.base_offset, done.appended.count, done.stale) == (0, 2, ())
+        assert (pipe.ready("b", "a"), pipe.ready("c")) == ([], [1, 2]), "b is delayed"
+        assert views.next_ready_ms(pipe.db, PIPELINE, "b", pipe.now_ms) == pipe.now_ms + 500
+        pipe.now_ms += 500
+        assert pipe.ready("b", "a") == [1, 2]
+        pipe.complete("b", 1, 2)
+        assert pipe.ready("d", "a", "b") == []
+        assert pipe.complete("c", 1, 2, output=False) == Completed(None)
+        (first, second) = views.ready_stages(
+            pipe.db, PIPELINE, "d", ("a", "b"), now_ms=pipe.now_ms, limit=9
+        )
+        assert first == views.ReadyStage(
+            1, 1, views.OutputRef(IN, SET, 3),
+            (views.OutputRef(OUT, SET, 1), views.OutputRef(OUT, SET, 2)),
+        )
+        assert second.dependencies == (views.OutputRef(OUT, SET, 0), views.OutputRef(OUT, SET, 3))
+        assert pipe.statuses() == [LIVE, LIVE]
+        pipe.complete("d", 1)
+        assert pipe.statuses() == [DONE, LIVE]
+        pipe.complete("d", 2)
+        assert pipe.counts() == views.PipelineCounts(
+            0, 2, 0, dict.fromkeys("abcd", (0, 2, 0))
+        )
+        assert bounds(pipe.db, OUT).next_offset == 6
+
+    @pytest.mark.parametrize(
+        ("ids", "attempts", "stale"),
+        [
+            ((1, 2, 9), (1, 1, 1), (9,)),
+            ((1, 2), (1, 2), (2,)),
+            ((1, 1), (1, 1), (1,)),
+            ((1 << 63, (1 << 64) - 1, 2), (1, 1, 1), (1 << 63, (1 << 64) - 1)),
+            ((3,), (1,), (3,)),
+        ],
+        ids=["unknown", "another attempt", "doubled", "absurd", "done before"],
+    )
+    def test_one_stale_instance_and_nothing_happens(
+        self, ids: tuple[int, ...], attempts: tuple[int, ...], stale: tuple[int, ...]
+    ) -> None:
+        pipe = Pipe(*DIAMOND)
+        pipe.trigger(3, 7, 8)
+        pipe.complete("a", 3)
+        result = pipe.submit(CompleteStages(PIPELINE, "a", ids, attempts, OUT, 100))
+        assert pipe.again
+        assert result == Completed(None, stale)
+        assert bounds(pipe.db, OUT).next_offset == 1
+        assert pipe.counts().stages["a"] == (2, 1, 0)
+
+    def test_a_stage_that_is_not_ready_cannot_complete(self) -> None:
+        pipe = Pipe(*DIAMOND)
+        pipe.trigger(3)
+        assert pipe.complete("d", 1).stale == (1,)
+        assert pipe.complete("nonsense", 1).stale == (1,)
+
+    def test_outputs_need_a_partition_here(self) -> None:
+        pipe = Pipe(*DIAMOND)
+        pipe.trigger(3)
+        with pytest.raises(NotFoundError, match="stream 77"):
+            pipe.submit(CompleteStages(PIPELINE, "a", (1,), (1,), 77, 100))
+        assert pipe.ready("a") == [1]
+
+
+class TestFail:
+    def test_it_is_tried_again_after_a_growing_while(self) -> None:
+        pipe = Pipe(stage("a", retry=Retry(4, 1_000)))
+        pipe.trigger(3)
+        for attempt, backoff_ms in ((1, 1_000), (2, 2_000), (3, 4_000)):
+            assert pipe.fail("a", 1, attempt=attempt) == Completed(None)
+            assert pipe.ready("a") == []
+            pipe.now_ms += backoff_ms - 1
+            assert pipe.ready("a") == []
+            pipe.now_ms += 1
+            (item,) = views.ready_stages(pipe.db, PIPELINE, "a", (), now_ms=pipe.now_ms, limit=1)
+            assert item.attempt == attempt + 1
+        pipe.fail("a", 1, attempt=4)
+        assert pipe.statuses() == [FAILED]
+        assert pipe.counts() == views.PipelineCounts(0, 0, 1, {"a": (0, 0, 1)})
+        assert pipe.rows("SELECT status, attempts, reason FROM stage_run") == [
+            (FAILED, 4, "cold")
+        ]
+
+    def test_the_attempt_that_failed_cannot_complete_any_more(self) -> None:
+        pipe = Pipe(stage("a"))
+        pipe.trigger(3)
+        pipe.fail("a", 1)
+        assert pipe.complete("a", 1, attempt=1).stale == (1,)
+        assert pipe.complete("a", 1, attempt=2).stale == ()
+        assert pipe.statuses() == [DONE]
+        assert pipe.rows("SELECT reason FROM stage_run") == [(None,)]
+
+    def test_those_that_are_not_stale_fail(self) -> None:
+        pipe = Pipe(stage("a"))
+        pipe.trigger(3, 4, 5)
+        pipe.complete("a", 2)
+        assert pipe.fail("a", 1, 2, 3) == Completed(None, (2,))
+        assert pipe.rows("SELECT attempts FROM stage_run") == [(1,), (0,), (1,)]
+
+    def test_when_all_are_stale_nothing_is_logged(self) -> None:
+        pipe = Pipe(stage("a"))
+        pipe.trigger(3)
+        for ids, name in (((9,), "a"), ((1,), "nonsense"), ((1, 1), "a")):
+            assert pipe.fail(name, *ids) == Completed(None, ids)
+            assert pipe.again
+
+    def test_a_failed_branch_ends_the_instance_once(self) -> None:
+        pipe = Pipe(stage("a", retry=Retry(1)), stage("b", retry=Retry(1)))
+        pipe.trigger(3)
+        pipe.fail("a", 1)
+        pipe.fail("b", 1)
+        assert pipe.counts() == views.PipelineCounts(0, 0, 1, {"a": (0, 0, 1), "b": (0, 0, 1)})
+
+    def test_the_longest_backoff_fits_a_row(self) -> None:
+        pipe = Pipe(stage("a", retry=Retry(1_000, 3_650 * 86_400_000)))
+        pipe.trigger(3)
+        for attempt in range(1, 41):
+            pipe.fail("a", 1, attempt=attempt)
+        assert pipe.counts().stages["a"] == (1, 0, 0)
+
+
+class TestChangedPipelines:
+    """A changed declaration must leave no instance waiting for what never happens."""
+
+    def test_a_new_last_stage(self) -> None:
+        pipe = Pipe(stage("a"), stage("b", "a"))
+        pipe.trigger(3, 4, 5)
+        pipe.complete("a", 1, 2)
+        pipe.complete("b", 1)
+        pipe.stages(stage("a"), stage("b", "a"), stage("c", "a"))
+        assert pipe.ready("c", "a") == [2], "1 was done, 3 is not there yet"
+        pipe.complete("c", 2)
+        pipe.complete("b", 2)
+        assert pipe.statuses() == [DONE, DONE, LIVE]
+
+    def test_a_new_entry_stage(self) -> None:
+        pipe = Pipe(stage("a"))
+        pipe.trigger(3)
+        pipe.stages(stage("a"), stage("x"))
+        assert pipe.ready("x") == [1]
+        pipe.complete("a", 1)
+        assert pipe.statuses() == [LIVE]
+        pipe.complete("x", 1)
+        assert pipe.statuses() == [DONE]
+
+    def test_a_removed_stage_that_was_the_last_one_missing(self) -> None:
+        pipe = Pipe(stage("a"), stage("b", "a"))
+        pipe.trigger(3)
+        pipe.complete("a", 1)
+        pipe.stages(stage("a"))
+        assert pipe.statuses() == [DONE]
+
+    def test_completing_a_removed_stage_ends_nothing_too_soon(self) -> None:
+        pipe = Pipe(stage("a"), stage("x"))
+        pipe.trigger(3)
+        pipe.stages(stage("a"))
+        pipe.complete("x", 1)
+        assert pipe.statuses() == [LIVE]
+        pipe.complete("a", 1)
+        assert pipe.statuses() == [DONE]
+
+    def test_a_new_stage_before_one_that_has_begun(self) -> None:
+        pipe = Pipe(stage("a"), stage("b"))
+        pipe.trigger(3, 4)
+        pipe.complete("b", 1)
+        pipe.stages(stage("a"), stage("b", after=("a",)))
+        pipe.complete("a", 1, 2)
+        assert pipe.statuses() == [DONE, LIVE]
+        pipe.complete("b", 2)
+        assert pipe.statuses() == [DONE, DONE]
+        assert pipe.counts().stages == {"a": (0, 2, 0), "b": (0, 2, 0)}
+
+    def test_a_dependency_that_had_no_output_leaves_its_stage_waiting(self) -> None:
+        pipe = Pipe(stage("a", output=False), stage("b", after=("a",)))
+        pipe.trigger(3, 4)
+        pipe.complete("a", 1, output=False)
+        pipe.stages(stage("a"), stage("b", "a"))
+        pipe.complete("a", 2)
+        assert pipe.ready("b", "a") == [2]
+        assert pipe.counts().stages["b"] == (2, 0, 0), "and it shows"
+
+    def test_an_unchanged_instance_is_left_alone(self) -> None:
+        pipe = Pipe(*DIAMOND)
+        pipe.trigger(3, 4)
+        pipe.complete("a", 1)
+        before = pipe.rows("SELECT * FROM stage_run")
+        pipe.stages(*DIAMOND[:3], stage("d", "a", "b", after=("c",), timeout_ms=7))
+        assert pipe.rows("SELECT * FROM stage_run") == before
+
+    def test_another_input_is_refused(self) -> None:
+        pipe = Pipe(*DIAMOND)
+        spec = PipelineSpec(replica_set=SET, input="out", stages=DIAMOND)
+        with pytest.raises(SchemaError, match="has consumed another stream"):
+            pipe.declare(("Pipeline", "p", spec))
+
+
+class TestViews:
+    def test_instances_by_status_and_page(self) -> None:
+        pipe = Pipe(stage("a", retry=Retry(1)))
+        pipe.trigger(*range(10))
+        pipe.complete("a", 1, 2)
+        pipe.fail("a", 3)
+
+        def ids(status: int | None, after_id: int = 0, limit: int = 100) -> list[int]:
+            found = views.instances(
+                pipe.db, PIPELINE, status=status, after_id=after_id, limit=limit
+            )
+            return [item.instance_id for item in found]
+
+        assert (ids(DONE), ids(FAILED), ids(LIVE)) == ([1, 2], [3], [4, 5, 6, 7, 8, 9, 10])
+        assert (ids(None, 2, 3), ids(None, (1 << 64) - 1)) == ([3, 4, 5], [])
+        (done, *_) = views.instances(pipe.db, PIPELINE, status=DONE, after_id=0, limit=1)
+        assert done.root == views.OutputRef(IN, SET, 0)
+        assert done.stages == (
+            views.StageStatus("a", DONE, 0, views.OutputRef(OUT, SET, 0), ""),
+        )
+
+    def test_ready_stages_wait_their_turn(self) -> None:
+        pipe = Pipe(stage("a", retry=Retry(5, 0)))
+        pipe.trigger(*range(6))
+        pipe.now_ms += 10
+        pipe.fail("a", 1)
+        found = views.ready_stages(
+            pipe.db, PIPELINE, "a", (), now_ms=pipe.now_ms, limit=4, except_ids={3}
+        )
+        assert [item.instance_id for item in found] == [2, 4, 5, 6]
+        assert pipe.ready("a")[-1] == 1, "a retry queues up behind"
+        assert READY == 1

@@ -1,0 +1,208 @@
+"""Appending, and what dedupe remembers of a producer."""
+
+from __future__ import annotations
+
+import pytest
+
+from hadron.model.errors import NotFoundError, OffsetOutOfRangeError, SequenceError
+from hadron.model.ids import Ballot
+from hadron.model.limits import PRODUCER_IDLE_MS, PRODUCER_WINDOW
+from hadron.model.schema import StreamSpec
+from hadron.state import streams
+from hadron.state.streams import AppendBatch, Appended
+from hadron.state.tests.support import SET, Replicated
+
+PID = b"p" * 16
+
+
+@pytest.fixture
+def tables() -> Replicated:
+    tables = Replicated()
+    assert tables.declare(("Stream", "flights", StreamSpec(partitions=(SET,)))) == [1]
+    return tables
+
+
+def batch(sequence: int, count: int = 10, epoch: int = 0, pid: bytes = PID) -> AppendBatch:
+    return AppendBatch(1, count, 100, pid, epoch, sequence)
+
+
+def anonymous(count: int = 10) -> AppendBatch:
+    return batch(-1, count, pid=b"")
+
+
+def test_offsets_follow_each_other(tables: Replicated) -> None:
+    results = [tables.submit(anonymous(count)) for count in (3, 1, 5)]
+    assert [(r.base_offset, r.count) for r in results] == [(0, 3), (3, 1), (4, 5)]
+    assert tables.rows("SELECT * FROM stream_partition") == [(1, 0, 9, 300)]
+    assert tables.rows("SELECT * FROM stream_batch WHERE base_offset = 3") == [
+        (1, 3, 1, 3, tables.now_ms, 100, 1, 1)
+    ]
+
+
+def test_without_a_producer_nothing_is_remembered(tables: Replicated) -> None:
+    tables.submit(anonymous())
+    tables.submit(batch(-1))
+    tables.submit(batch(0, pid=b""))
+    assert tables.rows("SELECT count(*) FROM producer") == [(0,)]
+    assert streams.bounds(tables.db, 1).next_offset == 30
+
+
+def test_a_stream_without_a_partition_here_is_refused(tables: Replicated) -> None:
+    with pytest.raises(NotFoundError, match=f"stream 9 has no partition on {SET}"):
+        tables.submit(AppendBatch(9, 1, 10, PID, 0, 0))
+    assert tables.rows("SELECT count(*) FROM producer") == [(0,)]
+
+
+def test_a_repeated_batch_gets_the_originals_answer(tables: Replicated) -> None:
+    tables.submit(anonymous(7))
+    first = tables.submit(batch(0))
+    tables.now_ms += 5_000
+    again = tables.submit(batch(0))
+    assert tables.again
+    assert again == Appended(7, 10, tables.now_ms - 5_000, 0, duplicate=True)
+    assert (again.base_offset, first.duplicate) == (first.base_offset, False)
+    assert streams.bounds(tables.db, 1).next_offset == 17
+
+
+def test_as_many_batches_are_remembered_as_may_be_in_flight(tables: Replicated) -> None:
+    for number in range(PRODUCER_WINDOW + 1):
+        tables.submit(batch(number * 10))
+    for number in range(1, PRODUCER_WINDOW + 1):
+        assert tables.submit(batch(number * 10)).base_offset == number * 10
+    with pytest.raises(SequenceError, match="sent sequence 0, expected 60"):
+        tables.submit(batch(0))
+
+
+@pytest.mark.parametrize("sequence", [5, 9, 11, 20, 1 << 40])
+def test_a_batch_that_does_not_follow_is_refused(tables: Replicated, sequence: int) -> None:
+    tables.submit(batch(0))
+    with pytest.raises(SequenceError, match=f"sent sequence {sequence}, expected 10"):
+        tables.submit(batch(sequence))
+    assert tables.submit(batch(10)).sequence == 10
+
+
+def test_a_repetition_of_another_size_is_no_repetition(tables: Replicated) -> None:
+    tables.submit(batch(0))
+    with pytest.raises(SequenceError, match="expected 10"):
+        tables.submit(batch(0, count=9))
+
+
+def test_an_unknown_producer_cannot_begin_in_the_middle(tables: Replicated) -> None:
+    with pytest.raises(SequenceError, match="is not known here but continues at sequence 10"):
+        tables.submit(batch(10))
+
+
+def test_a_new_epoch_starts_over_and_fences_the_old_one(tables: Replicated) -> None:
+    tables.submit(batch(0, epoch=1))
+    with pytest.raises(SequenceError, match="continues at sequence 10"):
+        tables.submit(batch(10, epoch=2))
+    assert tables.submit(batch(0, epoch=2)).base_offset == 10
+    for sequence in (0, 10):
+        with pytest.raises(SequenceError, match="has epoch 1, a newer one has 2"):
+            tables.submit(batch(sequence, epoch=1))
+
+
+@pytest.mark.parametrize("epoch", [1 << 63, (1 << 64) - 1])
+def test_an_absurd_epoch_is_refused(tables: Replicated, epoch: int) -> None:
+    """It does not fit into a row: unrefused, it would be the end of the node."""
+    with pytest.raises(SequenceError, match="over the limit"):
+        tables.submit(batch(0, epoch=epoch))
+    tables.submit(batch(0, epoch=(1 << 63) - 1))
+
+
+def test_each_producer_has_its_own_sequence(tables: Replicated) -> None:
+    tables.submit(batch(0))
+    tables.submit(batch(0, pid=b"q" * 16))
+    tables.submit(batch(10))
+    assert tables.submit(batch(0, pid=b"q" * 16)).base_offset == 10
+
+
+class TestEviction:
+    def producers(self, tables: Replicated) -> set[bytes]:
+        return {row[0] for row in tables.rows("SELECT producer_id FROM producer")}
+
+    def new_ones(self, tables: Replicated) -> None:
+        """One new producer for each first byte, so that one of them looks for idle ones."""
+        for first in range(256):
+            tables.submit(batch(0, pid=bytes([first]) + b"n" * 15))
+
+    def test_idle_producers_are_forgotten(self, tables: Replicated) -> None:
+        tables.submit(batch(0))
+        tables.now_ms += PRODUCER_IDLE_MS + 1
+        self.new_ones(tables)
+        assert PID not in self.producers(tables)
+        with pytest.raises(SequenceError, match="evicted or lost"):
+            tables.submit(batch(10))
+
+    def test_not_before_their_time(self, tables: Replicated) -> None:
+        tables.submit(batch(0))
+        tables.now_ms += PRODUCER_IDLE_MS
+        self.new_ones(tables)
+        assert tables.submit(batch(10)).sequence == 10
+
+    def test_whatever_else_is_logged_in_between(self, tables: Replicated) -> None:
+        """By the lsn, an append that is always followed by another command never evicted."""
+        for first in range(256):
+            tables.submit(batch(0, pid=bytes([first]) + b"o" * 15))
+            tables.submit(anonymous(1))
+        tables.now_ms += PRODUCER_IDLE_MS + 1
+        for first in range(256):
+            tables.submit(batch(0, pid=bytes([first]) + b"n" * 15))
+            tables.submit(anonymous(1))
+        assert {pid[1:] for pid in self.producers(tables)} == {b"n" * 15}
+
+
+class TestReading:
+    @pytest.fixture
+    def filled(self, tables: Replicated) -> Replicated:
+        tables.db.execute("CREATE TABLE body(lsn INTEGER PRIMARY KEY, bytes BLOB)")
+        for number in range(6):
+            tables.ballot = Ballot(1, 1 + number // 3)
+            tables.now_ms = 1_000_000 + number * 1_000
+            tables.submit(anonymous(10))
+            data = b"%d" % number * 100
+            tables.db.execute("INSERT INTO body VALUES(?, ?)", (len(tables.log), data))
+        return tables
+
+    def bases(self, tables: Replicated, offset: int, below: int = 60, size: int = 1) -> list[int]:
+        found = streams.read_batches(tables.db, 1, offset, below=below, max_bytes=size)
+        return [batch.base_offset for batch in found]
+
+    def test_the_batch_that_holds_the_offset_comes_first(self, filled: Replicated) -> None:
+        assert [self.bases(filled, offset)[0] for offset in (0, 9, 10, 35, 59)] == [
+            0, 0, 10, 30, 50
+        ]
+
+    def test_size_bounds_it_after_the_first(self, filled: Replicated) -> None:
+        assert self.bases(filled, 5, size=101) == [0, 10]
+        assert self.bases(filled, 5, size=1 << 20) == [0, 10, 20, 30, 40, 50]
+
+    def test_what_is_not_visible_is_not_returned(self, filled: Replicated) -> None:
+        assert self.bases(filled, 5, below=20, size=1 << 20) == [0, 10]
+        assert self.bases(filled, 20, below=20) == []
+        assert self.bases(filled, 99) == []
+
+    def test_stamps_come_with_it(self, filled: Replicated) -> None:
+        (found,) = streams.read_batches(filled.db, 1, 30, below=60, max_bytes=1)
+        assert (found.base_offset, found.count, found.append_ms) == (30, 10, 1_003_000)
+        assert (found.epoch, found.incarnation, found.data) == (1, 2, b"3" * 100)
+
+    def test_what_retention_dropped_is_out_of_range(self, filled: Replicated) -> None:
+        filled.db.execute("DELETE FROM stream_batch WHERE base_offset < 20")
+        filled.db.execute("UPDATE stream_partition SET first_offset = 20")
+        for offset in (0, 19):
+            with pytest.raises(OffsetOutOfRangeError, match="first kept offset is 20"):
+                self.bases(filled, offset)
+        assert self.bases(filled, 20) == [20]
+
+    @pytest.mark.parametrize(
+        ("at_ms", "offset"),
+        [(0, 0), (1_000_000, 0), (1_000_001, 10), (1_003_000, 30), (1_005_000, 50), (9e6, 60)],
+    )
+    def test_offsets_by_time(self, filled: Replicated, at_ms: float, offset: int) -> None:
+        assert streams.offset_at(filled.db, 1, int(at_ms)) == offset
+
+    def test_bounds(self, filled: Replicated) -> None:
+        assert streams.all_bounds(filled.db) == {1: streams.PartitionBounds(0, 60)}
+        with pytest.raises(NotFoundError, match="stream 4 has no partition here"):
+            streams.bounds(filled.db, 4)
