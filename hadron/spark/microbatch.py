@@ -29,7 +29,7 @@ from hadron.model.errors import (
 from hadron.model.schema import PipelineSpec, StageSpec
 from hadron.spark import inputs
 from hadron.spark.outputs import Completion, Output, Refusal, encode, match_rows, pack
-from hadron.spark.stage import StageResult, is_alive, run_stage
+from hadron.spark.stage import StageRaisedError, StageResult, is_alive, run_stage
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -44,6 +44,10 @@ _FIRST_PAUSE_S: Final = 0.05
 _MAX_PAUSE_S: Final = 2.0
 
 _CANCEL_AGAIN_S: Final = 0.25
+
+_SPLITS: Final = 32
+"""Halvings of one micro-batch whose function raises: enough to find two bad records among 5,000;
+a function that fails for every record costs 65 short jobs instead of 10,000."""
 
 _MAX_REASON: Final = 4_000
 """Characters of a failure's reason: it is stored with every instance that failed."""
@@ -90,6 +94,7 @@ class _Course:
     input_s: float = 0.0
     spark_s: float = 0.0
     output_s: float = 0.0
+    splits_left: int = _SPLITS
     open_ids: dict[int, int] = field(default_factory=dict)
     """Attempt by instance id, of the instances that nothing has been said about yet."""
 
@@ -133,9 +138,34 @@ class MicroBatchWorker:
         stage = await self._stage(course)
         invocations, table = await self._input(course, stage)
         course.input_s = time.perf_counter() - began
-        if not invocations:
+        if invocations:
+            await self._run_part(course, stage, invocations, table)
+
+    async def _run_part(
+        self, course: _Course, stage: StageSpec, invocations: Sequence[Any], table: Any
+    ) -> None:
+        """Run some of the invocations. When the function raises, each half by itself: a record that
+        no function can digest must not fail the thousands that came with it."""
+        try:
+            result = await self._on_spark(course, stage, table)
+        except StageRaisedError as error:
+            if len(invocations) == 1 or course.splits_left == 0:
+                await self._fail(
+                    course,
+                    [Refusal(each.instance_id, each.attempt, str(error)) for each in invocations],
+                )
+                return
+            course.splits_left -= 1
+            half = len(invocations) // 2
+            await self._run_part(course, stage, invocations[:half], table.slice(0, half))
+            await self._run_part(course, stage, invocations[half:], table.slice(half))
             return
-        result = await self._on_spark(course, stage, table)
+        await self._settle(course, stage, invocations, result)
+
+    async def _settle(
+        self, course: _Course, stage: StageSpec, invocations: Sequence[Any], result: StageResult
+    ) -> None:
+        """Report what a run of the stage gave for each of its invocations."""
         began = time.perf_counter()
         found, refused = match_rows(
             stage,
@@ -147,7 +177,7 @@ class MicroBatchWorker:
         await self._fail(course, refused + unusable)
         for completion in completions:
             await self._complete(course, completion)
-        course.output_s = time.perf_counter() - began
+        course.output_s += time.perf_counter() - began
 
     async def _stage(self, course: _Course) -> StageSpec:
         """The stage's declaration as of now: it may have been applied anew since the last time."""
@@ -209,7 +239,7 @@ class MicroBatchWorker:
                 result = await trio.to_thread.run_sync(call.run, abandon_on_cancel=True)
             if result is None:
                 call.cancel()
-            course.spark_s = time.perf_counter() - began
+            course.spark_s += time.perf_counter() - began
         if result is None:
             raise StageError(
                 f"stage {stage.name!r} took longer than its timeout of {limit_s:g} s for "

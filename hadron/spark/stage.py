@@ -40,6 +40,10 @@ class StageResult:
     values_are_json: bool
 
 
+class StageRaisedError(StageError):
+    """The function, or Spark while it ran it, raised: one record may be all that is wrong."""
+
+
 def load_function(stage: StageSpec) -> StageFunction:
     """The function that `run: package.module:function` names. Raises `StageError`."""
     module_name, separator, path = stage.run.partition(":")
@@ -67,7 +71,8 @@ def load_function(stage: StageSpec) -> StageFunction:
 def run_stage(spark: SparkSession, stage: StageSpec, table: pa.Table) -> StageResult:
     """Run a stage over its input table. Blocks while Spark works.
 
-    Raises `StageError` for what the function did wrong and `ConfigurationError` when Spark itself
+    Raises `StageRaisedError` when the function raised, `StageError` for what else it did wrong, and
+    `ConfigurationError` when Spark itself
     is gone, after which nothing more can run.
     """
     function = load_function(stage)
@@ -84,7 +89,7 @@ def run_stage(spark: SparkSession, stage: StageSpec, table: pa.Table) -> StageRe
                 f"Spark stopped while {_label(stage)} ran: {summary(error)}",
                 "start the stage runner again",
             ) from error
-        raise StageError(f"{_label(stage)} failed: {summary(error)}") from error
+        raise StageRaisedError(f"{_label(stage)} failed: {summary(error)}") from error
 
 
 def is_alive(spark: SparkSession) -> bool:

@@ -76,6 +76,17 @@ def failing_later(frame: DataFrame) -> DataFrame:
     )
 
 
+def choking(frame: DataFrame) -> DataFrame:
+    """Raises when it meets the second record, whatever comes with it."""
+    bad = F.col("offset") == 1
+    return frame.select(
+        "instance_id",
+        F.when(bad, F.raise_error(F.lit("indigestible")).cast("string"))
+        .otherwise(F.col("root"))
+        .alias("value"),
+    )
+
+
 def returning_none(frame: DataFrame) -> None:
     del frame
 

@@ -132,6 +132,16 @@ def test_an_instance_without_one_row_fails_alone(
     assert done.reason == client.failures["odd", instance]
 
 
+def test_a_record_that_no_function_can_digest_fails_alone(spark: SparkSession) -> None:
+    client = client_for(stage("picky", "choking"), count=8)
+    client.invoke("picky", range(8))
+    done = Play(spark, client).until(8)
+    assert list(client.failures) == [("picky", 2)]
+    assert "indigestible" in client.failures["picky", 2]
+    assert set(client.outputs) == {("picky", each) for each in range(1, 9)} - {("picky", 2)}
+    assert (done.completed, done.failed) == (7, 1)
+
+
 def test_stale_instances_are_left_out(spark: SparkSession) -> None:
     client = client_for(stage("s", "passing"))
     client.stale = {2, 4}
