@@ -204,6 +204,9 @@ class Node:
         self._status.connections += 1
         try:
             await connection.run()
+        except Exception:
+            # A defect, but one connection's: the others and the node go on.
+            _log.exception("serving %s failed", connection.peer)
         finally:
             self._status.connections -= 1
 

@@ -34,7 +34,7 @@ from hadron.partition.gate import ByteGate
 from hadron.partition.group_commit import Done, GroupWriter, Submission, WrittenGroup
 from hadron.partition.waiters import MAJORITY, Waiters
 from hadron.replication.feed import Feed, Ring, make_group
-from hadron.replication.follower import COMMIT_AT_ONCE_BYTES, FollowerLog
+from hadron.replication.follower import FollowerLog
 from hadron.replication.quorum import Quorum
 from hadron.state.machine import Command
 from hadron.storage.log import Entry, position_at, read_entries
@@ -158,9 +158,7 @@ class Controller:
         """Prepare a group and send it, before its own COMMIT."""
         group = self._writer.prepare(connection, self._waiting, self._clock.now_ms)
         self._on_written(group)
-        # Without an fsync a small COMMIT takes 20 to 40 µs, less than the way to the thread.
-        small = group.size <= COMMIT_AT_ONCE_BYTES
-        return Prepared(group, at_once=small and self._store.sync != "FULL")
+        return Prepared(group, group.size)
 
     def _on_written(self, group: WrittenGroup) -> None:
         """The group's bytes exist; its fsync is under way. Send it, and line up its answers."""
@@ -168,7 +166,7 @@ class Controller:
             self._head = group.entries[-1].position
             packed = make_group(self.ballot, group.previous, group.entries, self.committed_lsn)
             self.ring.push(packed)
-            with self._cork.hold():
+            with self._cork:
                 for feed in self._feeds.values():
                     feed.offer(packed)
             self._written.extend(group.logged)
@@ -230,7 +228,7 @@ class Controller:
         visible: list[Submission] = []
         while self._written and self._written[0].lsn <= committed:
             visible.append(self._written.popleft())
-        with self._cork.hold():
+        with self._cork:
             if visible:
                 for observer in self._observers:
                     observer(visible)

@@ -16,7 +16,7 @@ import apsw
 import trio
 
 from hadron.model.errors import FencedError, HadronError, PeerError
-from hadron.model.ids import Ballot, LogPosition
+from hadron.model.ids import NO_BALLOT, Ballot, LogPosition
 from hadron.model.ports import Random
 from hadron.replication.entries import unpack
 from hadron.replication.feed import find_common
@@ -28,6 +28,7 @@ from hadron.storage.log import position_at
 from hadron.storage.store import Store
 from hadron.wire.connection import Connection
 from hadron.wire.messages import (
+    Method,
     ballot_from,
     ballot_to,
     method,
@@ -137,12 +138,13 @@ class Candidate:
                         f"configuration has {self._membership.epoch}",
                         "use the newest configuration file of the replica set",
                     ) from None
-                floor = outbid.highest.incarnation
+                floor = max(floor, outbid.highest.incarnation)
             except PeerError as error:
                 bad = isinstance(error, BadEntriesError)
                 _log.log(
                     logging.WARNING if bad else logging.INFO, "a ballot was not won: %s", error
                 )
+                self._report("reconciling", f"a ballot was not won: {error}")
                 await trio.sleep(self._random.uniform(0.05, 0.2))
 
     async def _wait_for_voters(self) -> Standing:
@@ -271,12 +273,12 @@ class Candidate:
             copied = await self._copy(connection, ballot, copied + 1)
 
     async def _copy(self, connection: Connection, ballot: Ballot, from_lsn: int) -> int:
-        answer, attachment = await connection.request(
+        answer, attachment = await _ask(
+            connection,
             _READ_LOG,
             replication_pb2.ReadLogRequest(
                 ballot=ballot_to(ballot), from_lsn=from_lsn, max_bytes=_COPY_BYTES
             ),
-            timeout_s=_TIMEOUT_S,
         )
         entries = unpack(answer.entries, attachment)
         if not entries:
@@ -336,7 +338,7 @@ async def run_on_writer(store: Store, job: Callable[[apsw.Connection], Any]) -> 
 class OutbidError(HadronError):
     """A peer has promised a higher ballot, `highest`."""
 
-    highest: Ballot
+    highest = NO_BALLOT
 
 
 def _outbid(name: str, highest: Ballot, reason: str) -> OutbidError:
@@ -361,13 +363,13 @@ async def ask_promise(
     Raises `OutbidError` when it has promised a higher ballot, `PeerError` when it refuses or
     cannot be asked.
     """
-    answer, _ = await connection.request(
+    answer, _ = await _ask(
+        connection,
         _PROMISE,
         replication_pb2.PromiseRequest(
             ballot=ballot_to(ballot), config_digest=membership.digest, leader=membership.node,
             replica_set_uuid=uuid, found=found,
         ),
-        timeout_s=_TIMEOUT_S,
     )
     if not answer.promised:
         highest = ballot_from(answer.highest)
@@ -379,9 +381,18 @@ async def ask_promise(
 
 async def ask_position(connection: Connection, ballot: Ballot, lsn: int) -> LogPosition | None:
     """The position at `lsn` in a peer's log, None when it has no entry there."""
-    answer, _ = await connection.request(
-        _PROBE,
-        replication_pb2.ProbeRequest(ballot=ballot_to(ballot), lsn=lsn),
-        timeout_s=_TIMEOUT_S,
+    answer, _ = await _ask(
+        connection, _PROBE, replication_pb2.ProbeRequest(ballot=ballot_to(ballot), lsn=lsn)
     )
     return position_from(answer.position) if answer.HasField("position") else None
+
+
+async def _ask(connection: Connection, what: Method, message: Any) -> tuple[Any, memoryview]:
+    """One question to a peer. Raises `PeerError` whatever it answers: a `CorruptionError` that
+    came over the wire is about its disk, not about this node's."""
+    try:
+        return await connection.request(what, message, timeout_s=_TIMEOUT_S)
+    except PeerError:
+        raise
+    except HadronError as error:
+        raise PeerError(f"{connection.peer}: {error.message}", error.hint) from error

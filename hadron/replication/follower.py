@@ -1,7 +1,7 @@
 """A member's log as its leader writes it: promise, verify, append, apply what is committed.
 
-Every step goes through the writer, one at a time, so a promise and an append never cross. Safety rules: a
-replica fsyncs entries on receipt and applies them only once they are committed (PROTOCOL A1); it
+Every step goes through the writer, one at a time, so a promise and an append never cross.
+Safety rules: a replica fsyncs entries on receipt and applies them only once they are committed (PROTOCOL A1); it
 acknowledges what it has verified to be equal to the leader's under this ballot, never its own last
 lsn (B2); what it has applied it never drops.
 """
@@ -26,9 +26,6 @@ from hadron.state import machine
 from hadron.storage.identity import IdentityFile
 from hadron.storage.log import Entry, Log, get_meta, read_commands, set_meta
 from hadron.storage.writer import Prepared
-
-COMMIT_AT_ONCE_BYTES: Final = 64 << 10
-"""Writes up to here are committed on the event loop where that is faster; see their callers."""
 
 _APPLY_AT_ONCE: Final = 1_000
 """Commands read into memory at a time while a long log is applied."""
@@ -114,10 +111,10 @@ class FollowerLog:
         """
         promised = self._identity.current.promised
         if ballot != promised:
-            return Prepared(AppendOutcome(0, self.applied_lsn, promised, "fenced"), at_once=True)
+            return Prepared(AppendOutcome(0, self.applied_lsn, promised, "fenced"), 0)
         known = self._log.position_at(previous.lsn)
         if known != previous:
-            return Prepared(AppendOutcome(0, self.applied_lsn, promised, "mismatch"), at_once=True)
+            return Prepared(AppendOutcome(0, self.applied_lsn, promised, "mismatch"), 0)
         match_lsn = entries[-1].lsn if entries else previous.lsn
         committed = max(self.committed_lsn, min(committed_lsn, match_lsn))
         new = self._unknown(entries)
@@ -135,10 +132,8 @@ class FollowerLog:
                 connection.execute(f"PRAGMA synchronous = {self._sync}")
         if member_of:
             self._identity.become_member(member_of)
-        # A small fsync takes less than the way to the writer's thread and back, and a replica has
-        # nothing better to do meanwhile; a large one would keep the next entries from arriving.
-        small = sum(entry.size for entry in new) <= COMMIT_AT_ONCE_BYTES
-        return Prepared(AppendOutcome(match_lsn, self.applied_lsn, promised), at_once=small)
+        size = sum(entry.size for entry in new)
+        return Prepared(AppendOutcome(match_lsn, self.applied_lsn, promised), size)
 
     def _unknown(self, entries: list[Entry]) -> list[Entry]:
         """What follows the entries that this log already has; equal chains, equal prefixes."""

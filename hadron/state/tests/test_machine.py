@@ -38,8 +38,8 @@ SHAPES = (
     (stage("a", after=("c",)), stage("c")),
 )
 
-few = st.integers(0, 3)
-some = st.integers(0, 40)
+few = st.integers(0, 2)
+strange = st.sampled_from((False,) * 9 + (True,))
 
 
 class Histories(RuleBasedStateMachine):
@@ -51,8 +51,10 @@ class Histories(RuleBasedStateMachine):
             ("Stream", "in", StreamSpec(partitions=(SET,))),
             ("Stream", "out", StreamSpec(partitions=(SET,))),
         )
+        self.submit(AppendBatch(IN, 12, 9, b"", 0, -1))
         self.shape(0)
         self.producers: dict[bytes, tuple[int, list[tuple[int, int, int]]]] = {}
+        self.last_ms: dict[bytes, int] = {}
         self.acked: dict[int, set[int]] = {}
         self.outputs: set[tuple[str, int]] = set()
         self.triggered: list[int] = []
@@ -100,11 +102,17 @@ class Histories(RuleBasedStateMachine):
         assert (result.base_offset, self.end) == (before, before + count)
         kept = batches if epoch == known_epoch else []
         self.producers[pid] = (epoch, [*kept, (sequence, count, before)])
+        self.last_ms[pid] = self.tables.now_ms
+        if sequence == 0 and pid[0] == 0:
+            for other, last_ms in list(self.last_ms.items()):
+                if last_ms < self.tables.now_ms - PRODUCER_IDLE_MS:
+                    del self.producers[other], self.last_ms[other]
 
     # --- groups ---------------------------------------------------------------------------------
 
-    @rule(name=few, floor=some)
-    def create_group(self, name: int, floor: int) -> None:
+    @rule(name=few, data=st.data())
+    def create_group(self, name: int, data: st.DataObject) -> None:
+        floor = data.draw(st.integers(0, self.end + 1))
         known = groups.find(self.tables.db, IN, str(name))
         try:
             made = self.submit(CreateGroup(IN, str(name), floor))
@@ -118,10 +126,14 @@ class Histories(RuleBasedStateMachine):
             self.acked[made.group_id] = set(range(floor))
 
     @precondition(lambda self: self.acked)
-    @rule(data=st.data(), ranges=st.lists(st.tuples(some, st.integers(0, 6)), max_size=4))
-    def acknowledge(self, data: st.DataObject, ranges: list[tuple[int, int]]) -> None:
+    @rule(data=st.data())
+    def acknowledge(self, data: st.DataObject) -> None:
         group_id = data.draw(st.sampled_from(sorted(self.acked)))
-        spans = tuple((first, first + more) for first, more in ranges)
+        ((low,),) = self.tables.rows("SELECT floor FROM grp WHERE group_id = ?", group_id)
+        ranges = st.tuples(st.integers(max(low - 2, 0), min(low + 9, self.end)), st.integers(0, 4))
+        spans = tuple(
+            (first, first + more) for first, more in data.draw(st.lists(ranges, max_size=4))
+        )
         try:
             floor = self.submit(AckRecords(group_id, spans))
         except HadronError:
@@ -139,11 +151,12 @@ class Histories(RuleBasedStateMachine):
         self.tables.declare(("Pipeline", "p", spec))
         self.stages = stages
 
+    @precondition(lambda self: self.triggered)
     @rule(number=st.integers(0, len(SHAPES) - 1))
     def change_pipeline(self, number: int) -> None:
         self.shape(number)
 
-    @rule(step=st.integers(0, 9), stale=st.booleans(), odd=st.booleans())
+    @rule(step=st.integers(0, 9), stale=strange, odd=st.booleans())
     def trigger(self, step: int, stale: bool, odd: bool) -> None:
         (cursor,) = pipeline_views.cursors(self.tables.db)
         start = cursor.next_offset - stale
@@ -154,27 +167,45 @@ class Histories(RuleBasedStateMachine):
         if not stale:
             self.triggered += offsets
 
-    @rule(name=st.sampled_from(STAGES), ids=st.lists(st.integers(1, 12), min_size=1, max_size=5),
-          attempt=st.sampled_from((0, 0, 0, -1, 1)))
-    def complete(self, name: str, ids: list[int], attempt: int) -> None:
-        attempts = tuple(self.attempt(name, instance) + attempt for instance in ids)
+    def some_stages(self, data: st.DataObject) -> tuple[str, list[int], tuple[int, ...], bool]:
+        """A stage, instances for which it is ready, their attempts; or something else."""
+        waiting: dict[str, list[int]] = {}
+        for name, instance in self.tables.rows(
+            "SELECT stage, instance_id FROM stage_run WHERE status = 1"
+        ):
+            waiting.setdefault(name, []).append(instance)
+        wrong = not waiting or data.draw(strange)
+        if wrong:
+            name, known = data.draw(st.sampled_from(STAGES)), list(range(1, 9))
+        else:
+            name = data.draw(st.sampled_from(sorted(waiting)))
+            known = waiting[name]
+        ids = data.draw(st.lists(st.sampled_from(known), min_size=1, max_size=6, unique=not wrong))
+        late = data.draw(st.sampled_from((0, 0, 0, 0, -1, 1)))
+        attempts = tuple(self.attempt(name, instance) + late for instance in ids)
+        return name, ids, attempts, bool(late)
+
+    @precondition(lambda self: self.triggered)
+    @rule(data=st.data())
+    def complete(self, data: st.DataObject) -> None:
+        name, ids, attempts, late = self.some_stages(data)
         out = OUT if name in HAS_OUTPUT else 0
         before = streams.bounds(self.tables.db, OUT).next_offset
         result = self.submit(CompleteStages(PIPELINE, name, tuple(ids), attempts, out, 9))
         if result.stale:
             assert streams.bounds(self.tables.db, OUT).next_offset == before
             return
-        assert attempt == 0
+        assert not late
         for index, instance in enumerate(ids):
             assert (name, instance) not in self.outputs, "an output is published once"
             self.outputs.add((name, instance))
             if out:
                 assert result.appended.base_offset + index == before + index
 
-    @rule(name=st.sampled_from(STAGES), ids=st.lists(st.integers(1, 12), min_size=1, max_size=5),
-          attempt=st.sampled_from((0, 0, -1, 1)))
-    def fail(self, name: str, ids: list[int], attempt: int) -> None:
-        attempts = tuple(self.attempt(name, instance) + attempt for instance in ids)
+    @precondition(lambda self: self.triggered)
+    @rule(data=st.data())
+    def fail(self, data: st.DataObject) -> None:
+        name, ids, attempts, _ = self.some_stages(data)
         self.submit(FailStages(PIPELINE, name, tuple(ids), attempts, "cold"))
 
     def attempt(self, name: str, instance: int) -> int:
@@ -190,6 +221,7 @@ class Histories(RuleBasedStateMachine):
     def time_passes(self, ms: int) -> None:
         self.tables.now_ms += ms
 
+    @precondition(lambda self: len(self.tables.log) % 7 == 0)
     @rule()
     def lead_again(self) -> None:
         self.tables.ballot = Ballot(1, self.tables.ballot.incarnation + 1)
@@ -263,4 +295,4 @@ class Histories(RuleBasedStateMachine):
 
 
 TestHistories = Histories.TestCase
-TestHistories.settings = settings(max_examples=60, stateful_step_count=40, deadline=None)
+TestHistories.settings = settings(max_examples=150, stateful_step_count=50, deadline=None)

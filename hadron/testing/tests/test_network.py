@@ -1,4 +1,5 @@
 """Cuts, delays and broken connections of the network in memory, on a clock that jumps."""
+# ruff: noqa: ARG001 - pytest-trio takes its clock from the arguments of a test
 
 from __future__ import annotations
 
@@ -6,12 +7,10 @@ from collections.abc import AsyncIterator
 
 import pytest
 import trio
+from trio.testing import MockClock
 import trio.testing
 
 from hadron.testing.network import MemoryListener, MemoryNetwork, MemoryTransport
-
-pytestmark = pytest.mark.usefixtures("autojump_clock")
-
 
 class Pair:
     """Hosts a and b with one connection, dialed by a."""
@@ -40,7 +39,7 @@ async def read(transport: MemoryTransport) -> bytes:
     return bytes(buffer[: await transport.receive_into(memoryview(buffer))])
 
 
-async def test_a_cut_holds_back_and_healing_delivers(pair: Pair) -> None:
+async def test_a_cut_holds_back_and_healing_delivers(pair: Pair, autojump_clock: MockClock) -> None:
     pair.network.cut("a", "b")
     pair.a.send_some([b"one"])
     pair.b.send_some([b"two"])
@@ -53,7 +52,7 @@ async def test_a_cut_holds_back_and_healing_delivers(pair: Pair) -> None:
     assert await read(pair.a) == b"two"
 
 
-async def test_a_one_way_cut_leaves_the_other_way(pair: Pair) -> None:
+async def test_a_one_way_cut_leaves_the_other_way(pair: Pair, autojump_clock: MockClock) -> None:
     pair.network.cut_one_way("a", "b")
     pair.a.send_some([b"lost for now"])
     pair.b.send_some([b"works"])
@@ -65,7 +64,7 @@ async def test_a_one_way_cut_leaves_the_other_way(pair: Pair) -> None:
     assert await read(pair.b) == b"lost for now"
 
 
-async def test_a_close_does_not_cross_a_cut(pair: Pair) -> None:
+async def test_a_close_does_not_cross_a_cut(pair: Pair, autojump_clock: MockClock) -> None:
     pair.network.cut("a", "b")
     pair.a.send_some([b"bye"])
     pair.a.close()
@@ -80,7 +79,7 @@ async def test_a_close_does_not_cross_a_cut(pair: Pair) -> None:
         pair.b.send_some([b"x"])
 
 
-async def test_dialing_across_a_cut_waits(pair: Pair) -> None:
+async def test_dialing_across_a_cut_waits(pair: Pair, autojump_clock: MockClock) -> None:
     pair.network.cut("a", "b")
     with trio.move_on_after(100) as scope:
         await pair.network.host("a").dial(pair.listener.address)
@@ -99,7 +98,7 @@ async def test_dialing_across_a_cut_waits(pair: Pair) -> None:
     dialed[0].close()
 
 
-async def test_a_delay_is_exact_and_keeps_the_order(pair: Pair) -> None:
+async def test_a_delay_is_exact_and_keeps_the_order(pair: Pair, autojump_clock: MockClock) -> None:
     pair.network.delay("a", "b", 2.5)
     start = trio.current_time()
     pair.a.send_some([b"slow"])
@@ -111,7 +110,7 @@ async def test_a_delay_is_exact_and_keeps_the_order(pair: Pair) -> None:
     assert trio.current_time() - start == pytest.approx(2.5)
 
 
-async def test_broken_connections_fail_on_both_sides_whatever_the_wires_do(pair: Pair) -> None:
+async def test_broken_connections_fail_on_both_sides_whatever_the_wires_do(pair: Pair, autojump_clock: MockClock) -> None:
     pair.network.cut("a", "b")
     pair.network.break_connections("a")
     for transport in (pair.a, pair.b):
@@ -121,7 +120,7 @@ async def test_broken_connections_fail_on_both_sides_whatever_the_wires_do(pair:
             transport.send_some([b"x"])
 
 
-async def test_only_the_named_connections_break(pair: Pair) -> None:
+async def test_only_the_named_connections_break(pair: Pair, autojump_clock: MockClock) -> None:
     other = await pair.network.host("c").dial(pair.listener.address)
     accepted = await pair.listener.accept()
     pair.network.break_connections("b", "c")
