@@ -95,6 +95,7 @@ class Controller:
         self._gate = gate
         self._tuning = tuning
         self._on_fatal = on_fatal
+        self._started_lsn = started_lsn
         self._waiting: deque[Submission] = deque()
         self._writing = False
         self._commands = trio.Event()
@@ -309,7 +310,8 @@ class Controller:
         self._learners.pop(feed.name, None)
 
     def teach(self, feed: Feed, uuid: bytes, voters_needed: int) -> None:
-        """Feed a peer without memory; it counts once it has caught up with the watermark, and
+        """Feed a peer without memory; it counts once it has caught up with the watermark and with
+        this ballot's first entry (all that may have been committed comes before), and
         `voters_needed` others, whose promises meet every majority, follow this ballot
         (PROTOCOL B3)."""
         self.quorum.demote(feed.name)
@@ -327,7 +329,7 @@ class Controller:
         if (
             feed is not None
             and self.quorum.voters >= voters_needed
-            and 0 < self.committed_lsn <= match_lsn
+            and max(self.committed_lsn, self._started_lsn) <= match_lsn
         ):
             feed.grant_membership(uuid)
 

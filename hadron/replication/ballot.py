@@ -8,7 +8,7 @@ counts for nothing until enough others, whose promises meet every majority, have
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -52,6 +52,8 @@ class Standing:
     founding: bool
     voters: tuple[str, ...]
     missing: str
+    learners: tuple[str, ...] = ()
+    """Connected, but without memory: they promise, and say nothing about what was committed."""
 
 
 def stand(
@@ -74,22 +76,27 @@ def stand(
         # A founding that was cut short: nothing was ever logged, so it may begin again.
         return Standing(True, tuple(reports), "")
     voters = tuple(name for name, (member, _) in reports.items() if member)
-    away = ", ".join(name for name in membership.peers if name not in reports)
-    if own_is_member:
-        have, needed = 1 + len(voters), membership.majority
-        missing = f"a majority of {needed} of {size} members"
-    else:
-        have, needed = len(voters), membership.amnesia_quorum
+    learners = tuple(name for name, (member, _) in reports.items() if not member)
+    remembering = len(voters) + own_is_member
+    if size == 1 and not own_is_member:
+        missing = "the operator: this disk has a log but no member record (`hadron recover`)"
+    elif not own_is_member and all_empty and not voters:
+        missing = f"all {size} members, because the replica set is new"
+    elif not own_is_member and remembering < membership.amnesia_quorum:
         missing = (
-            f"{needed} members that remember the log, because this node's disk is new"
-            if any(member for member, _ in reports.values()) or not all_empty
-            else f"all {size} members, because the replica set is new"
+            f"{membership.amnesia_quorum} members that remember the log, because this node's disk "
+            "is new"
         )
-        if size == 1:
-            missing = "the operator: this disk has a log but no member record (`hadron recover`)"
-    if have >= needed and not (size == 1 and not own_is_member):
-        return Standing(False, voters, "")
-    return Standing(False, voters, missing + (f"; {away} cannot be reached" if away else ""))
+    elif 1 + len(reports) < membership.majority:
+        missing = f"a majority of {membership.majority} of {size} members"
+    elif remembering < membership.amnesia_quorum:
+        # So many meet every majority, so one of them has what was committed.
+        missing = f"{membership.amnesia_quorum} members that remember the log"
+    else:
+        return Standing(False, voters, "", learners)
+    away = ", ".join(name for name in membership.peers if name not in reports)
+    missing += f"; {away} cannot be reached" if away else ""
+    return Standing(False, voters, missing, learners)
 
 
 @dataclass(frozen=True, slots=True)
@@ -167,11 +174,12 @@ class Candidate:
             await changed.wait()
 
     async def _try(self, standing: Standing, floor: int) -> Won:
+        asked = (*standing.voters, *standing.learners)
         links = [
             link for link in self._links.connected()
-            if link.name in standing.voters and link.answer is not None
+            if link.name in asked and link.answer is not None
         ]
-        if len(links) != len(standing.voters):
+        if len(links) != len(asked):
             raise PeerError("a member went away")
         identity = self._store.identity.current
         reported = [ballot_from(link.answer.promised).incarnation for link in links if link.answer]
@@ -185,7 +193,10 @@ class Candidate:
             )
         )
         promised = await self._gather(links, ballot, uuid, standing)
-        await self._reconcile(promised, ballot, counts_self=identity.is_member)
+        await self._reconcile(
+            {name: known for name, known in promised.items() if name in standing.voters},
+            ballot, counts_self=identity.is_member,
+        )
         await self._on_writer(self._apply_all_and_join(uuid))
         return Won(ballot, uuid)
 
@@ -231,16 +242,25 @@ class Candidate:
                 nursery.start_soon(_collect_outbid, ask, link, outbids)
         if outbids:
             raise outbids[0]
-        own_counts = self._store.identity.current.is_member
-        have = len(promised) + (1 if own_counts else 0)
-        needed = (
-            len(self._membership.members) if standing.founding
-            else self._membership.majority if own_counts
-            else self._membership.amnesia_quorum
-        )
+        self._check_promises(promised.keys(), ballot, standing)
+        return promised
+
+    def _check_promises(
+        self, promised: Collection[str], ballot: Ballot, standing: Standing
+    ) -> None:
+        """A majority has promised, and enough of them remember. Raises `PeerError`."""
+        have, needed = 1 + len(promised), self._membership.majority
+        if standing.founding:
+            needed = len(self._membership.members)
         if have < needed:
             raise PeerError(f"{have} of {needed} members promised ballot {ballot}")
-        return promised
+        have, needed = sum(name in standing.voters for name in promised), (
+            self._membership.amnesia_quorum
+        )
+        if have + self._store.identity.current.is_member < needed:
+            raise PeerError(
+                f"{have} of {needed} members that remember the log promised ballot {ballot}"
+            )
 
     async def _reconcile(
         self,

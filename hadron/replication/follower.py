@@ -1,9 +1,9 @@
 """A member's log as its leader writes it: promise, verify, append, apply what is committed.
 
 Every step goes through the writer, one at a time, so a promise and an append never cross.
-Safety rules: a replica fsyncs entries on receipt and applies them only once they are committed (PROTOCOL A1); it
-acknowledges what it has verified to be equal to the leader's under this ballot, never its own last
-lsn (B2); what it has applied it never drops.
+Safety rules: a replica fsyncs entries on receipt and applies them only once they are committed
+(PROTOCOL A1); it acknowledges what it has verified to be equal to the leader's under this ballot,
+never its own last lsn (B2); what it has applied it never drops.
 """
 
 from __future__ import annotations

@@ -211,24 +211,31 @@ class LocalCluster:
         return self._client.status(self.address(name))
 
     def wait_ready(self, names: Sequence[str], timeout_s: float = START_WITHIN_S) -> None:
-        """Wait until the leader among `names` serves and the replicas follow."""
+        """Wait until the leader among `names` serves and the replicas follow.
+
+        Raises `ClusterError` as soon as the process of any of them ends.
+        """
         for name in names:
             wanted = SERVING if name == self.leader else FOLLOWING
-            self.wait_for(name, wanted, _is_in(wanted), timeout_s)
+            self.wait_for(name, wanted, _is_in(wanted), timeout_s, with_nodes=names)
 
     def wait_for(
         self, name: str, what: str, condition: Callable[[cluster_pb2.StatusResponse], bool],
-        timeout_s: float = START_WITHIN_S,
+        timeout_s: float = START_WITHIN_S, *, with_nodes: Sequence[str] = (),
     ) -> cluster_pb2.StatusResponse:
         """Poll a node's status until `condition` holds, and return it.
 
-        Raises `ClusterError` when the process ends or `timeout_s` passes; `what` says in the
-        message what was waited for.
+        Args:
+            what: what is waited for, for the message.
+            with_nodes: others that must stay alive meanwhile.
+
+        Raises `ClusterError` when a process ends or `timeout_s` passes.
         """
         deadline = time.monotonic() + timeout_s
         seen = "no answer"
         while time.monotonic() < deadline:
-            self.pid(name)
+            for needed in (name, *with_nodes):
+                self.pid(needed)
             try:
                 status = self.status(name)
             except (HadronError, OSError) as error:
