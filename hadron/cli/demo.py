@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import signal
+import sys
 import tempfile
 from contextlib import ExitStack
 from pathlib import Path
@@ -65,6 +67,8 @@ def _play(keep: bool, victim: str, screen: Screen) -> Report:
     from hadron.demo.run import run
     from hadron.testing.cluster import LocalCluster
 
+    # Whoever ends the demo, in whatever way, must not leave its processes behind.
+    signal.signal(signal.SIGTERM, lambda number, _frame: sys.exit(128 + number))
     with ExitStack() as stack:
         directory = Path(
             tempfile.mkdtemp(prefix="hadron-demo-") if keep

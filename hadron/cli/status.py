@@ -76,8 +76,8 @@ async def _ask_node(
     try:
         with anyio.move_on_after(_ANSWER_WITHIN_S):
             found[address] = await client.status(address)
-    except (HadronError, OSError) as error:
-        found[address] = str(error)
+    except HadronError as error:
+        found[address] = error.message
 
 
 def _rows(

@@ -49,6 +49,12 @@ ASKED_AT_ONCE: Final = 16
 _TOPOLOGY: Final = method("Topology")
 
 
+_START_HINT: Final = (
+    "start one with `hadron dev` or `hadron cluster up`, or say where it is: --server or "
+    "HADRON_URL for commands, the URL in a program"
+)
+
+
 def can_retry(error: HadronError) -> bool:
     """Whether the cluster may answer better later, or through another node."""
     return error.retryable or isinstance(error, FencedError)
@@ -85,7 +91,7 @@ class Link:
         except OSError as error:
             raise PeerError(
                 f"cannot connect to {self.address}: {error.strerror or error}",
-                "is the node running? see `hadron status`",
+                _START_HINT,
             ) from error
         self.connection = connection = Connection(transport, dialed=True)
         scope = self._background.start(connection.run)
@@ -133,12 +139,12 @@ class Session:
                     await self.refresh()
                     return
                 except PeerError as error:
-                    trouble = str(error)
+                    trouble = error.message
                 await anyio.sleep(backoff.next_s())
         raise PeerError(
             f"no node answered at {', '.join(self.endpoint.addresses)} within {timeout_s:g} s: "
             f"{trouble}",
-            "is the node running? see `hadron status`",
+            _START_HINT,
         )
 
     def close(self, reason: HadronError | None = None) -> None:
@@ -262,7 +268,7 @@ class Session:
             self.background.start(ask, address)
         await answered.wait()
         if len(troubles) == len(addresses):
-            raise PeerError("; ".join(troubles.values()), "is the cluster up? see `hadron status`")
+            raise PeerError("; ".join(troubles.values()), _START_HINT)
         return True
 
     # --- requests -------------------------------------------------------------------------------

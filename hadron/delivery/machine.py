@@ -172,10 +172,11 @@ class Group:
         holds them: then it is as good as anybody's.
         """
         delivery = self._deliveries.get(number)
+        counted: list[Range] = []
         if delivery is not None and delivery.member == member:
             counted = self._release(delivery, first, last)
-        else:
-            counted = self._take_from_again(first, last)
+        if sum(b - a + 1 for a, b in counted) < last - first + 1:
+            counted += self._take_from_again(first, last)
         for a, b in counted:
             self.acknowledged.add(a, b)
         return counted

@@ -68,8 +68,6 @@ class Cluster(Protocol):
 
     def wait_ready(self, names: Sequence[str]) -> None: ...
 
-    def status(self, name: str) -> cluster_pb2.StatusResponse: ...
-
     def wait_for(
         self, name: str, what: str, condition: Callable[[cluster_pb2.StatusResponse], bool],
     ) -> cluster_pb2.StatusResponse: ...
@@ -257,7 +255,10 @@ class _Play:
 
 def _judge(cluster: Cluster, screen: Screen) -> Report:
     """Wait until every node has applied all that the leader has, then read their files."""
-    last = cluster.status(cluster.leader).last_lsn
+    settled = cluster.wait_for(
+        cluster.leader, "settled", lambda status: status.committed_lsn == status.last_lsn
+    )
+    last = settled.last_lsn
     for name in cluster.names:
         cluster.wait_for(name, f"at lsn {last}", lambda status: status.applied_lsn >= last)
     screen.say(f"every node has applied the log through lsn {last:,}; reading their files")

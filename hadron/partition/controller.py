@@ -24,6 +24,7 @@ from hadron.model.errors import (
     FencedError,
     HadronError,
     NotReadyError,
+    OverloadedError,
     RecordTooLargeError,
     ShuttingDownError,
 )
@@ -49,6 +50,10 @@ MAX_COMMAND_BYTES: Final = 3 << 19
 """A group of commands and one more of this size fit into the message of a frame: a command that
 fits into none would be logged here and never reach a replica."""
 
+MAX_UNCOMMITTED_BYTES: Final = 32 << 20
+"""What may be written here while no majority has it, in memory and at risk; beyond it records are
+refused. Four times what a replica's window holds, so a majority that keeps up never meets it."""
+
 Observer = Callable[[Sequence[Submission]], None]
 """Told of submissions whose entries have become visible, in the order of their lsns."""
 
@@ -60,6 +65,17 @@ class Tuning:
     window_bytes: int
     idle_notice_s: float
     ring_bytes: int = 8 << 20
+
+
+@dataclass(slots=True)
+class _Learner:
+    """A peer without memory. `heard` are the voters that have confirmed this ballot since it came
+    back."""
+
+    name: str
+    uuid: bytes
+    voters_needed: int
+    heard: set[str]
 
 
 class Controller:
@@ -101,9 +117,10 @@ class Controller:
         self._commands = trio.Event()
         self._waiters = Waiters()
         self._written: deque[Submission] = deque()
+        self._uncommitted_bytes = 0
         self._observers: list[Observer] = []
         self._feeds: dict[str, Feed] = {}
-        self._learners: dict[str, tuple[bytes, int]] = {}
+        self._learners: dict[str, _Learner] = {}
         self._head = store.log.head
         self._persisted_lsn = self._head.lsn
         self._moved = trio.Event()
@@ -125,11 +142,21 @@ class Controller:
         if len(submission.encoded) > MAX_COMMAND_BYTES or len(body) > MAX_BATCH_BYTES:
             done(None, _too_large(submission))
             return
+        if len(body) and self._uncommitted_bytes > MAX_UNCOMMITTED_BYTES:
+            done(None, self._too_far_ahead())
+            return
         self._gate.add(submission.size)
         self._waiting.append(submission)
         if not self._writing:
             self._writing = True
             self._commands.set()
+
+    def _too_far_ahead(self) -> OverloadedError:
+        return OverloadedError(
+            f"{self._uncommitted_bytes} bytes wait for a majority of the nodes, "
+            f"the limit is {MAX_UNCOMMITTED_BYTES}",
+            "see `hadron status` for the nodes that are away or behind",
+        )
 
     async def execute(self, command: Command, body: bytes | memoryview = b"") -> Any:
         """Log `command` and wait for its result; raises its refusal."""
@@ -171,6 +198,7 @@ class Controller:
                 for feed in self._feeds.values():
                     feed.offer(packed)
             self._written.extend(group.logged)
+            self._uncommitted_bytes += sum(submission.size for submission in group.logged)
         for submission in group.judged:
             self._waiters.add(submission)
         self._gate.remove(group.size)
@@ -182,9 +210,6 @@ class Controller:
             assert error is not None
             self._on_fatal(error)
             return
-        self._writing = bool(self._waiting) and self._stopped is None
-        if self._writing:
-            self._store.writer.commit(self._write, self._on_persisted)
         if group.entries:
             self._persisted_lsn = group.entries[-1].lsn
             self._follower.applied_lsn = self._persisted_lsn
@@ -192,6 +217,10 @@ class Controller:
             for feed in self._feeds.values():
                 if not feed.is_live:
                     feed.wake()
+        self._writing = bool(self._waiting) and self._stopped is None
+        if self._writing:
+            # May be done before this returns, so what this group has reached is noted above.
+            self._store.writer.commit(self._write, self._on_persisted)
         self._release()
 
     # --- the watermark --------------------------------------------------------------------------
@@ -229,6 +258,7 @@ class Controller:
         visible: list[Submission] = []
         while self._written and self._written[0].lsn <= committed:
             visible.append(self._written.popleft())
+            self._uncommitted_bytes -= visible[-1].size
         with self._cork:
             if visible:
                 for observer in self._observers:
@@ -249,10 +279,10 @@ class Controller:
 
     async def wait_committed(self, lsn: int) -> None:
         """Return once the watermark covers `lsn` in this ballot; raises when leading ends."""
-        while self.committed_lsn < lsn:
-            if self._stopped is not None:
-                raise self._stopped
+        while self.committed_lsn < lsn and self._stopped is None:
             await self._moved.wait()
+        if self._stopped is not None:
+            raise self._stopped
 
     async def query(self, read: Callable[[Database], T]) -> T:
         """Read tables, and return once everything that was read is committed (PROTOCOL A2)."""
@@ -303,6 +333,8 @@ class Controller:
         """Feed a peer from now on."""
         self._feeds[feed.name] = feed
         feed.wake()
+        for learner in self._learners.values():
+            self._hear(learner, feed)
 
     def detach(self, feed: Feed) -> None:
         if self._feeds.get(feed.name) is feed:
@@ -312,10 +344,22 @@ class Controller:
     def teach(self, feed: Feed, uuid: bytes, voters_needed: int) -> None:
         """Feed a peer without memory; it counts once it has caught up with the watermark and with
         this ballot's first entry (all that may have been committed comes before), and
-        `voters_needed` others, whose promises meet every majority, follow this ballot
-        (PROTOCOL B3)."""
+        `voters_needed` others, whose promises meet every majority, have said since then that they
+        follow this ballot: it may have forgotten a higher one (PROTOCOL B3)."""
         self.quorum.demote(feed.name)
-        self._learners[feed.name] = (uuid, voters_needed)
+        learner = _Learner(feed.name, uuid, voters_needed, {self.node})
+        self._learners[feed.name] = learner
+        for other in list(self._feeds.values()):
+            self._hear(learner, other)
+
+    def _hear(self, learner: _Learner, feed: Feed) -> None:
+        def follows() -> None:
+            if self._learners.get(learner.name) is learner and self.quorum.is_voter(feed.name):
+                learner.heard.add(feed.name)
+                self._grant_if_caught_up(learner.name, self.quorum.persisted(learner.name))
+
+        if feed.name != learner.name:
+            feed.send_notice(follows)
 
     def peer_granted(self, name: str) -> None:
         if self._stopped is None and self._learners.pop(name, None) is not None:
@@ -324,14 +368,14 @@ class Controller:
             self._release()
 
     def _grant_if_caught_up(self, name: str, match_lsn: int) -> None:
-        uuid, voters_needed = self._learners[name]
+        learner = self._learners[name]
         feed = self._feeds.get(name)
         if (
             feed is not None
-            and self.quorum.voters >= voters_needed
+            and len(learner.heard) >= learner.voters_needed
             and max(self.committed_lsn, self._started_lsn) <= match_lsn
         ):
-            feed.grant_membership(uuid)
+            feed.grant_membership(learner.uuid)
 
     def feed_of(self, name: str) -> Feed | None:
         return self._feeds.get(name)

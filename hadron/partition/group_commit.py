@@ -141,4 +141,6 @@ class GroupWriter:
             return
         connection.execute("ROLLBACK TO command")
         connection.execute("RELEASE command")
+        # Its answer may have to wait; its bytes need not.
+        submission.body = b""
         submission.lsn = self._log.head.lsn

@@ -25,6 +25,10 @@ from hadron.storage.store import Store
 _RECENT_BYTES: Final = 8 << 20
 """Of all streams together; the delivery of fresh records needs far less."""
 
+STAMPED_BATCH_BYTES: Final = 512
+"""Memory of a batch that is kept, beside its data: objects and what holds them, measured. Counted,
+because batches of one small record would otherwise take five times their share."""
+
 Watcher = Callable[[], None]
 
 
@@ -85,8 +89,9 @@ class VisibleStreams:
                 appended.base_offset, appended.count, appended.append_ms, *self._ballot, body
             )
         )
-        self._order.append((stream_id, len(body)))
-        self._recent_bytes += len(body)
+        size = len(body) + STAMPED_BATCH_BYTES
+        self._order.append((stream_id, size))
+        self._recent_bytes += size
         while self._recent_bytes > _RECENT_BYTES and len(self._order) > 1:
             oldest, size = self._order.popleft()
             self._recent[oldest].popleft()

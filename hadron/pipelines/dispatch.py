@@ -8,7 +8,7 @@ than the stage's timeout, loses its invocations to others. Should both finish, t
 from __future__ import annotations
 
 import itertools
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 from dataclasses import dataclass, field
 
 
@@ -20,6 +20,7 @@ class Runner:
     stages: frozenset[str]
     max_batch: int
     credit: int
+    is_writable: Callable[[], bool] = lambda: True
 
 
 @dataclass(slots=True)
@@ -39,8 +40,14 @@ class Dispatch:
         self._assigned: dict[str, dict[int, _Batch]] = {}
         self._turn = 0
 
-    def join(self, stages: Collection[str], max_batch: int, credit: int) -> Runner:
-        runner = Runner(next(self._numbers), frozenset(stages), max_batch, credit)
+    def join(
+        self,
+        stages: Collection[str],
+        max_batch: int,
+        credit: int,
+        is_writable: Callable[[], bool] = lambda: True,
+    ) -> Runner:
+        runner = Runner(next(self._numbers), frozenset(stages), max_batch, credit, is_writable)
         self.runners[runner.number] = runner
         return runner
 
@@ -55,7 +62,10 @@ class Dispatch:
 
     def runner_for(self, stage: str) -> Runner | None:
         """Who takes the next micro-batch of a stage: round robin over those with credit."""
-        able = [r for r in self.runners.values() if r.credit > 0 and stage in r.stages]
+        able = [
+            runner for runner in self.runners.values()
+            if runner.credit > 0 and stage in runner.stages and runner.is_writable()
+        ]
         if not able:
             return None
         chosen = next((r for r in able if r.number > self._turn), able[0])

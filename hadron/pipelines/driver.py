@@ -8,15 +8,21 @@ goes into its next batch, so batches grow with the load and nobody waits on a ti
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
 import trio
 
 from hadron.model.batch import StampedBatch, matching_indexes, read_head
-from hadron.model.errors import HadronError, NotFoundError, RequestError
-from hadron.model.limits import MAX_BATCH_RECORDS
+from hadron.model.errors import (
+    FencedError,
+    HadronError,
+    NotFoundError,
+    RequestError,
+    ShuttingDownError,
+)
+from hadron.model.limits import MAX_BATCH_RECORDS, MAX_MESSAGE_BYTES
 from hadron.model.ports import Clock, Database
 from hadron.model.schema import PipelineSpec, SchemaObject, StageSpec, StreamSpec, matches_type
 from hadron.partition.catalog import Catalog
@@ -43,6 +49,12 @@ _TRIGGERS_PER_ENTRY: Final = 2_000
 """Instances made by one entry: about 10 ms of the writer's time."""
 
 MAX_MICRO_BATCH: Final = 20_000
+_INVOCATIONS_BYTES: Final = MAX_MESSAGE_BYTES // 2
+"""One message to a runner. Invocations name streams and partitions, so many of them with long names
+would not fit into a frame."""
+
+_PAUSE_S: Final = 1.0
+"""Between a pipeline's trouble and its next try."""
 
 
 @dataclass(slots=True)
@@ -81,8 +93,24 @@ class PipelineDriver:
     async def run(self) -> None:
         """Consume and dispatch until cancelled."""
         async with trio.open_nursery() as nursery:
-            nursery.start_soon(self._consume)
-            nursery.start_soon(self._dispatch_loop)
+            nursery.start_soon(self._keep_on, self._consume)
+            nursery.start_soon(self._keep_on, self._dispatch_loop)
+
+    async def _keep_on(self, part: Callable[[], Awaitable[None]]) -> None:
+        """A pipeline's trouble is its own: it ends neither another pipeline nor the leader."""
+        told = ""
+        while True:
+            try:
+                await part()
+            except* (FencedError, ShuttingDownError):
+                # Leading ends, and this task with it.
+                await trio.sleep_forever()
+            except* HadronError as group:
+                trouble = "; ".join(str(error) for error in _leaves(group))
+                if trouble != told:
+                    _log.error("pipeline %s: %s", self.item.label, trouble)
+                told = trouble
+                await trio.sleep(_PAUSE_S)
 
     def wake(self) -> None:
         """Something changed: instances ended, stages became ready, a runner came."""
@@ -99,7 +127,9 @@ class PipelineDriver:
                 and command.pipeline_id == self.item.id
             ):
                 if not isinstance(command, TriggerInstances):
-                    self.dispatch.settle(command.stage, command.instance_ids)
+                    # The stale ones may be at work with somebody else.
+                    ended = set(command.instance_ids).difference(submission.result.stale)
+                    self.dispatch.settle(command.stage, ended)
                 moved = True
         if moved:
             self.wake()
@@ -110,6 +140,9 @@ class PipelineDriver:
         cursors = await self._controller.query(
             lambda db: [c for c in pipeline_views.cursors(db) if c.pipeline_id == self.item.id]
         )
+        if not cursors:
+            await self._input_moved.wait()
+            self._input_moved = trio.Event()
         async with trio.open_nursery() as nursery:
             for cursor in cursors:
                 nursery.start_soon(self._consume_partition, cursor)
@@ -177,7 +210,10 @@ class PipelineDriver:
                 f"it has: {', '.join(sorted(names)) or 'none'}",
             )
         max_batch = min(request.max_batch or MAX_MICRO_BATCH, MAX_MICRO_BATCH)
-        runner = self.dispatch.join(wanted, max_batch, request.credit or 1)
+        runner = self.dispatch.join(
+            wanted, max_batch, request.credit or 1, lambda: call.writable
+        )
+        call.on_writable = lambda: self._stages_moved.set()
         session = RunnerSession(runner, call)
         self._sessions[runner.number] = session
         self._stages_moved.set()
@@ -236,28 +272,30 @@ class PipelineDriver:
             session = self._sessions.get(runner.number)
             if session is None:
                 continue
+            message = self._invocations(stage, ready)
+            while message.ByteSize() > _INVOCATIONS_BYTES and len(ready) > 1:
+                ready = ready[: len(ready) // 2]
+                message = self._invocations(stage, ready)
             deadline = trio.current_time() + stage.timeout_ms / 1000
             self.dispatch.assign(runner, stage.name, [r.instance_id for r in ready], deadline)
-            self._send(session, stage, ready)
+            session.call.send(message)
         return None
 
-    def _send(
-        self, session: RunnerSession, stage: StageSpec, ready: Sequence[ReadyStage]
-    ) -> None:
-        session.call.send(
-            pipelines_pb2.Invocations(
-                stage=stage.name,
-                pipeline_id=self.item.id,
-                invocations=[
-                    pipelines_pb2.Invocation(
-                        instance_id=item.instance_id,
-                        attempt=item.attempt,
-                        root=self.ref(item.root),
-                        dependencies=[self.ref(output) for output in item.dependencies],
-                    )
-                    for item in ready
-                ],
-            )
+    def _invocations(
+        self, stage: StageSpec, ready: Sequence[ReadyStage]
+    ) -> pipelines_pb2.Invocations:
+        return pipelines_pb2.Invocations(
+            stage=stage.name,
+            pipeline_id=self.item.id,
+            invocations=[
+                pipelines_pb2.Invocation(
+                    instance_id=item.instance_id,
+                    attempt=item.attempt,
+                    root=self.ref(item.root),
+                    dependencies=[self.ref(output) for output in item.dependencies],
+                )
+                for item in ready
+            ],
         )
 
     def ref(self, output: OutputRef) -> pipelines_pb2.RecordRef:
@@ -315,8 +353,6 @@ class PipelineDriver:
                 request.reason[:2_000],
             )
         )
-        self.dispatch.settle(stage.name, request.instance_ids)
-        self.wake()
         return result
 
     def _stage(self, name: str) -> StageSpec:
@@ -327,6 +363,14 @@ class PipelineDriver:
             f"pipeline {self.item.name!r} has no stage {name!r}",
             f"it has: {', '.join(stage.name for stage in self.spec.stages)}",
         )
+
+
+def _leaves(group: BaseExceptionGroup[HadronError]) -> Iterator[HadronError]:
+    for error in group.exceptions:
+        if isinstance(error, BaseExceptionGroup):
+            yield from _leaves(error)
+        else:
+            yield error
 
 
 def _check_ids(request: Any) -> None:

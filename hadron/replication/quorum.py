@@ -42,10 +42,6 @@ class Quorum:
     def members(self) -> tuple[str, ...]:
         return tuple(self._persisted)
 
-    @property
-    def voters(self) -> int:
-        return len(self._voters)
-
     def record(self, member: str, lsn: int) -> bool:
         """`member` has everything up to `lsn` on disk; returns whether `committed` moved.
 

@@ -40,14 +40,14 @@ class GroupsService:
         )
         if call.peer_ended:
             call.end()
-            leading.groups.leave(stream_id, opening.group, session)
+            leading.groups.leave(session)
             return
 
         def on_message(message: Any, _attachment: memoryview) -> None:
             _receive(call, driver, session, message)
 
         def on_end(_error: HadronError | None) -> None:
-            leading.groups.leave(stream_id, opening.group, session)
+            leading.groups.leave(session)
             call.end()
 
         call.on_message = on_message

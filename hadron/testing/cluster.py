@@ -43,7 +43,8 @@ it was found free and the moment its node listens."""
 
 START_WITHIN_S: Final = 30.0
 STOP_WITHIN_S: Final = 10.0
-_KNOCK_WITHIN_S: Final = 1.0
+_ANSWER_WITHIN_S: Final = 2.0
+"""Short, so that whoever polls notices soon when a process ends."""
 SERVING: Final = "serving"
 FOLLOWING: Final = "following"
 
@@ -174,8 +175,7 @@ class LocalCluster:
 
     def stop_all(self, timeout_s: float = STOP_WITHIN_S) -> None:
         """Stop every node, all at once."""
-        self._stack.close()
-        self._client = None
+        self.release()
         self._stop(self.names, timeout_s)
 
     def _stop(self, names: Sequence[str], timeout_s: float) -> None:
@@ -191,13 +191,18 @@ class LocalCluster:
                 process.kill()
                 process.wait()
 
-    def release(self) -> None:
+    def disown(self) -> None:
         """Forget the processes without stopping them: somebody else has their identities."""
-        self._stack.close()
+        self.release()
         for process in self._processes.values():
             # Popen would warn about a child that nobody waited for; nobody is going to.
             process.returncode = 0
         self._processes.clear()
+
+    def release(self) -> None:
+        """Close this object's own connection, so that nothing of it is felt by the nodes."""
+        self._stack.close()
+        self._client = None
 
     # --- waiting --------------------------------------------------------------------------------
 
@@ -207,7 +212,8 @@ class LocalCluster:
         if self._client is None:
             import hadron
 
-            self._client = self._stack.enter_context(hadron.connect_sync(self.url))
+            client = hadron.connect_sync(self.url, connect_timeout_s=_ANSWER_WITHIN_S)
+            self._client = self._stack.enter_context(client)
         return self._client.status(self.address(name))
 
     def wait_ready(self, names: Sequence[str], timeout_s: float = START_WITHIN_S) -> None:
@@ -257,7 +263,7 @@ class LocalCluster:
 def _knock(address: str) -> None:
     """Raise `OSError` unless somebody listens: a client would wait for it longer than we want."""
     host, _, port = address.rpartition(":")
-    socket.create_connection((host, int(port)), _KNOCK_WITHIN_S).close()
+    socket.create_connection((host, int(port)), _ANSWER_WITHIN_S).close()
 
 
 def _is_in(state: str) -> Callable[[cluster_pb2.StatusResponse], bool]:

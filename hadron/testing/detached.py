@@ -104,14 +104,14 @@ class DetachedCluster:
                 cluster.stop_all()
                 raise
             self._write({**running, **started})
-            cluster.release()
+            cluster.disown()
         return missing
 
     def adopt(self, cluster: LocalCluster) -> None:
         """Take over the processes of a cluster that was started with `die_with_parent=False`."""
         with self._locked():
             self._write({name: cluster.identity(name) for name in cluster.names})
-            cluster.release()
+            cluster.disown()
 
     def down(self, timeout_s: float = STOP_WITHIN_S) -> list[str]:
         """Stop every process that runs and return their nodes' names."""

@@ -11,7 +11,7 @@ from __future__ import annotations
 import errno
 import itertools
 import os
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Sequence
 
 import trio
@@ -36,9 +36,14 @@ class MemoryNetwork:
         self._wires: dict[tuple[str, str], _Wire] = {}
         self._transports: dict[MemoryTransport, None] = {}
         self._ports = itertools.count(_FIRST_EPHEMERAL_PORT)
+        self._dials: Counter[tuple[str, str]] = Counter()
 
     def host(self, name: str) -> HostNetwork:
         return HostNetwork(self, name)
+
+    def dials(self, source: str, target: str) -> int:
+        """How often `source` has dialed `target`, successfully or not."""
+        return self._dials[source, target]
 
     # --- faults ---------------------------------------------------------------------------------
 
@@ -72,7 +77,8 @@ class MemoryNetwork:
     def break_connections(self, host: str, other: str | None = None) -> None:
         """Reset every connection of `host`, or those with `other`; both sides see an error."""
         for transport in list(self._transports):
-            if transport.own_host == host and other in (None, transport.other_host):
+            ends = {transport.own_host, transport.other_host}
+            if host in ends and (other is None or ends == {host, other}):
                 transport.reset()
 
     # --- inside ---------------------------------------------------------------------------------
@@ -85,6 +91,7 @@ class MemoryNetwork:
 
     async def dial(self, source: str, address: str) -> MemoryTransport:
         target = address.rpartition(":")[0]
+        self._dials[source, target] += 1
         there, back = self._wire(source, target), self._wire(target, source)
         await there.cross()
         listener = self._listeners.get(address)

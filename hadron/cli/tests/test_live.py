@@ -302,3 +302,30 @@ def test_dev_serves_in_the_foreground(tmp_path: Path) -> None:
         assert wait_until(lambda: "serving" in good("status", "--server", url), 30)
         node.send_signal(signal.SIGINT)
         assert node.wait(timeout=30) == 0
+
+
+@pytest.mark.spark
+def test_a_stage_runner_works_until_ctrl_c(tmp_path: Path) -> None:
+    from importlib.resources import files
+
+    from hadron.demo.flights import load_flights
+
+    flights = tmp_path / "flights.jsonl"
+    flights.write_text("".join(json.dumps(flight) + "\n" for flight in load_flights()[:20]))
+    good("apply", "-f", str(files("hadron.demo") / "schema.yaml"))
+    good("pub", "flights", "--file", str(flights), "--type", "flight.departed")
+    with subprocess.Popen(
+        [sys.executable, "-m", "hadron", "pipeline", "run", "departures"],
+        stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True,
+    ) as runner:
+        assert runner.stdout is not None
+        while (line := runner.stdout.readline()) and not line.startswith("verdict: 20 of 20"):
+            assert line.startswith("weather: 20 of 20")
+        runner.send_signal(signal.SIGINT)
+        out, error = runner.communicate(timeout=60)
+    assert runner.returncode == 130
+    assert out == "completed 40 stages in 2 micro-batches\n"
+    assert "finishing what is under way" in error
+    assert "Traceback" not in error
+    (row,) = as_json("pipeline", "show", "departures")
+    assert (row["done"], row["failed"], row["input_lag"]) == (20, 0, 0)

@@ -17,8 +17,8 @@ from hadron.state.pipelines import (
     Completed,
     CompleteStages,
     FailStages,
-    TriggerInstances,
     Triggered,
+    TriggerInstances,
 )
 from hadron.state.streams import AppendBatch, bounds
 from hadron.state.tests.support import SET, Replicated

@@ -227,7 +227,7 @@ async def test_closing_finishes_what_is_queued(tmp_path: Path) -> None:
             lambda db: db.execute("INSERT INTO t(b) VALUES(x'00')"), lambda _result, _error: None
         )
     host.writer.close()
-    assert not list(tmp_path.glob("*-wal")), "closing moves the log into the file"
+    assert not os.access(f"{path}-wal", os.F_OK), "closing moves the log into the file"
     again = apsw.Connection(str(path))
     assert again.execute("SELECT count(*) FROM t").fetchall() == [(20,)]
     again.close()

@@ -152,6 +152,22 @@ def test_up_starts_only_what_is_missing(config: Path) -> None:
     assert after["n2"] != killed
 
 
+def test_a_cluster_can_be_handed_over(tmp_path: Path) -> None:
+    cluster = LocalCluster(tmp_path, nodes=1, durability="os", die_with_parent=False)
+    try:
+        cluster.start_all()
+        process = cluster.identity("n1")
+        detached = DetachedCluster(cluster.config_path)
+        detached.adopt(cluster)
+        assert not cluster.running("n1")
+        assert [node.process for node in detached.nodes()] == [process]
+    finally:
+        cluster.stop_all()
+        stopped = DetachedCluster(cluster.config_path).down()
+    assert stopped == ["n1"]
+    assert not process.alive
+
+
 def test_a_reused_pid_is_left_alone(config: Path) -> None:
     """The state file names this very test's pid, with another start."""
     own = ProcessIdentity.of(os.getpid())

@@ -1,0 +1,179 @@
+"""A leader's parts over one data directory, without a network: for the tests of several rooms.
+
+Time is trio's: under a `MockClock` nothing happens until the test says how late it is.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import AsyncIterator, Callable, Sequence
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import trio
+
+from hadron.delivery.driver import Groups
+from hadron.model.batch import StampedBatch, encode_values, read_head
+from hadron.model.errors import HadronError, ShuttingDownError
+from hadron.model.ids import Ballot
+from hadron.model.schema import Spec, StreamSpec, spec_to_json
+from hadron.partition.catalog import Catalog
+from hadron.partition.controller import Controller, Tuning
+from hadron.partition.gate import ByteGate
+from hadron.partition.visible import VisibleStreams
+from hadron.pipelines.driver import Pipelines
+from hadron.replication.follower import FollowerLog
+from hadron.state import groups, leadership, machine, pipelines, schema, streams
+from hadron.state.leadership import LeaderStarted
+from hadron.state.schema import ApplySchema, ObjectChange
+from hadron.state.streams import AppendBatch, Appended
+from hadron.storage.store import Store
+from hadron.wire.connection import Cork
+
+FEATURES = (leadership, streams, groups, schema, pipelines)
+SET = "local/p0"
+DIGEST, UUID = b"d" * 16, b"u" * 16
+
+
+class TrioClock:
+    """Wall time that follows trio's clock."""
+
+    def now_ms(self) -> int:
+        return 1_700_000_000_000 + round(trio.current_time() * 1_000)
+
+    def monotonic_s(self) -> float:
+        return trio.current_time()
+
+
+class FakeCall:
+    """What drivers need of a `wire.connection.Call`; keeps what is sent."""
+
+    def __init__(self) -> None:
+        self.sent: list[tuple[Any, bytes]] = []
+        self.writable = True
+        self.failure: HadronError | None = None
+        self.on_writable: Callable[[], None] = lambda: None
+        self._news = trio.Event()
+
+    def send(self, message: Any, attachments: Sequence[bytes | memoryview] = ()) -> None:
+        self.sent.append((message, b"".join(bytes(part) for part in attachments)))
+        self._tell()
+
+    def fail(self, error: HadronError) -> None:
+        self.failure = error
+        self._tell()
+
+    def _tell(self) -> None:
+        self._news.set()
+        self._news = trio.Event()
+
+    async def until(self, condition: Callable[[], bool]) -> None:
+        """Wait until `condition`, which is looked at whenever something was sent."""
+        while not condition():
+            await self._news.wait()
+
+
+class Stack:
+    """`members` other than n1 exist on paper only; `peer` speaks for one."""
+
+    def __init__(self, store: Store, members: Sequence[str], tuning: Tuning) -> None:
+        self.clock = TrioClock()
+        self.store = store
+        self.fatal: list[BaseException] = []
+        self.gate = ByteGate(1 << 20)
+        self.follower = FollowerLog(
+            store.writer.connection, store.log, store.identity, SET, sync=store.sync
+        )
+        promised = store.identity.current.promised
+        self.ballot = Ballot(1, promised.incarnation + 1)
+        store.identity.promise(self.ballot, DIGEST)
+        self.controller = Controller(
+            store, self.follower, ballot=self.ballot, replica_set=SET, node="n1",
+            members=members, started_lsn=store.log.head.lsn + 1, clock=self.clock, cork=Cork(),
+            gate=self.gate, tuning=tuning, on_fatal=self.fatal.append,
+        )
+        self.catalog: Catalog
+        self.visible: VisibleStreams
+        self.groups: Groups
+        self.pipelines: Pipelines
+
+    async def begin(self) -> None:
+        """As `node.leadership` does it, once `LeaderStarted` is committed."""
+        controller = self.controller
+        await controller.execute(LeaderStarted("n1", UUID, (("n1", "leader"),), DIGEST, 1))
+        bounds, objects, index = await controller.query(
+            lambda db: (streams.all_bounds(db), schema.all_objects(db), schema.current_index(db))
+        )
+        self.catalog = Catalog(objects, index)
+        self.visible = VisibleStreams(self.store, self.ballot, bounds)
+        controller.observe(self.catalog.on_visible)
+        controller.observe(self.visible.on_visible)
+        self.groups = Groups(controller, self.visible)
+        self.pipelines = Pipelines(controller, self.catalog, self.visible, self.clock, SET)
+
+    def peer(self, name: str, lsn: int | None = None) -> None:
+        """`name` has everything, or everything up to `lsn`, on its disk."""
+        self.controller.quorum.admit(name)
+        reached = self.controller.written_lsn if lsn is None else lsn
+        self.controller.peer_persisted(name, reached, 0)
+
+    async def declare(self, kind: str, name: str, spec: Spec) -> int:
+        """Create or change an object; returns its id."""
+        change = ObjectChange(kind, "default", name, spec_to_json(spec).decode())
+        (item,) = await self.controller.execute(
+            ApplySchema(self.catalog.metadata_index, (change,))
+        )
+        assert isinstance(item.id, int)
+        return item.id
+
+    async def stream(self, name: str) -> int:
+        return await self.declare("Stream", name, StreamSpec(partitions=(SET,)))
+
+    async def append(self, stream_id: int, *values: bytes, data: bytes = b"") -> Appended:
+        data = data or encode_values(values, self.clock.now_ms())
+        result = await self.controller.execute(
+            AppendBatch.of(stream_id, read_head(data), len(data)), data
+        )
+        assert isinstance(result, Appended)
+        return result
+
+    async def read(self, stream_id: int, offset: int = 0) -> list[StampedBatch]:
+        return await self.visible.read(stream_id, offset, 1 << 30)
+
+    async def rows(self, sql: str, *bindings: Any) -> list[tuple[Any, ...]]:
+        return await self.controller.query(lambda db: db.execute(sql, bindings).fetchall())
+
+
+@contextlib.asynccontextmanager
+async def leading(
+    directory: Path, *, members: Sequence[str] = ("n1",), services: bool = True
+) -> AsyncIterator[Stack]:
+    """A stack that leads. Without `services` only its controller runs, not even committed."""
+    token = trio.lowlevel.current_trio_token()
+    fatal: list[BaseException] = []
+    store = Store(
+        directory, cluster="test", replica_set=SET, node="n1", tables=machine.all_tables(),
+        durability="os", checkpoint_bytes=1 << 20, reader_threads=2,
+        post=partial(token.run_sync_soon, idempotent=True), on_fatal=fatal.append,
+    )
+    try:
+        stack = Stack(store, members, Tuning(window_bytes=1 << 20, idle_notice_s=0.005))
+        store.writer.start()
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(_run, stack.controller)
+            if services:
+                await stack.begin()
+                nursery.start_soon(stack.groups.run)
+                nursery.start_soon(stack.pipelines.run)
+            yield stack
+            stack.controller.stop(ShuttingDownError("the test is over"))
+            nursery.cancel_scope.cancel()
+        assert not fatal
+    finally:
+        store.close()
+
+
+async def _run(controller: Controller) -> None:
+    with contextlib.suppress(HadronError):
+        await controller.run()

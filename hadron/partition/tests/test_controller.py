@@ -1,0 +1,366 @@
+"""Group commit, who is answered when, and what is visible."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import trio
+
+from hadron.model.batch import encode_values, read_head
+from hadron.model.errors import (
+    FencedError,
+    HadronError,
+    NotFoundError,
+    OffsetOutOfRangeError,
+    OverloadedError,
+    RecordTooLargeError,
+    SequenceError,
+)
+from hadron.model.ids import Ballot
+from hadron.partition import controller as module
+from hadron.partition.tests.stack import SET, Stack, leading
+from hadron.partition.waiters import ALL, LEADER, MAJORITY
+from hadron.state import machine
+from hadron.state.groups import AckRecords
+from hadron.state.streams import AppendBatch
+from hadron.storage.log import read_entries, verify_chain
+from hadron.model.ids import EMPTY_LOG
+
+THREE = ("n1", "n2", "n3")
+
+
+class Asked:
+    """Submissions and what came of them, in the order of the answers."""
+
+    def __init__(self, stack: Stack) -> None:
+        self._stack = stack
+        self._news = trio.Event()
+        self.answers: dict[str, Any] = {}
+
+    def submit(self, name: str, command: machine.Command, body: bytes = b"", **options: int) -> None:
+        def done(result: Any, error: HadronError | None) -> None:
+            assert name not in self.answers, "answered once"
+            self.answers[name] = result if error is None else error
+            self._news.set()
+            self._news = trio.Event()
+
+        self._stack.controller.submit(command, body, done=done, **options)
+
+    def append(self, name: str, stream_id: int, sequence: int = -1, **options: int) -> None:
+        pid = b"p" * 16 if sequence >= 0 else b""
+        data = encode_values([b"x"], 1, producer_id=pid, sequence=sequence)
+        self.submit(name, AppendBatch.of(stream_id, read_head(data), len(data)), data, **options)
+
+    async def until(self, *names: str) -> None:
+        while not set(names) <= set(self.answers):
+            await self._news.wait()
+
+
+async def persisted(stack: Stack, lsn: int) -> None:
+    """Until the leader's own disk has `lsn`."""
+    while stack.controller.quorum.persisted("n1") < lsn:
+        await trio.sleep(0.001)
+
+
+@pytest.fixture
+async def one(tmp_path: Path) -> Any:
+    async with leading(tmp_path) as stack:
+        yield stack
+
+
+@pytest.fixture
+async def three(tmp_path: Path) -> Any:
+    """A leader of three; nothing is committed beyond the stream's declaration (id 1)."""
+    async with leading(tmp_path) as stack:
+        await stack.stream("s")
+    async with leading(tmp_path, members=THREE, services=False) as stack:
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(stack.begin)
+            await persisted(stack, 3)
+            stack.peer("n2")
+        yield stack
+
+
+class TestGroupCommit:
+    async def test_a_refused_command_leaves_nothing_behind(self, one: Stack) -> None:
+        stream_id = await one.stream("s")
+        before = one.controller.written_lsn
+        asked = Asked(one)
+        asked.append("good", stream_id, 0)
+        asked.append("unknown stream", 99)
+        asked.append("gap", stream_id, 7)
+        asked.submit("no group", AckRecords(99, ((0, 0),)))
+        asked.append("next", stream_id, 1)
+        await asked.until("good", "unknown stream", "gap", "no group", "next")
+        assert isinstance(asked.answers["unknown stream"], NotFoundError)
+        assert isinstance(asked.answers["gap"], SequenceError)
+        assert isinstance(asked.answers["no group"], NotFoundError)
+        assert [asked.answers[name].base_offset for name in ("good", "next")] == [0, 1]
+        assert one.controller.written_lsn == before + 2
+        assert await one.rows("SELECT count(*) FROM stream_batch") == [(2,)]
+
+    async def test_one_bad_command_does_not_end_the_node(
+        self, one: Stack, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        """Whoever sends it again would otherwise end the next node, too."""
+        stream_id = await one.stream("s")
+
+        def fail(context: machine.Context, _: Any) -> None:
+            context.db.execute("UPDATE stream_partition SET next_offset = 77")
+            raise OverflowError("int too big to convert")
+
+        asked = Asked(one)
+        with monkeypatch.context() as patch:
+            patch.setitem(machine._APPLY, AckRecords, fail)
+            asked.submit("bad", AckRecords(1, ((0, 0),)))
+            asked.append("good", stream_id)
+            await asked.until("bad", "good")
+        assert "int too big" in str(asked.answers["bad"])
+        assert "defect" in asked.answers["bad"].hint
+        assert asked.answers["good"].base_offset == 0
+        assert one.fatal == []
+        assert "AckRecords could not be applied" in caplog.text
+
+    async def test_a_failing_disk_ends_the_node_and_answers_nobody(
+        self, one: Stack, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        import apsw
+
+        stream_id = await one.stream("s")
+
+        def fail(_context: machine.Context, _: Any) -> None:
+            raise apsw.IOError("disk I/O error")
+
+        asked = Asked(one)
+        with monkeypatch.context() as patch:
+            patch.setitem(machine._APPLY, AckRecords, fail)
+            asked.submit("bad", AckRecords(1, ((0, 0),)))
+            while not one.fatal:
+                await trio.sleep(0.001)
+        asked.append("later", stream_id)
+        await trio.testing.wait_all_tasks_blocked(0.02)
+        assert asked.answers == {}
+        assert one.store.writer.failure is not None
+
+    async def test_the_log_is_whole_and_the_tables_are_its(self, one: Stack) -> None:
+        stream_id = await one.stream("s")
+        asked = Asked(one)
+        for number in range(300):
+            asked.append(str(number), stream_id)
+        await asked.until(*map(str, range(300)))
+        assert [asked.answers[str(n)].base_offset for n in range(300)] == list(range(300))
+        entries = await one.store.readers.run(
+            lambda db: read_entries(db, 1, max_bytes=1 << 30)
+        )
+        assert verify_chain(entries, EMPTY_LOG) == one.controller.head
+        assert one.follower.applied_lsn == entries[-1].lsn
+        assert await one.rows("SELECT value FROM meta WHERE key = 'applied_lsn'") == [
+            (entries[-1].lsn,)
+        ]
+
+    async def test_what_is_noted_as_applied_never_goes_back(
+        self, one: Stack, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """A large group commits on the thread; the small one after it commits at once, inside the
+        report of the large one."""
+        stream_id = await one.stream("s")
+        asked = Asked(one)
+        data = encode_values([b"x" * 500_000], 1)
+        command = AppendBatch.of(stream_id, read_head(data), len(data))
+        one.store.writer._recent_commit_s = 0.0
+        asked.submit("large", command, data)
+        await trio.testing.wait_all_tasks_blocked()
+        for number in range(5):
+            asked.append(str(number), stream_id)
+        await asked.until("large", *map(str, range(5)))
+        assert one.follower.applied_lsn == one.controller.written_lsn
+        assert one.controller.quorum.persisted("n1") == one.controller.written_lsn
+
+    @pytest.mark.parametrize("what", ["command", "body"])
+    async def test_what_would_not_fit_into_a_frame_is_refused(self, one: Stack, what: str) -> None:
+        asked = Asked(one)
+        if what == "command":
+            ranges = tuple((n << 40, n << 40) for n in range(200_000))
+            asked.submit("big", AckRecords(1, ranges))
+        else:
+            asked.submit("big", AppendBatch(1, 1, 3 << 20, b"", 0, -1), b"x" * (3 << 20))
+        assert isinstance(asked.answers["big"], RecordTooLargeError)
+
+
+class TestAnswers:
+    async def test_each_level_waits_for_its_disks(self, three: Stack) -> None:
+        asked = Asked(three)
+        lsn = three.controller.written_lsn
+        asked.append("leader", 1, acks=LEADER)
+        asked.append("majority", 1, acks=MAJORITY)
+        asked.append("all", 1, acks=ALL)
+        await asked.until("leader")
+        await persisted(three, lsn + 3)
+        assert set(asked.answers) == {"leader"}
+        three.peer("n2", lsn + 1)
+        assert set(asked.answers) == {"leader"}
+        three.peer("n2")
+        assert set(asked.answers) == {"leader", "majority"}
+        three.peer("n3", lsn + 2)
+        assert set(asked.answers) == {"leader", "majority"}
+        three.peer("n3")
+        assert set(asked.answers) == {"leader", "majority", "all"}
+        assert [a.base_offset for a in asked.answers.values()] == [0, 1, 2]
+
+    async def test_a_refusal_waits_for_what_it_was_judged_from(self, three: Stack) -> None:
+        """Were the entries before it lost, it would not have been refused (PROTOCOL A2)."""
+        asked = Asked(three)
+        asked.append("first", 1, 0, acks=LEADER)
+        asked.append("gap", 1, 5, acks=LEADER)
+        asked.append("again", 1, 0, acks=LEADER)
+        await asked.until("first")
+        await trio.testing.wait_all_tasks_blocked(0.01)
+        assert set(asked.answers) == {"first"}
+        three.peer("n2")
+        assert isinstance(asked.answers["gap"], SequenceError)
+        assert asked.answers["again"].duplicate
+
+    async def test_a_query_waits_for_what_it_saw(self, three: Stack) -> None:
+        asked = Asked(three)
+        asked.append("early", 1, acks=LEADER)
+        await asked.until("early")
+        rows: list[Any] = []
+
+        async def query() -> None:
+            rows.extend(await three.rows("SELECT next_offset FROM stream_partition"))
+
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(query)
+            await trio.testing.wait_all_tasks_blocked(0.01)
+            assert rows == []
+            three.peer("n2")
+        assert rows == [(1,)]
+
+    async def test_nothing_is_answered_or_shown_once_leading_ends(self, three: Stack) -> None:
+        asked = Asked(three)
+        asked.append("lost", 1)
+        await persisted(three, three.controller.written_lsn + 1)
+        fenced = FencedError("another leader took over")
+        three.controller.stop(fenced)
+        three.peer("n2")
+        three.peer("n3")
+        asked.append("late", 1)
+        assert asked.answers == {"lost": fenced, "late": fenced}
+        assert three.visible.bounds(1).next_offset == 0
+        with pytest.raises(FencedError):
+            await three.rows("SELECT count(*) FROM log")
+
+    async def test_a_higher_promise_of_a_peer_ends_leading(self, three: Stack) -> None:
+        asked = Asked(three)
+        asked.append("lost", 1)
+        three.controller.peer_fenced("n2", three.ballot)
+        assert asked.answers == {}
+        three.controller.peer_fenced("n2", Ballot(9, 1))
+        assert isinstance(asked.answers["lost"], FencedError)
+
+    async def test_what_no_majority_stores_is_bounded(
+        self, three: Stack, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr(module, "MAX_UNCOMMITTED_BYTES", 5_000)
+        asked = Asked(three)
+        names = [str(number) for number in range(200)]
+        for name in names:
+            asked.append(name, 1, acks=LEADER)
+            await asked.until(name)
+        refused = [name for name in names if isinstance(asked.answers[name], OverloadedError)]
+        assert 100 < len(refused) < 200
+        assert asked.answers[refused[0]].retryable
+        three.peer("n2")
+        asked.append("after", 1, acks=LEADER)
+        await asked.until("after")
+        assert asked.answers["after"].base_offset == 200 - len(refused)
+
+    async def test_the_gate_closes_while_commands_wait(self, one: Stack) -> None:
+        stream_id = await one.stream("s")
+        asked = Asked(one)
+        data = encode_values([b"x" * 300_000], 1)
+        command = AppendBatch.of(stream_id, read_head(data), len(data))
+        for number in range(8):
+            asked.submit(str(number), command, data)
+        assert not one.gate.is_open
+        await one.gate.wait_open()
+        await asked.until(*map(str, range(8)))
+        assert one.gate._bytes == 0
+
+
+class TestVisible:
+    async def test_nothing_above_the_watermark(self, three: Stack) -> None:
+        asked = Asked(three)
+        seen: list[int] = []
+        three.visible.watch(1, lambda: seen.append(three.visible.bounds(1).next_offset))
+        lsn = three.controller.written_lsn
+        for number in range(4):
+            asked.append(str(number), 1, acks=LEADER)
+        await persisted(three, lsn + 4)
+        assert await three.read(1) == []
+        assert three.visible.recent(1, 0, 1 << 20) == []
+        assert await three.visible.offset_at(1, 1) == 0
+        three.peer("n2", lsn + 2)
+        assert [batch.base_offset for batch in await three.read(1)] == [0, 1]
+        assert (seen, three.visible.bounds(1).next_offset) == ([2], 2)
+        with pytest.raises(OffsetOutOfRangeError, match="offset 3 is out of range"):
+            await three.read(1, 3)
+        three.peer("n2")
+        assert [batch.base_offset for batch in await three.read(1, 1)] == [1, 2, 3]
+
+    async def test_from_memory_or_from_disk_the_same(
+        self, one: Stack, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        from hadron.partition import visible as visible_module
+
+        monkeypatch.setattr(visible_module, "_RECENT_BYTES", 20_000)
+        first, second = await one.stream("a"), await one.stream("b")
+        for number in range(60):
+            await one.append(first, b"%d" % number * 50, b"more")
+            await one.append(second, b"%d" % number)
+        assert one.visible._recent_bytes <= 20_000
+        assert one.visible.recent(first, 0, 1) is None
+        for stream_id, count in ((first, 2), (second, 1)):
+            whole = await one.read(stream_id)
+            assert [batch.base_offset for batch in whole] == list(range(0, 60 * count, count))
+            for offset in range(60 * count):
+                (found,) = await one.visible.read(stream_id, offset, 1)
+                assert found.base_offset <= offset < found.next_offset
+                expected = whole[offset // count]
+                assert (found.base_offset, bytes(found.data), found.append_ms) == (
+                    expected.base_offset, bytes(expected.data), expected.append_ms
+                )
+
+    async def test_small_batches_are_counted_with_their_overhead(self, one: Stack) -> None:
+        stream_id = await one.stream("a")
+        await one.append(stream_id, b"x")
+        assert one.visible._recent_bytes > 512
+
+    async def test_a_declared_stream_is_there_at_once(self, one: Stack) -> None:
+        with pytest.raises(NotFoundError):
+            one.visible.bounds(1)
+        assert await one.stream("a") == 1
+        assert one.visible.bounds(1).next_offset == 0
+        assert await one.read(1) == []
+
+    async def test_unwatching(self, one: Stack) -> None:
+        stream_id = await one.stream("a")
+        seen: list[int] = []
+        unwatch = one.visible.watch(stream_id, lambda: seen.append(1))
+        await one.append(stream_id, b"x")
+        unwatch()
+        await one.append(stream_id, b"x")
+        assert seen == [1]
+
+
+async def test_another_leadership_continues_where_the_last_one_ended(tmp_path: Path) -> None:
+    async with leading(tmp_path) as stack:
+        stream_id = await stack.stream("a")
+        await stack.append(stream_id, b"1", b"2")
+    async with leading(tmp_path) as stack:
+        assert stack.ballot == Ballot(1, 2)
+        assert stack.catalog.stream("default", "a")[1].partitions == (SET,)
+        assert (await stack.append(stream_id, b"3")).base_offset == 2
+        assert [batch.incarnation for batch in await stack.read(stream_id)] == [1, 2]

@@ -1,0 +1,242 @@
+"""A follower's log: promises, verified appends, the tail that goes, what is applied and stays."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from hadron.model.errors import CorruptionError, FencedError
+from hadron.model.ids import EMPTY_LOG, Ballot
+from hadron.replication.follower import BadEntriesError, DivergedError
+from hadron.replication.tests.support import (
+    FIRST,
+    UUID,
+    follower,
+    make_entries,
+    namespace_command,
+)
+from hadron.storage.log import Entry
+
+SECOND = Ballot(1, 2)
+COMMANDS = [namespace_command(index) for index in range(6)]
+
+
+def entries(count: int = 6, ballot: Ballot = FIRST) -> list[Entry]:
+    return make_entries(EMPTY_LOG, ballot, COMMANDS[:count])
+
+
+# --- promises -----------------------------------------------------------------------------------
+
+
+def test_a_promise_survives_a_restart_and_a_lower_one_is_refused(tmp_path: Path) -> None:
+    with follower(tmp_path) as one:
+        assert one.promise(SECOND) == EMPTY_LOG
+    with follower(tmp_path) as one:
+        assert one.store.identity.current.promised == SECOND
+        with pytest.raises(FencedError, match=r"ballot 1\.1 is below 1\.2"):
+            one.promise(FIRST)
+        one.promise(SECOND)
+        one.promise(Ballot(2, 1))
+
+
+def test_another_configuration_of_the_same_epoch_is_refused(tmp_path: Path) -> None:
+    with follower(tmp_path) as one:
+        one.promise(FIRST)
+        with pytest.raises(FencedError, match="another configuration"):
+            one.promise(SECOND, digest=b"other" * 3 + b"!")
+        one.promise(Ballot(2, 1), digest=b"other" * 3 + b"!")
+
+
+def test_founding_makes_a_member(tmp_path: Path) -> None:
+    with follower(tmp_path) as one:
+        one.promise(FIRST, found=True)
+        assert one.store.identity.current.is_member
+        assert one.store.identity.current.uuid == UUID
+
+
+def test_a_plain_promise_makes_no_member(tmp_path: Path) -> None:
+    with follower(tmp_path) as one:
+        one.promise(FIRST)
+        assert not one.store.identity.current.is_member
+
+
+def test_a_log_with_entries_is_never_founded_anew(tmp_path: Path) -> None:
+    with follower(tmp_path) as one:
+        one.promise(FIRST)
+        one.append(FIRST, entries(1))
+        with pytest.raises(FencedError, match="holds 1 entries"):
+            one.promise(SECOND, found=True)
+        assert one.store.identity.current.promised == FIRST
+
+
+@pytest.mark.parametrize("found", [False, True])
+def test_a_disk_of_another_replica_set_promises_nothing(tmp_path: Path, found: bool) -> None:
+    with follower(tmp_path) as one:
+        one.promise(FIRST, found=True)
+        with pytest.raises(FencedError, match=UUID.hex()):
+            one.promise(SECOND, uuid=b"u" * 16, found=found)
+        assert one.store.identity.current.promised == FIRST
+        assert one.store.identity.current.uuid == UUID
+
+
+# --- appends ------------------------------------------------------------------------------------
+
+
+def test_entries_are_kept_at_once_and_applied_when_committed(tmp_path: Path) -> None:
+    with follower(tmp_path) as one:
+        one.promise(FIRST)
+        outcome = one.append(FIRST, entries(4), committed=2)
+        assert (outcome.match_lsn, outcome.applied_lsn, outcome.reason) == (4, 2, "")
+    with follower(tmp_path) as one:
+        assert (one.log.head.lsn, one.log.applied_lsn, one.log.committed_lsn) == (4, 2, 2)
+        outcome = one.append(FIRST, [], after=entries(4)[-1].position, committed=9)
+        assert (outcome.match_lsn, outcome.applied_lsn) == (4, 4)
+
+
+def test_only_the_promised_ballot_is_served(tmp_path: Path) -> None:
+    with follower(tmp_path) as one:
+        one.promise(SECOND)
+        for ballot in (FIRST, Ballot(1, 3), Ballot(2, 1)):
+            outcome = one.append(ballot, entries(1))
+            assert (outcome.reason, outcome.promised) == ("fenced", SECOND)
+        assert one.stored_lsns() == []
+
+
+def test_a_gap_is_a_mismatch(tmp_path: Path) -> None:
+    with follower(tmp_path) as one:
+        one.promise(FIRST)
+        outcome = one.append(FIRST, entries(4)[3:], after=entries(3)[-1].position)
+        assert outcome.reason == "mismatch"
+        assert one.stored_lsns() == []
+
+
+def test_another_history_before_the_entries_is_a_mismatch(tmp_path: Path) -> None:
+    with follower(tmp_path) as one:
+        one.promise(FIRST)
+        one.append(FIRST, entries(2))
+        other = make_entries(EMPTY_LOG, SECOND, COMMANDS[:3])
+        one.promise(SECOND)
+        outcome = one.append(SECOND, other[2:], after=other[1].position)
+        assert outcome.reason == "mismatch"
+        assert one.log.head == entries(2)[-1].position
+
+
+def test_what_is_there_already_is_skipped(tmp_path: Path) -> None:
+    with follower(tmp_path) as one:
+        one.promise(FIRST)
+        one.append(FIRST, entries(3), committed=3)
+        outcome = one.append(FIRST, entries(5), committed=3)
+        assert (outcome.match_lsn, outcome.applied_lsn) == (5, 3)
+        assert one.stored_lsns() == [1, 2, 3, 4, 5]
+
+
+def test_a_late_copy_neither_drops_nor_acknowledges_more_than_it_holds(tmp_path: Path) -> None:
+    """Entries 1 and 2 arrive again after 1 to 5: the tail stays, and the answer is about 2."""
+    with follower(tmp_path) as one:
+        one.promise(FIRST)
+        one.append(FIRST, entries(5))
+        outcome = one.append(FIRST, entries(2), committed=5)
+        assert outcome.match_lsn == 2
+        assert one.log.applied_lsn == 2
+        assert one.stored_lsns() == [1, 2, 3, 4, 5]
+
+
+def test_an_uncommitted_tail_gives_way_to_another_ballots(tmp_path: Path) -> None:
+    with follower(tmp_path) as one:
+        one.promise(FIRST)
+        one.append(FIRST, entries(5), committed=2)
+        one.promise(SECOND)
+        second = make_entries(entries(2)[-1].position, SECOND, COMMANDS[2:4])
+        outcome = one.append(SECOND, second, after=entries(2)[-1].position, committed=4)
+        assert (outcome.match_lsn, outcome.applied_lsn) == (4, 4)
+        assert one.stored_lsns() == [1, 2, 3, 4]
+        assert one.log.head == second[-1].position
+
+
+def test_what_is_applied_is_never_dropped(tmp_path: Path) -> None:
+    with follower(tmp_path) as one:
+        one.promise(FIRST)
+        one.append(FIRST, entries(4), committed=4)
+        one.promise(SECOND)
+        other = make_entries(entries(2)[-1].position, SECOND, COMMANDS[2:4])
+        with pytest.raises(DivergedError, match="applied entry 4"):
+            one.append(SECOND, other, after=entries(2)[-1].position)
+        assert one.log.head == entries(4)[-1].position
+        assert one.log.applied_lsn == 4
+    with follower(tmp_path) as one:
+        assert one.log.head == entries(4)[-1].position
+
+
+@pytest.mark.parametrize("bad", range(3))
+@pytest.mark.parametrize("part", ["command", "body", "chain", "now_ms", "lsn"])
+def test_an_entry_that_does_not_give_its_chain_writes_nothing(
+    tmp_path: Path, bad: int, part: str
+) -> None:
+    with follower(tmp_path) as one:
+        one.promise(FIRST)
+        good = entries(2)
+        one.append(FIRST, good, committed=1)
+        sent = make_entries(good[-1].position, FIRST, COMMANDS[2:5], body=b"records")
+        entry = sent[bad]
+        changed = {
+            "command": COMMANDS[5], "body": b"Records", "chain": b"\0" * 16,
+            "now_ms": entry.now_ms + 1, "lsn": entry.lsn + 1,
+        }[part]
+        sent[bad] = entry._replace(**{part: changed})  # type: ignore[arg-type]
+        with pytest.raises(BadEntriesError):
+            one.append(FIRST, sent, after=good[-1].position, committed=5)
+        assert one.stored_lsns() == [1, 2]
+        assert one.log.head == good[-1].position
+        assert (one.log.applied_lsn, one.log.committed_lsn) == (1, 1)
+        outcome = one.append(
+            FIRST, make_entries(good[-1].position, FIRST, COMMANDS[2:5], body=b"records"),
+            after=good[-1].position, committed=5,
+        )
+        assert (outcome.match_lsn, outcome.applied_lsn) == (5, 5)
+
+
+def test_a_command_that_is_not_understood_is_no_fault_of_the_sender(tmp_path: Path) -> None:
+    """The chain is right, so a newer leader made it: this node must stop, not ask again."""
+    with follower(tmp_path) as one:
+        one.promise(FIRST)
+        unknown = make_entries(EMPTY_LOG, FIRST, [b"\x91\xcd\xff\xff"])
+        with pytest.raises(CorruptionError, match="newer version"):
+            one.append(FIRST, unknown, committed=1)
+        assert one.stored_lsns() == []
+        assert one.log.applied_lsn == 0
+
+
+def test_tables_that_refuse_what_the_leader_accepted_have_diverged(tmp_path: Path) -> None:
+    with follower(tmp_path) as one:
+        one.promise(FIRST)
+        twice = make_entries(EMPTY_LOG, FIRST, [COMMANDS[0], COMMANDS[0]])
+        with pytest.raises(DivergedError, match="refused here"):
+            one.append(FIRST, twice, committed=2)
+        assert one.stored_lsns() == []
+
+
+def test_being_taught_makes_a_member(tmp_path: Path) -> None:
+    with follower(tmp_path) as one:
+        one.promise(FIRST)
+        one.append(FIRST, entries(2))
+        assert not one.store.identity.current.is_member
+        one.append(FIRST, [], after=entries(2)[-1].position, member_of=UUID)
+    with follower(tmp_path) as one:
+        assert one.store.identity.current.is_member
+
+
+def test_membership_is_not_granted_by_another_ballot_or_log(tmp_path: Path) -> None:
+    with follower(tmp_path) as one:
+        one.promise(SECOND)
+        one.append(FIRST, [], member_of=UUID)
+        one.append(SECOND, [], after=entries(2)[-1].position, member_of=UUID)
+        assert not one.store.identity.current.is_member
+
+
+def test_applying_everything_says_nothing_about_what_is_committed(tmp_path: Path) -> None:
+    with follower(tmp_path) as one:
+        one.promise(FIRST)
+        one.append(FIRST, entries(4), committed=1)
+        one.log.apply_all(one.store.writer.connection)
+        assert (one.log.applied_lsn, one.log.committed_lsn) == (4, 1)
