@@ -10,7 +10,7 @@ from __future__ import annotations
 import random
 import shutil
 import time
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -20,7 +20,7 @@ import trio
 
 from hadron.client import Client, connect
 from hadron.client.ports import ClientPorts
-from hadron.node.replica_set import NodeConfig, ReplicaSetConfig, Role
+from hadron.node.replica_set import NodeConfig, ReplicaSetConfig
 from hadron.node.runtime import Node
 from hadron.node.settings import Settings
 from hadron.testing.network import MemoryNetwork
@@ -63,8 +63,23 @@ class SeededRandom:
         return self._random.uniform(low, high)
 
 
+class _Started(trio.TaskStatus[None]):
+    """Tells a node that cannot start from one that stops later."""
+
+    def __init__(
+        self, task_status: trio.TaskStatus[None], name: str, listening: set[str]
+    ) -> None:
+        self._task_status = task_status
+        self._name = name
+        self._listening = listening
+
+    def started(self, value: None = None) -> None:
+        self._listening.add(self._name)
+        self._task_status.started(value)
+
+
 class Nodes:
-    """A replica set of nodes n1 … in one trio loop; n1 leads unless the configuration says else.
+    """A replica set of nodes n1 … in one trio loop; n1 leads.
 
     Args:
         directory: where data directories go, one per node.
@@ -81,16 +96,18 @@ class Nodes:
         *,
         network: MemoryNetwork | None = None,
         settings: Settings = _QUICK,
-        epoch: int = 1,
+        seed: int = 0,
     ) -> None:
+        self._seed = seed
         self.network = network or MemoryNetwork()
-        self.config = replica_set(directory, count, settings=settings, epoch=epoch)
+        self.config = replica_set(directory, count, settings=settings)
         self.configs: dict[str, ReplicaSetConfig] = {}
         self.failures: dict[str, BaseException] = {}
         self._nursery = nursery
         self._nodes: dict[str, Node] = {}
         self._scopes: dict[str, trio.CancelScope] = {}
         self._ended: dict[str, trio.Event] = {}
+        self._listening: set[str] = set()
         self._starts = 0
 
     @property
@@ -118,29 +135,21 @@ class Nodes:
         self._starts += 1
         node = Node(
             self.configs.get(name, self.config), name, clock=RealClock(),
-            random=SeededRandom(f"{name}/{self._starts}"), network=self.network.host(name),
+            random=SeededRandom(f"{self._seed}/{name}/{self._starts}"),
+            network=self.network.host(name),
         )
-        listening = False
-
-        class Started:
-            """Tells a node's start apart from its later failure."""
-
-            def started(self, value: None = None) -> None:
-                nonlocal listening
-                listening = True
-                task_status.started(value)
-
         ended = trio.Event()
         with trio.CancelScope() as scope:
             self._nodes[name], self._scopes[name], self._ended[name] = node, scope, ended
             self.failures.pop(name, None)
             try:
-                await node.run(Started())
+                await node.run(_Started(task_status, name, self._listening))
             except Exception as error:
-                if not listening:
+                if name not in self._listening:
                     raise
                 self.failures[name] = error
             finally:
+                self._listening.discard(name)
                 ended.set()
 
     async def crash(self, *names: str) -> None:
@@ -178,7 +187,8 @@ class Nodes:
     ) -> None:
         """Wait until `condition` holds; fails naming `what` and every node's status."""
         with trio.move_on_after(patience_s):
-            while not condition():
+            # What is looked at are disks and threads as well, which set no event.
+            while not condition():  # noqa: ASYNC110
                 await trio.sleep(_POLL_S)
             return
         seen = "; ".join(self._describe(name) for name in self._nodes)
@@ -221,13 +231,12 @@ class Nodes:
         """A bare connection to one node."""
         transport = await self.network.host(host).dial(self.config.node(name).address)
         connection = Connection(transport, dialed=True)
-        async with trio.open_nursery() as nursery:
-            nursery.start_soon(connection.run)
-            try:
-                yield connection
-            finally:
-                connection.close()
-                nursery.cancel_scope.cancel()
+        # In the nodes' nursery: one of its own would wrap what the block raises in a group.
+        self._nursery.start_soon(connection.run)
+        try:
+            yield connection
+        finally:
+            connection.close()
 
     def client(self, host: str = CLIENT, *, request_timeout_s: float = 30.0) -> Client:
         """The real client, on the network in memory."""
@@ -241,26 +250,18 @@ class Nodes:
 
 
 def replica_set(
-    directory: Path,
-    count: int,
-    *,
-    settings: Settings = _QUICK,
-    epoch: int = 1,
-    cluster: str = "test",
-    roles: Mapping[str, Role] | None = None,
+    directory: Path, count: int, *, settings: Settings = _QUICK
 ) -> ReplicaSetConfig:
-    """The configuration of n1 … on hosts of the same names; n1 leads unless `roles` say else."""
-    names = [f"n{number}" for number in range(1, count + 1)]
-    given: Mapping[str, Role] = roles or {"n1": "leader"}
+    """The configuration of n1 … on hosts of the same names; n1 leads."""
     nodes = tuple(
         NodeConfig(
-            name=name, role=given.get(name, "replica"), address=f"{name}:{_PORT}",
-            data=directory / name,
+            name=f"n{number}", role="leader" if number == 1 else "replica",
+            address=f"n{number}:{_PORT}", data=directory / f"n{number}",
         )
-        for name in names
+        for number in range(1, count + 1)
     )
     return ReplicaSetConfig(
-        cluster=cluster, name="local/p0", epoch=epoch, nodes=nodes, metadata="local/p0",
+        cluster="test", name="local/p0", epoch=1, nodes=nodes, metadata="local/p0",
         discovery=(nodes[0].address,), settings=settings,
     )
 
@@ -272,23 +273,17 @@ def with_nodes(config: ReplicaSetConfig, nodes: Sequence[NodeConfig]) -> Replica
 
 @asynccontextmanager
 async def running_nodes(
-    directory: Path, count: int, *, settings: Settings = _QUICK, start: bool = True
+    directory: Path, count: int, *, settings: Settings = _QUICK, start: bool = True, seed: int = 0
 ) -> AsyncIterator[Nodes]:
     """Nodes for the length of a block: started, the leader serving, and crashed at its end.
 
     Raises what stopped a node that nobody asked about.
     """
     async with trio.open_nursery() as nursery:
-        nodes = Nodes(directory, count, nursery, settings=settings)
+        nodes = Nodes(directory, count, nursery, settings=settings, seed=seed)
         if start:
             await nodes.start()
             await nodes.wait_serving()
         yield nodes
         await nodes.crash()
         nursery.cancel_scope.cancel()
-
-
-def quick(**changes: object) -> Settings:
-    """The settings of `Nodes` with some changed."""
-    return replace(_QUICK, **changes)  # type: ignore[arg-type]
-

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import sqlite3
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, Literal
 
 import pytest
 
@@ -17,7 +17,7 @@ from hadron.wire.connection import Connection
 from hadron.wire.messages import method, streams_pb2
 
 STREAM = "events"
-MAJORITY, LEADER, ALL = 0, 1, 2
+MAJORITY, LEADER, ALL = streams_pb2.ACKS_MAJORITY, streams_pb2.ACKS_LEADER, streams_pb2.ACKS_ALL
 
 FETCH, OFFSETS, PRODUCE = method("Fetch"), method("Offsets"), method("Produce")
 
@@ -29,7 +29,12 @@ async def make_stream(nodes: Nodes, name: str = STREAM) -> None:
         await client.apply([SchemaObject(kind="Stream", name=name, spec=spec)])
 
 
-async def send(client: Client, values: Sequence[str | bytes], *, acks: str = "majority") -> None:
+async def send(
+    client: Client,
+    values: Sequence[str | bytes],
+    *,
+    acks: Literal["leader", "majority", "all"] = "majority",
+) -> None:
     async with client.producer(STREAM, acks=acks) as producer:
         for value in values:
             await producer.send(value)
@@ -43,7 +48,7 @@ async def read_all(client: Client) -> list[Any]:
 async def produce(
     connection: Connection,
     *values: bytes,
-    acks: int = MAJORITY,
+    acks: streams_pb2.Acks = MAJORITY,
     producer_id: bytes = b"",
     sequence: int = -1,
     timeout_s: float | None = None,

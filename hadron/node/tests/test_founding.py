@@ -22,7 +22,7 @@ from hadron.node.tests.support import (
     send,
 )
 from hadron.replication.tests.support import open_store
-from hadron.testing.nodes import Nodes, running_nodes
+from hadron.testing.nodes import running_nodes
 from hadron.wire.connection import Connection
 from hadron.wire.messages import method, schema_pb2
 
@@ -72,7 +72,8 @@ async def test_sets_of_other_sizes(tmp_path: Path, clock: MockClock, count: int)
 async def test_the_waiting_node_says_for_whom(tmp_path: Path, clock: MockClock) -> None:
     async with running_nodes(tmp_path, 3, start=False) as nodes:
         await nodes.start("n1")
-        await nodes.wait_for("waiting", lambda: nodes.status("n1").state == "waiting for a majority")
+        await nodes.wait_for("waiting", lambda: nodes.status("n1").trouble != "")
+        assert nodes.status("n1").state == "waiting for a majority"
         trouble = nodes.status("n1").trouble
         assert "all 3 members, because the replica set is new" in trouble
         assert "n2, n3 cannot be reached" in trouble

@@ -3,10 +3,12 @@
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
 
 import pytest
 import trio
+import trio.lowlevel
 from trio.testing import MockClock
 
 from hadron.model.errors import DeadlineExceededError
@@ -174,7 +176,7 @@ async def test_a_wiped_leader_that_is_cut_off_while_copying(
         nodes.network.heal_all()
         await nodes.start()
         while nodes.status("n1").last_lsn == 0:
-            await trio.sleep(0)
+            await trio.lowlevel.checkpoint()
         copied = nodes.status("n1").last_lsn
         await nodes.restart("n1")
         assert nodes.status("n1").last_lsn >= copied or not is_member(nodes, "n1")
@@ -196,7 +198,8 @@ async def test_of_two_either_may_lose_its_disk(tmp_path: Path, clock: MockClock)
             await nodes.wait_serving()
             async with nodes.connection("n1") as connection:
                 assert await fetch(connection) == [b"X"]
-            await nodes.wait_for("a member", lambda name=wiped: is_member(nodes, name))
+            member = partial(is_member, nodes)
+            await nodes.wait_for("members", lambda member=member: all(map(member, nodes.names)))
 
 
 async def test_a_member_that_was_taught_counts_at_the_next_ballot(

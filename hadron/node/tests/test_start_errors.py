@@ -74,8 +74,8 @@ async def test_an_older_configuration_than_was_promised(tmp_path: Path, clock: M
         await nodes.start()
         await nodes.wait_serving()
         await nodes.crash()
+        nodes.configs["n1"] = replace(nodes.config, epoch=4)
         with pytest.raises(FencedError, match=r"epoch 4, this node has promised epoch 5"):
-            nodes.configs["n1"] = replace(nodes.config, epoch=4)
             await nodes.start()
 
 

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import trio
+import trio.testing
 
 from hadron.delivery.driver import Groups
 from hadron.model.batch import StampedBatch, encode_values, read_head
@@ -44,6 +45,12 @@ class TrioClock:
 
     def monotonic_s(self) -> float:
         return trio.current_time()
+
+
+async def until(condition: Callable[[], bool]) -> None:
+    """Wait for something that nobody tells of."""
+    while not condition():
+        await trio.testing.wait_all_tasks_blocked(0.001)
 
 
 class FakeCall:

@@ -18,15 +18,14 @@ from hadron.model.errors import (
     RecordTooLargeError,
     SequenceError,
 )
-from hadron.model.ids import Ballot
+from hadron.model.ids import EMPTY_LOG, Ballot
 from hadron.partition import controller as module
-from hadron.partition.tests.stack import SET, Stack, leading
+from hadron.partition.tests.stack import SET, Stack, leading, until
 from hadron.partition.waiters import ALL, LEADER, MAJORITY
 from hadron.state import machine
 from hadron.state.groups import AckRecords
 from hadron.state.streams import AppendBatch
 from hadron.storage.log import read_entries, verify_chain
-from hadron.model.ids import EMPTY_LOG
 
 THREE = ("n1", "n2", "n3")
 
@@ -39,7 +38,9 @@ class Asked:
         self._news = trio.Event()
         self.answers: dict[str, Any] = {}
 
-    def submit(self, name: str, command: machine.Command, body: bytes = b"", **options: int) -> None:
+    def submit(
+        self, name: str, command: machine.Command, body: bytes = b"", **options: int
+    ) -> None:
         def done(result: Any, error: HadronError | None) -> None:
             assert name not in self.answers, "answered once"
             self.answers[name] = result if error is None else error
@@ -58,10 +59,16 @@ class Asked:
             await self._news.wait()
 
 
+def with_ack(function: machine.Apply) -> dict[type[machine.Command], machine.Apply]:
+    """All `apply` functions, with another one for acknowledgements."""
+    functions = dict(machine._APPLY)
+    functions[AckRecords] = function
+    return functions
+
+
 async def persisted(stack: Stack, lsn: int) -> None:
     """Until the leader's own disk has `lsn`."""
-    while stack.controller.quorum.persisted("n1") < lsn:
-        await trio.sleep(0.001)
+    await until(lambda: stack.controller.quorum.persisted("n1") >= lsn)
 
 
 @pytest.fixture
@@ -113,7 +120,7 @@ class TestGroupCommit:
 
         asked = Asked(one)
         with monkeypatch.context() as patch:
-            patch.setitem(machine._APPLY, AckRecords, fail)
+            patch.setattr(machine, "_APPLY", with_ack(fail))
             asked.submit("bad", AckRecords(1, ((0, 0),)))
             asked.append("good", stream_id)
             await asked.until("bad", "good")
@@ -135,10 +142,9 @@ class TestGroupCommit:
 
         asked = Asked(one)
         with monkeypatch.context() as patch:
-            patch.setitem(machine._APPLY, AckRecords, fail)
+            patch.setattr(machine, "_APPLY", with_ack(fail))
             asked.submit("bad", AckRecords(1, ((0, 0),)))
-            while not one.fatal:
-                await trio.sleep(0.001)
+            await until(lambda: bool(one.fatal))
         asked.append("later", stream_id)
         await trio.testing.wait_all_tasks_blocked(0.02)
         assert asked.answers == {}
@@ -161,7 +167,7 @@ class TestGroupCommit:
         ]
 
     async def test_what_is_noted_as_applied_never_goes_back(
-        self, one: Stack, monkeypatch: pytest.MonkeyPatch
+        self, one: Stack
     ) -> None:
         """A large group commits on the thread; the small one after it commits at once, inside the
         report of the large one."""
@@ -170,8 +176,10 @@ class TestGroupCommit:
         data = encode_values([b"x" * 500_000], 1)
         command = AppendBatch.of(stream_id, read_head(data), len(data))
         one.store.writer._recent_commit_s = 0.0
+        before = one.controller.written_lsn
         asked.submit("large", command, data)
-        await trio.testing.wait_all_tasks_blocked()
+        while one.controller.written_lsn == before:
+            await trio.lowlevel.checkpoint()
         for number in range(5):
             asked.append(str(number), stream_id)
         await asked.until("large", *map(str, range(5)))

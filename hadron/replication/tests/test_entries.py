@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -35,7 +37,7 @@ def test_what_is_packed_comes_out_again(entries: list[Entry]) -> None:
 
 
 @given(_entries, st.data())
-def test_lengths_that_do_not_add_up_are_refused(entries: list[Entry], data: st.DataObject) -> None:
+def test_lengths_that_do_not_add_up_are_refused(entries: list[Entry], data: Any) -> None:
     headers, bodies = pack(entries)
     attachment = b"".join(bytes(body) for body in bodies)
     if headers and data.draw(st.booleans()):

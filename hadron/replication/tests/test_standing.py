@@ -117,6 +117,7 @@ def test_whoever_starts_has_met_every_majority(size: int) -> None:
             f"n{number}": report
             for number, report in zip(others, reports, strict=True) if report is not None
         }
+        assert own is not None
         found = decide(size, member=own[0], empty=own[1], peers=peers)
         if found.missing or found.founding:
             continue
