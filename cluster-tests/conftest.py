@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from hadron.testing.cluster import LocalCluster
+from hadron.node.supervision.cluster import LocalCluster
 
 
 @pytest.fixture

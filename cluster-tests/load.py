@@ -13,8 +13,8 @@ import hadron
 from hadron.client import Client
 from hadron.model.ids import Ballot
 from hadron.model.schema import SchemaObject, StreamSpec
+from hadron.node.supervision.cluster import LocalCluster
 from hadron.storage.log import hash_body, next_chain
-from hadron.testing.cluster import LocalCluster
 
 STREAM = "load"
 _AT_ONCE = 20
@@ -86,9 +86,12 @@ async def check_replicas_agree(cluster: LocalCluster, client: Client) -> None:
     status = await client.status(cluster.address(cluster.leader))
     with trio.fail_after(60):
         for name in cluster.names:
-            while (await client.status(cluster.address(name))).applied_lsn < status.last_lsn:
+            # Another process: there is nothing to be woken by.
+            while (await client.status(cluster.address(name))).applied_lsn < status.last_lsn:  # noqa: ASYNC110
                 await trio.sleep(0.02)
-    chains = {name: recompute_chain(cluster.database(name), status.last_lsn) for name in cluster.names}
+    chains = {
+        name: recompute_chain(cluster.database(name), status.last_lsn) for name in cluster.names
+    }
     assert set(chains.values()) == {bytes.fromhex(status.chain)}, chains
 
 

@@ -9,7 +9,7 @@ import trio
 from load import Load, check_nothing_lost, check_replicas_agree, loaded
 
 import hadron
-from hadron.testing.cluster import LocalCluster
+from hadron.node.supervision.cluster import LocalCluster
 
 
 async def start(cluster: LocalCluster, name: str) -> None:

@@ -17,7 +17,7 @@ from rich.table import Table
 from hadron.bench import workloads
 from hadron.bench.stats import Processes
 from hadron.client import connect
-from hadron.testing.cluster import LocalCluster
+from hadron.node.supervision.cluster import LocalCluster
 
 _IDLE_S: Final = 5.0
 

@@ -11,7 +11,7 @@ import click
 from hadron.cli.printing import output_option, print_rows
 
 if TYPE_CHECKING:
-    from hadron.testing.detached import DetachedCluster
+    from hadron.node.supervision.detached import DetachedCluster
 
 _Function = TypeVar("_Function", bound=Callable[..., Any])
 _COLUMNS = {"node": "NODE", "role": "ROLE", "address": "ADDRESS", "state": "STATE", "pid": ">PID",
@@ -21,8 +21,8 @@ _COLUMNS = {"node": "NODE", "role": "ROLE", "address": "ADDRESS", "state": "STAT
 def _config_option(function: _Function) -> _Function:
     return click.option(
         "--config", type=click.Path(path_type=Path), metavar="DIR|FILE",
-        help="A configuration file, or a directory for a new one with three nodes on ports 7001 "
-             "to 7003.  [default: ./hadron-cluster]",
+        help="A configuration file, or a directory for a new one with three nodes on ports 7000 "
+             "to 7002.  [default: ./hadron-cluster]",
     )(function)
 
 
@@ -33,7 +33,7 @@ def command() -> None:
     \b
     Example:
       hadron cluster up
-      hadron status --server hadron://127.0.0.1:7001
+      hadron status
       hadron cluster down
     """
 
@@ -48,7 +48,7 @@ def up(config: Path | None) -> None:
       hadron cluster up
       hadron cluster up --config config/three-nodes.yaml
     """
-    from hadron.testing.cluster import cluster_url
+    from hadron.node.supervision.cluster import cluster_url
 
     cluster = _cluster(config)
     started = cluster.up()
@@ -82,7 +82,7 @@ def status(config: Path | None, output: str) -> None:
     Example:
       hadron cluster status
     """
-    from hadron.testing.cluster import log_path
+    from hadron.node.supervision.cluster import log_path
 
     cluster = _cluster(config)
     rows = [
@@ -98,6 +98,6 @@ def status(config: Path | None, output: str) -> None:
 
 
 def _cluster(config: Path | None) -> DetachedCluster:
-    from hadron.testing.detached import DetachedCluster, find_config
+    from hadron.node.supervision.detached import DetachedCluster, find_config
 
     return DetachedCluster(find_config(config))

@@ -14,7 +14,7 @@ import click
 if TYPE_CHECKING:
     from hadron.demo.screen import Screen
     from hadron.demo.verify import Report
-    from hadron.testing.cluster import LocalCluster
+    from hadron.node.supervision.cluster import LocalCluster
 
 
 @click.command("demo", short_help="Run a replicated pipeline on real data, and verify it.")
@@ -57,7 +57,7 @@ def _verify(directory: Path) -> Report:
 
     from hadron.demo.verify import verify
     from hadron.node.config import load_config
-    from hadron.testing.detached import FILE_NAME
+    from hadron.node.supervision.detached import FILE_NAME
 
     config = load_config(directory / FILE_NAME, os.environ)
     return verify({node.name: node.data / "hadron.db" for node in config.nodes})
@@ -65,7 +65,7 @@ def _verify(directory: Path) -> Report:
 
 def _play(keep: bool, victim: str, screen: Screen) -> Report:
     from hadron.demo.run import run
-    from hadron.testing.cluster import LocalCluster
+    from hadron.node.supervision.cluster import LocalCluster
 
     # Whoever ends the demo, in whatever way, must not leave its processes behind.
     signal.signal(signal.SIGTERM, lambda number, _frame: sys.exit(128 + number))
@@ -83,7 +83,7 @@ def _play(keep: bool, victim: str, screen: Screen) -> Report:
 
 
 def _leave_up(cluster: LocalCluster) -> None:
-    from hadron.testing.detached import DetachedCluster
+    from hadron.node.supervision.detached import DetachedCluster
 
     DetachedCluster(cluster.config_path).adopt(cluster)
     directory = cluster.directory

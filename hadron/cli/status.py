@@ -37,7 +37,7 @@ def command(ctx: click.Context, output: str) -> None:
     \b
     Examples:
       hadron status
-      hadron status --output json --server hadron://127.0.0.1:7001
+      hadron status --output json
     """
     report = anyio.run(_ask, session_of(ctx).url, backend="trio")
     if output == "json":

@@ -1,1 +1,1 @@
-"""Worlds around a node: local clusters of real processes, for tests, the demo and the bench."""
+"""Tools for tests: a network in memory, and many nodes in one process over it."""

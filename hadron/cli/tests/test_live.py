@@ -15,8 +15,8 @@ from typing import Any
 import pytest
 
 import hadron
-from hadron.testing.cluster import LocalCluster
-from hadron.testing.processes import wait_until
+from hadron.node.supervision.cluster import LocalCluster
+from hadron.node.supervision.processes import wait_until
 
 
 @pytest.fixture(scope="module")
@@ -288,7 +288,7 @@ def test_pipelines_are_shown() -> None:
 
 
 def test_dev_serves_in_the_foreground(tmp_path: Path) -> None:
-    from hadron.testing.cluster import free_ports
+    from hadron.node.supervision.cluster import free_ports
 
     (port,) = free_ports(1)
     with subprocess.Popen(

@@ -12,7 +12,7 @@ import trio
 import hadron
 from hadron.client import Client
 from hadron.model.schema import SchemaObject, StreamSpec
-from hadron.testing.cluster import LocalCluster
+from hadron.node.supervision.cluster import LocalCluster
 from hadron.testing.nodes import running_nodes
 
 PARTITION = "local/p0"

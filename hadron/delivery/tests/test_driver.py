@@ -60,18 +60,22 @@ class Consumer:
     async def until(self, *offsets: int) -> None:
         await self.call.until(lambda: self.offsets == list(offsets))
 
-    def acknowledge(self, first: int, last: int, token: int = 0, delivery: int = 0) -> None:
-        number = delivery or next(
+    def delivery_of(self, offset: int) -> int:
+        """The number of the latest delivery that has it."""
+        return next(
             d.delivery for d in reversed(self.deliveries)
-            if d.first_offset <= last and first <= d.last_offset
+            if d.first_offset <= offset <= d.last_offset
         )
+
+    def acknowledge(self, first: int, last: int, token: int = 0, delivery: int = 0) -> None:
+        number = delivery or self.delivery_of(first)
         item = groups_pb2.Range(delivery=number, first_offset=first, last_offset=last)
         self.driver.acknowledge(
             self.session, groups_pb2.SubscribeRequest.Ack(ranges=[item], token=token)
         )
 
     def refuse(self, offset: int, delay_s: float) -> None:
-        number = next(d.delivery for d in self.deliveries if d.first_offset <= offset)
+        number = self.delivery_of(offset)
         item = groups_pb2.Range(delivery=number, first_offset=offset, last_offset=offset)
         delay_ms = round(delay_s * 1_000)
         self.driver.refuse(
@@ -133,9 +137,8 @@ class TestDelivering:
         await member.until(0, 1)
         await stack.append(1, b"2")
         await member.until(0, 1, 2)
-        values = [
-            record.value for _, data in member.call.sent[1:] for record in decode_batch(data).records()
-        ]
+        batches = [decode_batch(data) for _, data in member.call.sent[1:]]
+        values = [record.value for batch in batches for record in batch.records()]
         assert values == [b"0", b"1", b"2"]
 
     async def test_old_records_are_read_again(self, stack: Stack) -> None:

@@ -12,7 +12,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from hadron.testing.processes import wait_until
+from hadron.node.supervision.processes import wait_until
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(300)]
 

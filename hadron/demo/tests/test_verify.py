@@ -16,7 +16,7 @@ from hadron.cli.demo import command
 from hadron.demo.tests.node_files import NAMES, copy_nodes, forge, opened, write_node_file
 from hadron.demo.verify import verify
 from hadron.model.record import NewRecord
-from hadron.testing.cluster import write_config
+from hadron.node.supervision.cluster import write_config
 
 Records = list[NewRecord]
 

@@ -1,10 +1,14 @@
-"""What the tests of whole nodes share: a stream, raw requests, and looking at disks and logs."""
+"""What the tests of whole nodes share: a stream, raw requests, and looking at disks and logs.
+
+Files of live nodes are read with the SQLite that the nodes use: a second copy of the library in
+the same process would drop the first one's locks when it closes a file.
+"""
 
 from __future__ import annotations
 
 import logging
-import sqlite3
 from collections.abc import Sequence
+from contextlib import closing
 from typing import Any, Literal
 
 import pytest
@@ -12,6 +16,7 @@ import pytest
 from hadron.client import Client
 from hadron.model.batch import decode_batch, encode_values
 from hadron.model.schema import SchemaObject, StreamSpec
+from hadron.storage.database import open_reader
 from hadron.testing.nodes import Nodes
 from hadron.wire.connection import Connection
 from hadron.wire.messages import method, streams_pb2
@@ -84,22 +89,15 @@ async def visible_end(connection: Connection) -> int:
 
 def chains(nodes: Nodes, name: str) -> list[tuple[int, bytes]]:
     """(lsn, chain) of every entry on a node's disk."""
-    path = nodes.data(name) / "hadron.db"
-    database = sqlite3.connect(f"file:{path}?mode=ro", uri=True)
-    try:
+    with closing(open_reader(nodes.data(name) / "hadron.db")) as database:
         return database.execute("SELECT lsn, chain FROM log ORDER BY lsn").fetchall()
-    finally:
-        database.close()
 
 
 def is_member(nodes: Nodes, name: str) -> bool:
     """Whether a node's disk may count in a majority."""
-    database = sqlite3.connect(f"file:{nodes.data(name) / 'node.db'}?mode=ro", uri=True)
-    try:
+    with closing(open_reader(nodes.data(name) / "node.db")) as database:
         row = database.execute("SELECT is_member FROM identity").fetchone()
-        return bool(row[0])
-    finally:
-        database.close()
+    return row is not None and bool(row[0])
 
 
 def assert_no_traceback(caplog: pytest.LogCaptureFixture) -> None:

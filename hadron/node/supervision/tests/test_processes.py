@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from hadron.testing import processes
-from hadron.testing.processes import ClusterError, ProcessIdentity, log_tail, wait_until
+from hadron.node.supervision import processes
+from hadron.node.supervision.processes import ClusterError, ProcessIdentity, log_tail, wait_until
 
 SLEEP = [sys.executable, "-c", "import time; print('up', flush=True); time.sleep(600)"]
 

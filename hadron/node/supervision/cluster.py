@@ -25,7 +25,7 @@ from hadron.model.errors import HadronError
 from hadron.node.config import load_config, render
 from hadron.node.replica_set import NodeConfig, ReplicaSetConfig
 from hadron.node.settings import Settings
-from hadron.testing.processes import (
+from hadron.node.supervision.processes import (
     POLL_S,
     ClusterError,
     ProcessIdentity,

@@ -19,18 +19,18 @@ from typing import Any, Final
 from hadron.model.errors import ConfigurationError
 from hadron.node.config import load_config
 from hadron.node.replica_set import ReplicaSetConfig
-from hadron.testing.cluster import (
+from hadron.node.supervision.cluster import (
     START_WITHIN_S,
     STOP_WITHIN_S,
     LocalCluster,
     write_config,
 )
-from hadron.testing.processes import ProcessIdentity
+from hadron.node.supervision.processes import ProcessIdentity
 
 FILE_NAME: Final = "cluster.yaml"
 DEFAULT_DIRECTORY: Final = "hadron-cluster"
-_PORTS: Final = (7001, 7002, 7003)
-"""Those of the examples in `config/`."""
+_PORTS: Final = (7000, 7001, 7002)
+"""From the default one on, so that commands find the cluster without being told where it is."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,7 +46,7 @@ class DetachedNode:
 def find_config(given: Path | None) -> Path:
     """The configuration file meant by a file, a directory, or nothing (./hadron-cluster).
 
-    A directory without one gets three nodes on 127.0.0.1:7001 to 7003. Raises
+    A directory without one gets three nodes on 127.0.0.1:7000 to 7002. Raises
     `ConfigurationError` when `given` is a file's name and there is no such file.
     """
     path = given or Path(DEFAULT_DIRECTORY)

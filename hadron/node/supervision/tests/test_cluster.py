@@ -14,9 +14,9 @@ import pytest
 
 import hadron
 from hadron.model.errors import ConfigurationError
-from hadron.testing.cluster import LocalCluster, free_ports, write_config
-from hadron.testing.detached import DetachedCluster, find_config
-from hadron.testing.processes import ClusterError, ProcessIdentity
+from hadron.node.supervision.cluster import LocalCluster, free_ports, write_config
+from hadron.node.supervision.detached import DetachedCluster, find_config
+from hadron.node.supervision.processes import ClusterError, ProcessIdentity
 
 CONFIG = Path(__file__).parents[3] / "config"
 
