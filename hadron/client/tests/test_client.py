@@ -28,7 +28,7 @@ async def test_nobody_there_is_said_with_the_addresses_and_a_hint() -> None:
             pass
     assert first in caught.value.message
     assert second in caught.value.message
-    assert "hadron status" in caught.value.hint
+    assert "hadron dev" in caught.value.hint
 
 
 @both

@@ -185,6 +185,10 @@ async def test_a_wiped_leader_that_is_cut_off_while_copying(
         assert chains(nodes, "n1") == chains(nodes, "n2") == chains(nodes, "n3")
 
 
+def all_are_members(nodes: Nodes) -> bool:
+    return all(is_member(nodes, name) for name in nodes.names)
+
+
 async def test_of_two_either_may_lose_its_disk(tmp_path: Path, clock: MockClock) -> None:
     async with running_nodes(tmp_path, 2) as nodes:
         await make_stream(nodes)
@@ -198,8 +202,7 @@ async def test_of_two_either_may_lose_its_disk(tmp_path: Path, clock: MockClock)
             await nodes.wait_serving()
             async with nodes.connection("n1") as connection:
                 assert await fetch(connection) == [b"X"]
-            member = partial(is_member, nodes)
-            await nodes.wait_for("members", lambda member=member: all(map(member, nodes.names)))
+            await nodes.wait_for("members", partial(all_are_members, nodes))
 
 
 async def test_a_member_that_was_taught_counts_at_the_next_ballot(

@@ -18,7 +18,7 @@ from hadron.node.supervision.cluster import LocalCluster, free_ports, write_conf
 from hadron.node.supervision.detached import DetachedCluster, find_config
 from hadron.node.supervision.processes import ClusterError, ProcessIdentity
 
-CONFIG = Path(__file__).parents[3] / "config"
+CONFIG = Path(__file__).parents[4] / "config"
 
 
 @pytest.fixture(scope="module")
@@ -204,6 +204,6 @@ def test_where_the_configuration_is(tmp_path: Path) -> None:
     found = find_config(tmp_path / "new")
     assert found == tmp_path / "new" / "cluster.yaml"
     addresses = [node.address for node in DetachedCluster(found).nodes()]
-    assert addresses == ["127.0.0.1:7001", "127.0.0.1:7002", "127.0.0.1:7003"]
+    assert addresses == ["127.0.0.1:7000", "127.0.0.1:7001", "127.0.0.1:7002"]
     with pytest.raises(ConfigurationError, match="there is no file"):
         find_config(tmp_path / "absent.yaml")

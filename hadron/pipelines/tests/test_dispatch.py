@@ -1,0 +1,129 @@
+"""Who gets which micro-batch, and when it is free again."""
+
+from __future__ import annotations
+
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
+
+from hadron.pipelines.dispatch import Dispatch, Runner
+
+
+def assigned(dispatch: Dispatch, stage: str = "a") -> set[int]:
+    return set(dispatch.assigned(stage))
+
+
+class TestScenes:
+    def test_runners_with_credit_take_turns(self) -> None:
+        dispatch = Dispatch()
+        first, second = dispatch.join(["a"], 10, 2), dispatch.join(["a", "b"], 10, 2)
+        order: list[Runner] = []
+        while (runner := dispatch.runner_for("a")) is not None:
+            dispatch.assign(runner, "a", [len(order)], 100.0)
+            order.append(runner)
+        assert order == [first, second, first, second]
+        assert dispatch.runner_for("b") is None
+        second.credit += 1
+        assert dispatch.runner_for("b") is second
+
+    def test_one_that_cannot_be_written_to_gets_nothing(self) -> None:
+        dispatch = Dispatch()
+        dispatch.join(["a"], 10, 5, lambda: False)
+        assert dispatch.runner_for("a") is None
+
+    def test_what_a_runner_holds_is_free_when_it_goes(self) -> None:
+        dispatch = Dispatch()
+        gone, other = dispatch.join(["a", "b"], 10, 5), dispatch.join(["a"], 10, 5)
+        dispatch.assign(gone, "a", [1, 2, 3], 100.0)
+        dispatch.assign(gone, "b", [1], 100.0)
+        dispatch.assign(other, "a", [4], 100.0)
+        dispatch.settle("a", [2])
+        dispatch.leave(gone.number)
+        dispatch.leave(gone.number)
+        assert (assigned(dispatch), assigned(dispatch, "b")) == ({4}, set())
+        assert dispatch.runner_for("b") is None
+
+    def test_what_takes_too_long_is_free(self) -> None:
+        dispatch = Dispatch()
+        runner = dispatch.join(["a", "b"], 10, 5)
+        dispatch.assign(runner, "a", [1, 2], 10.0)
+        dispatch.assign(runner, "a", [3], 20.0)
+        dispatch.assign(runner, "b", [1], 5.0)
+        assert dispatch.next_deadline() == 5.0
+        dispatch.expire(10.0)
+        assert (assigned(dispatch), assigned(dispatch, "b")) == ({3}, set())
+        assert dispatch.next_deadline() == 20.0
+        dispatch.settle("a", [3])
+        assert dispatch.next_deadline() is None
+
+    def test_a_late_end_does_not_free_what_somebody_else_has_now(self) -> None:
+        dispatch = Dispatch()
+        slow, quick = dispatch.join(["a"], 10, 5), dispatch.join(["a"], 10, 5)
+        dispatch.assign(slow, "a", [1], 10.0)
+        dispatch.expire(10.0)
+        dispatch.assign(quick, "a", [1], 30.0)
+        dispatch.leave(slow.number)
+        assert assigned(dispatch) == {1}
+        assert dispatch.count("a") == 1
+
+
+class Assignments(RuleBasedStateMachine):
+    """The model: for each instance of stage `a`, its runner and its deadline."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.dispatch = Dispatch()
+        self.runners: dict[int, Runner] = {}
+        self.held: dict[int, tuple[int, float]] = {}
+        self.now = 0.0
+        self.next_id = 0
+
+    @rule(credit=st.integers(1, 3))
+    def join(self, credit: int) -> None:
+        runner = self.dispatch.join(["a"], 4, credit)
+        self.runners[runner.number] = runner
+
+    @precondition(lambda self: self.runners)
+    @rule(data=st.data())
+    def leave(self, data: st.DataObject) -> None:
+        number = data.draw(st.sampled_from(sorted(self.runners)))
+        del self.runners[number]
+        self.dispatch.leave(number)
+        self.held = {n: held for n, held in self.held.items() if held[0] != number}
+
+    @rule(count=st.integers(1, 4), timeout=st.integers(1, 5), again=st.booleans())
+    def assign(self, count: int, timeout: int, again: bool) -> None:
+        runner = self.dispatch.runner_for("a")
+        if runner is None:
+            assert all(known.credit == 0 for known in self.runners.values())
+            return
+        if again:
+            self.next_id = 0
+        ids = [n for n in range(self.next_id, self.next_id + 9) if n not in self.held][:count]
+        self.next_id += 9
+        if ids:
+            deadline = self.now + timeout
+            self.dispatch.assign(runner, "a", ids, deadline)
+            self.held.update(dict.fromkeys(ids, (runner.number, deadline)))
+
+    @rule(ids=st.lists(st.integers(0, 30), max_size=5))
+    def settle(self, ids: list[int]) -> None:
+        self.dispatch.settle("a", ids)
+        for instance in ids:
+            self.held.pop(instance, None)
+
+    @rule(seconds=st.integers(1, 3))
+    def expire(self, seconds: int) -> None:
+        self.now += seconds
+        self.dispatch.expire(self.now)
+        self.held = {n: held for n, held in self.held.items() if held[1] > self.now}
+
+    @invariant()
+    def it_is_the_model(self) -> None:
+        assert assigned(self.dispatch) == set(self.held)
+        deadlines = [deadline for _, deadline in self.held.values()]
+        assert self.dispatch.next_deadline() == min(deadlines, default=None)
+
+
+TestAssignments = Assignments.TestCase
+TestAssignments.settings = settings(max_examples=60, stateful_step_count=40, deadline=None)

@@ -1,0 +1,400 @@
+"""Pipelines over a real log: triggers in, invocations to runners, each output once."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+from trio.testing import MockClock, wait_all_tasks_blocked
+
+from hadron.model.batch import BatchBuilder, decode_batch, encode_values
+from hadron.model.errors import (
+    CorruptionError,
+    HadronError,
+    NotFoundError,
+    RecordTooLargeError,
+    RequestError,
+    ShuttingDownError,
+)
+from hadron.model.record import NewRecord
+from hadron.model.schema import Output, PipelineSpec, Retry, StageSpec
+from hadron.partition.tests.stack import SET, FakeCall, Stack, leading, until
+from hadron.pipelines import driver as module
+from hadron.pipelines.driver import PipelineDriver, RunnerSession
+from hadron.state.pipelines import Completed
+from hadron.wire.messages import pipelines_pb2
+
+IN, OUT, PIPELINE = 1, 2, 3
+ENRICH = StageSpec(name="enrich", engine="handler", output=Output("out"), retry=Retry(3, 1_000))
+DECIDE = StageSpec(
+    name="decide", engine="handler", dependencies=("enrich",), output=Output("out"),
+    timeout_ms=60_000,
+)
+
+
+@pytest.fixture
+async def stack(tmp_path: Path) -> AsyncIterator[Stack]:
+    async with leading(tmp_path) as stack:
+        assert (await stack.stream("in"), await stack.stream("out")) == (IN, OUT)
+        yield stack
+
+
+async def declare(stack: Stack, *stages: StageSpec, **fields: Any) -> PipelineDriver:
+    fields = {"replica_set": SET, "input": "in", "start": "earliest", **fields}
+    assert await stack.declare("Pipeline", "p", PipelineSpec(stages=stages, **fields)) == PIPELINE
+    await until(lambda: PIPELINE in stack.pipelines._drivers)
+    return stack.pipelines.driver(PIPELINE)
+
+
+class Runner:
+    """A runner's call, and the invocations that came on it."""
+
+    def __init__(
+        self, driver: PipelineDriver, *stages: str, credit: int = 1, max_batch: int = 0
+    ) -> None:
+        self.driver = driver
+        self.call = FakeCall()
+        call: Any = self.call
+        request = pipelines_pb2.RunStagesRequest(
+            engine="handler", stages=stages, credit=credit, max_batch=max_batch
+        )
+        self.session: RunnerSession = driver.join(call, request)
+
+    @property
+    def got(self) -> list[tuple[str, list[int], list[int]]]:
+        """(stage, instances, attempts) of each micro-batch."""
+        return [
+            (m.stage, [i.instance_id for i in m.invocations], [i.attempt for i in m.invocations])
+            for m, _ in self.call.sent
+        ]
+
+    @property
+    def ids(self) -> list[int]:
+        return [instance for _, ids, _ in self.got for instance in ids]
+
+    async def until(self, *batches: tuple[str, list[int], list[int]]) -> None:
+        await self.call.until(lambda: len(self.got) >= len(batches))
+        assert self.got == list(batches)
+
+
+async def complete(
+    driver: PipelineDriver, stage: str, ids: Sequence[int], *, attempt: int = 1,
+    outputs: int | None = None, data: bytes = b"", partition: str = "",
+) -> Completed:
+    request = pipelines_pb2.CompleteStagesRequest(
+        pipeline_id=PIPELINE, stage=stage, instance_ids=ids, attempts=[attempt] * len(ids),
+        partition=partition,
+    )
+    count = len(ids) if outputs is None else outputs
+    data = data or (encode_values([b"out"] * count, 1) if count else b"")
+    return await driver.complete(request, memoryview(data), SET)
+
+
+async def fail(
+    driver: PipelineDriver, stage: str, ids: Sequence[int], *, attempt: int = 1
+) -> Completed:
+    return await driver.fail(
+        pipelines_pb2.FailStagesRequest(
+            pipeline_id=PIPELINE, stage=stage, instance_ids=ids, attempts=[attempt] * len(ids),
+            reason="cold" * 1_000,
+        )
+    )
+
+
+async def instances(stack: Stack) -> list[tuple[int, int]]:
+    """(trigger's offset, status) of each."""
+    return await stack.rows("SELECT offset, status FROM instance ORDER BY instance_id")
+
+
+async def consumed(stack: Stack, offset: int) -> None:
+    """Until the cursor is there."""
+    while await stack.rows("SELECT next_offset FROM pipeline_input") != [(offset,)]:
+        await wait_all_tasks_blocked(0.001)
+
+
+class TestConsuming:
+    async def test_records_that_match_make_instances(self, stack: Stack) -> None:
+        await declare(stack, ENRICH, triggers=("flight.*", "weather.>"))
+        builder = BatchBuilder()
+        types = ("flight.departed", "noise", "flight.a.b", "weather.a.b", "", "flight.landed")
+        for name in types:
+            builder.add(NewRecord(value=b"x", type=name), 1)
+        await stack.append(IN, data=builder.build())
+        await stack.append(IN, b"without a type")
+        await consumed(stack, 7)
+        assert await instances(stack) == [(0, 1), (3, 1), (5, 1)]
+
+    async def test_only_so_many_are_live_at_once(self, stack: Stack) -> None:
+        driver = await declare(stack, ENRICH, max_parallel=3)
+        runner = Runner(driver, credit=100)
+        await stack.append(IN, *[b"x"] * 10)
+        done = 0
+        while done < 10:
+            await runner.call.until(lambda done=done: len(runner.ids) > done)  # type: ignore[misc]
+            live = await stack.rows("SELECT live FROM pipeline")
+            assert live[0][0] <= 3
+            new = runner.ids[done:]
+            await complete(driver, "enrich", new)
+            done += len(new)
+        assert sorted(runner.ids) == list(range(1, 11))
+        assert await instances(stack) == [(offset, 2) for offset in range(10)]
+
+    async def test_it_starts_in_the_middle_and_goes_on_after_a_restart(
+        self, tmp_path: Path
+    ) -> None:
+        async with leading(tmp_path) as stack:
+            await stack.stream("in")
+            await stack.stream("out")
+            await stack.append(IN, *[b"x"] * 5)
+            await declare(stack, ENRICH, start="3")
+            await consumed(stack, 5)
+        async with leading(tmp_path) as stack:
+            await stack.append(IN, b"x")
+            await consumed(stack, 6)
+            assert [offset for offset, _ in await instances(stack)] == [3, 4, 5]
+
+    async def test_more_parallel_instances_may_be_allowed_later(self, stack: Stack) -> None:
+        await declare(stack, ENRICH, max_parallel=1)
+        await stack.append(IN, *[b"x"] * 4)
+        await consumed(stack, 1)
+        await declare(stack, ENRICH, max_parallel=3)
+        await consumed(stack, 3)
+
+    async def test_trouble_of_one_pipeline_is_its_own(
+        self, stack: Stack, mock_clock: MockClock, monkeypatch: pytest.MonkeyPatch,
+        caplog: pytest.LogCaptureFixture,
+    ) -> None:
+        await declare(stack, ENRICH)
+        read = stack.visible.read
+        failed: list[int] = []
+
+        async def broken(*_: Any) -> Any:
+            failed.append(1)
+            raise CorruptionError("a batch's checksum is wrong")
+
+        with monkeypatch.context() as patch:
+            patch.setattr(stack.visible, "read", broken)
+            await stack.append(IN, b"x")
+            await until(lambda: bool(failed))
+            await wait_all_tasks_blocked()
+        assert stack.visible.read == read
+        assert "Pipeline default/p: a batch's checksum is wrong" in caplog.text
+        mock_clock.jump(1.5)
+        await consumed(stack, 1)
+
+
+class TestDispatching:
+    async def test_stages_follow_each_other(self, stack: Stack) -> None:
+        driver = await declare(stack, ENRICH, DECIDE)
+        runner = Runner(driver, credit=10)
+        await stack.append(IN, b"a", b"b")
+        await runner.until(("enrich", [1, 2], [1, 1]))
+        done = await complete(driver, "enrich", [1, 2])
+        assert (done.appended and done.appended.base_offset, done.stale) == (0, ())
+        await runner.until(("enrich", [1, 2], [1, 1]), ("decide", [1, 2], [1, 1]))
+        message: pipelines_pb2.Invocations = runner.call.sent[-1][0]
+        first = message.invocations[0]
+        assert (first.root.stream, first.root.partition, first.root.offset) == ("in", SET, 0)
+        assert [(r.stream, r.offset) for r in first.dependencies] == [("out", 0)]
+        await complete(driver, "decide", [1, 2])
+        assert await instances(stack) == [(0, 2), (1, 2)]
+        assert driver.dispatch.count("enrich") == driver.dispatch.count("decide") == 0
+
+    async def test_a_runner_gets_what_its_credit_allows(self, stack: Stack) -> None:
+        driver = await declare(stack, ENRICH)
+        runner = Runner(driver, credit=1, max_batch=2)
+        await stack.append(IN, *[b"x"] * 5)
+        await runner.until(("enrich", [1, 2], [1, 1]))
+        driver.grant(runner.session, 1)
+        await runner.call.until(lambda: len(runner.got) == 2)
+        await wait_all_tasks_blocked(0.01)
+        assert runner.ids == [1, 2, 3, 4]
+
+    async def test_one_that_does_not_read_is_not_sent_more(self, stack: Stack) -> None:
+        driver = await declare(stack, ENRICH)
+        runner = Runner(driver, credit=10)
+        runner.call.writable = False
+        await stack.append(IN, b"x")
+        await consumed(stack, 1)
+        await wait_all_tasks_blocked(0.01)
+        assert runner.got == []
+        runner.call.writable = True
+        runner.call.on_writable()
+        await runner.until(("enrich", [1], [1]))
+
+    async def test_a_micro_batch_fits_into_a_frame(
+        self, stack: Stack, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr(module, "_INVOCATIONS_BYTES", 100)
+        driver = await declare(stack, ENRICH)
+        await stack.append(IN, *[b"x"] * 20)
+        runner = Runner(driver, credit=100)
+        await runner.call.until(lambda: len(runner.ids) == 20)
+        assert sorted(runner.ids) == list(range(1, 21))
+        assert all(message.ByteSize() <= 100 for message, _ in runner.call.sent)
+
+    async def test_what_a_runner_held_goes_to_another_one(self, stack: Stack) -> None:
+        driver = await declare(stack, ENRICH)
+        gone = Runner(driver, credit=10)
+        await stack.append(IN, b"a", b"b")
+        await gone.until(("enrich", [1, 2], [1, 1]))
+        await complete(driver, "enrich", [2])
+        other = Runner(driver, credit=10)
+        driver.leave(gone.session)
+        await other.until(("enrich", [1], [1]))
+        assert (await complete(driver, "enrich", [1])).stale == ()
+        assert (await complete(driver, "enrich", [1])).stale == (1,), "the first one's, late"
+        assert len(await stack.read(OUT)) == 2
+
+    async def test_what_takes_too_long_goes_to_another_one(
+        self, stack: Stack, mock_clock: MockClock
+    ) -> None:
+        driver = await declare(stack, ENRICH, DECIDE)
+        slow = Runner(driver, "decide", credit=10)
+        await stack.append(IN, b"a")
+        await consumed(stack, 1)
+        await complete(driver, "enrich", [1])
+        await slow.until(("decide", [1], [1]))
+        driver.leave(Runner(driver, "decide", credit=10).session)
+        mock_clock.jump(59)
+        await wait_all_tasks_blocked(0.01)
+        assert len(slow.got) == 1
+        mock_clock.jump(2)
+        await slow.until(("decide", [1], [1]), ("decide", [1], [1]))
+        results = [await complete(driver, "decide", [1]) for _ in range(2)]
+        assert [result.stale for result in results] == [(), (1,)]
+        assert sum(batch.count for batch in await stack.read(OUT)) == 2
+
+    async def test_retries_wait_and_end(self, stack: Stack, mock_clock: MockClock) -> None:
+        driver = await declare(stack, ENRICH)
+        runner = Runner(driver, credit=10)
+        await stack.append(IN, b"a")
+        await runner.until(("enrich", [1], [1]))
+        for attempt, backoff_s in ((1, 1), (2, 2)):
+            await fail(driver, "enrich", [1], attempt=attempt)
+            mock_clock.jump(backoff_s - 0.1)
+            await wait_all_tasks_blocked(0.01)
+            assert len(runner.got) == attempt
+            mock_clock.jump(0.2)
+            await runner.call.until(lambda attempt=attempt: len(runner.got) > attempt)  # type: ignore[misc]
+            assert runner.got[-1] == ("enrich", [1], [attempt + 1])
+        await fail(driver, "enrich", [1], attempt=3)
+        assert await instances(stack) == [(0, 3)]
+        ((reason,),) = await stack.rows("SELECT reason FROM stage_run")
+        assert len(reason) == 2_000
+        assert (await complete(driver, "enrich", [1], attempt=3)).stale == (1,)
+        assert await stack.read(OUT) == []
+
+    async def test_a_stale_failure_takes_nothing_from_who_is_at_work(self, stack: Stack) -> None:
+        driver = await declare(stack, ENRICH)
+        runner = Runner(driver, credit=10)
+        await stack.append(IN, b"a", b"b")
+        await runner.until(("enrich", [1, 2], [1, 1]))
+        assert (await fail(driver, "enrich", [1], attempt=7)).stale == (1,)
+        assert driver.dispatch.count("enrich") == 2
+        request = pipelines_pb2.FailStagesRequest(
+            pipeline_id=PIPELINE, stage="enrich", instance_ids=[1, 2], attempts=[7, 1]
+        )
+        assert (await driver.fail(request)).stale == (1,)
+        assert set(driver.dispatch.assigned("enrich")) == {1}
+
+    async def test_two_runners_never_publish_one_output_twice(self, stack: Stack) -> None:
+        driver = await declare(stack, ENRICH, DECIDE, max_parallel=7)
+        await stack.append(IN, *[b"x"] * 40)
+        runners = [Runner(driver, credit=2, max_batch=3) for _ in range(3)]
+        seen = [0, 0, 0]
+        while sum(status == 2 for _, status in await instances(stack)) < 40:
+            for index, runner in enumerate(runners):
+                for stage, ids, _ in runner.got[seen[index] :]:
+                    seen[index] += 1
+                    await complete(driver, stage, ids)
+                    assert set((await complete(driver, stage, ids)).stale) == set(ids)
+                    driver.grant(runner.session, 1)
+        rows = await stack.rows("SELECT out_offset FROM stage_run ORDER BY out_offset")
+        assert [offset for (offset,) in rows] == list(range(80))
+        values = [
+            record.value for batch in await stack.read(OUT)
+            for record in decode_batch(batch.data).records()
+        ]
+        assert values == [b"out"] * 80
+
+
+class TestRequests:
+    @pytest.fixture
+    async def driver(self, stack: Stack) -> PipelineDriver:
+        silent = StageSpec(name="silent", engine="handler")
+        driver = await declare(stack, ENRICH, silent)
+        await stack.append(IN, b"a")
+        await consumed(stack, 1)
+        return driver
+
+    async def test_a_runner_for_a_stage_that_is_not_there(self, driver: PipelineDriver) -> None:
+        with pytest.raises(NotFoundError, match="has no stage nonsense") as caught:
+            Runner(driver, "nonsense")
+        assert "it has: enrich, silent" in caught.value.hint
+
+    async def test_a_runner_of_another_engine(self, driver: PipelineDriver) -> None:
+        call: Any = FakeCall()
+        request = pipelines_pb2.RunStagesRequest(engine="spark", stages=["enrich"])
+        with pytest.raises(NotFoundError, match="with engine 'spark'"):
+            driver.join(call, request)
+
+    async def test_what_does_not_fit_the_declaration_is_refused(
+        self, driver: PipelineDriver
+    ) -> None:
+        for options, match in (
+            ({"stage": "enrich", "ids": [1], "outputs": 2}, "1 instances are completed with 2"),
+            ({"stage": "silent", "ids": [1], "outputs": 1}, "declares no output"),
+            ({"stage": "enrich", "ids": [1], "partition": "other/p1"}, "goes to partition"),
+            ({"stage": "nonsense", "ids": [1]}, "has no stage 'nonsense'"),
+            ({"stage": "enrich", "ids": [], "data": b"x"}, "0 instances come with 0"),
+            ({"stage": "enrich", "ids": list(range(70_000)), "data": b"x"}, "are more than"),
+        ):
+            with pytest.raises(RequestError, match=match):
+                await complete(driver, **options)
+
+    async def test_a_damaged_batch_is_refused(self, driver: PipelineDriver) -> None:
+        data = bytearray(encode_values([b"x"], 1))
+        data[-1] ^= 1
+        for bad in (bytes(data), b"nonsense"):
+            with pytest.raises(CorruptionError):
+                await complete(driver, "enrich", [1], data=bad)
+
+    async def test_an_output_that_would_not_replicate_is_refused(
+        self, driver: PipelineDriver, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        from hadron.model import batch
+
+        with monkeypatch.context() as patch:
+            patch.setattr(batch, "MAX_BATCH_BYTES", 1 << 30)
+            data = encode_values([b"x" * 900_000] * 3, 1)
+        with pytest.raises(HadronError) as caught:
+            await complete(driver, "enrich", [1, 2, 3], data=data)
+        assert isinstance(caught.value, RecordTooLargeError)
+
+    async def test_attempts_for_all_instances(self, driver: PipelineDriver) -> None:
+        request = pipelines_pb2.CompleteStagesRequest(
+            pipeline_id=PIPELINE, stage="enrich", instance_ids=[1, 2], attempts=[1]
+        )
+        with pytest.raises(RequestError, match="2 instances come with 1 attempts"):
+            await driver.complete(request, memoryview(b""), SET)
+
+    async def test_a_stage_without_output_publishes_nothing(
+        self, stack: Stack, driver: PipelineDriver
+    ) -> None:
+        assert await complete(driver, "silent", [1], outputs=0) == Completed(None)
+        assert await stack.read(OUT) == []
+
+    async def test_an_unknown_pipeline(self, stack: Stack) -> None:
+        with pytest.raises(NotFoundError, match="pipeline 77 does not live on"):
+            stack.pipelines.driver(77)
+
+    async def test_stopping_tells_every_runner(
+        self, stack: Stack, driver: PipelineDriver
+    ) -> None:
+        runner = Runner(driver)
+        stack.pipelines.stop(ShuttingDownError("the node is stopping"))
+        assert isinstance(runner.call.failure, ShuttingDownError)
+        driver.leave(runner.session)

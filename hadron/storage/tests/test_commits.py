@@ -1,0 +1,173 @@
+"""Commits that are prepared on the event loop, beside jobs on the writer's thread."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import AsyncIterator, Callable
+from pathlib import Path
+from typing import Any
+
+import apsw
+import pytest
+import trio
+
+from hadron.model.errors import FencedError, StorageError
+from hadron.storage.tests.test_writer import Host
+from hadron.storage.writer import Prepare, Prepared
+
+LARGE = 1 << 20
+
+
+@pytest.fixture
+async def host(tmp_path: Path) -> AsyncIterator[Host]:
+    host = Host(tmp_path / "hadron.db", checkpoint_bytes=1 << 20)
+    host.writer.start()
+    yield host
+    host.writer.close()
+
+
+def insert(number: int, size: int = 10) -> Prepare:
+    def prepare(db: apsw.Connection) -> Prepared:
+        db.execute("BEGIN IMMEDIATE")
+        db.execute("INSERT INTO t VALUES(?, NULL)", (number,))
+        return Prepared(number, size)
+
+    return prepare
+
+
+async def committed(host: Host, prepare: Prepare) -> Any:
+    ended = trio.Event()
+    outcome: list[Any] = []
+
+    def done(result: Any, error: BaseException | None) -> None:
+        outcome.extend((result, error))
+        ended.set()
+
+    host.writer.commit(prepare, done)
+    await ended.wait()
+    if outcome[1] is not None:
+        raise outcome[1]
+    return outcome[0]
+
+
+def ids(db: apsw.Connection) -> list[int]:
+    return [row[0] for row in db.execute("SELECT i FROM t ORDER BY i")]
+
+
+@pytest.mark.parametrize("size", [10, LARGE])
+@pytest.mark.parametrize("slow_disk", [False, True])
+async def test_what_was_prepared_is_committed(host: Host, size: int, slow_disk: bool) -> None:
+    host.writer._recent_commit_s = 9.0 if slow_disk else 0.0
+    assert await committed(host, insert(1, size)) == 1
+    assert not host.writer.connection.in_transaction
+    reader = apsw.Connection(str(host.path), flags=apsw.SQLITE_OPEN_READONLY)
+    assert ids(reader) == [1]
+    reader.close()
+
+
+async def test_a_disk_that_is_fast_again_is_noticed(host: Host) -> None:
+    host.writer._recent_commit_s = 0.01
+    for number in range(60):
+        await committed(host, insert(number))
+    assert host.writer._recent_commit_s < 0.01
+
+
+async def test_nothing_to_write_is_no_commit(host: Host) -> None:
+    assert await committed(host, lambda _: Prepared("nothing", 0)) == "nothing"
+    await committed(host, insert(1))
+
+
+async def test_jobs_and_commits_keep_their_order_and_never_overlap(host: Host) -> None:
+    order: list[int] = []
+    done: list[int] = []
+    last = trio.Event()
+    loop = threading.get_ident()
+
+    def prepare(number: int) -> Prepare:
+        def prepare(db: apsw.Connection) -> Prepared:
+            assert threading.get_ident() == loop
+            order.append(number)
+            return insert(number, LARGE if number % 3 else 10)(db)
+
+        return prepare
+
+    def job(number: int) -> Callable[[apsw.Connection], int]:
+        def job(db: apsw.Connection) -> int:
+            assert threading.get_ident() != loop
+            assert not db.in_transaction
+            order.append(number)
+            return number
+
+        return job
+
+    def ended(result: Any, error: BaseException | None) -> None:
+        assert error is None
+        done.append(result)
+        if len(done) == 200:
+            last.set()
+
+    for number in range(200):
+        if number % 2:
+            host.writer.submit(job(number), ended)
+        else:
+            host.writer.commit(prepare(number), ended)
+    await last.wait()
+    assert order == done == list(range(200))
+
+
+async def test_a_commit_may_be_followed_by_another_from_its_own_report(host: Host) -> None:
+    ended = trio.Event()
+    reported: list[int] = []
+
+    def done(result: Any, _error: BaseException | None) -> None:
+        reported.append(result)
+        if result < 3_000:
+            host.writer.commit(insert(result + 1), done)
+        else:
+            ended.set()
+
+    host.writer._recent_commit_s = -1e9
+    host.writer.commit(insert(1), done)
+    await ended.wait()
+    assert reported == list(range(1, 3_001))
+
+
+async def test_a_refusal_leaves_the_writer_alive(host: Host) -> None:
+    def refuse(_: apsw.Connection) -> Prepared:
+        raise FencedError("a higher ballot was promised")
+
+    with pytest.raises(FencedError):
+        await committed(host, refuse)
+    assert await committed(host, insert(1)) == 1
+
+
+@pytest.mark.parametrize("size", [10, LARGE])
+async def test_nothing_is_written_after_a_failed_commit(host: Host, size: int) -> None:
+    """What was sent before it must never be continued (PROTOCOL A3)."""
+    host.writer._recent_commit_s = 0.0
+    host.writer.connection.set_commit_hook(lambda: True)
+    prepared: list[int] = []
+    with pytest.raises((StorageError, apsw.Error)):
+        await committed(host, insert(1, size))
+    host.writer.connection.set_commit_hook(None)
+
+    def later(_: apsw.Connection) -> Prepared:
+        prepared.append(1)
+        return Prepared(None, 0)
+
+    with pytest.raises(StorageError, match="is not written any more"):
+        await committed(host, later)
+    with pytest.raises(StorageError, match="is not written any more"):
+        await host.run(prepared.append)  # type: ignore[arg-type]
+    assert prepared == []
+
+
+async def test_closing_finishes_commits_that_wait(tmp_path: Path) -> None:
+    host = Host(tmp_path / "hadron.db", checkpoint_bytes=1 << 20)
+    host.writer.start()
+    for number in range(20):
+        host.writer.commit(insert(number, LARGE), lambda _result, _error: None)
+    host.writer.close()
+    again = apsw.Connection(str(host.path))
+    assert ids(again) == list(range(20))
+    again.close()

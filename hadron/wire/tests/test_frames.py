@@ -1,0 +1,160 @@
+"""Frames: a round trip in whatever pieces the bytes arrive, and no damage that passes."""
+
+from __future__ import annotations
+
+import struct
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from hadron.model.errors import FrameError
+from hadron.model.limits import MAX_ATTACHMENT_BYTES, MAX_MESSAGE_BYTES
+from hadron.wire.frames import HEADER, Frame, FrameDecoder, Kind, encode
+
+_frame = st.fixed_dictionaries(
+    {
+        "kind": st.sampled_from(Kind),
+        "call": st.integers(0, (1 << 32) - 1),
+        "message": st.binary(max_size=300) | st.binary(min_size=4090, max_size=4100),
+        "attachments": st.lists(st.binary(max_size=200), max_size=3),
+        "method": st.integers(0, (1 << 16) - 1),
+        "flags": st.integers(0, (1 << 16) - 1),
+    }
+)
+
+
+def to_bytes(frame: dict[str, object]) -> bytes:
+    return b"".join(map(bytes, encode(**frame)))  # type: ignore[arg-type]
+
+
+def feed(decoder: FrameDecoder, data: bytes, sizes: list[int]) -> list[Frame]:
+    """Give `data` to the decoder in pieces of `sizes`, again and again."""
+    frames: list[Frame] = []
+    position, turn = 0, 0
+    while position < len(data):
+        buffer = decoder.buffer()
+        count = min(sizes[turn % len(sizes)], len(buffer), len(data) - position)
+        assert count > 0
+        buffer[:count] = data[position : position + count]
+        del buffer
+        frames.extend(decoder.received(count))
+        position += count
+        turn += 1
+    return frames
+
+
+def plain(frame: Frame) -> tuple[object, ...]:
+    return (*frame[:4], bytes(frame.message), bytes(frame.attachment))
+
+
+@given(st.lists(_frame, max_size=8), st.lists(st.integers(1, 5000), min_size=1, max_size=5))
+def test_what_is_encoded_is_decoded_however_it_is_cut(
+    frames: list[dict[str, object]], sizes: list[int]
+) -> None:
+    decoder = FrameDecoder()
+    found = feed(decoder, b"".join(map(to_bytes, frames)), sizes)
+    assert [plain(frame) for frame in found] == [
+        (
+            frame["kind"], frame["method"], frame["flags"], frame["call"], frame["message"],
+            b"".join(frame["attachments"]),  # type: ignore[arg-type]
+        )
+        for frame in frames
+    ]
+    assert not decoder.mid_frame
+
+
+@pytest.mark.parametrize("size", [1, 28, 1000, 32_767, 65_536, 1 << 20])
+def test_frames_larger_than_the_buffer(size: int) -> None:
+    attachment = bytes(range(256)) * (2_000_000 // 256)
+    data = b"".join(
+        b"".join(map(bytes, encode(Kind.MESSAGE, call, b"m" * 70_000, [attachment])))
+        for call in (1, 3)
+    ) + b"".join(map(bytes, encode(Kind.PING, 0)))
+    sizes = [size] if size > 900 else [size, 50_000]
+    found = feed(FrameDecoder(), data, sizes)
+    assert [frame.call for frame in found] == [1, 3, 0]
+    assert all(bytes(frame.attachment) == attachment for frame in found[:2])
+
+
+def test_earlier_frames_are_not_overwritten_by_later_ones() -> None:
+    decoder = FrameDecoder()
+    first = feed(decoder, to_bytes({"kind": Kind.OPEN, "call": 1, "message": b"first" * 100}), [99])
+    feed(decoder, to_bytes({"kind": Kind.OPEN, "call": 3, "message": b"other" * 100}), [99])
+    assert bytes(first[0].message) == b"first" * 100
+
+
+@given(_frame, st.data())
+def test_a_flipped_bit_anywhere_never_passes(frame: dict[str, object], data: Any) -> None:
+    damaged = bytearray(to_bytes(frame))
+    bit = data.draw(st.integers(0, len(damaged) * 8 - 1))
+    damaged[bit // 8] ^= 1 << (bit % 8)
+    decoder = FrameDecoder()
+    try:
+        found = feed(decoder, bytes(damaged), [4096])
+    except FrameError:
+        return
+    # A length that grew: the decoder waits for the rest, and has given nothing out.
+    assert found == []
+    assert decoder.mid_frame
+
+
+def test_every_byte_of_a_frame_is_covered() -> None:
+    frame = {"kind": Kind.OPEN, "call": 1, "message": b"hello", "attachments": [b"records"]}
+    good = to_bytes(frame)
+    for index in range(len(good)):
+        for value in (0x00, 0xFF, good[index] ^ 0x01):
+            damaged = bytearray(good)
+            damaged[index] = value
+            if damaged == good:
+                continue
+            decoder = FrameDecoder()
+            try:
+                assert feed(decoder, bytes(damaged), [1000]) == []
+            except FrameError:
+                continue
+            assert decoder.mid_frame
+
+
+def header(**changes: int | bytes) -> bytes:
+    fields: dict[str, int | bytes] = {
+        "magic": b"HD", "version": 1, "kind": 1, "method": 1, "flags": 0, "call": 1, "message": 0,
+        "attachment": 0, "checksum": 0,
+    }
+    return HEADER.pack(*(fields | changes).values())
+
+
+@pytest.mark.parametrize(
+    ("data", "says"),
+    [
+        (b"GET / HTTP/1.1\r\nHost: localhost\r\n\r\n", r"starts with b'GE'.*is the peer a browser"),
+        (header(version=2), "version 2, this side speaks 1"),
+        (header(message=MAX_MESSAGE_BYTES + 1), f"announces {MAX_MESSAGE_BYTES + 1} bytes"),
+        (header(attachment=MAX_ATTACHMENT_BYTES + 1), "the limits are"),
+        (header(message=0xFFFF_FFFF, attachment=0xFFFF_FFFF), "announces 4294967295"),
+        (header(), "does not match its checksum"),
+    ],
+)
+def test_what_is_no_frame_is_refused_with_a_reason(data: bytes, says: str) -> None:
+    with pytest.raises(FrameError) as raised:
+        feed(FrameDecoder(), data, [1000])
+    assert raised.match(says)
+
+
+def test_an_unknown_kind_is_refused() -> None:
+    whole = bytearray(to_bytes({"kind": Kind.PING, "call": 0}))
+    whole[3] = 99
+    import xxhash
+
+    struct.pack_into("<Q", whole, 20, xxhash.xxh3_64_intdigest(whole[:20]))
+    with pytest.raises(FrameError, match="unknown kind 99"):
+        feed(FrameDecoder(), bytes(whole), [1000])
+
+
+def test_nothing_over_the_limits_is_encoded() -> None:
+    with pytest.raises(FrameError, match="over the limits"):
+        encode(Kind.OPEN, 1, bytes(MAX_MESSAGE_BYTES + 1))
+    with pytest.raises(FrameError, match="over the limits"):
+        encode(Kind.OPEN, 1, b"", [bytes(MAX_ATTACHMENT_BYTES), b"x"])
+    encode(Kind.OPEN, 1, bytes(MAX_MESSAGE_BYTES), [bytes(MAX_ATTACHMENT_BYTES)])
