@@ -10,6 +10,7 @@ import trio
 from trio.testing import MockClock
 
 from hadron.model.errors import DeadlineExceededError, HadronError, NotReadyError
+from hadron.model.ids import Ballot
 from hadron.node.tests.support import (
     ALL,
     LEADER,
@@ -23,6 +24,7 @@ from hadron.node.tests.support import (
     send,
     visible_end,
 )
+from hadron.replication.tests.support import open_store
 from hadron.testing.nodes import Nodes, running_nodes
 from hadron.wire.messages import groups_pb2, method
 
@@ -197,6 +199,25 @@ async def test_what_only_the_leader_has_is_invisible_until_it_is_committed(
             assert await fetch(connection) == [b"kept", b"tail", b"more", b"next"]
 
 
+async def test_reads_from_the_disk_stop_at_the_watermark_too(
+    tmp_path: Path, clock: MockClock
+) -> None:
+    """After a restart nothing is in memory, and the table holds more than may be seen."""
+    async with running_nodes(tmp_path, 3) as nodes:
+        await make_stream(nodes)
+        async with nodes.connection("n1") as connection:
+            await produce(connection, b"kept")
+        await nodes.restart("n1")
+        await nodes.wait_in_step()
+        nodes.network.isolate("n1", "n2", "n3")
+        async with nodes.connection("n1") as connection:
+            await produce(connection, b"tail", acks=LEADER)
+            assert await fetch(connection) == [b"kept"]
+            nodes.network.heal_all()
+            await produce(connection, b"next")
+            assert await fetch(connection) == [b"kept", b"tail", b"next"]
+
+
 async def test_a_restarted_leader_commits_its_tail(tmp_path: Path, clock: MockClock) -> None:
     async with running_nodes(tmp_path, 3) as nodes:
         await cut_off_with_a_tail(nodes)
@@ -315,8 +336,6 @@ async def test_subscribers_hear_that_their_leader_went_away(
             leadership = nodes.node("n1")._leadership
             assert leadership is not None
             # As a peer's answer fences it: through the controller alone.
-            from hadron.model.ids import Ballot
-
             leadership.controller.peer_fenced("n2", Ballot(1, 99))
             await nodes.wait_for("deposed", lambda: nodes.status("n1").state != "serving")
             await nodes.wait_serving()
@@ -330,9 +349,6 @@ async def test_a_promise_that_the_leader_never_heard_of_costs_one_more_ballot(
 ) -> None:
     """n3 promised a ballot that was never won, to a leader whose disk is lost: it refuses the
     ballot of the others until the leader has gone above it."""
-    from hadron.model.ids import Ballot
-    from hadron.replication.tests.support import open_store
-
     async with running_nodes(tmp_path, 5) as nodes:
         await nodes.wait_in_step()
         await nodes.crash("n1", "n5")
