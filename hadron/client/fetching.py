@@ -16,7 +16,7 @@ import anyio
 from hadron.client.backoff import Backoff
 from hadron.client.session import Session, can_retry
 from hadron.model.errors import ConnectionLostError, HadronError
-from hadron.wire.connection import Call
+from hadron.wire.calls import Call
 from hadron.wire.messages import method, streams_pb2
 
 _FETCH: Final = method("Fetch")

@@ -22,7 +22,7 @@ from hadron.model.batch import RecordBatch, decode_batch
 from hadron.model.errors import ConnectionLostError, HadronError, PeerError
 from hadron.model.limits import SUBSCRIPTION_BATCH_MEMORY
 from hadron.model.record import Record
-from hadron.wire.connection import Call
+from hadron.wire.calls import Call
 from hadron.wire.messages import groups_pb2, method
 
 _log = logging.getLogger(__name__)

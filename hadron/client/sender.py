@@ -23,7 +23,7 @@ from hadron.model.errors import (
     OverloadedError,
     PeerError,
 )
-from hadron.wire.connection import Call
+from hadron.wire.calls import Call
 from hadron.wire.messages import method, streams_pb2
 
 _PRODUCE: Final = method("Produce")

@@ -10,7 +10,7 @@ import anyio
 from hadron.client.session import Session
 from hadron.client.standing import StandingCall
 from hadron.model.errors import HadronError, RequestError
-from hadron.wire.connection import Call
+from hadron.wire.calls import Call
 from hadron.wire.messages import method, pipelines_pb2
 
 _RUN_STAGES: Final = method("RunStages")

@@ -14,7 +14,7 @@ import anyio
 from hadron.client.backoff import Backoff
 from hadron.client.session import Session, can_retry
 from hadron.model.errors import HadronError
-from hadron.wire.connection import Call
+from hadron.wire.calls import Call
 from hadron.wire.messages import Method
 
 _log = logging.getLogger(__name__)

@@ -25,7 +25,7 @@ from hadron.model.limits import SUBSCRIPTION_BATCH_MEMORY
 from hadron.partition.controller import Controller
 from hadron.partition.visible import STAMPED_BATCH_BYTES, VisibleStreams
 from hadron.state.groups import AckRecords, CreateGroup, Progress
-from hadron.wire.connection import Call
+from hadron.wire.calls import Call
 from hadron.wire.messages import ballot_to, common_pb2, groups_pb2
 
 _log = logging.getLogger(__name__)

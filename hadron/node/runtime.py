@@ -35,7 +35,8 @@ from hadron.server.streams import StreamsService
 from hadron.state import groups, leadership, pipelines, schema, streams
 from hadron.state.machine import all_tables
 from hadron.storage.store import Store
-from hadron.wire.connection import Connection, Cork, Handler
+from hadron.wire.calls import Handler
+from hadron.wire.connection import Connection, Cork
 from hadron.wire.messages import cluster_pb2
 
 _log = logging.getLogger(__name__)

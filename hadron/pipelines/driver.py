@@ -39,7 +39,7 @@ from hadron.state.pipelines import (
     Triggered,
     TriggerInstances,
 )
-from hadron.wire.connection import Call
+from hadron.wire.calls import Call
 from hadron.wire.messages import pipelines_pb2
 
 _log = logging.getLogger(__name__)

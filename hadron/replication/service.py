@@ -22,7 +22,7 @@ from hadron.replication.membership import Membership, check_peer, identity_messa
 from hadron.storage.log import first_lsn, position_at, read_entries
 from hadron.storage.store import Store
 from hadron.storage.writer import Prepared
-from hadron.wire.connection import Call, Handler
+from hadron.wire.calls import Call, Handler
 from hadron.wire.messages import (
     ballot_from,
     ballot_to,

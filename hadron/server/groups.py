@@ -10,7 +10,7 @@ from hadron.model.ids import check_name
 from hadron.model.ports import Database
 from hadron.server.leading import Door, Leading
 from hadron.state import groups as state
-from hadron.wire.connection import Call, Handler
+from hadron.wire.calls import Call, Handler
 from hadron.wire.messages import groups_pb2, method
 
 

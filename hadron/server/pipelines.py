@@ -11,7 +11,7 @@ from hadron.model.schema import PipelineSpec, SchemaObject
 from hadron.pipelines.driver import PipelineDriver
 from hadron.server.leading import Door, Leading
 from hadron.state import pipeline_views as views
-from hadron.wire.connection import Call, Handler
+from hadron.wire.calls import Call, Handler
 from hadron.wire.messages import common_pb2, method, pipelines_pb2
 
 _INSTANCE_STATUS: Final = {1: "live", 2: "done", 3: "failed"}

@@ -9,7 +9,7 @@ from hadron.model.errors import RequestError
 from hadron.model.ids import DEFAULT_NAMESPACE
 from hadron.model.schema import SchemaObject, spec_from_json, spec_to_json
 from hadron.server.leading import Door, Leading
-from hadron.wire.connection import Call, Handler
+from hadron.wire.calls import Call, Handler
 from hadron.wire.messages import method, schema_pb2
 
 _MAX_OBJECTS: Final = 10_000

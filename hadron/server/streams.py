@@ -12,7 +12,7 @@ from hadron.model.errors import HadronError, RecordTooLargeError, RequestError
 from hadron.model.limits import MAX_ATTACHMENT_BYTES, MAX_BATCH_BYTES
 from hadron.server.leading import Door, Leading
 from hadron.state.streams import AppendBatch
-from hadron.wire.connection import Call, Handler
+from hadron.wire.calls import Call, Handler
 from hadron.wire.messages import common_pb2, method, streams_pb2
 
 _DEFAULT_FETCH_BYTES: Final = 1 << 20

@@ -1,11 +1,11 @@
-"""Calls over one connection: request and answer, streams both ways, cancellation, keepalive.
+"""One connection and the calls that it carries: reading, dispatch, output, keepalive.
 
-The core is made of callbacks, not tasks: a frame that arrives is handled in the reading task, and
-an answer is sent from wherever it becomes known, because each task that must be woken costs 30 to
-50 µs (DESIGN §1). `request` and `open_stream` are the comfortable faces on top.
+A frame that arrives is handled in the reading task, and an answer is sent from wherever it becomes
+known, because each task that must be woken costs 30 to 50 µs (DESIGN §1). `request` and
+`open_stream` are the comfortable faces on top.
 
 Safety rule: what waits is bounded. Unsent output above `_BACKLOG_BYTES` stops the reading of
-further requests; a streaming call sends no more than its peer has given credit for.
+further requests, and so does a closed gate.
 """
 
 from __future__ import annotations
@@ -13,7 +13,6 @@ from __future__ import annotations
 import contextlib
 import itertools
 import logging
-import struct
 from collections import deque
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from typing import Any, Final, Protocol
@@ -31,6 +30,14 @@ from hadron.model.errors import (
 )
 from hadron.model.ports import Transport
 from hadron.wire import frames
+from hadron.wire.calls import (
+    Call,
+    Handler,
+    MessageStream,
+    ignore_end,
+    ignore_message,
+    refuse_message,
+)
 from hadron.wire.frames import END, NO_MESSAGE, Bytes, Frame, FrameDecoder, Kind
 from hadron.wire.messages import METHODS, Method, common_pb2, error_from_message, error_to_message
 
@@ -38,12 +45,6 @@ _log = logging.getLogger(__name__)
 
 _BACKLOG_BYTES: Final = 8 << 20
 """Unsent output of one connection before its requests are not read any more."""
-
-WINDOW_BYTES: Final = 1 << 20
-"""What a stream may send before its peer grants more; twice a 256 kB message in flight suffices."""
-
-_CREDIT_STEP: Final = WINDOW_BYTES // 4
-_CREDIT: Final = struct.Struct("<I")
 
 KEEPALIVE_S: Final = 5.0
 SILENCE_LIMIT_S: Final = 15.0
@@ -87,241 +88,6 @@ class Cork:
             self._waiting[connection] = None
         else:
             connection._flush()
-
-
-class Call:
-    """One exchange of messages. The same class serves the opener and the answering side.
-
-    `on_message(message, attachment)`, `on_end(error | None)` and `on_writable()` are called from
-    the reading task and must not block. `on_end` is called exactly once: with None after the peer
-    said END, with the error otherwise. The attachment is valid for as long as it is referenced.
-    """
-
-    __slots__ = (
-        "_connection", "_consumed", "_ended_here", "_ended_there", "_parse", "_window",
-        "context", "id", "method", "on_end", "on_message", "on_writable",
-    )
-
-    def __init__(self, connection: Connection, call_id: int, method: Method, opener: bool) -> None:
-        self._connection = connection
-        self.id = call_id
-        self.method = method
-        self._parse = (method.response if opener else method.request).FromString
-        self._window = WINDOW_BYTES
-        self._consumed = 0
-        self._ended_here = False
-        self._ended_there = False
-        self.on_message: Callable[[Any, memoryview], None] = _ignore_message
-        self.on_end: Callable[[HadronError | None], None] = _ignore_end
-        self.on_writable: Callable[[], None] = _ignore_writable
-        self.context: Any = None
-
-    @property
-    def connection(self) -> Connection:
-        return self._connection
-
-    @property
-    def writable(self) -> bool:
-        """Whether the peer's credit and the connection allow another message of a stream."""
-        return self._window > 0 and not self._ended_here and not self._connection.is_closed
-
-    @property
-    def is_open(self) -> bool:
-        return not (self._ended_here and self._ended_there)
-
-    @property
-    def peer_ended(self) -> bool:
-        """Whether the peer has said END, cancelled, or gone: `on_end` was called."""
-        return self._ended_there
-
-    def send(self, message: Any, attachments: Sequence[Bytes] = (), *, end: bool = False) -> None:
-        """Send one message; with `end`, the last one. Never blocks; see `writable`.
-
-        After the call has ended, for whatever reason, nothing happens: the peer is not listening.
-        """
-        if self._ended_here:
-            return
-        data = message.SerializeToString()
-        self._window -= len(data) + sum(map(len, attachments))
-        flags = END if end else 0
-        self._connection._write(
-            frames.encode(Kind.MESSAGE, self.id, data, attachments, flags=flags)
-        )
-        if end:
-            self._end_here()
-
-    def end(self) -> None:
-        """Say that nothing more follows, without a message."""
-        if not self._ended_here:
-            self._connection._write(
-                frames.encode(Kind.MESSAGE, self.id, flags=END | NO_MESSAGE)
-            )
-            self._end_here()
-
-    def fail(self, error: HadronError) -> None:
-        """End the call with an error."""
-        if self._ended_here:
-            return
-        data = error_to_message(error).SerializeToString()
-        self._connection._write(frames.encode(Kind.ERROR, self.id, data))
-        self._ended_there = True
-        self._end_here()
-
-    def _abort(self, error: HadronError) -> None:
-        """Handling a message failed: both sides are told, the handler's own state through
-        `on_end`."""
-        if self._ended_there:
-            self.fail(error)
-            return
-        self.fail(error)
-        self.on_end(error)
-
-    def cancel(self) -> None:
-        """End the call without an answer; `on_end` is not called."""
-        if not self.is_open:
-            return
-        self.on_end = _ignore_end
-        self._connection._write(frames.encode(Kind.CANCEL, self.id))
-        self._ended_there = True
-        self._end_here()
-
-    def consumed(self, size: int) -> None:
-        """Tell the peer that `size` bytes of a stream have been dealt with."""
-        self._consumed += size
-        if self._consumed >= _CREDIT_STEP and not self._ended_there:
-            credit, self._consumed = self._consumed, 0
-            self._connection._write(frames.encode(Kind.CREDIT, self.id, _CREDIT.pack(credit)))
-
-    def spawn(self, function: Callable[..., Awaitable[None]], *args: Any) -> None:
-        """Run a handler that has to wait as a task of the connection; it ends with the call."""
-        self._connection._spawn(self, function, args)
-
-    def _receive(self, frame: Frame) -> None:
-        if frame.kind in (Kind.MESSAGE, Kind.OPEN):
-            if not frame.flags & NO_MESSAGE:
-                self.on_message(self._parse(bytes(frame.message)), frame.attachment)
-            if frame.flags & END:
-                self._end_there(None)
-        elif frame.kind is Kind.ERROR:
-            error = error_from_message(common_pb2.Error.FromString(bytes(frame.message)))
-            self._ended_here = True
-            self._end_there(error)
-        elif frame.kind is Kind.CANCEL:
-            self._cancelled()
-        elif frame.kind is Kind.CREDIT:
-            was_writable = self._window > 0
-            if len(frame.message) != _CREDIT.size:
-                raise FrameError(f"a credit of {len(frame.message)} bytes has no meaning")
-            self._window += _CREDIT.unpack(frame.message)[0]
-            if not was_writable and self._window > 0:
-                self.on_writable()
-
-    def _cancelled(self) -> None:
-        self._ended_here = True
-        if self._ended_there:
-            # It had said END, and `on_end` was told so; what still works on the answer is not.
-            self._connection._forget(self)
-            self._connection._cancel_task(self)
-        else:
-            self._end_there(ConnectionLostError("the caller cancelled the call"))
-
-    def _end_here(self) -> None:
-        self._ended_here = True
-        if self._ended_there:
-            self._connection._forget(self)
-
-    def _end_there(self, error: HadronError | None) -> None:
-        if self._ended_there:
-            return
-        self._ended_there = True
-        if self._ended_here:
-            self._connection._forget(self)
-        self.on_end(error)
-
-
-def _ignore_message(message: Any, attachment: memoryview) -> None:
-    pass
-
-
-def _refuse_message(_message: Any, _attachment: memoryview) -> None:
-    raise FrameError("nothing may follow the first message of this call")
-
-
-def _ignore_end(error: HadronError | None) -> None:
-    pass
-
-
-def _ignore_writable() -> None:
-    pass
-
-
-Handler = Callable[[Call, Any, memoryview], None]
-"""Serves the opening message of a call; sets `call.on_message` when more may follow."""
-
-
-class MessageStream:
-    """The comfortable face of a streaming call: `async for message, attachment in stream`."""
-
-    def __init__(self, call: Call) -> None:
-        self._call = call
-        self._received: deque[tuple[Any, memoryview]] = deque()
-        self._error: HadronError | None = None
-        self._ended = False
-        self._arrival = anyio.Event()
-        self._room = anyio.Event()
-        call.on_message = self._on_message
-        call.on_end = self._on_end
-        call.on_writable = lambda: self._room.set()
-
-    def _on_message(self, message: Any, attachment: memoryview) -> None:
-        self._received.append((message, attachment))
-        self._arrival.set()
-
-    def _on_end(self, error: HadronError | None) -> None:
-        self._ended, self._error = True, error
-        self._arrival.set()
-        self._room.set()
-
-    async def send(self, message: Any, attachments: Sequence[Bytes] = ()) -> None:
-        """Send one message, waiting for the peer's credit. Raises what ended the call."""
-        while not self._call.writable and not self._ended:
-            self._room = anyio.Event()
-            await self._room.wait()
-        if self._error is not None:
-            raise self._error
-        self._call.send(message, attachments)
-
-    def send_now(self, message: Any, attachments: Sequence[Bytes] = ()) -> None:
-        """Send without waiting for credit: for small control messages only."""
-        self._call.send(message, attachments)
-
-    def receive_now(self) -> tuple[Any, memoryview] | None:
-        """The next message if one has arrived. Raises what ended the call."""
-        if self._received:
-            message, attachment = self._received.popleft()
-            self._call.consumed(len(attachment) + message.ByteSize())
-            return message, attachment
-        if self._error is not None:
-            raise self._error
-        return None
-
-    async def receive(self) -> tuple[Any, memoryview] | None:
-        """The next message and its attachment; None after the peer said END."""
-        while True:
-            item = self.receive_now()
-            if item is not None or self._ended:
-                return item
-            self._arrival = anyio.Event()
-            await self._arrival.wait()
-
-    def __aiter__(self) -> MessageStream:
-        return self
-
-    async def __anext__(self) -> tuple[Any, memoryview]:
-        item = await self.receive()
-        if item is None:
-            raise StopAsyncIteration
-        return item
 
 
 class Connection:
@@ -381,22 +147,21 @@ class Connection:
         attachments: Sequence[Bytes] = (),
         *,
         on_message: Callable[[Any, memoryview], None],
-        on_end: Callable[[HadronError | None], None] = _ignore_end,
+        on_end: Callable[[HadronError | None], None] = ignore_end,
         end: bool = True,
     ) -> Call:
         """Open a call with its first message. Raises `ConnectionLostError` when closed."""
         if self._closed is not None:
             raise ConnectionLostError(self._closed.message, self._closed.hint)
-        call = Call(self, next(self._ids), method, opener=True)
+        call = Call(self, next(self._ids), method, opener=True, ended=end)
         call.on_message = on_message
         call.on_end = on_end
-        call._ended_here = end
         chunks = frames.encode(
             Kind.OPEN, call.id, message.SerializeToString(), attachments,
             method=method.number, flags=END if end else 0,
         )
         self._calls[call.id] = call
-        self._write(chunks)
+        self.write(chunks)
         return call
 
     async def request(
@@ -447,7 +212,7 @@ class Connection:
     ) -> AsyncIterator[MessageStream]:
         """Open a streaming call; leaving the block cancels it."""
         call = self.call(
-            method, message, attachments, on_message=_ignore_message, end=not method.client_streams
+            method, message, attachments, on_message=ignore_message, end=not method.client_streams
         )
         stream = MessageStream(call)
         try:
@@ -485,9 +250,8 @@ class Connection:
         self._ended.set()
         calls, self._calls = list(self._calls.values()), {}
         for call in calls:
-            call._ended_here = True
             try:
-                call._end_there(self._closed)
+                call.lose(self._closed)
             except Exception:
                 # One call's handler must not keep the others from hearing of the end.
                 _log.exception("ending a call of %s failed", call.method)
@@ -528,7 +292,7 @@ class Connection:
             except FrameError as error:
                 _log.warning("closing the connection from %s: %s", self.peer, error)
                 data = error_to_message(error).SerializeToString()
-                self._write(frames.encode(Kind.ERROR, 0, data))
+                self.write(frames.encode(Kind.ERROR, 0, data))
                 return error
             if self._closed is not None:
                 return self._closed
@@ -537,7 +301,7 @@ class Connection:
         if frame.kind is Kind.OPEN:
             self._open(frame)
         elif frame.kind is Kind.PING:
-            self._write(frames.encode(Kind.PONG, 0))
+            self.write(frames.encode(Kind.PONG, 0))
         elif frame.kind is Kind.PONG:
             pass
         elif frame.call == 0:
@@ -547,7 +311,7 @@ class Connection:
         else:
             call = self._calls.get(frame.call)
             if call is not None:
-                self._guard(call, call._receive, frame)
+                self._guard(call, call.receive, frame)
 
     def _open(self, frame: Frame) -> None:
         if frame.call == 0 or frame.call in self._calls:
@@ -562,33 +326,33 @@ class Connection:
                 "the peer may be newer than this node, or this is not the node it means",
             )
             data = error_to_message(error).SerializeToString()
-            self._write(frames.encode(Kind.ERROR, frame.call, data))
+            self.write(frames.encode(Kind.ERROR, frame.call, data))
             return
         call = Call(self, frame.call, method, opener=False)
         self._calls[call.id] = call
 
         def opening(message: Any, attachment: memoryview) -> None:
-            call.on_message = _refuse_message
+            call.on_message = refuse_message
             handler(call, message, attachment)
 
         call.on_message = opening
-        self._guard(call, call._receive, frame)
+        self._guard(call, call.receive, frame)
 
     def _guard(self, call: Call, function: Callable[[Frame], None], frame: Frame) -> None:
         """Whatever goes wrong inside one call ends that call and nothing else."""
         try:
             function(frame)
         except HadronError as error:
-            call._abort(error)
+            call.abort(error)
         except _DecodeError as error:
-            call._abort(FrameError(f"the message of {call.method} does not decode: {error}"))
+            call.abort(FrameError(f"the message of {call.method} does not decode: {error}"))
         except Exception:
             _log.exception("a handler of %s failed", call.method)
-            call._abort(
+            call.abort(
                 HadronError(f"{call.method} failed inside the node", "see the node's log")
             )
 
-    def _spawn(
+    def spawn(
         self, call: Call, function: Callable[..., Awaitable[None]], args: tuple[Any, ...]
     ) -> None:
         assert self._tasks is not None
@@ -621,7 +385,7 @@ class Connection:
 
     # --- output ---------------------------------------------------------------------------------
 
-    def _write(self, chunks: list[Bytes]) -> None:
+    def write(self, chunks: list[Bytes]) -> None:
         if self._closed is not None:
             return
         for chunk in chunks:
@@ -695,14 +459,14 @@ class Connection:
                     )
                 )
                 return
-            self._write(frames.encode(Kind.PING, 0))
+            self.write(frames.encode(Kind.PING, 0))
 
-    def _cancel_task(self, call: Call) -> None:
+    def cancel_task(self, call: Call) -> None:
         scope = self._scopes.get(call)
         if scope is not None:
             scope.cancel()
 
-    def _forget(self, call: Call) -> None:
+    def forget(self, call: Call) -> None:
         self._calls.pop(call.id, None)
 
 

@@ -23,7 +23,8 @@ from hadron.model.errors import (
 )
 from hadron.model.limits import PRODUCER_WINDOW, SUBSCRIPTION_BATCH_MEMORY
 from hadron.model.schema import PipelineSpec, StageSpec, StreamSpec, spec_to_json
-from hadron.wire.connection import Call, Connection, Handler
+from hadron.wire.calls import Call, Handler
+from hadron.wire.connection import Connection
 from hadron.wire.messages import (
     cluster_pb2,
     common_pb2,

@@ -19,7 +19,8 @@ from hadron.replication.feed import Feed, Ring, find_common, make_group
 from hadron.replication.tests.support import FIRST, UUID, make_entries
 from hadron.storage.log import Entry
 from hadron.testing.network import MemoryNetwork
-from hadron.wire.connection import Call, Connection
+from hadron.wire.calls import Call
+from hadron.wire.connection import Connection
 from hadron.wire.messages import ballot_to, method, position_from, replication_pb2
 
 APPEND = method("Append")

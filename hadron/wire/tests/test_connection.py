@@ -21,7 +21,8 @@ from hadron.model.errors import (
 )
 from hadron.testing.network import MemoryNetwork, MemoryTransport
 from hadron.wire import frames
-from hadron.wire.connection import WINDOW_BYTES, Call, Connection, Cork, Handler, MessageStream
+from hadron.wire.calls import WINDOW_BYTES, Call, Handler, MessageStream
+from hadron.wire.connection import Connection, Cork
 from hadron.wire.frames import END, NO_MESSAGE, Kind
 from hadron.wire.messages import cluster_pb2, common_pb2, groups_pb2, method, streams_pb2
 
