@@ -53,11 +53,11 @@ def command(
 
 def _load(name: str) -> list[SchemaObject]:
     """The documents of a file. Raises `SchemaError` naming file and line of each problem."""
-    from hadron.metadata.documents import parse_documents
+    from hadron.metadata.documents import load_documents, parse_documents
 
     if name == "-":
         return parse_documents(sys.stdin.read(), "stdin")
-    return parse_documents(Path(name).read_text(), name)
+    return load_documents(Path(name))
 
 
 def _to_dict(applied: Applied, dry_run: bool) -> dict[str, object]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import click
@@ -25,10 +26,13 @@ def command(ctx: click.Context, data: Path, port: int, debug: bool) -> int:
     from hadron.cli.session import session_of
     from hadron.node.main import run
     from hadron.node.replica_set import single_node_config
+    from hadron.node.settings import settings_from_environment
 
     session_of(ctx).debug |= debug
     address = f"127.0.0.1:{port}"
-    config = single_node_config(data, address)
+    config = single_node_config(
+        data, address, settings=settings_from_environment(os.environ)
+    )
     greeting = _greeting(address, config.leader.data, config.name)
     return run(config, config.leader.name, on_listening=lambda _node: click.echo(greeting))
 

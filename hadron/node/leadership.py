@@ -64,7 +64,6 @@ class Leadership:
             cork=cork,
             gate=gate,
             tuning=Tuning(
-                window_bytes=config.settings.replication_window_bytes,
                 idle_notice_s=config.settings.idle_commit_notice_s,
             ),
             on_fatal=on_fatal,

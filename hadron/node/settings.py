@@ -159,11 +159,6 @@ class Settings:
         "How long a leader that has nothing to send waits before it tells replicas that the "
         "watermark moved.",
     )
-    heartbeat_interval_s: float = _setting(
-        "500ms",
-        _duration("10ms", "1m"),
-        "How often a leader that has nothing to send lets its replicas hear from it.",
-    )
     log_level: str = _setting(
         "info",
         _choice("debug", "info", "warning", "error"),

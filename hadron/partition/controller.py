@@ -62,7 +62,6 @@ Observer = Callable[[Sequence[Submission]], None]
 class Tuning:
     """Bounds and intervals, from the settings."""
 
-    window_bytes: int
     idle_notice_s: float
     ring_bytes: int = 8 << 20
 

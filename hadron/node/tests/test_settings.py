@@ -35,7 +35,6 @@ def test_defaults() -> None:
         reader_threads=2,
         replication_window_bytes=8 << 20,
         idle_commit_notice_s=0.005,
-        heartbeat_interval_s=0.5,
         log_level="info",
         log_format="text",
     )
@@ -52,7 +51,6 @@ def test_every_setting_is_described_as_the_file_has_it() -> None:
         "reader_threads",
         "replication_window_bytes",
         "idle_commit_notice",
-        "heartbeat_interval",
         "log_level",
         "log_format",
     ]

@@ -165,7 +165,7 @@ async def leading(
         post=partial(token.run_sync_soon, idempotent=True), on_fatal=fatal.append,
     )
     try:
-        stack = Stack(store, members, Tuning(window_bytes=1 << 20, idle_notice_s=0.005))
+        stack = Stack(store, members, Tuning(idle_notice_s=0.005))
         store.writer.start()
         async with trio.open_nursery() as nursery:
             nursery.start_soon(_run, stack.controller)
