@@ -23,6 +23,11 @@ _SWITCH_INTERVAL_S = 0.0005
 every commit under load: the writer comes back from its fsync and wants to report."""
 
 
+_COLLECT_AFTER = 20_000
+"""Allocations before a collection. Hardly anything here is cyclic, and Python's 700 would look for
+it several times per group of commands."""
+
+
 def run(
     config: ReplicaSetConfig, node_name: str, *, on_listening: Callable[[Node], None] | None = None
 ) -> int:
@@ -47,6 +52,7 @@ async def _main(node: Node, on_listening: Callable[[Node], None] | None) -> None
             # What was imported and set up stays for good: collections need not look at it.
             gc.collect()
             gc.freeze()
+            gc.set_threshold(_COLLECT_AFTER)
             if on_listening is not None:
                 on_listening(node)
     except BaseExceptionGroup as group:

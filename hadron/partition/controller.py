@@ -427,10 +427,12 @@ class Controller:
         while True:
             await self._notice_wanted.wait()
             self._notice_wanted = trio.Event()
-            await trio.sleep(self._tuning.idle_notice_s)
-            due = [feed for feed in self._feeds.values() if feed.is_live and feed.notice_due]
-            for feed in due:
-                feed.send_notice()
+            while due := [(feed, feed.sent) for feed in self._feeds.values() if feed.notice_due]:
+                await trio.sleep(self._tuning.idle_notice_s)
+                for feed, sent_before in due:
+                    # Whatever was sent meanwhile has told it, or will when it is answered.
+                    if feed.notice_due and feed.sent == sent_before:
+                        feed.send_notice()
 
 
 def _too_large(submission: Submission) -> RecordTooLargeError:

@@ -119,6 +119,8 @@ class Feed:
         self._next = match.lsn + 1
         self._previous = match
         self._committed_sent = 0
+        self.sent = 0
+        """Messages sent so far."""
         self._wanted = trio.Event()
         self._failure: HadronError | None = None
         self._grant: bytes = b""
@@ -153,8 +155,8 @@ class Feed:
 
     @property
     def notice_due(self) -> bool:
-        """Whether the watermark has moved since the peer was last told."""
-        return self._committed_sent < self._host.committed_lsn
+        """Whether the peer has everything, but was last told of a lower watermark."""
+        return self.is_live and self._committed_sent < self._host.committed_lsn
 
     async def run(self) -> None:
         """Keep the peer fed until the connection ends or the peer refuses; raises why."""
@@ -218,6 +220,7 @@ class Feed:
         committed = self._host.committed_lsn
         message.committed_lsn = committed
         self._committed_sent = committed
+        self.sent += 1
         message.grant_membership = bool(self._grant)
         message.replica_set_uuid = self._grant
         self._in_flight_bytes += size
