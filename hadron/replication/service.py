@@ -87,8 +87,10 @@ class ReplicationService:
             check_peer(self._membership, own.uuid, request, None)
         except HandshakeError as error:
             # Refused by answering who we are: the peer finds the difference and names it.
-            if self._warned.get(request.node) != str(error):
-                self._warned[request.node] = str(error)
+            # Names that nobody here has share one place: strangers could send any number of them.
+            name = request.node if request.node in self._membership.addresses else ""
+            if self._warned.get(name) != str(error):
+                self._warned[name] = str(error)
                 _log.warning("refused the handshake of %s: %s", call.connection.peer, error)
         else:
             self._warned.pop(request.node, None)
