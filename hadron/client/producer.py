@@ -185,11 +185,15 @@ class Producer:
             run's first record was given.
 
         Raises:
-            What `send` raises, once every record has its outcome: then some may be in the log.
+            What `send` raises, once every record has its outcome: then some may be in the log. A
+            record that cannot be sent stops those behind it; the error says how many were before.
         """
         segments: list[Segment] = []
+        refused: RequestError | None = None
         try:
             await send_bulk(self, values, segments)
+        except RequestError as error:
+            refused = error
         finally:
             self.seal()
         for segment in segments:
@@ -198,6 +202,12 @@ class Producer:
             if segment.batch.state is BatchState.FAILED:
                 self._see(segments)
                 raise segment.batch.failure()
+        if refused is not None:
+            before = sum(segment.count for segment in segments)
+            raise type(refused)(
+                f"record {before + 1} of send_many: {refused.message}",
+                f"the {before} before it were published; {refused.hint}",
+            ) from refused
         return [segment.receipt() for segment in segments]
 
     async def flush(self) -> None:

@@ -7,6 +7,8 @@ count must not pay for values that they never look at.
 
 from __future__ import annotations
 
+import dataclasses
+import math
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
@@ -57,12 +59,28 @@ def encode_value(value: Any) -> tuple[int, bytes]:
     if isinstance(value, (bytes, bytearray, memoryview)):
         return BYTES, bytes(value)
     try:
-        return JSON, _encode_json(value)
+        data = _encode_json(value)
+        # JSON has no NaN and no infinity; the encoder writes null for them.
+        if b"null" in data and _has_non_finite(value):
+            raise ValueError("it contains NaN or an infinity")
+        return JSON, data
     except (TypeError, ValueError, RecursionError) as error:
         raise InvalidRecordError(
             f"a value of type {kind.__name__} cannot be sent: {error}",
             "send bytes, str, or something that JSON can hold",
         ) from error
+
+
+def _has_non_finite(value: Any) -> bool:
+    if isinstance(value, float):
+        return not math.isfinite(value)
+    if isinstance(value, Mapping):
+        return any(map(_has_non_finite, value.values()))
+    if isinstance(value, (list, tuple, set, frozenset)):
+        return any(map(_has_non_finite, value))
+    if msgspec.inspect.is_struct(value) or dataclasses.is_dataclass(value):
+        return _has_non_finite(msgspec.to_builtins(value))
+    return False
 
 
 def decode_value(encoding: int, data: bytes) -> Any:

@@ -296,6 +296,15 @@ async def test_bad_records_are_refused_before_anything_is_sent() -> None:
 
 
 @both
+async def test_a_record_refused_in_bulk_tells_how_many_were_published() -> None:
+    async with served() as (node, client), client.producer("s") as producer:
+        with pytest.raises(RecordTooLargeError, match="record 3 of send_many") as caught:
+            await producer.send_many([b"1", b"2", b"x" * (2 << 20), b"4"])
+        assert "the 2 before it were published" in caught.value.hint
+        assert node.values() == [b"1", b"2"]
+
+
+@both
 async def test_bad_settings_and_names_are_named() -> None:
     async with served() as (_, client):
         with pytest.raises(RequestError, match="'most'"):

@@ -146,6 +146,20 @@ def test_a_value_that_json_cannot_hold_is_refused_by_name() -> None:
         BatchBuilder().add(NewRecord(value=object()), 7)
 
 
+@pytest.mark.parametrize("value", [float("nan"), {"a": [1, float("inf")]}, (None, -float("inf"))])
+def test_a_number_that_json_does_not_have_is_refused(value: Any) -> None:
+    with pytest.raises(InvalidRecordError, match="NaN or an infinity"):
+        BatchBuilder().add(NewRecord(value=value), 7)
+
+
+def test_null_is_a_value() -> None:
+    builder = BatchBuilder()
+    for value in (None, {"a": None}, ["null", 1.5]):
+        builder.add(NewRecord(value=value), 7)
+    records = decode_batch(builder.build()).records()
+    assert [record.value for record in records] == [None, {"a": None}, ["null", 1.5]]
+
+
 def test_an_empty_batch_and_an_unknown_codec_are_refused() -> None:
     with pytest.raises(InvalidRecordError, match="at least one"):
         BatchBuilder().build()
