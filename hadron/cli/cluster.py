@@ -43,6 +43,9 @@ def command() -> None:
 def up(config: Path | None) -> None:
     """Start the nodes that do not run and wait until they serve. Repeated, it changes nothing.
 
+    Commands run in this directory find the cluster in ./hadron-cluster by themselves; with
+    another --config, set HADRON_URL as this command prints.
+
     \b
     Examples:
       hadron cluster up
@@ -50,7 +53,7 @@ def up(config: Path | None) -> None:
     """
     from hadron.node.supervision.cluster import cluster_url
 
-    cluster = _cluster(config)
+    cluster = _cluster(config, create=True)
     started = cluster.up()
     for node in cluster.nodes():
         done = "started" if node.name in started else "was running"
@@ -97,7 +100,7 @@ def status(config: Path | None, output: str) -> None:
     print_rows(_COLUMNS, rows, output)
 
 
-def _cluster(config: Path | None) -> DetachedCluster:
+def _cluster(config: Path | None, *, create: bool = False) -> DetachedCluster:
     from hadron.node.supervision.detached import DetachedCluster, find_config
 
-    return DetachedCluster(find_config(config))
+    return DetachedCluster(find_config(config, create=create))

@@ -30,11 +30,27 @@ def command(ctx: click.Context, data: Path, port: int, debug: bool) -> int:
 
     session_of(ctx).debug |= debug
     address = f"127.0.0.1:{port}"
+    _check_port(address)
     config = single_node_config(
         data, address, settings=settings_from_environment(os.environ)
     )
     greeting = _greeting(address, config.leader.data, config.name)
     return run(config, config.leader.name, on_listening=lambda _node: click.echo(greeting))
+
+
+def _check_port(address: str) -> None:
+    """Before anything is created: a port in use must not leave a data directory behind."""
+    from hadron.model.errors import ConfigurationError
+    from hadron.node.supervision.cluster import check_ports
+    from hadron.node.supervision.processes import ClusterError
+
+    try:
+        check_ports([("dev", address)])
+    except ClusterError as error:
+        raise ConfigurationError(
+            f"cannot listen on {address}: another process uses the port",
+            "stop that process, or choose another port with --port",
+        ) from error
 
 
 def _greeting(address: str, data: Path, replica_set: str) -> str:

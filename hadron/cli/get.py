@@ -17,7 +17,7 @@ _COLUMNS = {
     "Stream": {"partitions": "PARTITIONS", "retention": "RETENTION"},
     "Pipeline": {"input": "INPUT", "replica_set": "REPLICA SET", "stages": "STAGES",
                  "max_parallel": ">MAX PARALLEL"},
-    "Namespace": {"description": "DESCRIPTION"},
+    "Namespace": {"description": "~DESCRIPTION"},
 }
 
 

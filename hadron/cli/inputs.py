@@ -90,11 +90,15 @@ class Source:
             return
         with _open(self.path) as file:
             if self.form == "csv":
-                yield from _csv_chunks(file, recipe)
+                yield from _csv_chunks(file, recipe, self._unit(""))
                 return
             numbers = itertools.count(1)
             for lines in _bursts(file):
-                yield list(_records(lines, self.form, recipe, "line", numbers))
+                yield list(_records(lines, self.form, recipe, self._unit("line"), numbers))
+
+    def _unit(self, unit: str) -> str:
+        """What a record is called in messages: with the file that it stands in."""
+        return unit if self.path in (None, "-") else f"{self.path}, {unit}"
 
 
 def _open(path: str) -> BinaryIO:
@@ -145,7 +149,7 @@ def _parse_json(line: bytes, where: str) -> Any:
         raise InvalidRecordError(f"{where} is not JSON: {error}", "use --format lines") from error
 
 
-def _csv_chunks(file: BinaryIO, recipe: Recipe) -> Iterator[list[NewRecord]]:
+def _csv_chunks(file: BinaryIO, recipe: Recipe, prefix: str) -> Iterator[list[NewRecord]]:
     rows = csv.reader((line.decode() for line in file), strict=True)
     try:
         names = next(rows, None)
@@ -155,18 +159,21 @@ def _csv_chunks(file: BinaryIO, recipe: Recipe) -> Iterator[list[NewRecord]]:
         while chunk := list(itertools.islice(rows, _CHUNK_ROWS)):
             after = rows.line_num - len(chunk)
             yield [
-                recipe.record(_row(names, row, after + index + 1), f"row {after + index + 1}")
+                recipe.record(
+                    _row(names, row, f"{prefix}line {after + index + 1}"),
+                    f"{prefix}row {after + index + 1}",
+                )
                 for index, row in enumerate(chunk)
                 if row
             ]
     except (csv.Error, UnicodeDecodeError) as error:
-        raise InvalidRecordError(f"line {rows.line_num} is not CSV: {error}") from error
+        raise InvalidRecordError(f"{prefix}line {rows.line_num} is not CSV: {error}") from error
 
 
-def _row(names: list[str], row: list[str], line: int) -> dict[str, str]:
+def _row(names: list[str], row: list[str], where: str) -> dict[str, str]:
     if len(row) != len(names):
         raise InvalidRecordError(
-            f"line {line} has {len(row)} fields, the heading has {len(names)}",
+            f"{where} has {len(row)} fields, the heading has {len(names)}",
             "every row needs a field for every name in the first line",
         )
     return dict(zip(names, row, strict=True))

@@ -10,7 +10,7 @@ import click
 from hadron.cli.printing import output_option, print_rows
 
 _COLUMNS = {"name": "SETTING", "default": "DEFAULT", "allowed": "ALLOWED", "variable": "VARIABLE",
-            "help": "MEANING"}
+            "help": "~MEANING"}
 
 
 @click.command("node", short_help="Run one node of a replica set.")

@@ -24,7 +24,10 @@ class KindType(click.ParamType[str]):
 
         kinds = {name: kind for kind in SPECS for name in (kind.lower(), f"{kind.lower()}s")}
         if value.lower() not in kinds:
-            self.fail(f"{value!r} is no kind; there are {', '.join(SPECS)}", param, ctx)
+            from hadron.model.problems import did_you_mean
+
+            meant = did_you_mean(value.lower(), kinds)
+            self.fail(f"{value!r} is no kind{meant}; there are {', '.join(SPECS)}", param, ctx)
         return kinds[value.lower()]
 
 

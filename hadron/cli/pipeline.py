@@ -10,7 +10,7 @@ from hadron.cli.printing import output_option, print_json, print_rich, print_row
 from hadron.cli.session import connects, session_of
 
 _INSTANCE_COLUMNS = {"id": ">ID", "status": "STATUS", "root": "TRIGGER", "stages": "STAGES",
-                     "reason": "REASON"}
+                     "reason": "~REASON"}
 
 
 @click.group("pipeline", short_help="Run a pipeline's stages and watch its instances.")
@@ -38,7 +38,30 @@ def run(
 ) -> int:
     """Run the Spark stages of pipeline NAME until Ctrl-C, which lets it finish what it has.
 
-    Any number of runners may run at once; what one leaves undone, another gets.
+    Any number of runners may run at once; what one leaves undone, another gets. A stage names its
+    function with `run: package.module:function`; modules are looked for in the current directory,
+    in PYTHONPATH and among the installed packages. The runner refuses to start when one of them
+    cannot be loaded.
+
+    The function takes a DataFrame with one row per instance and returns another one.
+
+    \b
+    Columns it gets:
+      instance_id                 the instance; return it as it is
+      root                        value of the record that triggered it
+      one column per dependency   output of that stage, under the stage's name
+      key, type, timestamp, partition, offset    of the triggering record
+    JSON values are strings, unless the stage declares `schema:`, a DDL that makes structs of them.
+
+    \b
+    Columns it returns, exactly one row per instance:
+      instance_id, value          no value needed when the stage has no output
+      key, type, partition        if wanted
+
+    An instance whose function raises, or returns no row or wrong columns, fails and is tried again
+    as `retry: {max_attempts, backoff}` says: 5 attempts by default, the first pause 1 s, then
+    twice as long each time. `hadron pipeline instances NAME --status failed` shows what was given
+    up, and why.
 
     \b
     Examples:

@@ -13,7 +13,7 @@ from hadron.model.units import parse_time_ms
 
 FROM_HELP: Final = (
     "earliest, latest, an offset, -N for the last N of each partition, "
-    "or a time (2026-01-31T12:00:00Z, @MILLISECONDS)."
+    "or a time (2026-01-31T12:00:00Z, 2026-01-31 for its midnight UTC, @MILLISECONDS)."
 )
 _WORDS: Final[dict[str, Literal["earliest", "latest"]]] = {
     "earliest": "earliest", "beginning": "earliest", "latest": "latest", "end": "latest",
@@ -67,8 +67,9 @@ class PositionType(click.ParamType[Position]):
             return Position("last", int(value[1:]))
         if match := re.fullmatch(r"s?@(\d+)", value):
             return Position("time", int(match[1]))
+        time = f"{value}T00:00:00Z" if re.fullmatch(r"\d{4}-\d\d-\d\d", value) else value
         try:
-            return Position("time", parse_time_ms(value))
+            return Position("time", parse_time_ms(time))
         except RequestError:
             self.fail(f"{value!r} is none of: {FROM_HELP}", param, ctx)
 

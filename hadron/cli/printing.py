@@ -1,14 +1,15 @@
 """What commands print: tables for people, JSON for programs, both to stdout.
 
-A table has no borders and, into a pipe, no limit on its width, so that `awk` and `sort` can use
-it. Colours follow rich's rules: none into a pipe, none under NO_COLOR.
+A table has no borders and one line per row, however long, so that `awk` and `sort` can use it.
+Colours follow rich's rules: none into a pipe, none under NO_COLOR.
 """
 
 from __future__ import annotations
 
 import json
+import shutil
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, Final, TypeVar
 
 import click
@@ -17,6 +18,9 @@ _Function = TypeVar("_Function", bound=Callable[..., Any])
 
 _PIPE_WIDTH: Final = 10_000
 """Wider than any row, so that nothing is wrapped into a pipe."""
+_GAP: Final = "  "
+_LEAST_FREE: Final = 24
+"""Columns of free text are not made narrower than this."""
 
 
 def output_option(function: _Function) -> _Function:
@@ -29,7 +33,7 @@ def output_option(function: _Function) -> _Function:
 
 def print_json(value: Any) -> None:
     """One JSON document on stdout."""
-    click.echo(json.dumps(value, indent=2, ensure_ascii=False, default=str))
+    _echo(json.dumps(value, indent=2, ensure_ascii=False, default=str))
 
 
 def print_rows(
@@ -38,25 +42,69 @@ def print_rows(
     """Print rows: as JSON with every field, or as a table of the fields in `columns`.
 
     Args:
-        columns: field → heading; a heading that starts with ">" is for a right-aligned column.
+        columns: field → heading; one that starts with ">" is for a right-aligned column, one that
+            starts with "~" for free text, which is cut off where a terminal ends. Other columns
+            are never cut or folded: a row may be longer than the terminal is wide.
         rows: one mapping per row.
         output: "table" or "json".
     """
     if output == "json":
         print_json(list(rows))
         return
-    from rich.table import Table
-    from rich.text import Text
+    cells = [[_one_line(_cell(row.get(field))) for field in columns] for row in rows]
+    headings = list(columns.values())
+    heading, *lines = _aligned(headings, cells, _free_width(headings, cells))
+    _echo("\n".join([click.style(heading, bold=True), *lines]))
 
-    table = Table(box=None, pad_edge=False, header_style="bold")
-    for heading in columns.values():
-        right = heading.startswith(">")
-        table.add_column(
-            heading.lstrip(">"), justify="right" if right else "left", overflow="fold"
-        )
-    for row in rows:
-        table.add_row(*(Text(_cell(row.get(field))) for field in columns))
-    print_rich(table)
+
+def _echo(text: str) -> None:
+    """Like `click.echo`, which drops styles into a pipe, but a pipe's end is `run`'s to judge."""
+    try:
+        click.echo(text)
+    except BrokenPipeError:
+        # click would take one that has an errno for itself, and end with status 1.
+        raise BrokenPipeError from None
+
+
+def _aligned(headings: Sequence[str], cells: Sequence[Sequence[str]], free: int) -> Iterator[str]:
+    """The table's lines, heading first, without blanks at their ends."""
+    from rich.cells import cell_len, set_cell_size
+
+    names = [heading.lstrip(">~") for heading in headings]
+    shown = [names, *([*row] for row in cells)]
+    for column, heading in enumerate(headings):
+        if heading.startswith("~"):
+            for row in shown[1:]:
+                if cell_len(row[column]) > free:
+                    row[column] = f"{set_cell_size(row[column], free - 1).rstrip()}…"
+    widths = [max(map(cell_len, column)) for column in zip(*shown, strict=True)]
+    for row in shown:
+        padded = []
+        for text, width, heading in zip(row, widths, headings, strict=True):
+            blanks = " " * (width - cell_len(text))
+            padded.append(blanks + text if heading.startswith(">") else text + blanks)
+        yield _GAP.join(padded).rstrip()
+
+
+def _free_width(headings: Sequence[str], cells: Sequence[Sequence[str]]) -> int:
+    """What a terminal leaves for each column of free text; a pipe leaves as much as they need."""
+    free = [column for column, heading in enumerate(headings) if heading.startswith("~")]
+    if not free or not sys.stdout.isatty():
+        return _PIPE_WIDTH
+    from rich.cells import cell_len
+
+    taken = len(_GAP) * (len(headings) - 1) + sum(
+        max(cell_len(text) for text in (heading, *(row[column] for row in cells)))
+        for column, heading in enumerate(headings) if column not in free
+    )
+    left = shutil.get_terminal_size().columns - taken
+    return max(_LEAST_FREE, left // len(free))
+
+
+def _one_line(text: str) -> str:
+    """The first line, without what would move a terminal's cursor."""
+    first = (text.strip().splitlines() or [""])[0].rstrip()
+    return "".join(letter if letter.isprintable() else " " for letter in first)
 
 
 def print_rich(renderable: Any) -> None:

@@ -82,7 +82,7 @@ def _publish(
     producer: SyncProducer, chunks: Iterable[list[NewRecord]]
 ) -> dict[str, tuple[int, int, int]]:
     """Send the chunks; return partition → (count, first offset, last offset)."""
-    from hadron.model.errors import HadronError, RequestError
+    from hadron.model.errors import HadronError, InvalidRecordError, RequestError
 
     tally: dict[str, tuple[int, int, int]] = {}
     try:
@@ -93,9 +93,9 @@ def _publish(
                 tally[receipt.partition] = (count + receipt.count, first, last)
     except RequestError as error:
         published = sum(count for count, _, _ in tally.values())
-        if not published:
+        if not published and not isinstance(error, InvalidRecordError):
             raise
-        done = f"{published} records before it were published"
+        done = f"{published or 'no'} records before it were published"
         raise HadronError(error.message, f"{error.hint}; {done}" if error.hint else done) from error
     return tally
 

@@ -47,6 +47,7 @@ TOKENS_HELP: Final = (
     "%s value, %S its length, %k key, %K its length, %o offset, %p partition, %T timestamp in ms, "
     "%h headers, %t stream, %y type, %% a percent sign; \\n \\r \\t \\0 \\\\ as in C"
 )
+_OPTION: Final = "'--format' / '-f'"
 _ESCAPES: Final = {"n": b"\n", "r": b"\r", "t": b"\t", "0": b"\0", "\\": b"\\"}
 
 
@@ -58,7 +59,9 @@ def compile_format(text: str) -> _Part:
         if character == "%":
             token = next(characters, "")
             if token not in TOKENS:
-                raise click.BadParameter(f"unknown token '%{token}'; known: {TOKENS_HELP}")
+                raise click.BadParameter(
+                    f"unknown token '%{token}'; known: {TOKENS_HELP}", param_hint=_OPTION
+                )
             parts.append(TOKENS[token])
         elif character == "\\":
             parts.append(_constant(_escape(next(characters, ""))))
@@ -69,7 +72,9 @@ def compile_format(text: str) -> _Part:
 
 def _escape(character: str) -> bytes:
     if character not in _ESCAPES:
-        raise click.BadParameter(f"unknown escape '\\{character}'; known: \\n \\r \\t \\0 \\\\")
+        raise click.BadParameter(
+            f"unknown escape '\\{character}'; known: \\n \\r \\t \\0 \\\\", param_hint=_OPTION
+        )
     return _ESCAPES[character]
 
 

@@ -104,7 +104,8 @@ def root(
     """Replicated streams, consumer groups and pipelines, one SQLite file per node.
 
     The server is taken from --server, --context, HADRON_URL, HADRON_CONTEXT or the current
-    context, in this order; otherwise it is hadron://127.0.0.1:7000.
+    context, in this order; otherwise it is the cluster in ./hadron-cluster (see `hadron cluster
+    up`), if there is one, else hadron://127.0.0.1:7000.
     """
     from hadron.cli.session import session_of
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import click
@@ -17,6 +18,8 @@ if TYPE_CHECKING:
     from hadron.client.sync import SyncClient
 
 DEFAULT_URL: Final = "hadron://127.0.0.1:7000"
+LOCAL_CLUSTER: Final = "hadron-cluster/cluster.yaml"
+"""What `hadron cluster up` writes: in its directory, commands find every node by themselves."""
 
 _Function = TypeVar("_Function", bound=Callable[..., Any])
 
@@ -48,13 +51,24 @@ class Session:
             return url
         contexts = Contexts.load()
         name = os.environ.get("HADRON_CONTEXT") or contexts.current
-        return contexts.url(name) if name else DEFAULT_URL
+        return contexts.url(name) if name else _default_url()
 
     def connect(self) -> SyncClient:
         """A blocking client of the server; use it as a context manager."""
         import hadron
 
         return hadron.connect_sync(self.url)
+
+
+def _default_url() -> str:
+    """All nodes of the cluster that `hadron cluster up` made in this directory, else one node."""
+    path = Path(LOCAL_CLUSTER)
+    if not path.is_file():
+        return DEFAULT_URL
+    from hadron.node.config import load_config
+    from hadron.node.supervision.cluster import cluster_url
+
+    return cluster_url(load_config(path, os.environ))
 
 
 def session_of(ctx: click.Context) -> Session:
@@ -84,7 +98,9 @@ def connects(function: _Function) -> _Function:
         click.option("--context", metavar="NAME", expose_value=False,
                      help="A named context to connect to.", callback=_remember("context")),
         click.option("--server", metavar="URL", expose_value=False,
-                     help="hadron://[token@]host1,host2[/namespace]", callback=_remember("server")),
+                     help="hadron://[token@]host1,host2[/namespace]; without a context, the "
+                          "default is ./hadron-cluster if there is one, else 127.0.0.1:7000.",
+                     callback=_remember("server")),
     ):
         function = decorate(function)
     return function

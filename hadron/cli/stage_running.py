@@ -1,80 +1,173 @@
-"""`hadron pipeline run`: a stage runner in the foreground, stopped gently by the first signal."""
+"""`hadron pipeline run`: a stage runner in the foreground, stopped gently by the first signal.
+
+Signals may come at any time, above all while Java starts, which takes seconds: Spark is started on
+a thread of its own, so that an interrupt never tears it apart, and is always ended by us.
+"""
 
 from __future__ import annotations
 
 import contextlib
 import os
 import signal
-from collections.abc import Iterator, Sequence
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import Future
 from types import FrameType
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 import click
 
 from hadron.cli.root import INTERRUPTED
 
 if TYPE_CHECKING:
-    from hadron.spark.runner import MicroBatch, StageRunner
+    from pyspark.sql import SparkSession
+
+    from hadron.spark.runner import MicroBatch
+
+_POLL_S: Final = 0.1
+"""How often signals are looked at while Spark starts: a wait without end would hold them up."""
 
 
 def run_stages(
     url: str, pipeline: str, master: str, stages: Sequence[str], max_batch: int
 ) -> int:
-    """Run until SIGINT or SIGTERM; a second one ends it at once. Returns the exit status."""
+    """Run until SIGINT or SIGTERM; a second one ends it at once. Returns the exit status.
+
+    Raises `NotFoundError` for the pipeline and `StageError` when a stage's function cannot be
+    loaded or there is no such stage, before Spark is started in vain.
+    """
     from hadron.spark.runner import StageRunner
-    from hadron.spark.session import session
+    from hadron.spark.session import end, see_current_directory
 
-    _check_exists(url, pipeline)
-    # Before the handlers: pyspark sets one of its own, which would cancel what is under way.
-    spark = session(master, f"hadron {pipeline}")
-    try:
-        runner = StageRunner(
-            url, pipeline, stages=stages, max_batch=max_batch, spark=spark, on_progress=_show
-        )
-        with _stopped_by_signals(runner) as received:
+    see_current_directory()
+    _check(url, pipeline, stages)
+    with _Signals().caught() as signals:
+        starting = _start_spark_aside(master, f"hadron {pipeline}")
+        while not starting.done():
+            threading.Event().wait(_POLL_S)
+        spark = starting.result()
+        try:
+            runner = StageRunner(
+                url, pipeline, stages=stages, max_batch=max_batch, spark=spark, on_progress=_show
+            )
+            signals.stop_with(runner.stop)
             totals = runner.run()
-    finally:
-        spark.stop()
-    click.echo(f"completed {totals.completed:,} stages in {totals.micro_batches:,} micro-batches")
-    return INTERRUPTED if signal.SIGINT in received else 0
+        finally:
+            end(spark)
+    click.echo(f"completed {_count(totals.completed, 'stage')} "
+               f"in {_count(totals.micro_batches, 'micro-batch', 'micro-batches')}")
+    return INTERRUPTED if signal.SIGINT in signals.received else 0
 
 
-def _check_exists(url: str, pipeline: str) -> None:
-    """Raise `NotFoundError` before Spark is started in vain."""
+def _check(url: str, pipeline: str, stages: Sequence[str]) -> None:
+    """Refuse what cannot work; see `run_stages`."""
     import hadron
     from hadron.cli.pipelines import progress_rows
+    from hadron.model.schema import PipelineSpec
+    from hadron.spark.functions import check_functions
 
     with hadron.connect_sync(url) as client:
-        progress_rows(client, pipeline)
+        (row,) = progress_rows(client, pipeline)
+        found = client.objects(kind="Pipeline", name=pipeline)
+    for declared in found:
+        if declared.id == row["id"] and isinstance(declared.spec, PipelineSpec):
+            check_functions(pipeline, declared.spec, stages)
 
 
-@contextlib.contextmanager
-def _stopped_by_signals(runner: StageRunner) -> Iterator[list[int]]:
-    """Yields the list of signals that came."""
-    received: list[int] = []
+def _start_spark_aside(master: str, app_name: str) -> Future[SparkSession]:
+    """Start Spark on another thread, where pyspark leaves this process's signals alone."""
+    from hadron.spark.session import session
 
-    def stop(number: int, _frame: FrameType | None) -> None:
-        received.append(number)
-        if len(received) > 1:
-            # At once, wherever the program is: what is under way will be handed out again.
+    future: Future[SparkSession] = Future()
+
+    def start() -> None:
+        try:
+            future.set_result(session(master, app_name))
+        except BaseException as error:
+            future.set_exception(error)
+
+    threading.Thread(target=start, name="spark-start", daemon=True).start()
+    return future
+
+
+class _Signals:
+    """SIGINT and SIGTERM: the first one stops gently, the second one at once."""
+
+    def __init__(self) -> None:
+        self.received: list[int] = []
+        self._stop: Callable[[], None] | None = None
+
+    @contextlib.contextmanager
+    def caught(self) -> Iterator[_Signals]:
+        """Handle signals within the block."""
+        numbers = (signal.SIGINT, signal.SIGTERM)
+        before = {number: signal.signal(number, self._handle) for number in numbers}
+        try:
+            yield self
+        finally:
+            for number, handler in before.items():
+                signal.signal(number, handler)
+
+    def stop_with(self, stop: Callable[[], None]) -> None:
+        """What a signal calls from now on; called at once when one has come already."""
+        self._stop = stop
+        if self.received:
+            stop()
+
+    def _handle(self, number: int, _frame: FrameType | None) -> None:
+        self.received.append(number)
+        if len(self.received) > 1:
+            # At once, wherever the program is: what is under way will be handed out again, and
+            # Java ends by itself when its standard input does.
             os._exit(128 + number)
-        click.echo("finishing what is under way; once more to stop at once", err=True)
-        runner.stop()
+        if self._stop is None:
+            click.echo("stopping as soon as Spark has started; once more to stop at once", err=True)
+        else:
+            click.echo("finishing what is under way; once more to stop at once", err=True)
+            self._stop()
 
-    before = {number: signal.signal(number, stop) for number in (signal.SIGINT, signal.SIGTERM)}
-    try:
-        yield received
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
+
+# --- what is shown ------------------------------------------------------------------------------
 
 
 def _show(batch: MicroBatch) -> None:
-    """One line per micro-batch."""
+    """One line per micro-batch, and one more when instances failed."""
     seconds = batch.input_s + batch.spark_s + batch.output_s
     parts = [f"{batch.stage}: {batch.completed:,} of {batch.invocations:,} in {seconds:.2f} s"]
     if batch.stale:
         parts.append(f"{batch.stale:,} done by others")
-    if batch.failed:
-        parts.append(f"{batch.failed:,} failed: {batch.reason}")
     click.echo("; ".join(parts))
+    if batch.failed:
+        click.echo(failure_line(batch), err=True)
+
+
+def failure_line(batch: MicroBatch) -> str:
+    """How many instances of a micro-batch failed, what becomes of them, and why, in one line."""
+    from hadron.spark.failures import brief
+
+    line = f"{batch.stage}: {_count(batch.failed, 'instance')} failed{_outlook(batch)}: "
+    others = batch.reasons - 1
+    more = f" (and {_count(others, 'other reason')})" if others > 0 else ""
+    return line + brief(batch.reason) + more
+
+
+def _outlook(batch: MicroBatch) -> str:
+    """` (attempt 3 of 5, again in 4 s)`: attempts of the instances that failed."""
+    if batch.retry is None or not batch.failed_attempts:
+        return ""
+    last = batch.retry.max_attempts
+    low, high = min(batch.failed_attempts), max(batch.failed_attempts)
+    attempts = f"attempt {low}" if low == high else f"attempts {low} to {high}"
+    given_up = sum(attempt >= last for attempt in batch.failed_attempts)
+    again = f"again in {batch.retry.backoff_ms * 2 ** (low - 1) / 1000:g} s"
+    if given_up == batch.failed:
+        outlook = "given up"
+    elif given_up:
+        outlook = f"{given_up:,} given up, {batch.failed - given_up:,} {again}"
+    else:
+        outlook = again
+    return f" ({attempts} of {last}, {outlook})"
+
+
+def _count(number: int, one: str, many: str = "") -> str:
+    return f"{number:,} {one if number == 1 else many or one + 's'}"

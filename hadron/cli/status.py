@@ -47,7 +47,8 @@ def command(ctx: click.Context, output: str) -> None:
     print_rows(_COLUMNS, report["nodes"], output)
     for node in report["nodes"]:
         for trouble in node["trouble"]:
-            click.echo(f"trouble at {node['node']}: {trouble}")
+            first, *_ = trouble.strip().splitlines() or [""]
+            click.echo(f"trouble at {node['node']}: {first}")
 
 
 async def _ask(url: str) -> dict[str, Any]:

@@ -10,7 +10,7 @@ cluster who leads before it dials, and until then `connection_now` gives nothing
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Final
 
 import anyio
@@ -24,6 +24,7 @@ from hadron.model.errors import (
     ConnectionLostError,
     DeadlineExceededError,
     FencedError,
+    FrameError,
     HadronError,
     NotFoundError,
     NotReadyError,
@@ -50,14 +51,22 @@ _TOPOLOGY: Final = method("Topology")
 
 
 _START_HINT: Final = (
-    "start one with `hadron dev` or `hadron cluster up`, or say where it is: --server or "
-    "HADRON_URL for commands, the URL in a program"
+    "say where it runs, naming every node of the cluster: --server or HADRON_URL for commands, the "
+    "URL in a program; or start one with `hadron dev` or `hadron cluster up`"
 )
+_STRANGER_HINT: Final = "that is probably not a Hadron node: check the address and its port"
+_LEADER_HINT: Final = "its replicas answer and wait for it; bring it back, see `hadron status`"
 
 
 def can_retry(error: HadronError) -> bool:
     """Whether the cluster may answer better later, or through another node."""
     return error.retryable or isinstance(error, FencedError)
+
+
+def _hint_for(troubles: Iterable[HadronError]) -> str:
+    """The way out when nobody answered; who hangs up on a first request speaks something else."""
+    strangers = any(isinstance(each, (ConnectionLostError, FrameError)) for each in troubles)
+    return _STRANGER_HINT if strangers else _START_HINT
 
 
 class Link:
@@ -132,19 +141,19 @@ class Session:
     async def start(self, timeout_s: float) -> None:
         """Learn the topology. Raises `PeerError` naming the addresses that did not answer."""
         backoff = Backoff(self.ports.random)
-        trouble = "no answer"
+        trouble, hint = "no answer", _START_HINT
         with anyio.move_on_after(timeout_s):
             while True:
                 try:
                     await self.refresh()
                     return
                 except PeerError as error:
-                    trouble = error.message
+                    trouble, hint = error.message, error.hint
                 await anyio.sleep(backoff.next_s())
         raise PeerError(
             f"no node answered at {', '.join(self.endpoint.addresses)} within {timeout_s:g} s: "
             f"{trouble}",
-            _START_HINT,
+            hint,
         )
 
     def close(self, reason: HadronError | None = None) -> None:
@@ -186,11 +195,29 @@ class Session:
         link = self._leaders.get(replica_set)
         if link is None or replica_set in self._suspects:
             link = await self._find(replica_set)
+            fresh = True
+        else:
+            fresh = False
         try:
             return await link.open()
-        except PeerError:
+        except PeerError as error:
             self.suspect(replica_set)
+            if fresh:
+                raise self._unreachable(replica_set, link.address, error) from error
             raise
+
+    def _unreachable(self, replica_set: str, address: str, error: PeerError) -> PeerError:
+        """`error` of dialing a leader that others have just named, in words that say so."""
+        nodes = self.topology.nodes(replica_set)
+        leader = next((node.name for node in nodes if node.address == address), "")
+        if not leader or len(nodes) < 2:
+            return error
+        reason = error.message.removeprefix(f"cannot connect to {address}: ")
+        return PeerError(
+            f"the leader {leader} of {replica_set} at {address} cannot be reached: "
+            f"{reason.removeprefix(f'{address} ')}",
+            _LEADER_HINT,
+        )
 
     async def _find(self, replica_set: str) -> Link:
         if replica_set in self._suspects or self.topology.leader(replica_set) is None:
@@ -249,7 +276,7 @@ class Session:
     async def _refresh(self) -> bool:
         addresses = self.topology.addresses(self.endpoint.addresses)[:ASKED_AT_ONCE]
         answered = anyio.Event()
-        troubles: dict[str, str] = {}
+        troubles: dict[str, HadronError] = {}
 
         async def ask(address: str) -> None:
             try:
@@ -258,7 +285,7 @@ class Session:
                     _TOPOLOGY, cluster_pb2.TopologyRequest(), timeout_s=ASK_TIMEOUT_S
                 )
             except HadronError as error:
-                troubles[address] = error.message
+                troubles[address] = error
             else:
                 self.topology.merge(answer)
             if address not in troubles or len(troubles) == len(addresses):
@@ -268,7 +295,8 @@ class Session:
             self.background.start(ask, address)
         await answered.wait()
         if len(troubles) == len(addresses):
-            raise PeerError("; ".join(troubles.values()), _START_HINT)
+            message = "; ".join(error.message for error in troubles.values())
+            raise PeerError(message, _hint_for(troubles.values()))
         return True
 
     # --- requests -------------------------------------------------------------------------------

@@ -37,6 +37,11 @@ class Topology:
             return None
         return next((node.address for node in known.nodes if node.role == "leader"), None)
 
+    def nodes(self, replica_set: str) -> list[cluster_pb2.Node]:
+        """The members of a replica set; none when it is unknown."""
+        known = self._sets.get(replica_set)
+        return [] if known is None else list(known.nodes)
+
     def names(self) -> list[str]:
         """All known replica sets."""
         return list(self._sets)

@@ -151,7 +151,9 @@ class Fields:
             return parse(value.text)
         except RequestError as error:
             hint = error.hint.removeprefix("expected ") or expected
-            self._problems.add_value(line, path, f": {error.message}", hint)
+            # "'one' is not a whole number, expected a whole number" would say it twice.
+            found = error.message.removesuffix(f" is not {hint}")
+            self._problems.add_value(line, path, f": {found}", hint)
             return default
 
     def _items(self, key: str, expected: str) -> tuple[Marked, ...] | None:

@@ -216,7 +216,7 @@ def read_settings(
         except RequestError as error:
             expected = error.hint.removeprefix("expected ")
             where = f"environment variable {described.variable}"
-            problems.add_at(where, error.message, expected)
+            problems.add_at(where, error.message.removesuffix(f" is not {expected}"), expected)
     settings = replace(Settings(), **values)
     if len(problems) == noted:
         _check_together(settings, document, environ, problems)

@@ -26,8 +26,10 @@ from hadron.model.errors import (
     StageError,
     StaleCompletionError,
 )
-from hadron.model.schema import PipelineSpec, StageSpec
+from hadron.model.schema import PipelineSpec, Retry, StageSpec
 from hadron.spark import inputs
+from hadron.spark.failures import brief
+from hadron.spark.functions import StageLoadError, check_functions, load_function
 from hadron.spark.outputs import Completion, Output, Refusal, encode, match_rows, pack
 from hadron.spark.stage import StageRaisedError, StageResult, is_alive, run_stage
 
@@ -67,6 +69,9 @@ class MicroBatch:
         input_s: fetching and laying out the input.
         spark_s: the stage function and Spark's job, without waiting for a turn.
         output_s: encoding and completing.
+        reasons: how many different ones there were.
+        failed_attempts: the attempt's number of every instance in `failed`.
+        retry: what the stage declares about further attempts; None when it is not declared.
     """
 
     stage: str
@@ -78,6 +83,9 @@ class MicroBatch:
     input_s: float
     spark_s: float
     output_s: float
+    reasons: int = 0
+    failed_attempts: tuple[int, ...] = ()
+    retry: Retry | None = None
 
 
 @dataclass(slots=True)
@@ -88,9 +96,10 @@ class _Course:
     stage: str
     invocations: Sequence[Any]
     completed: int = 0
-    failed: int = 0
     stale: int = 0
-    reason: str = ""
+    reasons: dict[str, None] = field(default_factory=dict)
+    failed_attempts: list[int] = field(default_factory=list)
+    retry: Retry | None = None
     input_s: float = 0.0
     spark_s: float = 0.0
     output_s: float = 0.0
@@ -100,8 +109,9 @@ class _Course:
 
     def report(self) -> MicroBatch:
         return MicroBatch(
-            self.stage, len(self.invocations), self.completed, self.failed, self.stale,
-            self.reason, self.input_s, self.spark_s, self.output_s,
+            self.stage, len(self.invocations), self.completed, len(self.failed_attempts),
+            self.stale, next(iter(self.reasons), ""), self.input_s, self.spark_s, self.output_s,
+            len(self.reasons), tuple(self.failed_attempts), self.retry,
         )
 
 
@@ -115,11 +125,19 @@ class MicroBatchWorker:
         self._cache = inputs.BatchCache()
         self._turn = trio.Lock()
 
+    async def check_functions(self, stages: Sequence[str]) -> None:
+        """Load what `stages` run, or all Spark stages. Raises `StageError`; see `functions`."""
+        client = self._client
+        for found in await client.objects("Pipeline", client.namespace, self._pipeline):
+            if isinstance(found.spec, PipelineSpec):
+                check_functions(self._pipeline, found.spec, stages)
+
     async def process(self, message: Any) -> MicroBatch:
         """Run one `Invocations` message and report every one of its instances.
 
-        Raises a retryable error when the server stayed away, and `ConfigurationError` when Spark
-        is gone; whatever the stage does wrong is reported to the server instead.
+        Raises a retryable error when the server stayed away, `ConfigurationError` when Spark is
+        gone, and `StageLoadError` when the stage's function cannot be loaded here; whatever the
+        stage does wrong is reported to the server instead.
         """
         invocations = message.invocations
         course = _Course(message.pipeline_id, message.stage, invocations)
@@ -127,7 +145,7 @@ class MicroBatchWorker:
         try:
             await self._run(course)
         except HadronError as error:
-            if error.retryable or isinstance(error, ConfigurationError):
+            if error.retryable or isinstance(error, (ConfigurationError, StageLoadError)):
                 raise
             left = [Refusal(*pair, str(error)) for pair in course.open_ids.items()]
             await self._fail(course, left)
@@ -136,6 +154,9 @@ class MicroBatchWorker:
     async def _run(self, course: _Course) -> None:
         began = time.perf_counter()
         stage = await self._stage(course)
+        course.retry = stage.retry
+        # Now, while nothing has been said about any instance: this would be nobody's failure.
+        load_function(stage)
         invocations, table = await self._input(course, stage)
         course.input_s = time.perf_counter() - began
         if invocations:
@@ -298,12 +319,13 @@ class MicroBatchWorker:
         for refusal in refused:
             by_reason.setdefault(refusal.reason[:_MAX_REASON], []).append(refusal)
         for reason, group in by_reason.items():
-            _log.warning(
-                "pipeline %s, stage %s: %d instances failed: %s",
-                self._pipeline, course.stage, len(group), reason,
+            # The runner's user is told once per micro-batch, by its report.
+            _log.info(
+                "pipeline %s, stage %s: failures: %d: %s",
+                self._pipeline, course.stage, len(group), brief(reason),
             )
-            course.reason = course.reason or reason
-            course.failed += len(group)
+            course.reasons[reason] = None
+            course.failed_attempts += [refusal.attempt for refusal in group]
             for refusal in group:
                 course.open_ids.pop(refusal.instance_id, None)
             await self._report(course, group, reason)

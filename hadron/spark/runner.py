@@ -105,7 +105,8 @@ class StageRunner:
 
         Blocks the calling thread. Micro-batches under way are finished first. Connection trouble
         is waited out; a `HadronError` that waiting cannot mend is raised, such as `NotFoundError`
-        for the pipeline, or `ConfigurationError` when Spark does not start or is gone.
+        for the pipeline, `StageLoadError` when a stage's function cannot be loaded here, or
+        `ConfigurationError` when Spark does not start or is gone.
         """
         with self._session() as spark:
             trio.run(self._main, spark, until)
@@ -185,6 +186,7 @@ class StageRunner:
             credit=_CREDIT,
         )
         try:
+            await worker.check_functions(self._stages)
             async with opening as stream, trio.open_nursery() as nursery:
                 with trio.CancelScope() as self._receiving:
                     if self._stopping.is_set():
@@ -204,10 +206,11 @@ class StageRunner:
         try:
             done = await worker.process(invocations)
         except HadronError as error:
-            if not error.retryable:
+            # The server hands the invocations out again: to us, or to somebody else.
+            if error.retryable:
+                _log.warning("stage %s: a micro-batch was given up: %s", invocations.stage, error)
+            else:
                 self._fail(error)
-            # Otherwise the server hands the invocations out again: to us, or to somebody else.
-            _log.warning("stage %s: a micro-batch was given up: %s", invocations.stage, error)
             return
         self.totals.add(done)
         if self._on_progress is not None:

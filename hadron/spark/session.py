@@ -6,15 +6,18 @@ Apart from `java` because a session needs pyspark and finding a Java does not.
 from __future__ import annotations
 
 import atexit
+import contextlib
 import functools
 import importlib.util
 import os
 import shutil
+import subprocess
 import sys
 import tempfile
+import threading
 from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from hadron.model.errors import ConfigurationError
 from hadron.spark.java import java_home
@@ -23,6 +26,13 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 _HERE: Final = Path(__file__).resolve().parent
+
+_STDERR: Final = 2
+_STRAY_WARNING: Final = b"WARNING: Using incubator modules"
+"""Printed by Java itself because Spark asks for its vector module."""
+
+_END_S: Final = 10.0
+"""How long Java may take to end before it is killed."""
 
 
 def spark_environment() -> dict[str, str]:
@@ -93,10 +103,12 @@ def session(
             f"Spark is not installed: {error}", "install the extra: pip install 'hadron[spark]'"
         ) from error
     _prepare_environment(is_local(master))
+    settings = {**_settings(master), **(config or {})}
     builder = SparkSession.builder.master(master).appName(app_name)
-    for name, value in {**_settings(master), **(config or {})}.items():
+    for name, value in settings.items():
         builder = builder.config(name, value)
     try:
+        _launch_java({"spark.master": master, "spark.app.name": app_name, **settings})
         return builder.getOrCreate()
     except PySparkRuntimeError as error:
         raise ConfigurationError(
@@ -140,7 +152,75 @@ def _settings(master: str) -> dict[str, str]:
             "spark.sql.warehouse.dir": (scratch / "warehouse").as_uri(),
             "spark.local.dir": str(scratch),
         }
+    elif os.environ.get("PYTHONPATH"):
+        # A local master's workers inherit it. Elsewhere it helps where file systems are shared.
+        settings["spark.executorEnv.PYTHONPATH"] = os.environ["PYTHONPATH"]
     return settings
+
+
+def see_current_directory() -> None:
+    """Let modules in the current directory be imported, as `python -m` does, by Spark's Python
+    workers too. To be called before Spark starts."""
+    here = os.getcwd()
+    if here not in sys.path:
+        sys.path.insert(0, here)
+    given = os.environ.get("PYTHONPATH")
+    if here not in (given or "").split(os.pathsep):
+        os.environ["PYTHONPATH"] = os.pathsep.join([here, *([given] if given else [])])
+
+
+# --- the Java process ---------------------------------------------------------------------------
+
+
+def _launch_java(settings: Mapping[str, str]) -> None:
+    """Start the Java process that sessions of this process share, unless there is one.
+
+    Its standard error passes through this process, which leaves out a warning that says nothing.
+    """
+    from pyspark import SparkConf, SparkContext, java_gateway
+
+    if SparkContext._gateway is not None or "PYSPARK_GATEWAY_PORT" in os.environ:
+        return
+    conf = SparkConf(loadDefaults=False)
+    for name, value in settings.items():
+        conf.set(name, value)
+    reading, writing = os.pipe()
+    threading.Thread(target=_pass_on, args=(reading,), name="spark-stderr", daemon=True).start()
+    try:
+        launch: Any = java_gateway.launch_gateway
+        gateway = launch(conf, {"stderr": writing})
+    finally:
+        os.close(writing)
+    SparkContext._ensure_initialized(gateway=gateway, conf=conf)
+
+
+def _pass_on(reading: int) -> None:
+    with open(reading, "rb") as lines:
+        for line in lines:
+            if not line.startswith(_STRAY_WARNING):
+                with contextlib.suppress(OSError, ValueError):
+                    os.write(_STDERR, line)
+
+
+def end(spark: SparkSession) -> None:
+    """Stop a session and the Java process behind it, and wait until that is gone."""
+    from pyspark import SparkContext
+
+    gateway: Any = SparkContext._gateway
+    process = getattr(gateway, "proc", None)
+    spark.stop()
+    if process is None:
+        return
+    gateway.shutdown()
+    # What the next session would use must not be the one that ends here.
+    SparkContext._gateway = SparkContext._jvm = None
+    # Spark's Java ends when its standard input does.
+    process.stdin.close()
+    try:
+        process.wait(_END_S)
+    except subprocess.TimeoutExpired:
+        process.kill()
+        process.wait()
 
 
 @functools.cache

@@ -1,4 +1,4 @@
-"""One stage on Spark: find its function, give it a DataFrame, check and collect what it returns.
+"""One stage on Spark: give its function a DataFrame, check and collect what it returns.
 
 A stage function is the user's code. Whatever it does wrong becomes a `StageError` that names the
 function and the stage, so that the runner goes on serving the other stages.
@@ -6,25 +6,21 @@ function and the stage, so that the runner goes on serving the other stages.
 
 from __future__ import annotations
 
-import importlib
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, cast
 
 from hadron.model.errors import ConfigurationError, HadronError, StageError
 from hadron.model.schema import StageSpec
+from hadron.spark.failures import summary
+from hadron.spark.functions import label, load_function
 
 if TYPE_CHECKING:
     import pyarrow as pa
     from pyspark.sql import Column, DataFrame, SparkSession
     from pyspark.sql.types import StructType
 
-StageFunction = Callable[["DataFrame"], "DataFrame"]
-
 _REQUIRED: Final = ("instance_id", "value")
 _OPTIONAL: Final = ("key", "type", "partition")
-_MAX_REASON: Final = 2_000
-"""Characters of an error: enough for Spark's own message, without pages of Java stack."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,36 +40,12 @@ class StageRaisedError(StageError):
     """The function, or Spark while it ran it, raised: one record may be all that is wrong."""
 
 
-def load_function(stage: StageSpec) -> StageFunction:
-    """The function that `run: package.module:function` names. Raises `StageError`."""
-    module_name, separator, path = stage.run.partition(":")
-    if not separator or not module_name or not path:
-        raise StageError(
-            f"stage {stage.name!r} runs {stage.run!r}, which does not name a function",
-            "write it as package.module:function",
-        )
-    hint = "the module has to be importable where the stage runner was started"
-    try:
-        found: Any = importlib.import_module(module_name)
-    except Exception as error:
-        raise StageError(
-            f"{_label(stage)} does not import: {type(error).__name__}: {error}", hint
-        ) from error
-    for name in path.split("."):
-        found = getattr(found, name, None)
-        if found is None:
-            raise StageError(f"{_label(stage)} does not exist in {module_name}", hint)
-    if not callable(found):
-        raise StageError(f"{_label(stage)} is a {type(found).__name__}, not a function")
-    return cast(StageFunction, found)
-
-
 def run_stage(spark: SparkSession, stage: StageSpec, table: pa.Table) -> StageResult:
     """Run a stage over its input table. Blocks while Spark works.
 
-    Raises `StageRaisedError` when the function raised, `StageError` for what else it did wrong, and
-    `ConfigurationError` when Spark itself
-    is gone, after which nothing more can run.
+    Raises `StageLoadError` when there is no such function here, `StageRaisedError` when it raised,
+    `StageError` for what else it did wrong, and `ConfigurationError` when Spark itself is gone,
+    after which nothing more can run.
     """
     function = load_function(stage)
     try:
@@ -86,10 +58,10 @@ def run_stage(spark: SparkSession, stage: StageSpec, table: pa.Table) -> StageRe
     except Exception as error:
         if not is_alive(spark):
             raise ConfigurationError(
-                f"Spark stopped while {_label(stage)} ran: {summary(error)}",
+                f"Spark stopped while {label(stage)} ran: {summary(error)}",
                 "start the stage runner again",
             ) from error
-        raise StageRaisedError(f"{_label(stage)} failed: {summary(error)}") from error
+        raise StageRaisedError(f"{label(stage)} failed: {summary(error)}") from error
 
 
 def is_alive(spark: SparkSession) -> bool:
@@ -99,20 +71,6 @@ def is_alive(spark: SparkSession) -> bool:
         return context._jsc is not None and not context._jsc.sc().isStopped()
     except Exception:
         return False
-
-
-def summary(error: BaseException) -> str:
-    """An exception of the user's or Spark's in a few lines, without the Java stack."""
-    text = str(error).split("\n\nJVM stacktrace:")[0].split("\n\tat ")[0].strip()
-    if len(text) > _MAX_REASON:
-        half = _MAX_REASON // 2
-        # Python's tracebacks say what happened at the end, Spark's messages at the beginning.
-        text = f"{text[:half]} … {text[-half:]}"
-    return f"{type(error).__name__}: {text}"
-
-
-def _label(stage: StageSpec) -> str:
-    return f"function {stage.run!r} of stage {stage.name!r}"
 
 
 # --- the input ----------------------------------------------------------------------------------
@@ -158,7 +116,7 @@ def _check(stage: StageSpec, returned: Any) -> tuple[DataFrame, bool]:
 
     if not isinstance(returned, DataFrame):
         raise StageError(
-            f"{_label(stage)} returned a {type(returned).__name__}",
+            f"{label(stage)} returned a {type(returned).__name__}",
             "return a DataFrame with one row per instance",
         )
     _check_names(stage, returned.schema)
@@ -188,7 +146,7 @@ def _check_names(stage: StageSpec, schema: StructType) -> None:
     ]
     if problems:
         raise StageError(
-            f"{_label(stage)} returned the columns {', '.join(found) or 'none'}: "
+            f"{label(stage)} returned the columns {', '.join(found) or 'none'}: "
             + "; ".join(problems),
             f"return {', '.join(required)} and, if wanted, {', '.join(_OPTIONAL)}",
         )
@@ -206,7 +164,7 @@ def _check_types(stage: StageSpec, schema: StructType) -> None:
         found = column.dataType.simpleString()
         if kinds is not None and found not in kinds:
             raise StageError(
-                f"{_label(stage)} returned the column {column.name} as {found}",
+                f"{label(stage)} returned the column {column.name} as {found}",
                 f"it has to be {' or '.join(kinds)}",
             )
 

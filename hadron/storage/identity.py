@@ -30,6 +30,9 @@ CREATE TABLE IF NOT EXISTS identity(
 ) STRICT;
 """
 
+_BUSY_MS: Final = 5_000
+"""How long a write waits for others who look into the file: a backup, or a person."""
+
 
 @dataclass(frozen=True, slots=True)
 class Identity:
@@ -84,6 +87,7 @@ class IdentityFile:
         self._path = directory / "node.db"
         with translated_errors(self._path):
             self._db = apsw.Connection(str(self._path))
+            self._db.set_busy_timeout(_BUSY_MS)
             self._db.pragma("synchronous", "extra")
             self._db.execute(_TABLES)
             with transaction(self._db):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 
 import click
 import pytest
@@ -91,13 +92,14 @@ def test_a_table_of_records_has_one_heading(capfdbinary: pytest.CaptureFixture[b
         ("@1500", Position("time", 1500)),
         ("s@1500", Position("time", 1500)),
         ("1970-01-01T00:00:02Z", Position("time", 2000)),
+        ("1970-01-02", Position("time", 86_400_000)),
     ],
 )
 def test_positions(text: str, expected: Position) -> None:
     assert PositionType().convert(text, None, None) == expected
 
 
-@pytest.mark.parametrize("text", ["", "soon", "1.5", "--1", "2026-01-01"])
+@pytest.mark.parametrize("text", ["", "soon", "1.5", "--1", "2026-13-01"])
 def test_positions_that_are_none(text: str) -> None:
     with pytest.raises(click.BadParameter, match="is none of"):
         PositionType().convert(text, None, None)
@@ -120,6 +122,21 @@ def test_tables_are_not_wrapped_into_a_pipe(capsys: pytest.CaptureFixture[str]) 
     assert len(lines) == 3
     assert lines[1].split() == ["x" * 300, "7"]
     assert lines[2].split() == ["-", "-"]
+
+
+def test_free_text_ends_where_the_terminal_does(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "40")
+    row = {"a": "x" * 10, "b": "why " * 20 + "\nTraceback"}
+    print_rows({"b": "~B", "a": "A"}, [row], "table")
+    first = ("why " * 20).strip()
+    assert capsys.readouterr().out.splitlines()[1] == f"{first}  {row['a']}"
+    monkeypatch.setattr(sys.stdout, "isatty", lambda: True)
+    print_rows({"a": "A", "b": "~B"}, [row], "table")
+    line = capsys.readouterr().out.splitlines()[1]
+    assert len(line) <= 40
+    assert line.endswith("…")
 
 
 def test_json_has_every_field(capsys: pytest.CaptureFixture[str]) -> None:

@@ -13,7 +13,9 @@ import pytest
 
 from hadron.cli import main
 from hadron.cli.root import COMMANDS, report
+from hadron.cli.session import DEFAULT_URL, LOCAL_CLUSTER, Session
 from hadron.model.errors import PeerError, RequestError
+from hadron.node.supervision.cluster import write_config
 
 
 def commands() -> list[tuple[str, click.Command]]:
@@ -113,10 +115,23 @@ def test_no_traceback_without_debug(tmp_path: Path) -> None:
     assert "Traceback" in loud.stderr
 
 
+def test_a_local_cluster_is_the_default(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path))
+    for name in ("HADRON_URL", "HADRON_CONTEXT"):
+        monkeypatch.delenv(name, raising=False)
+    assert Session().url == DEFAULT_URL
+    write_config(tmp_path / LOCAL_CLUSTER, 2, "os", [7100, 7101])
+    assert Session().url == "hadron://127.0.0.1:7100,127.0.0.1:7101"
+    assert Session(server="hadron://other").url == "hadron://other"
+
+
 def test_a_missing_file_is_an_error_like_any_other() -> None:
     done = run("apply", "-f", "no-such-file.yaml")
     assert done.returncode == 1
-    assert done.stderr == "error: no-such-file.yaml: No such file or directory\n"
+    assert done.stderr == "error: no-such-file.yaml: there is no such file, expected a YAML file\n"
 
 
 def test_a_reader_that_leaves_is_no_error() -> None:

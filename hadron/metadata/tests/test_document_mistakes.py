@@ -170,7 +170,7 @@ STREAM_NAME = "1 to 100 of a-z A-Z 0-9 - _ and dots between non-empty segments"
         (
             "max_parallel: 500",
             "max_parallel: many",
-            "12: max_parallel: 'many' is not a whole number",
+            "12: max_parallel: 'many', expected a whole number",
         ),
         (
             "max_parallel",

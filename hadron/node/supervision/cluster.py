@@ -10,13 +10,14 @@ For tests, the demo and the bench. A cluster that outlives its starter is `detac
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 import random
 import signal
 import socket
 import subprocess
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Final, Self
@@ -235,7 +236,8 @@ class LocalCluster:
             what: what is waited for, for the message.
             with_nodes: others that must stay alive meanwhile.
 
-        Raises `ClusterError` when a process ends or `timeout_s` passes.
+        Raises `ClusterError` when a process ends, when another one answers at the node's address,
+        or when `timeout_s` passes.
         """
         deadline = time.monotonic() + timeout_s
         seen = "no answer"
@@ -247,6 +249,7 @@ class LocalCluster:
             except (HadronError, OSError) as error:
                 seen = str(error)
             else:
+                self._check_own(name, status)
                 if condition(status):
                     return status
                 seen = f"{status.state} {status.trouble}".strip()
@@ -256,6 +259,12 @@ class LocalCluster:
             f"its log ends:\n{self._tail(name)}",
         )
 
+    def _check_own(self, name: str, status: cluster_pb2.StatusResponse) -> None:
+        """Another cluster on the same ports must not be taken for this one."""
+        if status.pid != self.pid(name):
+            other = f"process {status.pid} (its node {status.node})"
+            raise _in_use(name, self.address(name), other)
+
     def _tail(self, name: str) -> str:
         return log_tail(self.log(name))
 
@@ -264,6 +273,31 @@ def _knock(address: str) -> None:
     """Raise `OSError` unless somebody listens: a client would wait for it longer than we want."""
     host, _, port = address.rpartition(":")
     socket.create_connection((host, int(port)), _ANSWER_WITHIN_S).close()
+
+
+def check_ports(addresses: Iterable[tuple[str, str]]) -> None:
+    """Raise `ClusterError` when something listens already at one of (node, `host:port`).
+
+    Whether an address can be used at all is left to the node to find out.
+    """
+    for name, address in addresses:
+        host, _, port = address.rpartition(":")
+        with socket.socket() as trial:
+            trial.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            try:
+                trial.bind((host, int(port)))
+            except OSError as error:
+                if error.errno == errno.EADDRINUSE:
+                    raise _in_use(name, address, "another process") from error
+
+
+def _in_use(name: str, address: str, who: str) -> ClusterError:
+    return ClusterError(
+        f"node {name} cannot listen on port {address.rpartition(':')[2]}: "
+        f"{who} answers at {address} already",
+        "stop it (Ctrl-C for a `hadron dev`, `hadron cluster down` where another cluster was "
+        "started), or change the addresses in this cluster's configuration file",
+    )
 
 
 def _is_in(state: str) -> Callable[[cluster_pb2.StatusResponse], bool]:

@@ -23,6 +23,7 @@ from hadron.node.supervision.cluster import (
     START_WITHIN_S,
     STOP_WITHIN_S,
     LocalCluster,
+    check_ports,
     write_config,
 )
 from hadron.node.supervision.processes import ProcessIdentity
@@ -43,11 +44,11 @@ class DetachedNode:
     process: ProcessIdentity | None
 
 
-def find_config(given: Path | None) -> Path:
+def find_config(given: Path | None, *, create: bool = False) -> Path:
     """The configuration file meant by a file, a directory, or nothing (./hadron-cluster).
 
-    A directory without one gets three nodes on 127.0.0.1:7000 to 7002. Raises
-    `ConfigurationError` when `given` is a file's name and there is no such file.
+    With `create`, a directory without one gets three nodes on 127.0.0.1:7000 to 7002, unless
+    these ports are in use (`ClusterError`). Raises `ConfigurationError` when there is no file.
     """
     path = given or Path(DEFAULT_DIRECTORY)
     if path.suffix in (".yaml", ".yml"):
@@ -58,6 +59,13 @@ def find_config(given: Path | None) -> Path:
         return path
     found = path / FILE_NAME
     if not found.exists():
+        if not create:
+            where = path if path.is_absolute() else f"./{path}"
+            raise ConfigurationError(
+                f"there is no cluster in {where}",
+                "`hadron cluster up` makes one; --config names another directory or file",
+            )
+        check_ports((f"n{n}", f"127.0.0.1:{port}") for n, port in enumerate(_PORTS, start=1))
         write_config(found.absolute(), len(_PORTS), "fsync", _PORTS)
     return found
 
@@ -95,6 +103,7 @@ class DetachedCluster:
             cluster = LocalCluster(
                 self.state_path.parent, config=self.config_path, die_with_parent=False
             )
+            check_ports((name, cluster.address(name)) for name in missing)
             try:
                 for name in missing:
                     cluster.spawn(name)
@@ -115,6 +124,8 @@ class DetachedCluster:
 
     def down(self, timeout_s: float = STOP_WITHIN_S) -> list[str]:
         """Stop every process that runs and return their nodes' names."""
+        if not self.state_path.parent.exists():
+            return []
         with self._locked():
             stopped = []
             for node in reversed(self.nodes()):

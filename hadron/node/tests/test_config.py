@@ -173,7 +173,7 @@ def test_an_unknown_node_is_refused_with_those_that_exist() -> None:
             "6: replica_set.epoch: '0' is not an epoch, expected a whole number from 1",
         ),
         ("  epoch: 1", "  epoch: -1", "6: replica_set.epoch: '-1' is not an epoch"),
-        ("  epoch: 1", "  epoch: first", "6: replica_set.epoch: 'first' is not a whole number"),
+        ("  epoch: 1", "  epoch: first", "6: replica_set.epoch: 'first', expected a whole number"),
         (
             "name: n2",
             "name: n1",

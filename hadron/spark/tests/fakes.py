@@ -71,6 +71,8 @@ class FakePartition:
 class FakeClient:
     """The methods that the stage runner calls, over lists."""
 
+    namespace = "default"
+
     def __init__(self, stages: Sequence[StageSpec]) -> None:
         self.spec = PipelineSpec(replica_set=PARTITION, input="in", stages=tuple(stages))
         self.partitions: dict[tuple[str, str], FakePartition] = {("in", PARTITION): FakePartition()}

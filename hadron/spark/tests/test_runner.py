@@ -5,11 +5,14 @@ from __future__ import annotations
 import threading
 from typing import TYPE_CHECKING, Any
 
+import msgspec
 import pytest
 
+from hadron.cli.stage_running import failure_line
 from hadron.model.errors import ConnectionLostError, HadronError, NotFoundError, OverloadedError
 from hadron.model.record import NewRecord
-from hadron.model.schema import Output, StageSpec
+from hadron.model.schema import Output, Retry, StageSpec
+from hadron.spark.functions import StageLoadError
 from hadron.spark.runner import MicroBatch, StageRunner
 from hadron.spark.tests.fakes import PARTITION, FakeClient
 
@@ -106,7 +109,7 @@ def test_a_stage_without_output_is_completed(spark: SparkSession) -> None:
     assert client.completed_without_output == {("quiet", each) for each in range(1, 5)}
 
 
-@pytest.mark.parametrize("function", ["raising", "wrong_columns", "inventing", "no_such_function"])
+@pytest.mark.parametrize("function", ["raising", "wrong_columns", "inventing"])
 def test_a_faulty_stage_fails_and_the_others_are_served(
     spark: SparkSession, function: str
 ) -> None:
@@ -117,6 +120,42 @@ def test_a_faulty_stage_fails_and_the_others_are_served(
     assert set(client.failures) == {("bad", each) for each in range(1, 5)}
     assert set(client.outputs) == {("good", each) for each in range(1, 5)}
     assert all("'bad'" in reason for reason in client.failures.values())
+
+
+def test_a_function_that_is_not_there_ends_the_runner_and_costs_no_attempt(
+    spark: SparkSession,
+) -> None:
+    client = client_for(stage("good", "passing"), stage("bad", "no_such_function"))
+    client.invoke("good", range(4))
+    with pytest.raises(StageLoadError, match="'bad' does not exist"):
+        Play(spark, client).until(4)
+    assert (client.outputs, client.failures) == ({}, {}), "nothing was taken"
+
+
+def test_a_function_that_goes_missing_later_costs_no_attempt_either(spark: SparkSession) -> None:
+    client = client_for(stage("s", "passing"))
+    client.invoke("s", range(4))
+
+    def declare_anew() -> None:
+        client.spec = msgspec.structs.replace(client.spec, stages=(stage("s", "gone"),))
+        client.invoke("s", range(4), 5)
+
+    client.on_complete = declare_anew
+    with pytest.raises(StageLoadError, match="'s' does not exist"):
+        Play(spark, client).until(8)
+    assert client.failures == {}
+    assert set(client.outputs) == {("s", each) for each in range(1, 5)}
+
+
+def test_what_is_known_about_failures(spark: SparkSession) -> None:
+    client = client_for(stage("bad", "raising", retry=Retry(3, 2_000)))
+    client.invoke("bad", range(4))
+    done = Play(spark, client).until(4)
+    assert (done.failed_attempts, done.retry, done.reasons) == ((1,) * 4, Retry(3, 2_000), 1)
+    assert failure_line(done).startswith(
+        "bad: 4 instances failed (attempt 1 of 3, again in 2 s): function "
+    )
+    assert "stages.py, line" in failure_line(done)
 
 
 @pytest.mark.parametrize(("function", "instance"), [("dropping", 2), ("doubling", 3)])

@@ -9,7 +9,8 @@ import pytest
 
 from hadron.model.errors import StageError
 from hadron.model.schema import Output, StageSpec
-from hadron.spark.stage import load_function, run_stage
+from hadron.spark.functions import StageLoadError, load_function
+from hadron.spark.stage import run_stage
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -53,7 +54,7 @@ def values(spark: SparkSession, which: StageSpec, given: pa.Table) -> list[Any]:
     ],
 )
 def test_functions_that_cannot_be_found(run: str, message: str) -> None:
-    with pytest.raises(StageError, match=message):
+    with pytest.raises(StageLoadError, match=message):
         load_function(StageSpec(name="s", run=run))
 
 

@@ -6,10 +6,12 @@ import contextlib
 import os
 import re
 import sys
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 from subprocess import PIPE, Popen
 
+import apsw
 import pytest
 
 from hadron.model.errors import CorruptionError, DataDirectoryError, FencedError
@@ -90,6 +92,16 @@ class TestPromises:
             for file in tmp_path.glob("node.db*"):
                 (tmp_path / "crashed" / file.name).write_bytes(file.read_bytes())
         with opened(tmp_path / "crashed") as identity:
+            assert identity.current.promised == Ballot(1, 3)
+
+    def test_a_promise_waits_for_who_reads_the_file(self, tmp_path: Path) -> None:
+        with opened(tmp_path) as identity:
+            reader = apsw.Connection(str(tmp_path / "node.db"), flags=apsw.SQLITE_OPEN_READONLY)
+            reader.execute("BEGIN; SELECT * FROM identity").fetchone()
+            leaving = threading.Timer(0.1, reader.close)
+            leaving.start()
+            identity.promise(Ballot(1, 3), DIGEST)
+            leaving.join()
             assert identity.current.promised == Ballot(1, 3)
 
     def test_promises_only_rise(self, tmp_path: Path) -> None:

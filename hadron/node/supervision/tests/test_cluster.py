@@ -13,7 +13,8 @@ from pathlib import Path
 import pytest
 
 import hadron
-from hadron.model.errors import ConfigurationError
+from hadron.model.errors import ConfigurationError, PeerError
+from hadron.node.supervision import detached
 from hadron.node.supervision.cluster import LocalCluster, free_ports, write_config
 from hadron.node.supervision.detached import DetachedCluster, find_config
 from hadron.node.supervision.processes import ClusterError, ProcessIdentity
@@ -69,6 +70,23 @@ def test_a_stopped_node_can_be_started_again(cluster: LocalCluster) -> None:
     assert cluster.status("n2").state == "following"
 
 
+def test_a_leader_that_is_away_is_named(cluster: LocalCluster) -> None:
+    cluster.kill("n1")
+    try:
+        with (
+            hadron.connect_sync(cluster.url, request_timeout_s=0.5) as client,
+            pytest.raises(PeerError) as caught,
+        ):
+            client.stream("any")
+    finally:
+        cluster.start("n1")
+    address = cluster.address("n1")
+    assert caught.value.message.startswith(
+        f"the leader n1 of local/p0 at {address} cannot be reached: "
+    )
+    assert "its replicas answer" in caught.value.hint
+
+
 def test_a_node_that_cannot_start_says_why(tmp_path: Path) -> None:
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
@@ -82,6 +100,24 @@ def test_a_node_that_cannot_start_says_why(tmp_path: Path) -> None:
             pytest.fail("it should not have started")
     assert "n1" in caught.value.message
     assert str(port) in caught.value.hint
+
+
+def test_another_cluster_on_the_same_ports_is_not_taken_for_ones_own(
+    cluster: LocalCluster, tmp_path: Path
+) -> None:
+    """Its nodes answer, with states that one waits for."""
+    ports = [int(cluster.address(name).rpartition(":")[2]) for name in cluster.names]
+    config = write_config(tmp_path / "cluster.yaml", 3, "os", ports)
+    with pytest.raises(ClusterError, match=f"port {ports[0]}") as caught:
+        DetachedCluster(config).up()
+    assert "stop it" in caught.value.hint
+    own = LocalCluster(tmp_path, config=config)
+    own.pid = lambda _name: os.getpid()  # type: ignore[method-assign, assignment]
+    try:
+        with pytest.raises(ClusterError, match=f"process {cluster.pid('n1')} .*answers at"):
+            own.wait_ready(["n1"])
+    finally:
+        own.stop_all()
 
 
 def test_ports_are_free_and_different() -> None:
@@ -187,7 +223,7 @@ def test_a_failed_up_leaves_nothing_running(config: Path) -> None:
         taken.listen()
         up = run("up", "--config", str(config))
     assert up.returncode == 1
-    assert "error: node n2" in up.stderr
+    assert f"error: node n2 cannot listen on port {port}" in up.stderr
     assert "Traceback" not in up.stderr
     assert all(node.process is None for node in cluster.nodes())
 
@@ -200,10 +236,14 @@ def test_a_malformed_state_file_is_named(config: Path) -> None:
     cluster.state_path.unlink()
 
 
-def test_where_the_configuration_is(tmp_path: Path) -> None:
-    found = find_config(tmp_path / "new")
+def test_where_the_configuration_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(ConfigurationError, match="there is no cluster in"):
+        find_config(tmp_path / "new")
+    assert not (tmp_path / "new").exists()
+    monkeypatch.setattr(detached, "_PORTS", ports := free_ports(3))
+    found = find_config(tmp_path / "new", create=True)
     assert found == tmp_path / "new" / "cluster.yaml"
     addresses = [node.address for node in DetachedCluster(found).nodes()]
-    assert addresses == ["127.0.0.1:7000", "127.0.0.1:7001", "127.0.0.1:7002"]
+    assert addresses == [f"127.0.0.1:{port}" for port in ports]
     with pytest.raises(ConfigurationError, match="there is no file"):
         find_config(tmp_path / "absent.yaml")

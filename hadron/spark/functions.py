@@ -1,0 +1,133 @@
+"""Finding the functions that stages name with `run: package.module:function`.
+
+A function that cannot be found is a fault of this process's environment and not of the data, so it
+raises an error of its own kind: nobody's attempts may be used up for it.
+"""
+
+from __future__ import annotations
+
+import difflib
+import importlib
+import os
+import traceback
+from collections.abc import Callable, Sequence
+from types import ModuleType
+from typing import TYPE_CHECKING, Any, Final, cast
+
+from hadron.model.errors import StageError
+from hadron.model.problems import did_you_mean
+from hadron.model.schema import PipelineSpec, StageSpec
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+
+StageFunction = Callable[["DataFrame"], "DataFrame"]
+
+_LISTED: Final = 8
+"""Functions of a module that a hint names, when none is close to what was written."""
+
+
+class StageLoadError(StageError):
+    """A stage's function cannot be loaded in this process; another runner may be able to."""
+
+
+def check_functions(pipeline: str, spec: PipelineSpec, stages: Sequence[str] = ()) -> None:
+    """Load the functions of these Spark stages, of all when `stages` is empty.
+
+    Raises `StageError` for a name in `stages` that is no Spark stage of the pipeline, and
+    `StageLoadError` for the first function that cannot be loaded.
+    """
+    known = {stage.name: stage for stage in spec.stages if stage.engine == "spark"}
+    for name in stages:
+        if name not in known:
+            raise StageError(
+                f"pipeline {pipeline!r} has no Spark stage {name!r}{did_you_mean(name, known)}",
+                f"its Spark stages are {', '.join(known)}" if known else "it has no Spark stage",
+            )
+    for name, stage in known.items():
+        if not stages or name in stages:
+            load_function(stage)
+
+
+def load_function(stage: StageSpec) -> StageFunction:
+    """The function that `run: package.module:function` names. Raises `StageLoadError`."""
+    module_name, separator, path = stage.run.partition(":")
+    if not separator or not module_name or not path:
+        raise StageLoadError(
+            f"stage {stage.name!r} runs {stage.run!r}, which does not name a function",
+            "write it as package.module:function",
+        )
+    module = _import(stage, module_name)
+    found: Any = module
+    for name in path.split("."):
+        holder, found = found, getattr(found, name, None)
+        if found is None:
+            raise StageLoadError(
+                f"{label(stage)} does not exist in {module_name}", _near(holder, name)
+            )
+    if not callable(found):
+        raise StageLoadError(f"{label(stage)} is a {type(found).__name__}, not a function")
+    return cast(StageFunction, found)
+
+
+def label(stage: StageSpec) -> str:
+    """How errors name a stage's function."""
+    return f"function {stage.run!r} of stage {stage.name!r}"
+
+
+def _import(stage: StageSpec, module_name: str) -> ModuleType:
+    try:
+        return importlib.import_module(module_name)
+    except ModuleNotFoundError as error:
+        missing = error.name or module_name
+        own = module_name == missing or module_name.startswith(f"{missing}.")
+        reason = str(error) if own else f"{error}, which {_last_place(error) or module_name} needs"
+        raise StageLoadError(
+            f"{label(stage)} does not import: ModuleNotFoundError: {reason}",
+            _searched() if own else f"install it where the stage runner runs; {_searched()}",
+        ) from error
+    except (Exception, SystemExit) as error:
+        place = _last_place(error)
+        raise StageLoadError(
+            f"{label(stage)} does not import: {type(error).__name__}: {error}"
+            + (f" ({place})" if place else ""),
+            f"`python -c 'import {module_name}'` has to work where the stage runner runs",
+        ) from error
+
+
+def _searched() -> str:
+    """Where modules were looked for, as far as the user decides it."""
+    given = os.environ.get("PYTHONPATH")
+    path = f"PYTHONPATH ({given})" if given else "PYTHONPATH (not set)"
+    return (
+        f"looked in the current directory ({os.getcwd()}), {path} and the installed packages: "
+        "start the runner where the module lies, or install it"
+    )
+
+
+def _last_place(error: BaseException) -> str:
+    """File and line that raised, unless that is the import machinery or this module."""
+    frames = [
+        frame
+        for frame in traceback.extract_tb(error.__traceback__)
+        if not frame.filename.startswith("<frozen") and frame.filename != __file__
+        and not frame.filename.endswith(os.path.join("importlib", "__init__.py"))
+    ]
+    return f"{frames[-1].filename}, line {frames[-1].lineno}" if frames else ""
+
+
+def _near(holder: Any, name: str) -> str:
+    """What may have been meant: close names, otherwise what there is."""
+    functions = [
+        each for each, value in vars(holder).items()
+        if callable(value) and not each.startswith("_")
+        and getattr(value, "__module__", None) == getattr(holder, "__name__", None)
+    ] if hasattr(holder, "__dict__") else []
+    close = difflib.get_close_matches(name, functions, n=3, cutoff=0.6)
+    if close:
+        return f"did you mean {' or '.join(close)}?"
+    if functions:
+        more = ", …" if len(functions) > _LISTED else ""
+        return f"it defines {', '.join(functions[:_LISTED])}{more}"
+    where = getattr(holder, "__file__", None)
+    return f"{where} defines no function" if where else "it defines no function"

@@ -1,0 +1,27 @@
+"""Opening files and transactions on them."""
+
+from __future__ import annotations
+
+from contextlib import closing
+from pathlib import Path
+
+import apsw
+import pytest
+
+from hadron.storage.database import transaction
+
+
+def test_a_commit_that_fails_lets_its_locks_go(tmp_path: Path) -> None:
+    """With a rollback journal, a reader makes COMMIT fail and leaves the transaction open."""
+    path = str(tmp_path / "x.db")
+    with closing(apsw.Connection(path)) as writer, closing(apsw.Connection(path)) as reader:
+        writer.execute("CREATE TABLE t(x)")
+        reader.execute("BEGIN; SELECT * FROM t").fetchone()
+        with pytest.raises(apsw.BusyError), transaction(writer):
+            writer.execute("INSERT INTO t VALUES(1)")
+        assert not writer.in_transaction
+        reader.execute("COMMIT")
+        assert reader.execute("SELECT count(*) FROM t").fetchall() == [(0,)]
+        with transaction(writer):
+            writer.execute("INSERT INTO t VALUES(2)")
+        assert reader.execute("SELECT x FROM t").fetchall() == [(2,)]
