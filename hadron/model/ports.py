@@ -6,8 +6,11 @@ The process world wires them to the real thing; the simulator wires them to seed
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from typing import Any, Protocol
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Any, Protocol, TypeVar
+
+T = TypeVar("T")
 
 SqlValue = None | int | float | str | bytes | memoryview | bytearray
 
@@ -81,6 +84,36 @@ class Network(Protocol):
 
     async def listen(self, address: str) -> Listener:
         """Raises `OSError` when the address cannot be bound."""
+        ...
+
+
+class Disk(Protocol):
+    """What a node's data directory is on, and whether work on it may leave the event loop."""
+
+    @property
+    def vfs(self) -> str:
+        """Name of the SQLite VFS that opens the node's databases."""
+        ...
+
+    @property
+    def has_threads(self) -> bool:
+        """Whether commits may run on a thread of their own. Without threads all of it happens on
+        the event loop, one piece after the other, in an order that a seed decides."""
+        ...
+
+    async def do(self, work: Callable[[], T]) -> T:
+        """Do blocking work on files, on a thread if there are any. Never cancelled half way."""
+        ...
+
+    def free_bytes(self, path: Path) -> int:
+        """Room left on the file system that holds `path`. Raises `OSError`."""
+        ...
+
+    def write_file(self, path: Path, data: bytes) -> None:
+        """Replace a small file; after a crash it has its old content or the new one, whole.
+
+        Raises `OSError`.
+        """
         ...
 
 

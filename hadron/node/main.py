@@ -15,7 +15,7 @@ import trio
 from hadron.model.errors import HadronError
 from hadron.node.replica_set import ReplicaSetConfig
 from hadron.node.runtime import Node
-from hadron.node.world import SystemClock, SystemRandom
+from hadron.node.world import SystemClock, SystemDisk, SystemRandom
 from hadron.wire.sockets import SocketNetwork
 
 _SWITCH_INTERVAL_S = 0.0005
@@ -38,7 +38,8 @@ def run(
     _configure_logging(config.settings.log_level, config.settings.log_format, node_name)
     sys.setswitchinterval(_SWITCH_INTERVAL_S)
     node = Node(
-        config, node_name, clock=SystemClock(), random=SystemRandom(), network=SocketNetwork()
+        config, node_name, clock=SystemClock(), random=SystemRandom(), network=SocketNetwork(),
+        disk=SystemDisk(),
     )
     trio.run(_main, node, on_listening, strict_exception_groups=True)
     return 0

@@ -16,7 +16,7 @@ from hadron.model.errors import (
     ShuttingDownError,
 )
 from hadron.model.ids import Ballot
-from hadron.model.ports import Clock, Listener, Network, Random
+from hadron.model.ports import Clock, Disk, Listener, Network, Random
 from hadron.node.leadership import Leadership
 from hadron.node.replica_set import ReplicaSetConfig
 from hadron.node.status import StatusPage, topology_of
@@ -71,6 +71,7 @@ class Node:
         clock: Clock,
         random: Random,
         network: Network,
+        disk: Disk,
     ) -> None:
         self._config = config
         self._settings = config.settings
@@ -78,6 +79,7 @@ class Node:
         self._clock = clock
         self._random = random
         self._network = network
+        self._disk = disk
         self._cork = Cork()
         self._gate = ByteGate(config.settings.max_pending_bytes)
         self._membership = membership_of(config, name)
@@ -105,14 +107,15 @@ class Node:
             durability=durability,
             checkpoint_bytes=self._settings.checkpoint_bytes,
             reader_threads=self._settings.reader_threads,
-            post=_poster(),
+            disk=self._disk,
+            clock=self._clock,
+            post=_poster() if self._disk.has_threads else _call,
             on_fatal=self._fail,
         )
         try:
             store.identity.check_epoch(self._config.epoch, self._membership.digest)
             self._assemble(store, durability)
             listener = await self._listen()
-            store.writer.start()
             try:
                 await self._serve(listener, task_status)
             finally:
@@ -169,6 +172,7 @@ class Node:
 
     async def _serve(self, listener: Listener, task_status: trio.TaskStatus[None]) -> None:
         async with trio.open_nursery() as nursery:
+            nursery.start_soon(self._store.run)
             nursery.start_soon(self._accept, listener, nursery)
             nursery.start_soon(self._links.run)
             if self._membership.is_leader:
@@ -288,6 +292,11 @@ def _poster() -> Callable[[Callable[[], None]], None]:
     """How the writer's thread reaches the event loop; several reports wake it once."""
     token = trio.lowlevel.current_trio_token()
     return partial(token.run_sync_soon, idempotent=True)
+
+
+def _call(report: Callable[[], None]) -> None:
+    """Without threads a report is made where it is heard."""
+    report()
 
 
 def _first(group: BaseExceptionGroup[FencedError]) -> FencedError:

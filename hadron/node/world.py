@@ -1,10 +1,19 @@
-"""The real world behind the ports: this machine's clock and randomness."""
+"""The real world behind the ports: this machine's clock, randomness and disk."""
 
 from __future__ import annotations
 
+import os
 import random
 import secrets
+import shutil
 import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Final, TypeVar
+
+import trio
+
+T = TypeVar("T")
 
 
 class SystemClock:
@@ -24,3 +33,29 @@ class SystemRandom:
 
     def uniform(self, low: float, high: float) -> float:
         return self._jitter.uniform(low, high)
+
+
+class SystemDisk:
+    """`ports.Disk` of this machine."""
+
+    vfs: Final = "unix"
+    has_threads: Final = True
+
+    async def do(self, work: Callable[[], T]) -> T:
+        return await trio.to_thread.run_sync(work)
+
+    def free_bytes(self, path: Path) -> int:
+        return shutil.disk_usage(path).free
+
+    def write_file(self, path: Path, data: bytes) -> None:
+        scratch = path.with_name(f"{path.name}.new")
+        with open(scratch, "wb") as file:
+            file.write(data)
+            file.flush()
+            os.fsync(file.fileno())
+        scratch.replace(path)
+        directory = os.open(path.parent, os.O_RDONLY)
+        try:
+            os.fsync(directory)
+        finally:
+            os.close(directory)

@@ -37,7 +37,7 @@ def check_sqlite_version() -> None:
         )
 
 
-def open_writer(path: Path, *, sync: str) -> apsw.Connection:
+def open_writer(path: Path, *, sync: str, vfs: str = "") -> apsw.Connection:
     """The one connection that writes `path`, created when missing. `sync` is FULL or NORMAL.
 
     Raises `DataDirectoryError` when the file cannot be opened or written, `CorruptionError` when
@@ -45,7 +45,7 @@ def open_writer(path: Path, *, sync: str) -> apsw.Connection:
     """
     check_sqlite_version()
     with translated_errors(path):
-        connection = apsw.Connection(str(path))
+        connection = apsw.Connection(str(path), vfs=vfs or None)
         connection.set_busy_timeout(0)
         connection.pragma("page_size", PAGE_BYTES)
         mode = connection.pragma("journal_mode", "wal")
@@ -65,10 +65,10 @@ def open_writer(path: Path, *, sync: str) -> apsw.Connection:
     return connection
 
 
-def open_reader(path: Path) -> apsw.Connection:
+def open_reader(path: Path, *, vfs: str = "") -> apsw.Connection:
     """A read-only connection."""
     with translated_errors(path):
-        connection = apsw.Connection(str(path), flags=apsw.SQLITE_OPEN_READONLY)
+        connection = apsw.Connection(str(path), flags=apsw.SQLITE_OPEN_READONLY, vfs=vfs or None)
         connection.set_busy_timeout(1000)
         connection.pragma("cache_size", -1024)
         connection.pragma("query_only", True)

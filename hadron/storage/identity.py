@@ -16,6 +16,7 @@ import apsw
 
 from hadron.model.errors import DataDirectoryError, FencedError
 from hadron.model.ids import NO_BALLOT, Ballot
+from hadron.model.ports import Disk
 from hadron.storage.database import check_sqlite_version, transaction, translated_errors
 
 _TABLES: Final = """
@@ -82,11 +83,13 @@ class DirectoryLock:
 class IdentityFile:
     """Reads and writes `node.db`."""
 
-    def __init__(self, directory: Path, cluster: str, replica_set: str, node: str) -> None:
+    def __init__(
+        self, directory: Path, cluster: str, replica_set: str, node: str, disk: Disk
+    ) -> None:
         check_sqlite_version()
         self._path = directory / "node.db"
         with translated_errors(self._path):
-            self._db = apsw.Connection(str(self._path))
+            self._db = apsw.Connection(str(self._path), vfs=disk.vfs)
             self._db.set_busy_timeout(_BUSY_MS)
             self._db.pragma("synchronous", "extra")
             self._db.execute(_TABLES)

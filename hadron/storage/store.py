@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Final, TypeVar
 
@@ -11,7 +12,9 @@ import apsw
 import trio
 
 from hadron.model.errors import DataDirectoryError
+from hadron.model.ports import Clock, Disk
 from hadron.storage import log
+from hadron.storage.checkpoint import Checkpointer
 from hadron.storage.database import open_reader, transaction, translated_errors
 from hadron.storage.identity import DirectoryLock, IdentityFile
 from hadron.storage.writer import Post, Writer
@@ -27,8 +30,9 @@ _SYNC: Final = {"fsync": "FULL", "os": "NORMAL"}
 class Readers:
     """Read-only connections, used on worker threads: a read must not stop the event loop."""
 
-    def __init__(self, path: Path, threads: int) -> None:
+    def __init__(self, path: Path, threads: int, disk: Disk) -> None:
         self._path = path
+        self._disk = disk
         self._idle: list[apsw.Connection] = []
         self._limiter = trio.CapacityLimiter(threads)
         self._held: trio.Event | None = None
@@ -37,7 +41,8 @@ class Readers:
         """Run `read` with a connection. It must be short: an open read keeps the log growing."""
         while self._held is not None:
             await self._held.wait()
-        return await trio.to_thread.run_sync(self._run, read, limiter=self._limiter)
+        async with self._limiter:
+            return await self._disk.do(partial(self._run, read))
 
     def hold(self, held: bool) -> None:
         """Let no new read begin, or let them again; those that have begun go on (PROTOCOL F)."""
@@ -52,7 +57,7 @@ class Readers:
             try:
                 connection = self._idle.pop()
             except IndexError:
-                connection = open_reader(self._path)
+                connection = open_reader(self._path, vfs=self._disk.vfs)
             try:
                 result = read(connection)
             except BaseException:
@@ -84,24 +89,30 @@ class Store:
         durability: str,
         checkpoint_bytes: int,
         reader_threads: int,
+        disk: Disk,
+        clock: Clock,
         post: Post,
         on_fatal: Callable[[BaseException], None],
     ) -> None:
         self._directory = directory
+        self._disk = disk
         self._lock = DirectoryLock(directory)
         with contextlib.ExitStack() as undo:
             undo.callback(self._lock.release)
-            self.identity = IdentityFile(directory, cluster, replica_set, node)
+            self.identity = IdentityFile(directory, cluster, replica_set, node, disk)
             undo.callback(self.identity.close)
             path = directory / "hadron.db"
             self._refuse_lost_file(path)
             self.sync = _SYNC[durability]
-            self.readers = Readers(path, reader_threads)
+            self.readers = Readers(path, reader_threads, disk)
             self.writer = Writer(
-                path, sync=self.sync, checkpoint_bytes=checkpoint_bytes, post=post,
-                on_fatal=on_fatal, hold_readers=self.readers.hold,
+                path, sync=self.sync, disk=disk, clock=clock, post=post, on_fatal=on_fatal
             )
             undo.callback(self.writer.close)
+            self._checkpointer = Checkpointer(
+                self.writer, path, checkpoint_bytes=checkpoint_bytes, disk=disk,
+                hold_readers=self.readers.hold,
+            )
             with translated_errors(path):
                 _prepare(self.writer.connection, path, tables)
                 self.log = log.Log(self.writer.connection)
@@ -116,6 +127,14 @@ class Store:
                 f"put the file back, or move all of {self._directory} away: the node then rebuilds "
                 "itself from its peers",
             )
+
+    async def run(self) -> None:
+        """Do, for ever, what the files need beside commits. Starts the writer."""
+        self.writer.start()
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(self._checkpointer.run)
+            if not self._disk.has_threads:
+                nursery.start_soon(self.writer.run_jobs)
 
     def close(self) -> None:
         """Finish what is queued and let the directory go."""

@@ -1,4 +1,4 @@
-"""Writing a node's database: one connection, one piece of work at a time; and checkpoints.
+"""Writing a node's database: one connection, one piece of work at a time.
 
 Work comes in two kinds. A *job* runs as a whole on the writer's thread. A *commit* is prepared on
 the event loop, where it leaves a transaction open; its COMMIT, with the fsync, goes to the thread
@@ -12,13 +12,13 @@ wake the loop once. Work that
 raises `StorageError`, or anything that is not a `HadronError`, is the end of the node: after a
 failed write nothing on this disk can be promised any more, so no later job runs (PROTOCOL A3). The
 exception is a `CorruptionError` about bytes that a peer sent: those were refused, not written.
+
+On a disk without threads (the simulator's) the thread's part is done by `run_jobs`, a task.
 """
 
 from __future__ import annotations
 
-import logging
 import threading
-import time
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -28,11 +28,11 @@ from queue import SimpleQueue
 from typing import Any, Final
 
 import apsw
+import trio
 
 from hadron.model.errors import CorruptionError, HadronError, StorageError
-from hadron.storage.database import PAGE_BYTES, open_writer, translated_errors
-
-_log = logging.getLogger(__name__)
+from hadron.model.ports import Clock, Disk
+from hadron.storage.database import open_writer, translated_errors
 
 Job = Callable[[apsw.Connection], Any]
 Done = Callable[[Any, BaseException | None], None]
@@ -58,22 +58,6 @@ _FAST_COMMIT_S: Final = 0.001
 
 _RECENT_SHARE: Final = 0.2
 
-_CATCH_UP_PAGES: Final = (1 << 20) // PAGE_BYTES
-"""A backlog this small is checkpointed by the writer itself, between two jobs: about 2 ms."""
-
-_ROUNDS: Final = 8
-"""PASSIVE rounds before the writer's short one, at most, so that constant writing cannot keep the
-checkpoint from ever catching up (PROTOCOL F)."""
-
-_LIMIT_IN_THRESHOLDS: Final = 3
-"""A log this many times over its threshold has readers that keep it from restarting; new ones are
-then held back. Without readers it peaks below twice the threshold."""
-
-_RESTART_ATTEMPTS: Final = 50
-_RESTART_PAUSE_S: Final = 0.005
-"""How long readers are held back at most: 250 ms. Ours are done in a few; a foreign program may
-have the file open for longer, and must not stop the node's own reads."""
-
 
 class Writer:
     """Does jobs and commits in the order in which they were given. Call it from the event loop."""
@@ -83,17 +67,15 @@ class Writer:
         path: Path,
         *,
         sync: str,
-        checkpoint_bytes: int,
+        disk: Disk,
+        clock: Clock,
         post: Post,
         on_fatal: Callable[[BaseException], None],
-        hold_readers: Callable[[bool], None],
     ) -> None:
-        """
-        Args:
-            on_fatal: told when a report fails: a defect that the node must not survive.
-            hold_readers: told, on the event loop, to let no new read begin, and to let them again.
-        """
+        """`on_fatal` is told when a report fails: a defect that the node must not survive."""
         self._path = path
+        self._disk = disk
+        self._clock = clock
         self._post_to_loop = post
         self._on_fatal = on_fatal
         self._jobs: SimpleQueue[tuple[Job, Done] | None] = SimpleQueue()
@@ -106,17 +88,23 @@ class Writer:
         self._recent_commit_s = 0.0
         self.failure: BaseException | None = None
         """What ended all writing; jobs are then answered with an error instead of being run."""
-        self.connection = open_writer(path, sync=sync)
-        self._checkpointer = _Checkpointer(
-            self, path, checkpoint_bytes // PAGE_BYTES, hold_readers
-        )
-        self.connection.set_wal_hook(self._checkpointer.on_commit)
+        self.connection = open_writer(path, sync=sync, vfs=disk.vfs)
+        self._jobs_wait = trio.Event()
         self._thread = threading.Thread(target=self._run, name="hadron-writer", daemon=True)
 
     def start(self) -> None:
-        """Start both threads. Until then, `connection` belongs to the caller."""
-        self._thread.start()
-        self._checkpointer.start()
+        """Start the thread, if there is to be one. Until then, `connection` is the caller's."""
+        if self._disk.has_threads:
+            self._thread.start()
+
+    async def run_jobs(self) -> None:
+        """Without threads: do, for ever, what the thread would do."""
+        while True:
+            await self._jobs_wait.wait()
+            self._jobs_wait = trio.Event()
+            while not self._jobs.empty():
+                report = await self._disk.do(self._next_report)
+                report()
 
     def submit(self, job: Job, done: Done) -> None:
         """Run `job` on the thread; `done(result, error)` runs on the event loop."""
@@ -142,6 +130,8 @@ class Writer:
             self._pump()
 
         self._jobs.put((job, reported))
+        if not self._disk.has_threads:
+            self._jobs_wait.set()
 
     def _pump(self) -> None:
         if self._pumping:
@@ -183,10 +173,10 @@ class Writer:
     def _execute_commit(self, small: bool) -> None:
         if not self.connection.in_transaction:
             return
-        started = time.perf_counter()
+        started = self._clock.monotonic_s()
         self.connection.execute("COMMIT")
         if small:
-            taken_s = time.perf_counter() - started
+            taken_s = self._clock.monotonic_s() - started
             self._recent_commit_s += (taken_s - self._recent_commit_s) * _RECENT_SHARE
 
     def _refuse_after_failure(self) -> None:
@@ -214,21 +204,37 @@ class Writer:
 
     def _run(self) -> None:
         while (item := self._jobs.get()) is not None:
-            job, done = item
-            result: Any = None
-            error: BaseException | None = None
-            try:
-                self._refuse_after_failure()
-                with translated_errors(self._path):
-                    result = job(self.connection)
-            except BaseException as caught:
-                error = caught
-                self._note(caught)
-            self.post(lambda done=done, result=result, error=error: done(result, error))  # type: ignore[misc]
+            self.post(self._do(*item))
+
+    def _do(self, job: Job, done: Done) -> Callable[[], None]:
+        """Do a job; returns its report."""
+        result: Any = None
+        error: BaseException | None = None
+        try:
+            self._refuse_after_failure()
+            with translated_errors(self._path):
+                result = job(self.connection)
+        except BaseException as caught:
+            error = caught
+            self._note(caught)
+        return partial(done, result, error)
+
+    def _next_report(self) -> Callable[[], None]:
+        item = self._jobs.get_nowait()
+        assert item is not None
+        return self._do(*item)
 
     def close(self) -> None:
-        """Finish the work that waits, checkpoint, and close the file."""
-        self._checkpointer.stop()
+        """Finish the work that waits, and close the file, which moves the log into it."""
+        if self._disk.has_threads:
+            self._finish_thread()
+        else:
+            while not self._jobs.empty():
+                self._next_report()()
+        self.connection.set_wal_hook(None)
+        self.connection.close()
+
+    def _finish_thread(self) -> None:
         while self._waiting and self._thread.is_alive():
             reached = threading.Event()
             self._jobs.put((partial(_reach, reached), lambda _result, _error: None))
@@ -237,8 +243,6 @@ class Writer:
         if self._thread.is_alive():
             self._jobs.put(None)
             self._thread.join()
-        self.connection.set_wal_hook(None)
-        self.connection.close()
 
 
 def _reach(reached: threading.Event, _: apsw.Connection) -> None:
@@ -249,133 +253,3 @@ def _is_fatal(error: BaseException) -> bool:
     if isinstance(error, CorruptionError):
         return isinstance(error.__cause__, apsw.Error)
     return isinstance(error, StorageError) or not isinstance(error, HadronError)
-
-
-class _Checkpointer:
-    """Moves the write-ahead log into the database file without stalling commits.
-
-    Background rounds of PASSIVE do the bulk; the writer adds a last short one, after which the
-    log restarts from its beginning. Without that last round it would grow for as long as somebody
-    writes (PROTOCOL F). It would also grow for as long as reads overlap, because each of them holds
-    the log: above a limit new reads wait until the log has restarted.
-    """
-
-    def __init__(
-        self,
-        writer: Writer,
-        path: Path,
-        threshold_pages: int,
-        hold_readers: Callable[[bool], None],
-    ) -> None:
-        self._writer = writer
-        self._path = path
-        self._hold_readers = hold_readers
-        self._threshold = max(threshold_pages, _CATCH_UP_PAGES)
-        self._due = self._threshold
-        self._pages = 0
-        self._limit = _LIMIT_IN_THRESHOLDS * self._threshold
-        self._wake = threading.Event()
-        self._stopping = False
-        self._busy = False
-        self._thread = threading.Thread(target=self._run, name="hadron-checkpoint", daemon=True)
-
-    def start(self) -> None:
-        self._thread.start()
-
-    def on_commit(self, _connection: apsw.Connection, _name: str, pages: int) -> int:
-        """SQLite's WAL hook, where the COMMIT runs: `pages` stand in the log after it."""
-        self._pages = pages
-        if pages < self._threshold:
-            self._due = self._threshold
-            self._limit = _LIMIT_IN_THRESHOLDS * self._threshold
-        elif pages >= self._due and not self._busy:
-            self._busy = True
-            self._due = pages + self._threshold
-            self._wake.set()
-        return apsw.SQLITE_OK
-
-    def _run(self) -> None:
-        try:
-            connection = apsw.Connection(str(self._path))
-            connection.pragma("synchronous", "normal")
-            connection.pragma("wal_autocheckpoint", 0)
-            connection.pragma("cache_size", -256)
-        except apsw.Error:
-            _log.exception("checkpoints of %s cannot start", self._path)
-            return
-        while True:
-            self._wake.wait()
-            self._wake.clear()
-            if self._stopping:
-                connection.close()
-                return
-            self._checkpoint(connection)
-
-    def _checkpoint(self, connection: apsw.Connection) -> None:
-        try:
-            for _ in range(_ROUNDS):
-                total, done = connection.wal_checkpoint(mode=apsw.SQLITE_CHECKPOINT_PASSIVE)
-                if total - done <= _CATCH_UP_PAGES or self._stopping:
-                    break
-        except apsw.Error as error:
-            # A failed checkpoint loses nothing: the log still has every page. The next commit
-            # meets the same disk and decides.
-            _log.warning("a checkpoint of %s failed: %s", self._path, error)
-            self._busy = False
-            return
-        if self._pages < self._limit:
-            self._writer.post(lambda: self._writer.submit(self._last_round, self._finished))
-        else:
-            self._restart_without_readers()
-
-    @staticmethod
-    def _last_round(connection: apsw.Connection) -> None:
-        connection.wal_checkpoint(mode=apsw.SQLITE_CHECKPOINT_PASSIVE)
-
-    def _finished(self, _result: Any, error: BaseException | None) -> None:
-        self._busy = False
-        if error is not None:
-            _log.warning("the last round of a checkpoint failed: %s", error)
-
-    def _restart_without_readers(self) -> None:
-        """Let the readers that there are finish, and no others begin, until the log can restart."""
-        self._writer.post(lambda: self._hold_readers(True))
-        for _ in range(_RESTART_ATTEMPTS):
-            if self._stopping or self._restart():
-                break
-            self._wake.wait(_RESTART_PAUSE_S)
-        # Should a foreign reader have prevented it: not again before it has grown as much again.
-        self._limit = self._pages + _LIMIT_IN_THRESHOLDS * self._threshold
-        self._writer.post(lambda: self._hold_readers(False))
-        self._busy = False
-
-    def _restart(self) -> bool:
-        """Have the writer make sure that its next commit restarts the log; whether it did."""
-        ended = threading.Event()
-        restarted = False
-
-        def job(connection: apsw.Connection) -> None:
-            nonlocal restarted
-            try:
-                connection.wal_checkpoint(mode=apsw.SQLITE_CHECKPOINT_RESTART)
-                restarted = True
-            except apsw.BusyError:
-                pass
-            finally:
-                ended.set()
-
-        self._writer.post(lambda: self._writer.submit(job, self._report_failure))
-        while not ended.wait(0.1):
-            if self._stopping or self._writer.failure is not None:
-                return False
-        return restarted
-
-    def _report_failure(self, _result: Any, error: BaseException | None) -> None:
-        if error is not None:
-            _log.warning("a checkpoint of %s failed: %s", self._path, error)
-
-    def stop(self) -> None:
-        self._stopping = True
-        self._wake.set()
-        if self._thread.is_alive():
-            self._thread.join()

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import random
 import shutil
-import time
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import replace
@@ -23,6 +22,7 @@ from hadron.client.ports import ClientPorts
 from hadron.node.replica_set import NodeConfig, ReplicaSetConfig
 from hadron.node.runtime import Node
 from hadron.node.settings import Settings
+from hadron.node.world import SystemClock, SystemDisk
 from hadron.testing.network import MemoryNetwork
 from hadron.wire.connection import Connection
 from hadron.wire.messages import cluster_pb2
@@ -38,16 +38,6 @@ _PATIENCE_S: Final = 120.0
 _QUICK: Final = Settings(
     keepalive_s=2.0, silence_limit_s=6.0, checkpoint_bytes=4 << 20, reader_threads=2
 )
-
-
-class RealClock:
-    """`ports.Clock` of this machine."""
-
-    def now_ms(self) -> int:
-        return time.time_ns() // 1_000_000
-
-    def monotonic_s(self) -> float:
-        return time.monotonic()
 
 
 class SeededRandom:
@@ -134,9 +124,9 @@ class Nodes:
     async def _run(self, name: str, task_status: trio.TaskStatus[None]) -> None:
         self._starts += 1
         node = Node(
-            self.configs.get(name, self.config), name, clock=RealClock(),
+            self.configs.get(name, self.config), name, clock=SystemClock(),
             random=SeededRandom(f"{self._seed}/{name}/{self._starts}"),
-            network=self.network.host(name),
+            network=self.network.host(name), disk=SystemDisk(),
         )
         ended = trio.Event()
         with trio.CancelScope() as scope:
@@ -244,7 +234,7 @@ class Nodes:
             "hadron://" + ",".join(node.address for node in self.config.nodes),
             request_timeout_s=request_timeout_s,
             ports=ClientPorts(
-                network=self.network.host(host), clock=RealClock(), random=SeededRandom(host)
+                network=self.network.host(host), clock=SystemClock(), random=SeededRandom(host)
             ),
         )
 

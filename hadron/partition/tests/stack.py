@@ -19,6 +19,7 @@ from hadron.model.batch import StampedBatch, encode_values, read_head
 from hadron.model.errors import HadronError, ShuttingDownError
 from hadron.model.ids import Ballot
 from hadron.model.schema import Spec, StreamSpec, spec_to_json
+from hadron.node.world import SystemClock, SystemDisk
 from hadron.partition.catalog import Catalog
 from hadron.partition.controller import Controller, Tuning
 from hadron.partition.gate import ByteGate
@@ -162,12 +163,13 @@ async def leading(
     store = Store(
         directory, cluster="test", replica_set=SET, node="n1", tables=machine.all_tables(),
         durability="os", checkpoint_bytes=1 << 20, reader_threads=2,
+        disk=SystemDisk(), clock=SystemClock(),
         post=partial(token.run_sync_soon, idempotent=True), on_fatal=fatal.append,
     )
     try:
         stack = Stack(store, members, Tuning(idle_notice_s=0.005))
-        store.writer.start()
         async with trio.open_nursery() as nursery:
+            nursery.start_soon(store.run)
             nursery.start_soon(_run, stack.controller)
             if services:
                 await stack.begin()

@@ -7,6 +7,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from hadron.model.ids import EMPTY_LOG, Ballot, LogPosition
+from hadron.node.world import SystemClock, SystemDisk
 from hadron.replication.follower import AppendOutcome, FollowerLog
 from hadron.replication.membership import Membership
 from hadron.state import groups, leadership, machine, pipelines, schema, streams
@@ -106,5 +107,6 @@ def open_store(
     return Store(
         directory, cluster="test", replica_set="local/p0", node=node, tables=machine.all_tables(),
         durability="fsync", checkpoint_bytes=4 << 20, reader_threads=1,
+        disk=SystemDisk(), clock=SystemClock(),
         post=post or (lambda report: report()), on_fatal=failures.append,
     )

@@ -12,7 +12,7 @@ import pytest
 import trio
 
 from hadron.model.errors import FencedError, StorageError
-from hadron.storage.tests.test_writer import Host
+from hadron.storage.tests.test_writer import Host, running_host
 from hadron.storage.writer import Prepare, Prepared
 
 LARGE = 1 << 20
@@ -20,10 +20,8 @@ LARGE = 1 << 20
 
 @pytest.fixture
 async def host(tmp_path: Path) -> AsyncIterator[Host]:
-    host = Host(tmp_path / "hadron.db", checkpoint_bytes=1 << 20)
-    host.writer.start()
-    yield host
-    host.writer.close()
+    async with running_host(tmp_path, 1 << 20) as host:
+        yield host
 
 
 def insert(number: int, size: int = 10) -> Prepare:

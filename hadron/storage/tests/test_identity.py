@@ -16,14 +16,16 @@ import pytest
 
 from hadron.model.errors import CorruptionError, DataDirectoryError, FencedError
 from hadron.model.ids import NO_BALLOT, Ballot
+from hadron.node.world import SystemDisk
 from hadron.storage.identity import DirectoryLock, IdentityFile
 
+DISK = SystemDisk()
 DIGEST, OTHER = b"d" * 16, b"o" * 16
 
 
 @contextlib.contextmanager
 def opened(directory: Path, node: str = "n1") -> Iterator[IdentityFile]:
-    identity = IdentityFile(directory, "flights", "local/p0", node)
+    identity = IdentityFile(directory, "flights", "local/p0", node, DISK)
     try:
         yield identity
     finally:
@@ -54,7 +56,7 @@ class TestIdentity:
         with opened(tmp_path):
             pass
         with pytest.raises(DataDirectoryError) as caught:
-            IdentityFile(tmp_path, *claim)
+            IdentityFile(tmp_path, *claim, DISK)
         assert "belongs to node n1 of local/p0 in cluster flights" in str(caught.value)
         assert f"not to node {claim[2]} of {claim[1]} in cluster {claim[0]}" in str(caught.value)
         assert "`data:`" in caught.value.hint
@@ -70,7 +72,7 @@ class TestIdentity:
     def test_garbage_is_called_damage(self, tmp_path: Path) -> None:
         (tmp_path / "node.db").write_bytes(b"no database at all" * 400)
         with pytest.raises(CorruptionError, match=r"node\.db is damaged") as caught:
-            IdentityFile(tmp_path, "flights", "local/p0", "n1")
+            IdentityFile(tmp_path, "flights", "local/p0", "n1", DISK)
         assert "move" in caught.value.hint
 
 

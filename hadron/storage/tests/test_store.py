@@ -13,6 +13,7 @@ import trio.testing
 
 from hadron.model.errors import CorruptionError, DataDirectoryError, RequestError
 from hadron.model.ids import Ballot
+from hadron.node.world import SystemClock, SystemDisk
 from hadron.storage.store import FORMAT_VERSION, Readers, Store
 
 TABLES = "CREATE TABLE IF NOT EXISTS t(i INTEGER PRIMARY KEY) STRICT;"
@@ -22,6 +23,7 @@ def open_store(directory: Path, **changes: Any) -> Store:
     arguments: dict[str, Any] = {
         "cluster": "flights", "replica_set": "local/p0", "node": "n1", "tables": TABLES,
         "durability": "os", "checkpoint_bytes": 1 << 20, "reader_threads": 2,
+        "disk": SystemDisk(), "clock": SystemClock(),
         "post": lambda _: None, "on_fatal": lambda _: None, **changes,
     }
     return Store(directory, **arguments)
@@ -146,7 +148,7 @@ class TestReaders:
 
     async def test_while_they_are_held_none_begins(self, tmp_path: Path) -> None:
         open_store(tmp_path).close()
-        readers = Readers(tmp_path / "hadron.db", 2)
+        readers = Readers(tmp_path / "hadron.db", 2, SystemDisk())
         readers.hold(True)
         readers.hold(True)
         done = trio.Event()

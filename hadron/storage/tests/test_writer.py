@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -13,7 +14,11 @@ import pytest
 import trio
 
 from hadron.model.errors import CorruptionError, FencedError, StorageError
+from hadron.node.world import SystemClock, SystemDisk
+from hadron.storage.checkpoint import Checkpointer
 from hadron.storage.writer import Writer
+
+DISK = SystemDisk()
 
 
 class Host:
@@ -26,8 +31,12 @@ class Host:
         self.held: list[bool] = []
         self._token = trio.lowlevel.current_trio_token()
         self.writer = Writer(
-            path, sync="NORMAL", checkpoint_bytes=checkpoint_bytes, post=self._post,
-            on_fatal=self.fatal.append, hold_readers=self.held.append,
+            path, sync="NORMAL", disk=DISK, clock=SystemClock(), post=self._post,
+            on_fatal=self.fatal.append,
+        )
+        self.checkpointer = Checkpointer(
+            self.writer, path, checkpoint_bytes=checkpoint_bytes, disk=DISK,
+            hold_readers=self.held.append,
         )
         self.writer.connection.execute("CREATE TABLE t(i INTEGER PRIMARY KEY, b BLOB)")
 
@@ -53,6 +62,9 @@ class Host:
         data = os.urandom(size)
         await self.run(lambda db: db.execute("INSERT INTO t(b) VALUES(?)", (data,)))
 
+    def foreign_reader(self) -> apsw.Connection:
+        return apsw.Connection(str(self.path), flags=apsw.SQLITE_OPEN_READONLY)
+
     @property
     def wal_bytes(self) -> int:
         return os.path.getsize(f"{self.path}-wal")
@@ -60,9 +72,18 @@ class Host:
 
 @pytest.fixture
 async def host(tmp_path: Path) -> AsyncIterator[Host]:
-    host = Host(tmp_path / "hadron.db", checkpoint_bytes=1 << 20)
+    async with running_host(tmp_path, 1 << 20) as host:
+        yield host
+
+
+@asynccontextmanager
+async def running_host(directory: Path, checkpoint_bytes: int) -> AsyncIterator[Host]:
+    host = Host(directory / "hadron.db", checkpoint_bytes)
     host.writer.start()
-    yield host
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(host.checkpointer.run)
+        yield host
+        nursery.cancel_scope.cancel()
     host.writer.close()
 
 
@@ -90,8 +111,8 @@ async def test_jobs_run_in_order_and_report_in_order(host: Host) -> None:
 async def test_reports_that_are_ready_together_wake_the_loop_once(tmp_path: Path) -> None:
     drained: list[Callable[[], None]] = []
     writer = Writer(
-        tmp_path / "hadron.db", sync="NORMAL", checkpoint_bytes=1 << 20, post=drained.append,
-        on_fatal=lambda _: None, hold_readers=lambda _: None,
+        tmp_path / "hadron.db", sync="NORMAL", disk=DISK, clock=SystemClock(),
+        post=drained.append, on_fatal=lambda _: None,
     )
     writer.start()
     reports: list[int] = []
@@ -166,56 +187,48 @@ async def test_a_report_that_fails_ends_the_node(host: Host) -> None:
 
 
 async def test_the_write_ahead_log_restarts_under_constant_writing(tmp_path: Path) -> None:
-    host = Host(tmp_path / "hadron.db", checkpoint_bytes=2 << 20)
-    host.writer.start()
     peak = 0
-    for _ in range(480):
-        await host.insert(128 << 10)
-        peak = max(peak, host.wal_bytes)
+    async with running_host(tmp_path, 2 << 20) as host:
+        for _ in range(480):
+            await host.insert(128 << 10)
+            peak = max(peak, host.wal_bytes)
     assert peak < 24 << 20, "60 MB were written"
-    host.writer.close()
 
 
 async def test_it_also_restarts_while_reads_overlap(tmp_path: Path) -> None:
     """Each read holds the log; were none of them ever held back, it would grow with each write."""
-    path = tmp_path / "hadron.db"
-    host = Host(path, checkpoint_bytes=1 << 20)
-    host.writer.start()
-    readers = [apsw.Connection(str(path), flags=apsw.SQLITE_OPEN_READONLY) for _ in range(2)]
 
     def begin(reader: apsw.Connection) -> None:
         reader.execute("BEGIN; SELECT count(*) FROM t")
 
-    begin(readers[0])
-    peak = 0
-    for number in range(400):
-        # One read begins before the other ends; while they are held none begins.
-        ending, beginning = readers[number % 2], readers[(number + 1) % 2]
-        if host.held[-1:] != [True] and not beginning.in_transaction:
-            begin(beginning)
-        if ending.in_transaction:
-            ending.execute("ROLLBACK")
-        await host.insert(128 << 10)
-        peak = max(peak, host.wal_bytes)
-    assert peak < 24 << 20, "50 MB were written"
-    assert True in host.held
-    for reader in readers:
-        reader.close()
-    host.writer.close()
+    async with running_host(tmp_path, 1 << 20) as host:
+        readers = [host.foreign_reader() for _ in range(2)]
+        begin(readers[0])
+        peak = 0
+        for number in range(400):
+            # One read begins before the other ends; while they are held none begins.
+            ending, beginning = readers[number % 2], readers[(number + 1) % 2]
+            if host.held[-1:] != [True] and not beginning.in_transaction:
+                begin(beginning)
+            if ending.in_transaction:
+                ending.execute("ROLLBACK")
+            await host.insert(128 << 10)
+            peak = max(peak, host.wal_bytes)
+        assert peak < 24 << 20, "50 MB were written"
+        assert True in host.held
+        for reader in readers:
+            reader.close()
 
 
 async def test_a_foreign_reader_does_not_stop_reads_for_good(tmp_path: Path) -> None:
-    path = tmp_path / "hadron.db"
-    host = Host(path, checkpoint_bytes=1 << 20)
-    host.writer.start()
-    foreign = apsw.Connection(str(path), flags=apsw.SQLITE_OPEN_READONLY)
-    foreign.execute("BEGIN; SELECT count(*) FROM t")
-    while host.held != [True, False]:
-        await host.insert(128 << 10)
-    foreign.close()
-    while host.held.count(False) < host.held.count(True) or host.wal_bytes > 64 << 20:
-        await host.insert(128 << 10)
-    host.writer.close()
+    async with running_host(tmp_path, 1 << 20) as host:
+        foreign = host.foreign_reader()
+        foreign.execute("BEGIN; SELECT count(*) FROM t")
+        while host.held != [True, False]:
+            await host.insert(128 << 10)
+        foreign.close()
+        while host.held.count(False) < host.held.count(True) or host.wal_bytes > 64 << 20:
+            await host.insert(128 << 10)
 
 
 async def test_closing_finishes_what_is_queued(tmp_path: Path) -> None:
