@@ -1,0 +1,90 @@
+"""The judge: holds a history and the nodes' files against what Hadron promises (DESIGN §7).
+
+Pure. Each check is a function from `Evidence` to violations, in a module by what it looks at:
+`log_checks` (acknowledged records and the log), `table_checks` (what the log makes), `read_checks`
+(what readers were shown), `group_checks` (consumer groups). A history in which nothing was
+acknowledged proves nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from itertools import islice
+from typing import Final, Literal
+
+from hadron.sim import group_checks, log_checks, read_checks, table_checks
+from hadron.sim.evidence import SECOND, Evidence, Rules, Violation
+from hadron.sim.history import Deliver, History, Publish, Read, Settle
+from hadron.sim.node_files import NodeFile
+
+Check = Callable[[Evidence], Iterable[Violation]]
+
+_SHOWN: Final = 5
+"""Violations told per check; one defect breaks a promise for many records."""
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """The outcome: "valid", "invalid" with its violations, or "unknown"."""
+
+    status: Literal["valid", "invalid", "unknown"]
+    violations: tuple[Violation, ...]
+    acknowledged: int
+    """Records whose publish was acknowledged."""
+    operations: int
+    """What clients asked for, deliveries included."""
+    read: int
+    delivered: int
+
+    def __str__(self) -> str:
+        what = "; ".join(map(str, self.violations))
+        return f"{self.status}, {self.acknowledged} acknowledged{': ' if what else ''}{what}"
+
+
+def progress(evidence: Evidence) -> Iterable[Violation]:
+    """After healing, publishes succeed again within the bound."""
+    heals = evidence.history.events("heal")
+    bound_s = evidence.rules.progress_s
+    if not heals or bound_s is None:
+        return
+    healed = heals[-1].at
+    ends = [publish.ended for publish in evidence.acknowledged if publish.began > healed]
+    if not ends:
+        yield Violation("progress", "no publish that began after the last heal succeeded")
+    elif min(ends) - healed > bound_s * SECOND:
+        took_s = (min(ends) - healed) / SECOND
+        yield Violation("progress", f"the first publish took {took_s:.1f} s, not {bound_s:g}")
+
+
+def no_unprovoked_stop(evidence: Evidence) -> Iterable[Violation]:
+    """A node stops itself when its disk failed, and for nothing else."""
+    for name, reason in sorted(evidence.rules.stops.items()):
+        yield Violation("no_unprovoked_stop", f"{name} stopped: {reason}")
+
+
+CHECKS: Final[tuple[Check, ...]] = (
+    *log_checks.CHECKS, *table_checks.CHECKS, *read_checks.CHECKS, *group_checks.CHECKS,
+    progress, no_unprovoked_stop,
+)
+
+
+def check(history: History, files: Sequence[NodeFile], rules: Rules) -> Verdict:
+    """Judge a history by the files that it left behind."""
+    evidence = Evidence(history, list(files), rules)
+    violations: list[Violation] = []
+    for judge in CHECKS:
+        violations.extend(islice(judge(evidence), _SHOWN))
+    acknowledged = sum(len(publish.values) for publish in evidence.acknowledged)
+    operations = sum(
+        len(entry.values) if isinstance(entry, Publish | Deliver) else 1
+        for entry in history.entries if isinstance(entry, Publish | Deliver | Read | Settle)
+    )
+    return Verdict(
+        "invalid" if violations else "valid" if acknowledged else "unknown",
+        tuple(violations),
+        acknowledged,
+        operations,
+        sum(len(read.values) for read in history.of(Read)),
+        sum(len(delivery.values) for delivery in history.of(Deliver)),
+    )

@@ -1,0 +1,205 @@
+"""What the checks look at: the history, the nodes' files, and what had been promised (PROTOCOL C).
+
+Pure. The reference is the file that knows the highest watermark; everything up to that watermark is
+what the replica set says happened, and the checks hold it against the other files and the history.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Final, Literal
+
+from hadron.model.batch import decode_batch
+from hadron.model.errors import CorruptionError
+from hadron.sim.history import Event, History, Publish
+from hadron.sim.node_files import BatchRow, NodeFile
+from hadron.storage.log import hash_body
+
+SECOND: Final = 1_000_000_000
+
+
+@dataclass(frozen=True, slots=True)
+class Violation:
+    """A promise that was broken: which one, and how."""
+
+    invariant: str
+    message: str
+
+    def __str__(self) -> str:
+        return f"{self.invariant}: {self.message}"
+
+
+@dataclass(frozen=True, slots=True)
+class Rules:
+    """What may be expected.
+
+    Attributes:
+        members: how many nodes the configuration has; a majority of them must hold what is acked.
+        leader: who leads in the first configuration.
+        durability: of every node, as configured.
+        progress_s: how long after the last "heal" a publish may take to succeed; None when nothing
+            is to be expected.
+        retention: whether records may be dropped by age or size.
+        stops: why nodes stopped by themselves, by name, where that was not provoked.
+    """
+
+    members: int
+    leader: str = "n1"
+    durability: Literal["fsync", "os"] = "fsync"
+    progress_s: float | None = None
+    retention: bool = False
+    stops: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def majority(self) -> int:
+        return self.members // 2 + 1
+
+    def must_survive(self, publish: Publish, events: list[Event]) -> bool:
+        """Whether an acknowledged publish has to be in the final log (PROTOCOL C).
+
+        `events` are those of disks and roles since the publish began. The workload loses no
+        majority of disks, so only the weaker settings have a way out.
+        """
+        if any(event.kind == "reconfigure" and event.detail == "loss" for event in events):
+            return False
+        lost = {"wipe", "damage", "restore"}
+        if self.durability == "os" and self.members > 1:
+            without_power = {event.subject for event in events if event.kind == "power"}
+            if len(without_power) >= self.majority:
+                return False
+            lost.add("power")
+        if publish.acks == "leader":
+            return not any(
+                event.kind == "promote" or (event.kind in lost and event.subject == self.leader)
+                for event in events
+            )
+        return True
+
+
+@dataclass(slots=True)
+class Contents:
+    """A stream's partition as the reference has it."""
+
+    stream_id: int
+    first_offset: int = 0
+    next_offset: int = 0
+    values: dict[int, str] = field(default_factory=dict)
+    lsns: dict[int, int] = field(default_factory=dict)
+
+
+class Evidence:
+    """Everything that the checks share, worked out once.
+
+    Args:
+        files: of all nodes that are part of the final configuration.
+    """
+
+    def __init__(self, history: History, files: list[NodeFile], rules: Rules) -> None:
+        self.history = history
+        self.files = files
+        self.rules = rules
+        self.committed = max((node.committed_lsn for node in files), default=0)
+        self._values: dict[bytes, list[str]] = {}
+
+    @cached_property
+    def reference(self) -> NodeFile:
+        """The undamaged file that knows most; one whose tables reach the watermark."""
+        empty = NodeFile("nobody")
+        return max(
+            self.files,
+            key=lambda node: (
+                0 not in node.damage, min(node.applied_lsn, self.committed), not node.damage,
+                node.committed_lsn,
+            ),
+            default=empty,
+        )
+
+    @cached_property
+    def holders(self) -> dict[int, list[str]]:
+        """Who holds each committed entry, undamaged, as the reference has it."""
+        found: dict[int, list[str]] = {}
+        for lsn, row in self.reference.log.items():
+            if lsn <= self.committed:
+                found[lsn] = [
+                    node.name for node in self.files
+                    if lsn not in node.damage and 0 not in node.damage
+                    and lsn in node.log and node.log[lsn].chain == row.chain
+                ]
+        return found
+
+    @cached_property
+    def streams(self) -> dict[str, Contents]:
+        """The partition here of every stream, by the stream's name."""
+        found: dict[str, Contents] = {}
+        reference = self.reference
+        names = {
+            object_id: name for object_id, (kind, _, name) in reference.objects.items()
+            if kind == "Stream"
+        }
+        by_id: dict[int, Contents] = {}
+        for stream_id, name in names.items():
+            first = reference.bounds.get(stream_id, (0, 0))[0]
+            found[name] = by_id[stream_id] = Contents(stream_id, first, first)
+        for batch in reference.batches:
+            contents = by_id.get(batch.stream_id)
+            if contents is not None and batch.lsn <= self.committed:
+                contents.next_offset = max(
+                    contents.next_offset, batch.base_offset + batch.count
+                )
+                for index, value in enumerate(self.values_of(reference, batch)):
+                    contents.values[batch.base_offset + index] = value
+                    contents.lsns[batch.base_offset + index] = batch.lsn
+        return found
+
+    def contents(self, stream: str) -> Contents:
+        """Empty when the stream does not exist."""
+        return self.streams.get(stream, Contents(0))
+
+    def values_of(self, node: NodeFile, batch: BatchRow) -> list[str]:
+        """A batch's values as text; from another file where a disk was damaged; [] where no file
+        has its bytes."""
+        row = node.log.get(batch.lsn)
+        if row is None:
+            return []
+        known = self._values.get(row.body_hash)
+        if known is None:
+            known = self._values[row.body_hash] = self._decode(row.body_hash, batch.lsn)
+        return known
+
+    def _decode(self, body_hash: bytes, lsn: int) -> list[str]:
+        for node in self.files:
+            row = node.log.get(lsn)
+            if row is None or row.body is None or hash_body(row.body) != body_hash:
+                continue
+            try:
+                return [_text(record.value) for record in decode_batch(row.body).records()]
+            except CorruptionError:
+                return []
+        return []
+
+    @cached_property
+    def disk_events(self) -> list[Event]:
+        return self.history.events(
+            "power", "wipe", "damage", "restore", "promote", "reconfigure"
+        )
+
+    def must_survive(self, publish: Publish) -> bool:
+        """Whether an acknowledged publish has to be in the final log."""
+        since = [event for event in self.disk_events if event.at > publish.began]
+        return self.rules.must_survive(publish, since)
+
+    @cached_property
+    def publishes(self) -> list[Publish]:
+        return self.history.of(Publish)
+
+    @cached_property
+    def acknowledged(self) -> list[Publish]:
+        return [publish for publish in self.publishes if publish.outcome == "ok"]
+
+
+def _text(value: object) -> str:
+    if isinstance(value, bytes | memoryview):
+        return bytes(value).decode(errors="replace")
+    return str(value)

@@ -1,0 +1,144 @@
+"""Checks of the tables: equal logs make equal tables, and those that the commands mean."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Final
+
+from hadron.model.batch import read_head
+from hadron.model.errors import CorruptionError
+from hadron.model.limits import PRODUCER_IDLE_MS
+from hadron.sim.evidence import Evidence, Violation
+from hadron.sim.history import Apply
+from hadron.sim.node_files import NodeFile
+from hadron.state import machine
+from hadron.state.groups import AckRecords, CreateGroup
+from hadron.state.machine import Command
+from hadron.state.pipelines import CompleteStages
+from hadron.state.streams import AppendBatch
+
+
+def tables_agree(evidence: Evidence) -> Iterator[Violation]:
+    """Nodes that have applied the same entries hold the same rows."""
+    for first, second in _same_height(evidence.files):
+        different = sorted(
+            table for table in first.digests.keys() | second.digests.keys()
+            if first.digests.get(table) != second.digests.get(table)
+        )
+        if different:
+            yield Violation(
+                "tables_agree",
+                f"{first.name} and {second.name} have both applied {first.applied_lsn}, but differ "
+                f"in {', '.join(different)}",
+            )
+
+
+def _same_height(files: list[NodeFile]) -> Iterator[tuple[NodeFile, NodeFile]]:
+    by_height: dict[int, NodeFile] = {}
+    for node in files:
+        if 0 in node.damage:
+            continue
+        first = by_height.setdefault(node.applied_lsn, node)
+        if first is not node:
+            yield first, node
+
+
+def tables_follow_the_log(evidence: Evidence) -> Iterator[Violation]:
+    """Offsets, producers' sequences and groups' progress are what the log's commands make of them,
+    computed here again without `apply`."""
+    judged: set[tuple[int, tuple[tuple[str, str], ...]]] = set()
+    for node in evidence.files:
+        fingerprint = node.applied_lsn, tuple(sorted(node.digests.items()))
+        if 0 in node.damage or node.first_lsn != 1 or fingerprint in judged:
+            continue
+        judged.add(fingerprint)
+        yield from _check_tables(node)
+
+
+def _check_tables(node: NodeFile) -> Iterator[Violation]:
+    model = _Model()
+    for lsn in range(1, node.applied_lsn + 1):
+        row = node.log.get(lsn)
+        if row is None:
+            yield Violation(
+                "tables_follow_the_log", f"{node.name} has applied {lsn}, which is not in its log"
+            )
+            return
+        try:
+            model.apply(lsn, row.now_ms, machine.decode(row.command), row.body)
+        except CorruptionError as error:
+            if lsn not in node.damage:  # else `files_are_whole` tells
+                yield Violation("tables_follow_the_log", f"{node.name} at {lsn}: {error}")
+            return
+    for batch in node.batches:
+        found = batch.stream_id, batch.base_offset, batch.count
+        if model.batches.get(batch.lsn) != found:
+            yield Violation(
+                "tables_follow_the_log",
+                f"{node.name} has (stream, offset, count) {found} for entry {batch.lsn}, the log "
+                f"gives {model.batches.get(batch.lsn)}",
+            )
+    for key, (following, last_ms) in model.producers.items():
+        recent = last_ms > model.now_ms - PRODUCER_IDLE_MS
+        if recent and node.producers.get(key) != following:
+            yield Violation(
+                "tables_follow_the_log",
+                f"{node.name} expects sequence {node.producers.get(key)} of producer "
+                f"{key[1].hex()}, the log gives {following}",
+            )
+    for group in node.groups:
+        claimed = {offset for first, last in group.ranges for offset in range(first, last + 1)}
+        claimed.update(range(group.floor))
+        if claimed != model.groups.get(group.group_id):
+            known = model.groups.get(group.group_id, set())
+            yield Violation(
+                "tables_follow_the_log",
+                f"{node.name} counts {sorted(claimed - known)[:10]} of group {group.name} as "
+                f"acknowledged, and not {sorted(known - claimed)[:10]}; the log says otherwise",
+            )
+
+
+class _Model:
+    """What the log's commands mean, in as few words as possible."""
+
+    def __init__(self) -> None:
+        self.now_ms = 0
+        self.batches: dict[int, tuple[int, int, int]] = {}
+        self.producers: dict[tuple[int, bytes], tuple[int, int]] = {}
+        self.groups: dict[int, set[int]] = {}
+        self._next: dict[int, int] = {}
+
+    def apply(self, lsn: int, now_ms: int, command: Command, body: bytes | None) -> None:
+        self.now_ms = now_ms
+        if isinstance(command, AppendBatch):
+            self._append(lsn, command.stream_id, command.count)
+            if command.producer_id and command.sequence >= 0:
+                self.producers[command.stream_id, command.producer_id] = (
+                    command.sequence + command.count, now_ms
+                )
+        elif isinstance(command, CompleteStages) and command.out_stream_id and body is not None:
+            self._append(lsn, command.out_stream_id, read_head(body).n)
+        elif isinstance(command, CreateGroup):
+            self.groups[lsn] = set(range(command.floor))
+        elif isinstance(command, AckRecords):
+            acknowledged = self.groups[command.group_id]
+            for first, last in command.ranges:
+                acknowledged.update(range(first, last + 1))
+
+    def _append(self, lsn: int, stream_id: int, count: int) -> None:
+        base = self._next.get(stream_id, 0)
+        self._next[stream_id] = base + count
+        self.batches[lsn] = stream_id, base, count
+
+
+def schema_is_durable(evidence: Evidence) -> Iterator[Violation]:
+    """Objects whose declaration was acknowledged exist."""
+    known = {(kind, name) for kind, _, name in evidence.reference.objects.values()}
+    for operation in evidence.history.of(Apply):
+        if operation.outcome == "ok":
+            for item in operation.objects:
+                if tuple(item) not in known:
+                    yield Violation("schema_is_durable", f"{item} was declared and does not exist")
+
+
+CHECKS: Final = (tables_agree, tables_follow_the_log, schema_is_durable)

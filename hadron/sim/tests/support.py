@@ -1,0 +1,162 @@
+"""A small good world to spoil: one log made by the real `apply`, and the history that led to it."""
+
+from __future__ import annotations
+
+import copy
+from contextlib import closing
+from dataclasses import replace
+from pathlib import Path
+
+import apsw
+
+from hadron.model.batch import BatchBuilder, read_head
+from hadron.model.ids import Ballot
+from hadron.model.record import NewRecord
+from hadron.model.schema import StreamSpec, spec_to_json
+from hadron.sim.checker import Verdict, check
+from hadron.sim.evidence import Rules
+from hadron.sim.history import Acks, History, Publish, Read, Settle
+from hadron.sim.node_files import LogRow, NodeFile, read_node
+from hadron.state import machine
+from hadron.state.groups import AckRecords, CreateGroup
+from hadron.state.leadership import LeaderStarted
+from hadron.state.machine import Command, Context
+from hadron.state.schema import ApplySchema, ObjectChange
+from hadron.state.streams import AppendBatch
+from hadron.storage import log
+
+STREAM, PARTITION, GROUP = "events", "local/p0", "g"
+
+
+class Scene:
+    """A replica set of three that did everything right. `files` are what the tests spoil."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.history = History(lambda: 0)
+        self.rules = Rules(members=3)
+        self.files: list[NodeFile] = []
+        self._db = apsw.Connection(str(path))
+        self._db.execute(log.TABLES)
+        self._db.execute(machine.all_tables())
+        self._log = log.Log(self._db)
+        self._sequences: dict[str, int] = {}
+        self.log(LeaderStarted("n1", bytes(16), (("n1", "leader"),), bytes(16), 1))
+        spec = spec_to_json(StreamSpec(partitions=(PARTITION,))).decode()
+        self.log(ApplySchema(0, (ObjectChange("Stream", "default", STREAM, spec),)))
+        applied = self.history.apply("c0", [("Stream", STREAM)])
+        self.history.ok(applied)
+        row = self._db.execute("SELECT stream_id FROM stream_partition").fetchone()
+        assert row is not None
+        self.stream_id: int = row[0]
+        self.group_id = 0
+
+    def log(self, command: Command, body: bytes = b"") -> object:
+        """Append and apply one command; returns its result."""
+        lsn, now_ms = self._log.head.lsn + 1, 1_000 + self._log.head.lsn
+        ballot = Ballot(1, 1)
+        result = machine.apply(Context(self._db, PARTITION, ballot, lsn, now_ms), command)
+        self._log.append(ballot, now_ms, machine.encode(command), body)
+        return result
+
+    # --- what clients do ------------------------------------------------------------------------
+
+    def append(self, values: list[str], producer: str = "") -> int:
+        """Log a batch; returns its base offset. The history does not hear of it."""
+        builder = BatchBuilder()
+        for value in values:
+            builder.add(NewRecord(value=value), 1)
+        sequence = self._sequences.get(producer, 0)
+        self._sequences[producer] = sequence + len(values)
+        body = builder.build(
+            producer_id=producer.encode().ljust(16, b".") if producer else b"",
+            sequence=sequence if producer else -1,
+        )
+        command = AppendBatch.of(self.stream_id, read_head(body), len(body))
+        result = self.log(command, body)
+        return result.base_offset  # type: ignore[attr-defined,no-any-return]
+
+    def publish(
+        self, *values: str, producer: str = "", acks: Acks = "majority", client: str = "c1"
+    ) -> Publish:
+        """An acknowledged publish."""
+        operation = self.begin(*values, producer=producer, acks=acks, client=client)
+        operation.runs = [(self.append(list(values), producer), len(values))]
+        self.history.ok(operation)
+        return operation
+
+    def begin(
+        self, *values: str, producer: str = "", acks: Acks = "majority", client: str = "c1"
+    ) -> Publish:
+        return self.history.publish(client, producer, STREAM, PARTITION, values, acks=acks)
+
+    def read(self, offset: int, *values: str, end: int) -> Read:
+        operation = self.history.read("r1", STREAM, PARTITION, offset)
+        operation.values, operation.end = list(values), end
+        self.history.ok(operation)
+        return operation
+
+    def group(self, floor: int = 0) -> None:
+        self.log(CreateGroup(self.stream_id, GROUP, floor))
+        self.group_id = self._log.head.lsn
+
+    def deliver(self, offset: int, *values: str) -> None:
+        self.history.deliver(
+            "c2", GROUP, "c2/m1", STREAM, PARTITION, offset, list(values), attempt=1
+        )
+
+    def settle(self, *ranges: tuple[int, int]) -> Settle:
+        """An acknowledgement that is sent, and neither logged nor confirmed."""
+        return self.history.settle("c2", GROUP, "c2/m1", STREAM, PARTITION, ranges)
+
+    def ack(self, *ranges: tuple[int, int]) -> Settle:
+        """A confirmed acknowledgement."""
+        operation = self.settle(*ranges)
+        self.log(AckRecords(self.group_id, ranges))
+        self.history.ok(operation)
+        return operation
+
+    # --- the end --------------------------------------------------------------------------------
+
+    def end(self) -> None:
+        """Stop everything: from here on there are files."""
+        head = self._log.head.lsn
+        log.set_meta(self._db, "applied_lsn", head)
+        log.set_meta(self._db, "committed_lsn", head)
+        self._db.close()
+        found = read_node("n1", self.path)
+        self.files = [copy.deepcopy(found) for _ in range(3)]
+        for number, node in enumerate(self.files, 1):
+            node.name = f"n{number}"
+
+    def verdict(self) -> Verdict:
+        if not self.files:
+            self.end()
+        return check(self.history, self.files, self.rules)
+
+    def broken(self) -> set[str]:
+        """The names of the checks that find fault."""
+        return {violation.invariant for violation in self.verdict().violations}
+
+    def rule(self, **changes: object) -> None:
+        self.rules = replace(self.rules, **changes)  # type: ignore[arg-type]
+
+
+def cut_log(node: NodeFile, last_lsn: int) -> None:
+    """The node never had anything after `last_lsn`, and says so."""
+    node.log = {lsn: row for lsn, row in node.log.items() if lsn <= last_lsn}
+    node.committed_lsn = min(node.committed_lsn, last_lsn)
+    node.applied_lsn = min(node.applied_lsn, last_lsn)
+    node.batches = [batch for batch in node.batches if batch.lsn <= last_lsn]
+    node.digests = {}
+
+
+def change(row: LogRow, **changes: object) -> LogRow:
+    return replace(row, **changes)  # type: ignore[arg-type]
+
+
+def rewrite(path: Path, *statements: str) -> None:
+    """Change a closed file by hand."""
+    with closing(apsw.Connection(str(path))) as db:
+        for statement in statements:
+            db.execute(statement)

@@ -1,0 +1,437 @@
+"""Each check finds what it is for, and nothing else does: good histories, each bad in one way."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from hadron.sim.checker import CHECKS
+from hadron.sim.evidence import SECOND
+from hadron.sim.history import History
+from hadron.sim.node_files import NodeFile, read_node
+from hadron.sim.tests.support import Scene, change, cut_log, rewrite
+
+Spoil = Callable[[Scene], None]
+
+
+
+
+@pytest.fixture
+def scene(tmp_path: Path) -> Scene:
+    return Scene(tmp_path / "hadron.db")
+
+
+def busy(scene: Scene) -> None:
+    """A bit of everything, all of it good."""
+    scene.publish("a0", "a1", producer="a")
+    scene.publish("b0", client="c2", acks="all")
+    lost = scene.begin("a2", producer="a")
+    scene.history.unknown(lost, "no answer")
+    refused = scene.begin("c0")
+    scene.history.refused(refused, "too late")
+    scene.read(0, "a0", "a1", end=3)
+    scene.publish("a3", producer="a")
+    scene.group()
+    scene.deliver(0, "a0", "a1", "b0")
+    scene.ack((0, 0), (2, 2))
+    scene.deliver(3, "a3")
+    scene.settle((1, 1))
+    scene.read(1, "a1", "b0", "a3", end=4)
+    scene.history.event("heal")
+    scene.publish("d0")
+    scene.deliver(4, "d0")
+    scene.history.event("drained")
+    scene.end()
+    scene.rule(progress_s=10.0)
+
+
+def test_a_good_history_is_valid(scene: Scene) -> None:
+    busy(scene)
+    verdict = scene.verdict()
+    assert not verdict.violations
+    assert verdict.status == "valid"
+    assert verdict.acknowledged == 5
+    assert (verdict.read, verdict.delivered) == (5, 5)
+
+
+def test_nothing_acknowledged_proves_nothing(scene: Scene) -> None:
+    scene.history.unknown(scene.begin("a"), "no answer")
+    assert scene.verdict().status == "unknown"
+    assert not scene.broken()
+
+
+# --- what was acknowledged ----------------------------------------------------------------------
+
+
+def gone(scene: Scene) -> None:
+    scene.publish("x")
+    operation = scene.begin("y")
+    operation.runs = [(1, 1)]
+    scene.history.ok(operation)
+
+
+def elsewhere(scene: Scene) -> None:
+    scene.publish("x")
+    scene.publish("y", client="c2").runs = [(0, 1)]
+
+
+def on_one_disk(scene: Scene) -> None:
+    """All of it committed, as two files say; the third node is not there to agree."""
+    scene.publish("x", acks="all")
+    scene.end()
+    cut_log(scene.files[2], 2)
+
+
+def refused_and_there(scene: Scene) -> None:
+    scene.publish("x")
+    operation = scene.begin("y")
+    scene.append(["y"])
+    scene.history.refused(operation, "not in the log")
+
+
+def twice(scene: Scene) -> None:
+    scene.publish("x")
+    scene.append(["x"])
+
+
+def out_of_order(scene: Scene) -> None:
+    first, second = scene.begin("a0", producer="a"), scene.begin("a1", producer="a")
+    for value, operation in (("a1", second), ("a0", first)):
+        operation.runs = [(scene.append([value]), 1)]
+        scene.history.ok(operation)
+
+
+def acknowledged_before_sent(scene: Scene) -> None:
+    early = scene.begin("early", client="c1")
+    scene.append(["late"])
+    early.runs = [(scene.append(["early"]), 1)]
+    scene.history.ok(early)
+    late = scene.begin("late", client="c2")
+    late.runs = [(0, 1)]
+    scene.history.ok(late)
+
+
+def from_nowhere(scene: Scene) -> None:
+    scene.publish("x")
+    scene.append(["y"])
+
+
+# --- files --------------------------------------------------------------------------------------
+
+
+def another_chain(scene: Scene) -> None:
+    scene.publish("x")
+    scene.end()
+    node = scene.files[2]
+    node.log[3] = change(node.log[3], chain=b"another chain...")
+
+
+def beyond_its_log(scene: Scene) -> None:
+    scene.publish("x")
+    scene.publish("y")
+    scene.end()
+    cut_log(scene.files[2], 3)
+    scene.files[2].committed_lsn = 4
+
+
+def watermark_without_majority(scene: Scene) -> None:
+    scene.publish("x")
+    unknown = scene.begin("y")
+    scene.append(["y"])
+    scene.history.unknown(unknown, "no answer")
+    scene.end()
+    for node in scene.files[1:]:
+        cut_log(node, 3)
+
+
+def other_rows(scene: Scene) -> None:
+    scene.publish("x")
+    scene.end()
+    scene.files[1].digests["producer"] = "other"
+
+
+def rotten(scene: Scene) -> None:
+    scene.publish("x")
+    scene.end()
+    scene.files[2].damage[3] = "the body of entry 3 does not match its hash"
+
+
+def other_offsets(scene: Scene) -> None:
+    scene.publish("x")
+    scene.publish("y")
+    scene.end()
+    scene.files[2].batches[1] = replace(scene.files[2].batches[1], base_offset=7)
+    scene.files[2].digests = {}
+    scene.files[2].applied_lsn = 5
+    scene.files[2].log[5] = change(scene.files[2].log[4], lsn=5, command=b"\x93\x03\x01\xa1x\x00")
+
+
+def forgotten_producer(scene: Scene) -> None:
+    scene.publish("x", producer="a")
+    scene.end()
+    for node in scene.files:
+        node.producers.clear()
+
+
+def floor_past_unacknowledged(scene: Scene) -> None:
+    """All nodes agree on a floor that no command gives, though members did send such acks."""
+    scene.publish("a", "b", "c")
+    scene.group()
+    scene.deliver(0, "a", "b", "c")
+    scene.ack((2, 2))
+    scene.settle((0, 1))
+    scene.end()
+    for node in scene.files:
+        node.groups = [replace(node.groups[0], floor=3, ranges=())]
+
+
+def lost_stream(scene: Scene) -> None:
+    scene.publish("x")
+    scene.history.ok(scene.history.apply("c1", [("Stream", "other")]))
+
+
+# --- readers and groups -------------------------------------------------------------------------
+
+
+def read_and_gone(scene: Scene) -> None:
+    scene.publish("x")
+    scene.read(0, "x", "y", end=2)
+
+
+def delivered_and_gone(scene: Scene) -> None:
+    scene.publish("x")
+    scene.group()
+    scene.deliver(0, "y")
+
+
+def falling_watermark(scene: Scene) -> None:
+    scene.publish("x")
+    scene.publish("y")
+    scene.read(0, "x", "y", end=2)
+    scene.read(0, "x", end=1)
+
+
+def acknowledged_and_not_shown(scene: Scene) -> None:
+    scene.publish("x")
+    scene.publish("y")
+    scene.read(0, "x", end=1)
+
+
+def lost_ack(scene: Scene) -> None:
+    scene.publish("a", "b")
+    scene.group()
+    scene.deliver(0, "a", "b")
+    scene.ack((0, 0))
+    scene.history.ok(scene.settle((1, 1)))
+
+
+def ack_of_nobody(scene: Scene) -> None:
+    scene.publish("a", "b")
+    scene.group()
+    scene.deliver(0, "a", "b")
+    scene.ack((0, 0)).ranges = []
+
+
+def never_delivered(scene: Scene) -> None:
+    scene.publish("a", "b")
+    scene.group()
+    scene.deliver(0, "a")
+    scene.history.event("drained")
+
+
+# --- life ---------------------------------------------------------------------------------------
+
+
+def slow_progress(scene: Scene) -> None:
+    times = iter([1, 2, 3 * SECOND, 15 * SECOND, 16 * SECOND])
+    scene.history = History(lambda: next(times))
+    scene.publish("x")
+    scene.history.event("heal")
+    scene.publish("y")
+    scene.rule(progress_s=10.0)
+
+
+def no_progress(scene: Scene) -> None:
+    scene.publish("x")
+    scene.history.event("heal")
+    scene.history.unknown(scene.begin("y"), "no answer")
+    scene.rule(progress_s=10.0)
+
+
+def stopped(scene: Scene) -> None:
+    scene.publish("x")
+    scene.rule(stops={"n2": "DivergedError: this node has applied entry 9"})
+
+
+CASES: list[tuple[Spoil, str]] = [
+    (gone, "acknowledged_is_durable"),
+    (elsewhere, "acknowledged_is_durable"),
+    (on_one_disk, "acknowledged_is_durable"),
+    (refused_and_there, "refused_is_absent"),
+    (twice, "no_duplicates"),
+    (out_of_order, "producer_order"),
+    (acknowledged_before_sent, "real_time_order"),
+    (from_nowhere, "nothing_from_nowhere"),
+    (beyond_its_log, "files_agree"),
+    (another_chain, "files_agree"),
+    (watermark_without_majority, "committed_is_on_a_majority"),
+    (other_rows, "tables_agree"),
+    (rotten, "files_are_whole"),
+    (other_offsets, "tables_follow_the_log"),
+    (forgotten_producer, "tables_follow_the_log"),
+    (floor_past_unacknowledged, "tables_follow_the_log"),
+    (lost_stream, "schema_is_durable"),
+    (read_and_gone, "shown_is_committed"),
+    (delivered_and_gone, "shown_is_committed"),
+    (falling_watermark, "watermark_never_falls"),
+    (acknowledged_and_not_shown, "watermark_never_falls"),
+    (lost_ack, "confirmed_acks_stay"),
+    (ack_of_nobody, "nothing_acknowledged_by_nobody"),
+    (never_delivered, "everything_is_delivered"),
+    (slow_progress, "progress"),
+    (no_progress, "progress"),
+    (stopped, "no_unprovoked_stop"),
+]
+
+
+@pytest.mark.parametrize(
+    ("spoil", "invariant"), CASES, ids=[getattr(spoil, "__name__", "") for spoil, _ in CASES]
+)
+def test_only_the_check_that_it_is_for_finds_it(
+    scene: Scene, spoil: Spoil, invariant: str
+) -> None:
+    spoil(scene)
+    assert scene.broken() == {invariant}
+    assert scene.verdict().status == "invalid"
+
+
+def test_every_check_has_a_history_that_it_finds_fault_with() -> None:
+    assert {invariant for _, invariant in CASES} == {check.__name__ for check in CHECKS}
+
+
+# --- what was never promised --------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("kind", "subject", "durability", "survives"),
+    [
+        ("crash", "n1", "fsync", True),
+        ("power", "n1", "fsync", True),
+        ("power", "n1", "os", False),
+        ("power", "n2", "os", True),
+        ("wipe", "n1", "fsync", False),
+        ("wipe", "n2", "fsync", True),
+        ("damage", "n1", "fsync", False),
+        ("promote", "n2", "fsync", False),
+    ],
+)
+def test_acks_of_the_leader_alone(
+    scene: Scene, kind: str, subject: str, durability: str, survives: bool
+) -> None:
+    scene.publish("x")
+    operation = scene.begin("y", acks="leader")
+    operation.runs = [(1, 1)]
+    scene.history.ok(operation)
+    scene.history.event(kind, subject)
+    scene.rule(durability=durability)
+    assert scene.broken() == ({"acknowledged_is_durable"} if survives else set())
+
+
+@pytest.mark.parametrize(
+    ("durability", "lost", "survives"),
+    [("fsync", "n1 n2 n3", True), ("os", "n1", True), ("os", "n1 n2", False)],
+)
+def test_acks_of_a_majority_when_power_fails(
+    scene: Scene, durability: str, lost: str, survives: bool
+) -> None:
+    scene.publish("x")
+    operation = scene.begin("y")
+    operation.runs = [(1, 1)]
+    scene.history.ok(operation)
+    for name in lost.split():
+        scene.history.event("power", name)
+    scene.rule(durability=durability)
+    assert scene.broken() == ({"acknowledged_is_durable"} if survives else set())
+
+
+def test_what_befell_the_disks_before_is_no_excuse(scene: Scene) -> None:
+    scene.history.event("wipe", "n1")
+    operation = scene.begin("y", acks="leader")
+    operation.runs = [(0, 1)]
+    scene.history.ok(operation)
+    assert scene.broken() == {"acknowledged_is_durable"}
+
+
+def test_damage_that_was_done_on_purpose_is_no_violation(scene: Scene) -> None:
+    scene.history.event("damage", "n3")
+    rotten(scene)
+    assert scene.broken() == set()
+
+
+def test_retention_may_drop_what_was_acknowledged(scene: Scene) -> None:
+    scene.publish("x")
+    scene.publish("y")
+    scene.read(0, "x", end=2)
+    scene.end()
+    for node in scene.files:
+        node.batches = node.batches[1:]
+        node.bounds[scene.stream_id] = (1, 2)
+    assert scene.broken() == {"acknowledged_is_durable", "shown_is_committed"}
+    scene.rule(retention=True)
+    assert scene.broken() == set()
+
+
+def test_an_old_leader_may_show_what_it_knew(scene: Scene) -> None:
+    falling_watermark(scene)
+    scene.history.event("promote", "n2")
+    assert scene.broken() == set()
+
+
+def test_many_violations_of_one_kind_are_told_once_each_up_to_five(scene: Scene) -> None:
+    scene.publish("x")
+    for number in range(9):
+        scene.append([f"nobody's {number}"])
+    assert len(scene.verdict().violations) == 5
+
+
+# --- reading files ------------------------------------------------------------------------------
+
+
+def test_a_file_is_read_with_its_log_tables_and_digests(scene: Scene) -> None:
+    busy(scene)
+    node = scene.files[0]
+    assert node.first_lsn == 1
+    assert node.last_lsn == node.applied_lsn == node.committed_lsn == 8
+    assert not node.damage
+    assert [batch.base_offset for batch in node.batches] == [0, 2, 3, 4]
+    assert node.groups[0].floor == 1
+    assert node.groups[0].ranges == ((2, 2),)
+    assert {"stream_batch", "grp", "producer", "schema_object"} <= node.digests.keys()
+    assert not {"log", "body", "meta"} & node.digests.keys()
+
+
+@pytest.mark.parametrize(
+    ("statement", "lsn", "what"),
+    [
+        ("UPDATE body SET bytes = zeroblob(9) WHERE lsn = 3", 3, "does not match its hash"),
+        ("UPDATE log SET now_ms = now_ms + 1 WHERE lsn = 3", 3, "does not continue the chain"),
+        ("UPDATE log SET command = x'00' WHERE lsn = 2", 2, "does not continue the chain"),
+        ("DELETE FROM log WHERE lsn = 2", 3, "entry 2 is missing"),
+        ("UPDATE log SET incarnation = 9 WHERE lsn = 3", 4, "of an earlier ballot"),
+    ],
+)
+def test_damage_is_noted_where_it_is(scene: Scene, statement: str, lsn: int, what: str) -> None:
+    busy(scene)
+    rewrite(scene.path, statement)
+    assert what in read_node("n1", scene.path).damage[lsn]
+
+
+def test_a_file_that_is_no_database(scene: Scene, tmp_path: Path) -> None:
+    busy(scene)
+    path = tmp_path / "other.db"
+    path.write_bytes(b"not a database, but long enough to look like one" * 100)
+    assert "NotADBError" in read_node("n1", path).damage[0]
+    assert read_node("n1", tmp_path / "missing.db") == NodeFile("n1")
