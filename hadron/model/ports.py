@@ -116,6 +116,39 @@ class Disk(Protocol):
         """
         ...
 
+    # For snapshots and backups: files that are no databases while they are being moved. What SQLite
+    # has written through `vfs` and synced can be read here; what was written here and synced can be
+    # opened there. All of them block, belong into `do`, and raise `OSError`.
+
+    def read_at(self, path: Path, offset: int, size: int) -> bytes:
+        """`size` bytes of a file from `offset` on; fewer where it ends."""
+        ...
+
+    def write_at(self, path: Path, offset: int, data: bytes | memoryview) -> None:
+        """Write all of `data` into a file, made when missing. Durable only after `sync`."""
+        ...
+
+    def sync(self, path: Path) -> None:
+        """Make a file's bytes durable, or a directory's entries: what was made in it, renamed into
+        it or removed from it."""
+        ...
+
+    def make_directory(self, path: Path) -> None:
+        """Make a directory where there is none, and those above it. Durable on return."""
+        ...
+
+    def remove(self, path: Path) -> None:
+        """Remove a file, a symbolic link, or a directory with all that is in it. Nothing happens
+        where nothing is. Not durable before `sync` of its directory: what is removed must not
+        matter any more."""
+        ...
+
+    def switch(self, link: Path, target: str) -> None:
+        """Make `link` a symbolic link to `target`, a path relative to the link's directory, in the
+        place of whatever file or link was there. Durable on return; a crash at any moment leaves
+        either what was there or the new link."""
+        ...
+
 
 class Rows(Protocol):
     """What a statement yields."""

@@ -54,8 +54,51 @@ class SystemDisk:
             file.flush()
             os.fsync(file.fileno())
         scratch.replace(path)
-        directory = os.open(path.parent, os.O_RDONLY)
+        self.sync(path.parent)
+
+    def read_at(self, path: Path, offset: int, size: int) -> bytes:
+        with open(path, "rb", buffering=0) as file:
+            pieces: list[bytes] = []
+            while size > 0 and (piece := os.pread(file.fileno(), size, offset)):
+                pieces.append(piece)
+                offset += len(piece)
+                size -= len(piece)
+        return pieces[0] if len(pieces) == 1 else b"".join(pieces)
+
+    def write_at(self, path: Path, offset: int, data: bytes | memoryview) -> None:
+        file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o644)
         try:
-            os.fsync(directory)
+            left = memoryview(data)
+            while left:
+                written = os.pwrite(file, left, offset)
+                offset += written
+                left = left[written:]
         finally:
-            os.close(directory)
+            os.close(file)
+
+    def sync(self, path: Path) -> None:
+        file = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+        try:
+            os.fsync(file)
+        finally:
+            os.close(file)
+
+    def make_directory(self, path: Path) -> None:
+        if path.is_dir():
+            return
+        self.make_directory(path.parent)
+        path.mkdir(exist_ok=True)
+        self.sync(path.parent)
+
+    def remove(self, path: Path) -> None:
+        if path.is_dir() and not path.is_symlink():
+            shutil.rmtree(path)
+        else:
+            path.unlink(missing_ok=True)
+
+    def switch(self, link: Path, target: str) -> None:
+        scratch = link.with_name(f"{link.name}.new")
+        scratch.unlink(missing_ok=True)
+        scratch.symlink_to(target)
+        scratch.replace(link)
+        self.sync(link.parent)

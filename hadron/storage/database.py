@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
@@ -94,6 +95,22 @@ def translated_errors(path: Path) -> Iterator[None]:
         raise StorageError(f"the disk of {path} is full", "make room, then restart") from error
     except apsw.IOError as error:
         raise StorageError(f"the disk under {path} failed: {error}", "replace it") from error
+
+
+@contextlib.contextmanager
+def translated_os_errors(path: Path) -> Iterator[None]:
+    """Turn the operating system's errors about files in or at `path` into ours."""
+    try:
+        yield
+    except OSError as error:
+        named = error.filename or path
+        if error.errno in (errno.ENOSPC, errno.EDQUOT):
+            raise StorageError(
+                f"the disk of {named} is full", "make room, then try again"
+            ) from error
+        raise StorageError(
+            f"{named}: {error.strerror or error}", "check its owner, its mode and the disk"
+        ) from error
 
 
 @contextlib.contextmanager

@@ -13,9 +13,14 @@ import trio
 
 from hadron.model.errors import DataDirectoryError
 from hadron.model.ports import Clock, Disk
-from hadron.storage import log
+from hadron.storage import generations, log
 from hadron.storage.checkpoint import Checkpointer
-from hadron.storage.database import open_reader, transaction, translated_errors
+from hadron.storage.database import (
+    open_reader,
+    transaction,
+    translated_errors,
+    translated_os_errors,
+)
 from hadron.storage.identity import DirectoryLock, IdentityFile
 from hadron.storage.writer import Post, Writer
 
@@ -94,15 +99,17 @@ class Store:
         post: Post,
         on_fatal: Callable[[BaseException], None],
     ) -> None:
-        self._directory = directory
+        self.directory = self._directory = directory
         self._disk = disk
         self._lock = DirectoryLock(directory)
         with contextlib.ExitStack() as undo:
             undo.callback(self._lock.release)
             self.identity = IdentityFile(directory, cluster, replica_set, node, disk)
             undo.callback(self.identity.close)
-            path = directory / "hadron.db"
+            path = self.path = generations.current_database(directory)
             self._refuse_lost_file(path)
+            with translated_os_errors(directory):
+                generations.clean_up(directory, disk)
             self.sync = _SYNC[durability]
             self.readers = Readers(path, reader_threads, disk)
             self.writer = Writer(
