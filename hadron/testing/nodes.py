@@ -2,7 +2,7 @@
 
 For tests of what nodes promise each other: start, crash, wipe and cut them off, and look at what
 they and their clients say. Processes and sockets are left out, so a cluster starts in tens of
-milliseconds; `testing.cluster` has those.
+milliseconds; `testing.cluster` breaks those.
 """
 
 from __future__ import annotations

@@ -59,6 +59,8 @@ class LocalCluster:
         durability: "fsync" or "os".
         config: a configuration file to use instead of a generated one.
         die_with_parent: whether nodes end with this process even when it is killed (Linux).
+
+    `own_configs` holds the files of nodes that do not use the common one.
     """
 
     def __init__(
@@ -70,6 +72,7 @@ class LocalCluster:
             config = write_config(self.directory / "cluster.yaml", nodes, durability)
         self.config_path = config.absolute()
         self.config: ReplicaSetConfig = load_config(self.config_path, os.environ)
+        self.own_configs: dict[str, Path] = {}
         self._die_with_parent = die_with_parent
         self._processes: dict[str, subprocess.Popen[bytes]] = {}
         self._client: SyncClient | None = None
@@ -137,8 +140,9 @@ class LocalCluster:
         """Start one node without waiting for it."""
         if self.running(name):
             raise ClusterError(f"node {name} is running already")
+        config = self.own_configs.get(name, self.config_path)
         self._processes[name] = spawn_node(
-            self.config_path, self.config.node(name).name, self.log(name),
+            config, self.config.node(name).name, self.log(name),
             die_with_parent=self._die_with_parent,
         )
 
