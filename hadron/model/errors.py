@@ -163,5 +163,10 @@ class CorruptionError(StorageError):
     """Stored or received bytes do not match their checksum or hash chain."""
 
 
+class TrimmedError(HadronError):
+    """Entries were trimmed from a log, or retention dropped their bodies: nothing is damaged, and
+    whoever lacks them needs a snapshot (PROTOCOL A7)."""
+
+
 class DataDirectoryError(StorageError):
     """A data directory belongs to another node, is in use, or cannot be written."""

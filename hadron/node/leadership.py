@@ -4,12 +4,18 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
+from typing import Final
 
 import trio
 
 from hadron.delivery.driver import Groups
 from hadron.metadata.driver import SchemaChanges
-from hadron.model.errors import FencedError, HadronError, ShuttingDownError
+from hadron.model.errors import (
+    FencedError,
+    HadronError,
+    ShuttingDownError,
+    TrimmedError,
+)
 from hadron.model.ids import LogPosition
 from hadron.model.ports import Clock
 from hadron.node.replica_set import ReplicaSetConfig
@@ -33,6 +39,9 @@ from hadron.wire.connection import Cork
 
 _log = logging.getLogger(__name__)
 
+_SNAPSHOT_PAUSE_S: Final = 1.0
+"""Before a peer that needs a snapshot is looked at again."""
+
 
 class Leadership:
     """Leads under one ballot."""
@@ -51,6 +60,7 @@ class Leadership:
         cork: Cork,
         gate: ByteGate,
         on_fatal: Callable[[BaseException], None],
+        on_trim: Callable[[int], None],
     ) -> None:
         self.controller = Controller(
             store,
@@ -65,8 +75,11 @@ class Leadership:
             gate=gate,
             tuning=Tuning(
                 idle_notice_s=config.settings.idle_commit_notice_s,
+                log_keep_bytes=config.settings.log_keep_bytes,
+                log_max_lag_bytes=config.settings.log_max_lag_bytes,
             ),
             on_fatal=on_fatal,
+            on_trim=on_trim,
         )
         self._won = won
         self._config = config
@@ -149,22 +162,31 @@ class Leadership:
                     # above it.
                     self.stop(FencedError(error.message, "another ballot is needed"))
                     return
+                except TrimmedError as error:
+                    self._needs_snapshot(link.name, error)
+                    await trio.sleep(_SNAPSHOT_PAUSE_S)
                 except HadronError as error:
                     _log.info("feeding %s ended: %s", link.name, error)
                 await trio.sleep(0.05)
             else:
                 await changed.wait()
 
+    def _needs_snapshot(self, name: str, error: TrimmedError) -> None:
+        """The log cannot bring the peer up to date any more."""
+        if name not in self.controller.needs_snapshot:
+            _log.warning("%s needs a snapshot: %s", name, error)
+        self.controller.needs_snapshot[name] = str(error)
+
     async def _feed(self, link: PeerLink) -> None:
         connection = link.connection
         if connection is None:
             return
         ballot = self._won.ballot
-        last = await ask_promise(connection, self._membership, ballot, self._won.uuid)
+        last, first_lsn = await ask_promise(connection, self._membership, ballot, self._won.uuid)
         match = await find_common(
             self._own_position,
             lambda lsn: ask_position(connection, ballot, lsn),
-            0,
+            max(self._store.log.anchor.lsn, first_lsn - 1),
             min(last.lsn, self.controller.written_lsn),
             likely=last,
         )

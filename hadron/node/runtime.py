@@ -26,6 +26,7 @@ from hadron.replication.follower import AppendOutcome, FollowerLog
 from hadron.replication.membership import Membership
 from hadron.replication.peers import PeerLinks
 from hadron.replication.service import ReplicationService
+from hadron.replication.trimming import LogTrimmer
 from hadron.server.cluster import ClusterService
 from hadron.server.groups import GroupsService
 from hadron.server.leading import Door
@@ -133,9 +134,11 @@ class Node:
         self._follower = FollowerLog(
             store.writer.connection, store.log, store.identity, self._config.name, sync=store.sync
         )
+        self._trimmer = LogTrimmer(store, self._follower)
         replication = ReplicationService(
             self._membership, store, self._follower, self._clock,
-            on_promise=self._promised, on_append=self._appended, on_fatal=self._fail,
+            on_promise=self._promised, on_append=self._appended,
+            on_trim=self._trimmer.allow, on_fatal=self._fail,
         )
         self._links = PeerLinks(
             self._membership, replication.own_identity, network=self._network,
@@ -174,6 +177,7 @@ class Node:
         async with trio.open_nursery() as nursery:
             nursery.start_soon(self._store.run)
             nursery.start_soon(self._accept, listener, nursery)
+            nursery.start_soon(self._trimmer.run)
             nursery.start_soon(self._links.run)
             if self._membership.is_leader:
                 nursery.start_soon(self._lead)
@@ -229,6 +233,7 @@ class Node:
                     won, config=self._config, membership=self._membership, store=self._store,
                     follower=self._follower, links=self._links, door=self._door,
                     clock=self._clock, cork=self._cork, gate=self._gate, on_fatal=self._fail,
+                    on_trim=self._trimmer.allow,
                 )
                 await self._leadership.run(self._report)
             except* FencedError as group:

@@ -159,6 +159,18 @@ class Settings:
         "How long a leader that has nothing to send waits before it tells replicas that the "
         "watermark moved.",
     )
+    log_keep_bytes: int = _setting(
+        "64MiB",
+        _size(64 << 10, 1 << 40),
+        "Newest part of the log that is kept even when every member has it, so that a node which "
+        "comes back soon is fed from the log.",
+    )
+    log_max_lag_bytes: int = _setting(
+        "1GiB",
+        _size(64 << 10, 1 << 50),
+        "How much log is kept for a member that is away or behind. Beyond it the log is trimmed "
+        "all the same, and the member needs a snapshot when it comes back.",
+    )
     log_level: str = _setting(
         "info",
         _choice("debug", "info", "warning", "error"),

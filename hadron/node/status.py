@@ -42,8 +42,11 @@ def peer_status(
         match_lsn = controller.quorum.persisted(link.name)
         feed = controller.feed_of(link.name)
         if link.state is LinkState.CONNECTED:
+            needed = controller.needs_snapshot.get(link.name, "")
             in_sync = feed is not None and match_lsn >= controller.committed_lsn
             state = "in sync" if in_sync else "catching up"
+            if needed:
+                state, trouble = "needs a snapshot", needed
     return cluster_pb2.StatusResponse.Peer(
         name=link.name, role=link.role, address=link.address, state=state, trouble=trouble,
         match_lsn=match_lsn,
@@ -104,4 +107,5 @@ class StatusPage:
             connections=self.connections,
             peers=[peer_status(link, controller) for link in self._links.links.values()],
             pid=self._pid,
+            first_lsn=self._follower.anchor.lsn + 1,
         )

@@ -37,8 +37,9 @@ from hadron.partition.waiters import MAJORITY, Waiters
 from hadron.replication.feed import Feed, Ring, make_group
 from hadron.replication.follower import FollowerLog
 from hadron.replication.quorum import Quorum
+from hadron.replication.trimming import LogHorizon
 from hadron.state.machine import Command
-from hadron.storage.log import Entry, position_at, read_entries
+from hadron.storage.log import ENTRY_OVERHEAD_BYTES, Entry, last_lsn, read_after, sizes
 from hadron.storage.store import Store
 from hadron.storage.writer import Prepared
 from hadron.wire.connection import Cork
@@ -54,6 +55,9 @@ MAX_UNCOMMITTED_BYTES: Final = 32 << 20
 """What may be written here while no majority has it, in memory and at risk; beyond it records are
 refused. Four times what a replica's window holds, so a majority that keeps up never meets it."""
 
+_MEASURED_ROWS: Final = 10_000
+"""Rows of the log measured in one read."""
+
 Observer = Callable[[Sequence[Submission]], None]
 """Told of submissions whose entries have become visible, in the order of their lsns."""
 
@@ -64,6 +68,8 @@ class Tuning:
 
     idle_notice_s: float
     ring_bytes: int = 8 << 20
+    log_keep_bytes: int = 64 << 20
+    log_max_lag_bytes: int = 1 << 30
 
 
 @dataclass(slots=True)
@@ -95,13 +101,20 @@ class Controller:
         gate: ByteGate,
         tuning: Tuning,
         on_fatal: Callable[[BaseException], None],
+        on_trim: Callable[[int], None] = lambda _lsn: None,
     ) -> None:
-        """`started_lsn`: where this ballot's LeaderStarted will stand."""
+        """
+        Args:
+            started_lsn: where this ballot's LeaderStarted will stand.
+            on_trim: told up to where members may trim their logs, this node included.
+        """
         self.ballot = ballot
         self.node = node
         self.ring = Ring(tuning.ring_bytes)
         self.quorum = Quorum(node, members, started_lsn=started_lsn)
         self.applied_by: dict[str, int] = {}
+        self.needs_snapshot: dict[str, str] = {}
+        """Peers that the log cannot bring up to date any more, and why."""
         self._store = store
         self._follower = follower
         self._writer = GroupWriter(store.log, ballot, replica_set)
@@ -110,6 +123,10 @@ class Controller:
         self._gate = gate
         self._tuning = tuning
         self._on_fatal = on_fatal
+        self._on_trim = on_trim
+        self._horizon = LogHorizon(
+            keep_bytes=tuning.log_keep_bytes, max_lag_bytes=tuning.log_max_lag_bytes
+        )
         self._started_lsn = started_lsn
         self._waiting: deque[Submission] = deque()
         self._writing = False
@@ -196,6 +213,8 @@ class Controller:
             with self._cork:
                 for feed in self._feeds.values():
                     feed.offer(packed)
+            for entry in group.entries:
+                self._horizon.add(entry.lsn, entry.size + ENTRY_OVERHEAD_BYTES)
             self._written.extend(group.logged)
             self._uncommitted_bytes += sum(submission.size for submission in group.logged)
         for submission in group.judged:
@@ -244,6 +263,8 @@ class Controller:
         self.applied_by[name] = applied_lsn
         if name in self._learners:
             self._grant_if_caught_up(name, match_lsn)
+        if self.needs_snapshot and match_lsn > self.quorum.persisted(name):
+            self.needs_snapshot.pop(name, None)
         before = self.quorum.on_all
         if self.quorum.record(name, match_lsn) or self.quorum.on_all != before:
             self._release()
@@ -270,6 +291,36 @@ class Controller:
             self._moved.set()
             self._moved = trio.Event()
             self._notice_wanted.set()
+        if self._horizon.move(committed=committed, on_all=self.quorum.on_all):
+            self._on_trim(self._horizon.lsn)
+
+    # --- the log's length -----------------------------------------------------------------------
+
+    @property
+    def trim_lsn(self) -> int:
+        """Members may drop their log's rows up to here (PROTOCOL A7)."""
+        return self._horizon.lsn
+
+    @property
+    def droppable_lsn(self) -> int:
+        """Retention may drop bodies of entries up to here. A connected peer that lacks them is
+        waited for, within the lag limit; one that is away is not: it needs a snapshot then."""
+        fed = min((self.quorum.persisted(name) for name in self._feeds), default=self._head.lsn)
+        return min(self.committed_lsn, max(fed, self._horizon.lag_lsn))
+
+    async def _measure_log(self) -> None:
+        """Count what was in the log before this ballot, a slice at a time."""
+        end, lsn, known = self._started_lsn, self._store.log.anchor.lsn + 1, list[tuple[int, int]]()
+        while lsn < end:
+            some = await self._store.readers.run(
+                partial(sizes, from_lsn=lsn, max_rows=_MEASURED_ROWS)
+            )
+            known.extend(row for row in some if row[0] < end)
+            if not some:
+                break
+            lsn = some[-1][0] + 1
+        self._horizon.prepend(known)
+        self._release()
 
     def observe(self, observer: Observer) -> Callable[[], None]:
         """Call `observer` whenever entries become visible; returns how to stop that."""
@@ -290,10 +341,10 @@ class Controller:
             connection.execute("BEGIN")
             try:
                 result = read(connection)
-                row = connection.execute("SELECT max(lsn) FROM log").fetchone()
+                lsn = last_lsn(connection)
             finally:
                 connection.execute("ROLLBACK")
-            return result, (row[0] or 0) if row is not None else 0
+            return result, lsn
 
         result, lsn = await self._store.readers.run(read_with_lsn)
         await self.wait_committed(lsn)
@@ -389,13 +440,9 @@ class Controller:
             )
 
     async def read_log(self, from_lsn: int, max_bytes: int) -> tuple[LogPosition, list[Entry]]:
-        def read(connection: apsw.Connection) -> tuple[LogPosition, list[Entry]]:
-            previous = position_at(connection, from_lsn - 1)
-            if previous is None:
-                raise HadronError(f"entry {from_lsn - 1} is no longer in the log")
-            return previous, read_entries(connection, from_lsn, max_bytes=max_bytes)
-
-        return await self._store.readers.run(read)
+        return await self._store.readers.run(
+            lambda connection: read_after(connection, from_lsn, max_bytes=max_bytes)
+        )
 
     # --- life -----------------------------------------------------------------------------------
 
@@ -404,6 +451,7 @@ class Controller:
         async with trio.open_nursery() as nursery:
             nursery.start_soon(self._write_loop)
             nursery.start_soon(self._notice_loop)
+            nursery.start_soon(self._measure_log)
             await self._stop.wait()
             nursery.cancel_scope.cancel()
         assert self._stopped is not None

@@ -10,12 +10,12 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Collection
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import apsw
 import trio
 
-from hadron.model.errors import FencedError, HadronError, PeerError
+from hadron.model.errors import FencedError, HadronError, PeerError, TrimmedError
 from hadron.model.ids import NO_BALLOT, Ballot, LogPosition
 from hadron.model.ports import Random
 from hadron.replication.entries import unpack
@@ -44,6 +44,8 @@ _PROBE: Final = method("Probe")
 _READ_LOG: Final = method("ReadLog")
 _TIMEOUT_S: Final = 10.0
 _COPY_BYTES: Final = 2 << 20
+_SNAPSHOT_PAUSE_S: Final = 1.0
+"""Between a ballot that was not won for want of a snapshot and the next."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,6 +54,14 @@ class Won:
 
     ballot: Ballot
     uuid: bytes
+
+
+class Promised(NamedTuple):
+    """What a peer's log holds, told with its promise."""
+
+    last: LogPosition
+    first_lsn: int
+    """Of the rows that were not trimmed."""
 
 
 class Candidate:
@@ -93,6 +103,10 @@ class Candidate:
                         "use the newest configuration file of the replica set",
                     ) from None
                 floor = max(floor, outbid.highest.incarnation)
+            except TrimmedError as error:
+                _log.warning("a ballot was not won: %s", error)
+                self._report("needs a snapshot", str(error))
+                await trio.sleep(_SNAPSHOT_PAUSE_S)
             except PeerError as error:
                 bad = isinstance(error, BadEntriesError)
                 _log.log(
@@ -165,21 +179,21 @@ class Candidate:
 
     async def _gather(
         self, links: list[PeerLink], ballot: Ballot, uuid: bytes, standing: Standing
-    ) -> dict[str, tuple[Connection, LogPosition]]:
-        promised: dict[str, tuple[Connection, LogPosition]] = {}
+    ) -> dict[str, tuple[Connection, Promised]]:
+        promised: dict[str, tuple[Connection, Promised]] = {}
 
         async def ask(link: PeerLink) -> None:
             connection = link.connection
             if connection is None:
                 return
             try:
-                last = await ask_promise(
+                answer = await ask_promise(
                     connection, self._membership, ballot, uuid, found=standing.founding
                 )
             except PeerError as error:
                 _log.info("%s did not promise ballot %s: %s", link.name, ballot, error)
                 return
-            promised[link.name] = (connection, last)
+            promised[link.name] = (connection, answer)
             if standing.founding and link.answer is not None:
                 link.answer.is_member = True
 
@@ -211,7 +225,7 @@ class Candidate:
 
     async def _reconcile(
         self,
-        promised: dict[str, tuple[Connection, LogPosition]],
+        promised: dict[str, tuple[Connection, Promised]],
         ballot: Ballot,
         *,
         counts_self: bool,
@@ -219,18 +233,18 @@ class Candidate:
         """Make this log hold what the most advanced log of the majority holds (PROTOCOL B2)."""
         own = self._follower.head
         best_name, best = "", own if counts_self else None
-        for name, (_, last) in promised.items():
+        for name, (_, (last, _first)) in promised.items():
             if best is None or (last.ballot, last.lsn) > (best.ballot, best.lsn):
                 best_name, best = name, last
         if best is None or best == own:
             return
         assert best_name
-        connection = promised[best_name][0]
+        connection, (_, their_first) = promised[best_name]
         self._report("reconciling", f"copying entries up to {best.lsn} from {best_name}")
         common = await find_common(
             self._own_position,
             lambda lsn: ask_position(connection, ballot, lsn),
-            0,
+            max(self._follower.anchor.lsn, their_first - 1),
             min(own.lsn, best.lsn),
         )
         _log.info("copying entries %d to %d from %s", common.lsn + 1, best.lsn, best_name)
@@ -324,8 +338,8 @@ async def _collect_outbid(ask: Any, link: PeerLink, outbids: list[OutbidError]) 
 async def ask_promise(
     connection: Connection, membership: Membership, ballot: Ballot, uuid: bytes,
     *, found: bool = False,
-) -> LogPosition:
-    """Ask a peer for its promise; returns where its log ends.
+) -> Promised:
+    """Ask a peer for its promise; returns where its log begins and ends.
 
     Raises `OutbidError` when it has promised a higher ballot, `PeerError` when it refuses or
     cannot be asked.
@@ -343,7 +357,7 @@ async def ask_promise(
         if highest > ballot:
             raise _outbid(connection.peer, highest, answer.reason)
         raise PeerError(f"{connection.peer} refused ballot {ballot}: {answer.reason}")
-    return position_from(answer.last)
+    return Promised(position_from(answer.last), max(1, answer.first_lsn))
 
 
 async def ask_position(connection: Connection, ballot: Ballot, lsn: int) -> LogPosition | None:
@@ -355,11 +369,11 @@ async def ask_position(connection: Connection, ballot: Ballot, lsn: int) -> LogP
 
 
 async def _ask(connection: Connection, what: Method, message: Any) -> tuple[Any, memoryview]:
-    """One question to a peer. Raises `PeerError` whatever it answers: a `CorruptionError` that
-    came over the wire is about its disk, not about this node's."""
+    """One question to a peer. Raises `TrimmedError` when it says so, else `PeerError` whatever it
+    answers: a `CorruptionError` that came over the wire is about its disk, not this node's."""
     try:
         return await connection.request(what, message, timeout_s=_TIMEOUT_S)
-    except PeerError:
+    except (PeerError, TrimmedError):
         raise
     except HadronError as error:
         raise PeerError(f"{connection.peer}: {error.message}", error.hint) from error

@@ -14,10 +14,10 @@ from typing import Any, Final, Protocol
 
 import trio
 
-from hadron.model.errors import HadronError
+from hadron.model.errors import HadronError, TrimmedError
 from hadron.model.ids import Ballot, LogPosition
 from hadron.replication.entries import pack
-from hadron.storage.log import Entry
+from hadron.storage.log import NEEDS_SNAPSHOT, Entry
 from hadron.wire.connection import Connection
 from hadron.wire.messages import ballot_from, ballot_to, method, position_to, replication_pb2
 
@@ -86,6 +86,11 @@ class FeedHost(Protocol):
 
     @property
     def committed_lsn(self) -> int: ...
+
+    @property
+    def trim_lsn(self) -> int:
+        """Members may drop their log's rows up to here."""
+        ...
 
     async def read_log(self, from_lsn: int, max_bytes: int) -> tuple[LogPosition, list[Entry]]:
         """The position before `from_lsn` and entries from there on, empty when none is on disk."""
@@ -219,6 +224,7 @@ class Feed:
     ) -> None:
         committed = self._host.committed_lsn
         message.committed_lsn = committed
+        message.trim_lsn = self._host.trim_lsn
         self._committed_sent = committed
         self.sent += 1
         message.grant_membership = bool(self._grant)
@@ -274,14 +280,24 @@ async def find_common(
 
     Args:
         own, theirs: the position at an lsn, None where a log has none.
-        low: an lsn where both are known to agree, or 0.
+        low: the higher of the two logs' anchors, below which one of them knows nothing.
         high: an lsn at or above the last shared one.
         likely: the end of their log, which most of the time is part of ours.
+
+    Raises `TrimmedError` when they share nothing from `low` on.
     """
     if likely is not None and likely == await own(likely.lsn):
         return likely
     best = await own(low)
-    assert best is not None
+    if low > high:
+        raise TrimmedError(
+            f"a log that ends at {high} is before {low}, where the other begins",
+            NEEDS_SNAPSHOT,
+        )
+    if best is None or (low > 0 and best != await theirs(low)):
+        raise TrimmedError(
+            f"the logs parted before {low}, where one of them begins", NEEDS_SNAPSHOT
+        )
     while low < high:
         middle = (low + high + 1) // 2
         ours, other = await own(middle), await theirs(middle)

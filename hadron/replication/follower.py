@@ -68,6 +68,11 @@ class FollowerLog:
     def head(self) -> LogPosition:
         return self._log.head
 
+    @property
+    def anchor(self) -> LogPosition:
+        """What this log's first row continues."""
+        return self._log.anchor
+
     def promise(self, ballot: Ballot, digest: bytes, uuid: bytes, *, found: bool) -> LogPosition:
         """Promise a ballot; fsynced on return. Returns where this log ends.
 

@@ -10,7 +10,6 @@ import apsw
 
 from hadron.model.errors import (
     FencedError,
-    HadronError,
     HandshakeError,
     NotReadyError,
 )
@@ -19,7 +18,7 @@ from hadron.model.ports import Clock
 from hadron.replication.entries import pack, unpack
 from hadron.replication.follower import AppendOutcome, BadEntriesError, FollowerLog
 from hadron.replication.membership import Membership, check_peer, identity_message
-from hadron.storage.log import first_lsn, position_at, read_entries
+from hadron.storage.log import position_at, read_after
 from hadron.storage.store import Store
 from hadron.storage.writer import Prepared
 from hadron.wire.calls import Call, Handler
@@ -45,6 +44,7 @@ class ReplicationService:
         on_promise: told of every ballot this node has promised to somebody else, so that a leader
             of a lower one stops.
         on_append: told after every append of a leader: this node follows.
+        on_trim: told up to where the leader lets the log go.
         on_fatal: told when this node must stop.
     """
 
@@ -57,6 +57,7 @@ class ReplicationService:
         *,
         on_promise: Callable[[Ballot, str], None],
         on_append: Callable[[Ballot, AppendOutcome], None],
+        on_trim: Callable[[int], None],
         on_fatal: Callable[[BaseException], None],
     ) -> None:
         self._membership = membership
@@ -65,6 +66,7 @@ class ReplicationService:
         self._clock = clock
         self._on_promise = on_promise
         self._on_append = on_append
+        self._on_trim = on_trim
         self._on_fatal = on_fatal
         self._warned: dict[str, str] = {}
 
@@ -137,7 +139,8 @@ class ReplicationService:
                 self._on_promise(ballot, name)
                 call.send(
                     replication_pb2.PromiseResponse(
-                        promised=True, highest=highest, last=position_to(last)
+                        promised=True, highest=highest, last=position_to(last),
+                        first_lsn=self._follower.anchor.lsn + 1,
                     ),
                     end=True,
                 )
@@ -166,6 +169,7 @@ class ReplicationService:
                 self._answer_append(call, outcome)
                 if not outcome.reason:
                     self._on_append(ballot, outcome)
+                    self._on_trim(request.trim_lsn)
 
         self._store.writer.commit(prepare, done)
 
@@ -211,16 +215,9 @@ class ReplicationService:
         async def answer() -> None:
             size = min(request.max_bytes or _MAX_READ_BYTES, _MAX_READ_BYTES)
 
-            def read(db: apsw.Connection) -> Any:
-                previous = position_at(db, from_lsn - 1)
-                if previous is None:
-                    raise HadronError(
-                        f"entry {from_lsn - 1} is not in this log, it begins at "
-                        f"{first_lsn(db)}"
-                    )
-                return previous, read_entries(db, from_lsn, max_bytes=size)
-
-            previous, entries = await self._store.readers.run(read)
+            previous, entries = await self._store.readers.run(
+                lambda db: read_after(db, from_lsn, max_bytes=size)
+            )
             headers, bodies = pack(entries)
             call.send(
                 replication_pb2.ReadLogResponse(previous=position_to(previous), entries=headers),

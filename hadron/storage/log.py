@@ -7,6 +7,11 @@ with every number as 8 little-endian bytes, chain(0) = 16 zero bytes, and body_h
 xxh3-128(body) or 16 zero bytes without one. The body's hash stands in the log row, so a chain can
 still be checked after retention has dropped the body (PROTOCOL A6). xxh3 guards against disks and
 bugs, not against somebody who forges entries on purpose.
+
+A log need not begin at lsn 1: rows that nobody needs any more are trimmed, and the *anchor*, the
+position of the last row that went, is kept in their place (PROTOCOL A7). A body that retention has
+dropped leaves an empty row while its log row is here: so an absent row is damage, an empty one is
+not.
 """
 
 from __future__ import annotations
@@ -18,8 +23,9 @@ from typing import Any, Final, NamedTuple
 import apsw
 import xxhash
 
-from hadron.model.errors import CorruptionError
+from hadron.model.errors import CorruptionError, TrimmedError
 from hadron.model.ids import EMPTY_LOG, Ballot, LogPosition
+from hadron.model.ports import Database
 
 TABLES: Final = """
 CREATE TABLE IF NOT EXISTS log(
@@ -32,7 +38,15 @@ CREATE TABLE IF NOT EXISTS log(
 ) STRICT;
 CREATE TABLE IF NOT EXISTS body(
     lsn INTEGER PRIMARY KEY,
-    bytes BLOB NOT NULL               -- what the producer sent, untouched
+    bytes BLOB NOT NULL               -- what the producer sent, untouched; empty once retention
+                                      -- has dropped it, for as long as its log row is here
+) STRICT;
+CREATE TABLE IF NOT EXISTS anchor(    -- of the last row that was trimmed; no row before that
+    only INTEGER PRIMARY KEY CHECK (only = 1),
+    lsn INTEGER NOT NULL,
+    epoch INTEGER NOT NULL, incarnation INTEGER NOT NULL,
+    now_ms INTEGER NOT NULL,
+    chain BLOB NOT NULL
 ) STRICT;
 CREATE TABLE IF NOT EXISTS meta(
     key TEXT PRIMARY KEY,
@@ -41,6 +55,10 @@ CREATE TABLE IF NOT EXISTS meta(
 """
 
 NO_BODY: Final = bytes(16)
+NEEDS_SNAPSHOT: Final = "whoever lacks it needs a snapshot"
+ENTRY_OVERHEAD_BYTES: Final = 64
+"""Of a log row beside its command and body: two hashes and five numbers."""
+
 _NUMBERS: Final = struct.Struct("<QQQQ")
 _INSERT_LOG: Final = "INSERT INTO log VALUES(?, ?, ?, ?, ?, ?, ?)"
 _INSERT_BODY: Final = "INSERT INTO body VALUES(?, ?)"
@@ -86,22 +104,25 @@ def next_chain(
 class Log:
     """The log of one database, over the one connection that writes it.
 
-    The head is cached; `reload` must be called after a rollback or a dropped tail.
+    Head and anchor are cached; `reload` must be called after a rollback or a dropped tail.
     """
 
     def __init__(self, connection: apsw.Connection) -> None:
         self._db = connection
+        self.anchor = EMPTY_LOG
+        """What the first row here continues."""
         self.head = EMPTY_LOG
         self.last_ms = 0
         self.reload()
 
     def reload(self) -> None:
-        """Take the head from the tables again."""
+        """Take head and anchor from the tables again."""
+        self.anchor, anchor_ms = _anchor(self._db)
         row = self._db.execute(
             "SELECT lsn, epoch, incarnation, chain, now_ms FROM log ORDER BY lsn DESC LIMIT 1"
         ).fetchone()
         if row is None:
-            self.head, self.last_ms = EMPTY_LOG, 0
+            self.head, self.last_ms = self.anchor, anchor_ms
         else:
             self.head = LogPosition(row[0], Ballot(row[1], row[2]), row[3])
             self.last_ms = row[4]
@@ -157,6 +178,28 @@ class Log:
         self._db.execute("DELETE FROM log WHERE lsn > ?", (lsn,))
         self.reload()
 
+    def trim(self, until_lsn: int, *, max_rows: int) -> None:
+        """Drop the rows up to `until_lsn`, at most `max_rows` of the oldest, and move the anchor.
+
+        The caller owns the transaction, and has checked that all of it is committed, applied and
+        not needed by others (PROTOCOL A7). Bodies stay: they belong to their streams.
+        """
+        last = min(until_lsn, self.anchor.lsn + max_rows, self.head.lsn)
+        if last <= self.anchor.lsn:
+            return
+        row = self._db.execute(
+            "SELECT epoch, incarnation, now_ms, chain FROM log WHERE lsn = ?", (last,)
+        ).fetchone()
+        if row is None:
+            raise CorruptionError(f"entry {last} is missing from the log")
+        set_anchor(self._db, LogPosition(last, Ballot(row[0], row[1]), row[3]), row[2])
+        self._db.execute(
+            "DELETE FROM body WHERE lsn > ? AND lsn <= ? AND length(bytes) = 0",
+            (self.anchor.lsn, last),
+        )
+        self._db.execute("DELETE FROM log WHERE lsn <= ?", (last,))
+        self.anchor = LogPosition(last, Ballot(row[0], row[1]), row[3])
+
     def position_at(self, lsn: int) -> LogPosition | None:
         """The position at `lsn`, None where this log has no entry."""
         if lsn == self.head.lsn:
@@ -164,14 +207,50 @@ class Log:
         return position_at(self._db, lsn)
 
 
+def _anchor(connection: apsw.Connection) -> tuple[LogPosition, int]:
+    row = connection.execute(
+        "SELECT lsn, epoch, incarnation, chain, now_ms FROM anchor"
+    ).fetchone()
+    if row is None:
+        return EMPTY_LOG, 0
+    return LogPosition(row[0], Ballot(row[1], row[2]), row[3]), row[4]
+
+
+def read_anchor(connection: apsw.Connection) -> LogPosition:
+    """What the first row of this log continues; the empty log's position before any trimming."""
+    return _anchor(connection)[0]
+
+
+def set_anchor(connection: apsw.Connection, anchor: LogPosition, now_ms: int) -> None:
+    """Let the log begin after `anchor`, whose entry had the stamp `now_ms`."""
+    connection.execute(
+        "INSERT INTO anchor VALUES(1, ?, ?, ?, ?, ?) ON CONFLICT DO UPDATE SET lsn = excluded.lsn,"
+        " epoch = excluded.epoch, incarnation = excluded.incarnation, now_ms = excluded.now_ms,"
+        " chain = excluded.chain",
+        (anchor.lsn, *anchor.ballot, now_ms, anchor.chain),
+    )
+
+
 def position_at(connection: apsw.Connection, lsn: int) -> LogPosition | None:
-    """The position at `lsn`; 0 is the empty log's."""
+    """The position at `lsn`, also at the anchor and at 0; None where it is not known (any more)."""
     if lsn == 0:
         return EMPTY_LOG
     row = connection.execute(
         "SELECT epoch, incarnation, chain FROM log WHERE lsn = ?", (lsn,)
     ).fetchone()
-    return None if row is None else LogPosition(lsn, Ballot(row[0], row[1]), row[2])
+    if row is not None:
+        return LogPosition(lsn, Ballot(row[0], row[1]), row[2])
+    anchor = read_anchor(connection)
+    return anchor if anchor.lsn == lsn else None
+
+
+def last_lsn(connection: apsw.Connection) -> int:
+    """Where the log ends; the anchor's lsn when all rows were trimmed."""
+    row = connection.execute("SELECT max(lsn) FROM log").fetchone()
+    if row is None or row[0] is None:
+        return read_anchor(connection).lsn
+    lsn: int = row[0]
+    return lsn
 
 
 def read_entries(
@@ -179,20 +258,45 @@ def read_entries(
 ) -> list[Entry]:
     """Entries from `from_lsn` on in order, up to `max_bytes` but at least one.
 
-    Raises `CorruptionError` when a row does not match its own hashes.
+    Raises `TrimmedError` when the first of them is not here any more, or not its body;
+    `CorruptionError` when a row does not match its own hashes.
     """
+    anchor = read_anchor(connection)
+    if from_lsn <= anchor.lsn:
+        raise TrimmedError(
+            f"entry {from_lsn} was trimmed, this log begins after {anchor.lsn}", NEEDS_SNAPSHOT
+        )
     entries: list[Entry] = []
     size = 0
     for row in connection.execute(
         _SELECT + "WHERE l.lsn >= ? AND l.lsn <= ? ORDER BY l.lsn",
         (from_lsn, until_lsn if until_lsn is not None else (1 << 62)),
     ):
-        entry = _entry(row)
+        try:
+            entry = _entry(row)
+        except TrimmedError:
+            if entries:
+                break
+            raise
         entries.append(entry)
         size += entry.size
         if size >= max_bytes:
             break
     return entries
+
+
+def read_after(
+    connection: apsw.Connection, from_lsn: int, *, max_bytes: int
+) -> tuple[LogPosition, list[Entry]]:
+    """The position before `from_lsn`, and `read_entries` from there on; raises what it raises, and
+    `TrimmedError` when that position is not known here."""
+    previous = position_at(connection, from_lsn - 1)
+    if previous is None:
+        raise TrimmedError(
+            f"entry {from_lsn - 1} is not in this log, it begins at {first_lsn(connection)}",
+            NEEDS_SNAPSHOT,
+        )
+    return previous, read_entries(connection, from_lsn, max_bytes=max_bytes)
 
 
 def read_commands(connection: apsw.Connection, from_lsn: int, until_lsn: int) -> list[Entry]:
@@ -211,15 +315,45 @@ def read_commands(connection: apsw.Connection, from_lsn: int, until_lsn: int) ->
 def _entry(row: Sequence[Any]) -> Entry:
     lsn, epoch, incarnation, now_ms, command, body, chain, body_hash = row
     data = body or b""
+    if body == b"" and body_hash != NO_BODY:
+        raise TrimmedError(f"retention has dropped the body of entry {lsn}", NEEDS_SNAPSHOT)
     if hash_body(data) != body_hash:
         raise CorruptionError(f"the body of entry {lsn} does not match its hash")
     return Entry(lsn, Ballot(epoch, incarnation), now_ms, command, data, chain)
 
 
 def first_lsn(connection: apsw.Connection) -> int:
-    """The lowest lsn whose entry is still here; 1 for an empty log."""
-    row = connection.execute("SELECT min(lsn) FROM log").fetchone()
-    return row[0] if row is not None and row[0] is not None else 1
+    """The lowest lsn whose row was not trimmed; 1 for an empty log."""
+    return read_anchor(connection).lsn + 1
+
+
+def drop_bodies(db: Database, lsns: Sequence[int]) -> None:
+    """Drop bodies that retention does not keep; inside the caller's transaction.
+
+    An empty row is left where the log row is still here, so that a body which is missing for
+    another reason is known to be damage.
+    """
+    row = db.execute("SELECT lsn FROM anchor").fetchone()
+    anchor_lsn = row[0] if row is not None else 0
+    db.executemany(
+        "INSERT INTO body VALUES(?, x'') ON CONFLICT DO UPDATE SET bytes = excluded.bytes",
+        [(lsn,) for lsn in lsns if lsn > anchor_lsn],
+    )
+    db.executemany(
+        "DELETE FROM body WHERE lsn = ?", [(lsn,) for lsn in lsns if lsn <= anchor_lsn]
+    )
+
+
+def sizes(
+    connection: apsw.Connection, from_lsn: int, *, max_rows: int
+) -> list[tuple[int, int]]:
+    """(lsn, bytes) of the entries from `from_lsn` on, body and a row's overhead included."""
+    rows = connection.execute(
+        "SELECT l.lsn, length(l.command) + ? + coalesce(length(b.bytes), 0)"
+        " FROM log l LEFT JOIN body b USING (lsn) WHERE l.lsn >= ? ORDER BY l.lsn LIMIT ?",
+        (ENTRY_OVERHEAD_BYTES, from_lsn, max_rows),
+    )
+    return [(lsn, size) for lsn, size in rows]
 
 
 def get_meta(connection: apsw.Connection, key: str, default: int = 0) -> int:

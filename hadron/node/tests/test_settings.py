@@ -51,6 +51,8 @@ def test_every_setting_is_described_as_the_file_has_it() -> None:
         "reader_threads",
         "replication_window_bytes",
         "idle_commit_notice",
+        "log_keep_bytes",
+        "log_max_lag_bytes",
         "log_level",
         "log_format",
     ]

@@ -36,6 +36,7 @@ class Host:
         self.entries: list[Entry] = []
         self.on_disk = 0
         self.committed_lsn = 0
+        self.trim_lsn = 0
         self.persisted: dict[str, int] = {}
         self.granted: list[str] = []
         self.fenced_by: list[Ballot] = []

@@ -51,7 +51,7 @@ class StatusRequest(_message.Message):
     def __init__(self) -> None: ...
 
 class StatusResponse(_message.Message):
-    __slots__ = ("cluster", "replica_set", "node", "role", "state", "trouble", "ballot", "last_lsn", "committed_lsn", "applied_lsn", "chain", "durability", "metadata_index", "version", "started_ms", "connections", "peers", "pid")
+    __slots__ = ("cluster", "replica_set", "node", "role", "state", "trouble", "ballot", "last_lsn", "committed_lsn", "applied_lsn", "chain", "durability", "metadata_index", "version", "started_ms", "connections", "peers", "pid", "first_lsn")
     class Peer(_message.Message):
         __slots__ = ("name", "role", "address", "state", "trouble", "match_lsn")
         NAME_FIELD_NUMBER: _ClassVar[int]
@@ -85,6 +85,7 @@ class StatusResponse(_message.Message):
     CONNECTIONS_FIELD_NUMBER: _ClassVar[int]
     PEERS_FIELD_NUMBER: _ClassVar[int]
     PID_FIELD_NUMBER: _ClassVar[int]
+    FIRST_LSN_FIELD_NUMBER: _ClassVar[int]
     cluster: str
     replica_set: str
     node: str
@@ -103,4 +104,5 @@ class StatusResponse(_message.Message):
     connections: int
     peers: _containers.RepeatedCompositeFieldContainer[StatusResponse.Peer]
     pid: int
-    def __init__(self, cluster: _Optional[str] = ..., replica_set: _Optional[str] = ..., node: _Optional[str] = ..., role: _Optional[str] = ..., state: _Optional[str] = ..., trouble: _Optional[str] = ..., ballot: _Optional[_Union[_common_pb2.Ballot, _Mapping]] = ..., last_lsn: _Optional[int] = ..., committed_lsn: _Optional[int] = ..., applied_lsn: _Optional[int] = ..., chain: _Optional[str] = ..., durability: _Optional[str] = ..., metadata_index: _Optional[int] = ..., version: _Optional[str] = ..., started_ms: _Optional[int] = ..., connections: _Optional[int] = ..., peers: _Optional[_Iterable[_Union[StatusResponse.Peer, _Mapping]]] = ..., pid: _Optional[int] = ...) -> None: ...
+    first_lsn: int
+    def __init__(self, cluster: _Optional[str] = ..., replica_set: _Optional[str] = ..., node: _Optional[str] = ..., role: _Optional[str] = ..., state: _Optional[str] = ..., trouble: _Optional[str] = ..., ballot: _Optional[_Union[_common_pb2.Ballot, _Mapping]] = ..., last_lsn: _Optional[int] = ..., committed_lsn: _Optional[int] = ..., applied_lsn: _Optional[int] = ..., chain: _Optional[str] = ..., durability: _Optional[str] = ..., metadata_index: _Optional[int] = ..., version: _Optional[str] = ..., started_ms: _Optional[int] = ..., connections: _Optional[int] = ..., peers: _Optional[_Iterable[_Union[StatusResponse.Peer, _Mapping]]] = ..., pid: _Optional[int] = ..., first_lsn: _Optional[int] = ...) -> None: ...

@@ -122,20 +122,22 @@ class Entry(_message.Message):
     def __init__(self, lsn: _Optional[int] = ..., ballot: _Optional[_Union[_common_pb2.Ballot, _Mapping]] = ..., now_ms: _Optional[int] = ..., command: _Optional[bytes] = ..., body_length: _Optional[int] = ..., chain: _Optional[bytes] = ...) -> None: ...
 
 class AppendRequest(_message.Message):
-    __slots__ = ("ballot", "previous", "entries", "committed_lsn", "grant_membership", "replica_set_uuid")
+    __slots__ = ("ballot", "previous", "entries", "committed_lsn", "grant_membership", "replica_set_uuid", "trim_lsn")
     BALLOT_FIELD_NUMBER: _ClassVar[int]
     PREVIOUS_FIELD_NUMBER: _ClassVar[int]
     ENTRIES_FIELD_NUMBER: _ClassVar[int]
     COMMITTED_LSN_FIELD_NUMBER: _ClassVar[int]
     GRANT_MEMBERSHIP_FIELD_NUMBER: _ClassVar[int]
     REPLICA_SET_UUID_FIELD_NUMBER: _ClassVar[int]
+    TRIM_LSN_FIELD_NUMBER: _ClassVar[int]
     ballot: _common_pb2.Ballot
     previous: LogPosition
     entries: _containers.RepeatedCompositeFieldContainer[Entry]
     committed_lsn: int
     grant_membership: bool
     replica_set_uuid: bytes
-    def __init__(self, ballot: _Optional[_Union[_common_pb2.Ballot, _Mapping]] = ..., previous: _Optional[_Union[LogPosition, _Mapping]] = ..., entries: _Optional[_Iterable[_Union[Entry, _Mapping]]] = ..., committed_lsn: _Optional[int] = ..., grant_membership: _Optional[bool] = ..., replica_set_uuid: _Optional[bytes] = ...) -> None: ...
+    trim_lsn: int
+    def __init__(self, ballot: _Optional[_Union[_common_pb2.Ballot, _Mapping]] = ..., previous: _Optional[_Union[LogPosition, _Mapping]] = ..., entries: _Optional[_Iterable[_Union[Entry, _Mapping]]] = ..., committed_lsn: _Optional[int] = ..., grant_membership: _Optional[bool] = ..., replica_set_uuid: _Optional[bytes] = ..., trim_lsn: _Optional[int] = ...) -> None: ...
 
 class AppendResponse(_message.Message):
     __slots__ = ("outcome", "match_lsn", "promised", "applied_lsn")

@@ -1,0 +1,94 @@
+"""A replica set whose logs are trimmed: bounded under load, and what a member's absence costs."""
+# ruff: noqa: ARG001 - pytest-trio takes its clock from the arguments of a test
+
+from __future__ import annotations
+
+from contextlib import closing
+from dataclasses import replace
+from pathlib import Path
+
+from trio.testing import MockClock
+
+from hadron.node.tests.support import chains, make_stream, produce
+from hadron.storage.database import open_reader
+from hadron.testing.nodes import Nodes, running_nodes
+from hadron.testing.nodes import replica_set as default_set
+
+KEEP, LAG = 64 << 10, 512 << 10
+SETTINGS = replace(
+    default_set(Path(), 1).settings, log_keep_bytes=KEEP, log_max_lag_bytes=LAG
+)
+BATCH = b"x" * 2_000
+
+
+async def load(nodes: Nodes, total_bytes: int) -> None:
+    async with nodes.connection("n1") as connection:
+        for _ in range(total_bytes // len(BATCH)):
+            await produce(connection, BATCH)
+
+
+def log_bytes(nodes: Nodes, name: str) -> int:
+    with closing(open_reader(nodes.data(name) / "hadron.db")) as database:
+        row = database.execute(
+            "SELECT sum(64 + length(l.command) + coalesce(length(b.bytes), 0))"
+            " FROM log l LEFT JOIN body b USING (lsn)"
+        ).fetchone()
+    assert row is not None
+    return int(row[0])
+
+
+def peer_state(nodes: Nodes, name: str) -> str:
+    return next(peer.state for peer in nodes.status("n1").peers if peer.name == name)
+
+
+async def test_the_log_stays_short_on_every_node(tmp_path: Path, clock: MockClock) -> None:
+    async with running_nodes(tmp_path, 3, settings=SETTINGS) as nodes:
+        await make_stream(nodes)
+        await load(nodes, 16 * KEEP)
+        await nodes.wait_in_step()
+        await nodes.wait_for(
+            "trimmed", lambda: all(log_bytes(nodes, name) <= 2 * KEEP for name in nodes.names)
+        )
+        for name in nodes.names:
+            assert log_bytes(nodes, name) >= KEEP
+            assert nodes.status(name).first_lsn > 1
+        # Restarted on what is left: the chain goes on from the anchor, everybody is fed.
+        await nodes.restart(*nodes.names)
+        await nodes.wait_serving()
+        await load(nodes, KEEP)
+        await nodes.wait_in_step()
+        tail = chains(nodes, "n1")[-5:]
+        assert chains(nodes, "n2")[-5:] == tail == chains(nodes, "n3")[-5:]
+
+
+async def test_a_short_absence_is_made_up_from_the_log(tmp_path: Path, clock: MockClock) -> None:
+    async with running_nodes(tmp_path, 3, settings=SETTINGS) as nodes:
+        await make_stream(nodes)
+        await nodes.crash("n3")
+        await load(nodes, LAG // 2)
+        assert log_bytes(nodes, "n1") > LAG // 2, "kept for n3"
+        await nodes.start("n3")
+        await nodes.wait_in_step()
+        await load(nodes, KEEP)
+        await nodes.wait_for("trimmed", lambda: log_bytes(nodes, "n1") <= 2 * KEEP)
+
+
+async def test_a_long_absence_costs_no_more_than_the_lag_limit(
+    tmp_path: Path, clock: MockClock
+) -> None:
+    async with running_nodes(tmp_path, 3, settings=SETTINGS) as nodes:
+        await make_stream(nodes)
+        await load(nodes, KEEP)
+        await nodes.wait_in_step()
+        await nodes.crash("n3")
+        most = 0
+        for _ in range(6):
+            await load(nodes, LAG // 2)
+            most = max(most, log_bytes(nodes, "n1"), log_bytes(nodes, "n2"))
+        assert LAG <= most <= LAG + LAG // 2 + KEEP
+        await nodes.wait_for("trimmed", lambda: log_bytes(nodes, "n1") <= LAG + KEEP)
+        assert min(lsn for lsn, _ in chains(nodes, "n1")) > max(
+            lsn for lsn, _ in chains(nodes, "n3")
+        )
+        await nodes.start("n3")
+        await nodes.wait_for("said", lambda: peer_state(nodes, "n3") == "needs a snapshot")
