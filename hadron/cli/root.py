@@ -38,6 +38,7 @@ COMMANDS: Final[dict[str, tuple[str, str]]] = {
     "read": ("hadron.cli.read", "Read records of one partition and stop at its end."),
     "group": ("hadron.cli.group", "Look at consumer groups."),
     "pipeline": ("hadron.cli.pipeline", "Run a pipeline's stages and watch its instances."),
+    "verify": ("hadron.cli.verify", "Check nodes' files from their own content, and compare them."),
     "demo": ("hadron.cli.demo", "Run a replicated pipeline on real data, and verify it."),
     "bench": ("hadron.cli.bench", "Measure a cluster of its own."),
     "context": ("hadron.cli.context", "Name the clusters that you use."),

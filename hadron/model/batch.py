@@ -329,8 +329,16 @@ def decode_batch(
     return RecordBatch(head, body, base_offset, stream, partition)
 
 
-def _open(data: bytes | memoryview) -> tuple[BatchHead, str, memoryview]:
-    view = memoryview(data)
+def check_batch(data: bytes | memoryview) -> None:
+    """Verify a batch's checksum, and nothing else: for every place where stored bytes are served.
+
+    Raises `CorruptionError`.
+    """
+    _checked(memoryview(data))
+
+
+def _checked(view: memoryview) -> tuple[int, int]:
+    """The codec and the length of the head, of a batch whose checksum is right."""
     if len(view) < _PREFIX.size:
         raise CorruptionError(f"a batch of {len(view)} bytes is shorter than its prefix")
     magic, checksum, codec, head_size, body_size = _PREFIX.unpack_from(view)
@@ -343,6 +351,12 @@ def _open(data: bytes | memoryview) -> tuple[BatchHead, str, memoryview]:
     actual = xxhash.xxh3_64_intdigest(view[_CHECKED_FROM:])
     if actual != checksum:
         raise CorruptionError(f"a batch's checksum is {actual:016x}, it says {checksum:016x}")
+    return codec, head_size
+
+
+def _open(data: bytes | memoryview) -> tuple[BatchHead, str, memoryview]:
+    view = memoryview(data)
+    codec, head_size = _checked(view)
     if codec >= len(CODECS):
         raise CorruptionError(f"a batch has the unknown codec {codec}")
     try:

@@ -76,6 +76,29 @@ def open_reader(path: Path, *, vfs: str = "") -> apsw.Connection:
     return connection
 
 
+def open_at_rest(path: Path, *, vfs: str = "") -> apsw.Connection:
+    """A connection to a file that nobody else has open, and that is left untouched: no lock, no
+    `-shm`. A write-ahead log beside it is not looked at.
+
+    Raises `DataDirectoryError` when it cannot be opened.
+    """
+    with translated_errors(path):
+        return apsw.Connection(
+            f"{path.absolute().as_uri()}?mode=ro&immutable=1",
+            flags=apsw.SQLITE_OPEN_READONLY | apsw.SQLITE_OPEN_URI, vfs=vfs or None,
+        )
+
+
+def open_scratch() -> apsw.Connection:
+    """A private database that goes away when it is closed; what does not fit into its page cache
+    goes to a temporary file."""
+    connection = apsw.Connection("")
+    connection.pragma("journal_mode", "memory")
+    connection.pragma("synchronous", "off")
+    connection.pragma("cache_size", -CACHE_KIB)
+    return connection
+
+
 @contextlib.contextmanager
 def translated_errors(path: Path) -> Iterator[None]:
     """Turn apsw's errors about a file into ours, which say what to do."""

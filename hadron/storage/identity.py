@@ -17,7 +17,12 @@ import apsw
 from hadron.model.errors import DataDirectoryError, FencedError
 from hadron.model.ids import NO_BALLOT, Ballot
 from hadron.model.ports import Disk
-from hadron.storage.database import check_sqlite_version, transaction, translated_errors
+from hadron.storage.database import (
+    check_sqlite_version,
+    open_reader,
+    transaction,
+    translated_errors,
+)
 
 _TABLES: Final = """
 CREATE TABLE IF NOT EXISTS identity(
@@ -47,6 +52,50 @@ class Identity:
     is_member: bool
     promised: Ballot
     config_digest: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class Owner:
+    """Whose data directory it is."""
+
+    cluster: str
+    replica_set: str
+    node: str
+    uuid: bytes
+
+
+def read_owner(directory: Path) -> Owner | None:
+    """Whose directory this is, from its `node.db`; None when there is none. Writes nothing.
+
+    Raises `DataDirectoryError` or `CorruptionError` when the file cannot be read.
+    """
+    path = directory / "node.db"
+    if not path.exists():
+        return None
+    connection = open_reader(path)
+    try:
+        with translated_errors(path):
+            row = connection.execute(
+                "SELECT cluster, replica_set, node, uuid FROM identity"
+            ).fetchone()
+    finally:
+        connection.close()
+    return None if row is None else Owner(*row)
+
+
+def in_use(directory: Path) -> bool:
+    """Whether a node runs on this directory."""
+    try:
+        file = os.open(directory / "node.lock", os.O_RDONLY | os.O_CLOEXEC)
+    except OSError:
+        return False
+    try:
+        fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except OSError:
+        return True
+    finally:
+        os.close(file)
+    return False
 
 
 class DirectoryLock:

@@ -101,6 +101,23 @@ def next_chain(
     )
 
 
+def is_well_formed(row: Sequence[Any]) -> bool:
+    """Whether a row of `log`, in the table's order, has values that a log can have: a damaged page
+    may hand out any others."""
+    lsn, epoch, incarnation, now_ms, command, body_hash, chain = row
+    return (
+        all(type(number) is int and number >= 0 for number in (lsn, epoch, incarnation, now_ms))
+        and type(command) is bytes
+        and all(type(digest) is bytes and len(digest) == 16 for digest in (body_hash, chain))
+    )
+
+
+def chain_of_row(previous: bytes, row: Sequence[Any]) -> bytes:
+    """The chain that follows from `previous` and a well-formed row of `log`."""
+    lsn, epoch, incarnation, now_ms, command, body_hash, _ = row
+    return next_chain(previous, Ballot(epoch, incarnation), lsn, now_ms, command, body_hash)
+
+
 class Log:
     """The log of one database, over the one connection that writes it.
 

@@ -1,0 +1,57 @@
+"""`hadron verify` on files: what it prints, and the status it ends with."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+
+from hadron.cli import main
+from hadron.partition.tests.stack import leading
+from hadron.storage.database import open_writer
+
+
+@pytest.fixture
+async def directory(tmp_path: Path) -> Path:
+    """A closed node's data directory with a few records."""
+    async with leading(tmp_path / "n1") as stack:
+        stream = await stack.stream("events")
+        for number in range(5):
+            await stack.append(stream, b"value %d" % number)
+    return tmp_path / "n1"
+
+
+async def test_two_good_copies(
+    directory: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    shutil.copytree(directory, tmp_path / "n2")
+    assert main(["verify", str(directory), str(tmp_path / "n2")]) == 0
+    heading, first, *_, agreed, last = capsys.readouterr().out.splitlines()
+    assert heading.split()[:3] == ["NODE", "FILE", "LAST"]
+    assert first.split()[0] == "n1"
+    assert agreed.startswith("n1, n1 agree up to entry 7 (chain ")
+    assert last == "everything is right"
+
+
+async def test_damage_is_named_and_fails(
+    directory: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with closing(open_writer(directory / "hadron.db", sync="NORMAL")) as db:
+        db.execute("UPDATE body SET bytes = zeroblob(length(bytes)) WHERE lsn = 4")
+    assert main(["verify", str(directory)]) == 1
+    out = capsys.readouterr().out
+    assert "problem at n1: the body of entry 4 does not match its hash\n" in out
+    assert out.endswith("1 problem found\n")
+    assert main(["verify", str(directory / "hadron.db"), "--output", "json"]) == 1
+    answer = json.loads(capsys.readouterr().out)
+    assert answer["ok"] is False
+    (found,) = answer["files"][0]["problems"]
+    assert (found["table"], found["lsn"]) == ("body", 4)
+
+
+def test_nothing_to_verify(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["verify", str(tmp_path)]) == 1
+    assert "there is no" in capsys.readouterr().err

@@ -1,0 +1,199 @@
+"""Verifying data directories from outside: each file by itself, then the logs with each other.
+
+Nothing is written. A file whose node runs is read as a guest: in short slices. A file that was
+closed properly is read without even a lock.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, closing, contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import apsw
+
+from hadron.model.errors import ConfigurationError, HadronError
+from hadron.state import groups, leadership, pipelines, schema, streams
+from hadron.state.verify import Verification
+from hadron.storage.database import open_at_rest, open_reader
+from hadron.storage.identity import Owner, in_use, read_owner
+from hadron.storage.log import position_at
+from hadron.storage.verify import Report
+
+_FEATURES = (leadership, streams, groups, schema, pipelines)
+"""Imported for what they register."""
+
+DATABASE = "hadron.db"
+
+
+@dataclass(slots=True)
+class VerifiedFile:
+    """One file and what was found in it. `owner` is None without a `node.db` beside it."""
+
+    path: Path
+    owner: Owner | None
+    live: bool
+    report: Report
+
+    @property
+    def name(self) -> str:
+        """What people call it: its node, or its path."""
+        return self.owner.node if self.owner is not None else str(self.path)
+
+
+@dataclass(slots=True)
+class Agreement:
+    """How far the logs of one replica set's files are the same.
+
+    Attributes:
+        lsn: the highest entry at which all of them have the same chain.
+        problem: "" unless they differ where both say that it is committed.
+    """
+
+    replica_set: str
+    names: list[str]
+    lsn: int
+    chain: str
+    problem: str = ""
+
+
+@dataclass(slots=True)
+class Verified:
+    """All files, and the comparison of those that belong together."""
+
+    files: list[VerifiedFile] = field(default_factory=list)
+    agreements: list[Agreement] = field(default_factory=list)
+
+    @property
+    def ok(self) -> bool:
+        return all(file.report.ok for file in self.files) and not any(
+            agreement.problem for agreement in self.agreements
+        )
+
+
+def database_of(path: Path) -> Path:
+    """The database that `path`, a data directory or a file, means.
+
+    Raises `ConfigurationError` when there is none.
+    """
+    found = path / DATABASE if path.is_dir() else path
+    if not found.is_file():
+        raise ConfigurationError(
+            f"there is no {found}" if path.is_dir() else f"{path} does not exist",
+            "give the data directory of a node (`data:` in its configuration), or its hadron.db",
+        )
+    return found
+
+
+def verify_paths(
+    paths: Sequence[Path], on_step: Callable[[Path, Verification], None] | None = None
+) -> Verified:
+    """Verify each file, then compare the logs of those that share a replica set.
+
+    Args:
+        on_step: told after each slice.
+
+    Raises `ConfigurationError` for a path that leads to no file. A file that cannot be opened is
+    a problem in its report.
+    """
+    databases = [database_of(path) for path in paths]
+    verified = Verified()
+    for path in databases:
+        verified.files.append(_verify_file(path, on_step))
+    sets: dict[tuple[str, str, bytes], list[VerifiedFile]] = {}
+    for file in verified.files:
+        if file.owner is not None:
+            key = (file.owner.cluster, file.owner.replica_set, file.owner.uuid)
+            sets.setdefault(key, []).append(file)
+    for (_, replica_set, _), files in sets.items():
+        if len(files) > 1:
+            verified.agreements.append(_compare(replica_set, files))
+    return verified
+
+
+def _verify_file(
+    path: Path, on_step: Callable[[Path, Verification], None] | None
+) -> VerifiedFile:
+    directory = path.parent
+    live = in_use(directory)
+    owner, trouble = _owner_of(directory)
+    verification = Verification(
+        replica_set=owner.replica_set if owner is not None else "", live=live
+    )
+    report = verification.report
+    if trouble:
+        report.add(trouble)
+    try:
+        with closing(_open(path, live)) as db:
+            while not verification.step(db):
+                if on_step is not None:
+                    on_step(path, verification)
+    except HadronError as error:
+        report.add(error.message)
+    return VerifiedFile(path, owner, live, report)
+
+
+def _owner_of(directory: Path) -> tuple[Owner | None, str]:
+    try:
+        return read_owner(directory), ""
+    except HadronError as error:
+        return None, error.message
+
+
+def _open(path: Path, live: bool) -> apsw.Connection:
+    wal = path.with_name(f"{path.name}-wal")
+    if live or (wal.exists() and wal.stat().st_size):
+        return open_reader(path)
+    return open_at_rest(path)
+
+
+# --- comparing ----------------------------------------------------------------------------------
+
+
+def _compare(replica_set: str, files: Sequence[VerifiedFile]) -> Agreement:
+    """Find the last entry that all logs share, by binary search: equal chains, equal prefixes."""
+    names = [file.name for file in files]
+    readable = [file for file in files if file.report.last_lsn]
+    high = min((file.report.last_lsn for file in readable), default=0)
+    low = max((file.report.first_lsn for file in readable), default=1) - 1
+    known: dict[int, set[bytes | None]] = {}
+    with _all_open(readable) as databases:
+
+        def same(lsn: int) -> bool:
+            if lsn not in known:
+                known[lsn] = {_chain_at(db, lsn) for db in databases}
+            return len(known[lsn]) == 1 and None not in known[lsn]
+
+        bottom = low
+        while bottom < high:
+            middle = (bottom + high + 1) // 2
+            if same(middle):
+                bottom = middle
+            else:
+                high = middle - 1
+        chain = _chain_at(databases[0], bottom) if databases and bottom else None
+    agreement = Agreement(replica_set, names, bottom, (chain or b"").hex())
+    committed = min((file.report.committed_lsn for file in readable), default=0)
+    if len(readable) < len(files):
+        agreement.problem = "not every log could be read"
+    elif low < committed and bottom < committed:
+        agreement.problem = (
+            f"their logs differ from entry {bottom + 1} on, all say that entry {committed} is "
+            "committed"
+        )
+    return agreement
+
+
+@contextmanager
+def _all_open(files: Sequence[VerifiedFile]) -> Iterator[list[apsw.Connection]]:
+    with ExitStack() as stack:
+        yield [stack.enter_context(closing(_open(file.path, file.live))) for file in files]
+
+
+def _chain_at(db: apsw.Connection, lsn: int) -> bytes | None:
+    try:
+        position = position_at(db, lsn)
+    except apsw.Error:
+        return None
+    return None if position is None else position.chain

@@ -1,0 +1,253 @@
+"""Verifying a node's whole file from its own content: the log, and the tables that it makes.
+
+Every check is made in slices (`storage.verify`), so a `Verification` can run beside live traffic,
+a step whenever there is time, as well as over a file that nobody has open.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+import apsw
+
+from hadron.model.batch import read_head
+from hadron.state import machine
+from hadron.state.pipelines import CompleteStages
+from hadron.state.replay import ReplayCheck
+from hadron.state.streams import AppendBatch
+from hadron.storage.log import NO_BODY, Entry, first_lsn
+from hadron.storage.verify import (
+    SLICE_ROWS,
+    Check,
+    IntegrityCheck,
+    LogCheck,
+    MetaCheck,
+    Report,
+    read_slice,
+)
+
+_BATCHES: Final = (
+    "SELECT s.base_offset, s.count, s.lsn, s.append_ms, s.bytes, s.epoch, s.incarnation,"
+    " length(b.bytes), l.lsn, l.now_ms, l.epoch, l.incarnation, l.body_hash"
+    " FROM stream_batch s LEFT JOIN body b USING (lsn) LEFT JOIN log l USING (lsn)"
+    " WHERE s.stream_id = ? AND s.base_offset >= ? ORDER BY s.base_offset LIMIT ?"
+)
+
+
+class Verification:
+    """All checks of one file, one after the other: `step` until it says that it was the last.
+
+    Args:
+        replica_set: whose file it is; "" when nobody knows, and then the log is not re-applied.
+        live: a node is writing the file: nothing that takes a long read transaction.
+        replay: re-apply the log and compare the tables, which takes a second copy of them.
+        until_lsn: where a live log's committed part ends; None for all of it.
+    """
+
+    def __init__(
+        self, *, replica_set: str = "", live: bool = False, replay: bool = True,
+        until_lsn: int | None = None,
+    ) -> None:
+        self.report = report = Report()
+        self._log = LogCheck(report, entry_problem, until_lsn=until_lsn)
+        self._checks: list[Check] = [
+            IntegrityCheck(report, live=live), MetaCheck(report), self._log,
+            StreamsCheck(report), GroupsCheck(report),
+        ]
+        if not replay:
+            report.skipped.append("re-applying the log; state digests compare the tables meanwhile")
+        elif not replica_set:
+            report.skipped.append("re-applying the log; without node.db its replica set is unknown")
+        else:
+            self._checks.append(ReplayCheck(report, replica_set))
+
+    @property
+    def reached_lsn(self) -> int:
+        """How far the log has been read."""
+        return self._log.reached_lsn
+
+    def step(self, db: apsw.Connection) -> bool:
+        """One slice; whether that was the last one."""
+        check = self._checks[0]
+        try:
+            ended = read_slice(db, check)
+        except (ArithmeticError, AttributeError, TypeError, ValueError) as error:
+            # A damaged page may hand out rows with values of any type.
+            self.report.add(f"the check of {check.name} met a value that cannot be: {error}")
+            ended = True
+        if ended:
+            self.report.checked.append(check.name)
+            self._checks.pop(0)
+        return not self._checks
+
+
+def entry_problem(entry: Entry) -> str:
+    """What is wrong between a command and the batch that is its body; "" when nothing is.
+
+    Raises `CorruptionError` for a command or a batch that cannot be understood.
+    """
+    command = machine.decode(entry.command)
+    if isinstance(command, AppendBatch):
+        count, size = command.count, command.size
+    elif isinstance(command, CompleteStages):
+        count, size = len(command.instance_ids), command.size
+    else:
+        return ""
+    if size != len(entry.body):
+        return f"its command says {size} bytes, the batch has {len(entry.body)}"
+    found = read_head(entry.body).n
+    return "" if found == count else f"its command says {count} records, the batch has {found}"
+
+
+class StreamsCheck:
+    """Batches follow each other without gaps, have their bytes, and add up to their partition."""
+
+    name = "streams"
+
+    def __init__(self, report: Report) -> None:
+        self._report = report
+        self._streams: list[int] | None = None
+        self._stream = 0
+        self._first = 0
+        self._expected: int | None = None
+        self._bytes = 0
+
+    def step(self, db: apsw.Connection) -> bool:
+        try:
+            if self._streams is None:
+                rows: Any = db.execute(
+                    "SELECT stream_id FROM stream_partition UNION"
+                    " SELECT DISTINCT stream_id FROM stream_batch ORDER BY 1"
+                )
+                self._streams = [row[0] for row in rows]
+            if self._streams and self._slice(db, self._streams[0]):
+                self._streams.pop(0)
+                self._expected = None
+        except apsw.Error as error:
+            self._report.add(f"the streams' tables cannot be read: {error}", table="stream_batch")
+            return True
+        return not self._streams
+
+    def _slice(self, db: apsw.Connection, stream_id: int) -> bool:
+        """Some batches of a stream; whether it was the last of them."""
+        self._stream = stream_id
+        limits: Any = db.execute(
+            "SELECT first_offset, next_offset, bytes FROM stream_partition WHERE stream_id = ?",
+            (stream_id,),
+        ).fetchone()
+        if limits is None:
+            self._problem(f"stream {stream_id} has batches but no partition", 0)
+            return True
+        if self._expected is None:
+            self._first, self._bytes, from_offset = limits[0], 0, 0
+        else:
+            # Retention may have come by.
+            from_offset = self._expected = max(self._expected, limits[0])
+        rows: list[Any] = db.execute(_BATCHES, (stream_id, from_offset, SLICE_ROWS)).fetchall()
+        kept_from = first_lsn(db)
+        for row in rows:
+            self._check_batch(row, limits[0], kept_from)
+        if len(rows) == SLICE_ROWS:
+            return False
+        self._check_end(limits)
+        return True
+
+    def _check_batch(self, row: tuple[Any, ...], first_offset: int, kept_from: int) -> None:
+        base, count, lsn, append_ms, size, epoch, incarnation, length, *logged = row
+        if self._expected is None:
+            if not base <= first_offset < base + count:
+                self._problem(
+                    f"the first batch has offsets {base} to {base + count - 1}, the first kept "
+                    f"offset is {first_offset}", base,
+                )
+        elif base != self._expected:
+            self._problem(f"offset {base} comes where {self._expected} should", self._expected)
+        self._expected = base + count
+        self._bytes += size
+        if count < 1:
+            self._problem(f"the batch at offset {base} has {count} records", base, lsn)
+        if length is None:
+            self._problem(f"the batch at offset {base} has lost its bytes", base, lsn)
+        elif length != size:
+            self._problem(f"the batch at offset {base} has {length} bytes, not {size}", base, lsn)
+        if logged[0] is None:
+            if lsn >= kept_from:
+                self._problem(f"the batch at offset {base} is of no entry, {lsn}", base, lsn)
+        elif tuple(logged[1:4]) != (append_ms, epoch, incarnation) or logged[4] == NO_BODY:
+            self._problem(f"the batch at offset {base} does not fit its entry {lsn}", base, lsn)
+
+    def _check_end(self, limits: tuple[int, int, int]) -> None:
+        first, following, size = limits
+        end = self._expected if self._expected is not None else first
+        if end != following:
+            self._problem(f"its batches end at offset {end}, the next one is {following}", end)
+        if first == self._first and size != self._bytes:
+            self._problem(f"its batches have {self._bytes} bytes, it says {size}", first)
+
+    def _problem(self, text: str, offset: int, lsn: int = 0) -> None:
+        self._report.add(
+            f"stream {self._stream}: {text}", table="stream_batch", lsn=lsn,
+            stream_id=self._stream, offset=offset,
+        )
+
+
+class GroupsCheck:
+    """Floors lie within their stream; ranges above them are apart from each other."""
+
+    name = "groups"
+
+    def __init__(self, report: Report) -> None:
+        self._report = report
+        self._group = 0
+        self._range: tuple[int, int] | None = None
+        self._last = -2
+
+    def step(self, db: apsw.Connection) -> bool:
+        try:
+            return self._floors(db) if self._range is None else self._ranges(db, self._range)
+        except apsw.Error as error:
+            self._report.add(f"the groups' tables cannot be read: {error}", table="grp")
+            return True
+
+    def _floors(self, db: apsw.Connection) -> bool:
+        rows: list[Any] = db.execute(
+            "SELECT g.group_id, g.name, g.floor, g.stream_id, p.next_offset FROM grp g"
+            " LEFT JOIN stream_partition p USING (stream_id)"
+            " WHERE g.group_id > ? ORDER BY g.group_id LIMIT ?", (self._group, SLICE_ROWS),
+        ).fetchall()
+        for group_id, name, floor, stream_id, following in rows:
+            self._group = group_id
+            if following is None:
+                self._report.add(f"group {name!r} is of no stream here, {stream_id}", table="grp")
+            elif not 0 <= floor <= following:
+                self._report.add(
+                    f"group {name!r} has its floor at {floor}, the stream ends at {following}",
+                    table="grp", stream_id=stream_id, offset=floor,
+                )
+        if len(rows) < SLICE_ROWS:
+            self._range = (0, -1)
+        return False
+
+    def _ranges(self, db: apsw.Connection, after: tuple[int, int]) -> bool:
+        rows: list[Any] = db.execute(
+            "SELECT a.group_id, a.first, a.last, g.floor, p.next_offset, g.stream_id FROM grp_ack a"
+            " LEFT JOIN grp g USING (group_id) LEFT JOIN stream_partition p USING (stream_id)"
+            " WHERE (a.group_id, a.first) > (?, ?) ORDER BY 1, 2 LIMIT ?", (*after, SLICE_ROWS),
+        ).fetchall()
+        for group_id, first, last, floor, following, stream_id in rows:
+            above = self._last if self._range and self._range[0] == group_id else -2
+            self._range, self._last = (group_id, first), last
+            if floor is None or following is None:
+                self._report.add(
+                    f"acknowledged offsets {first} to {last} are of no group, {group_id}",
+                    table="grp_ack", offset=first,
+                )
+            elif not (floor < first <= last < following and first > above + 1):
+                self._report.add(
+                    f"group {group_id} has {first} to {last} acknowledged, its floor is {floor} "
+                    f"and the stream ends at {following}",
+                    table="grp_ack", stream_id=stream_id, offset=first,
+                )
+        return len(rows) < SLICE_ROWS
+
+

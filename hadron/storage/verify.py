@@ -1,0 +1,367 @@
+"""Verifying a node's log from its own content, a slice at a time.
+
+Nothing that the file says of itself is believed: the chain is computed again over every entry,
+bodies are hashed, batches' checksums compared. What the tables make of the log is for
+`state.verify`, which drives the checks of this module too.
+
+Safety rule: a slice is one short read transaction (`read_slice`), so that a live node's write-ahead
+log can restart between two of them (PROTOCOL F); a check therefore keeps nothing across slices that
+a leader's new tail, trimming or retention could make untrue without noticing it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any, Final, Protocol
+
+import apsw
+
+from hadron.model.batch import check_batch
+from hadron.model.errors import CorruptionError
+from hadron.model.ids import Ballot
+from hadron.storage.log import (
+    NO_BODY,
+    Entry,
+    chain_of_row,
+    first_lsn,
+    get_meta,
+    hash_body,
+    is_well_formed,
+    position_at,
+)
+
+SLICE_ROWS: Final = 500
+SLICE_BYTES: Final = 2 << 20
+"""What one slice reads at most: some 10 ms, so that nobody who waits for the WAL notices."""
+
+NAMED_PROBLEMS: Final = 1_000
+"""Problems that a report spells out; the rest is counted."""
+
+_INTEGRITY_STEPS: Final = 1_000
+_INTEGRITY_TURNS: Final = 500
+"""An integrity check of one table on a running node ends after this many times so many steps of
+SQLite's machine: about a quarter of a second."""
+
+EntryCheck = Callable[[Entry], str]
+"""What is wrong with an entry beyond its hashes, "" when nothing is."""
+
+
+@dataclass(frozen=True, slots=True)
+class Problem:
+    """One thing that is wrong.
+
+    Attributes:
+        text: what, in words, naming the values.
+        table: where, "" when it is about the file as a whole.
+        lsn: the entry, 0 when it is not about one.
+        stream_id, offset: the record, -1 when it is not about one.
+    """
+
+    text: str
+    table: str = ""
+    lsn: int = 0
+    stream_id: int = -1
+    offset: int = -1
+
+
+@dataclass(slots=True)
+class Report:
+    """What was looked at, and what was found.
+
+    Attributes:
+        first_lsn, last_lsn: the entries that were checked.
+        chain: the chain at `last_lsn`, hex.
+        entries, bodies, batches: how many were checked.
+        bytes: of commands and bodies read.
+        dropped_bodies: entries whose body retention has dropped.
+        tables: how many rows of each table were compared with what the log makes of it.
+        checked: what kinds of checks were made.
+        skipped: what was not done, and why.
+        problems: the first `NAMED_PROBLEMS`; `problem_count` counts all.
+    """
+
+    first_lsn: int = 1
+    last_lsn: int = 0
+    chain: str = ""
+    committed_lsn: int = 0
+    applied_lsn: int = 0
+    entries: int = 0
+    bodies: int = 0
+    batches: int = 0
+    bytes: int = 0
+    dropped_bodies: int = 0
+    tables: dict[str, int] = field(default_factory=dict)
+    checked: list[str] = field(default_factory=list)
+    skipped: list[str] = field(default_factory=list)
+    problems: list[Problem] = field(default_factory=list)
+    problem_count: int = 0
+
+    @property
+    def ok(self) -> bool:
+        return not self.problem_count
+
+    def add(self, text: str, **where: Any) -> None:
+        """Note a problem; `where` are the other attributes of `Problem`."""
+        self.problem_count += 1
+        if len(self.problems) < NAMED_PROBLEMS:
+            self.problems.append(Problem(text, **where))
+
+
+class Check(Protocol):
+    """A check that is made in slices."""
+
+    name: str
+
+    def step(self, db: apsw.Connection) -> bool:
+        """Look at one slice, inside a read transaction; whether that was the last one."""
+        ...
+
+
+def read_slice(db: apsw.Connection, check: Check) -> bool:
+    """One slice of `check` in a read transaction of its own; whether it was the last one."""
+    db.execute("BEGIN")
+    try:
+        return check.step(db)
+    finally:
+        if db.in_transaction:
+            db.execute("ROLLBACK")
+
+
+class LogCheck:
+    """Every entry from the anchor on: the chain, the bodies, the batches, gaps.
+
+    Args:
+        check_entry: a further look at each entry whose body is here.
+        until_lsn: stop there; None for the log's end as it is at the first slice. A live node's
+            uncommitted tail may be replaced while it is read, which is noticed and no problem.
+    """
+
+    name = "log"
+
+    def __init__(
+        self, report: Report, check_entry: EntryCheck, *, until_lsn: int | None = None
+    ) -> None:
+        self._report = report
+        self._check_entry = check_entry
+        self._until = until_lsn
+        self._next = 0
+        # Of the last entry: as it stands in its row, and as it follows from what came before. A
+        # damaged chain makes its own row wrong, not the next one as well.
+        self._stored: bytes | None = None
+        self._computed: bytes | None = None
+
+    @property
+    def reached_lsn(self) -> int:
+        """How far it has got."""
+        return max(0, self._next - 1)
+
+    def step(self, db: apsw.Connection) -> bool:
+        try:
+            if not self._next:
+                self._begin(db)
+            elif self._tail_was_replaced(db):
+                self._report.skipped.append(
+                    f"the log above {self._next - 2} was replaced while it was read"
+                )
+                return True
+            return self._slice(db)
+        except apsw.Error as error:
+            return self._unreadable(error)
+
+    def _begin(self, db: apsw.Connection) -> None:
+        first = first_lsn(db)
+        row = db.execute("SELECT max(lsn) FROM log").fetchone()
+        last = (row[0] if row is not None else None) or 0
+        self._until = last if self._until is None else min(self._until, last)
+        self._report.first_lsn = self._next = first
+        anchor = position_at(db, first - 1)
+        if anchor is not None:
+            self._stored = self._computed = anchor.chain
+        elif first > 1:
+            self._report.add(
+                f"the log begins at entry {first}, and what it continues is not written down",
+                table="log", lsn=first,
+            )
+
+    def _tail_was_replaced(self, db: apsw.Connection) -> bool:
+        first = first_lsn(db)
+        if self._next < first:
+            # Trimmed meanwhile.
+            anchor = position_at(db, first - 1)
+            self._next = first
+            self._stored = self._computed = None if anchor is None else anchor.chain
+            return False
+        if self._stored is None or self._next == first:
+            return False
+        before = position_at(db, self._next - 1)
+        return before is not None and before.chain != self._stored
+
+    def _slice(self, db: apsw.Connection) -> bool:
+        assert self._until is not None
+        applied = get_meta(db, "applied_lsn")
+        size = rows = 0
+        for row in db.execute(
+            "SELECT l.*, b.bytes FROM log l LEFT JOIN body b USING (lsn)"
+            " WHERE l.lsn >= ? AND l.lsn <= ? ORDER BY l.lsn LIMIT ?",
+            (self._next, self._until, SLICE_ROWS),
+        ):
+            self._check_row(row, applied)
+            rows += 1
+            size += sum(len(part) for part in (row[4], row[7]) if isinstance(part, bytes))
+            if size >= SLICE_BYTES:
+                break
+        self._report.bytes += size
+        return not rows or self._next > self._until
+
+    def _check_row(self, row: tuple[Any, ...], applied: int) -> None:
+        *logged, body = row
+        lsn, report = logged[0], self._report
+        if lsn != self._next:
+            report.add(
+                f"entries {self._next} to {lsn - 1} are missing", table="log", lsn=self._next
+            )
+            self._stored = self._computed = None
+        self._next = lsn + 1
+        report.entries += 1
+        if not is_well_formed(logged) or not isinstance(body, bytes | None):
+            report.add(f"entry {lsn} has values that no entry has", table="log", lsn=lsn)
+            self._stored = self._computed = None
+            return
+        body_hash, chain = logged[5:]
+        follows = [
+            chain_of_row(previous, logged)
+            for previous in dict.fromkeys((self._stored, self._computed)) if previous is not None
+        ]
+        if follows and chain not in follows:
+            report.add(f"entry {lsn} does not continue the hash chain", table="log", lsn=lsn)
+        self._stored, self._computed = chain, (follows[0] if follows else chain)
+        report.last_lsn, report.chain = lsn, chain.hex()
+        if body is None:
+            self._check_absent(lsn, body_hash, applied)
+        else:
+            ballot = Ballot(logged[1], logged[2])
+            self._check_body(Entry(lsn, ballot, logged[3], logged[4], body, chain), body_hash)
+
+    def _check_absent(self, lsn: int, body_hash: bytes, applied: int) -> None:
+        """Without a body: it never had one, or retention has dropped what no batch needs."""
+        if body_hash == NO_BODY:
+            return
+        self._report.dropped_bodies += 1
+        if lsn > applied:
+            # What refers to it is not there yet, so retention cannot have been here.
+            self._report.add(f"the body of entry {lsn} is missing", table="body", lsn=lsn)
+
+    def _check_body(self, entry: Entry, body_hash: bytes) -> None:
+        report, lsn = self._report, entry.lsn
+        report.bodies += 1
+        if hash_body(entry.body) != body_hash:
+            report.add(
+                f"the body of entry {lsn} does not match its hash", table="body", lsn=lsn
+            )
+            return
+        try:
+            check_batch(entry.body)
+            report.batches += 1
+            wrong = self._check_entry(entry)
+        except CorruptionError as error:
+            wrong = error.message
+        if wrong:
+            report.add(f"entry {lsn}: {wrong}", table="body", lsn=lsn)
+
+    def _unreadable(self, error: apsw.Error) -> bool:
+        """The next entry stands on a page that cannot be read; go on behind it."""
+        if self._until is None:
+            self._report.add(f"the log cannot be read: {error}", table="log")
+            return True
+        lsn = self._next
+        self._report.add(f"entry {lsn} cannot be read: {error}", table="log", lsn=lsn)
+        self._stored = self._computed = None
+        self._next += 1
+        return self._next > self._until
+
+
+class IntegrityCheck:
+    """SQLite's own check of pages, b-trees and indexes, a table at a time.
+
+    Args:
+        live: leave out `log` and `body`, whose content has hashes of its own, and give up on a
+            table that would take long: a read transaction must not last on a running node.
+    """
+
+    name = "integrity"
+
+    def __init__(self, report: Report, *, live: bool) -> None:
+        self._report = report
+        self._live = live
+        self._tables: list[str] | None = None
+
+    def step(self, db: apsw.Connection) -> bool:
+        try:
+            if not self._live:
+                self._check(db, "PRAGMA integrity_check(100)", "")
+                return True
+            if self._tables is None:
+                self._tables = [
+                    row[0] for row in db.execute(
+                        "SELECT name FROM sqlite_schema WHERE type = 'table'"
+                        " AND name NOT IN ('log', 'body') ORDER BY name"
+                    )
+                ]
+            if self._tables:
+                table = self._tables.pop(0)
+                self._check(db, f"PRAGMA integrity_check('{table}')", table)
+        except apsw.Error as error:
+            self._report.add(f"the file's schema cannot be read: {error}")
+            return True
+        return not self._tables
+
+    def _check(self, db: apsw.Connection, pragma: str, table: str) -> None:
+        turns = 0
+
+        def enough() -> bool:
+            nonlocal turns
+            turns += 1
+            return turns > _INTEGRITY_TURNS
+
+        if self._live:
+            db.set_progress_handler(enough, _INTEGRITY_STEPS)
+        try:
+            for (text,) in db.execute(pragma).fetchall():
+                if text != "ok":
+                    self._report.add(f"SQLite's integrity check: {text}", table=table)
+        except apsw.InterruptError:
+            self._report.skipped.append(
+                f"the integrity check of {table}, too large for a node that runs"
+            )
+        except apsw.Error as error:
+            self._report.add(f"the integrity check found a page it cannot read: {error}",
+                             table=table)
+        finally:
+            db.set_progress_handler(None)
+
+
+class MetaCheck:
+    """What `meta` says of the log fits the log."""
+
+    name = "meta"
+
+    def __init__(self, report: Report) -> None:
+        self._report = report
+
+    def step(self, db: apsw.Connection) -> bool:
+        report = self._report
+        try:
+            row = db.execute("SELECT max(lsn) FROM log").fetchone()
+            last = (row[0] if row is not None else None) or 0
+            report.applied_lsn = get_meta(db, "applied_lsn")
+            report.committed_lsn = get_meta(db, "committed_lsn")
+            for name, lsn in (("applied", report.applied_lsn), ("committed", report.committed_lsn)):
+                if type(lsn) is not int or not 0 <= lsn <= last:
+                    report.add(f"{name}_lsn is {lsn}, the log ends at {last}", table="meta")
+            row = db.execute("SELECT min(lsn) FROM body WHERE lsn > ?", (last,)).fetchone()
+            if row is not None and row[0] is not None:
+                report.add(f"the body of entry {row[0]} has no entry", table="body", lsn=row[0])
+        except apsw.Error as error:
+            report.add(f"meta cannot be read: {error}", table="meta")
+        return True
