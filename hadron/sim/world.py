@@ -217,12 +217,11 @@ class World:
             return
         life.is_dead = True
         if power:
-            if style is None:
-                style = self._crashes.choice(STYLES)
+            chosen: Style = style if style is not None else self._crashes.choice(STYLES)
             self.network.power_off(name)
-            self.disks[name].power_off(style)
+            self.disks[name].power_off(chosen)
             self.faults["power loss"] += 1
-            self.trace.log(f"{name}: loses power; unsynced writes: {style}")
+            self.trace.log(f"{name}: loses power; unsynced writes: {chosen}")
         else:
             self.network.kill(name)
             self.disks[name].kill()
