@@ -244,7 +244,7 @@ class Nemesis:
         name = self._node()
         disk = self._world.disks[name]
         usual = disk.broken.capacity_bytes
-        disk.broken.capacity_bytes = disk.used_bytes() + self._random.randrange(64 << 10)
+        disk.broken.capacity_bytes = disk.volume.used_bytes() + self._random.randrange(64 << 10)
         await self._last()
         disk.broken.capacity_bytes = usual
         await self.revive(name)

@@ -1,4 +1,4 @@
-"""The SQLite VFS under every simulated node: real files, seen and spoiled by `sim.disk`.
+"""The SQLite VFS under every simulated node: real files, seen and spoiled by `sim.volume`.
 
 One VFS for all nodes and all lives, because the checksum VFS stacks on whatever is there when it
 is loaded, once in a process. Nodes are told apart by the directory that a file lies in; files
@@ -8,15 +8,15 @@ bypasses a Python VFS, which is why a crash leaves databases and write-ahead log
 
 from __future__ import annotations
 
+import errno
 import os
 import random
-from pathlib import Path
 from typing import Final
 
 import apsw
 
-from hadron.sim.disk import VFS_NAME, VOLUMES, Volume
 from hadron.sim.files import SimFile
+from hadron.sim.volume import VFS_NAME, Volume, volume_of
 
 _BASE: Final = "unix"
 
@@ -30,26 +30,36 @@ class _File(apsw.VFSFile):
         created = not os.path.exists(path)
         super().__init__(_BASE, name, flags)
         self._volume = volume
-        self._disk = volume.disk
-        self._name = volume.name(path)
+        self._path = path
         self._file: SimFile = volume.file(path, created=created)
 
     def xRead(self, amount: int, offset: int) -> bytes:  # noqa: N802
-        self._disk.before_read(self._volume, self._name)
+        try:
+            self._volume.will_read(self._path)
+        except OSError as error:
+            raise apsw.exception_for(apsw.SQLITE_IOERR_READ) from error
         return super().xRead(amount, offset)
 
     def xWrite(self, data: bytes, offset: int) -> None:  # noqa: N802
-        self._disk.before_write(self._volume, self._name, self._file, offset + len(data))
+        try:
+            self._volume.will_write(self._path, self._file, offset + len(data))
+        except OSError as error:
+            full = error.errno == errno.ENOSPC
+            code = apsw.SQLITE_FULL if full else apsw.SQLITE_IOERR_WRITE
+            raise apsw.exception_for(code) from error
         super().xWrite(data, offset)
-        self._disk.written(self._volume, self._name, self._file, offset, bytes(data))
+        self._volume.written(self._path, self._file, offset, bytes(data))
 
     def xTruncate(self, newsize: int) -> None:  # noqa: N802
         super().xTruncate(newsize)
-        self._disk.truncated(self._volume, self._name, self._file, newsize)
+        self._volume.truncated(self._path, self._file, newsize)
 
     def xSync(self, _flags: int) -> None:  # noqa: N802
         # Not passed on: the files are in memory, and what counts as synced is simulated.
-        self._disk.synced(self._volume, self._name, self._file)
+        try:
+            self._volume.synced(self._path, self._file)
+        except OSError as error:
+            raise apsw.exception_for(apsw.SQLITE_IOERR_FSYNC) from error
 
 
 class _Vfs(apsw.VFS):
@@ -61,7 +71,7 @@ class _Vfs(apsw.VFS):
         self, name: str | apsw.URIFilename | None, flags: list[int]
     ) -> apsw.VFSFile:
         path = name.filename() if isinstance(name, apsw.URIFilename) else name
-        volume = _volume_of(path) if path else None
+        volume = volume_of(path) if path else None
         if volume is None:
             return apsw.VFSFile(_BASE, name, flags)
         assert path is not None
@@ -69,9 +79,9 @@ class _Vfs(apsw.VFS):
         return _File(volume, path, name, flags)
 
     def xDelete(self, filename: str, syncdir: bool) -> None:  # noqa: N802
-        volume = _volume_of(filename)
+        volume = volume_of(filename)
         if volume is not None:
-            volume.disk.deleted(volume, filename, synced=syncdir)
+            volume.removed(filename, synced=syncdir)
         super().xDelete(filename, syncdir)
 
     def xRandomness(self, numbytes: int) -> bytes:  # noqa: N802
@@ -101,12 +111,3 @@ def uninstall() -> None:
     """Give the process its own default VFS back."""
     apsw.set_default_vfs(_BASE)
     apsw.randomness(0)
-
-
-def _volume_of(path: str) -> Volume | None:
-    """The volume that a file lies in."""
-    for parent in Path(path).parents:
-        volume = VOLUMES.get(str(parent))
-        if volume is not None:
-            return volume
-    return None

@@ -27,11 +27,12 @@ from hadron.node.runtime import Node
 from hadron.node.settings import Settings
 from hadron.sim import vfs
 from hadron.sim.clocks import SimClock, SimRandom
-from hadron.sim.disk import FAST, ORDINARY, SLOW, SimDisk, Volume
+from hadron.sim.disk import FAST, ORDINARY, SLOW, SimDisk
 from hadron.sim.files import STYLES, Style
 from hadron.sim.nemesis import FaultPlan, Nemesis, run_faults
 from hadron.sim.network import HostNetwork, SimNetwork
 from hadron.sim.trace import Trace
+from hadron.sim.volume import Volume
 from hadron.wire.messages import cluster_pb2
 
 __all__ = [
@@ -168,7 +169,7 @@ class World:
         config = self.configs.get(name, self.config)
         node = Node(
             _with_data(config, name, disk.volume.path), name, clock=self.clocks[name],
-            random=SimRandom(f"{self.seed}/{name}/{self._starts}"), network=host, disk=disk,
+            random=SimRandom(f"{self.seed}/{name}/{self._starts}"), network=host, disk=disk.volume,
         )
         with trio.CancelScope() as scope:
             life = self._lives[name] = _Life(node, disk.volume, host, scope)
