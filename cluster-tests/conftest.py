@@ -6,11 +6,41 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from load import WORKERS
+from report import Row, table
 
-from hadron.node.supervision.cluster import LocalCluster
+from hadron.testing.cluster import FaultyCluster
+
+_ROWS = pytest.StashKey[list[Row]]()
 
 
 @pytest.fixture
-def cluster(tmp_path: Path) -> Iterator[LocalCluster]:
-    with LocalCluster(tmp_path, nodes=3) as running:
+def cluster(tmp_path: Path) -> Iterator[FaultyCluster]:
+    """Three nodes; the load's clients can be cut off from each of them."""
+    with FaultyCluster(tmp_path, nodes=3, clients=tuple(WORKERS)) as running:
         yield running
+
+
+@pytest.fixture
+def five(tmp_path: Path) -> Iterator[FaultyCluster]:
+    """Five nodes."""
+    with FaultyCluster(tmp_path, nodes=5, clients=tuple(WORKERS)) as running:
+        yield running
+
+
+@pytest.fixture
+def row(request: pytest.FixtureRequest) -> Row:
+    """The test's line in the table at the end of the run."""
+    row = Row(request.node.name)
+    request.config.stash.setdefault(_ROWS, []).append(row)
+    return row
+
+
+def pytest_terminal_summary(
+    terminalreporter: pytest.TerminalReporter, config: pytest.Config
+) -> None:
+    """Print what the tests measured."""
+    rows = config.stash.get(_ROWS, [])
+    if rows:
+        terminalreporter.section("faults, and what users felt")
+        terminalreporter.write_line(table(rows))

@@ -1,115 +1,351 @@
-"""A producer under load that remembers what was acknowledged, and the judge of what came of it."""
+"""A load of several processes, what it saw, and the judge of what came of it.
+
+    async with under_load(cluster) as load:
+        load.kill("n1"); await load.start("n1"); await load.progress()
+
+When the block ends, everything is healed, producers come to an end, the group is drained, the nodes
+are stopped, and the checker of the simulator holds the merged histories against their files.
+"""
 
 from __future__ import annotations
 
-import contextlib
-import sqlite3
-from collections.abc import AsyncIterator
+import os
+import subprocess
+import sys
+import time
+from collections.abc import AsyncIterator, Collection, Iterable, Sequence
+from contextlib import asynccontextmanager
+from itertools import pairwise
 from pathlib import Path
+from typing import Final
 
+import msgspec
 import trio
+import worker as worker_module
+from report import Row
+from worker import Acked, Job, Plan
 
 import hadron
-from hadron.client import Client
-from hadron.model.ids import Ballot
+from hadron.model.errors import HadronError
 from hadron.model.schema import SchemaObject, StreamSpec
-from hadron.node.supervision.cluster import LocalCluster
-from hadron.storage.log import hash_body, next_chain
+from hadron.sim.checker import Verdict, check
+from hadron.sim.evidence import Rules
+from hadron.sim.history import History, Publish
+from hadron.sim.node_files import NodeFile, read_node
+from hadron.testing.cluster import FaultyCluster
 
-STREAM = "load"
-_AT_ONCE = 20
+STREAM: Final = "load"
+GROUP: Final = "everyone"
+PROGRESS_S: Final = 10.0
+"""The bar: a publish that begins after healing succeeds within this."""
+
+PATIENCE_S: Final = 60.0
+"""How long anything else may take, on a busy machine."""
+
+WORKERS: Final[dict[str, tuple[Job, ...]]] = {
+    "c1": (
+        Job(kind="single", name="single", pause_s=0.005),
+        Job(kind="pipelined", name="pipelined", pause_s=0.1),
+        Job(kind="bulk", name="bulk", pause_s=0.2),
+        Job(kind="single", name="impatient", pause_s=0.02, delivery_timeout_s=1.0),
+        Job(kind="single", name="cautious", acks="all", pause_s=0.1),
+        Job(kind="single", name="hasty", acks="leader", pause_s=0.05),
+    ),
+    "c2": (
+        Job(kind="member", name="m1", group=GROUP),
+        Job(kind="reader", name="reader", pause_s=0.2),
+    ),
+    "c3": (Job(kind="member", name="m2", group=GROUP),),
+}
+"""Processes by the name of their client. Paced, so that minutes of it can be judged in seconds."""
+
+_POLL_S: Final = 0.02
 
 
 class Load:
-    """Sends numbered records until stopped; `acked` maps a number to the offset it got."""
+    """The running load, and the faults that its history must know of."""
 
-    def __init__(self) -> None:
-        self.acked: dict[int, int] = {}
-        self._next = 0
-        self._stopping = False
-        self._progress = trio.Event()
+    def __init__(self, cluster: FaultyCluster) -> None:
+        self.cluster = cluster
+        self.history = History(time.monotonic_ns)
+        self.acked: list[Acked] = []
+        """Publishes that a majority has, in the order in which their workers told."""
+        self.progress_s: list[float] = []
+        """What `progress` measured."""
+        self._news = trio.Event()
+        self._faults: list[int] = []
 
-    async def run(self, client: Client) -> None:
-        async with client.producer(STREAM) as producer:
-            while not self._stopping:
-                numbers = range(self._next, self._next + _AT_ONCE)
-                self._next += _AT_ONCE
-                pending = [(n, await producer.send_soon({"number": n})) for n in numbers]
-                for number, handle in pending:
-                    receipt = await handle.wait()
-                    assert number not in self.acked
-                    self.acked[number] = receipt.offset
-                self._progress.set()
-                self._progress = trio.Event()
+    # --- what is acknowledged -------------------------------------------------------------------
 
-    async def wait_more(self, count: int) -> None:
-        """Return once `count` more records were acknowledged."""
-        wanted = len(self.acked) + count
-        with trio.fail_after(60):
+    def heard(self, acked: Acked) -> None:
+        """A worker says that a publish was acknowledged."""
+        if acked.acks == "leader":
+            # A leader that is alone says so too: that is no progress.
+            return
+        self.acked.append(acked)
+        self._news.set()
+        self._news = trio.Event()
+
+    async def wait_more(self, publishes: int) -> None:
+        """Until this many more publishes, of one record or many, were acknowledged."""
+        wanted = len(self.acked) + publishes
+        with trio.fail_after(PATIENCE_S):
             while len(self.acked) < wanted:
-                await self._progress.wait()
+                await self._news.wait()
 
-    def stop(self) -> None:
-        self._stopping = True
+    async def progress(self) -> float:
+        """Until a publish that begins after this call is acknowledged; returns the seconds."""
+        now, seen = self.history.tick(), len(self.acked)
+        with trio.fail_after(PATIENCE_S):
+            while not any(acked.began > now for acked in self.acked[seen:]):
+                await self._news.wait()
+        ended = min(acked.ended for acked in self.acked[seen:] if acked.began > now)
+        self.progress_s.append((ended - now) / 1e9)
+        return self.progress_s[-1]
+
+    async def is_still(self, seconds: float) -> bool:
+        """Whether for so long nothing is acknowledged."""
+        seen = len(self.acked)
+        with trio.move_on_after(seconds):
+            await self._news.wait()
+        return len(self.acked) == seen
+
+    def pauses_s(self) -> list[float]:
+        """For each fault: the longest time without an acknowledgement from then to the next."""
+        ends = sorted(acked.ended for acked in self.acked)
+        pauses = []
+        for began, until in zip(self._faults, [*self._faults[1:], 1 << 62], strict=True):
+            before = max((end for end in ends if end <= began), default=began)
+            times = [before, *(end for end in ends if began < end <= until)]
+            following = next((end for end in ends if end > until), None)
+            times += [] if following is None else [following]
+            gaps = [later - earlier for earlier, later in pairwise(times)]
+            pauses.append(max(gaps, default=0) / 1e9)
+        return pauses
+
+    # --- faults ---------------------------------------------------------------------------------
+
+    def fault(self, kind: str, subject: str = "", detail: str = "") -> None:
+        """Note that something breaks now."""
+        self._faults.append(time.monotonic_ns())
+        self.history.event(kind, subject, detail)
+
+    def count(self, *kinds: str) -> int:
+        return len(self.history.events(*kinds))
+
+    def kill(self, name: str) -> None:
+        """SIGKILL one node."""
+        self.fault("crash", name)
+        self.cluster.kill(name)
+
+    def kill_all(self) -> None:
+        """SIGKILL all nodes at the same moment."""
+        self.fault("crash")
+        self.cluster.kill_all()
+
+    async def stop(self, name: str) -> None:
+        """SIGTERM, and wait for the end."""
+        self.fault("stop", name)
+        await trio.to_thread.run_sync(self.cluster.stop, name)
+
+    async def start(self, *names: str) -> None:
+        """Start nodes; returns once they serve or follow."""
+        for name in names:
+            # From this thread: a node ends with the thread that started it.
+            self.cluster.spawn(name)
+            self.history.event("start", name)
+        await trio.to_thread.run_sync(self.cluster.wait_ready, names)
+
+    def wipe(self, name: str) -> None:
+        """Lose a stopped node's disk."""
+        self.history.event("wipe", name)
+        self.cluster.wipe(name)
+
+    def heal(self) -> None:
+        """Undo everything that was done to the network."""
+        self.cluster.heal_all()
+        self.history.event("heal")
 
 
-@contextlib.asynccontextmanager
-async def loaded(cluster: LocalCluster) -> AsyncIterator[tuple[Client, Load]]:
-    """A client, and a load that runs until the block ends."""
-    load = Load()
-    async with hadron.connect(cluster.url) as client:
-        spec = StreamSpec(partitions=(cluster.config.name,))
+@asynccontextmanager
+async def under_load(
+    cluster: FaultyCluster, row: Row | None = None, *, without: Collection[str] = ()
+) -> AsyncIterator[Load]:
+    """A load for the length of a block, judged at its end.
+
+    Args:
+        row: of the report; filled in.
+        without: nodes that are down at the end, and whose files are not judged.
+
+    Raises `AssertionError` naming the promises that were broken.
+    """
+    load = Load(cluster)
+    applied = load.history.apply("judge", [("Stream", STREAM)])
+    spec = StreamSpec(partitions=(cluster.config.name,))
+    async with hadron.connect(cluster.url, ports=cluster.ports("judge")) as client:
         await client.apply([SchemaObject(kind="Stream", name=STREAM, spec=spec)])
-        async with trio.open_nursery() as nursery:
-            nursery.start_soon(load.run, client)
-            await load.wait_more(200)
-            yield client, load
-            load.stop()
+    load.history.ok(applied)
+    async with trio.open_nursery() as nursery:
+        workers = [
+            await nursery.start(_run_worker, load, name, jobs) for name, jobs in WORKERS.items()
+        ]
+        await load.wait_more(100)
+        yield load
+        load.heal()
+        await load.progress()
+        for worker in workers:
+            await worker.halt()
+        await _wait_drained(cluster)
+        load.history.event("drained", detail=GROUP)
+        for worker in workers:
+            await worker.end()
+    left = [name for name in cluster.names if name not in without]
+    await _wait_in_step(cluster, left)
+    await trio.to_thread.run_sync(cluster.stop_all)
+    files = [read_node(name, cluster.database(name)) for name in left]
+    verdict = judge(load, files)
+    if row is not None:
+        _fill(row, load, verdict)
+    assert verdict.status == "valid", "\n".join(map(str, verdict.violations))
 
 
-async def check_nothing_lost(client: Client, load: Load) -> None:
-    """Every acknowledged record is there once, where its receipt says, and nothing else is."""
-    read = {}
-    numbers = []
-    async for record in client.read(STREAM, offset=0):
-        read[record.offset] = record.value["number"]
-        numbers.append(record.value["number"])
-    assert len(load.acked) > 0
-    assert len(numbers) == len(set(numbers)), "a record was logged twice"
-    assert numbers == sorted(numbers), "one producer's records changed their order"
-    for number, offset in load.acked.items():
-        assert read.get(offset) == number, f"record {number} is not at offset {offset}"
+def judge(load: Load, files: Sequence[NodeFile]) -> Verdict:
+    """The checker's verdict over all histories and the nodes' files."""
+    cluster = load.cluster
+    load.history.save(_history_path(cluster, "judge"))
+    history = History.load(*(_history_path(cluster, name) for name in ("judge", *WORKERS)))
+    load.history = history
+    rules = Rules(
+        members=len(cluster.names), durability=cluster.config.settings.durability,  # type: ignore[arg-type]
+        progress_s=PROGRESS_S,
+    )
+    return check(history, files, rules)
 
 
-async def check_replicas_agree(cluster: LocalCluster, client: Client) -> None:
-    """Every node's own file holds the same log, and its chain follows from its content."""
-    status = await client.status(cluster.address(cluster.leader))
-    with trio.fail_after(60):
-        for name in cluster.names:
-            # Another process: there is nothing to be woken by.
-            while (await client.status(cluster.address(name))).applied_lsn < status.last_lsn:  # noqa: ASYNC110
-                await trio.sleep(0.02)
-    chains = {
-        name: recompute_chain(cluster.database(name), status.last_lsn) for name in cluster.names
-    }
-    assert set(chains.values()) == {bytes.fromhex(status.chain)}, chains
+def _fill(row: Row, load: Load, verdict: Verdict) -> None:
+    publishes = load.history.of(Publish)
+    row.kills = load.count("crash")
+    row.partitions = load.count("cut")
+    row.acked = verdict.acknowledged
+    row.unknown = sum(len(p.values) for p in publishes if p.outcome == "unknown")
+    row.refused = sum(len(p.values) for p in publishes if p.outcome == "refused")
+    row.delivered = verdict.delivered
+    row.pauses_s = load.pauses_s()
+    row.progress_s = load.progress_s
+    row.verdict = verdict.status
 
 
-def recompute_chain(database: Path, until_lsn: int) -> bytes:
-    """The hash chain over a node's log, recomputed from the entries and bodies in its file."""
-    chain = bytes(16)
-    with contextlib.closing(sqlite3.connect(f"file:{database}?mode=ro", uri=True)) as db:
-        rows = db.execute(
-            "SELECT lsn, epoch, incarnation, now_ms, command, bytes, chain FROM log"
-            " LEFT JOIN body USING (lsn) WHERE lsn <= ? ORDER BY lsn",
-            (until_lsn,),
+# --- processes ------------------------------------------------------------------------------------
+
+
+class _Worker:
+    """A process of the load."""
+
+    def __init__(self, process: trio.Process) -> None:
+        self.process = process
+        self.halted = trio.Event()
+
+    async def halt(self) -> None:
+        """Until its producers have ended."""
+        await self._order(b"halt\n")
+        with trio.fail_after(PATIENCE_S):
+            await self.halted.wait()
+
+    async def end(self) -> None:
+        """Until it has written its history."""
+        await self._order(b"end\n")
+        with trio.fail_after(PATIENCE_S):
+            assert await self.process.wait() == 0
+
+    async def _order(self, order: bytes) -> None:
+        assert self.process.stdin is not None
+        await self.process.stdin.send_all(order)
+
+
+async def _run_worker(
+    load: Load, name: str, jobs: tuple[Job, ...], task_status: trio.TaskStatus[_Worker]
+) -> None:
+    """A worker's process from its start to its end; its lines go to `load`."""
+    cluster = load.cluster
+    plan = Plan(
+        name=name, url=cluster.url, routes=cluster.routes(name), stream=STREAM,
+        partition=cluster.config.name, history=str(_history_path(cluster, name)), jobs=jobs,
+    )
+    with (cluster.directory / f"{name}.log").open("ab") as log:
+        process = await trio.lowlevel.open_process(
+            [sys.executable, worker_module.__file__, msgspec.json.encode(plan).decode()],
+            stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=log, env=_environment(),
         )
-        expected = 1
-        for lsn, epoch, incarnation, now_ms, command, body, stored in rows:
-            assert lsn == expected
-            ballot = Ballot(epoch, incarnation)
-            chain = next_chain(chain, ballot, lsn, now_ms, command, hash_body(body or b""))
-            assert chain == stored, f"{database}: entry {lsn} does not continue the chain"
-            expected += 1
-        assert expected == until_lsn + 1, f"{database} ends at {expected - 1}, not {until_lsn}"
-    return chain
+    worker = _Worker(process)
+    task_status.started(worker)
+    try:
+        assert process.stdout is not None
+        rest = b""
+        async for data in process.stdout:
+            *lines, rest = (rest + data).split(b"\n")
+            for line in lines:
+                if line == b"halted":
+                    worker.halted.set()
+                else:
+                    load.heard(msgspec.json.decode(line, type=Acked))
+        if await process.wait():
+            text = (cluster.directory / f"{name}.log").read_text()
+            raise AssertionError(f"worker {name} ended with {process.returncode}: {text}")
+    finally:
+        process.kill()
+        with trio.CancelScope(shield=True):
+            await process.wait()
+            for stream in (process.stdin, process.stdout):
+                assert stream is not None
+                await stream.aclose()
+
+
+def _environment() -> dict[str, str]:
+    """This process's, with this Hadron importable in the child as it is here."""
+    root = str(Path(hadron.__file__).parents[1])
+    path = os.pathsep.join(filter(None, [root, os.environ.get("PYTHONPATH")]))
+    return {**os.environ, "PYTHONPATH": path}
+
+
+def _history_path(cluster: FaultyCluster, name: str) -> Path:
+    return cluster.directory / f"{name}.history"
+
+
+# --- the end --------------------------------------------------------------------------------------
+
+
+async def _wait_drained(cluster: FaultyCluster) -> None:
+    """Until the group has acknowledged every record."""
+    seen = "no answer"
+    async with hadron.connect(cluster.url, ports=cluster.ports("judge")) as client:
+        with trio.move_on_after(PATIENCE_S):
+            while True:
+                try:
+                    groups = await client.groups(STREAM)
+                except HadronError as error:
+                    seen = str(error)
+                else:
+                    if groups and all(group.floor == group.next_offset for group in groups):
+                        return
+                    seen = "; ".join(str(group).replace("\n", " ") for group in groups)
+                await trio.sleep(_POLL_S)
+    raise AssertionError(f"the group is not drained after {PATIENCE_S:g} s: {seen}")
+
+
+async def _wait_in_step(cluster: FaultyCluster, names: Iterable[str]) -> None:
+    """Until every node has applied what the leader has committed."""
+    seen: dict[str, str] = {}
+    async with hadron.connect(cluster.url, ports=cluster.ports("judge")) as client:
+        with trio.move_on_after(PATIENCE_S):
+            while True:
+                leader = await client.status(cluster.address(cluster.leader))
+                for name in names:
+                    status = await client.status(cluster.address(name))
+                    seen[name] = f"{status.state} {status.trouble} at {status.applied_lsn}"
+                    if status.applied_lsn < leader.last_lsn:
+                        break
+                else:
+                    if leader.committed_lsn == leader.last_lsn:
+                        return
+                await trio.sleep(_POLL_S)
+    raise AssertionError(f"nodes are not in step after {PATIENCE_S:g} s: {seen}")

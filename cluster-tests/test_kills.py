@@ -1,71 +1,89 @@
-"""Nothing acknowledged is lost or doubled when processes are killed, stopped and wiped."""
+"""Nothing acknowledged is lost or doubled when processes are killed, stopped and paused."""
 
 from __future__ import annotations
 
-import shutil
-
 import pytest
 import trio
-from load import Load, check_nothing_lost, check_replicas_agree, loaded
+from load import under_load
+from report import Row
 
-import hadron
-from hadron.node.supervision.cluster import LocalCluster
-
-
-async def start(cluster: LocalCluster, name: str) -> None:
-    """Start a node while the load goes on."""
-    await trio.to_thread.run_sync(cluster.start, name)
+from hadron.testing.cluster import FaultyCluster
 
 
-async def check(cluster: LocalCluster, load: Load) -> None:
-    async with hadron.connect(cluster.url) as client:
-        await check_nothing_lost(client, load)
-        await check_replicas_agree(cluster, client)
-
-
-async def test_replicas_killed_under_load(cluster: LocalCluster) -> None:
-    async with loaded(cluster) as (_, load):
+async def test_everybody_is_killed(cluster: FaultyCluster, row: Row) -> None:
+    """Replicas while the leader goes on, the leader, and all at once."""
+    async with under_load(cluster, row) as load:
         for name in ("n3", "n2"):
-            cluster.kill(name)
-            await load.wait_more(500)
-            await start(cluster, name)
-            await load.wait_more(500)
-    await check(cluster, load)
+            load.kill(name)
+            await load.wait_more(50)
+            await load.start(name)
+        for _ in range(2):
+            load.kill("n1")
+            await load.start("n1")
+            await load.progress()
+        # A coordinated power failure, but for what the page cache keeps.
+        load.kill_all()
+        await load.start(*cluster.names)
+        await load.progress()
 
 
-@pytest.mark.parametrize("kills", [3, pytest.param(20, marks=pytest.mark.long)])
-async def test_leader_killed_under_load(cluster: LocalCluster, kills: int) -> None:
-    async with loaded(cluster) as (_, load):
-        for _ in range(kills):
-            cluster.kill("n1")
-            await start(cluster, "n1")
-            await load.wait_more(300)
-    await check(cluster, load)
-
-
-async def test_all_killed_at_once(cluster: LocalCluster) -> None:
-    async with loaded(cluster) as (_, load):
-        for name in cluster.names:
-            cluster.kill(name)
-        await trio.to_thread.run_sync(cluster.start_all)
-        await load.wait_more(300)
-    await check(cluster, load)
-
-
-async def test_a_stopped_replica_catches_up(cluster: LocalCluster) -> None:
-    async with loaded(cluster) as (_, load):
+async def test_everybody_is_paused(cluster: FaultyCluster, row: Row) -> None:
+    """Paused nodes keep their connections and answer nothing (SIGSTOP)."""
+    async with under_load(cluster, row) as load:
         cluster.pause("n2")
-        await load.wait_more(1_000)
+        load.fault("stop", "n2", "paused")
+        await load.wait_more(50)
         cluster.resume("n2")
-        await load.wait_more(200)
-    await check(cluster, load)
+        cluster.pause("n1")
+        load.fault("stop", "n1", "paused")
+        assert await load.is_still(1.0)
+        cluster.resume("n1")
+        await load.progress()
 
 
-@pytest.mark.parametrize("name", ["n1", "n3"])
-async def test_a_wiped_node_rebuilds_itself(cluster: LocalCluster, name: str) -> None:
-    async with loaded(cluster) as (_, load):
-        cluster.kill(name)
-        shutil.rmtree(cluster.config.node(name).data)
-        await start(cluster, name)
-        await load.wait_more(300)
-    await check(cluster, load)
+async def test_rolling_restart(cluster: FaultyCluster, row: Row) -> None:
+    async with under_load(cluster, row) as load:
+        for name in ("n3", "n2", "n1"):
+            await load.stop(name)
+            await load.start(name)
+            await load.progress()
+
+
+@pytest.mark.long
+@pytest.mark.timeout(600)
+async def test_fifty_leader_kills(cluster: FaultyCluster, row: Row) -> None:
+    async with under_load(cluster, row) as load:
+        for turn in range(50):
+            load.kill("n1")
+            if turn % 5 == 4:
+                # A replica goes with it; one that was paused answers late.
+                load.kill("n2" if turn % 2 else "n3")
+            await load.start(*(name for name in cluster.names if not cluster.running(name)))
+            await load.progress()
+            await load.wait_more(20 + turn % 7 * 10)
+
+
+@pytest.mark.long
+@pytest.mark.timeout(600)
+async def test_the_leader_is_paused_beyond_every_timeout(
+    cluster: FaultyCluster, row: Row
+) -> None:
+    """Its peers and clients have given it up when it comes back and goes on as if nothing was."""
+    async with under_load(cluster, row) as load:
+        cluster.pause("n1")
+        load.fault("stop", "n1", "paused")
+        await trio.sleep(3 * cluster.config.settings.silence_limit_s)
+        cluster.resume("n1")
+        await load.progress()
+
+
+@pytest.mark.long
+@pytest.mark.timeout(600)
+async def test_ten_coordinated_power_failures(five: FaultyCluster, row: Row) -> None:
+    """Every process is killed at the same moment; what they wrote is still in the page cache."""
+    async with under_load(five, row) as load:
+        for _ in range(10):
+            load.kill_all()
+            await load.start(*five.names)
+            await load.progress()
+            await load.wait_more(50)

@@ -11,11 +11,14 @@ from hadron.model.limits import PRODUCER_IDLE_MS
 from hadron.sim.evidence import Evidence, Violation
 from hadron.sim.history import Apply
 from hadron.sim.node_files import NodeFile
-from hadron.state import machine
+from hadron.state import leadership, machine, schema
 from hadron.state.groups import AckRecords, CreateGroup
 from hadron.state.machine import Command
 from hadron.state.pipelines import CompleteStages
 from hadron.state.streams import AppendBatch
+
+_ALSO_IN_LOGS: Final = (leadership, schema)
+"""Imported for the commands that they register: every entry of a log is decoded here."""
 
 
 def tables_agree(evidence: Evidence) -> Iterator[Violation]:

@@ -81,9 +81,7 @@ def applies(
 
 
 def all_tables() -> str:
-    """The tables of every feature, in an order that does not depend on who was imported first:
-    files of nodes that run the same version are made alike."""
-    return "\n".join(sorted(_TABLES))
+    return "\n".join(_TABLES)
 
 
 def encode(command: Command) -> bytes:
