@@ -14,7 +14,8 @@ if TYPE_CHECKING:
 
 _COLUMNS = {
     "stream": "STREAM", "group": "GROUP", "partition": "PARTITION", "floor": ">FLOOR",
-    "next_offset": ">NEXT", "lag": ">LAG", "in_flight": ">IN FLIGHT", "members": ">MEMBERS",
+    "next_offset": ">NEXT", "lag": ">LAG", "skipped": ">SKIPPED",
+    "in_flight": ">IN FLIGHT", "members": ">MEMBERS",
 }
 
 
@@ -36,7 +37,8 @@ def command() -> None:
 def list_(ctx: click.Context, stream: str, output: str) -> None:
     """List groups, one row per partition.
 
-    LAG is how many records are not acknowledged; everything below FLOOR is.
+    LAG is how many records are not acknowledged; everything below FLOOR is, but for the SKIPPED,
+    which retention dropped before.
 
     \b
     Examples:
@@ -62,4 +64,5 @@ def group_row(group: groups_pb2.ListGroupsResponse.Group) -> dict[str, Any]:
         "lag": max(0, group.next_offset - group.floor - group.acknowledged_above),
         "in_flight": group.in_flight,
         "members": group.members,
+        "skipped": group.skipped,
     }

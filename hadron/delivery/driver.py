@@ -20,7 +20,7 @@ import trio
 from hadron.delivery.machine import Assignment, Group, Member
 from hadron.delivery.ranges import Range
 from hadron.model.batch import StampedBatch
-from hadron.model.errors import HadronError, RequestError
+from hadron.model.errors import HadronError, OffsetOutOfRangeError, RequestError
 from hadron.model.limits import SUBSCRIPTION_BATCH_MEMORY
 from hadron.partition.controller import Controller
 from hadron.partition.visible import STAMPED_BATCH_BYTES, VisibleStreams
@@ -156,7 +156,8 @@ class GroupDriver:
             if self._closed:
                 return
             now = trio.current_time()
-            end = self._visible.bounds(self._stream_id).next_offset
+            first, end = self._visible.bounds(self._stream_id)
+            self.machine.skip_below(first)
             wanted = self.machine.next_wanted(end, now)
             if wanted is None:
                 if self.machine.cursor >= end:
@@ -371,11 +372,11 @@ class Groups:
         """
         if not 1 <= max_in_flight <= MAX_IN_FLIGHT:
             raise RequestError(f"max_in_flight is {max_in_flight}, it may be 1 to {MAX_IN_FLIGHT}")
-        floor = self._start(stream_id, start)
+        self._start(stream_id, start)
         key = stream_id, name
         self._joining[key] += 1
         try:
-            progress = await self._controller.execute(CreateGroup(stream_id, name, floor))
+            progress = await self._create(stream_id, name, start)
             driver = self._drivers.get(key)
             if driver is None:
                 driver = self._drivers[key] = self._new_driver(key, progress)
@@ -383,6 +384,19 @@ class Groups:
         finally:
             self._joining[key] -= 1
             self._forget_if_idle(key)
+
+    async def _create(self, stream_id: int, name: str, start: str) -> Progress:
+        while True:
+            floor = self._start(stream_id, start)
+            try:
+                progress = await self._controller.execute(CreateGroup(stream_id, name, floor))
+            except OffsetOutOfRangeError:
+                # What was the earliest offset may have been dropped on the way.
+                if self._start(stream_id, start) == floor:
+                    raise
+            else:
+                assert isinstance(progress, Progress)
+                return progress
 
     def _new_driver(self, key: tuple[int, str], progress: Progress) -> GroupDriver:
         """Nobody served the group since `progress` was read, or its driver would still be here."""

@@ -76,6 +76,8 @@ class Group:
 
     def __init__(self, floor: int, acknowledged: Iterable[Range]) -> None:
         self.floor = floor
+        self.dropped_below = 0
+        """Nothing below this can be delivered: retention has dropped it."""
         self.acknowledged = RangeSet(acknowledged)
         self.cursor = self.acknowledged.next_gap(floor)
         self.members: dict[int, Member] = {}
@@ -212,7 +214,22 @@ class Group:
         return taken
 
     def _put_again(self, first: int, last: int, attempt: int, not_before: float) -> None:
+        first = max(first, self.dropped_below)
+        if first > last:
+            return
         heapq.heappush(self._again, _Again(not_before, first, last, attempt))
+
+    def skip_below(self, offset: int) -> None:
+        """Retention has dropped everything below `offset` and moved the floor there. What members
+        hold of it they may still acknowledge; it is not delivered again."""
+        if offset <= self.dropped_below:
+            return
+        self.dropped_below = offset
+        again, self._again = self._again, []
+        for item in again:
+            self._put_again(item.first, item.last, item.attempt, item.not_before)
+        self.raise_floor(offset)
+        self.cursor = self.acknowledged.next_gap(max(self.cursor, offset))
 
     def raise_floor(self, floor: int) -> None:
         """Progress was committed; what lies below the floor is forgotten."""

@@ -22,6 +22,7 @@ from hadron.node.replica_set import ReplicaSetConfig
 from hadron.partition.catalog import Catalog
 from hadron.partition.controller import Controller, Tuning
 from hadron.partition.gate import ByteGate
+from hadron.partition.retention import RetentionDriver
 from hadron.partition.visible import VisibleStreams
 from hadron.pipelines.driver import Pipelines
 from hadron.replication.ballot import OutbidError, Won, ask_position, ask_promise
@@ -132,6 +133,7 @@ class Leadership:
             ),
             schema=SchemaChanges(self.controller, catalog, {self._config.name}),
         )
+        nursery.start_soon(RetentionDriver(self.controller, catalog).run)
         nursery.start_soon(self.leading.groups.run)
         nursery.start_soon(self.leading.pipelines.run)
         self._door.open(self.leading)

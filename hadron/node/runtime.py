@@ -33,7 +33,7 @@ from hadron.server.leading import Door
 from hadron.server.pipelines import PipelinesService
 from hadron.server.schema import SchemaService
 from hadron.server.streams import StreamsService
-from hadron.state import groups, leadership, pipelines, schema, streams
+from hadron.state import groups, leadership, pipelines, retention, schema, streams
 from hadron.state.machine import all_tables
 from hadron.storage.store import Store
 from hadron.wire.calls import Handler
@@ -42,7 +42,7 @@ from hadron.wire.messages import cluster_pb2
 
 _log = logging.getLogger(__name__)
 
-_FEATURES = (leadership, streams, groups, schema, pipelines)
+_FEATURES = (leadership, streams, groups, schema, pipelines, retention)
 """Imported for what they register: every feature is a table and a function."""
 
 _FENCED_PAUSE_S = 1.0

@@ -334,6 +334,15 @@ class Controller:
         if self._stopped is not None:
             raise self._stopped
 
+    def log_now_ms(self) -> int:
+        """The clock of the log: what the next entry would be stamped with (PROTOCOL B8)."""
+        return max(self._clock.now_ms(), self._store.log.last_ms)
+
+    async def read(self, read: Callable[[Database], T]) -> T:
+        """Read tables as they are here, committed or not: to decide what to submit, and nothing
+        that leaves this node."""
+        return await self._store.readers.run(read)
+
     async def query(self, read: Callable[[Database], T]) -> T:
         """Read tables, and return once everything that was read is committed (PROTOCOL A2)."""
 

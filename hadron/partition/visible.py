@@ -13,11 +13,12 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Final
 
 from hadron.model.batch import StampedBatch
-from hadron.model.errors import NotFoundError, OffsetOutOfRangeError
+from hadron.model.errors import NotFoundError, NotReadyError, OffsetOutOfRangeError
 from hadron.model.ids import Ballot
 from hadron.partition.group_commit import Submission
 from hadron.state import streams
 from hadron.state.pipelines import CompleteStages
+from hadron.state.retention import TrimStream
 from hadron.state.schema import ApplySchema
 from hadron.state.streams import AppendBatch, Appended, PartitionBounds
 from hadron.storage.store import Store
@@ -55,7 +56,8 @@ class VisibleStreams:
         return PartitionBounds(self._first[stream_id], following)
 
     def watch(self, stream_id: int, watcher: Watcher) -> Callable[[], None]:
-        """Call `watcher` when the visible end moves; returns how to stop that."""
+        """Call `watcher` when the visible end, or the first kept offset, moves; returns how to
+        stop that."""
         watchers = self._watchers.setdefault(stream_id, [])
         watchers.append(watcher)
         return lambda: watchers.remove(watcher)
@@ -73,6 +75,9 @@ class VisibleStreams:
                 if appended is not None:
                     self._advance(command.out_stream_id, appended, submission.body)
                     moved[command.out_stream_id] = None
+            elif isinstance(command, TrimStream):
+                self._first[command.stream_id] = submission.result.first_offset
+                moved[command.stream_id] = None
             elif isinstance(command, ApplySchema):
                 for item in submission.result:
                     if item.kind == "Stream":
@@ -119,8 +124,11 @@ class VisibleStreams:
         limits = self.bounds(stream_id)
         if not limits.first_offset <= offset <= limits.next_offset:
             raise OffsetOutOfRangeError(
-                f"offset {offset} is out of range, the partition has {limits.first_offset} to "
-                f"{limits.next_offset}",
+                f"offset {offset} was dropped by retention, the first kept offset is "
+                f"{limits.first_offset}"
+                if offset < limits.first_offset
+                else f"offset {offset} is out of range, the partition has {limits.first_offset} "
+                f"to {limits.next_offset}",
                 "start at `earliest`, at `latest`, or at an offset in between",
             )
 
@@ -134,11 +142,18 @@ class VisibleStreams:
         if found is not None:
             return found
         below = self.bounds(stream_id).next_offset
-        return await self._store.readers.run(
-            lambda db: streams.read_batches(
-                db, stream_id, offset, below=below, max_bytes=max_bytes
+        try:
+            return await self._store.readers.run(
+                lambda db: streams.read_batches(
+                    db, stream_id, offset, below=below, max_bytes=max_bytes
+                )
             )
-        )
+        except OffsetOutOfRangeError:
+            self.check(stream_id, offset)
+            # Dropped by an entry that is not committed yet, so it may still come back.
+            raise NotReadyError(
+                f"retention is just dropping offset {offset}", "ask again"
+            ) from None
 
     async def offset_at(self, stream_id: int, at_ms: int) -> int:
         """The first visible offset appended at or after `at_ms`."""

@@ -169,6 +169,8 @@ class PipelineDriver:
         room = min(self.spec.max_parallel - counts.live, _TRIGGERS_PER_ENTRY)
         if room <= 0:
             return offset
+        # The entry that drops records moves the cursor over them.
+        offset = max(offset, self._visible.bounds(cursor.stream_id).first_offset)
         batches = await self._visible.read(cursor.stream_id, offset, _READ_BYTES)
         if not batches:
             return offset

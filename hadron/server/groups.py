@@ -10,6 +10,7 @@ from hadron.model.ids import check_name
 from hadron.model.ports import Database
 from hadron.server.leading import Door, Leading
 from hadron.state import groups as state
+from hadron.state import retention
 from hadron.wire.calls import Call, Handler
 from hadron.wire.messages import groups_pb2, method
 
@@ -63,19 +64,25 @@ class GroupsService:
             else None
         )
 
-        def read(db: Database) -> list[state.GroupSummary]:
-            return state.summaries(db, stream_id)
+        def read(db: Database) -> tuple[list[state.GroupSummary], dict[tuple[str, int], int]]:
+            return state.summaries(db, stream_id), retention.skips(db)
 
         # First, because it gives up after a while: with a majority away the query might wait for
         # an entry that nobody else has.
         await leading.controller.confirm_leadership()
-        found = await leading.controller.query(read)
+        found, skips = await leading.controller.query(read)
         call.send(
             groups_pb2.ListGroupsResponse(
                 groups=[
                     described
                     for summary in found
-                    if (described := _describe(leading, summary, request.namespace)) is not None
+                    if (
+                        described := _describe(
+                            leading, summary, request.namespace,
+                            skips.get(("group", summary.group_id), 0),
+                        )
+                    )
+                    is not None
                 ]
             ),
             end=True,
@@ -98,7 +105,7 @@ def _receive(call: Call, driver: GroupDriver, session: MemberSession, message: A
 
 
 def _describe(
-    leading: Leading, summary: state.GroupSummary, namespace: str
+    leading: Leading, summary: state.GroupSummary, namespace: str, skipped: int
 ) -> groups_pb2.ListGroupsResponse.Group | None:
     try:
         item = leading.catalog.by_id(summary.stream_id)
@@ -117,4 +124,5 @@ def _describe(
         acknowledged_above=summary.acknowledged_above,
         in_flight=live.machine.in_flight if live else 0,
         members=live.members if live else 0,
+        skipped=skipped,
     )

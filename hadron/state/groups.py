@@ -126,6 +126,30 @@ def _acknowledge_above(db: Database, group_id: int, first: int, last: int) -> No
     db.execute("INSERT INTO grp_ack VALUES(?, ?, ?)", (group_id, first, last))
 
 
+def skip_below(db: Database, stream_id: int, first_offset: int) -> list[tuple[int, int]]:
+    """Move the floors of a stream's groups over records that retention drops; returns (group id,
+    records that nobody had acknowledged) of those that were moved over any."""
+    skipped: list[tuple[int, int]] = []
+    rows = db.execute(
+        "SELECT group_id, floor FROM grp WHERE stream_id = ? AND floor < ? ORDER BY group_id",
+        (stream_id, first_offset),
+    ).fetchall()
+    for group_id, floor in rows:
+        row = db.execute(
+            "SELECT coalesce(sum(min(last + 1, ?) - first), 0) FROM grp_ack"
+            " WHERE group_id = ? AND first < ?",
+            (first_offset, group_id, first_offset),
+        ).fetchone()
+        assert row is not None
+        if first_offset - floor > row[0]:
+            skipped.append((group_id, first_offset - floor - row[0]))
+        db.execute(
+            "UPDATE grp SET floor = ? WHERE group_id = ?",
+            (_absorb(db, group_id, first_offset), group_id),
+        )
+    return skipped
+
+
 def _absorb(db: Database, group_id: int, floor: int) -> int:
     """Raise the floor over the ranges it has reached, and forget those."""
     while True:

@@ -187,6 +187,24 @@ def _start(db: Database, stream_id: int, start: str) -> int:
     return streams.offset_at(db, stream_id, parse_time_ms(start))
 
 
+def skip_below(
+    context: Context, stream_id: int, first_offset: int
+) -> list[tuple[int, int]]:
+    """Move the cursors of pipelines over input that retention drops; returns (pipeline id, records
+    that were not looked at)."""
+    rows = context.db.execute(
+        "SELECT pipeline_id, next_offset FROM pipeline_input WHERE stream_id = ? AND partition = ?"
+        " AND next_offset < ? ORDER BY pipeline_id",
+        (stream_id, context.replica_set, first_offset),
+    ).fetchall()
+    context.db.execute(
+        "UPDATE pipeline_input SET next_offset = ? WHERE stream_id = ? AND partition = ?"
+        " AND next_offset < ?",
+        (first_offset, stream_id, context.replica_set, first_offset),
+    )
+    return [(pipeline_id, first_offset - cursor) for pipeline_id, cursor in rows]
+
+
 @applies(TriggerInstances)
 def apply_trigger_instances(context: Context, command: TriggerInstances) -> Triggered:
     db = context.db

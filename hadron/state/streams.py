@@ -9,8 +9,7 @@ record on every replica; what a producer sends again is found by its sequence an
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
-from typing import Final
+from typing import Final, NamedTuple
 
 import msgspec
 
@@ -83,8 +82,7 @@ class Appended(msgspec.Struct, frozen=True, array_like=True):
     duplicate: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class PartitionBounds:
+class PartitionBounds(NamedTuple):
     """Offsets of a stream's partition here; `next_offset` is the next to be assigned."""
 
     first_offset: int

@@ -309,3 +309,28 @@ class Deliveries(RuleBasedStateMachine):
 
 TestDeliveries = Deliveries.TestCase
 TestDeliveries.settings = settings(max_examples=100, stateful_step_count=50, deadline=None)
+
+
+class TestRetention:
+    def test_what_was_dropped_is_not_delivered_again(self) -> None:
+        group = Group(0, [])
+        member = group.join(10, lambda: True)
+        first = group.assign(10, 100, 0.0)
+        assert first is not None
+        assert (first.first, first.last) == (0, 9)
+        group.refuse(member.number, first.delivery, 0, 4, not_before=0.0)
+        group.skip_below(7)
+        assert (group.floor, group.next_wanted(100, 0.0)) == (7, 10)
+        group.leave(member.number, 1.0)
+        other = group.join(10, lambda: True)
+        again = group.assign(10, 100, 1.0)
+        assert again is not None
+        assert (again.member, again.first, again.last) == (other.number, 7, 9)
+
+    def test_the_cursor_moves_over_the_gap_and_what_is_acknowledged_behind_it(self) -> None:
+        group = Group(0, [(20, 25)])
+        group.join(100, lambda: True)
+        group.skip_below(20)
+        assert (group.floor, group.cursor) == (20, 26)
+        group.skip_below(5)
+        assert (group.floor, group.cursor) == (20, 26)

@@ -7,9 +7,12 @@ from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 
+import pytest
 from trio.testing import MockClock
 
-from hadron.node.tests.support import chains, make_stream, produce
+from hadron.model.errors import OffsetOutOfRangeError
+from hadron.model.schema import Retention, SchemaObject, StreamSpec
+from hadron.node.tests.support import STREAM, chains, fetch, make_stream, produce
 from hadron.storage.database import open_reader
 from hadron.testing.nodes import Nodes, running_nodes
 from hadron.testing.nodes import replica_set as default_set
@@ -92,3 +95,62 @@ async def test_a_long_absence_costs_no_more_than_the_lag_limit(
         )
         await nodes.start("n3")
         await nodes.wait_for("said", lambda: peer_state(nodes, "n3") == "needs a snapshot")
+
+
+async def test_retention_drops_the_bodies_everywhere_and_the_file_stays_small(
+    tmp_path: Path, clock: MockClock
+) -> None:
+    kept, written = 128 << 10, 3 << 20
+    async with running_nodes(tmp_path, 3, settings=SETTINGS) as nodes:
+        spec = StreamSpec(partitions=("local/p0",), retention=Retention(max_bytes=kept))
+        async with nodes.client() as client:
+            await client.apply([SchemaObject(kind="Stream", name=STREAM, spec=spec)])
+        sizes = []
+        for _ in range(8):
+            await load(nodes, written // 8)
+            await nodes.wait_for("dropped", lambda: kept_bytes(nodes, "n1") <= kept)
+            await nodes.wait_in_step()
+            sizes.append(max(file_bytes(nodes, name) for name in nodes.names))
+        assert all(kept_bytes(nodes, name) <= kept for name in nodes.names)
+        # Free pages are used again: the file ends where it was after the first rounds.
+        assert sizes[-1] <= 1.5 * max(sizes[:3])
+        assert sizes[-1] < written // 2
+        async with nodes.connection("n1") as connection:
+            with pytest.raises(OffsetOutOfRangeError, match="dropped by retention"):
+                await fetch(connection, 0)
+        async with nodes.client() as client:
+            left = [record.offset async for record in client.read(STREAM, offset="earliest")]
+        assert 0 < len(left) <= kept // len(BATCH)
+
+
+async def test_a_replica_back_within_the_log_but_without_a_body_needs_a_snapshot(
+    tmp_path: Path, clock: MockClock
+) -> None:
+    async with running_nodes(tmp_path, 3, settings=SETTINGS) as nodes:
+        spec = StreamSpec(partitions=("local/p0",), retention=Retention(max_bytes=20_000))
+        async with nodes.client() as client:
+            await client.apply([SchemaObject(kind="Stream", name=STREAM, spec=spec)])
+        await nodes.wait_in_step()
+        await nodes.crash("n3")
+        await load(nodes, KEEP)
+        await nodes.wait_for("dropped", lambda: kept_bytes(nodes, "n1") <= 20_000)
+        assert nodes.status("n1").first_lsn == 1, "the log itself is all here"
+        # Without what it keeps in memory.
+        await nodes.restart("n1")
+        await nodes.wait_serving()
+        await nodes.start("n3")
+        await nodes.wait_for(
+            "said", lambda: "retention has dropped the body" in str(nodes.status("n1").peers)
+        )
+
+
+def kept_bytes(nodes: Nodes, name: str) -> int:
+    with closing(open_reader(nodes.data(name) / "hadron.db")) as database:
+        row = database.execute("SELECT coalesce(sum(length(bytes)), 0) FROM body").fetchone()
+    assert row is not None
+    return int(row[0])
+
+
+def file_bytes(nodes: Nodes, name: str) -> int:
+    with closing(open_reader(nodes.data(name) / "hadron.db")) as database:
+        return int(database.pragma("page_count")) * int(database.pragma("page_size"))

@@ -9,11 +9,12 @@ import apsw
 from hadron.model.errors import HadronError
 from hadron.model.ids import Ballot
 from hadron.model.schema import Spec, spec_to_json
-from hadron.state import groups, leadership, machine, pipelines, schema, streams
+from hadron.state import groups, leadership, machine, pipelines, retention, schema, streams
 from hadron.state.machine import Command, Context, NoChange
 from hadron.state.schema import ApplySchema, ObjectChange
+from hadron.storage import log
 
-FEATURES = (leadership, streams, groups, schema, pipelines)
+FEATURES = (leadership, streams, groups, schema, pipelines, retention)
 SET = "local/p0"
 BALLOT = Ballot(1, 1)
 
@@ -22,6 +23,7 @@ Dump = dict[str, list[tuple[Any, ...]]]
 
 def new_database() -> apsw.Connection:
     connection = apsw.Connection(":memory:")
+    connection.execute(log.TABLES)
     connection.execute(machine.all_tables())
     return connection
 

@@ -13,6 +13,7 @@ from hadron.state.groups import AckRecords, CreateGroup
 from hadron.state.leadership import LeaderStarted
 from hadron.state.machine import Command
 from hadron.state.pipelines import CompleteStages, FailStages, TriggerInstances
+from hadron.state.retention import TrimStream
 from hadron.state.schema import ApplySchema, ObjectChange
 from hadron.state.streams import AppendBatch
 
@@ -55,6 +56,10 @@ GOLDEN: list[tuple[Command, str]] = [
         FailStages(5, "enrich", (7,), (2,), "too cold"),
         "960805a6656e7269636891079102a8746f6f20636f6c64",
     ),
+    (
+        TrimStream(3, 40_000),
+        "930a03cd9c40",
+    ),
 ]
 
 
@@ -70,7 +75,7 @@ def test_every_command_has_golden_bytes() -> None:
 
 def test_the_number_comes_first() -> None:
     tags = [msgspec.msgpack.decode(machine.encode(command))[0] for command, _ in GOLDEN]
-    assert tags == [1, 2, 2, 3, 4, 5, 6, 7, 8]
+    assert tags == [1, 2, 2, 3, 4, 5, 6, 7, 8, 10]
 
 
 @pytest.mark.parametrize(

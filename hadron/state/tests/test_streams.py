@@ -155,7 +155,6 @@ class TestEviction:
 class TestReading:
     @pytest.fixture
     def filled(self, tables: Replicated) -> Replicated:
-        tables.db.execute("CREATE TABLE body(lsn INTEGER PRIMARY KEY, bytes BLOB)")
         for number in range(6):
             tables.ballot = Ballot(1, 1 + number // 3)
             tables.now_ms = 1_000_000 + number * 1_000

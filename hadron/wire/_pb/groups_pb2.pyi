@@ -105,7 +105,7 @@ class ListGroupsRequest(_message.Message):
 class ListGroupsResponse(_message.Message):
     __slots__ = ("groups",)
     class Group(_message.Message):
-        __slots__ = ("namespace", "stream", "partition", "group", "floor", "next_offset", "acknowledged_above", "in_flight", "members")
+        __slots__ = ("namespace", "stream", "partition", "group", "floor", "next_offset", "acknowledged_above", "in_flight", "members", "skipped")
         NAMESPACE_FIELD_NUMBER: _ClassVar[int]
         STREAM_FIELD_NUMBER: _ClassVar[int]
         PARTITION_FIELD_NUMBER: _ClassVar[int]
@@ -115,6 +115,7 @@ class ListGroupsResponse(_message.Message):
         ACKNOWLEDGED_ABOVE_FIELD_NUMBER: _ClassVar[int]
         IN_FLIGHT_FIELD_NUMBER: _ClassVar[int]
         MEMBERS_FIELD_NUMBER: _ClassVar[int]
+        SKIPPED_FIELD_NUMBER: _ClassVar[int]
         namespace: str
         stream: str
         partition: str
@@ -124,7 +125,8 @@ class ListGroupsResponse(_message.Message):
         acknowledged_above: int
         in_flight: int
         members: int
-        def __init__(self, namespace: _Optional[str] = ..., stream: _Optional[str] = ..., partition: _Optional[str] = ..., group: _Optional[str] = ..., floor: _Optional[int] = ..., next_offset: _Optional[int] = ..., acknowledged_above: _Optional[int] = ..., in_flight: _Optional[int] = ..., members: _Optional[int] = ...) -> None: ...
+        skipped: int
+        def __init__(self, namespace: _Optional[str] = ..., stream: _Optional[str] = ..., partition: _Optional[str] = ..., group: _Optional[str] = ..., floor: _Optional[int] = ..., next_offset: _Optional[int] = ..., acknowledged_above: _Optional[int] = ..., in_flight: _Optional[int] = ..., members: _Optional[int] = ..., skipped: _Optional[int] = ...) -> None: ...
     GROUPS_FIELD_NUMBER: _ClassVar[int]
     groups: _containers.RepeatedCompositeFieldContainer[ListGroupsResponse.Group]
     def __init__(self, groups: _Optional[_Iterable[_Union[ListGroupsResponse.Group, _Mapping]]] = ...) -> None: ...

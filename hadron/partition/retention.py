@@ -1,0 +1,144 @@
+"""Retention's clock: asks, on the leader, for what is due to be dropped, and says whom it overtook.
+
+A task that sleeps until something can be due: the oldest batch of a stream with an age limit gets
+too old, or a stream with a size limit grows beyond it. Between two rounds there is a pause, so a
+stream under load is over its limits by what is written in that time.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Sequence
+from typing import Final
+
+import trio
+
+from hadron.model.errors import HadronError
+from hadron.model.schema import Retention, StreamSpec
+from hadron.partition.catalog import Catalog
+from hadron.partition.controller import Controller
+from hadron.partition.group_commit import Submission
+from hadron.state import retention
+from hadron.state.pipelines import CompleteStages
+from hadron.state.retention import Trimmed, TrimStream
+from hadron.state.streams import AppendBatch
+
+_log = logging.getLogger(__name__)
+
+PAUSE_S: Final = 0.25
+"""Between two rounds at least: batches are dropped in handfuls, not one by one."""
+
+_HELD_BACK_S: Final = 1.0
+"""Until what a replica still needs is looked at again."""
+
+_LONGEST_SLEEP_S: Final = 600.0
+"""The wall clock may jump; nothing is late by more than this because of it."""
+
+_STEPS_OF_AGE: Final = 100
+"""Batches are dropped when they are at most this part of the age limit too old, or a second."""
+
+
+class RetentionDriver:
+    """All streams of a leadership that do not keep everything. `run` must be running."""
+
+    def __init__(self, controller: Controller, catalog: Catalog) -> None:
+        self._controller = controller
+        self._catalog = catalog
+        self._woken = trio.Event()
+        self._room: dict[int, int] = {}
+        """Bytes that may still be appended to a stream before it is looked at again."""
+        catalog.listen(self._wake)
+        controller.observe(self._on_visible)
+
+    def _wake(self) -> None:
+        self._woken.set()
+
+    def _on_visible(self, submissions: Sequence[Submission]) -> None:
+        """`Controller.Observer`."""
+        if not self._room:
+            return
+        for submission in submissions:
+            command = submission.command
+            if isinstance(command, AppendBatch):
+                stream_id = command.stream_id
+            elif isinstance(command, CompleteStages):
+                stream_id = command.out_stream_id
+            else:
+                continue
+            if stream_id in self._room:
+                self._room[stream_id] -= command.size
+                if self._room[stream_id] < 0:
+                    self._wake()
+
+    async def run(self) -> None:
+        """Drop what is due, for ever; ends when leading does."""
+        while True:
+            self._woken = trio.Event()
+            try:
+                sleep_s = await self._round()
+            except HadronError as error:
+                # Leading ends; or the disk has no room even for this, which others say louder.
+                _log.info("retention pauses: %s", error)
+                sleep_s = _HELD_BACK_S
+            await trio.sleep(PAUSE_S)
+            with trio.move_on_after(sleep_s):
+                await self._woken.wait()
+
+    async def _round(self) -> float:
+        """Returns in how many seconds the next batch gets too old."""
+        self._room.clear()
+        sleep_s = _LONGEST_SLEEP_S if self._limited() else float("inf")
+        for stream_id, limits in self._limited():
+            sleep_s = min(sleep_s, await self._trim(stream_id, limits))
+        return sleep_s
+
+    def _limited(self) -> list[tuple[int, Retention]]:
+        return [
+            (item.id, item.spec.retention)
+            for item in self._catalog.all()
+            if isinstance(item.spec, StreamSpec) and item.spec.retention != Retention()
+        ]
+
+    async def _trim(self, stream_id: int, limits: Retention) -> float:
+        """Drop what is due of one stream, slice by slice."""
+        while True:
+            now_ms = self._controller.log_now_ms()
+            older_than_ms = now_ms - limits.max_age_ms if limits.max_age_ms else 0
+            until_lsn = self._controller.droppable_lsn
+            found = await self._controller.read(
+                lambda db, older=older_than_ms, until=until_lsn: retention.due(  # type: ignore[misc]
+                    db, stream_id, older_than_ms=older, max_bytes=limits.max_bytes,
+                    until_lsn=until,
+                )
+            )
+            if found.first_offset is None:
+                break
+            trimmed: Trimmed = await self._controller.execute(
+                TrimStream(stream_id, found.first_offset)
+            )
+            self._tell(stream_id, trimmed)
+            if not trimmed.batches:
+                break
+        if found.oldest_ms is None:
+            # Nothing is here to get old: the first batch that comes starts the clock.
+            self._room[stream_id] = 0
+        elif limits.max_bytes:
+            self._room[stream_id] = limits.max_bytes - found.bytes
+        if found.held_back:
+            return _HELD_BACK_S
+        if not limits.max_age_ms or found.oldest_ms is None:
+            return float("inf")
+        step_s = max(1.0, limits.max_age_ms / 1_000 / _STEPS_OF_AGE)
+        return max(0.0, (found.oldest_ms + limits.max_age_ms - now_ms) / 1_000) + step_s
+
+    def _tell(self, stream_id: int, trimmed: Trimmed) -> None:
+        name = self._catalog.by_id(stream_id).name
+        _log.debug(
+            "stream %s keeps offsets from %d on: %d batches, %d bytes dropped",
+            name, trimmed.first_offset, trimmed.batches, trimmed.bytes,
+        )
+        for item in trimmed.skipped:
+            _log.warning(
+                "%s %d skipped %d records of stream %s by retention",
+                item.kind, item.id, item.records, name,
+            )

@@ -1,0 +1,163 @@
+"""Retention on a leader: by size and by age, with the clock of the log, and what readers see."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+from collections.abc import AsyncIterator, Callable
+from pathlib import Path
+
+import pytest
+import trio
+from trio.testing import MockClock, wait_all_tasks_blocked
+
+from hadron.model.errors import OffsetOutOfRangeError
+from hadron.model.schema import Retention, StreamSpec
+from hadron.partition.retention import PAUSE_S, RetentionDriver
+from hadron.partition.tests.stack import SET, Stack, leading
+from hadron.state.groups import CreateGroup
+from hadron.state.retention import TrimStream
+
+BATCH = b"x" * 1_000
+DAY_MS = 24 * 3600 * 1000
+
+
+@contextlib.asynccontextmanager
+async def keeping(
+    directory: Path, retention: Retention, *, members: tuple[str, ...] = ("n1",)
+) -> AsyncIterator[tuple[Stack, int]]:
+    async with leading(directory, members=members) as stack:
+        stream_id = await stack.declare(
+            "Stream", "s", StreamSpec(partitions=(SET,), retention=retention)
+        )
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(RetentionDriver(stack.controller, stack.catalog).run)
+            yield stack, stream_id
+            nursery.cancel_scope.cancel()
+
+
+async def until(clock: MockClock, condition: Callable[[], bool]) -> None:
+    """Let a round after the other pass until `condition`."""
+    while not condition():
+        await wait_all_tasks_blocked(0.001)
+        clock.jump(PAUSE_S)
+
+
+async def pass_by(clock: MockClock, days: float) -> None:
+    """Let time pass, and the rounds that are due then."""
+    await wait_all_tasks_blocked(0.01)
+    clock.jump(days * DAY_MS / 1_000)
+    for _ in range(10):
+        await wait_all_tasks_blocked(0.01)
+        clock.jump(PAUSE_S)
+
+
+async def kept_bytes(stack: Stack) -> int:
+    value = (await stack.rows("SELECT bytes FROM stream_partition"))[0][0]
+    assert isinstance(value, int)
+    return value
+
+
+async def fill(stack: Stack, stream_id: int, count: int) -> None:
+    for _ in range(count):
+        await stack.append(stream_id, BATCH)
+
+
+async def test_a_stream_keeps_its_size(tmp_path: Path, mock_clock: MockClock) -> None:
+    async with keeping(tmp_path, Retention(max_bytes=20_000)) as (stack, stream_id):
+        await fill(stack, stream_id, 100)
+        await until(mock_clock, lambda: stack.visible.bounds(stream_id).first_offset == 82)
+        await fill(stack, stream_id, 3)
+        await until(mock_clock, lambda: stack.visible.bounds(stream_id).first_offset == 85)
+        assert 18_000 < await kept_bytes(stack) <= 20_000
+        first = stack.visible.bounds(stream_id).first_offset
+        with pytest.raises(OffsetOutOfRangeError, match=f"first kept offset is {first}"):
+            await stack.read(stream_id, first - 1)
+        assert (await stack.read(stream_id, first))[0].base_offset == first
+
+
+async def test_a_stream_forgets_what_is_old(tmp_path: Path, mock_clock: MockClock) -> None:
+    async with keeping(tmp_path, Retention(max_age_ms=DAY_MS)) as (stack, stream_id):
+        await pass_by(mock_clock, 3)
+        await fill(stack, stream_id, 3)
+        await pass_by(mock_clock, 0.5)
+        await fill(stack, stream_id, 2)
+        assert stack.visible.bounds(stream_id) == (0, 5)
+        await pass_by(mock_clock, 0.6)
+        await until(mock_clock, lambda: stack.visible.bounds(stream_id) == (3, 5))
+        await pass_by(mock_clock, 1)
+        # Age is a promise, also for the newest.
+        await until(mock_clock, lambda: stack.visible.bounds(stream_id) == (5, 5))
+
+
+async def test_a_limit_that_is_declared_later_counts(
+    tmp_path: Path, mock_clock: MockClock
+) -> None:
+    async with keeping(tmp_path, Retention()) as (stack, stream_id):
+        await fill(stack, stream_id, 30)
+        await pass_by(mock_clock, 1)
+        assert stack.visible.bounds(stream_id) == (0, 30)
+        await stack.declare(
+            "Stream", "s", StreamSpec(partitions=(SET,), retention=Retention(max_bytes=5_000))
+        )
+        await until(mock_clock, lambda: stack.visible.bounds(stream_id).first_offset >= 25)
+
+
+async def test_a_node_without_limits_sleeps(tmp_path: Path, mock_clock: MockClock) -> None:
+    async with keeping(tmp_path, Retention()) as (stack, stream_id):
+        rounds = 0
+        limited = RetentionDriver._limited
+
+        def counted(driver: RetentionDriver) -> list[tuple[int, Retention]]:
+            nonlocal rounds
+            rounds += 1
+            return limited(driver)
+
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(RetentionDriver, "_limited", counted)
+            await fill(stack, stream_id, 5)
+            await pass_by(mock_clock, 1)
+        assert rounds <= 2
+
+
+async def test_who_is_overtaken_is_told_of(
+    tmp_path: Path, mock_clock: MockClock, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with keeping(tmp_path, Retention(max_bytes=5_000)) as (stack, stream_id):
+        group = await stack.controller.execute(CreateGroup(stream_id, "billing", 0))
+        with caplog.at_level(logging.WARNING):
+            await fill(stack, stream_id, 20)
+            await until(mock_clock, lambda: stack.visible.bounds(stream_id).first_offset > 12)
+        lines = [r.getMessage() for r in caplog.records]
+        assert any(
+            line.startswith(f"group {group.group_id} skipped ") and "of stream s" in line
+            for line in lines
+        )
+
+
+async def test_a_connected_replica_is_waited_for(tmp_path: Path) -> None:
+    async with keeping(tmp_path, Retention()) as (stack, stream_id):
+        await fill(stack, stream_id, 4)
+        controller = stack.controller
+        assert controller.droppable_lsn == controller.committed_lsn
+
+        class Connected:
+            name = "n1"
+
+        # As if n1's own disk were a peer's that has everything.
+        controller._feeds["n1"] = Connected()  # type: ignore[assignment]
+        assert controller.droppable_lsn == controller.committed_lsn
+        controller.quorum._persisted["n1"] = 3
+        assert controller.droppable_lsn == 3
+        del controller._feeds["n1"]
+
+
+async def test_what_is_dropped_but_not_committed_is_asked_for_again(tmp_path: Path) -> None:
+    async with keeping(tmp_path, Retention()) as (stack, stream_id):
+        await fill(stack, stream_id, 4)
+        stack.visible._recent.clear()
+        await stack.controller.execute(TrimStream(stream_id, 2))
+        stack.visible._first[stream_id] = 0
+        with pytest.raises(Exception, match="just dropping offset 1") as caught:
+            await stack.read(stream_id, 1)
+        assert getattr(caught.value, "retryable", False)
