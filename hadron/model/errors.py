@@ -160,7 +160,14 @@ class StorageError(HadronError):
 
 
 class CorruptionError(StorageError):
-    """Stored or received bytes do not match their checksum or hash chain."""
+    """Stored or received bytes do not match their checksum or hash chain.
+
+    Attributes:
+        lsn: the entry of this node's own log that is damaged; 0 when it is about something else.
+            Such an entry can be repaired: other members have it.
+    """
+
+    lsn = 0
 
 
 class TrimmedError(HadronError):

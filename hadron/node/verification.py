@@ -18,7 +18,7 @@ from hadron.state import groups, leadership, pipelines, schema, streams
 from hadron.state.verify import Verification
 from hadron.storage.database import open_at_rest, open_reader
 from hadron.storage.identity import Owner, in_use, read_owner
-from hadron.storage.log import position_at
+from hadron.storage.log import read_anchor
 from hadron.storage.verify import Report
 
 _FEATURES = (leadership, streams, groups, schema, pipelines)
@@ -192,8 +192,13 @@ def _all_open(files: Sequence[VerifiedFile]) -> Iterator[list[apsw.Connection]]:
 
 
 def _chain_at(db: apsw.Connection, lsn: int) -> bytes | None:
+    """As it stands in the row: whether it should is for the report on the file."""
     try:
-        position = position_at(db, lsn)
+        row = db.execute("SELECT chain FROM log WHERE lsn = ?", (lsn,)).fetchone()
     except apsw.Error:
         return None
-    return None if position is None else position.chain
+    if row is None:
+        anchor = read_anchor(db)
+        return anchor.chain if anchor.lsn == lsn else None
+    chain: bytes = row[0]
+    return chain

@@ -8,16 +8,23 @@ record on every replica; what a producer sends again is found by its sequence an
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from typing import Final, NamedTuple
+import contextlib
+from collections.abc import Callable, Iterator
+from typing import Any, Final, NamedTuple
 
 import msgspec
 
-from hadron.model.batch import NO_SEQUENCE, BatchHead, StampedBatch
-from hadron.model.errors import NotFoundError, OffsetOutOfRangeError, SequenceError
+from hadron.model.batch import NO_SEQUENCE, BatchHead, StampedBatch, check_batch
+from hadron.model.errors import (
+    CorruptionError,
+    NotFoundError,
+    OffsetOutOfRangeError,
+    SequenceError,
+)
 from hadron.model.limits import PRODUCER_IDLE_MS, PRODUCER_WINDOW
 from hadron.model.ports import Database
 from hadron.state.machine import Command, Context, NoChange, applies, tables
+from hadron.storage.log import damaged_entry, reading_entry
 
 tables("""
 CREATE TABLE IF NOT EXISTS stream_partition(
@@ -212,23 +219,38 @@ def read_batches(
     Args:
         below: offsets from here on are not visible (the high watermark).
 
-    Raises `OffsetOutOfRangeError` when retention has dropped `offset`.
+    Raises `OffsetOutOfRangeError` when retention has dropped `offset`, `CorruptionError` when what
+    it asks for, or what comes between, is damaged or missing.
     """
     if offset >= below:
         return []
     batches: list[StampedBatch] = []
     size = 0
-    for batch in _rows(db, stream_id, offset):
-        if batch.base_offset >= below:
-            break
-        if not batches and not batch.base_offset <= offset < batch.next_offset:
-            break
-        batches.append(batch)
-        size += len(batch.data)
-        if size >= max_bytes:
-            break
+
+    def reached() -> int:
+        return batches[-1].next_offset if batches else offset
+
+    with _naming_damage(db, stream_id, reached):
+        for lsn, base_offset, count, append_ms, epoch, incarnation, data in _rows(
+            db, stream_id, offset, below
+        ):
+            if batches and base_offset != reached():
+                raise CorruptionError(f"offset {base_offset} comes next")
+            if not batches and not base_offset <= offset < base_offset + count:
+                break
+            if type(data) is not bytes:
+                raise damaged_entry(lsn, f"the body of entry {lsn} is missing")
+            check_batch(data)
+            batches.append(
+                StampedBatch(base_offset, count, append_ms, epoch, incarnation, data)
+            )
+            size += len(data)
+            if size >= max_bytes:
+                break
     if not batches:
         first = bounds(db, stream_id).first_offset
+        if offset >= first:
+            raise _damaged(db, stream_id, offset, "it is missing")
         raise OffsetOutOfRangeError(
             f"offset {offset} was dropped by retention, the first kept offset is {first}",
             "start at `earliest`",
@@ -236,21 +258,47 @@ def read_batches(
     return batches
 
 
-def _rows(db: Database, stream_id: int, offset: int) -> Iterator[StampedBatch]:
+def _rows(db: Database, stream_id: int, offset: int, below: int) -> Iterator[tuple[Any, ...]]:
     start = db.execute(
         "SELECT max(base_offset) FROM stream_batch WHERE stream_id = ? AND base_offset <= ?",
         (stream_id, offset),
     ).fetchone()
     if start is None or start[0] is None:
         return
-    rows = db.execute(
-        "SELECT s.base_offset, s.count, s.append_ms, s.epoch, s.incarnation, b.bytes"
-        " FROM stream_batch s JOIN body b USING (lsn)"
-        " WHERE s.stream_id = ? AND s.base_offset >= ? ORDER BY s.base_offset",
-        (stream_id, start[0]),
+    yield from db.execute(
+        "SELECT s.lsn, s.base_offset, s.count, s.append_ms, s.epoch, s.incarnation, b.bytes"
+        " FROM stream_batch s LEFT JOIN body b USING (lsn)"
+        " WHERE s.stream_id = ? AND s.base_offset >= ? AND s.base_offset < ?"
+        " ORDER BY s.base_offset",
+        (stream_id, start[0], below),
     )
-    for row in rows:
-        yield StampedBatch(*row)
+
+
+@contextlib.contextmanager
+def _naming_damage(db: Database, stream_id: int, offset: Callable[[], int]) -> Iterator[None]:
+    """Say of damage which record it has hit, and which entry can repair it."""
+    try:
+        with reading_entry(lambda: 0):
+            yield
+    except CorruptionError as error:
+        raise _damaged(db, stream_id, offset(), error.message) from None
+
+
+def _damaged(db: Database, stream_id: int, offset: int, what: str) -> CorruptionError:
+    named = db.execute("SELECT name FROM schema_object WHERE id = ?", (stream_id,)).fetchone()
+    row = db.execute(
+        "SELECT lsn FROM stream_batch WHERE stream_id = ? AND base_offset <= ?"
+        " AND base_offset + count > ? ORDER BY base_offset DESC LIMIT 1",
+        (stream_id, offset, offset),
+    ).fetchone()
+    lsn = row[0] if row is not None else 0
+    stream = f"stream {named[0]!r}" if named is not None else f"stream {stream_id}"
+    return damaged_entry(
+        lsn, f"the batch at offset {offset} of {stream} (entry {lsn or 'unknown'}) is damaged: "
+        f"{what}",
+        "it is not served until another member has given this node a good copy; "
+        "`hadron verify` shows all that is damaged",
+    )
 
 
 def offset_at(db: Database, stream_id: int, at_ms: int) -> int:

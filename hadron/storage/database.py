@@ -99,6 +99,19 @@ def open_scratch() -> apsw.Connection:
     return connection
 
 
+_DAMAGE: Final = frozenset(
+    {apsw.SQLITE_IOERR_DATA, apsw.SQLITE_IOERR_SHORT_READ, apsw.SQLITE_IOERR_CORRUPTFS}
+)
+"""Of a page whose checksum is wrong, or that the file ends before."""
+
+
+def is_damage(error: apsw.Error) -> bool:
+    """Whether SQLite speaks of what stands on the disk, and not of the disk itself."""
+    return isinstance(error, apsw.CorruptError | apsw.NotADBError) or (
+        getattr(error, "extendedresult", 0) in _DAMAGE
+    )
+
+
 @contextlib.contextmanager
 def translated_errors(path: Path) -> Iterator[None]:
     """Turn apsw's errors about a file into ours, which say what to do."""

@@ -16,8 +16,9 @@ not.
 
 from __future__ import annotations
 
+import contextlib
 import struct
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, Final, NamedTuple
 
 import apsw
@@ -26,6 +27,7 @@ import xxhash
 from hadron.model.errors import CorruptionError, TrimmedError
 from hadron.model.ids import EMPTY_LOG, Ballot, LogPosition
 from hadron.model.ports import Database
+from hadron.storage.database import is_damage
 
 TABLES: Final = """
 CREATE TABLE IF NOT EXISTS log(
@@ -62,10 +64,8 @@ ENTRY_OVERHEAD_BYTES: Final = 64
 _NUMBERS: Final = struct.Struct("<QQQQ")
 _INSERT_LOG: Final = "INSERT INTO log VALUES(?, ?, ?, ?, ?, ?, ?)"
 _INSERT_BODY: Final = "INSERT INTO body VALUES(?, ?)"
-_SELECT: Final = (
-    "SELECT l.lsn, l.epoch, l.incarnation, l.now_ms, l.command, b.bytes, l.chain, l.body_hash"
-    " FROM log l LEFT JOIN body b USING (lsn) "
-)
+_ROW: Final = "lsn, epoch, incarnation, now_ms, command, body_hash, chain"
+_SELECT: Final = f"SELECT {_ROW}, bytes FROM log LEFT JOIN body USING (lsn) "
 
 
 class Entry(NamedTuple):
@@ -106,9 +106,11 @@ def is_well_formed(row: Sequence[Any]) -> bool:
     may hand out any others."""
     lsn, epoch, incarnation, now_ms, command, body_hash, chain = row
     return (
-        all(type(number) is int and number >= 0 for number in (lsn, epoch, incarnation, now_ms))
-        and type(command) is bytes
-        and all(type(digest) is bytes and len(digest) == 16 for digest in (body_hash, chain))
+        type(lsn) is type(epoch) is type(incarnation) is type(now_ms) is int
+        and lsn >= 0 <= epoch
+        and incarnation >= 0 <= now_ms
+        and type(command) is type(body_hash) is type(chain) is bytes
+        and len(body_hash) == 16 == len(chain)
     )
 
 
@@ -133,16 +135,17 @@ class Log:
         self.reload()
 
     def reload(self) -> None:
-        """Take head and anchor from the tables again."""
+        """Take head and anchor from the tables again. Raises `CorruptionError` when the last entry
+        is damaged: whatever was appended to it would be as wrong."""
         self.anchor, anchor_ms = _anchor(self._db)
         row = self._db.execute(
-            "SELECT lsn, epoch, incarnation, chain, now_ms FROM log ORDER BY lsn DESC LIMIT 1"
+            "SELECT lsn, now_ms FROM log ORDER BY lsn DESC LIMIT 1"
         ).fetchone()
-        if row is None:
-            self.head, self.last_ms = self.anchor, anchor_ms
-        else:
-            self.head = LogPosition(row[0], Ballot(row[1], row[2]), row[3])
-            self.last_ms = row[4]
+        self.head, self.last_ms = self.anchor, anchor_ms
+        if row is not None:
+            head = position_at(self._db, row[0])
+            assert head is not None
+            self.head, self.last_ms = head, row[1]
 
     def append(
         self, ballot: Ballot, now_ms: int, command: bytes, body: bytes | memoryview
@@ -248,16 +251,43 @@ def set_anchor(connection: apsw.Connection, anchor: LogPosition, now_ms: int) ->
     )
 
 
+def damaged_entry(lsn: int, text: str, hint: str = "") -> CorruptionError:
+    """The error for an entry of this node's own log, which can be repaired."""
+    error = CorruptionError(
+        text, hint or "another member may have it whole; `hadron verify` shows all that is damaged"
+    )
+    error.lsn = lsn
+    return error
+
+
+@contextlib.contextmanager
+def reading_entry(lsn: Callable[[], int]) -> Iterator[None]:
+    """Turn SQLite's words about a page that is damaged into an error about the entry on it."""
+    try:
+        yield
+    except apsw.Error as error:
+        if not is_damage(error):
+            raise
+        number = lsn()
+        raise damaged_entry(number, f"entry {number or '?'} cannot be read: {error}") from None
+
+
 def position_at(connection: apsw.Connection, lsn: int) -> LogPosition | None:
-    """The position at `lsn`, also at the anchor and at 0; None where it is not known (any more)."""
+    """The position at `lsn`, also at the anchor and at 0; None where it is not known (any more).
+
+    Raises `CorruptionError` when the entry does not give the chain that it says.
+    """
     if lsn == 0:
         return EMPTY_LOG
-    row = connection.execute(
-        "SELECT epoch, incarnation, chain FROM log WHERE lsn = ?", (lsn,)
-    ).fetchone()
-    if row is not None:
-        return LogPosition(lsn, Ballot(row[0], row[1]), row[2])
+    with reading_entry(lambda: lsn):
+        rows: list[Any] = connection.execute(
+            f"SELECT {_ROW} FROM log WHERE lsn >= ? AND lsn <= ? ORDER BY lsn", (lsn - 1, lsn)
+        ).fetchall()
+    if len(rows) == 2:
+        return _checked(rows[1], rows[0][6]).position
     anchor = read_anchor(connection)
+    if rows and rows[0][0] == lsn:
+        return _checked(rows[0], anchor.chain if anchor.lsn == lsn - 1 else None).position
     return anchor if anchor.lsn == lsn else None
 
 
@@ -276,7 +306,8 @@ def read_entries(
     """Entries from `from_lsn` on in order, up to `max_bytes` but at least one.
 
     Raises `TrimmedError` when the first of them is not here any more, or not its body;
-    `CorruptionError` when a row does not match its own hashes.
+    `CorruptionError` when a row does not match its own hashes, or does not continue the chain of
+    the one before it: what leaves this node has been checked.
     """
     anchor = read_anchor(connection)
     if from_lsn <= anchor.lsn:
@@ -285,20 +316,25 @@ def read_entries(
         )
     entries: list[Entry] = []
     size = 0
-    for row in connection.execute(
-        _SELECT + "WHERE l.lsn >= ? AND l.lsn <= ? ORDER BY l.lsn",
-        (from_lsn, until_lsn if until_lsn is not None else (1 << 62)),
-    ):
-        try:
-            entry = _entry(row)
-        except TrimmedError:
-            if entries:
+    before = position_at(connection, from_lsn - 1)
+    previous = None if before is None else before.chain
+    with reading_entry(lambda: entries[-1].lsn + 1 if entries else from_lsn):
+        for row in connection.execute(
+            _SELECT + "WHERE lsn >= ? AND lsn <= ? ORDER BY lsn",
+            (from_lsn, until_lsn if until_lsn is not None else (1 << 62)),
+        ):
+            _check_lsn(row[0], entries[-1].lsn + 1 if entries else from_lsn)
+            try:
+                entry = _checked(row, previous, _sound_body(row))
+            except TrimmedError:
+                if entries:
+                    break
+                raise
+            previous = entry.chain
+            entries.append(entry)
+            size += entry.size
+            if size >= max_bytes:
                 break
-            raise
-        entries.append(entry)
-        size += entry.size
-        if size >= max_bytes:
-            break
     return entries
 
 
@@ -317,26 +353,49 @@ def read_after(
 
 
 def read_commands(connection: apsw.Connection, from_lsn: int, until_lsn: int) -> list[Entry]:
-    """Entries without their bodies, which `apply` does not look at."""
-    rows = connection.execute(
-        "SELECT lsn, epoch, incarnation, now_ms, command, chain FROM log"
-        " WHERE lsn >= ? AND lsn <= ? ORDER BY lsn",
-        (from_lsn, until_lsn),
-    )
-    return [
-        Entry(lsn, Ballot(epoch, incarnation), now_ms, command, b"", chain)
-        for lsn, epoch, incarnation, now_ms, command, chain in rows
-    ]
+    """Entries without their bodies, which `apply` does not look at.
+
+    Raises `CorruptionError` like `read_entries`: tables are not made of damaged commands.
+    """
+    entries: list[Entry] = []
+    before = position_at(connection, from_lsn - 1)
+    previous = None if before is None else before.chain
+    expected = from_lsn
+    with reading_entry(lambda: expected):
+        for row in connection.execute(
+            f"SELECT {_ROW} FROM log WHERE lsn >= ? AND lsn <= ? ORDER BY lsn",
+            (from_lsn, until_lsn),
+        ):
+            _check_lsn(row[0], expected)
+            entry = _checked(row, previous)
+            previous = entry.chain
+            entries.append(entry)
+            expected += 1
+    return entries
 
 
-def _entry(row: Sequence[Any]) -> Entry:
-    lsn, epoch, incarnation, now_ms, command, body, chain, body_hash = row
-    data = body or b""
+def _checked(row: Sequence[Any], previous: bytes | None, body: bytes = b"") -> Entry:
+    lsn, epoch, incarnation, now_ms, command, _, chain = row[:7]
+    if not is_well_formed(row[:7]):
+        raise damaged_entry(lsn, f"entry {lsn} has values that no entry has")
+    if previous is not None and chain_of_row(previous, row[:7]) != chain:
+        raise damaged_entry(lsn, f"entry {lsn} does not continue the hash chain")
+    return Entry(lsn, Ballot(epoch, incarnation), now_ms, command, body, chain)
+
+
+def _sound_body(row: Sequence[Any]) -> bytes:
+    lsn, body_hash, body = row[0], row[5], row[7]
     if body == b"" and body_hash != NO_BODY:
         raise TrimmedError(f"retention has dropped the body of entry {lsn}", NEEDS_SNAPSHOT)
-    if hash_body(data) != body_hash:
-        raise CorruptionError(f"the body of entry {lsn} does not match its hash")
-    return Entry(lsn, Ballot(epoch, incarnation), now_ms, command, data, chain)
+    data = b"" if body is None else body
+    if type(data) is not bytes or hash_body(data) != body_hash:
+        raise damaged_entry(lsn, f"the body of entry {lsn} does not match its hash")
+    return data
+
+
+def _check_lsn(lsn: int, expected: int) -> None:
+    if lsn != expected:
+        raise damaged_entry(expected, f"entry {expected} is missing, the next one here is {lsn}")
 
 
 def first_lsn(connection: apsw.Connection) -> int:

@@ -259,6 +259,10 @@ def _append_rows(old: apsw.Connection, new: apsw.Connection, at: LogPosition) ->
                 right = next_chain(at.chain, ballot, lsn, now_ms, command, body_hash)
                 if lsn != at.lsn + 1 or right != chain:
                     raise CorruptionError(f"entry {lsn} of the old log does not continue its chain")
+                if body and hash_body(body) != body_hash:
+                    raise CorruptionError(
+                        f"the body of entry {lsn} of the old log does not match its hash"
+                    )
                 new.execute(
                     "INSERT INTO log VALUES(?, ?, ?, ?, ?, ?, ?)",
                     (lsn, epoch, incarnation, now_ms, command, body_hash, chain),

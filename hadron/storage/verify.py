@@ -28,7 +28,8 @@ from hadron.storage.log import (
     get_meta,
     hash_body,
     is_well_formed,
-    position_at,
+    last_lsn,
+    read_anchor,
 )
 
 SLICE_ROWS: Final = 500
@@ -171,42 +172,32 @@ class LogCheck:
 
     def _begin(self, db: apsw.Connection) -> None:
         first = first_lsn(db)
-        row = db.execute("SELECT max(lsn) FROM log").fetchone()
-        last = (row[0] if row is not None else None) or 0
+        last = last_lsn(db)
         self._until = last if self._until is None else min(self._until, last)
         self._report.first_lsn = self._next = first
-        anchor = position_at(db, first - 1)
-        if anchor is not None:
-            self._stored = self._computed = anchor.chain
-        elif first > 1:
-            self._report.add(
-                f"the log begins at entry {first}, and what it continues is not written down",
-                table="log", lsn=first,
-            )
+        self._stored = self._computed = read_anchor(db).chain
 
     def _tail_was_replaced(self, db: apsw.Connection) -> bool:
         first = first_lsn(db)
         if self._next < first:
             # Trimmed meanwhile.
-            anchor = position_at(db, first - 1)
             self._next = first
-            self._stored = self._computed = None if anchor is None else anchor.chain
+            self._stored = self._computed = read_anchor(db).chain
             return False
         if self._stored is None or self._next == first:
             return False
-        before = position_at(db, self._next - 1)
-        return before is not None and before.chain != self._stored
+        before = db.execute("SELECT chain FROM log WHERE lsn = ?", (self._next - 1,)).fetchone()
+        return before is None or before[0] != self._stored
 
     def _slice(self, db: apsw.Connection) -> bool:
         assert self._until is not None
-        applied = get_meta(db, "applied_lsn")
         size = rows = 0
         for row in db.execute(
             "SELECT l.*, b.bytes FROM log l LEFT JOIN body b USING (lsn)"
             " WHERE l.lsn >= ? AND l.lsn <= ? ORDER BY l.lsn LIMIT ?",
             (self._next, self._until, SLICE_ROWS),
         ):
-            self._check_row(row, applied)
+            self._check_row(row)
             rows += 1
             size += sum(len(part) for part in (row[4], row[7]) if isinstance(part, bytes))
             if size >= SLICE_BYTES:
@@ -214,7 +205,7 @@ class LogCheck:
         self._report.bytes += size
         return not rows or self._next > self._until
 
-    def _check_row(self, row: tuple[Any, ...], applied: int) -> None:
+    def _check_row(self, row: tuple[Any, ...]) -> None:
         *logged, body = row
         lsn, report = logged[0], self._report
         if lsn != self._next:
@@ -238,19 +229,13 @@ class LogCheck:
         self._stored, self._computed = chain, (follows[0] if follows else chain)
         report.last_lsn, report.chain = lsn, chain.hex()
         if body is None:
-            self._check_absent(lsn, body_hash, applied)
+            if body_hash != NO_BODY:
+                report.add(f"the body of entry {lsn} is missing", table="body", lsn=lsn)
+        elif not body and body_hash != NO_BODY:
+            report.dropped_bodies += 1
         else:
             ballot = Ballot(logged[1], logged[2])
             self._check_body(Entry(lsn, ballot, logged[3], logged[4], body, chain), body_hash)
-
-    def _check_absent(self, lsn: int, body_hash: bytes, applied: int) -> None:
-        """Without a body: it never had one, or retention has dropped what no batch needs."""
-        if body_hash == NO_BODY:
-            return
-        self._report.dropped_bodies += 1
-        if lsn > applied:
-            # What refers to it is not there yet, so retention cannot have been here.
-            self._report.add(f"the body of entry {lsn} is missing", table="body", lsn=lsn)
 
     def _check_body(self, entry: Entry, body_hash: bytes) -> None:
         report, lsn = self._report, entry.lsn
@@ -352,8 +337,7 @@ class MetaCheck:
     def step(self, db: apsw.Connection) -> bool:
         report = self._report
         try:
-            row = db.execute("SELECT max(lsn) FROM log").fetchone()
-            last = (row[0] if row is not None else None) or 0
+            last = last_lsn(db)
             report.applied_lsn = get_meta(db, "applied_lsn")
             report.committed_lsn = get_meta(db, "committed_lsn")
             for name, lsn in (("applied", report.applied_lsn), ("committed", report.committed_lsn)):

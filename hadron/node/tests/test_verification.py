@@ -7,6 +7,7 @@ import shutil
 from collections.abc import Callable
 from contextlib import closing
 from pathlib import Path
+from typing import Any
 
 import apsw
 import pytest
@@ -18,7 +19,7 @@ from hadron.partition.tests.stack import leading
 from hadron.state.groups import AckRecords, CreateGroup
 from hadron.state.pipelines import TriggerInstances
 from hadron.storage.database import open_writer
-from hadron.storage.log import set_meta
+from hadron.storage.log import Log, drop_bodies, set_meta
 from hadron.storage.verify import Report
 
 
@@ -140,6 +141,39 @@ async def test_what_was_changed_is_found(
     found = [problem for problem in report.problems if said in problem.text]
     assert found, report.problems
     assert table in {problem.table for problem in found}
+
+
+async def test_a_trimmed_log_is_verified_from_its_anchor(directory: Path) -> None:
+    with closing(open_writer(directory / "hadron.db", sync="NORMAL")) as db:
+        log = Log(db)
+        log.trim(30, max_rows=100)
+    (file,) = verify_paths([directory]).files
+    assert file.report.problems == []
+    assert (file.report.first_lsn, file.report.entries) == (31, 57)
+    assert file.report.skipped == ["re-applying the log, which begins at entry 31"]
+    report = damage(directory, "UPDATE anchor SET chain = zeroblob(16)")
+    assert [problem.text for problem in report.problems] == [
+        "entry 31 does not continue the hash chain"
+    ]
+
+
+async def test_what_retention_dropped_is_no_damage(directory: Path) -> None:
+    with closing(open_writer(directory / "hadron.db", sync="NORMAL")) as db:
+        first: Any = db.execute(
+            "SELECT lsn, count, bytes FROM stream_batch WHERE stream_id = 1 AND base_offset = 0"
+        ).fetchone()
+        drop_bodies(db, [first[0]])
+        db.execute("DELETE FROM stream_batch WHERE lsn = ?", (first[0],))
+        db.execute(
+            "UPDATE stream_partition SET first_offset = ?, bytes = bytes - ? WHERE stream_id = 1",
+            first[1:],
+        )
+    (file,) = verify_paths([directory]).files
+    assert file.report.dropped_bodies == 1
+    # No command did it, so only re-applying them tells.
+    assert {problem.table for problem in file.report.problems} == {
+        "stream_batch", "stream_partition"
+    }
 
 
 async def test_one_damaged_chain_makes_one_entry_wrong(directory: Path) -> None:

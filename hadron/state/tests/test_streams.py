@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from hadron.model.errors import NotFoundError, OffsetOutOfRangeError, SequenceError
+from hadron.model.batch import encode_values
+from hadron.model.errors import CorruptionError, NotFoundError, OffsetOutOfRangeError, SequenceError
 from hadron.model.ids import Ballot
 from hadron.model.limits import PRODUCER_IDLE_MS, PRODUCER_WINDOW
 from hadron.model.schema import StreamSpec
@@ -159,7 +160,7 @@ class TestReading:
             tables.ballot = Ballot(1, 1 + number // 3)
             tables.now_ms = 1_000_000 + number * 1_000
             tables.submit(anonymous(10))
-            data = b"%d" % number * 100
+            data = encode_values([b"%d" % number] * 10, 1)
             tables.db.execute("INSERT INTO body VALUES(?, ?)", (len(tables.log), data))
         return tables
 
@@ -173,7 +174,7 @@ class TestReading:
         ]
 
     def test_size_bounds_it_after_the_first(self, filled: Replicated) -> None:
-        assert self.bases(filled, 5, size=101) == [0, 10]
+        assert self.bases(filled, 5, size=len(encode_values([b"0"] * 10, 1)) + 1) == [0, 10]
         assert self.bases(filled, 5, size=1 << 20) == [0, 10, 20, 30, 40, 50]
 
     def test_what_is_not_visible_is_not_returned(self, filled: Replicated) -> None:
@@ -184,7 +185,7 @@ class TestReading:
     def test_stamps_come_with_it(self, filled: Replicated) -> None:
         (found,) = streams.read_batches(filled.db, 1, 30, below=60, max_bytes=1)
         assert (found.base_offset, found.count, found.append_ms) == (30, 10, 1_003_000)
-        assert (found.epoch, found.incarnation, found.data) == (1, 2, b"3" * 100)
+        assert (found.epoch, found.incarnation, found.data) == (1, 2, encode_values([b"3"] * 10, 1))
 
     def test_what_retention_dropped_is_out_of_range(self, filled: Replicated) -> None:
         filled.db.execute("DELETE FROM stream_batch WHERE base_offset < 20")
@@ -193,6 +194,30 @@ class TestReading:
             with pytest.raises(OffsetOutOfRangeError, match="first kept offset is 20"):
                 self.bases(filled, offset)
         assert self.bases(filled, 20) == [20]
+
+    @pytest.mark.parametrize(
+        ("statement", "said"),
+        [
+            ("UPDATE body SET bytes = zeroblob(length(bytes)) WHERE lsn = 5", "is damaged"),
+            ("UPDATE body SET bytes = substr(bytes, 1, 50) WHERE lsn = 5", "is damaged"),
+            ("UPDATE body SET bytes = x'' WHERE lsn = 5", "is damaged"),
+            ("DELETE FROM body WHERE lsn = 5", "the body of entry 5 is missing"),
+        ],
+    )
+    def test_damage_is_not_served(self, filled: Replicated, statement: str, said: str) -> None:
+        filled.db.execute(statement)
+        assert self.bases(filled, 0, below=30, size=1 << 20) == [0, 10, 20]
+        with pytest.raises(CorruptionError, match=said) as caught:
+            self.bases(filled, 0, size=1 << 20)
+        assert caught.value.lsn == 5
+        assert "offset 30 of stream 'flights' (entry 5)" in caught.value.message
+
+    def test_a_batch_that_is_gone_is_not_skipped(self, filled: Replicated) -> None:
+        filled.db.execute("DELETE FROM stream_batch WHERE base_offset = 20")
+        with pytest.raises(CorruptionError, match=r"offset 20 of .*: offset 30 comes next"):
+            self.bases(filled, 0, size=1 << 20)
+        with pytest.raises(CorruptionError, match="is missing"):
+            self.bases(filled, 25)
 
     @pytest.mark.parametrize(
         ("at_ms", "offset"),

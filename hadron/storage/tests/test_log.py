@@ -220,6 +220,47 @@ def test_a_lost_body_is_never_read_as_an_empty_one(db: apsw.Connection) -> None:
         read_entries(db, 5, max_bytes=1)
 
 
+DAMAGES = [
+    ("now_ms", 1), ("command", b"x"), ("chain", bytes(16)), ("epoch", 9), ("incarnation", 9),
+    ("body_hash", b"h" * 16), ("epoch", -1), ("chain", b"short"),
+]
+
+
+@pytest.mark.parametrize(("column", "value"), DAMAGES)
+def test_a_damaged_row_is_never_read(
+    db: apsw.Connection, column: str, value: int | bytes
+) -> None:
+    fill(Log(db), 8)
+    db.execute(f"UPDATE log SET {column} = ? WHERE lsn = 4", (value,))
+    reads: list[Callable[[], object]] = [
+        lambda: read_entries(db, 1, max_bytes=1 << 30),
+        lambda: read_entries(db, 4, max_bytes=1),
+        lambda: read_commands(db, 1, 8),
+        lambda: read_commands(db, 4, 4),
+        lambda: position_at(db, 4),
+    ]
+    for read in reads:
+        with pytest.raises(CorruptionError, match="entry 4 ") as caught:
+            read()
+        assert caught.value.lsn == 4
+    assert len(read_entries(db, 1, max_bytes=1 << 30, until_lsn=3)) == 3
+    db.execute("DELETE FROM log WHERE lsn > 4")
+    with pytest.raises(CorruptionError, match="entry 4 "):
+        Log(db)
+
+
+@pytest.mark.parametrize("read", [read_commands, lambda db, a, b: read_entries(db, a, max_bytes=b)])
+def test_a_missing_row_is_named_where_it_is_read(
+    db: apsw.Connection, read: Callable[[apsw.Connection, int, int], object]
+) -> None:
+    fill(Log(db), 8)
+    db.execute("DELETE FROM log WHERE lsn = 4")
+    for first in (2, 4):
+        with pytest.raises(CorruptionError, match="entry 4 is missing") as caught:
+            read(db, first, 1 << 30)
+        assert caught.value.lsn == 4
+
+
 class TestVerifyChain:
     def test_a_sound_log(self, db: apsw.Connection) -> None:
         entries = fill(Log(db), 9)

@@ -181,6 +181,18 @@ class TestTails:
         copy.close()
         source.close()
 
+    def test_a_damaged_body_is_not(self, tmp_path: Path) -> None:
+        source = make_database(tmp_path / "a.db", 50)
+        snapshot.take(tmp_path / "a.db", tmp_path / "b.db", DISK)
+        append(source, 10)
+        source.execute(
+            "UPDATE body SET bytes = zeroblob(length(bytes))"
+            " WHERE lsn = (SELECT max(lsn) FROM body WHERE length(bytes) > 0)"
+        )
+        with pytest.raises(CorruptionError, match="does not match its hash"):
+            snapshot.copy_tail(tmp_path / "a.db", tmp_path / "b.db", DISK)
+        source.close()
+
     def test_another_logs_entries_are_not(self, tmp_path: Path) -> None:
         make_database(tmp_path / "a.db", 50).close()
         snapshot.take(tmp_path / "a.db", tmp_path / "b.db", DISK)
