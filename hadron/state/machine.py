@@ -81,7 +81,9 @@ def applies(
 
 
 def all_tables() -> str:
-    return "\n".join(_TABLES)
+    """The tables of every feature, in an order that does not depend on who was imported first:
+    files of nodes that run the same version are made alike."""
+    return "\n".join(sorted(_TABLES))
 
 
 def encode(command: Command) -> bytes:

@@ -1,7 +1,8 @@
-"""What `ports.Network` promises: sockets and the network in memory keep the same contract."""
+"""What `ports.Network` promises: sockets, the network in memory and the simulated one keep it."""
 
 from __future__ import annotations
 
+import random
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
@@ -11,6 +12,7 @@ import trio
 import trio.testing
 
 from hadron.model.ports import Listener, Network, Transport
+from hadron.sim.network import SimNetwork
 from hadron.testing.network import MemoryNetwork
 from hadron.wire.sockets import SocketNetwork
 
@@ -24,11 +26,15 @@ class World:
     any_address: str
 
 
-@pytest.fixture(params=["sockets", "memory"])
-def world(request: pytest.FixtureRequest) -> World:
+@pytest.fixture(params=["sockets", "memory", "simulated"])
+def world(request: pytest.FixtureRequest, nursery: trio.Nursery) -> World:
     if request.param == "sockets":
         network = SocketNetwork()
         return World(network, network, "127.0.0.1:0")
+    if request.param == "simulated":
+        simulated = SimNetwork(random.Random(7))
+        nursery.start_soon(simulated.run)
+        return World(simulated.host("server"), simulated.host("client"), "server:0")
     memory = MemoryNetwork()
     return World(memory.host("server"), memory.host("client"), "server:0")
 

@@ -1,0 +1,117 @@
+"""One seed, one run: a world, a scenario in it, and what came out."""
+
+from __future__ import annotations
+
+import gc
+from collections import Counter
+from dataclasses import dataclass, field
+from typing import Final, Protocol
+
+import trio
+
+from hadron.node.settings import Settings
+from hadron.sim.scheduling import SimTime, StuckError, run_seeded
+from hadron.sim.trace import Trace
+from hadron.sim.world import SETTINGS, World, open_world
+
+LIMIT_S: Final = 3_600.0
+"""Simulated seconds after which a run that has not come to its end is a failure."""
+
+
+@dataclass
+class Judgement:
+    """What a scenario has to say at its end."""
+
+    acknowledged: int = 0
+    """Records of which a client was told that they are safe."""
+    operations: int = 0
+    rare_paths: Counter[str] = field(default_factory=Counter)
+    violations: list[str] = field(default_factory=list)
+
+
+class Scenario(Protocol):
+    """Uses a world whose nodes are running, and judges it."""
+
+    async def __call__(self, world: World, /) -> Judgement: ...
+
+
+@dataclass
+class Outcome:
+    """One seed's run."""
+
+    seed: int
+    simulated_s: float = 0.0
+    trace_hash: str = ""
+    events: int = 0
+    """Things that the hash covers."""
+    acknowledged: int = 0
+    operations: int = 0
+    faults: Counter[str] = field(default_factory=Counter)
+    rare_paths: Counter[str] = field(default_factory=Counter)
+    violations: list[str] = field(default_factory=list)
+    story: list[str] = field(default_factory=list)
+    """The last main events, for people; only of a run with violations."""
+
+
+def run_seed(
+    seed: int,
+    scenario: Scenario,
+    *,
+    nodes: int = 3,
+    settings: Settings = SETTINGS,
+    limit_s: float = LIMIT_S,
+    trace: Trace | None = None,
+) -> Outcome:
+    """Run `scenario` in the world of `seed`.
+
+    A scenario that raises, gets stuck or does not end is a violation as well: after healing there
+    must be progress. `KeyboardInterrupt` is passed on.
+    """
+    trace = trace or Trace()
+    faults: list[Counter[str]] = []
+    ended_s: list[float] = []
+
+    async def main(time: SimTime) -> Judgement:
+        try:
+            with trio.fail_after(limit_s):
+                async with open_world(seed, nodes=nodes, settings=settings, trace=trace) as world:
+                    faults.append(world.faults)
+                    return await scenario(world)
+        finally:
+            ended_s.append(time.now_s)
+
+    try:
+        judgement = run_seeded(seed, main, trace)
+    except Exception as error:
+        judgement = Judgement(violations=[_describe(error)])
+    finally:
+        gc.collect()
+    return Outcome(
+        seed=seed,
+        simulated_s=ended_s[0] if ended_s else 0.0,
+        trace_hash=trace.hexdigest(),
+        events=trace.events,
+        acknowledged=judgement.acknowledged,
+        operations=judgement.operations,
+        faults=faults[0] if faults else Counter(),
+        rare_paths=judgement.rare_paths,
+        violations=judgement.violations,
+        story=list(trace.lines) if judgement.violations else [],
+    )
+
+
+def _describe(error: BaseException) -> str:
+    """An exception, with the innermost ones of groups, in words."""
+    if isinstance(error, BaseExceptionGroup):
+        return "; ".join(_describe(inner) for inner in error.exceptions)
+    if isinstance(error, StuckError):
+        return f"no progress: {error}"
+    if isinstance(error, trio.TooSlowError):
+        return "no progress: the run did not end"
+    frame, where = error.__traceback__, ""
+    while frame is not None:
+        code = frame.tb_frame.f_code
+        if "/hadron/" in code.co_filename:
+            where = f" at {code.co_filename.rpartition('/hadron/')[2]}:{frame.tb_lineno}"
+        frame = frame.tb_next
+    return f"{type(error).__name__}: {error}{where}"

@@ -1,0 +1,405 @@
+"""A simulated world: the nodes of a replica set, their clients, and what can happen to them.
+
+Nodes are the real `node.runtime.Node`, clients the real `hadron.client`; only what is behind the
+ports is simulated. A crash happens in an instant, also inside synchronous code: from then on
+nothing that the node's remaining code does reaches the network, or the disk that its next life will
+find.
+"""
+
+from __future__ import annotations
+
+import random
+import shutil
+import tempfile
+from collections import Counter
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any, Final
+
+import trio
+
+from hadron.client import Client, connect
+from hadron.client.ports import ClientPorts
+from hadron.node.replica_set import NodeConfig, ReplicaSetConfig
+from hadron.node.runtime import Node
+from hadron.node.settings import Settings
+from hadron.sim import vfs
+from hadron.sim.clocks import SimClock, SimRandom
+from hadron.sim.disk import FAST, ORDINARY, SLOW, SimDisk
+from hadron.sim.files import STYLES, Style
+from hadron.sim.nemesis import FaultPlan, Nemesis, run_faults
+from hadron.sim.network import HostNetwork, SimNetwork
+from hadron.sim.trace import Trace
+from hadron.sim.volume import Volume
+from hadron.wire.messages import cluster_pb2
+
+__all__ = [
+    "SETTINGS",
+    "FaultPlan",
+    "World",
+    "open_world",
+    "run_faults",
+]
+
+_PORT: Final = 7000
+_POLL_S: Final = 0.01
+
+SETTINGS: Final = Settings(
+    keepalive_s=1.0, silence_limit_s=3.0, checkpoint_bytes=1 << 20, reader_threads=2
+)
+"""Of simulated nodes: silence is noticed, and checkpoints happen, within a short run."""
+
+_MEMORY: Final = Path("/dev/shm")
+
+
+@dataclass(slots=True)
+class _Life:
+    """A node from its start to its end."""
+
+    node: Node
+    volume: Volume
+    host: HostNetwork
+    scope: trio.CancelScope
+    is_listening: bool = False
+    is_dead: bool = False
+    """Crashed: what its code still does is nobody's."""
+    ended: trio.Event = field(default_factory=trio.Event)
+
+
+class _Started(trio.TaskStatus[None]):
+    """Tells a node that cannot start from one that stops later."""
+
+    def __init__(self, task_status: trio.TaskStatus[None], life: _Life) -> None:
+        self._task_status = task_status
+        self._life = life
+
+    def started(self, value: None = None) -> None:
+        self._life.is_listening = True
+        self._task_status.started(value)
+
+
+class World:
+    """A replica set of nodes n1 …, n1 leading, on simulated hosts of the same names.
+
+    Attributes:
+        seed: decides everything.
+        random: for the workload's choices, a stream of its own.
+        config: what nodes are started with; `data` is where their life's volume is. May be
+            replaced, for promotions; `configs` has those of nodes that differ on purpose.
+        failures: why a node stopped by itself.
+        faults: how often each kind of fault has fired.
+    """
+
+    def __init__(
+        self,
+        seed: int,
+        root: Path,
+        nursery: trio.Nursery,
+        *,
+        nodes: int = 3,
+        settings: Settings = SETTINGS,
+        trace: Trace | None = None,
+    ) -> None:
+        self.seed = seed
+        self.root = root
+        self.random = self._stream("workload")
+        self.trace = trace or Trace(trio.current_time)
+        self.faults: Counter[str] = Counter()
+        self.network = SimNetwork(self._stream("network"), self.trace, self.faults)
+        self.config = _replica_set(root, nodes, settings)
+        self.configs: dict[str, ReplicaSetConfig] = {}
+        self.failures: dict[str, BaseException] = {}
+        self.nemesis: Nemesis | None = None
+        self._nursery = nursery
+        self._crashes = self._stream("crashes")
+        speeds = self._stream("speeds")
+        self.disks: dict[str, SimDisk] = {}
+        self.clocks: dict[str, SimClock] = {}
+        for name in self.names:
+            disk = self.disks[name] = SimDisk(
+                name, root, self._stream(f"disk/{name}"), trace=self.trace, faults=self.faults,
+                speed=speeds.choice((FAST, FAST, ORDINARY, SLOW)),
+            )
+            self.clocks[name] = SimClock(disk.local_s)
+        self._lives: dict[str, _Life] = {}
+        self._starts = 0
+        self._clients = 0
+
+    def _stream(self, name: str) -> random.Random:
+        return random.Random(f"{name}/{self.seed}")
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """Every node's name."""
+        return self.config.members
+
+    def now_s(self) -> float:
+        """Simulated seconds since the start."""
+        return trio.current_time()
+
+    def data(self, name: str) -> Path:
+        """The node's directory as it is now; read files in it only while the node is stopped."""
+        return self.disks[name].volume.path
+
+    def node(self, name: str) -> Node:
+        """The node's running code."""
+        return self._lives[name].node
+
+    def running(self, name: str) -> bool:
+        """Whether the node's process lives."""
+        life = self._lives.get(name)
+        return life is not None and not life.is_dead and not life.ended.is_set()
+
+    # --- life -----------------------------------------------------------------------------------
+
+    async def start(self, *names: str) -> None:
+        """Start nodes, all of them when none is named, and return once they listen.
+
+        Raises what a node raises that cannot start.
+        """
+        for name in names or self.names:
+            await self._nursery.start(self._run, name)
+
+    async def _run(self, name: str, task_status: trio.TaskStatus[None]) -> None:
+        self._starts += 1
+        disk = self.disks[name]
+        host = self.network.host(name, disk.local_s)
+        config = self.configs.get(name, self.config)
+        node = Node(
+            _with_data(config, name, disk.volume.path), name, clock=self.clocks[name],
+            random=SimRandom(f"{self.seed}/{name}/{self._starts}"), network=host, disk=disk.volume,
+        )
+        with trio.CancelScope() as scope:
+            life = self._lives[name] = _Life(node, disk.volume, host, scope)
+            disk.on_crash = lambda: self._crash_in_the_act(name)
+            self.failures.pop(name, None)
+            self.trace.log(f"{name}: starts")
+            try:
+                await node.run(_Started(task_status, life))
+            except Exception as error:
+                if not life.is_dead:
+                    self._stopped(name, error)
+                    if not life.is_listening:
+                        raise
+            finally:
+                self._ended(name, life)
+
+    def _stopped(self, name: str, error: BaseException) -> None:
+        self.trace.log(f"{name}: stops: {type(error).__name__}: {error}")
+        self.failures[name] = error
+
+    def _ended(self, name: str, life: _Life) -> None:
+        disk = self.disks[name]
+        if life.is_dead:
+            disk.throw_away(life.volume)
+        else:
+            # The process is gone; what it wrote is still in its kernel.
+            self.network.kill(name)
+            disk.kill()
+            disk.throw_away(life.volume)
+        life.ended.set()
+
+    def _crash_in_the_act(self, name: str) -> None:
+        """The n-th write or sync, at which a crash was asked for."""
+        self.crash_now(name, power=True)
+
+    def crash_now(self, name: str, *, power: bool, style: Style | None = None) -> None:
+        """End a running node in this instant, without waiting for its code to notice.
+
+        Args:
+            power: the host loses power, and of unsynced writes some are lost or torn; otherwise
+                only the process dies.
+            style: what becomes of unsynced writes; drawn when not given.
+        """
+        life = self._lives[name]
+        if life.is_dead or life.ended.is_set():
+            return
+        life.is_dead = True
+        if power:
+            chosen: Style = style if style is not None else self._crashes.choice(STYLES)
+            self.network.power_off(name)
+            self.disks[name].power_off(chosen)
+            self.faults["power loss"] += 1
+            self.trace.log(f"{name}: loses power; unsynced writes: {chosen}")
+        else:
+            self.network.kill(name)
+            self.disks[name].kill()
+            self.faults["kill"] += 1
+            self.trace.log(f"{name}: is killed")
+        life.scope.cancel()
+
+    async def crash(
+        self, *names: str, power: bool | None = None, style: Style | None = None
+    ) -> None:
+        """End nodes at once, all of them when none is named, wherever they are.
+
+        Args as in `crash_now`; whether power is lost is drawn when not given, for all alike.
+        """
+        if power is None:
+            power = self._crashes.random() < 0.6
+        chosen = [name for name in names or self.names if name in self._lives]
+        for name in chosen:
+            self.crash_now(name, power=power, style=style)
+        for name in chosen:
+            await self._lives[name].ended.wait()
+
+    async def stop(self, *names: str) -> None:
+        """Let nodes end in good order, as on SIGTERM."""
+        for name in names or tuple(self._lives):
+            life = self._lives[name]
+            if not life.ended.is_set():
+                self.trace.log(f"{name}: is stopped")
+                life.scope.cancel()
+                await life.ended.wait()
+
+    async def heal_everything(self) -> None:
+        """Undo every fault that can be undone and start every node that is down.
+
+        A node that refuses its damaged disk gets an empty one, if the nemesis has damaged it.
+        Raises what a node raises that cannot start although its disk is whole.
+        """
+        self.network.heal_all()
+        for name in self.names:
+            self.disks[name].heal()
+            self.clocks[name].offset_s = self.clocks[name].drift = 0.0
+        self.trace.log("everything healed")
+        for name in self.names:
+            if not self.running(name):
+                if self.nemesis is not None:
+                    await self.nemesis.revive(name)
+                if not self.running(name):
+                    await self.start(name)
+
+    async def restart(self, *names: str) -> None:
+        """Crash and start nodes, all of them when none is named."""
+        await self.crash(*names)
+        await self.start(*names)
+
+    def wipe(self, name: str) -> None:
+        """Lose a stopped node's disk."""
+        assert not self.running(name)
+        self.faults["wiped disk"] += 1
+        self.trace.log(f"{name}: its disk is empty")
+        self.disks[name].wipe()
+
+    # --- looking --------------------------------------------------------------------------------
+
+    def status(self, name: str) -> cluster_pb2.StatusResponse:
+        """What a running node says of itself."""
+        return self._lives[name].node.status()
+
+    async def wait_for(
+        self, what: str, condition: Callable[[], bool], timeout_s: float = 60.0
+    ) -> None:
+        """Wait until `condition` holds; raises `AssertionError` saying what was seen instead."""
+        with trio.move_on_after(timeout_s):
+            # Conditions look at nodes' insides, which set no event.
+            while not condition():  # noqa: ASYNC110
+                await trio.sleep(_POLL_S)
+            return
+        seen = "\n  ".join(self.describe(name) for name in self.names)
+        raise AssertionError(f"not {what} after {timeout_s:g} simulated seconds:\n  {seen}")
+
+    def describe(self, name: str) -> str:
+        """A node's state in one line."""
+        if not self.running(name):
+            return f"{name} is down{f': {self.failures[name]}' if name in self.failures else ''}"
+        status = self.status(name)
+        peers = ", ".join(f"{peer.name} {peer.state} {peer.trouble}" for peer in status.peers)
+        return (
+            f"{name} {status.state} {status.trouble} at {status.last_lsn}, committed "
+            f"{status.committed_lsn}, applied {status.applied_lsn}; peers: {peers}"
+        )
+
+    def is_serving(self) -> bool:
+        """Whether the leader serves."""
+        leader = self.config.leader.name
+        return self.running(leader) and self.status(leader).state == "serving"
+
+    async def wait_serving(self, timeout_s: float = 60.0) -> None:
+        """Until the leader serves."""
+        await self.wait_for(f"{self.config.leader.name} serving", self.is_serving, timeout_s)
+
+    async def wait_in_step(self, *names: str, timeout_s: float = 60.0) -> None:
+        """Until the named nodes (all when none is named) have applied all that there is."""
+
+        def in_step() -> bool:
+            if not self.is_serving():
+                return False
+            end = self.status(self.config.leader.name)
+            return end.committed_lsn == end.last_lsn > 0 and all(
+                self.running(name) and self.status(name).applied_lsn == end.last_lsn
+                for name in names or self.names
+            )
+
+        await self.wait_for("all nodes in step", in_step, timeout_s)
+
+    # --- clients --------------------------------------------------------------------------------
+
+    def client(self, host: str = "c1", **kwargs: Any) -> Client:
+        """The real client on the simulated network; `kwargs` as of `hadron.client.connect`."""
+        self._clients += 1
+        ports = ClientPorts(
+            network=self.network.host(host), clock=SimClock(),
+            random=SimRandom(f"{self.seed}/{host}/{self._clients}"),
+        )
+        addresses = ",".join(node.address for node in self.config.nodes)
+        return connect(f"hadron://{addresses}", ports=ports, **kwargs)
+
+
+def _replica_set(root: Path, count: int, settings: Settings) -> ReplicaSetConfig:
+    nodes = tuple(
+        NodeConfig(
+            name=f"n{number}", role="leader" if number == 1 else "replica",
+            address=f"n{number}:{_PORT}", data=root / f"n{number}",
+        )
+        for number in range(1, count + 1)
+    )
+    return ReplicaSetConfig(
+        cluster="sim", name="local/p0", epoch=1, nodes=nodes, metadata="local/p0",
+        discovery=(nodes[0].address,), settings=settings,
+    )
+
+
+def _with_data(config: ReplicaSetConfig, name: str, data: Path) -> ReplicaSetConfig:
+    nodes = tuple(
+        replace(node, data=data) if node.name == name else node for node in config.nodes
+    )
+    return replace(config, nodes=nodes)
+
+
+def _new_directory() -> Path:
+    memory = _MEMORY if _MEMORY.is_dir() else None
+    return Path(tempfile.mkdtemp(prefix="hadron-sim-", dir=memory)).resolve()
+
+
+@asynccontextmanager
+async def open_world(
+    seed: int,
+    *,
+    nodes: int = 3,
+    settings: Settings = SETTINGS,
+    trace: Trace | None = None,
+    start: bool = True,
+) -> AsyncIterator[World]:
+    """A world for the length of a block, in a loop of `scheduling.run_seeded`: its nodes started
+    and serving, and everything gone at its end."""
+    vfs.install(seed)
+    root = _new_directory()
+    try:
+        async with trio.open_nursery() as nursery:
+            if trace is not None:
+                trace.hide(str(root))
+            world = World(seed, root, nursery, nodes=nodes, settings=settings, trace=trace)
+            nursery.start_soon(world.network.run)
+            if start:
+                await world.start()
+                await world.wait_serving()
+            yield world
+            await world.crash(power=False)
+            nursery.cancel_scope.cancel()
+    finally:
+        vfs.uninstall()
+        shutil.rmtree(root, ignore_errors=True)
