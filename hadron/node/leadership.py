@@ -25,7 +25,13 @@ from hadron.partition.gate import ByteGate
 from hadron.partition.retention import RetentionDriver
 from hadron.partition.visible import VisibleStreams
 from hadron.pipelines.driver import Pipelines
-from hadron.replication.ballot import OutbidError, Won, ask_position, ask_promise
+from hadron.replication.ballot import (
+    OutbidError,
+    Won,
+    ask_position,
+    ask_promise,
+    ask_resync,
+)
 from hadron.replication.feed import Feed, find_common
 from hadron.replication.follower import FollowerLog
 from hadron.replication.membership import Membership
@@ -165,19 +171,29 @@ class Leadership:
                     self.stop(FencedError(error.message, "another ballot is needed"))
                     return
                 except TrimmedError as error:
-                    self._needs_snapshot(link.name, error)
-                    await trio.sleep(_SNAPSHOT_PAUSE_S)
+                    await self._send_to_snapshot(link, error)
+                    # It comes back with a new connection once it has been reopened.
+                    with trio.move_on_after(_SNAPSHOT_PAUSE_S):
+                        await changed.wait()
                 except HadronError as error:
                     _log.info("feeding %s ended: %s", link.name, error)
                 await trio.sleep(0.05)
             else:
                 await changed.wait()
 
-    def _needs_snapshot(self, name: str, error: TrimmedError) -> None:
+    async def _send_to_snapshot(self, link: PeerLink, error: TrimmedError) -> None:
         """The log cannot bring the peer up to date any more."""
-        if name not in self.controller.needs_snapshot:
-            _log.warning("%s needs a snapshot: %s", name, error)
-        self.controller.needs_snapshot[name] = str(error)
+        if link.name not in self.controller.needs_snapshot:
+            _log.warning("%s needs a snapshot: %s", link.name, error)
+        self.controller.needs_snapshot[link.name] = str(error)
+        if link.connection is not None:
+            try:
+                # As of now: an older copy might need what is trimmed since.
+                await ask_resync(
+                    link.connection, self._won.ballot, error.message, self.controller.written_lsn
+                )
+            except HadronError as refusal:
+                _log.info("%s does not fetch a snapshot: %s", link.name, refusal)
 
     async def _feed(self, link: PeerLink) -> None:
         connection = link.connection

@@ -6,9 +6,11 @@ import logging
 import os
 from collections.abc import Callable
 from functools import partial
+from pathlib import Path
 
 import trio
 
+from hadron import __version__
 from hadron.model.errors import (
     ConfigurationError,
     FencedError,
@@ -25,7 +27,9 @@ from hadron.replication.ballot import Candidate
 from hadron.replication.follower import AppendOutcome, FollowerLog
 from hadron.replication.membership import Membership
 from hadron.replication.peers import PeerLinks
+from hadron.replication.resync import Installation, Resync
 from hadron.replication.service import ReplicationService
+from hadron.replication.snapshots import SnapshotService
 from hadron.replication.trimming import LogTrimmer
 from hadron.server.cluster import ClusterService
 from hadron.server.groups import GroupsService
@@ -87,7 +91,8 @@ class Node:
         self._door = Door(name, config.leader.name, config.leader.address)
         self._leadership: Leadership | None = None
         self._fatal: BaseException | None = None
-        self._failed = trio.Event()
+        self._installation: Installation | None = None
+        self._ended = trio.Event()
         self.address = self._node.address
 
     async def run(
@@ -98,14 +103,33 @@ class Node:
         Raises `DataDirectoryError`, `ConfigurationError` for an address that cannot be bound, and
         whatever forced the node to stop.
         """
-        durability = self._durability()
-        store = Store(
+        self._started_ms = self._clock.now_ms()
+        listener: Listener | None = None
+        try:
+            while True:
+                store = self._open_store()
+                try:
+                    store.identity.check_epoch(self._config.epoch, self._membership.digest)
+                    self._assemble(store)
+                    listener = listener or await self._listen()
+                    await self._serve(listener, task_status)
+                finally:
+                    self._stop_leading(ShuttingDownError(f"node {self._node.name} is stopping"))
+                    store.close()
+                await self._install(store.path)
+                task_status = trio.TASK_STATUS_IGNORED
+        finally:
+            if listener is not None:
+                listener.close()
+
+    def _open_store(self) -> Store:
+        return Store(
             self._node.data,
             cluster=self._config.cluster,
             replica_set=self._config.name,
             node=self._node.name,
             tables=all_tables(),
-            durability=durability,
+            durability=self._durability,
             checkpoint_bytes=self._settings.checkpoint_bytes,
             reader_threads=self._settings.reader_threads,
             disk=self._disk,
@@ -113,23 +137,21 @@ class Node:
             post=_poster() if self._disk.has_threads else _call,
             on_fatal=self._fail,
         )
-        try:
-            store.identity.check_epoch(self._config.epoch, self._membership.digest)
-            self._assemble(store, durability)
-            listener = await self._listen()
-            try:
-                await self._serve(listener, task_status)
-            finally:
-                listener.close()
-                self._stop_leading(ShuttingDownError(f"node {self._node.name} is stopping"))
-        finally:
-            store.close()
 
+    async def _install(self, old: Path) -> None:
+        """Put a snapshot in the place of the database, which is closed; `run` opens it."""
+        installation, self._installation = self._installation, None
+        assert installation is not None
+        self._leadership = None
+        self._ended = trio.Event()
+        await self._disk.do(partial(installation.finish, self._node.data, old, self._disk))
+
+    @property
     def _durability(self) -> str:
         """With a single node there is no other memory to survive in (DESIGN §3)."""
         return "fsync" if len(self._config.nodes) == 1 else self._settings.durability
 
-    def _assemble(self, store: Store, durability: str) -> None:
+    def _assemble(self, store: Store) -> None:
         self._store = store
         self._follower = FollowerLog(
             store.writer.connection, store.log, store.identity, self._config.name, sync=store.sync
@@ -138,24 +160,33 @@ class Node:
         replication = ReplicationService(
             self._membership, store, self._follower, self._clock,
             on_promise=self._promised, on_append=self._appended,
-            on_trim=self._trimmer.allow, on_fatal=self._fail,
+            on_trim=self._trimmer.allow, on_resync=self._wanted, on_fatal=self._fail,
         )
         self._links = PeerLinks(
             self._membership, replication.own_identity, network=self._network,
             random=self._random, cork=self._cork, keepalive_s=self._settings.keepalive_s,
             silence_limit_s=self._settings.silence_limit_s,
         )
+        self._resync = Resync(
+            self._membership, store, self._follower, self._links, self._disk, self._random,
+            on_ready=self._reopen_on,
+        )
+        self._follower.on_diverged = self._resync.want
+        self._snapshots = SnapshotService(
+            self._membership, store, self._follower, self._disk, self._clock,
+            version=__version__, pin=self._trimmer.pin,
+        )
         self._status = StatusPage(
             self._config, self._node.name, identity=lambda: store.identity.current,
-            follower=self._follower, links=self._links, durability=durability,
-            started_ms=self._clock.now_ms(), pid=os.getpid(),
+            follower=self._follower, links=self._links, durability=self._durability,
+            started_ms=self._started_ms, pid=os.getpid(),
         )
         cluster = ClusterService(
             lambda: topology_of(self._config, self._node.name), self.status
         )
         services = (
             replication, cluster, StreamsService(self._door), GroupsService(self._door),
-            SchemaService(self._door), PipelinesService(self._door),
+            SchemaService(self._door), PipelinesService(self._door), self._snapshots,
         )
         self._handlers: dict[int, Handler] = {}
         for service in services:
@@ -179,6 +210,8 @@ class Node:
             nursery.start_soon(self._accept, listener, nursery)
             nursery.start_soon(self._trimmer.run)
             nursery.start_soon(self._links.run)
+            nursery.start_soon(self._resync.run)
+            nursery.start_soon(self._snapshots.run)
             if self._membership.is_leader:
                 nursery.start_soon(self._lead)
             else:
@@ -189,7 +222,7 @@ class Node:
                 self._node.name, self._config.name, self.address, self._node.data,
             )
             task_status.started()
-            await self._failed.wait()
+            await self._ended.wait()
             nursery.cancel_scope.cancel()
         if self._fatal is not None:
             raise self._fatal
@@ -224,7 +257,8 @@ class Node:
     async def _lead(self) -> None:
         """Win a ballot and lead, again and again."""
         candidate = Candidate(
-            self._membership, self._store, self._follower, self._links, self._random, self._report
+            self._membership, self._store, self._follower, self._links, self._random, self._report,
+            lambda reason, source: self._resync.want(reason, source=source),
         )
         while True:
             try:
@@ -256,6 +290,14 @@ class Node:
         if self._status.state != "following":
             self._report("following", "")
 
+    def _wanted(self, reason: str, min_lsn: int, name: str) -> None:
+        """The leader says that its log cannot bring this node up to date."""
+        self._resync.want(reason, min_lsn=min_lsn, source=name)
+
+    def _reopen_on(self, installation: Installation) -> None:
+        self._installation = installation
+        self._ended.set()
+
     async def _watch_leader(self) -> None:
         """A replica's status follows its link to the leader."""
         leader = self._links.links[self._membership.leader]
@@ -280,17 +322,20 @@ class Node:
         """This node, as it sees itself."""
         leadership = self._leadership
         leading = leadership.leading if leadership is not None else None
-        return self._status.describe(
+        page = self._status.describe(
             leadership.controller if leadership is not None else None,
             leading.catalog.metadata_index if leading is not None else 0,
         )
+        if self._resync.progress:
+            page.state, page.trouble = "resyncing", self._resync.progress
+        return page
 
     def _fail(self, error: BaseException) -> None:
         """Something happened that this node must not survive."""
         if self._fatal is None:
             self._fatal = error
             _log.critical("the node stops: %s", error)
-        self._failed.set()
+        self._ended.set()
 
 
 def _poster() -> Callable[[Callable[[], None]], None]:

@@ -20,7 +20,7 @@ from hadron.model.ids import NO_BALLOT, Ballot, LogPosition
 from hadron.model.ports import Random
 from hadron.replication.entries import unpack
 from hadron.replication.feed import find_common
-from hadron.replication.follower import BadEntriesError, FollowerLog
+from hadron.replication.follower import BadEntriesError, DivergedError, FollowerLog
 from hadron.replication.membership import Membership
 from hadron.replication.peers import PeerLink, PeerLinks
 from hadron.replication.standing import Standing, stand
@@ -42,9 +42,10 @@ _log = logging.getLogger(__name__)
 _PROMISE: Final = method("Promise")
 _PROBE: Final = method("Probe")
 _READ_LOG: Final = method("ReadLog")
+_RESYNC: Final = method("Resync")
 _TIMEOUT_S: Final = 10.0
 _COPY_BYTES: Final = 2 << 20
-_SNAPSHOT_PAUSE_S: Final = 1.0
+_SNAPSHOT_PAUSE_S: Final = 5.0
 """Between a ballot that was not won for want of a snapshot and the next."""
 
 
@@ -75,8 +76,17 @@ class Candidate:
         links: PeerLinks,
         random: Random,
         report: Callable[[str, str], None],
+        resync: Callable[[str, str], None],
     ) -> None:
-        """`report(state, trouble)` is told what is being waited for."""
+        """
+        Args:
+            report: told (state, trouble): what is being waited for.
+            resync: told (reason, peer) when this node needs that peer's snapshot; it is reopened on
+                it while `win` waits.
+        """
+        self._resync = resync
+        self._best = ""
+        """Whose log was the most advanced one; "" for this node's own."""
         self._membership = membership
         self._store = store
         self._follower = follower
@@ -88,7 +98,7 @@ class Candidate:
         """Promise, gather, reconcile. Returns once this node may lead.
 
         Raises `FencedError` when a higher epoch exists, `DivergedError` when this node has
-        applied entries that are not part of the chosen log.
+        applied entries that are not part of the chosen log and has no peers to get theirs from.
         """
         floor = 0
         while True:
@@ -103,9 +113,12 @@ class Candidate:
                         "use the newest configuration file of the replica set",
                     ) from None
                 floor = max(floor, outbid.highest.incarnation)
-            except TrimmedError as error:
-                _log.warning("a ballot was not won: %s", error)
-                self._report("needs a snapshot", str(error))
+            except (TrimmedError, DivergedError) as error:
+                if not self._membership.peers:
+                    raise
+                self._resync(error.message, self._best)
+                self._report("needs a snapshot", error.message)
+                # It ends with the reopening; another ballot only if a peer's log has changed.
                 await trio.sleep(_SNAPSHOT_PAUSE_S)
             except PeerError as error:
                 bad = isinstance(error, BadEntriesError)
@@ -236,6 +249,7 @@ class Candidate:
         for name, (_, (last, _first)) in promised.items():
             if best is None or (last.ballot, last.lsn) > (best.ballot, best.lsn):
                 best_name, best = name, last
+        self._best = best_name
         if best is None or best == own:
             return
         assert best_name
@@ -248,7 +262,7 @@ class Candidate:
             min(own.lsn, best.lsn),
         )
         _log.info("copying entries %d to %d from %s", common.lsn + 1, best.lsn, best_name)
-        await self._on_writer(lambda c: self._drop_after(c, common.lsn))
+        await self._on_writer(lambda db: self._replace_after(db, common.lsn))
         copied = common.lsn
         while copied < best.lsn:
             copied = await self._copy(connection, ballot, copied + 1)
@@ -276,10 +290,9 @@ class Candidate:
         await self._on_writer(write)
         return entries[-1].lsn
 
-    def _drop_after(self, db: apsw.Connection, lsn: int) -> None:
+    def _replace_after(self, db: apsw.Connection, lsn: int) -> None:
         try:
-            with transaction(db):
-                self._follower.drop_after(lsn)
+            self._follower.replace_after(db, lsn)
         except BaseException:
             self._store.log.reload()
             raise
@@ -366,6 +379,15 @@ async def ask_position(connection: Connection, ballot: Ballot, lsn: int) -> LogP
         connection, _PROBE, replication_pb2.ProbeRequest(ballot=ballot_to(ballot), lsn=lsn)
     )
     return position_from(answer.position) if answer.HasField("position") else None
+
+
+async def ask_resync(connection: Connection, ballot: Ballot, reason: str, min_lsn: int) -> None:
+    """Tell a peer to fetch a snapshot that holds every entry up to `min_lsn`: the log cannot bring
+    it up to date. It fetches in its own time. Raises `PeerError`."""
+    await _ask(
+        connection, _RESYNC,
+        replication_pb2.ResyncRequest(ballot=ballot_to(ballot), reason=reason, min_lsn=min_lsn),
+    )
 
 
 async def _ask(connection: Connection, what: Method, message: Any) -> tuple[Any, memoryview]:

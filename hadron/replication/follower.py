@@ -3,7 +3,12 @@
 Every step goes through the writer, one at a time, so a promise and an append never cross.
 Safety rules: a replica fsyncs entries on receipt and applies them only once they are committed
 (PROTOCOL A1); it acknowledges what it has verified to be equal to the leader's under this ballot,
-never its own last lsn (B2); what it has applied it never drops.
+never its own last lsn (B2).
+
+Where the log that was chosen goes another way than what was applied here (a leader applies ahead of
+the watermark), or an entry cannot be applied, the tables have *diverged*: nothing is applied from
+then on, and a snapshot has to replace them. The log itself is sound and goes on: entries are
+verified, stored and acknowledged, because a majority may need this disk meanwhile.
 """
 
 from __future__ import annotations
@@ -23,8 +28,10 @@ from hadron.model.errors import (
 )
 from hadron.model.ids import Ballot, LogPosition
 from hadron.state import machine
+from hadron.storage.database import transaction
 from hadron.storage.identity import IdentityFile
-from hadron.storage.log import Entry, Log, get_meta, read_commands, set_meta
+from hadron.storage.log import Entry, Log, get_meta, get_text, read_commands, set_meta
+from hadron.storage.snapshot import DIVERGED
 from hadron.storage.writer import Prepared
 
 _APPLY_AT_ONCE: Final = 1_000
@@ -43,7 +50,13 @@ class AppendOutcome:
 
 
 class DivergedError(StorageError):
-    """This node's tables are not what its replica set's log makes of them; it must stop."""
+    """This node's tables are not what its replica set's log makes of them; a snapshot has to
+    replace them."""
+
+
+class LostEntriesError(StorageError):
+    """Entries that were committed are missing from the log that a leader has: the promise that the
+    replica set lives by is broken, and this node keeps what it has rather than follow."""
 
 
 class BadEntriesError(PeerError):
@@ -61,7 +74,11 @@ class FollowerLog:
         self._identity = identity
         self._replica_set = replica_set
         self._sync = sync
-        self.applied_lsn = get_meta(connection, "applied_lsn")
+        self.diverged = get_text(connection, DIVERGED)
+        """Why the tables are worth nothing; "" when they are what the log makes of them."""
+        self.on_diverged: Callable[[str], None] = lambda _reason: None
+        self.applied_lsn = 0 if self.diverged else get_meta(connection, "applied_lsn")
+        """0 when the tables have diverged."""
         self.committed_lsn = get_meta(connection, "committed_lsn")
 
     @property
@@ -110,9 +127,10 @@ class FollowerLog:
         Args:
             member_of: when not empty, this disk counts in majorities from now on.
 
+        Tables that have diverged are marked so, durably, and the append goes on without them.
         Raises `BadEntriesError` when an entry's content does not give its chain (nothing is
-        written), `DivergedError` when this node has applied what was never committed,
-        `CorruptionError` when its own log cannot be applied.
+        written), `LostEntriesError` when they would replace what is committed, `CorruptionError`
+        when this node's own log cannot be read.
         """
         promised = self._identity.current.promised
         if ballot != promised:
@@ -123,7 +141,18 @@ class FollowerLog:
         match_lsn = entries[-1].lsn if entries else previous.lsn
         committed = max(self.committed_lsn, min(committed_lsn, match_lsn))
         new = self._unknown(entries)
-        if not new and committed <= self.applied_lsn:
+        try:
+            self._write(connection, new, committed)
+        except DivergedError as error:
+            self._mark_diverged(connection, error)
+            self._write(connection, new, committed)
+        if member_of:
+            self._identity.become_member(member_of)
+        size = sum(entry.size for entry in new)
+        return Prepared(AppendOutcome(match_lsn, self.applied_lsn, promised), size)
+
+    def _write(self, connection: apsw.Connection, new: list[Entry], committed: int) -> None:
+        if not new and (committed <= self.applied_lsn or self.diverged):
             self.committed_lsn = committed
         elif new:
             self._begin_write(connection, lambda: self._append(new), committed)
@@ -135,10 +164,14 @@ class FollowerLog:
                 connection.execute("COMMIT")
             finally:
                 connection.execute(f"PRAGMA synchronous = {self._sync}")
-        if member_of:
-            self._identity.become_member(member_of)
-        size = sum(entry.size for entry in new)
-        return Prepared(AppendOutcome(match_lsn, self.applied_lsn, promised), size)
+
+    def _mark_diverged(self, connection: apsw.Connection, error: DivergedError) -> None:
+        """Durable before anything is dropped: a restart must not apply to these tables."""
+        with transaction(connection):
+            set_meta(connection, DIVERGED, error.message)
+        self.diverged = error.message
+        self.applied_lsn = 0
+        self.on_diverged(error.message)
 
     def _unknown(self, entries: list[Entry]) -> list[Entry]:
         """What follows the entries that this log already has; equal chains, equal prefixes."""
@@ -188,17 +221,37 @@ class FollowerLog:
         self.committed_lsn = committed
 
     def drop_after(self, lsn: int) -> None:
-        """Drop an uncommitted tail. Raises `DivergedError` when some of it was applied."""
+        """Drop an uncommitted tail.
+
+        Raises `DivergedError` when some of it was applied, `LostEntriesError` when some of it is
+        known to be committed.
+        """
+        if lsn < self.committed_lsn:
+            raise LostEntriesError(
+                f"entry {self.committed_lsn} is committed, but the leader's log goes another way "
+                f"after {lsn}",
+                "was the leader, or a majority, started on old or foreign data? keep this "
+                "directory: it has what they lost",
+            )
         if lsn < self.applied_lsn:
             raise DivergedError(
                 f"this node has applied entry {self.applied_lsn}, but its replica set's log went "
-                f"another way after {lsn}",
-                "stop it, move its data directory away, and start it again: it rebuilds itself",
+                f"another way after {lsn}"
             )
         self._log.drop_after(lsn)
 
+    def replace_after(self, connection: apsw.Connection, lsn: int) -> None:
+        """Drop what follows `lsn`, whatever was applied: the replica set's log goes another way."""
+        try:
+            with transaction(connection):
+                self.drop_after(lsn)
+        except DivergedError as error:
+            self._mark_diverged(connection, error)
+            with transaction(connection):
+                self.drop_after(lsn)
+
     def _apply_until(self, connection: apsw.Connection, committed: int) -> None:
-        if committed <= self.applied_lsn:
+        if committed <= self.applied_lsn or self.diverged:
             return
         while self.applied_lsn < committed:
             until = min(committed, self.applied_lsn + _APPLY_AT_ONCE)
@@ -214,9 +267,21 @@ class FollowerLog:
         """Apply the whole log: what a node does before it leads (PROTOCOL A1).
 
         None of it is known to be committed by that: the watermark stays where it is.
+        Raises `DivergedError`, after it has been noted, when the tables are not what they were.
         """
-        self._begin_write(connection, lambda: None, self.committed_lsn, until=self._log.head.lsn)
-        connection.execute("COMMIT")
+        if not self.diverged:
+            try:
+                self._begin_write(
+                    connection, lambda: None, self.committed_lsn, until=self._log.head.lsn
+                )
+                connection.execute("COMMIT")
+            except DivergedError as error:
+                self._mark_diverged(connection, error)
+        if self.diverged:
+            raise DivergedError(
+                f"this node cannot lead with the tables that it has: {self.diverged}",
+                "it needs a snapshot from another member",
+            )
 
 
 def apply_entry(connection: apsw.Connection, replica_set: str, entry: Entry) -> Any:
@@ -228,7 +293,5 @@ def apply_entry(connection: apsw.Connection, replica_set: str, entry: Entry) -> 
     except (machine.NoChange, HadronError) as error:
         raise DivergedError(
             f"entry {entry.lsn} ({type(command).__name__}) was accepted by its leader and is "
-            f"refused here: {error}",
-            "this node's tables differ from its leader's; move its data directory away and start "
-            "it again: it rebuilds itself",
+            f"refused here: {error}"
         ) from error

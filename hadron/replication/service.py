@@ -45,6 +45,8 @@ class ReplicationService:
             of a lower one stops.
         on_append: told after every append of a leader: this node follows.
         on_trim: told up to where the leader lets the log go.
+        on_resync: told (reason, lsn, leader) when this node is to fetch a snapshot that holds every
+            entry up to that lsn.
         on_fatal: told when this node must stop.
     """
 
@@ -58,6 +60,7 @@ class ReplicationService:
         on_promise: Callable[[Ballot, str], None],
         on_append: Callable[[Ballot, AppendOutcome], None],
         on_trim: Callable[[int], None],
+        on_resync: Callable[[str, int, str], None],
         on_fatal: Callable[[BaseException], None],
     ) -> None:
         self._membership = membership
@@ -67,6 +70,7 @@ class ReplicationService:
         self._on_promise = on_promise
         self._on_append = on_append
         self._on_trim = on_trim
+        self._on_resync = on_resync
         self._on_fatal = on_fatal
         self._warned: dict[str, str] = {}
 
@@ -77,6 +81,7 @@ class ReplicationService:
             method("Probe").number: self._probe,
             method("Append").number: self._append,
             method("ReadLog").number: self._read_log,
+            method("Resync").number: self._resync,
         }
 
     def own_identity(self) -> replication_pb2.HandshakeRequest:
@@ -226,3 +231,9 @@ class ReplicationService:
             )
 
         call.spawn(answer)
+
+    def _resync(self, call: Call, request: Any, _attachment: memoryview) -> None:
+        name = self._require_peer(call)
+        self._check_ballot(ballot_from(request.ballot))
+        self._on_resync(request.reason, check_number("lsn", request.min_lsn), name)
+        call.send(replication_pb2.ResyncResponse(), end=True)

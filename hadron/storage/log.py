@@ -437,6 +437,12 @@ def get_meta(connection: apsw.Connection, key: str, default: int = 0) -> int:
     return default if row is None else row[0]
 
 
+def get_text(connection: apsw.Connection, key: str) -> str:
+    """A text in `meta`, "" where there is none."""
+    row = connection.execute("SELECT value FROM meta WHERE key = ?", (key,)).fetchone()
+    return "" if row is None else str(row[0])
+
+
 def set_meta(connection: apsw.Connection, key: str, value: int | bytes | str) -> None:
     connection.execute(
         "INSERT INTO meta VALUES(?, ?) ON CONFLICT(key) DO UPDATE SET value = excluded.value",

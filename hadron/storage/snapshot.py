@@ -24,8 +24,22 @@ import xxhash
 from hadron.model.errors import CorruptionError, DataDirectoryError, HadronError
 from hadron.model.ids import Ballot, LogPosition
 from hadron.model.ports import Disk
-from hadron.storage.database import open_reader, transaction, translated_errors
-from hadron.storage.log import first_lsn, get_meta, hash_body, next_chain, position_at, set_meta
+from hadron.storage.database import (
+    open_reader,
+    transaction,
+    translated_errors,
+    translated_os_errors,
+)
+from hadron.storage.log import (
+    first_lsn,
+    get_meta,
+    get_text,
+    hash_body,
+    last_lsn,
+    next_chain,
+    position_at,
+    set_meta,
+)
 
 CHUNK_BYTES: Final = 1 << 20
 """How much of a copy is hashed, sent and checked at a time."""
@@ -98,49 +112,78 @@ class NothingToCopyError(HadronError):
     default_retryable = True
 
 
-def take(source: Path, target: Path, disk: Disk) -> LogPosition:
-    """Copy the database at `source`, which others may be writing, to `target` in one piece of
-    blocking work; returns the entry as of which the copy is. Durable on return.
+class Copying:
+    """Copies the database at `source`, which others may be writing, to `target`, step by step.
 
-    Raises `NothingToCopyError` when the source has applied nothing or its tables have diverged,
-    and what the disk gives: `CorruptionError`, `StorageError`.
+    The source's state is the one of the first step. What is left over after an error, or a crash,
+    is worth nothing: `close`, and begin again.
     """
-    disk.remove(target)
-    with translated_errors(target), contextlib.closing(_scratch(target, disk)) as copy:
-        _copy_pages(source, copy, target, disk)
-        return _cut_off_tail(copy)
 
+    def __init__(self, source: Path, target: Path, disk: Disk) -> None:
+        """Nothing is opened before the first step."""
+        self._source, self._target, self._disk = source, target, disk
+        self._open = contextlib.ExitStack()
+        self._backup: apsw.Backup | None = None
+        self._copy: apsw.Connection | None = None
 
-def _scratch(path: Path, disk: Disk) -> apsw.Connection:
-    """A new file that is thrown away after a crash: it needs no journal."""
-    connection = apsw.Connection(str(path), vfs=disk.vfs)
-    connection.pragma("journal_mode", "off")
-    connection.pragma("synchronous", "full")
-    return connection
+    def step(self) -> LogPosition | None:
+        """Copy and sync the next slice; once all is copied and durable, the entry as of which the
+        copy is.
 
+        Raises `NothingToCopyError` when the source has applied nothing or its tables have
+        diverged, and what the disk gives: `CorruptionError`, `StorageError`.
+        """
+        with translated_os_errors(self._target), translated_errors(self._target):
+            backup = self._backup or self._begin()
+            if not backup.done:
+                backup.step(_SLICE_PAGES)
+                self._disk.sync(self._target)
+                return None
+            self._open.close()
+            assert self._copy is not None
+            # The pages came with the mark of a write-ahead log; a copy is one file.
+            self._copy.pragma("journal_mode", "delete")
+            self._copy.pragma("journal_mode", "off")
+            position = _cut_off_tail(self._copy)
+            self.close()
+            self._disk.sync(self._target)
+            return position
 
-def _copy_pages(source: Path, copy: apsw.Connection, target: Path, disk: Disk) -> None:
-    with contextlib.closing(open_reader(source, vfs=disk.vfs)) as reader:
+    def _begin(self) -> apsw.Backup:
+        self._disk.remove(self._target)
+        # It is thrown away after a crash: it needs no journal.
+        self._copy = apsw.Connection(str(self._target), vfs=self._disk.vfs)
+        self._copy.pragma("journal_mode", "off")
+        self._copy.pragma("synchronous", "full")
+        reader = open_reader(self._source, vfs=self._disk.vfs)
+        self._open.callback(reader.close)
         # Commits during the copy would make it start over; a read transaction does not see them.
         reader.execute("BEGIN")
+        self._open.callback(reader.execute, "ROLLBACK")
         reader.execute("SELECT count(*) FROM sqlite_schema").fetchone()
-        try:
-            with copy.backup("main", reader, "main") as backup:
-                while not backup.done:
-                    backup.step(_SLICE_PAGES)
-                    disk.sync(target)
-        finally:
-            reader.execute("ROLLBACK")
-    # The pages came with the mark of a write-ahead log; a copy is one file.
-    copy.pragma("journal_mode", "delete")
-    copy.pragma("journal_mode", "off")
+        self._backup = self._copy.backup("main", reader, "main")
+        self._open.callback(self._backup.close)
+        return self._backup
+
+    def close(self) -> None:
+        """Let both files go, whatever has happened; may be called again."""
+        self._open.close()
+        if self._copy is not None:
+            self._copy.close()
+
+
+def take(source: Path, target: Path, disk: Disk) -> LogPosition:
+    """All of `Copying` in one piece of blocking work; returns and raises what it does."""
+    with contextlib.closing(Copying(source, target, disk)) as copying:
+        while (position := copying.step()) is None:
+            pass
+    return position
 
 
 def _cut_off_tail(copy: apsw.Connection) -> LogPosition:
     """Leave the entries whose effects are in the tables, and no others."""
-    reason = copy.execute("SELECT value FROM meta WHERE key = ?", (DIVERGED,)).fetchone()
-    if reason is not None:
-        raise NothingToCopyError(f"this node's own tables have diverged: {reason[0]}")
+    if reason := get_text(copy, DIVERGED):
+        raise NothingToCopyError(f"this node's own tables have diverged: {reason}")
     lsn = get_meta(copy, "applied_lsn")
     position = position_at(copy, lsn)
     if lsn == 0 or position is None:
@@ -229,12 +272,13 @@ def _rows_after(connection: apsw.Connection, lsn: int, limit: int) -> list[Any]:
     return rows
 
 
-def copy_tail(source: Path, target: Path, disk: Disk) -> int:
-    """Give a verified copy at `target` the entries of `source` that follow it; returns how many.
+def copy_tail(source: Path, target: Path, base: LogPosition, disk: Disk) -> int:
+    """Give a verified copy at `target`, made at `base`, the entries of `source` that follow it;
+    returns how many were added. It may be called again when the source has moved on.
 
     What this node's disk has acknowledged above the copy's position must not be lost with the old
-    file: others may have counted it (PROTOCOL C). Nothing is copied where the two logs differ.
-    Raises `CorruptionError` when the source's rows do not continue the chain.
+    file: others may have counted it (PROTOCOL C). Where `source` does not hold `base`, it holds
+    nothing that follows it. Raises `CorruptionError` when its rows do not continue the chain.
     """
     with (
         translated_errors(source),
@@ -245,6 +289,12 @@ def copy_tail(source: Path, target: Path, disk: Disk) -> int:
         new.pragma("journal_mode", "delete")
         new.pragma("synchronous", "full")
         at = _head(new)
+        if position_at(old, at.lsn) != at:
+            # A tail copied before was dropped since.
+            with transaction(new):
+                new.execute("DELETE FROM body WHERE lsn > ?", (base.lsn,))
+                new.execute("DELETE FROM log WHERE lsn > ?", (base.lsn,))
+            at = base
         if position_at(old, at.lsn) != at:
             return 0
         return _append_rows(old, new, at)
@@ -275,8 +325,7 @@ def _append_rows(old: apsw.Connection, new: apsw.Connection, at: LogPosition) ->
 
 
 def _head(connection: apsw.Connection) -> LogPosition:
-    last: Any = connection.execute("SELECT max(lsn) FROM log").fetchone()
-    lsn = get_meta(connection, "applied_lsn") if last is None or last[0] is None else last[0]
+    lsn = last_lsn(connection)
     head = position_at(connection, lsn)
     if head is None:
         raise DataDirectoryError(f"a log without entry {lsn}, where its tables are", "")

@@ -22,6 +22,7 @@ from hadron.wire._pb import (
     pipelines_pb2,
     replication_pb2,
     schema_pb2,
+    snapshots_pb2,
     streams_pb2,
 )
 
@@ -43,6 +44,7 @@ __all__ = [
     "position_to",
     "replication_pb2",
     "schema_pb2",
+    "snapshots_pb2",
     "streams_pb2",
 ]
 
@@ -67,6 +69,7 @@ def _collect() -> dict[int, Method]:
     methods: dict[int, Method] = {}
     files = (
         streams_pb2, groups_pb2, schema_pb2, pipelines_pb2, cluster_pb2, replication_pb2,
+        snapshots_pb2,
     )
     for file in files:
         for service in file.DESCRIPTOR.services_by_name.values():

@@ -8,7 +8,7 @@ import pytest
 
 from hadron.model.errors import CorruptionError, FencedError
 from hadron.model.ids import EMPTY_LOG, Ballot
-from hadron.replication.follower import BadEntriesError, DivergedError
+from hadron.replication.follower import BadEntriesError, DivergedError, LostEntriesError
 from hadron.replication.tests.support import (
     FIRST,
     UUID,
@@ -154,18 +154,55 @@ def test_an_uncommitted_tail_gives_way_to_another_ballots(tmp_path: Path) -> Non
         assert one.log.head == second[-1].position
 
 
-def test_what_is_applied_is_never_dropped(tmp_path: Path) -> None:
+def test_what_is_committed_is_never_dropped(tmp_path: Path) -> None:
     with follower(tmp_path) as one:
         one.promise(FIRST)
         one.append(FIRST, entries(4), committed=4)
         one.promise(SECOND)
         other = make_entries(entries(2)[-1].position, SECOND, COMMANDS[2:4])
-        with pytest.raises(DivergedError, match="applied entry 4"):
+        with pytest.raises(LostEntriesError, match="entry 4 is committed"):
             one.append(SECOND, other, after=entries(2)[-1].position)
         assert one.log.head == entries(4)[-1].position
         assert one.log.applied_lsn == 4
     with follower(tmp_path) as one:
         assert one.log.head == entries(4)[-1].position
+        assert not one.log.diverged
+
+
+class TestDivergedTables:
+    """The log goes on: a majority may need this disk before there is a snapshot."""
+
+    def test_a_tail_applied_ahead_of_the_watermark_is_replaced(self, tmp_path: Path) -> None:
+        with follower(tmp_path) as one:
+            told: list[str] = []
+            one.log.on_diverged = told.append
+            one.promise(FIRST)
+            one.append(FIRST, entries(4), committed=2)
+            one.log.apply_all(one.store.writer.connection)  # as a leader does
+            one.promise(SECOND)
+            other = make_entries(entries(3)[-1].position, SECOND, COMMANDS[3:5])
+            outcome = one.append(SECOND, other, after=entries(3)[-1].position, committed=5)
+            assert (outcome.match_lsn, outcome.applied_lsn, outcome.reason) == (5, 0, "")
+            assert one.log.head == other[-1].position
+            assert told == [one.log.diverged]
+            assert "applied entry 4" in one.log.diverged
+        with follower(tmp_path) as one:
+            assert "applied entry 4" in one.log.diverged
+            assert (one.log.applied_lsn, one.log.committed_lsn) == (0, 5)
+            more = make_entries(other[-1].position, SECOND, COMMANDS[5:6])
+            assert one.append(SECOND, more, after=other[-1].position, committed=6).match_lsn == 6
+            assert one.log.applied_lsn == 0
+            with pytest.raises(DivergedError, match="cannot lead with the tables"):
+                one.log.apply_all(one.store.writer.connection)
+
+    def test_an_entry_that_they_refuse_does_not_stop_the_log(self, tmp_path: Path) -> None:
+        with follower(tmp_path) as one:
+            one.promise(FIRST)
+            twice = make_entries(EMPTY_LOG, FIRST, [COMMANDS[0], COMMANDS[0]])
+            outcome = one.append(FIRST, twice, committed=2)
+            assert (outcome.match_lsn, outcome.applied_lsn) == (2, 0)
+            assert "refused here" in one.log.diverged
+            assert one.stored_lsns() == [1, 2]
 
 
 @pytest.mark.parametrize("bad", range(3))
@@ -205,15 +242,6 @@ def test_a_command_that_is_not_understood_is_no_fault_of_the_sender(tmp_path: Pa
             one.append(FIRST, unknown, committed=1)
         assert one.stored_lsns() == []
         assert one.log.applied_lsn == 0
-
-
-def test_tables_that_refuse_what_the_leader_accepted_have_diverged(tmp_path: Path) -> None:
-    with follower(tmp_path) as one:
-        one.promise(FIRST)
-        twice = make_entries(EMPTY_LOG, FIRST, [COMMANDS[0], COMMANDS[0]])
-        with pytest.raises(DivergedError, match="refused here"):
-            one.append(FIRST, twice, committed=2)
-        assert one.stored_lsns() == []
 
 
 def test_being_taught_makes_a_member(tmp_path: Path) -> None:

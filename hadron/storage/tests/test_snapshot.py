@@ -169,10 +169,10 @@ class TestVerifying:
 class TestTails:
     def test_what_follows_the_copy_is_kept(self, tmp_path: Path) -> None:
         source = make_database(tmp_path / "a.db", 50)
-        snapshot.take(tmp_path / "a.db", tmp_path / "b.db", DISK)
+        base = snapshot.take(tmp_path / "a.db", tmp_path / "b.db", DISK)
         head = append(source, 100)
-        assert snapshot.copy_tail(tmp_path / "a.db", tmp_path / "b.db", DISK) == 100
-        assert snapshot.copy_tail(tmp_path / "a.db", tmp_path / "b.db", DISK) == 0
+        assert snapshot.copy_tail(tmp_path / "a.db", tmp_path / "b.db", base, DISK) == 100
+        assert snapshot.copy_tail(tmp_path / "a.db", tmp_path / "b.db", base, DISK) == 0
         copy = open_writer(tmp_path / "b.db", sync="NORMAL")
         assert Log(copy).head == head
         assert snapshot.chain_end(copy) == head
@@ -183,25 +183,40 @@ class TestTails:
 
     def test_a_damaged_body_is_not(self, tmp_path: Path) -> None:
         source = make_database(tmp_path / "a.db", 50)
-        snapshot.take(tmp_path / "a.db", tmp_path / "b.db", DISK)
+        base = snapshot.take(tmp_path / "a.db", tmp_path / "b.db", DISK)
         append(source, 10)
         source.execute(
             "UPDATE body SET bytes = zeroblob(length(bytes))"
             " WHERE lsn = (SELECT max(lsn) FROM body WHERE length(bytes) > 0)"
         )
         with pytest.raises(CorruptionError, match="does not match its hash"):
-            snapshot.copy_tail(tmp_path / "a.db", tmp_path / "b.db", DISK)
+            snapshot.copy_tail(tmp_path / "a.db", tmp_path / "b.db", base, DISK)
+        source.close()
+
+    def test_a_tail_that_was_replaced_is_replaced_here_too(self, tmp_path: Path) -> None:
+        source = make_database(tmp_path / "a.db", 50)
+        base = snapshot.take(tmp_path / "a.db", tmp_path / "b.db", DISK)
+        log = Log(source)
+        for ballot, count in ((Ballot(1, 1), 9), (Ballot(2, 1), 4)):
+            log.drop_after(55)
+            for _ in range(count):
+                log.append(ballot, 5, b"command", b"")
+            snapshot.copy_tail(tmp_path / "a.db", tmp_path / "b.db", base, DISK)
+            copy = open_writer(tmp_path / "b.db", sync="NORMAL")
+            assert Log(copy).head == log.head
+            assert snapshot.chain_end(copy) == log.head
+            copy.close()
         source.close()
 
     def test_another_logs_entries_are_not(self, tmp_path: Path) -> None:
         make_database(tmp_path / "a.db", 50).close()
-        snapshot.take(tmp_path / "a.db", tmp_path / "b.db", DISK)
+        base = snapshot.take(tmp_path / "a.db", tmp_path / "b.db", DISK)
         other = open_writer(tmp_path / "c.db", sync="NORMAL")
         other.execute(TABLES)
         log = Log(other)
         for _ in range(60):
             log.append(Ballot(2, 1), 5, b"other", b"")
-        assert snapshot.copy_tail(tmp_path / "c.db", tmp_path / "b.db", DISK) == 0
+        assert snapshot.copy_tail(tmp_path / "c.db", tmp_path / "b.db", base, DISK) == 0
         other.close()
 
 

@@ -176,3 +176,17 @@ class ReadLogResponse(_message.Message):
     previous: LogPosition
     entries: _containers.RepeatedCompositeFieldContainer[Entry]
     def __init__(self, previous: _Optional[_Union[LogPosition, _Mapping]] = ..., entries: _Optional[_Iterable[_Union[Entry, _Mapping]]] = ...) -> None: ...
+
+class ResyncRequest(_message.Message):
+    __slots__ = ("ballot", "reason", "min_lsn")
+    BALLOT_FIELD_NUMBER: _ClassVar[int]
+    REASON_FIELD_NUMBER: _ClassVar[int]
+    MIN_LSN_FIELD_NUMBER: _ClassVar[int]
+    ballot: _common_pb2.Ballot
+    reason: str
+    min_lsn: int
+    def __init__(self, ballot: _Optional[_Union[_common_pb2.Ballot, _Mapping]] = ..., reason: _Optional[str] = ..., min_lsn: _Optional[int] = ...) -> None: ...
+
+class ResyncResponse(_message.Message):
+    __slots__ = ()
+    def __init__(self) -> None: ...

@@ -1,0 +1,467 @@
+"""Nodes that the log cannot bring back into step: they take a snapshot, and nobody else notices."""
+# ruff: noqa: ARG001 - pytest-trio takes its clock from the arguments of a test
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import asynccontextmanager, closing
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import trio
+from trio.testing import MockClock
+
+from hadron.model.batch import encode_values
+from hadron.model.errors import HadronError
+from hadron.model.ids import Ballot
+from hadron.node.tests.support import (
+    assert_no_traceback,
+    chains,
+    fetch,
+    is_member,
+    make_stream,
+    produce,
+)
+from hadron.node.world import SystemDisk
+from hadron.replication import fetching, resync, snapshots
+from hadron.state import machine
+from hadron.state.streams import AppendBatch
+from hadron.storage import generations
+from hadron.storage.database import open_reader, open_writer, transaction
+from hadron.storage.log import Log, get_meta, set_meta
+from hadron.testing.nodes import Nodes, running_nodes
+from hadron.testing.nodes import replica_set as default_set
+
+SETTINGS = replace(
+    default_set(Path(), 1).settings, log_keep_bytes=64 << 10, log_max_lag_bytes=64 << 10
+)
+VALUE = b"x" * 2_000
+
+
+async def load(nodes: Nodes, count: int, value: bytes = VALUE) -> None:
+    async with nodes.connection(nodes.config.leader.name) as connection:
+        for number in range(count):
+            await produce(connection, b"%d " % number + value, timeout_s=60)
+
+
+def tables(nodes: Nodes, name: str) -> dict[str, list[Any]]:
+    """Everything that the log has made on a node's disk."""
+    with closing(open_reader(nodes.data(name) / "hadron.db")) as database:
+        names = [
+            table for (table,) in database.execute(
+                "SELECT name FROM sqlite_schema WHERE type = 'table' ORDER BY name"
+            )
+            if table not in ("log", "anchor", "meta", "body")
+        ]
+        assert "stream_batch" in names
+        return {
+            table: sorted(database.execute(f"SELECT * FROM {table}").fetchall(), key=repr)
+            for table in names
+        }
+
+
+def assert_equal(nodes: Nodes) -> None:
+    """Chains as far as each still has them, and all tables."""
+    everyone = [dict(chains(nodes, name)) for name in nodes.names]
+    shared = set.intersection(*(set(chain) for chain in everyone))
+    assert shared
+    assert all(chain[lsn] == everyone[0][lsn] for chain in everyone for lsn in shared)
+    assert len({max(chain) for chain in everyone}) == 1
+    first = tables(nodes, nodes.names[0])
+    assert first["stream_batch"]
+    for name in nodes.names[1:]:
+        assert tables(nodes, name) == first
+
+
+def generation(nodes: Nodes, name: str) -> int:
+    return generations.current_number(nodes.data(name))
+
+
+@asynccontextmanager
+async def without_n3(tmp_path: Path) -> AsyncIterator[Nodes]:
+    """Three nodes, of which n3 was away for so long that the log has no place for it."""
+    async with running_nodes(tmp_path, 3, settings=SETTINGS) as nodes:
+        await make_stream(nodes)
+        await load(nodes, 10)
+        await nodes.wait_in_step()
+        await nodes.crash("n3")
+        await load(nodes, 100)
+        last = chains(nodes, "n3")[-1][0]
+        await nodes.wait_for("trimmed", lambda: nodes.status("n1").first_lsn > last + 1)
+        yield nodes
+
+
+async def test_a_replica_for_which_the_log_was_trimmed(
+    tmp_path: Path, clock: MockClock, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with without_n3(tmp_path) as nodes:
+        await nodes.start("n3")
+        await nodes.wait_in_step()
+        assert generation(nodes, "n3") == 1
+        assert (nodes.data("n3") / "hadron.db").is_symlink()
+        assert_equal(nodes)
+        # It counts: with n2 away, n3 is the majority.
+        await nodes.crash("n2")
+        await load(nodes, 5)
+        await nodes.wait_in_step("n3")
+        # And starts again on what it has.
+        await nodes.crash("n3")
+        await nodes.start("n2", "n3")
+        await load(nodes, 5)
+        await nodes.wait_in_step()
+        assert generation(nodes, "n3") == 1
+        assert_equal(nodes)
+        assert sorted(path.name for path in nodes.data("n3").iterdir()) == [
+            "gen-1", "hadron.db", "node.db", "node.lock",
+        ]
+    assert_no_traceback(caplog)
+
+
+async def test_a_second_absence_makes_a_second_generation(
+    tmp_path: Path, clock: MockClock
+) -> None:
+    async with without_n3(tmp_path) as nodes:
+        await nodes.start("n3")
+        await nodes.wait_in_step()
+        await nodes.crash("n3")
+        last = chains(nodes, "n3")[-1][0]
+        await load(nodes, 100)
+        await nodes.wait_for("trimmed", lambda: nodes.status("n1").first_lsn > last + 1)
+        await nodes.start("n3")
+        await nodes.wait_in_step()
+        assert generation(nodes, "n3") == 2
+        assert not (nodes.data("n3") / "gen-1").exists()
+        assert_equal(nodes)
+
+
+async def wipe_n3(nodes: Nodes) -> None:
+    """With a leader that has nothing in memory either of what was trimmed."""
+    nodes.wipe("n3")
+    await nodes.restart("n1")
+    await nodes.wait_serving()
+
+
+async def test_a_wiped_replica_gets_a_snapshot_and_counts_once_it_is_taught(
+    tmp_path: Path, clock: MockClock, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with without_n3(tmp_path) as nodes:
+        await wipe_n3(nodes)
+        await nodes.start("n3")
+        await nodes.wait_in_step()
+        await nodes.wait_for("a member", lambda: is_member(nodes, "n3"))
+        assert generation(nodes, "n3") == 1
+        assert_equal(nodes)
+    assert_no_traceback(caplog)
+
+
+async def test_a_wiped_replica_makes_no_majority_by_its_snapshot_alone(
+    tmp_path: Path, clock: MockClock
+) -> None:
+    """n1 and n3 hold everything then; but n2 may have promised somebody else what n3 forgot."""
+    async with without_n3(tmp_path) as nodes:
+        await wipe_n3(nodes)
+        # A copy needs the watermark, so it is made while n2 is there, and fetched while it is not.
+        resume = hold_at(nodes, "n3", half=True)
+        await nodes.start("n3")
+        await nodes.wait_for("fetching", lambda: "fetching" in nodes.status("n3").trouble)
+        await nodes.crash("n2")
+        resume()
+        await nodes.wait_for("installed", lambda: generation(nodes, "n3") == 1)
+        end = nodes.status("n1").last_lsn
+        await nodes.wait_for("fed", lambda: nodes.status("n3").last_lsn == end)
+        async with nodes.connection("n1") as connection:
+            with pytest.raises(HadronError):
+                await produce(connection, b"alone", timeout_s=3)
+        assert not is_member(nodes, "n3")
+        await nodes.start("n2")
+        await nodes.wait_in_step()
+        await nodes.wait_for("a member", lambda: is_member(nodes, "n3"))
+
+
+class _Held:
+    """`fetching._read_chunk`, held at a chunk for one node until told."""
+
+    def __init__(self, original: Callable[..., Any], at: float) -> None:
+        self._original = original
+        self._at = at
+        self.go = trio.Event()
+        self.reads: list[int] = []
+
+    async def __call__(self, connection: Any, manifest: Any, offset: int) -> Any:
+        if offset >= self._at * manifest.size:
+            await self.go.wait()
+        self.reads.append(offset)
+        return await self._original(connection, manifest, offset)
+
+
+@pytest.fixture(autouse=True)
+def small_chunks(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """So that small files are made of many; and copies that do not stay for long."""
+    monkeypatch.setattr(fetching, "CHUNK_BYTES", 16 << 10)
+    monkeypatch.setattr(snapshots, "_IDLE_S", 2.0)
+    original = fetching._read_chunk
+    yield
+    fetching._read_chunk = original
+
+
+def hold_at(nodes: Nodes, name: str, *, half: bool = True) -> Callable[[], None]:
+    """Stop fetching at half of the file, until the returned function is called."""
+    held = _Held(fetching._read_chunk, 0.5 if half else 0.0)
+    fetching._read_chunk = held
+    return held.go.set
+
+
+async def test_a_transfer_goes_on_where_the_connection_broke(
+    tmp_path: Path, clock: MockClock
+) -> None:
+    async with without_n3(tmp_path) as nodes:
+        held = _Held(fetching._read_chunk, 0.5)
+        fetching._read_chunk = held
+        await nodes.start("n3")
+        await nodes.wait_for("half way", lambda: len(held.reads) > 2)
+        nodes.network.break_connections("n3")
+        held.go.set()
+        await nodes.wait_in_step()
+        assert generation(nodes, "n3") == 1
+        assert held.reads.count(0) == 1
+        assert_equal(nodes)
+
+
+async def test_a_transfer_goes_on_after_a_crash(tmp_path: Path, clock: MockClock) -> None:
+    async with without_n3(tmp_path) as nodes:
+        held = _Held(fetching._read_chunk, 0.5)
+        fetching._read_chunk = held
+        await nodes.start("n3")
+        await nodes.wait_for("half way", lambda: len(held.reads) > 2)
+        await nodes.crash("n3")
+        manifest = generations.read_manifest(nodes.data("n3") / "gen-1")
+        assert manifest is not None
+        held.go.set()
+        await nodes.start("n3")
+        await nodes.wait_in_step()
+        assert generation(nodes, "n3") == 1
+        assert held.reads.count(0) == 1
+        assert_equal(nodes)
+
+
+async def test_a_part_that_was_torn_by_a_crash_is_fetched_again(
+    tmp_path: Path, clock: MockClock
+) -> None:
+    async with without_n3(tmp_path) as nodes:
+        held = _Held(fetching._read_chunk, 0.5)
+        fetching._read_chunk = held
+        await nodes.start("n3")
+        await nodes.wait_for("half way", lambda: len(held.reads) > 2)
+        await nodes.crash("n3")
+        part = nodes.data("n3") / "gen-1" / "hadron.db"
+        data = bytearray(part.read_bytes())
+        data[20_000] ^= 1
+        part.write_bytes(data)
+        held.go.set()
+        await nodes.start("n3")
+        await nodes.wait_in_step()
+        assert held.reads.count(0) == 2
+        assert_equal(nodes)
+
+
+class CrashError(Exception):
+    pass
+
+
+class InstallCrashes(SystemDisk):
+    """A disk whose node dies at the `n`-th sync or switch once an installation has begun."""
+
+    def __init__(self, steps: int) -> None:
+        self.left = steps
+        self.armed = False
+
+    def _step(self) -> None:
+        if self.armed:
+            self.left -= 1
+            if self.left < 0:
+                raise CrashError
+
+    def sync(self, path: Path) -> None:
+        self._step()
+        super().sync(path)
+
+    def switch(self, link: Path, target: str) -> None:
+        self._step()
+        super().switch(link, target)
+        self._step()
+
+
+@pytest.mark.parametrize("steps", range(6))
+async def test_a_crash_during_the_installation_is_made_up_for(
+    tmp_path: Path, clock: MockClock, monkeypatch: pytest.MonkeyPatch, steps: int
+) -> None:
+    disk = InstallCrashes(steps)
+    original = resync.Installation.finish
+
+    def finish(self: resync.Installation, directory: Path, old: Path, _disk: Any) -> None:
+        disk.armed = True
+        original(self, directory, old, disk)
+
+    monkeypatch.setattr(resync.Installation, "finish", finish)
+    async with without_n3(tmp_path) as nodes:
+        await nodes.start("n3")
+        if steps < 6:
+            with trio.move_on_after(60):
+                error = await nodes.wait_stopped("n3")
+                assert isinstance(error, CrashError)
+        monkeypatch.setattr(resync.Installation, "finish", original)
+        assert generation(nodes, "n3") == (steps >= 4)
+        await nodes.start("n3")
+        await nodes.wait_in_step()
+        assert generation(nodes, "n3") == 1
+        assert_equal(nodes)
+
+
+def make_divergent_tail(path: Path, ballot: Ballot, count: int) -> None:
+    """What a leader leaves behind that wrote and applied entries which nobody else has."""
+    with closing(open_writer(path / "hadron.db", sync="FULL")) as database:
+        log = Log(database)
+        with transaction(database):
+            for _ in range(count):
+                body = encode_values([b"divergent"], 1)
+                row: Any = database.execute("SELECT id FROM schema_object LIMIT 1").fetchone()
+                command = AppendBatch(row[0], 1, len(body), b"", 0, -1)
+                context = machine.Context(
+                    database, "local/p0", ballot, log.head.lsn + 1, log.last_ms
+                )
+                machine.apply(context, command)
+                log.append(ballot, log.last_ms, machine.encode(command), body)
+                set_meta(database, "applied_lsn", log.head.lsn)
+
+
+def promoted(nodes: Nodes, leader: str) -> None:
+    """Every node gets a configuration of the next epoch, in which `leader` leads."""
+    members = tuple(
+        replace(node, role="leader" if node.name == leader else "replica")
+        for node in nodes.config.nodes
+    )
+    nodes.config = replace(nodes.config, epoch=nodes.config.epoch + 1, nodes=members)
+
+
+@pytest.mark.parametrize("away", [(), ("n3",)])
+async def test_an_ex_leader_that_applied_what_nobody_else_has(
+    tmp_path: Path, clock: MockClock, away: tuple[str, ...], caplog: pytest.LogCaptureFixture
+) -> None:
+    """Also where the new leader has no majority without it: its log counts before its tables do."""
+    async with running_nodes(tmp_path, 3) as nodes:
+        await make_stream(nodes)
+        await load(nodes, 10)
+        await nodes.wait_in_step()
+        await nodes.crash()
+        make_divergent_tail(nodes.data("n1"), Ballot(1, 1), 5)
+        promoted(nodes, "n2")
+        present = [name for name in nodes.names if name not in away]
+        if not away:
+            await nodes.start("n2", "n3")
+            await nodes.wait_serving()
+            await load(nodes, 10)
+            await nodes.start("n1")
+        else:
+            # With an epoch of which n1 knows nothing yet, its longer log is of a lower ballot.
+            isolate_old_log(nodes)
+            await nodes.start(*present)
+        await nodes.wait_serving()
+        await load(nodes, 10)
+        await nodes.wait_for("reopened", lambda: generation(nodes, "n1") == 1)
+        if away:
+            await nodes.start(*away)
+        await nodes.wait_in_step()
+        assert_equal(nodes)
+        async with nodes.connection("n2") as connection:
+            assert b"divergent" not in await fetch(connection)
+    assert "went another way" in caplog.text
+    assert_no_traceback(caplog)
+
+
+def isolate_old_log(nodes: Nodes) -> None:
+    """Give n2 and n3 an entry of a higher ballot, so that theirs is the chosen log."""
+    for name in ("n2", "n3"):
+        with closing(open_writer(nodes.data(name) / "hadron.db", sync="FULL")) as database:
+            log = Log(database)
+            started: Any = database.execute(
+                "SELECT command, now_ms FROM log ORDER BY lsn LIMIT 1"
+            ).fetchone()
+            with transaction(database):
+                log.append(Ballot(1, 2), log.last_ms, started[0], b"")
+
+
+async def test_tables_that_refuse_an_entry_are_replaced(
+    tmp_path: Path, clock: MockClock, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A flipped bit that no checksum saw, or a defect: the leader's log is right."""
+    async with running_nodes(tmp_path, 3) as nodes:
+        await make_stream(nodes)
+        await load(nodes, 3)
+        await nodes.wait_in_step()
+        await nodes.crash("n2")
+        with closing(open_writer(nodes.data("n2") / "hadron.db", sync="FULL")) as database:
+            database.execute("DELETE FROM stream_partition")
+        await nodes.start("n2")
+        await load(nodes, 3)
+        await nodes.wait_for("reopened", lambda: generation(nodes, "n2") == 1)
+        await nodes.wait_in_step()
+        assert_equal(nodes)
+    assert "refused here" in caplog.text
+    assert_no_traceback(caplog)
+
+
+async def test_a_leader_whose_log_is_behind_what_its_peers_keep(
+    tmp_path: Path, clock: MockClock, caplog: pytest.LogCaptureFixture
+) -> None:
+    """n1 comes back with an old disk, and leads again."""
+    async with running_nodes(tmp_path, 3, settings=SETTINGS) as nodes:
+        await make_stream(nodes)
+        await load(nodes, 10)
+        await nodes.wait_in_step()
+        await nodes.crash("n1")
+        old = {
+            path.name: path.read_bytes() for path in nodes.data("n1").glob("hadron.db*")
+        }
+        await nodes.start("n1")
+        await nodes.wait_serving()
+        await load(nodes, 100)
+        await nodes.wait_in_step()
+        await nodes.wait_for("trimmed", lambda: nodes.status("n2").first_lsn > 30)
+        await nodes.crash("n1")
+        for path in nodes.data("n1").glob("hadron.db*"):
+            path.unlink()
+        for name, data in old.items():
+            (nodes.data("n1") / name).write_bytes(data)
+        await nodes.start("n1")
+        await nodes.wait_serving()
+        assert generation(nodes, "n1") == 1
+        await load(nodes, 10)
+        await nodes.wait_in_step()
+        assert_equal(nodes)
+        with closing(open_reader(nodes.data("n1") / "hadron.db")) as database:
+            batches: Any = database.execute("SELECT sum(count) FROM stream_batch").fetchone()
+            assert batches[0] == 120
+            assert get_meta(database, "applied_lsn") == nodes.status("n1").last_lsn
+    assert_no_traceback(caplog)
+
+
+async def test_a_wiped_leader_whose_peers_have_trimmed(
+    tmp_path: Path, clock: MockClock, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with running_nodes(tmp_path, 3, settings=SETTINGS) as nodes:
+        await make_stream(nodes)
+        await load(nodes, 110)
+        await nodes.wait_in_step()
+        await nodes.wait_for("trimmed", lambda: nodes.status("n2").first_lsn > 1)
+        await nodes.wait_for("trimmed", lambda: nodes.status("n3").first_lsn > 1)
+        await nodes.crash("n1")
+        nodes.wipe("n1")
+        await nodes.start("n1")
+        await nodes.wait_serving()
+        await load(nodes, 10)
+        await nodes.wait_in_step()
+        assert generation(nodes, "n1") == 1
+        assert_equal(nodes)
+    assert_no_traceback(caplog)

@@ -1,0 +1,241 @@
+"""Gives copies of this node's state to peers and to backups (PROTOCOL B6).
+
+One copy at a time lies in `outgoing/`, and everybody for whom it will do reads from it, in chunks,
+each on its own: nothing here remembers who has read how far. It goes when it was not read for a
+while, or when a newer one is wanted.
+
+Safety rule: a copy is given out only once the watermark covers its last entry, as this node's log
+still has it: a leader's tables are ahead of the watermark, and what it had applied may be replaced
+by another leader's entries.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from typing import Any, Final
+
+import trio
+import xxhash
+
+from hadron.model.errors import NotFoundError, NotReadyError, OverloadedError
+from hadron.model.ids import LogPosition
+from hadron.model.ports import Clock, Disk
+from hadron.replication.fetching import SPARE_BYTES
+from hadron.replication.follower import FollowerLog
+from hadron.replication.membership import Membership
+from hadron.storage.database import translated_os_errors
+from hadron.storage.generations import OUTGOING
+from hadron.storage.log import position_at
+from hadron.storage.snapshot import CHUNK_BYTES, Copying, Manifest
+from hadron.storage.store import Store
+from hadron.wire.calls import Call, Handler
+from hadron.wire.messages import check_number, method, snapshots_pb2
+
+_log = logging.getLogger(__name__)
+
+_WATERMARK_PATIENCE_S: Final = 20.0
+"""How long a copy may wait for the watermark. Without a majority it does not move at all."""
+
+_WATERMARK_POLL_S: Final = 0.01
+
+_IDLE_S: Final = 30.0
+"""How long a copy that nobody reads is kept, and the log from its end on: for one who lost the
+connection and comes back, and for its first entries after the installation."""
+
+
+class _Outgoing:
+    """A copy that is being fetched."""
+
+    def __init__(self, path: Path, manifest: Manifest) -> None:
+        self.path = path
+        self.manifest = manifest
+        self.unpin: Callable[[], None] = lambda: None
+        self.read_s = 0.0
+        """When it was last read, on the monotonic clock."""
+
+
+class SnapshotService:
+    """Serves `hadron.v1.Snapshots`. `run` must be running."""
+
+    def __init__(
+        self,
+        membership: Membership,
+        store: Store,
+        follower: FollowerLog,
+        disk: Disk,
+        clock: Clock,
+        *,
+        version: str,
+        pin: Callable[[int], Callable[[], None]],
+    ) -> None:
+        """`pin` keeps the log from an lsn on until what it returns is called."""
+        self._pin = pin
+        self._membership = membership
+        self._store = store
+        self._follower = follower
+        self._disk = disk
+        self._clock = clock
+        self._version = version
+        self._making = trio.Lock()
+        self._made = 0
+        self._current: _Outgoing | None = None
+
+    def handlers(self) -> dict[int, Handler]:
+        return {
+            method("OpenSnapshot").number: self._open,
+            method("ReadSnapshot").number: self._read,
+        }
+
+    async def run(self) -> None:
+        """Remove copies that nobody reads any more, for ever."""
+        while True:
+            await trio.sleep(_IDLE_S / 4)
+            current = self._current
+            if current and self._clock.monotonic_s() - current.read_s > _IDLE_S:
+                await self._drop_current()
+
+    async def _drop_current(self) -> None:
+        current, self._current = self._current, None
+        if current is not None:
+            current.unpin()
+            await self._disk.do(partial(self._disk.remove, current.path))
+
+    # --- opening --------------------------------------------------------------------------------
+
+    def _open(self, call: Call, request: Any, _attachment: memoryview) -> None:
+        min_lsn = check_number("lsn", request.min_lsn)
+
+        async def answer() -> None:
+            async with self._making:
+                manifest = self._find(min_lsn, request.hash) or await self._make(min_lsn)
+            call.send(
+                snapshots_pb2.OpenSnapshotResponse(manifest=manifest.encode()), end=True
+            )
+
+        call.spawn(answer)
+
+    def _find(self, min_lsn: int, digest: str) -> Manifest | None:
+        current = self._current
+        if current is None:
+            return None
+        manifest = current.manifest
+        if manifest.hash == digest or 0 < min_lsn <= manifest.lsn:
+            current.read_s = self._clock.monotonic_s()
+            return manifest
+        return None
+
+    async def _make(self, min_lsn: int) -> Manifest:
+        """Raises `NotReadyError` when no majority confirms it, or this node is behind."""
+        if self._follower.applied_lsn < min_lsn:
+            raise NotReadyError(
+                f"{self._membership.node} has applied entry {self._follower.applied_lsn}, the copy "
+                f"must hold entry {min_lsn}"
+            )
+        await self._drop_current()
+        self._made += 1
+        path = self._store.directory / OUTGOING / f"{self._made}.db"
+        # Whoever installs the copy goes on from its end.
+        unpin = self._pin(self._follower.applied_lsn + 1)
+        try:
+            with contextlib.closing(await self._prepare(path)) as copying:
+                while (position := await self._disk.do(copying.step)) is None:
+                    pass
+            await self._wait_committed(position)
+            manifest = await self._describe(path, position)
+        except BaseException:
+            unpin()
+            with trio.CancelScope(shield=True):
+                await self._disk.do(partial(self._disk.remove, path))
+            raise
+        self._current = _Outgoing(path, manifest)
+        self._current.unpin = unpin
+        self._current.read_s = self._clock.monotonic_s()
+        _log.info("made a snapshot of %d bytes as of entry %d", manifest.size, manifest.lsn)
+        return manifest
+
+    async def _prepare(self, path: Path) -> Copying:
+        def prepare() -> None:
+            with translated_os_errors(path):
+                self._disk.make_directory(path.parent)
+                needed = self._store.path.stat().st_size + SPARE_BYTES
+                free = self._disk.free_bytes(path.parent)
+            if free < needed:
+                raise OverloadedError(
+                    f"a copy of {self._store.path} needs {needed} bytes, {free} are free",
+                    "make room on that disk, or fetch from another node",
+                )
+
+        await self._disk.do(prepare)
+        return Copying(self._store.path, path, self._disk)
+
+    async def _wait_committed(self, position: LogPosition) -> None:
+        if self._follower.committed_lsn >= position.lsn:
+            return
+        with trio.move_on_after(_WATERMARK_PATIENCE_S):
+            # The watermark of a leader moves in callbacks, a replica's with what its leader says.
+            while self._follower.committed_lsn < position.lsn:  # noqa: ASYNC110
+                await trio.sleep(_WATERMARK_POLL_S)
+        if self._follower.committed_lsn < position.lsn:
+            raise NotReadyError(
+                f"no majority has confirmed entry {position.lsn} within "
+                f"{_WATERMARK_PATIENCE_S:g} s",
+                "see `hadron status` for the nodes that are away",
+            )
+        now = await self._store.readers.run(lambda db: position_at(db, position.lsn))
+        if now != position:
+            raise NotReadyError(f"entry {position.lsn} was replaced by another leader's")
+
+    async def _describe(self, path: Path, position: LogPosition) -> Manifest:
+        hasher = xxhash.xxh3_128()
+        size = 0
+
+        def read() -> bytes:
+            with translated_os_errors(path):
+                return self._disk.read_at(path, size, CHUNK_BYTES)
+
+        while data := await self._disk.do(read):
+            hasher.update(data)
+            size += len(data)
+        return Manifest(
+            cluster=self._membership.cluster,
+            replica_set=self._membership.replica_set,
+            node=self._membership.node,
+            uuid=self._store.identity.current.uuid.hex(),
+            lsn=position.lsn,
+            epoch=position.ballot.epoch,
+            incarnation=position.ballot.incarnation,
+            chain=position.chain.hex(),
+            size=size,
+            hash=hasher.hexdigest(),
+            created_ms=self._clock.now_ms(),
+            version=self._version,
+        )
+
+    # --- reading --------------------------------------------------------------------------------
+
+    def _read(self, call: Call, request: Any, _attachment: memoryview) -> None:
+        current = self._current
+        if current is None or current.manifest.hash != request.hash:
+            raise NotFoundError(
+                f"snapshot {request.hash!r} is not on {self._membership.node} any more",
+                "open another one", retryable=True,
+            )
+        current.read_s = self._clock.monotonic_s()
+        offset = check_number("offset", request.offset)
+        size = min(request.max_bytes or CHUNK_BYTES, CHUNK_BYTES)
+
+        def read() -> bytes:
+            with translated_os_errors(current.path):
+                return self._disk.read_at(current.path, offset, size)
+
+        call.spawn(self._answer_read, call, read)
+
+    async def _answer_read(self, call: Call, read: Callable[[], bytes]) -> None:
+        data = await self._disk.do(read)
+        call.send(
+            snapshots_pb2.ReadSnapshotResponse(hash=xxhash.xxh3_128_digest(data)), (data,), end=True
+        )
