@@ -17,7 +17,7 @@ import anyio.lowlevel
 
 from hadron.client.membership import Feed, Membership, Parcel
 from hadron.client.session import Session
-from hadron.model.errors import HadronError, PeerError, RequestError
+from hadron.model.errors import ConnectionLostError, HadronError, PeerError, RequestError
 from hadron.model.record import Record
 from hadron.wire.messages import groups_pb2
 
@@ -167,6 +167,8 @@ class Subscription:
         self._feed: Feed | None = None
         self._scopes: list[anyio.CancelScope] = []
         self._closed = False
+        self._late_acks = 0
+        """Records acknowledged after the call that had brought them was lost."""
 
     # --- iterating ------------------------------------------------------------------------------
 
@@ -220,6 +222,7 @@ class Subscription:
     def acknowledge(self, feed: Feed, number: int, first: int, last: int) -> bool:
         """Collect an ack; whether so many were sent that other tasks should get a turn."""
         if not feed.alive:
+            self._late_acks += last - first + 1
             return False
         feed.acks.add(number, first, last)
         if feed.acks.count >= ACKS_PER_MESSAGE:
@@ -239,8 +242,8 @@ class Subscription:
     async def flush(self) -> None:
         """Until every ack so far is committed.
 
-        Raises `ConnectionLostError` when a connection took acks along: their records will be
-        delivered again.
+        Raises `ConnectionLostError` when a connection took acks along, or was gone before they came:
+        their records will be delivered again.
         """
         trouble: HadronError | None = None
         for membership in self._memberships:
@@ -249,8 +252,15 @@ class Subscription:
             except HadronError as error:
                 trouble = error
         self._session.check_open()
+        late, self._late_acks = self._late_acks, 0
         if trouble is not None:
             raise trouble
+        if late:
+            raise ConnectionLostError(
+                f"{late} acknowledgements came after the connection was lost that had brought "
+                "their records",
+                "the records are delivered again",
+            )
 
     async def _send_acks_soon(self) -> None:
         while True:

@@ -359,9 +359,14 @@ class Groups:
 
     async def run(self) -> None:
         """Must be running for groups to be served."""
-        async with trio.open_nursery() as nursery:
-            self._nursery = nursery
-            await trio.sleep_forever()
+        try:
+            async with trio.open_nursery() as nursery:
+                self._nursery = nursery
+                await trio.sleep_forever()
+        finally:
+            # Calls that end from here on must not start anything any more.
+            for driver in self._drivers.values():
+                driver.close()
 
     async def subscribe(
         self, call: Call, stream_id: int, name: str, start: str, max_in_flight: int

@@ -90,6 +90,7 @@ class Writer:
         """What ended all writing; jobs are then answered with an error instead of being run."""
         self.connection = open_writer(path, sync=sync, vfs=disk.vfs)
         self._jobs_wait = trio.Event()
+        self._jobs_ended = False
         self._thread = threading.Thread(target=self._run, name="hadron-writer", daemon=True)
 
     def start(self) -> None:
@@ -99,12 +100,17 @@ class Writer:
 
     async def run_jobs(self) -> None:
         """Without threads: do, for ever, what the thread would do."""
-        while True:
-            await self._jobs_wait.wait()
-            self._jobs_wait = trio.Event()
-            while not self._jobs.empty():
-                report = await self._disk.do(self._next_report)
-                report()
+        try:
+            while True:
+                await self._jobs_wait.wait()
+                self._jobs_wait = trio.Event()
+                while not self._jobs.empty():
+                    report = await self._disk.do(self._next_report)
+                    report()
+        finally:
+            # Others may wait for a job that nothing is to interrupt; the thread outlives this too.
+            self._jobs_ended = True
+            self._finish_here()
 
     def submit(self, job: Job, done: Done) -> None:
         """Run `job` on the thread; `done(result, error)` runs on the event loop."""
@@ -130,7 +136,9 @@ class Writer:
             self._pump()
 
         self._jobs.put((job, reported))
-        if not self._disk.has_threads:
+        if self._jobs_ended:
+            self._finish_here()
+        elif not self._disk.has_threads:
             self._jobs_wait.set()
 
     def _pump(self) -> None:
@@ -229,10 +237,13 @@ class Writer:
         if self._disk.has_threads:
             self._finish_thread()
         else:
-            while not self._jobs.empty():
-                self._next_report()()
+            self._finish_here()
         self.connection.set_wal_hook(None)
         self.connection.close()
+
+    def _finish_here(self) -> None:
+        while not self._jobs.empty():
+            self._next_report()()
 
     def _finish_thread(self) -> None:
         while self._waiting and self._thread.is_alive():

@@ -147,6 +147,22 @@ async def test_flush_says_when_acks_were_lost() -> None:
 
 
 @both
+async def test_flush_says_when_acks_came_too_late() -> None:
+    async with served() as (node, client):
+        await fill(client, 2)
+        async with client.subscribe("s", group="g") as subscription:
+            early, late = [await subscription.__anext__() for _ in range(2)]
+            await early.ack()
+            await subscription.flush()
+            node.cut()
+            assert (await subscription.__anext__()).attempt == 2
+            await late.ack()
+            with pytest.raises(ConnectionLostError, match="1 ack.* came after"):
+                await subscription.flush()
+            await subscription.flush()
+
+
+@both
 async def test_one_group_shares_the_work_and_partitions_can_be_chosen() -> None:
     node = FakeNode(partitions=("a", "b"))
     async with served(node) as (_, client):

@@ -431,3 +431,14 @@ class TestDriversEnd:
         assert stack.groups.live(1, "a") is None
         for member in members:
             member.leave()
+
+    async def test_calls_that_end_after_the_node_start_nothing(self, tmp_path: Path) -> None:
+        async with leading(tmp_path) as stack:
+            await stack.stream("flights")
+            await stack.append(1, b"0")
+            first, second = await Consumer(stack).join(), await Consumer(stack).join()
+            await first.until(0)
+        first.refuse(0, delay_s=10)
+        second.leave()
+        first.leave()
+        assert first.driver.is_closed
