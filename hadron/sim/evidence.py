@@ -190,6 +190,13 @@ class Evidence:
         since = [event for event in self.disk_events if event.at > publish.began]
         return self.rules.must_survive(publish, since)
 
+    def damaged_since(self, time: int) -> set[str]:
+        """Nodes whose disks were damaged on purpose, and may have parts that are."""
+        return {
+            event.subject for event in self.disk_events
+            if event.kind == "damage" and event.at > time
+        }
+
     @cached_property
     def publishes(self) -> list[Publish]:
         return self.history.of(Publish)

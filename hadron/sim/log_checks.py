@@ -15,7 +15,9 @@ def acknowledged_is_durable(evidence: Evidence) -> Iterator[Violation]:
         if not evidence.must_survive(publish):
             continue
         contents = evidence.contents(publish.stream)
-        needed = evidence.rules.members if publish.acks == "all" else evidence.rules.majority
+        needed = evidence.rules.majority
+        if publish.acks == "all":
+            needed = evidence.rules.members - len(evidence.damaged_since(publish.began))
         for offset, value in publish.offsets():
             if evidence.rules.retention and offset < contents.first_offset:
                 continue
@@ -63,7 +65,11 @@ def no_duplicates(evidence: Evidence) -> Iterator[Violation]:
 
 
 def producer_order(evidence: Evidence) -> Iterator[Violation]:
-    """An idempotent producer's records are in the order of its calls, within a partition."""
+    """An idempotent producer's records are in the order of its calls, within a partition.
+
+    One whose outcome was unknown may still arrive after later ones: its producer gave it up, and
+    a copy of it was under way.
+    """
     places = _places(evidence)
     last: dict[tuple[str, str, str], tuple[int, str]] = {}
     for publish in evidence.publishes:
@@ -81,7 +87,8 @@ def producer_order(evidence: Evidence) -> Iterator[Violation]:
                     f"{publish.producer} sent {before[1]!r} before {value!r}, which is at "
                     f"{offset} before {before[0]}",
                 )
-            last[key] = offset, value
+            if publish.outcome == "ok":
+                last[key] = offset, value
 
 
 def real_time_order(evidence: Evidence) -> Iterator[Violation]:
@@ -151,7 +158,7 @@ def committed_is_on_a_majority(evidence: Evidence) -> Iterator[Violation]:
 
 def files_are_whole(evidence: Evidence) -> Iterator[Violation]:
     """Chains and bodies match, except on disks that were damaged on purpose."""
-    damaged = {event.subject for event in evidence.history.events("damage")}
+    damaged = evidence.damaged_since(0)
     for node in evidence.files:
         if node.name not in damaged:
             for lsn, what in sorted(node.damage.items()):

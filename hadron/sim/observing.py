@@ -1,0 +1,86 @@
+"""Notes what befalls a world's nodes into a history, by listening at the world from outside."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, Final
+
+import trio
+
+from hadron.model.errors import DataDirectoryError, StorageError
+from hadron.replication.follower import DivergedError
+from hadron.sim.history import History
+from hadron.sim.world import World
+
+_DISK_FAULTS: Final = (
+    "write error", "sync error", "read error", "disk full", "bit flip", "lying sync",
+)
+
+
+def open_history() -> History:
+    """A history on the simulated time of the run that this is called in."""
+    return History(lambda: round(trio.current_time() * 1_000_000_000))
+
+
+class Stops(dict[str, BaseException]):
+    """Takes the place of `World.failures` and keeps what is forgotten there at the next start."""
+
+    def __init__(self, world: World, history: History) -> None:
+        super().__init__(world.failures)
+        self._world = world
+        self._history = history
+        self.unprovoked: dict[str, str] = {}
+        """By node: a stop that no fault of its disk explains."""
+
+    def __setitem__(self, name: str, error: BaseException) -> None:
+        super().__setitem__(name, error)
+        self._history.event("fault", name, f"{type(error).__name__}: {error}")
+        cause = _innermost(error)
+        damaged = {event.subject for event in self._history.events("damage", "wipe")}
+        faulty = any(self._world.faults[kind] for kind in _DISK_FAULTS)
+        if isinstance(cause, DivergedError):
+            provoked = name in damaged
+        else:
+            provoked = isinstance(cause, StorageError | DataDirectoryError | OSError) and faulty
+        if not provoked:
+            self.unprovoked[name] = f"{type(cause).__name__}: {cause}"
+
+
+def observe(world: World, history: History) -> Stops:
+    """Note crashes, power losses, lost and damaged disks; returns why nodes stop from here on."""
+    crash_now, wipe = world.crash_now, world.wipe
+
+    def noted_crash(name: str, *, power: bool, **others: Any) -> None:
+        if world.running(name):
+            history.event("power" if power else "crash", name)
+        crash_now(name, power=power, **others)
+
+    def noted_wipe(name: str) -> None:
+        history.event("wipe", name)
+        wipe(name)
+
+    # Through __dict__: the world's own calls of itself are heard as well.
+    world.__dict__.update(crash_now=noted_crash, wipe=noted_wipe)
+    for name, disk in world.disks.items():
+        disk.__dict__.update(flip_bits=_noted_flip(history, name, disk.flip_bits))
+    stops = Stops(world, history)
+    world.failures = stops
+    return stops
+
+
+def _noted_flip(
+    history: History, name: str, flip: Callable[[int], list[str]]
+) -> Callable[[int], list[str]]:
+    def noted(count: int = 1) -> list[str]:
+        flipped = flip(count)
+        if flipped:
+            history.event("damage", name, ", ".join(flipped))
+        return flipped
+
+    return noted
+
+
+def _innermost(error: BaseException) -> BaseException:
+    while isinstance(error, BaseExceptionGroup):
+        error = error.exceptions[0]
+    return error

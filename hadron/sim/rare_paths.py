@@ -1,0 +1,9 @@
+"""Which rare paths of the product a run has reached, seen from outside (stub replaced soon)."""
+from __future__ import annotations
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+@contextmanager
+def counted() -> Iterator[Counter[str]]:
+    yield Counter()

@@ -1,0 +1,166 @@
+"""The random run: clients at work while the nemesis is, then healing, draining, and judgement."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Final
+
+import trio
+
+from hadron.model.errors import HadronError
+from hadron.model.schema import SchemaObject, StreamSpec
+from hadron.sim import rare_paths
+from hadron.sim.checker import Verdict, check
+from hadron.sim.evidence import Rules
+from hadron.sim.history import History, Publish
+from hadron.sim.nemesis import FaultPlan
+from hadron.sim.node_files import read_node
+from hadron.sim.observing import Stops, observe, open_history
+from hadron.sim.run import Judgement
+from hadron.sim.workload_clients import STREAM, Actor, DrainingMember, ProducerActor, actors
+from hadron.sim.world import World, run_faults
+
+PROGRESS_S: Final = 30.0
+"""Simulated seconds after healing within which a publish must succeed."""
+
+_GROUPS: Final = 2
+
+
+@dataclass(frozen=True)
+class RandomRun:
+    """A scenario: everybody works under the faults of `plan`.
+
+    Attributes:
+        acknowledged: records after which it ends, if `least_s` are over.
+        least_s, most_s: simulated seconds under faults.
+    """
+
+    plan: FaultPlan | None = None
+    acknowledged: int = 450
+    least_s: float = 8.0
+    most_s: float = 60.0
+
+    async def __call__(self, world: World) -> Judgement:
+        with rare_paths.counted() as reached:
+            run = Run(world)
+            await run.declare()
+            crowd = list(actors(world, run.history, world.seed, _GROUPS))
+            async with trio.open_nursery() as clients:
+                for actor in crowd:
+                    clients.start_soon(actor.run)
+                async with trio.open_nursery() as faults:
+                    faults.start_soon(run_faults, world, self.plan or FaultPlan())
+                    await self._under_faults(run.history)
+                    faults.cancel_scope.cancel()
+                await run.heal()
+                for actor in crowd:
+                    actor.stop()
+            verdict = await run.finish()
+        return judgement(verdict, reached)
+
+    async def _under_faults(self, history: History) -> None:
+        await trio.sleep(self.least_s)
+        with trio.move_on_after(self.most_s - self.least_s):
+            while acknowledged(history) < self.acknowledged:  # noqa: ASYNC110 - simulated time
+                await trio.sleep(0.5)
+
+
+class Run:
+    """A world with a history: what every scenario does before and after what it is about."""
+
+    def __init__(self, world: World) -> None:
+        self.world = world
+        self.history: History = open_history()
+        self.stops: Stops = observe(world, self.history)
+
+    async def declare(self) -> None:
+        """Declare the stream, as often as it takes."""
+        spec = StreamSpec(partitions=(self.world.config.name,))
+        while True:
+            operation = self.history.apply("c0", [("Stream", STREAM)])
+            try:
+                async with self.world.client("c0") as client:
+                    await client.apply([SchemaObject(kind="Stream", name=STREAM, spec=spec)])
+            except HadronError as error:
+                self.history.unknown(operation, error)
+                await trio.sleep(0.1)
+            else:
+                self.history.ok(operation)
+                return
+
+    async def heal(self) -> None:
+        """Mend everything; from here on there must be progress."""
+        await self.world.heal_everything()
+        self.history.event("heal")
+
+    async def finish(self, *, groups: int = _GROUPS) -> Verdict:
+        """Publish once more, drain the groups, stop the nodes, and judge."""
+        world = self.world
+        await self._publish_once_more()
+        async with trio.open_nursery() as nursery:
+            for group in range(groups):
+                host, name = f"d{group}", f"g{group}"
+                seed = f"{world.seed}/{host}"
+                member = DrainingMember(world, self.history, host, seed, name)
+                nursery.start_soon(member.run)
+        self.history.event("drained")
+        await world.wait_in_step()
+        await world.stop()
+        return self.judge()
+
+    async def _publish_once_more(self) -> None:
+        actor = ProducerActor(self.world, self.history, "last", f"{self.world.seed}/last")
+        with trio.move_on_after(2 * PROGRESS_S):
+            while not actor.stopping:
+                operation = self.history.publish(
+                    "last", "", STREAM, actor.partition, [f"last/{trio.current_time():.6f}"]
+                )
+                try:
+                    async with (
+                        self.world.client("last") as client,
+                        client.producer(STREAM, delivery_timeout_s=20.0) as producer,
+                    ):
+                        receipt = await producer.send(operation.values[0])
+                except HadronError as error:
+                    actor.ended(operation, error)
+                else:
+                    operation.runs = [(receipt.offset, 1)]
+                    self.history.ok(operation)
+                    return
+
+    def judge(self, *, progress_s: float | None = PROGRESS_S) -> Verdict:
+        """Hold the history against the files of the nodes, which must be stopped."""
+        world = self.world
+        files = [read_node(name, world.data(name) / "hadron.db", vfs="unix") for name in world.names]
+        rules = Rules(
+            members=len(world.names),
+            leader=world.config.leader.name,
+            durability="os" if world.config.settings.durability == "os" else "fsync",
+            progress_s=progress_s,
+            stops=self.stops.unprovoked,
+        )
+        return check(self.history, files, rules)
+
+
+def acknowledged(history: History) -> int:
+    """Records acknowledged so far."""
+    return sum(
+        len(entry.values) for entry in history.entries
+        if isinstance(entry, Publish) and entry.outcome == "ok"
+    )
+
+
+def judgement(verdict: Verdict, reached: Counter[str]) -> Judgement:
+    """A verdict as the simulator reports it; one that proves nothing is a violation."""
+    violations = [str(violation) for violation in verdict.violations]
+    if verdict.status == "unknown":
+        violations.append("unknown: nothing was acknowledged, so nothing is proven")
+    return Judgement(
+        acknowledged=verdict.acknowledged, operations=verdict.operations, rare_paths=reached,
+        violations=violations,
+    )
+
+
+__all__ = ["Actor", "Callable", "RandomRun", "Run", "acknowledged", "judgement"]

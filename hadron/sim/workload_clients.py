@@ -1,0 +1,378 @@
+"""Clients at work in a simulated world: producers, readers, and members of groups.
+
+Each lives on a host of its own and notes everything that it asks and is told. They use nothing but
+the public client, in the ways that its users do, and they leave in all the ways that users leave:
+in good order, with calls under way, or because their host died.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator
+from typing import Final, Literal
+
+import trio
+
+from hadron.client import Client
+from hadron.client.consumer import Subscription
+from hadron.client.producer import Pending, Producer
+from hadron.model.batch import decode_batch
+from hadron.model.errors import (
+    ConnectionLostError,
+    DeadlineExceededError,
+    HadronError,
+    RequestError,
+)
+from hadron.sim.history import Acks, History, Operation, Publish, Settle
+from hadron.sim.world import World
+
+STREAM: Final = "events"
+
+_BIG_BYTES: Final = 70_000
+"""A record of this size makes a commit that goes the way of large ones."""
+
+_FLUSH_S: Final = 8.0
+
+
+class Actor:
+    """Somebody on a host, who connects again and again until `stop`.
+
+    `session` is one connected client's life.
+    """
+
+    def __init__(self, world: World, history: History, host: str, seed: str) -> None:
+        self.world = world
+        self.history = history
+        self.host = host
+        self.random = random.Random(seed)
+        self.stopping = False
+        self.partition = world.config.name
+        self._sessions = 0
+
+    def stop(self) -> None:
+        """Finish what is under way and begin nothing new."""
+        self.stopping = True
+
+    async def run(self) -> None:
+        while not self.stopping:
+            self._sessions += 1
+            try:
+                await self._one_session()
+            except HadronError:
+                await trio.sleep(self.random.uniform(0.05, 0.5))
+
+    async def _one_session(self) -> None:
+        with trio.CancelScope() as scope:
+            if self.random.random() < 0.25:
+                scope.deadline = trio.current_time() + self.random.uniform(0.2, 8.0)
+            async with self.world.client(
+                self.host, connect_timeout_s=3.0, request_timeout_s=self.random.uniform(3.0, 8.0)
+            ) as client:
+                await self.session(client)
+        if scope.cancelled_caught:
+            # With calls under way; half of the time the whole host goes.
+            if self.random.random() < 0.5:
+                self.world.network.kill(self.host)
+            await trio.sleep(self.random.uniform(0.0, 1.0))
+
+    @property
+    def name(self) -> str:
+        """Of this session, unique in the history."""
+        return f"{self.host}.{self._sessions}"
+
+    async def session(self, client: Client) -> None:
+        raise NotImplementedError
+
+    async def pause(self, mean_s: float) -> None:
+        """Between two requests: often none, sometimes a long one."""
+        if self.random.random() < 0.5:
+            await trio.sleep(self.random.expovariate(0.5 / mean_s))
+        else:
+            await trio.lowlevel.checkpoint()
+
+    def ended(self, operation: Operation, error: HadronError) -> None:
+        """Note how an operation failed, as far as its error promises anything."""
+        if isinstance(error, DeadlineExceededError | RequestError):
+            self.history.refused(operation, error)
+        else:
+            self.history.unknown(operation, error)
+
+
+class ProducerActor(Actor):
+    """Publishes one at a time, many at once, or without waiting."""
+
+    def __init__(self, world: World, history: History, host: str, seed: str) -> None:
+        super().__init__(world, history, host, seed)
+        self._values = 0
+
+    async def session(self, client: Client) -> None:
+        acks: Acks = self.random.choice(("majority",) * 8 + ("leader", "all"))
+        async with client.producer(
+            STREAM, acks=acks, codec=self.random.choice(("none", "none", "zstd")),
+            batch_bytes=self.random.choice((600, 4_000, 100_000)),
+            linger_ms=self.random.choice((0.0, 1.0, 5.0)),
+            delivery_timeout_s=self.random.choice((1.0, 4.0, 15.0)),
+        ) as producer:
+            for _ in range(self.random.randint(3, 25)):
+                if self.stopping:
+                    break
+                way = self.random.choice((self._send, self._send_soon, self._send_many))
+                try:
+                    await way(producer, acks)
+                except HadronError:
+                    if self.random.random() < 0.3:
+                        break
+                await self.pause(0.5)
+
+    def _make(self, count: int) -> list[str]:
+        """New values: unique, and naming who made them."""
+        made = []
+        for _ in range(count):
+            self._values += 1
+            size = _BIG_BYTES if self.random.random() < 0.002 else self.random.randrange(120)
+            made.append(f"{self.host}/{self._values}:".ljust(size, "."))
+        return made
+
+    def _begin(self, values: list[str], acks: Acks) -> Publish:
+        return self.history.publish(
+            self.name, self.name, STREAM, self.partition, values, acks=acks
+        )
+
+    async def _send(self, producer: Producer, acks: Acks) -> None:
+        for value in self._make(self.random.randint(1, 4)):
+            operation = self._begin([value], acks)
+            try:
+                receipt = await producer.send(value)
+            except HadronError as error:
+                self.ended(operation, error)
+                raise
+            operation.runs, operation.duplicate = [(receipt.offset, 1)], receipt.duplicate
+            self.history.ok(operation)
+
+    async def _send_soon(self, producer: Producer, acks: Acks) -> None:
+        waiting: list[tuple[Publish, Pending]] = []
+        for value in self._make(self.random.randint(2, 20)):
+            operation = self._begin([value], acks)
+            waiting.append((operation, await producer.send_soon(value)))
+            await self.pause(0.002)
+        trouble: HadronError | None = None
+        for operation, pending in waiting:
+            try:
+                receipt = await pending.wait()
+            except HadronError as error:
+                self.ended(operation, error)
+                trouble = error
+            else:
+                operation.runs, operation.duplicate = [(receipt.offset, 1)], receipt.duplicate
+                self.history.ok(operation)
+        if trouble is not None:
+            raise trouble
+
+    async def _send_many(self, producer: Producer, acks: Acks) -> None:
+        values = self._make(self.random.randint(5, 40))
+        operation = self._begin(values, acks)
+        plain: list[str | bytes] = list(values)
+        if self.random.random() < 0.7:
+            plain = [value.encode() for value in values]
+        try:
+            receipts = await producer.send_many(plain)
+        except HadronError as error:
+            # Some of them may be in the log, whatever the error says of the others.
+            self.history.unknown(operation, error)
+            raise
+        operation.runs = [(receipt.base_offset, receipt.count) for receipt in receipts]
+        operation.duplicate = any(receipt.duplicate for receipt in receipts)
+        self.history.ok(operation)
+
+
+class ReaderActor(Actor):
+    """Reads from wherever it was, from the beginning, or from anywhere, and follows."""
+
+    def __init__(self, world: World, history: History, host: str, seed: str) -> None:
+        super().__init__(world, history, host, seed)
+        self._position = 0
+        self._end = 0
+
+    async def session(self, client: Client) -> None:
+        for _ in range(self.random.randint(3, 20)):
+            if self.stopping:
+                return
+            if self.random.random() < 0.1:
+                self._position = self.random.randint(0, self._end)
+            if self.random.random() < 0.15:
+                await self._iterate(client)
+            else:
+                await self._fetch(client)
+            await trio.sleep(self.random.uniform(0.0, 0.3))
+
+    async def _fetch(self, client: Client) -> None:
+        operation = self.history.read(self.name, STREAM, self.partition, self._position)
+        try:
+            fetched = await client.fetch(
+                STREAM, self.partition, self._position,
+                max_bytes=self.random.choice((1, 5_000, 1 << 20)),
+                max_wait_ms=self.random.choice((0, 0, 200, 2_000)),
+            )
+        except HadronError as error:
+            self.history.unknown(operation, error)
+            raise
+        for batch in fetched.batches:
+            records = decode_batch(batch.data, base_offset=batch.base_offset).records(
+                max(0, self._position - batch.base_offset)
+            )
+            operation.values.extend(text(record.value) for record in records)
+            self._position = batch.next_offset
+        operation.end = self._end = fetched.next_offset
+        self.history.ok(operation)
+
+    async def _iterate(self, client: Client) -> None:
+        operation = self.history.read(self.name, STREAM, self.partition, self._position)
+        limit = self.random.choice((None, 5, 50))
+        try:
+            async for record in client.read(
+                STREAM, partition=self.partition, offset=self._position, limit=limit
+            ):
+                if record.offset != operation.offset + len(operation.values):
+                    raise AssertionError(f"{self.name} was given {record.offset} out of turn")
+                operation.values.append(text(record.value))
+        except HadronError as error:
+            self.history.unknown(operation, error)
+            raise
+        self._position = operation.offset + len(operation.values)
+        self.history.ok(operation)
+
+
+class MemberActor(Actor):
+    """A member of a group: acknowledges, gives back, sits on records, leaves and comes again."""
+
+    def __init__(
+        self, world: World, history: History, host: str, seed: str, group: str
+    ) -> None:
+        super().__init__(world, history, host, seed)
+        self.group = group
+        self._unconfirmed: list[Settle] = []
+
+    async def session(self, client: Client) -> None:
+        self._unconfirmed = []
+        async with client.subscribe(
+            STREAM, group=self.group, max_in_flight=self.random.choice((1, 4, 30, 200))
+        ) as subscription:
+            leaves_at = trio.current_time() + self.random.uniform(0.5, 10.0)
+            batched = self.random.random() < 0.4
+            while not self.stopping and trio.current_time() < leaves_at:
+                with trio.move_on_after(0.5):
+                    if batched:
+                        await self._take_batch(subscription)
+                    else:
+                        await self._take_one(subscription)
+                if len(self._unconfirmed) > 20 or self.random.random() < 0.1:
+                    await self._flush(subscription)
+            await self._flush(subscription)
+
+    async def _take_one(self, subscription: Subscription) -> None:
+        delivery = await anext(subscription)
+        self._given(delivery.offset, [text(delivery.value)], delivery.attempt)
+        how = self._choose()
+        settle = self._settle(how, delivery.offset, delivery.offset)
+        if how == "ack":
+            await delivery.ack()
+        elif how == "nack":
+            await delivery.nack(self.random.choice((0.0, 0.1, 1.0)))
+        if settle is not None:
+            self._unconfirmed.append(settle)
+
+    async def _take_batch(self, subscription: Subscription) -> None:
+        batch = await anext(subscription.batches())
+        self._given(
+            batch.first_offset, [text(record.value) for record in batch.records], batch.attempt
+        )
+        how = self._choose()
+        settle = self._settle(how, batch.first_offset, batch.first_offset + len(batch) - 1)
+        if how == "ack":
+            await batch.ack()
+        elif how == "nack":
+            await batch.nack(self.random.choice((0.0, 0.1, 1.0)))
+        if settle is not None:
+            self._unconfirmed.append(settle)
+
+    def _choose(self) -> Literal["ack", "nack", "keep"]:
+        dice = self.random.random()
+        return "ack" if dice < 0.85 else "nack" if dice < 0.95 else "keep"
+
+    def _given(self, offset: int, values: list[str], attempt: int) -> None:
+        self.history.deliver(
+            self.name, self.group, self.name, STREAM, self.partition, offset, values,
+            attempt=attempt,
+        )
+
+    def _settle(
+        self, how: Literal["ack", "nack", "keep"], first: int, last: int
+    ) -> Settle | None:
+        if how == "keep":
+            return None
+        settle = self.history.settle(
+            self.name, self.group, self.name, STREAM, self.partition, [(first, last)], how=how
+        )
+        return settle if how == "ack" else None
+
+    async def _flush(self, subscription: Subscription) -> None:
+        settles, self._unconfirmed = self._unconfirmed, []
+        with trio.move_on_after(_FLUSH_S):
+            try:
+                await subscription.flush()
+            except ConnectionLostError as error:
+                for settle in settles:
+                    self.history.unknown(settle, error)
+            else:
+                for settle in settles:
+                    self.history.ok(settle)
+
+
+class DrainingMember(MemberActor):
+    """Takes and acknowledges everything until the group has nothing left."""
+
+    async def run(self) -> None:
+        self.stopping = False
+        while True:
+            self._sessions += 1
+            try:
+                async with self.world.client(self.host, connect_timeout_s=3.0) as client:
+                    if await self._drain(client):
+                        return
+            except HadronError:
+                await trio.sleep(0.1)
+
+    async def _drain(self, client: Client) -> bool:
+        self._unconfirmed = []
+        async with client.subscribe(STREAM, group=self.group, max_in_flight=500) as subscription:
+            while not await self._is_done(client):
+                with trio.move_on_after(0.2):
+                    while True:
+                        await self._take_batch(subscription)
+                await self._flush(subscription)
+        return True
+
+    def _choose(self) -> Literal["ack", "nack", "keep"]:
+        return "ack"
+
+    async def _is_done(self, client: Client) -> bool:
+        found = [group for group in await client.groups(STREAM) if group.group == self.group]
+        return bool(found) and all(group.floor >= group.next_offset for group in found)
+
+
+def text(value: object) -> str:
+    """A record's value as the history has it."""
+    return value.decode() if isinstance(value, bytes) else str(value)
+
+
+def actors(world: World, history: History, seed: int, groups: int) -> Iterator[Actor]:
+    """Everybody of a random run."""
+    chance = random.Random(f"actors/{seed}")
+    for number in range(chance.randint(2, 4)):
+        yield ProducerActor(world, history, f"p{number}", f"{seed}/p{number}")
+    for number in range(chance.randint(1, 2)):
+        yield ReaderActor(world, history, f"r{number}", f"{seed}/r{number}")
+    for group in range(groups):
+        for number in range(chance.randint(1, 4)):
+            host = f"g{group}m{number}"
+            yield MemberActor(world, history, host, f"{seed}/{host}", f"g{group}")
