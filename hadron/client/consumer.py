@@ -242,8 +242,8 @@ class Subscription:
     async def flush(self) -> None:
         """Until every ack so far is committed.
 
-        Raises `ConnectionLostError` when a connection took acks along, or was gone before they came:
-        their records will be delivered again.
+        Raises `ConnectionLostError` when a connection took acks along, or was gone before they
+        came: their records will be delivered again.
         """
         trouble: HadronError | None = None
         for membership in self._memberships:

@@ -101,6 +101,9 @@ class Evidence:
         self.files = files
         self.rules = rules
         self.committed = max((node.committed_lsn for node in files), default=0)
+        if rules.members == 1:
+            # A leader does not write its watermark down; alone, it commits what it has written.
+            self.committed = max((node.applied_lsn for node in files), default=0)
         self._values: dict[bytes, list[str]] = {}
 
     @cached_property

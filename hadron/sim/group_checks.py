@@ -101,25 +101,35 @@ def nothing_acknowledged_by_nobody(evidence: Evidence) -> Iterator[Violation]:
 
 
 def everything_is_delivered(evidence: Evidence) -> Iterator[Violation]:
-    """Once the groups have been drained, each record has been given to each group."""
-    drained = evidence.history.events("drained")
-    if not drained:
-        return
+    """Once a group has been drained up to an offset, it has been given each record below it; and
+    that offset lies beyond everything acknowledged before."""
     delivered: dict[tuple[str, str], set[int]] = {}
     for delivery in evidence.history.of(Deliver):
         offsets = range(delivery.offset, delivery.offset + len(delivery.values))
         delivered.setdefault((delivery.stream, delivery.group), set()).update(offsets)
-    for (stream, name), group in _groups(evidence).items():
-        if drained[-1].detail and name not in drained[-1].detail.split():
+    groups = {group.row.name: (stream, group) for (stream, _), group in _groups(evidence).items()}
+    for drained in evidence.history.events("drained"):
+        if drained.subject not in groups:
+            yield Violation("everything_is_delivered", f"group {drained.subject} is gone")
             continue
-        wanted = range(
-            max(group.start, group.contents.first_offset), group.contents.next_offset
-        )
-        missed = sorted(set(wanted) - delivered.get((stream, name), set()))
+        stream, group = groups[drained.subject]
+        end = int(drained.detail)
+        first = max(group.start, group.contents.first_offset)
+        missed = sorted(set(range(first, end)) - delivered.get((stream, drained.subject), set()))
         if missed:
             yield Violation(
-                "everything_is_delivered", f"group {name} was never given {missed[:5]} of {stream}"
+                "everything_is_delivered",
+                f"group {drained.subject} was never given {missed[:5]} of {stream}",
             )
+        for publish in evidence.acknowledged:
+            beyond = [base + count for base, count in publish.runs if base + count > end]
+            if beyond and publish.stream == stream and publish.ended < drained.at:
+                yield Violation(
+                    "everything_is_delivered",
+                    f"group {drained.subject} ended at {end} of {stream}, but {max(beyond) - 1} "
+                    f"was acknowledged before",
+                )
+                break
 
 
 CHECKS: Final = (confirmed_acks_stay, nothing_acknowledged_by_nobody, everything_is_delivered)

@@ -111,7 +111,7 @@ class Apply(Operation, tag="apply", kw_only=True):
 class Event(msgspec.Struct, tag="event", kw_only=True):
     """Something befell a node or the network.
 
-    `kind` is one of `KINDS`; `subject` is the node, or "" for all of them.
+    `kind` is one of `KINDS`; `subject` is the node, or "".
     """
 
     at: int
@@ -127,7 +127,7 @@ KINDS = frozenset({
 """crash: the process died, what it had written stays. power: what was not synced may be gone too.
 wipe: the disk was lost. damage: bytes on it were changed. restore: a backup was put in its place.
 promote: another node leads. reconfigure: members came or went. heal: from here on nothing is broken
-any more. drained: the groups have been given everything they can be."""
+any more. drained: the group `subject` has acknowledged everything below the offset `detail`."""
 
 Entry = Publish | Read | Deliver | Settle | Apply | Event
 O = TypeVar("O", bound=Operation)  # noqa: E741 - an operation

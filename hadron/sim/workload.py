@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final
 
@@ -19,7 +18,7 @@ from hadron.sim.nemesis import FaultPlan
 from hadron.sim.node_files import read_node
 from hadron.sim.observing import Stops, observe, open_history
 from hadron.sim.run import Judgement
-from hadron.sim.workload_clients import STREAM, Actor, DrainingMember, ProducerActor, actors
+from hadron.sim.workload_clients import STREAM, DrainingMember, ProducerActor, actors
 from hadron.sim.world import World, run_faults
 
 PROGRESS_S: Final = 30.0
@@ -55,9 +54,11 @@ class RandomRun:
                     await self._under_faults(run.history)
                     faults.cancel_scope.cancel()
                 await run.heal()
+                clients.start_soon(run.operate)
                 for actor in crowd:
                     actor.stop()
-            verdict = await run.finish()
+                verdict = await run.finish()
+                clients.cancel_scope.cancel()
         return judgement(verdict, reached)
 
     async def _under_faults(self, history: History) -> None:
@@ -95,6 +96,18 @@ class Run:
         await self.world.heal_everything()
         self.history.event("heal")
 
+    async def operate(self) -> None:
+        """What an operator does once everything is healed: a node that stops over its damaged disk
+        gets an empty one, as it asks for; for ever."""
+        world = self.world
+        while True:
+            for name in world.names:
+                damaged = any(event.subject == name for event in self.history.events("damage"))
+                if damaged and not world.running(name) and name in world.failures:
+                    world.wipe(name)
+                    await world.start(name)
+            await trio.sleep(0.5)
+
     async def finish(self, *, groups: int = _GROUPS) -> Verdict:
         """Publish once more, drain the groups, stop the nodes, and judge."""
         world = self.world
@@ -105,7 +118,6 @@ class Run:
                 seed = f"{world.seed}/{host}"
                 member = DrainingMember(world, self.history, host, seed, name)
                 nursery.start_soon(member.run)
-        self.history.event("drained")
         await world.wait_in_step()
         await world.stop()
         return self.judge()
@@ -133,7 +145,10 @@ class Run:
     def judge(self, *, progress_s: float | None = PROGRESS_S) -> Verdict:
         """Hold the history against the files of the nodes, which must be stopped."""
         world = self.world
-        files = [read_node(name, world.data(name) / "hadron.db", vfs="unix") for name in world.names]
+        files = [
+            # Not the simulated disk: what a person with the file in hand would see.
+            read_node(name, world.data(name) / "hadron.db", vfs="unix") for name in world.names
+        ]
         rules = Rules(
             members=len(world.names),
             leader=world.config.leader.name,
@@ -161,6 +176,3 @@ def judgement(verdict: Verdict, reached: Counter[str]) -> Judgement:
         acknowledged=verdict.acknowledged, operations=verdict.operations, rare_paths=reached,
         violations=violations,
     )
-
-
-__all__ = ["Actor", "Callable", "RandomRun", "Run", "acknowledged", "judgement"]

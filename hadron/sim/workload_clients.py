@@ -332,32 +332,30 @@ class DrainingMember(MemberActor):
     """Takes and acknowledges everything until the group has nothing left."""
 
     async def run(self) -> None:
-        self.stopping = False
-        while True:
+        while not self.stopping:
             self._sessions += 1
             try:
                 async with self.world.client(self.host, connect_timeout_s=3.0) as client:
-                    if await self._drain(client):
-                        return
+                    await self._drain(client)
             except HadronError:
                 await trio.sleep(0.1)
 
-    async def _drain(self, client: Client) -> bool:
+    async def _drain(self, client: Client) -> None:
         self._unconfirmed = []
         async with client.subscribe(STREAM, group=self.group, max_in_flight=500) as subscription:
-            while not await self._is_done(client):
+            while True:
+                for group in await client.groups(STREAM):
+                    if group.group == self.group and group.floor >= group.next_offset:
+                        self.history.event("drained", self.group, str(group.floor))
+                        self.stop()
+                        return
                 with trio.move_on_after(0.2):
                     while True:
                         await self._take_batch(subscription)
                 await self._flush(subscription)
-        return True
 
     def _choose(self) -> Literal["ack", "nack", "keep"]:
         return "ack"
-
-    async def _is_done(self, client: Client) -> bool:
-        found = [group for group in await client.groups(STREAM) if group.group == self.group]
-        return bool(found) and all(group.floor >= group.next_offset for group in found)
 
 
 def text(value: object) -> str:

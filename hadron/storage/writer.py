@@ -18,6 +18,7 @@ On a disk without threads (the simulator's) the thread's part is done by `run_jo
 
 from __future__ import annotations
 
+import logging
 import threading
 from collections import deque
 from collections.abc import Callable
@@ -33,6 +34,8 @@ import trio
 from hadron.model.errors import CorruptionError, HadronError, StorageError
 from hadron.model.ports import Clock, Disk
 from hadron.storage.database import open_writer, translated_errors
+
+_log = logging.getLogger(__name__)
 
 Job = Callable[[apsw.Connection], Any]
 Done = Callable[[Any, BaseException | None], None]
@@ -239,7 +242,11 @@ class Writer:
         else:
             self._finish_here()
         self.connection.set_wal_hook(None)
-        self.connection.close()
+        try:
+            self.connection.close()
+        except apsw.Error as error:
+            # Only moving the write-ahead log into the file can have failed; the log stays as it is.
+            _log.warning("closing %s: %s: %s", self._path, type(error).__name__, error)
 
     def _finish_here(self) -> None:
         while not self._jobs.empty():

@@ -43,7 +43,7 @@ def busy(scene: Scene) -> None:
     scene.history.event("heal")
     scene.publish("d0")
     scene.deliver(4, "d0")
-    scene.history.event("drained")
+    scene.history.event("drained", "g", "5")
     scene.end()
     scene.rule(progress_s=10.0)
 
@@ -239,7 +239,19 @@ def never_delivered(scene: Scene) -> None:
     scene.publish("a", "b")
     scene.group()
     scene.deliver(0, "a")
-    scene.history.event("drained")
+    scene.history.event("drained", "g", "2")
+
+
+def drained_too_early(scene: Scene) -> None:
+    scene.publish("a", "b")
+    scene.group()
+    scene.deliver(0, "a")
+    scene.history.event("drained", "g", "1")
+
+
+def group_gone(scene: Scene) -> None:
+    scene.publish("a")
+    scene.history.event("drained", "g", "1")
 
 
 # --- life ---------------------------------------------------------------------------------------
@@ -291,6 +303,8 @@ CASES: list[tuple[Spoil, str]] = [
     (lost_ack, "confirmed_acks_stay"),
     (ack_of_nobody, "nothing_acknowledged_by_nobody"),
     (never_delivered, "everything_is_delivered"),
+    (drained_too_early, "everything_is_delivered"),
+    (group_gone, "everything_is_delivered"),
     (slow_progress, "progress"),
     (no_progress, "progress"),
     (stopped, "no_unprovoked_stop"),
@@ -363,6 +377,14 @@ def test_what_befell_the_disks_before_is_no_excuse(scene: Scene) -> None:
     operation.runs = [(0, 1)]
     scene.history.ok(operation)
     assert scene.broken() == {"acknowledged_is_durable"}
+
+
+def test_one_that_was_given_up_may_arrive_after_later_ones(scene: Scene) -> None:
+    first = scene.begin("a0", producer="a")
+    scene.history.unknown(first, "no answer")
+    scene.publish("a1", producer="a")
+    scene.append(["a0"], "b")
+    assert scene.broken() == set()
 
 
 def test_damage_that_was_done_on_purpose_is_no_violation(scene: Scene) -> None:

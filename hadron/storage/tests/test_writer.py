@@ -12,6 +12,7 @@ from typing import Any
 import apsw
 import pytest
 import trio
+import trio.testing
 
 from hadron.model.errors import CorruptionError, FencedError, StorageError
 from hadron.node.world import SystemClock, SystemDisk
@@ -244,3 +245,62 @@ async def test_closing_finishes_what_is_queued(tmp_path: Path) -> None:
     again = apsw.Connection(str(path))
     assert again.execute("SELECT count(*) FROM t").fetchall() == [(20,)]
     again.close()
+
+
+class OneTurnDisk:
+    """A disk without threads: work is done on the loop, after a turn of it."""
+
+    vfs = "unix"
+    has_threads = False
+
+    async def do(self, work: Callable[[], Any]) -> Any:
+        with trio.CancelScope(shield=True):
+            await trio.lowlevel.checkpoint()
+            return work()
+
+
+async def test_without_threads_no_job_is_left_behind(tmp_path: Path) -> None:
+    """Whoever waits for a job that nothing may interrupt would wait for ever."""
+    disk: Any = OneTurnDisk()
+    writer = Writer(
+        tmp_path / "db", sync="FULL", disk=disk, clock=SystemClock(), post=lambda _: None,
+        on_fatal=lambda _: None,
+    )
+    done: list[str] = []
+
+    def submit(name: str) -> None:
+        writer.submit(lambda _: name, lambda result, _: done.append(result))
+
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(writer.run_jobs)
+        submit("first")
+        await trio.testing.wait_all_tasks_blocked()
+        submit("as the node ends")
+        nursery.cancel_scope.cancel()
+    submit("afterwards")
+    assert done == ["first", "as the node ends", "afterwards"]
+    writer.close()
+
+
+async def test_a_file_that_cannot_be_tidied_up_is_closed_all_the_same(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    disk: Any = OneTurnDisk()
+    writer = Writer(
+        tmp_path / "db", sync="FULL", disk=disk, clock=SystemClock(), post=lambda _: None,
+        on_fatal=lambda _: None,
+    )
+    connection = writer.connection
+
+    class Failing:
+        def __getattr__(self, name: str) -> Any:
+            return getattr(connection, name)
+
+        def close(self) -> None:
+            connection.close()
+            raise apsw.FullError("no room")
+
+    failing: Any = Failing()
+    writer.connection = failing
+    writer.close()
+    assert "FullError: no room" in caplog.text

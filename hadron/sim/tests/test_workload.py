@@ -1,0 +1,158 @@
+"""The random run: everybody does something, every size of replica set holds, a seed decides it."""
+
+from __future__ import annotations
+
+import pytest
+import trio
+
+from hadron.model.errors import StorageError
+from hadron.replication.follower import DivergedError
+from hadron.sim.history import Deliver, Publish, Read, Settle
+from hadron.sim.nemesis import FaultPlan
+from hadron.sim.observing import observe, open_history
+from hadron.sim.run import Judgement, Outcome, run_seed
+from hadron.sim.workload import RandomRun, Run
+from hadron.sim.workload_clients import ProducerActor, actors
+from hadron.sim.world import World
+
+QUIET = FaultPlan(weights={"clock drift": 1.0})
+
+
+@pytest.fixture
+def runs(monkeypatch: pytest.MonkeyPatch) -> list[Run]:
+    """Every run that is made, for a look at its history."""
+    made: list[Run] = []
+
+    class Kept(Run):
+        def __init__(self, world: World) -> None:
+            super().__init__(world)
+            made.append(self)
+
+    monkeypatch.setattr("hadron.sim.workload.Run", Kept)
+    return made
+
+
+@pytest.mark.parametrize("nodes", [1, 2, 3, 5])
+def test_a_set_of_any_size_keeps_its_promises_under_faults(nodes: int) -> None:
+    outcome = run_seed(nodes, RandomRun(), nodes=nodes)
+    assert outcome.violations == []
+    assert outcome.acknowledged >= 400
+    assert outcome.operations >= 300
+    assert outcome.faults
+
+
+def test_without_faults_everybody_gets_something_done(runs: list[Run]) -> None:
+    outcome = run_seed(1, RandomRun(plan=QUIET))
+    assert outcome.violations == []
+    history = runs[0].history
+    assert {publish.acks for publish in history.of(Publish)} >= {"majority", "all"}
+    assert any(len(publish.values) > 1 for publish in history.of(Publish))
+    assert any(read.values for read in history.of(Read) if read.end < 0)
+    assert any(read.values for read in history.of(Read) if read.end > 0)
+    assert any(delivery.attempt > 1 for delivery in history.of(Deliver))
+    assert {settle.how for settle in history.of(Settle)} == {"ack", "nack"}
+    assert any(settle.outcome == "ok" for settle in history.of(Settle))
+    assert len(history.events("heal")) == 1
+    assert {event.subject for event in history.events("drained")} == {"g0", "g1"}
+
+
+def test_the_same_seed_is_the_same_history(runs: list[Run]) -> None:
+    first, second = (run_seed(5, RandomRun()) for _ in range(2))
+    assert first.trace_hash == second.trace_hash
+    assert runs[0].history.entries == runs[1].history.entries
+
+
+def test_the_crowd_depends_on_the_seed() -> None:
+    async def body(world: World) -> Judgement:
+        crowds = {
+            tuple(actor.host for actor in actors(world, open_history(), seed, 2))
+            for seed in range(20)
+        }
+        assert len(crowds) > 10
+        assert all(len(set(crowd)) == len(crowd) for crowd in crowds)
+        return Judgement(acknowledged=1)
+
+    assert run_seed(1, body).violations == []
+
+
+# --- what befalls nodes -------------------------------------------------------------------------
+
+
+def _play(body: object) -> Outcome:
+    outcome = run_seed(1, body)  # type: ignore[arg-type]
+    assert outcome.violations == []
+    return outcome
+
+
+def test_what_befalls_nodes_is_noted() -> None:
+    async def body(world: World) -> Judgement:
+        history = open_history()
+        observe(world, history)
+        await world.crash("n1", power=False)
+        await world.crash("n2", power=True)
+        await world.crash("n3", power=False)
+        world.wipe("n3")
+        world.disks["n2"].flip_bits(2)
+        seen = [(event.kind, event.subject) for event in history.events()]
+        assert seen == [
+            ("crash", "n1"), ("power", "n2"), ("crash", "n3"), ("wipe", "n3"), ("damage", "n2"),
+        ]
+        return Judgement(acknowledged=1)
+
+    _play(body)
+
+
+@pytest.mark.parametrize(
+    ("error", "fault", "damaged", "provoked"),
+    [
+        (StorageError("the disk failed"), "sync error", False, True),
+        (StorageError("the disk failed"), "", False, False),
+        (DivergedError("this node has applied entry 9"), "sync error", False, False),
+        (DivergedError("this node has applied entry 9"), "bit flip", True, True),
+        (ValueError("a defect"), "sync error", True, False),
+        (BaseExceptionGroup("", [StorageError("the disk failed")]), "disk full", False, True),
+    ],
+)
+def test_a_stop_is_excused_by_a_fault_of_the_disk_only(
+    error: BaseException, fault: str, damaged: bool, provoked: bool
+) -> None:
+    async def body(world: World) -> Judgement:
+        history = open_history()
+        stops = observe(world, history)
+        if fault:
+            world.faults[fault] += 1
+        if damaged:
+            history.event("damage", "n2")
+        world.failures["n2"] = error
+        assert not stops.unprovoked if provoked else stops.unprovoked.keys() == {"n2"}
+        return Judgement(acknowledged=1)
+
+    _play(body)
+
+
+def test_an_operator_gives_a_node_with_a_damaged_disk_an_empty_one() -> None:
+    async def body(world: World) -> Judgement:
+        run = Run(world)
+        await run.declare()
+        run.history.event("damage", "n3")
+        await world.stop("n3")
+        world.failures["n3"] = StorageError("is damaged")
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(run.operate)
+            await world.wait_in_step()
+            nursery.cancel_scope.cancel()
+        assert world.faults["wiped disk"] == 1
+        return Judgement(acknowledged=1)
+
+    _play(body)
+
+
+def test_values_name_their_producer_and_never_repeat() -> None:
+    async def body(world: World) -> Judgement:
+        actor = ProducerActor(world, open_history(), "p7", "seed")
+        values = [value for _ in range(50) for value in actor._make(20)]
+        assert len(set(values)) == 1_000
+        assert all(value.startswith("p7/") for value in values)
+        return Judgement(acknowledged=1)
+
+    _play(body)
