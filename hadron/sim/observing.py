@@ -34,7 +34,8 @@ class Stops(dict[str, BaseException]):
 
     def __setitem__(self, name: str, error: BaseException) -> None:
         super().__setitem__(name, error)
-        self._history.event("fault", name, f"{type(error).__name__}: {error}")
+        text = str(error).replace(str(self._world.root), "")
+        self._history.event("fault", name, f"{type(error).__name__}: {text}")
         cause = _innermost(error)
         damaged = {event.subject for event in self._history.events("damage", "wipe")}
         faulty = any(self._world.faults[kind] for kind in _DISK_FAULTS)
