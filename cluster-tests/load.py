@@ -195,8 +195,8 @@ async def under_load(
         await load.progress()
         for worker in workers:
             await worker.halt()
-        await _wait_drained(cluster)
-        load.history.event("drained", detail=GROUP)
+        end = await _wait_drained(cluster)
+        load.history.event("drained", GROUP, str(end))
         for worker in workers:
             await worker.end()
     left = [name for name in cluster.names if name not in without]
@@ -314,8 +314,8 @@ def _history_path(cluster: FaultyCluster, name: str) -> Path:
 # --- the end --------------------------------------------------------------------------------------
 
 
-async def _wait_drained(cluster: FaultyCluster) -> None:
-    """Until the group has acknowledged every record."""
+async def _wait_drained(cluster: FaultyCluster) -> int:
+    """Until the group has acknowledged every record; returns the stream's end."""
     seen = "no answer"
     async with hadron.connect(cluster.url, ports=cluster.ports("judge")) as client:
         with trio.move_on_after(PATIENCE_S):
@@ -326,7 +326,7 @@ async def _wait_drained(cluster: FaultyCluster) -> None:
                     seen = str(error)
                 else:
                     if groups and all(group.floor == group.next_offset for group in groups):
-                        return
+                        return int(groups[0].next_offset)
                     seen = "; ".join(str(group).replace("\n", " ") for group in groups)
                 await trio.sleep(_POLL_S)
     raise AssertionError(f"the group is not drained after {PATIENCE_S:g} s: {seen}")
