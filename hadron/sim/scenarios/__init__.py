@@ -1,0 +1,13 @@
+"""Directed scenarios: the histories of PROTOCOL, played on purpose and judged by the checker.
+
+    visibility   A: apply, answers and watermark
+    leadership   B: ballots, memory, damage
+    promises     C: what each setting survives
+
+`SCENARIOS` has them all by name; each names the rule that it proves.
+"""
+
+from hadron.sim.scenarios import leadership, promises, visibility
+from hadron.sim.scenarios.play import SCENARIOS, Directed
+
+__all__ = ["SCENARIOS", "Directed", "leadership", "promises", "visibility"]

@@ -1,0 +1,235 @@
+"""What directed scenarios are written in: a few sentences of "who does what to whom".
+
+A scenario is one of PROTOCOL's histories, played on purpose. It may look into nodes to wait for the
+moment that it is about; what it claims, it claims as a client, and the checker judges it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+import trio
+from google.protobuf.message import Message
+
+from hadron.client import Client
+from hadron.client.results import BatchReceipt
+from hadron.model.batch import decode_batch, encode_values
+from hadron.model.errors import HadronError
+from hadron.node.settings import Settings
+from hadron.sim import rare_paths
+from hadron.sim.history import Acks, Publish, Read
+from hadron.sim.run import Judgement, Outcome, run_seed
+from hadron.sim.trace import Trace
+from hadron.sim.workload import Run, judgement
+from hadron.sim.workload_clients import STREAM, text
+from hadron.sim.world import SETTINGS, World
+from hadron.wire.connection import Connection
+from hadron.wire.messages import method, streams_pb2
+
+_ACKS: Final = {
+    "majority": streams_pb2.ACKS_MAJORITY,
+    "leader": streams_pb2.ACKS_LEADER,
+    "all": streams_pb2.ACKS_ALL,
+}
+_PRODUCE: Final = method("Produce")
+
+
+class Play(Run):
+    """A world with a history, and the sentences."""
+
+    def __init__(self, world: World) -> None:
+        super().__init__(world)
+        self._sent = 0
+
+    # --- clients --------------------------------------------------------------------------------
+
+    async def publish(
+        self, *values: str, acks: Acks = "majority", timeout_s: float = 30.0, host: str = "c1"
+    ) -> Publish:
+        """Publish with a client of its own, which gives up after `timeout_s`."""
+        operation = self.history.publish(
+            host, "", STREAM, self.world.config.name, values, acks=acks
+        )
+        try:
+            async with (
+                self.world.client(host, connect_timeout_s=timeout_s) as client,
+                client.producer(STREAM, acks=acks, delivery_timeout_s=timeout_s) as producer,
+            ):
+                receipts: Sequence[BatchReceipt] = await producer.send_many(values)
+        except HadronError as error:
+            self.history.unknown(operation, error)
+        else:
+            operation.runs = [(receipt.base_offset, receipt.count) for receipt in receipts]
+            self.history.ok(operation)
+        return operation
+
+    async def produce(
+        self, *values: str, producer: bytes = b"", sequence: int = -1, acks: Acks = "majority",
+        timeout_s: float = 5.0, host: str = "c1", node: str = "n1", again: Publish | None = None,
+    ) -> Publish:
+        """One request to one node on a connection of its own, without retries: a client that hangs
+        up after `timeout_s`. `again` is the operation that this is a retry of."""
+        operation = again or self.history.publish(
+            host, producer.hex(), STREAM, self.world.config.name, values, acks=acks
+        )
+        batch = encode_values(
+            [value.encode() for value in values], 1, producer_id=producer, sequence=sequence
+        )
+        request = streams_pb2.ProduceRequest(stream=STREAM, acks=_ACKS[acks])
+        try:
+            answer = await self._ask(node, host, request, batch, timeout_s)
+        except (HadronError, OSError) as error:
+            self.history.unknown(operation, error)
+        else:
+            assert isinstance(answer, streams_pb2.ProduceResponse)
+            operation.runs = [(answer.base_offset, len(values))]
+            operation.duplicate = answer.duplicate
+            self.history.ok(operation)
+        return operation
+
+    async def _ask(
+        self, node: str, host: str, request: Message, attachment: bytes, timeout_s: float
+    ) -> Any:
+        """One request on a bare connection; raises `OSError` when the node does not answer."""
+        network = self.world.network.host(host)
+        transport = await network.dial(self.world.config.node(node).address)
+        connection = Connection(transport, dialed=True)
+        failure: HadronError | None = None
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(connection.run)
+            try:
+                answer, _ = await connection.request(
+                    _PRODUCE, request, [attachment], timeout_s=timeout_s
+                )
+            except HadronError as error:
+                failure = error
+            connection.close()
+            nursery.cancel_scope.cancel()
+        if failure is not None:
+            raise failure
+        return answer
+
+    async def read(self, *, timeout_s: float = 5.0, host: str = "r1", offset: int = 0) -> Read:
+        """What a reader is shown from `offset` on."""
+        operation = self.history.read(host, STREAM, self.world.config.name, offset)
+        try:
+            async with self.world.client(
+                host, connect_timeout_s=timeout_s, request_timeout_s=timeout_s
+            ) as client:
+                await self._fetch(client, operation)
+        except HadronError as error:
+            self.history.unknown(operation, error)
+        return operation
+
+    async def _fetch(self, client: Client, operation: Read) -> None:
+        partition, position = operation.partition, operation.offset
+        fetched = await client.fetch(STREAM, partition, position)
+        for batch in fetched.batches:
+            records = decode_batch(batch.data, base_offset=batch.base_offset).records(
+                max(0, position - batch.base_offset)
+            )
+            operation.values.extend(text(record.value) for record in records)
+        operation.end = fetched.next_offset
+        self.history.ok(operation)
+
+    async def fill(self, count: int, size: int = 100, *, host: str = "c8") -> None:
+        """Publish `count` records of about `size` bytes that the story is not about."""
+        values = []
+        for _ in range(count):
+            self._sent += 1
+            values.append(f"{host}/{self._sent}:".ljust(size, "."))
+        await self.publish(*values, host=host)
+
+    # --- nodes ----------------------------------------------------------------------------------
+
+    def others(self, *names: str) -> list[str]:
+        """All nodes but these."""
+        return [name for name in self.world.names if name not in names]
+
+    def part(self, *names: str) -> None:
+        """Cut these nodes off from the other nodes; clients still reach everybody."""
+        for name in names:
+            self.world.network.isolate(name, *self.others(*names))
+        self.history.event("cut", " ".join(names))
+
+    def join(self, *names: str) -> None:
+        """Undo `part`; what was held back is lost with its connections."""
+        for name in names:
+            for other in self.others(*names):
+                self.world.network.break_connections(name, other)
+                self.world.network.heal(name, other)
+
+    async def wait_holds(self, name: str, lsn: int, *, timeout_s: float = 30.0) -> None:
+        """Until a node's log has the entry."""
+        await self.world.wait_for(
+            f"{name} holding {lsn}", lambda: self.world.status(name).last_lsn >= lsn, timeout_s
+        )
+
+    def last_lsn(self, name: str) -> int:
+        return int(self.world.status(name).last_lsn)
+
+    def refuses(self, name: str, reason: str) -> bool:
+        """Whether a node says that it does not serve, and why."""
+        return reason in self.world.status(name).trouble
+
+
+Body = Callable[[Play], Awaitable[None]]
+
+
+@dataclass(frozen=True)
+class Directed:
+    """A named scenario.
+
+    Attributes:
+        name: what `--scenario` takes.
+        rule: the rule of PROTOCOL that it proves.
+        history: what happens, in a sentence.
+        body: plays it; the end (healing, judging) follows by itself.
+    """
+
+    name: str
+    rule: str
+    history: str
+    body: Body
+    nodes: int = 3
+    settings: Settings = field(default=SETTINGS)
+
+    async def __call__(self, world: World) -> Judgement:
+        with rare_paths.counted() as reached:
+            play = Play(world)
+            await play.declare()
+            await world.wait_in_step()
+            await self.body(play)
+            async with trio.open_nursery() as nursery:
+                await play.heal()
+                nursery.start_soon(play.operate)
+                verdict = await play.finish(groups=0)
+                nursery.cancel_scope.cancel()
+        return judgement(verdict, reached)
+
+    def play(self, seed: int = 0, trace: Trace | None = None) -> Outcome:
+        """Run it in the world of `seed`."""
+        return run_seed(seed, self, nodes=self.nodes, settings=self.settings, trace=trace)
+
+
+SCENARIOS: Final[dict[str, Directed]] = {}
+"""Every directed scenario, by name."""
+
+
+def scenario(
+    rule: str, *, nodes: int = 3, settings: Settings = SETTINGS
+) -> Callable[[Body], Body]:
+    """Register a scenario under its function's name; its docstring is the history."""
+
+    def register(body: Body) -> Body:
+        name = getattr(body, "__name__", "").replace("_", "-")
+        history = " ".join((body.__doc__ or "").split())
+        assert name not in SCENARIOS, name
+        assert history, name
+        SCENARIOS[name] = Directed(name, rule, history, body, nodes, settings)
+        return body
+
+    return register
+

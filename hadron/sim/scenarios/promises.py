@@ -1,0 +1,80 @@
+"""PROTOCOL C: what an acknowledgement survives, by setting."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Final
+
+from hadron.sim.files import STYLES
+from hadron.sim.scenarios.play import Play, scenario
+from hadron.sim.world import SETTINGS
+
+OS: Final = replace(SETTINGS, durability="os")
+
+
+@scenario("C: majority + fsync survives power losses of all")
+async def coordinated_power_failure(play: Play) -> None:
+    """All nodes lose power at the same time, right after acknowledgements, in every way in which a
+    disk may treat unsynced writes."""
+    world = play.world
+    for number, style in enumerate((*STYLES, "scattered", "dropped")):
+        await play.fill(30)
+        await play.publish(f"right before power failure {number}")
+        await world.crash(power=True, style=style)
+        await world.start()
+        await world.wait_serving()
+        await play.read()
+
+
+@scenario("C: all is on every disk when it is acknowledged")
+async def acks_all_outlive_two_disks(play: Play) -> None:
+    """A record acknowledged with `all` while a replica was slow; then the disks of the leader and
+    of the other replica are lost, one after the other."""
+    world = play.world
+    world.network.delay("n1", "n3", 0.5)
+    await play.publish("on all disks", acks="all")
+    for name in ("n1", "n2"):
+        await world.crash(name, power=False)
+        world.wipe(name)
+        await world.start(name)
+        await world.wait_serving()
+        await world.wait_in_step()
+
+
+@scenario("C: leader survives the leader's crash")
+async def acks_leader_outlives_a_crash(play: Play) -> None:
+    """Acknowledged by the leader alone, while cut off: its crash and power loss leave it there."""
+    world = play.world
+    await play.fill(3)
+    await world.wait_in_step()
+    play.part("n1")
+    await play.publish("on the leader's disk", acks="leader", timeout_s=2.0)
+    await world.crash("n1", power=True)
+    play.join("n1")
+    await world.start("n1")
+    await world.wait_serving()
+
+
+@scenario("C: majority + os survives crashes of all processes", settings=OS)
+async def processes_killed_without_fsync(play: Play) -> None:
+    """With durability `os` all processes die at once: their kernels still have what they wrote."""
+    world = play.world
+    for number in range(4):
+        await play.fill(10)
+        await play.publish(f"right before kill {number}")
+        await world.crash(power=False)
+        await world.start()
+        await world.wait_serving()
+
+
+@scenario("C: majority + os survives a power loss of a minority", settings=OS)
+async def minority_loses_power_without_fsync(play: Play) -> None:
+    """With durability `os` one node at a time loses power, and with it what it had acknowledged."""
+    world = play.world
+    for number, name in enumerate(("n2", "n1", "n3")):
+        await play.fill(10)
+        await play.publish(f"right before power loss {number}")
+        await world.crash(name, power=True, style="dropped")
+        await world.start(name)
+        await world.wait_serving()
+        await world.wait_in_step()

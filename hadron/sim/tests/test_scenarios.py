@@ -1,0 +1,15 @@
+"""Every directed scenario, played in two worlds, keeps every promise."""
+
+import pytest
+
+from hadron.sim.scenarios import SCENARIOS
+
+_SEEDS = (0, 1)
+
+
+@pytest.mark.parametrize("seed", _SEEDS)
+@pytest.mark.parametrize("name", sorted(SCENARIOS))
+def test_scenario_keeps_every_promise(name: str, seed: int) -> None:
+    outcome = SCENARIOS[name].play(seed)
+    assert not outcome.violations, "\n".join([*outcome.violations, *outcome.story])
+    assert outcome.acknowledged > 0
