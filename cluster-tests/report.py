@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 HEADINGS = (
@@ -19,6 +19,7 @@ class Row:
     Attributes:
         acked, unknown, refused, delivered: records.
         pauses_s: the longest time without an acknowledgement after each fault.
+        notes: what else is worth a line.
         progress_s: from each healing to the acknowledgement of a publish that began after it.
     """
 
@@ -32,6 +33,7 @@ class Row:
     pauses_s: list[float] = field(default_factory=list)
     progress_s: list[float] = field(default_factory=list)
     verdict: str = ""
+    notes: list[str] = field(default_factory=list)
 
     def cells(self) -> list[str]:
         counts = (
@@ -53,14 +55,16 @@ def quantile(values: Sequence[float], part: float) -> float:
     return ordered[max(0, math.ceil(part * len(ordered)) - 1)] if ordered else 0.0
 
 
-def table(rows: Iterable[Row]) -> str:
-    """Columns under their headings; the first to the left, the others to the right."""
+def table(rows: Sequence[Row]) -> str:
+    """Columns under their headings, the first to the left, the others to the right; then notes."""
     lines = [list(HEADINGS), *(row.cells() for row in rows)]
     widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
-    return "\n".join(
+    told = [
         "  ".join(
             cell.ljust(width) if index == 0 else cell.rjust(width)
             for index, (cell, width) in enumerate(zip(line, widths, strict=True))
         )
         for line in lines
-    )
+    ]
+    told += [f"{row.test}: {note}" for row in rows for note in row.notes]
+    return "\n".join(told)

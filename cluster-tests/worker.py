@@ -203,7 +203,7 @@ class Worker:
         await self._confirm(subscription, sent)
 
     async def _settle(self, job: Job, batch: DeliveryBatch, sent: list[Settle]) -> None:
-        values = [str(_text(record.value)) for record in batch.records]
+        values = [text_of(record.value) for record in batch.records]
         plan, first = self._plan, batch.first_offset
         self.history.deliver(
             plan.name, job.group, job.name, plan.stream, plan.partition, first, values,
@@ -249,7 +249,7 @@ class Worker:
                 for stamped in fetched.batches:
                     batch = decode_batch(stamped.data, base_offset=stamped.base_offset)
                     start = max(0, position - stamped.base_offset)
-                    noted.values += [_text(record.value) for record in batch.records(start)]
+                    noted.values += [text_of(record.value) for record in batch.records(start)]
                     position = max(position, stamped.next_offset)
                 noted.end = fetched.next_offset
                 self.history.ok(noted)
@@ -266,7 +266,8 @@ class Worker:
         self._endless.remove(scope)
 
 
-def _text(value: object) -> str:
+def text_of(value: object) -> str:
+    """A record's value as the history has it."""
     return bytes(value).decode() if isinstance(value, bytes | memoryview) else str(value)
 
 

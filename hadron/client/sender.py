@@ -7,6 +7,7 @@ room: no task is woken to send. Only trouble has a task of its own, which finds 
 from __future__ import annotations
 
 import functools
+import logging
 from typing import Any, Final
 
 import anyio
@@ -14,7 +15,7 @@ import anyio
 from hadron.client.accumulator import PartitionAccumulator
 from hadron.client.backoff import Backoff
 from hadron.client.outgoing import BatchState, OutgoingBatch
-from hadron.client.session import Session
+from hadron.client.session import TELL_AFTER_S, Session
 from hadron.model.errors import (
     ConnectionLostError,
     HadronError,
@@ -25,6 +26,8 @@ from hadron.model.errors import (
 )
 from hadron.wire.calls import Call
 from hadron.wire.messages import method, streams_pb2
+
+_log = logging.getLogger(__name__)
 
 _PRODUCE: Final = method("Produce")
 
@@ -52,6 +55,8 @@ class PartitionSender:
         self._calls: dict[OutgoingBatch, Call] = {}
         self._recovering = False
         self._pumping = False
+        self._troubled_since_s: float | None = None
+        self._told = False
 
     def pump(self) -> None:
         """Send what may be sent now; never blocks."""
@@ -103,6 +108,7 @@ class PartitionSender:
     ) -> None:
         self._calls.pop(batch, None)
         self._backoff.reset()
+        self._troubled_since_s, self._told = None, False
         self.accumulator.acked(batch, answer.base_offset, answer.append_ms, answer.duplicate)
         self.pump()
 
@@ -115,6 +121,8 @@ class PartitionSender:
     def _fail(self, batch: OutgoingBatch, error: HadronError) -> None:
         if isinstance(error, PeerError) and not isinstance(error, (NotReadyError, OverloadedError)):
             self._session.suspect(self.accumulator.partition)
+        if isinstance(error, PeerError):
+            self._complain(error)
         self.accumulator.refused(batch, error)
 
     # --- trouble --------------------------------------------------------------------------------
@@ -148,6 +156,20 @@ class PartitionSender:
     def _note(self, trouble: HadronError) -> None:
         for batch in self.accumulator.unresolved():
             batch.trouble = trouble
+        self._complain(trouble)
+
+    def _complain(self, trouble: HadronError) -> None:
+        """Say once per outage that records wait, and for what."""
+        now_s = anyio.current_time()
+        if self._troubled_since_s is None:
+            self._troubled_since_s = now_s
+        elif not self._told and now_s - self._troubled_since_s >= TELL_AFTER_S:
+            self._told = True
+            count = sum(batch.count for batch in self.accumulator.unresolved())
+            _log.warning(
+                "waiting to send to %s (%d unsent or unconfirmed): %s",
+                self.accumulator.partition, count, trouble.message,
+            )
 
     # --- giving up ------------------------------------------------------------------------------
 

@@ -47,6 +47,10 @@ ASK_TIMEOUT_S: Final = 3.0
 ASKED_AT_ONCE: Final = 16
 """Nodes asked for the topology in one go, at most: enough for any one replica set."""
 
+TELL_AFTER_S: Final = 2.0
+"""What is tried again for longer than this is logged as a warning, which commands show: somebody
+who waits should know for what. A leader's restart on this side of it goes unnoticed."""
+
 _TOPOLOGY: Final = method("Topology")
 
 
@@ -316,7 +320,9 @@ class Session:
         trouble when `timeout_s` (default: the client's `request_timeout_s`) has passed.
         """
         limit_s = self.request_timeout_s if timeout_s is None else timeout_s
-        deadline = anyio.current_time() + limit_s
+        began_s = anyio.current_time()
+        deadline = began_s + limit_s
+        told = False
         backoff = Backoff(self.ports.random)
         trouble: HadronError = DeadlineExceededError(f"{what} was not answered in {limit_s:g} s")
         while True:
@@ -334,8 +340,12 @@ class Session:
                 trouble = error
                 self._learn_from(replica_set, error)
             delay_s = backoff.next_s()
-            if anyio.current_time() + delay_s >= deadline:
+            now_s = anyio.current_time()
+            if now_s + delay_s >= deadline:
                 raise trouble
+            if not told and now_s - began_s >= TELL_AFTER_S:
+                told = True
+                _log.warning("trying for %.0f s more: %s", deadline - now_s, trouble.message)
             await anyio.sleep(delay_s)
 
     def _learn_from(self, replica_set: str, error: HadronError) -> None:
