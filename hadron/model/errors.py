@@ -175,5 +175,9 @@ class TrimmedError(HadronError):
     whoever lacks them needs a snapshot (PROTOCOL A7)."""
 
 
+class VersionError(StorageError):
+    """The log was written by rules that this version of Hadron does not know (PROTOCOL A5)."""
+
+
 class DataDirectoryError(StorageError):
     """A data directory belongs to another node, is in use, or cannot be written."""

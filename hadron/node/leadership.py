@@ -21,6 +21,7 @@ from hadron.model.ports import Clock
 from hadron.node.replica_set import ReplicaSetConfig
 from hadron.partition.catalog import Catalog
 from hadron.partition.controller import Controller, Tuning
+from hadron.partition.digests import DigestDriver
 from hadron.partition.gate import ByteGate
 from hadron.partition.retention import RetentionDriver
 from hadron.partition.visible import VisibleStreams
@@ -34,12 +35,11 @@ from hadron.replication.ballot import (
 )
 from hadron.replication.feed import Feed, find_common
 from hadron.replication.follower import FollowerLog
-from hadron.replication.membership import Membership
+from hadron.replication.membership import Membership, common_apply_version
 from hadron.replication.peers import PeerLink, PeerLinks
 from hadron.server.leading import Door, Leading
 from hadron.state import schema, streams
-from hadron.state.leadership import LeaderStarted
-from hadron.state.machine import APPLY_VERSION
+from hadron.state.leadership import LeaderStarted, apply_version
 from hadron.storage.log import position_at
 from hadron.storage.store import Store
 from hadron.wire.connection import Cork
@@ -115,7 +115,7 @@ class Leadership:
         await self.controller.execute(
             LeaderStarted(
                 self._membership.node, self._won.uuid, self._membership.members,
-                self._membership.digest, APPLY_VERSION,
+                self._membership.digest, await self._apply_version(),
             )
         )
         # Everything in the tables is committed now: LeaderStarted covers all before it.
@@ -140,6 +140,9 @@ class Leadership:
             schema=SchemaChanges(self.controller, catalog, {self._config.name}),
         )
         nursery.start_soon(RetentionDriver(self.controller, catalog).run)
+        nursery.start_soon(
+            DigestDriver(self.controller, self._config.settings.state_digest_interval_s).run
+        )
         nursery.start_soon(self.leading.groups.run)
         nursery.start_soon(self.leading.pipelines.run)
         self._door.open(self.leading)
@@ -147,6 +150,17 @@ class Leadership:
         _log.info(
             "serving as leader of %s with ballot %s from entry %d",
             self._config.name, self._won.ballot, self.controller.committed_lsn,
+        )
+
+    async def _apply_version(self) -> int:
+        """The rules to follow: those that every member knows."""
+        in_force = await self._store.readers.run(apply_version)
+        return common_apply_version(
+            self._membership, in_force,
+            {
+                link.name: link.answer if link.connection is not None else None
+                for link in self._links.links.values()
+            },
         )
 
     def stop(self, reason: HadronError) -> None:

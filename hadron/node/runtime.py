@@ -37,17 +37,13 @@ from hadron.server.leading import Door
 from hadron.server.pipelines import PipelinesService
 from hadron.server.schema import SchemaService
 from hadron.server.streams import StreamsService
-from hadron.state import groups, leadership, pipelines, retention, schema, streams
-from hadron.state.machine import all_tables
+from hadron.state.features import all_tables
 from hadron.storage.store import Store
 from hadron.wire.calls import Handler
 from hadron.wire.connection import Connection, Cork
 from hadron.wire.messages import cluster_pb2
 
 _log = logging.getLogger(__name__)
-
-_FEATURES = (leadership, streams, groups, schema, pipelines, retention)
-"""Imported for what they register: every feature is a table and a function."""
 
 _FENCED_PAUSE_S = 1.0
 

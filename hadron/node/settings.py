@@ -171,6 +171,12 @@ class Settings:
         "How much log is kept for a member that is away or behind. Beyond it the log is trimmed "
         "all the same, and the member needs a snapshot when it comes back.",
     )
+    state_digest_interval_s: float = _setting(
+        "10s",
+        _duration("0s", "1d"),
+        "How long after a change the leader logs a digest of some rows, which every replica "
+        "compares with its own: one whose tables have come to differ takes a snapshot. 0s: never.",
+    )
     log_level: str = _setting(
         "info",
         _choice("debug", "info", "warning", "error"),

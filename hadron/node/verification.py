@@ -14,15 +14,11 @@ from pathlib import Path
 import apsw
 
 from hadron.model.errors import ConfigurationError, HadronError
-from hadron.state import groups, leadership, pipelines, schema, streams
 from hadron.state.verify import Verification
 from hadron.storage.database import open_at_rest, open_reader
 from hadron.storage.identity import Owner, in_use, read_owner
 from hadron.storage.log import read_anchor
 from hadron.storage.verify import Report
-
-_FEATURES = (leadership, streams, groups, schema, pipelines)
-"""Imported for what they register."""
 
 DATABASE = "hadron.db"
 

@@ -52,6 +52,12 @@ class Submission:
         self.result: Any = None
         self.error: HadronError | None = None
 
+    def seal(self, context: machine.Context) -> None:
+        """Complete the command from the tables that it meets. Its `size` stays what was counted."""
+        sealed = machine.seal(context, self.command)
+        if sealed is not self.command:
+            self.command, self.encoded = sealed, machine.encode(sealed)
+
 
 @dataclass(slots=True)
 class WrittenGroup:
@@ -116,6 +122,7 @@ class GroupWriter:
             connection, self._replica_set, self._ballot, self._log.head.lsn + 1, now_ms
         )
         try:
+            submission.seal(context)
             submission.result = machine.apply(context, submission.command)
         except machine.NoChange as known:
             submission.result = known.result

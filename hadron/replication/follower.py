@@ -25,6 +25,7 @@ from hadron.model.errors import (
     HadronError,
     PeerError,
     StorageError,
+    VersionError,
 )
 from hadron.model.ids import Ballot, LogPosition
 from hadron.state import machine
@@ -290,6 +291,8 @@ def apply_entry(connection: apsw.Connection, replica_set: str, entry: Entry) -> 
     context = machine.Context(connection, replica_set, entry.ballot, entry.lsn, entry.now_ms)
     try:
         return machine.apply(context, command)
+    except VersionError:
+        raise
     except (machine.NoChange, HadronError) as error:
         raise DivergedError(
             f"entry {entry.lsn} ({type(command).__name__}) was accepted by its leader and is "

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from hadron.model.errors import HandshakeError
+from hadron.state.machine import APPLY_VERSION
 from hadron.wire.messages import replication_pb2
 
 PROTOCOL_VERSION: Final = 1
@@ -61,7 +62,31 @@ def identity_message(
         protocol_version=PROTOCOL_VERSION,
         replica_set_uuid=uuid,
         boot=boot,
+        apply_version=APPLY_VERSION,
     )
+
+
+def common_apply_version(
+    membership: Membership,
+    in_force: int,
+    answers: Mapping[str, replication_pb2.HandshakeResponse | None],
+) -> int:
+    """The rules that a new ballot can follow: the lowest that any member supports (PROTOCOL A5).
+
+    Args:
+        in_force: what the log follows now; of a member that is away no more is known than that.
+        answers: each peer's answer to the handshake, None while it is away.
+    """
+    supported = [APPLY_VERSION]
+    for name in membership.peers:
+        answer = answers.get(name)
+        if answer is None:
+            supported.append(in_force)
+        else:
+            # A node from before the field existed knows the first version.
+            supported.append(answer.identity.apply_version or 1)
+    # Once every member has followed a version, none is older than that.
+    return max(in_force, min(supported))
 
 
 def check_peer(

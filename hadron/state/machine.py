@@ -51,6 +51,7 @@ class NoChange(Exception):  # noqa: N818 - not an error
 Apply = Callable[[Context, Any], Any]
 
 _APPLY: Final[dict[type[Command], Apply]] = {}
+_SEAL: Final[dict[type[Command], Apply]] = {}
 _TABLES: Final[list[str]] = []
 _encode = msgspec.msgpack.Encoder().encode
 _decoder: msgspec.msgpack.Decoder[Command] | None = None
@@ -78,6 +79,29 @@ def applies(
         return function
 
     return register
+
+
+def seals(
+    command: type[C],
+) -> Callable[[Callable[[Context, C], C]], Callable[[Context, C], C]]:
+    """Register the decorated function as what a leader completes `command` with, from its tables
+    as they are where it is logged. It only reads."""
+
+    def register(function: Callable[[Context, C], C]) -> Callable[[Context, C], C]:
+        _SEAL[command] = function
+        return function
+
+    return register
+
+
+def seal(context: Context, command: Command) -> Command:
+    """The command as it is to be logged and applied: most are as they were submitted."""
+    complete = _SEAL.get(type(command))
+    if complete is None:
+        return command
+    sealed = complete(context, command)
+    assert isinstance(sealed, Command)
+    return sealed
 
 
 def all_tables() -> str:

@@ -13,6 +13,7 @@ import apsw
 
 from hadron.model.errors import CorruptionError, HadronError
 from hadron.state import machine, rows
+from hadron.state.features import all_tables
 from hadron.state.rows import Key, Row, Table
 from hadron.storage.database import open_scratch
 from hadron.storage.log import TABLES, first_lsn, get_meta, read_commands
@@ -50,7 +51,7 @@ class ReplayCheck:
                     return True
                 self._copy = open_scratch()
                 self._copy.execute(TABLES)
-                self._copy.execute(machine.all_tables())
+                self._copy.execute(all_tables())
             done = self._apply_some(db, self._copy) and self._compare_some(db, self._copy)
         except apsw.Error as error:
             self._report.add(f"the tables cannot be compared with the log: {error}")

@@ -53,6 +53,7 @@ def test_every_setting_is_described_as_the_file_has_it() -> None:
         "idle_commit_notice",
         "log_keep_bytes",
         "log_max_lag_bytes",
+        "state_digest_interval",
         "log_level",
         "log_format",
     ]

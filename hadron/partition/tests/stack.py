@@ -26,14 +26,14 @@ from hadron.partition.gate import ByteGate
 from hadron.partition.visible import VisibleStreams
 from hadron.pipelines.driver import Pipelines
 from hadron.replication.follower import FollowerLog
-from hadron.state import groups, leadership, machine, pipelines, retention, schema, streams
+from hadron.state import machine, schema, streams
+from hadron.state.features import FEATURES as FEATURES
 from hadron.state.leadership import LeaderStarted
 from hadron.state.schema import ApplySchema, ObjectChange
 from hadron.state.streams import AppendBatch, Appended
 from hadron.storage.store import Store
 from hadron.wire.connection import Cork
 
-FEATURES = (leadership, streams, groups, schema, pipelines, retention)
 SET = "local/p0"
 DIGEST, UUID = b"d" * 16, b"u" * 16
 

@@ -10,13 +10,11 @@ from hadron.model.ids import EMPTY_LOG, Ballot, LogPosition
 from hadron.node.world import SystemClock, SystemDisk
 from hadron.replication.follower import AppendOutcome, FollowerLog
 from hadron.replication.membership import Membership
-from hadron.state import groups, leadership, machine, pipelines, schema, streams
+from hadron.state import machine
+from hadron.state.features import FEATURES as FEATURES
 from hadron.state.schema import ApplySchema, ObjectChange
 from hadron.storage.log import Entry, hash_body, next_chain
 from hadron.storage.store import Store
-
-FEATURES = (groups, leadership, pipelines, schema, streams)
-"""Imported for what they register."""
 
 UUID = bytes(range(16))
 DIGEST = b"d" * 16

@@ -9,12 +9,12 @@ import apsw
 from hadron.model.errors import HadronError
 from hadron.model.ids import Ballot
 from hadron.model.schema import Spec, spec_to_json
-from hadron.state import groups, leadership, machine, pipelines, retention, schema, streams
+from hadron.state import machine, schema
+from hadron.state.features import FEATURES as FEATURES
 from hadron.state.machine import Command, Context, NoChange
 from hadron.state.schema import ApplySchema, ObjectChange
 from hadron.storage import log
 
-FEATURES = (leadership, streams, groups, schema, pipelines, retention)
 SET = "local/p0"
 BALLOT = Ballot(1, 1)
 
@@ -51,6 +51,7 @@ class Replicated:
         before = self.db.total_changes()
         self.db.execute("BEGIN; SAVEPOINT command")
         try:
+            command = machine.seal(context, command)
             result = machine.apply(context, command)
         except (NoChange, HadronError) as stop:
             self.db.execute("ROLLBACK TO command; RELEASE command; COMMIT")

@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 
 from hadron.model.errors import CorruptionError
 from hadron.state import machine
+from hadron.state.digests import StateDigest
 from hadron.state.groups import AckRecords, CreateGroup
 from hadron.state.leadership import LeaderStarted
 from hadron.state.machine import Command
@@ -57,6 +58,10 @@ GOLDEN: list[tuple[Command, str]] = [
         "960805a6656e7269636891079102a8746f6f20636f6c64",
     ),
     (
+        StateDigest("grp", b"\x91\x01", 7, True, b"\x05" * 16),
+        "9609a3677270c402910107c3c41005050505050505050505050505050505",
+    ),
+    (
         TrimStream(3, 40_000),
         "930a03cd9c40",
     ),
@@ -75,7 +80,7 @@ def test_every_command_has_golden_bytes() -> None:
 
 def test_the_number_comes_first() -> None:
     tags = [msgspec.msgpack.decode(machine.encode(command))[0] for command, _ in GOLDEN]
-    assert tags == [1, 2, 2, 3, 4, 5, 6, 7, 8, 10]
+    assert tags == [1, 2, 2, 3, 4, 5, 6, 7, 8, 9, 10]
 
 
 @pytest.mark.parametrize(

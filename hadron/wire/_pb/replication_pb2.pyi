@@ -28,7 +28,7 @@ class Member(_message.Message):
     def __init__(self, name: _Optional[str] = ..., role: _Optional[str] = ...) -> None: ...
 
 class HandshakeRequest(_message.Message):
-    __slots__ = ("cluster", "replica_set", "epoch", "members", "node", "protocol_version", "replica_set_uuid", "boot")
+    __slots__ = ("cluster", "replica_set", "epoch", "members", "node", "protocol_version", "replica_set_uuid", "boot", "apply_version")
     CLUSTER_FIELD_NUMBER: _ClassVar[int]
     REPLICA_SET_FIELD_NUMBER: _ClassVar[int]
     EPOCH_FIELD_NUMBER: _ClassVar[int]
@@ -37,6 +37,7 @@ class HandshakeRequest(_message.Message):
     PROTOCOL_VERSION_FIELD_NUMBER: _ClassVar[int]
     REPLICA_SET_UUID_FIELD_NUMBER: _ClassVar[int]
     BOOT_FIELD_NUMBER: _ClassVar[int]
+    APPLY_VERSION_FIELD_NUMBER: _ClassVar[int]
     cluster: str
     replica_set: str
     epoch: int
@@ -45,7 +46,8 @@ class HandshakeRequest(_message.Message):
     protocol_version: int
     replica_set_uuid: bytes
     boot: int
-    def __init__(self, cluster: _Optional[str] = ..., replica_set: _Optional[str] = ..., epoch: _Optional[int] = ..., members: _Optional[_Iterable[_Union[Member, _Mapping]]] = ..., node: _Optional[str] = ..., protocol_version: _Optional[int] = ..., replica_set_uuid: _Optional[bytes] = ..., boot: _Optional[int] = ...) -> None: ...
+    apply_version: int
+    def __init__(self, cluster: _Optional[str] = ..., replica_set: _Optional[str] = ..., epoch: _Optional[int] = ..., members: _Optional[_Iterable[_Union[Member, _Mapping]]] = ..., node: _Optional[str] = ..., protocol_version: _Optional[int] = ..., replica_set_uuid: _Optional[bytes] = ..., boot: _Optional[int] = ..., apply_version: _Optional[int] = ...) -> None: ...
 
 class HandshakeResponse(_message.Message):
     __slots__ = ("identity", "promised", "last", "is_member", "committed_lsn", "now_ms")

@@ -1,0 +1,48 @@
+"""When digests are asked for: after something was logged, and never on their own account."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import trio
+import trio.testing
+
+from hadron.partition.digests import DigestDriver
+from hadron.partition.tests.stack import Stack, leading
+from hadron.state.digests import StateDigest
+from hadron.state.machine import decode
+
+
+async def digests(stack: Stack) -> list[StateDigest]:
+    rows = await stack.rows("SELECT command FROM log ORDER BY lsn")
+    commands = [decode(row[0]) for row in rows]
+    return [command for command in commands if isinstance(command, StateDigest)]
+
+
+async def test_one_digest_for_what_was_logged_and_none_when_idle(
+    tmp_path: Path, autojump_clock: trio.testing.MockClock
+) -> None:
+    autojump_clock.autojump_threshold = 0.02
+    async with leading(tmp_path) as stack, trio.open_nursery() as nursery:
+        nursery.start_soon(DigestDriver(stack.controller, 10.0).run)
+        await trio.sleep(1_000)
+        assert await digests(stack) == []
+        stream = await stack.stream("events")
+        for number in range(5):
+            await stack.append(stream, b"%d" % number)
+        await trio.sleep(1_000)
+        (found,) = await digests(stack)
+        assert len(found.digest) == 16
+        end = stack.controller.written_lsn
+        await trio.sleep(10_000)
+        assert stack.controller.written_lsn == end
+        await stack.append(stream, b"again")
+        await trio.sleep(100)
+        _, following = await digests(stack)
+        assert following.table > found.table
+        nursery.cancel_scope.cancel()
+
+
+async def test_an_interval_of_nothing_means_never(tmp_path: Path) -> None:
+    async with leading(tmp_path) as stack:
+        await DigestDriver(stack.controller, 0).run()

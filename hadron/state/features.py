@@ -1,0 +1,12 @@
+"""Every feature: imported for the tables and commands that each of them registers."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from hadron.state import digests, groups, leadership, pipelines, retention, schema, streams
+from hadron.state.machine import all_tables
+
+__all__ = ["FEATURES", "all_tables"]
+
+FEATURES: Final = (leadership, streams, groups, schema, pipelines, retention, digests)
