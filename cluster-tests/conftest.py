@@ -6,8 +6,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from load import WORKERS
-from report import Row, table
+from load import PROGRESS_S, WORKERS
+from report import Row, summary, table
 
 from hadron.testing.cluster import FaultyCluster
 
@@ -44,3 +44,4 @@ def pytest_terminal_summary(
     if rows:
         terminalreporter.section("faults, and what users felt")
         terminalreporter.write_line(table(rows))
+        terminalreporter.write_line(summary(rows, PROGRESS_S))

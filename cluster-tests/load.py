@@ -1,6 +1,6 @@
 """A load of several processes, what it saw, and the judge of what came of it.
 
-    async with under_load(cluster) as load:
+    async with under_load(cluster, row) as load:
         load.kill("n1"); await load.start("n1"); await load.progress()
 
 When the block ends, everything is healed, producers come to an end, the group is drained, the nodes
@@ -13,7 +13,7 @@ import os
 import subprocess
 import sys
 import time
-from collections.abc import AsyncIterator, Collection, Iterable, Sequence
+from collections.abc import AsyncIterator, Iterable, Sequence
 from contextlib import asynccontextmanager
 from itertools import pairwise
 from pathlib import Path
@@ -30,8 +30,9 @@ from hadron.model.errors import CorruptionError, HadronError
 from hadron.model.schema import SchemaObject, StreamSpec
 from hadron.node.verification import verify_paths
 from hadron.sim.checker import Verdict, check
-from hadron.sim.evidence import Rules
+from hadron.sim.evidence import Evidence, Rules
 from hadron.sim.history import History, Publish
+from hadron.sim.log_checks import acknowledged_is_durable, no_duplicates
 from hadron.sim.node_files import NodeFile, read_node
 from hadron.testing.cluster import FaultyCluster
 
@@ -61,6 +62,8 @@ WORKERS: Final[dict[str, tuple[Job, ...]]] = {
 """Processes by the name of their client. Paced, so that minutes of it can be judged in seconds."""
 
 _POLL_S: Final = 0.02
+_STILL_S: Final = 1.0
+_STILL_WITHIN_S: Final = 20.0
 
 
 class Load:
@@ -94,22 +97,25 @@ class Load:
             while len(self.acked) < wanted:
                 await self._news.wait()
 
-    async def progress(self) -> float:
-        """Until a publish that begins after this call is acknowledged; returns the seconds."""
+    async def progress(self) -> None:
+        """Until a publish that begins after this call is acknowledged; notes the seconds, which
+        are held against the bar in the end."""
         now, seen = self.history.tick(), len(self.acked)
         with trio.fail_after(PATIENCE_S):
             while not any(acked.began > now for acked in self.acked[seen:]):
                 await self._news.wait()
         ended = min(acked.ended for acked in self.acked[seen:] if acked.began > now)
         self.progress_s.append((ended - now) / 1e9)
-        return self.progress_s[-1]
 
-    async def is_still(self, seconds: float) -> bool:
-        """Whether for so long nothing is acknowledged."""
-        seen = len(self.acked)
-        with trio.move_on_after(seconds):
-            await self._news.wait()
-        return len(self.acked) == seen
+    async def is_still(self) -> bool:
+        """Whether acknowledgements end, once those that were on their way have come."""
+        with trio.move_on_after(_STILL_WITHIN_S):
+            while True:
+                with trio.move_on_after(_STILL_S):
+                    await self._news.wait()
+                    continue
+                return True
+        return False
 
     def pauses_s(self) -> list[float]:
         """For each fault: the longest time without an acknowledgement from then to the next."""
@@ -192,14 +198,8 @@ class Load:
 
 
 @asynccontextmanager
-async def under_load(
-    cluster: FaultyCluster, row: Row | None = None, *, without: Collection[str] = ()
-) -> AsyncIterator[Load]:
-    """A load for the length of a block, judged at its end.
-
-    Args:
-        row: of the report; filled in.
-        without: nodes that are down at the end, and whose files are not judged.
+async def under_load(cluster: FaultyCluster, row: Row) -> AsyncIterator[Load]:
+    """A load for the length of a block, judged at its end; fills in the row of the report.
 
     Raises `AssertionError` naming the promises that were broken.
     """
@@ -223,13 +223,11 @@ async def under_load(
         load.history.event("drained", GROUP, str(end))
         for worker in workers:
             await worker.end()
-    left = [name for name in cluster.names if name not in without]
-    await _wait_in_step(cluster, left)
+    await _wait_in_step(cluster, cluster.names)
     await trio.to_thread.run_sync(cluster.stop_all)
-    verdict = judge(load, [_read_file(load, name) for name in left])
-    if row is not None:
-        _fill(row, load, verdict)
+    verdict = judge(load, [_read_file(load, name) for name in cluster.names], row)
     assert verdict.status == "valid", "\n".join(map(str, verdict.violations))
+    assert max(load.progress_s) <= PROGRESS_S
 
 
 def _read_file(load: Load, name: str) -> NodeFile:
@@ -245,7 +243,7 @@ def _read_file(load: Load, name: str) -> NodeFile:
     return file
 
 
-def judge(load: Load, files: Sequence[NodeFile]) -> Verdict:
+def judge(load: Load, files: Sequence[NodeFile], row: Row) -> Verdict:
     """The checker's verdict over all histories and the nodes' files."""
     cluster = load.cluster
     load.history.save(_history_path(cluster, "judge"))
@@ -255,7 +253,14 @@ def judge(load: Load, files: Sequence[NodeFile]) -> Verdict:
         members=len(cluster.names), durability=cluster.config.settings.durability,  # type: ignore[arg-type]
         progress_s=PROGRESS_S,
     )
-    return check(history, files, rules)
+    verdict = check(history, files, rules)
+    _fill(row, load, verdict)
+    if verdict.violations:
+        # The verdict tells a few of each kind only.
+        evidence = Evidence(history, list(files), rules)
+        row.lost = sum(1 for _ in acknowledged_is_durable(evidence))
+        row.duplicated = sum(1 for _ in no_duplicates(evidence))
+    return verdict
 
 
 def _fill(row: Row, load: Load, verdict: Verdict) -> None:

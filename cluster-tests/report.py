@@ -1,4 +1,5 @@
-"""The table that long tests leave at the end of the run: what broke, and what users felt."""
+"""What the tests leave at the end of the run: a table of what broke and what users felt, and its
+sum."""
 
 from __future__ import annotations
 
@@ -19,8 +20,11 @@ class Row:
     Attributes:
         acked, unknown, refused, delivered: records.
         pauses_s: the longest time without an acknowledgement after each fault.
-        notes: what else is worth a line.
         progress_s: from each healing to the acknowledgement of a publish that began after it.
+        verdict: the checker's; empty when the test did not get that far.
+        lost, duplicated: acknowledged records that are not where they have to be; records that are
+            in the log twice.
+        notes: what else is worth a line.
     """
 
     test: str
@@ -33,6 +37,8 @@ class Row:
     pauses_s: list[float] = field(default_factory=list)
     progress_s: list[float] = field(default_factory=list)
     verdict: str = ""
+    lost: int = 0
+    duplicated: int = 0
     notes: list[str] = field(default_factory=list)
 
     def cells(self) -> list[str]:
@@ -68,3 +74,16 @@ def table(rows: Sequence[Row]) -> str:
     ]
     told += [f"{row.test}: {note}" for row in rows for note in row.notes]
     return "\n".join(told)
+
+
+def summary(rows: Sequence[Row], bar_s: float) -> str:
+    """All tests in a line. `bar_s`: what progress after healing is held against."""
+    progress_s = max((time for row in rows for time in row.progress_s), default=0.0)
+    told = (
+        f"{sum(row.kills for row in rows):,} kills, {sum(row.partitions for row in rows):,} "
+        f"partitions, {sum(row.acked for row in rows):,} acked: {sum(row.lost for row in rows):,} "
+        f"lost, {sum(row.duplicated for row in rows):,} duplicated; progress after healing in "
+        f"{progress_s:.2f} s at most (bar {bar_s:g} s)"
+    )
+    unjudged = [row.test for row in rows if not row.verdict]
+    return f"{told}; NOT JUDGED: {', '.join(unjudged)}" if unjudged else told

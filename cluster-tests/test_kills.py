@@ -36,7 +36,7 @@ async def test_everybody_is_paused(cluster: FaultyCluster, row: Row) -> None:
         cluster.resume("n2")
         cluster.pause("n1")
         load.fault("stop", "n1", "paused")
-        assert await load.is_still(1.0)
+        assert await load.is_still()
         cluster.resume("n1")
         await load.progress()
 

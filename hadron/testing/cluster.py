@@ -16,7 +16,7 @@ import os
 import random
 import shutil
 import signal
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from types import TracebackType
@@ -67,21 +67,16 @@ class FaultyCluster(LocalCluster):
     ) -> None:
         super().__init__(directory, nodes=nodes, durability=durability)
         self._proxy = FaultProxy(self.directory / "proxy.log")
-        sides = (*self.names, *clients)
-        pairs = [(one, other) for one in sides for other in self.names if one != other]
-        ports = free_ports(len(pairs))
-        self._links = {
-            pair: f"{_HOST}:{port}" for pair, port in zip(pairs, ports, strict=True)
-        }
+        self._clients = tuple(clients)
+        self._links: dict[tuple[str, str], str] = {}
         self._weather: dict[tuple[str, str], Weather] = {}
         self._refusing: set[tuple[str, str]] = set()
 
     def __enter__(self) -> Self:
         self._proxy.__enter__()
         try:
-            for (source, target), address in self._links.items():
-                self._proxy.open(_link(source, target), address, target=self.address(target))
-            self._write_own_configs()
+            self._open_links()
+            self._write_own_configs(self.names)
             return super().__enter__()
         except BaseException:
             self._proxy.__exit__(None, None, None)
@@ -98,19 +93,46 @@ class FaultyCluster(LocalCluster):
 
     # --- configuration --------------------------------------------------------------------------
 
-    def reconfigure(self, config: ReplicaSetConfig) -> None:
-        """Give every node this configuration; it is read at a node's next start."""
+    def reconfigure(self, config: ReplicaSetConfig, *, but: Collection[str] = ()) -> None:
+        """Give every node this configuration, which it reads at its next start; `but` those that
+        keep the file that they have."""
         self.config_path.write_text(render(config))
-        self.reload()
+        self.reload(but=but)
 
-    def reload(self) -> None:
-        """Take over what somebody else has written into the common file."""
+    def reload(self, *, but: Collection[str] = ()) -> None:
+        """Take over what somebody else has written into the common file.
+
+        A new member gets links of its own. Clients that exist already do not know them: they reach
+        it through those of whichever node told them of it.
+        """
         self.release()
         self.config = load_config(self.config_path, os.environ)
-        self._write_own_configs()
+        self._open_links()
+        self._write_own_configs(name for name in self.names if name not in but)
 
-    def _write_own_configs(self) -> None:
-        for name in self.names:
+    def _open_links(self) -> None:
+        sides = (*self.names, *self._clients)
+        pairs = [
+            (one, other) for one in sides for other in self.names
+            if one != other and (one, other) not in self._links
+        ]
+        for (source, target), address in zip(pairs, self._free_addresses(len(pairs)), strict=True):
+            self._links[source, target] = address
+            self._proxy.open(_link(source, target), address, target=self.address(target))
+
+    def newcomer(self, name: str) -> NodeConfig:
+        """A replica that can be put into a configuration."""
+        (address,) = self._free_addresses(1)
+        return NodeConfig(name=name, role="replica", address=address, data=self.directory / name)
+
+    def _free_addresses(self, count: int) -> list[str]:
+        """Addresses that neither anybody uses nor a node will, which does not run now."""
+        taken = {self.address(name) for name in self.names}
+        found = [f"{_HOST}:{port}" for port in free_ports(count + len(taken))]
+        return [address for address in found if address not in taken][:count]
+
+    def _write_own_configs(self, names: Iterable[str]) -> None:
+        for name in names:
             nodes = tuple(self._as_seen_by(name, node) for node in self.config.nodes)
             path = self.config_path.with_name(f"{name}.yaml")
             path.write_text(render(replace(self.config, nodes=nodes, path=path)))

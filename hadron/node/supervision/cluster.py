@@ -179,9 +179,9 @@ class LocalCluster:
         self._stop([name], timeout_s)
 
     def stop_all(self, timeout_s: float = STOP_WITHIN_S) -> None:
-        """Stop every node, all at once."""
+        """Stop every node, all at once; those that are in the configuration no more, too."""
         self.release()
-        self._stop(self.names, timeout_s)
+        self._stop(list(self._processes), timeout_s)
 
     def _stop(self, names: Sequence[str], timeout_s: float) -> None:
         running = [self._processes[name] for name in names if self.running(name)]
