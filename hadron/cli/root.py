@@ -40,6 +40,7 @@ COMMANDS: Final[dict[str, tuple[str, str]]] = {
     "pipeline": ("hadron.cli.pipeline", "Run a pipeline's stages and watch its instances."),
     "verify": ("hadron.cli.verify", "Check nodes' files from their own content, and compare them."),
     "demo": ("hadron.cli.demo", "Run a replicated pipeline on real data, and verify it."),
+    "backup": ("hadron.cli.backup", "Make a consistent backup of a node."),
     "bench": ("hadron.cli.bench", "Measure a cluster of its own."),
     "context": ("hadron.cli.context", "Name the clusters that you use."),
     "completion": ("hadron.cli.completion", "Print shell completion code."),

@@ -20,6 +20,7 @@ from hadron.client.stages import StageRun
 from hadron.client.url import DEFAULT_URL, Endpoint, parse_url
 from hadron.model.errors import RequestError
 from hadron.model.schema import SchemaObject
+from hadron.wire.connection import Connection
 from hadron.wire.messages import cluster_pb2, groups_pb2, method, pipelines_pb2
 
 CONNECT_TIMEOUT_S: Final = 10.0
@@ -259,6 +260,11 @@ class Client:
             _STATUS, cluster_pb2.StatusRequest(), timeout_s=self._connect_timeout_s
         )
         return answer  # type: ignore[no-any-return]
+
+    async def connect_to(self, address: str) -> Connection:
+        """A connection to the node at `address`, for what only nodes and operators ask; it stays
+        the client's. Raises `PeerError` when there is none."""
+        return await self._session.connect_to(address)
 
     async def groups(self, stream: str = "") -> list[groups_pb2.ListGroupsResponse.Group]:
         """Consumer groups and their progress, per partition; "" is all streams."""

@@ -196,6 +196,8 @@ class Resync:
                 raise SnapshotRefusedError(
                     f"the snapshot of {manifest.node} is of {what} {theirs}, ours is {ours}"
                 )
+        if manifest.committed_lsn != manifest.lsn:
+            raise SnapshotRefusedError(f"the snapshot of {manifest.node} is not committed")
         if manifest.position.ballot > own.promised:
             raise SnapshotRefusedError(
                 f"the snapshot of {manifest.node} has ballot {manifest.position.ballot}, this node "

@@ -209,6 +209,7 @@ class SnapshotService:
             epoch=position.ballot.epoch,
             incarnation=position.ballot.incarnation,
             chain=position.chain.hex(),
+            committed_lsn=position.lsn,
             size=size,
             hash=hasher.hexdigest(),
             created_ms=self._clock.now_ms(),

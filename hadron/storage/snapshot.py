@@ -59,6 +59,8 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True):
         format: of the manifest; 1.
         uuid, chain, hash: in hexadecimal. `hash` is xxh3-128 over the whole file.
         lsn, epoch, incarnation, chain: the last entry, all of whose effects are in the tables.
+        committed_lsn: up to where the log is known to be committed: `lsn`, or below it in a copy of
+            a stopped leader's files, which may be ahead of everybody.
         size: bytes of the file.
         created_ms: by the clock of the node that made it.
         version: of Hadron that made it.
@@ -72,6 +74,7 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True):
     epoch: int
     incarnation: int
     chain: str
+    committed_lsn: int
     size: int
     hash: str
     created_ms: int
@@ -119,8 +122,15 @@ class Copying:
     is worth nothing: `close`, and begin again.
     """
 
-    def __init__(self, source: Path, target: Path, disk: Disk) -> None:
-        """Nothing is opened before the first step."""
+    def __init__(
+        self, source: Path, target: Path, disk: Disk, *, is_committed: bool = True
+    ) -> None:
+        """Nothing is opened before the first step.
+
+        Args:
+            is_committed: the copy is not used before the watermark covers its last entry.
+        """
+        self._is_committed = is_committed
         self._source, self._target, self._disk = source, target, disk
         self._open = contextlib.ExitStack()
         self._backup: apsw.Backup | None = None
@@ -144,7 +154,7 @@ class Copying:
             # The pages came with the mark of a write-ahead log; a copy is one file.
             self._copy.pragma("journal_mode", "delete")
             self._copy.pragma("journal_mode", "off")
-            position = _cut_off_tail(self._copy)
+            position = _cut_off_tail(self._copy, is_committed=self._is_committed)
             self.close()
             self._disk.sync(self._target)
             return position
@@ -172,15 +182,19 @@ class Copying:
             self._copy.close()
 
 
-def take(source: Path, target: Path, disk: Disk) -> LogPosition:
+def take(
+    source: Path, target: Path, disk: Disk, *, is_committed: bool = True
+) -> LogPosition:
     """All of `Copying` in one piece of blocking work; returns and raises what it does."""
-    with contextlib.closing(Copying(source, target, disk)) as copying:
+    with contextlib.closing(
+        Copying(source, target, disk, is_committed=is_committed)
+    ) as copying:
         while (position := copying.step()) is None:
             pass
     return position
 
 
-def _cut_off_tail(copy: apsw.Connection) -> LogPosition:
+def _cut_off_tail(copy: apsw.Connection, *, is_committed: bool) -> LogPosition:
     """Leave the entries whose effects are in the tables, and no others."""
     if reason := get_text(copy, DIVERGED):
         raise NothingToCopyError(f"this node's own tables have diverged: {reason}")
@@ -191,7 +205,8 @@ def _cut_off_tail(copy: apsw.Connection) -> LogPosition:
     with transaction(copy):
         copy.execute("DELETE FROM body WHERE lsn > ?", (lsn,))
         copy.execute("DELETE FROM log WHERE lsn > ?", (lsn,))
-        set_meta(copy, "committed_lsn", lsn)
+        committed = lsn if is_committed else min(lsn, get_meta(copy, "committed_lsn"))
+        set_meta(copy, "committed_lsn", committed)
     return position
 
 
@@ -221,10 +236,12 @@ def verify(path: Path, manifest: Manifest, disk: Disk) -> None:
         for (finding,) in copy.execute("PRAGMA quick_check(1)"):
             if finding != "ok":
                 raise CorruptionError(f"{path} is damaged: {finding}")
-        for key in ("applied_lsn", "committed_lsn"):
-            if get_meta(copy, key) != manifest.lsn:
+        for key, said in (
+            ("applied_lsn", manifest.lsn), ("committed_lsn", manifest.committed_lsn)
+        ):
+            if get_meta(copy, key) != said:
                 raise CorruptionError(
-                    f"{path} has {key} {get_meta(copy, key)}, its manifest says {manifest.lsn}"
+                    f"{path} has {key} {get_meta(copy, key)}, its manifest says {said}"
                 )
         end = chain_end(copy)
     if end != manifest.position:

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import apsw
 import pytest
+from msgspec.structs import replace
 
 from hadron.model.errors import CorruptionError, DataDirectoryError
 from hadron.model.ids import EMPTY_LOG, Ballot, LogPosition
@@ -50,7 +51,8 @@ def manifest_of(path: Path, position: LogPosition) -> Manifest:
     return Manifest(
         cluster="flights", replica_set="local/p0", node="n1", uuid="", lsn=position.lsn,
         epoch=position.ballot.epoch, incarnation=position.ballot.incarnation,
-        chain=position.chain.hex(), size=size, hash=digest, created_ms=1, version="0",
+        chain=position.chain.hex(), committed_lsn=position.lsn, size=size, hash=digest,
+        created_ms=1, version="0",
     )
 
 
@@ -78,6 +80,18 @@ class TestTaking:
         assert numbers(tmp_path / "b.db", "body") == list(range(1, 31))
         assert len(numbers(tmp_path / "a.db", "log")) == 50
         source.close()
+
+    def test_a_stopped_leaders_copy_claims_no_more_than_is_known(self, tmp_path: Path) -> None:
+        source = make_database(tmp_path / "a.db", 50)
+        set_meta(source, "committed_lsn", 40)
+        source.close()
+        position = snapshot.take(
+            tmp_path / "a.db", tmp_path / "b.db", DISK, is_committed=False
+        )
+        manifest = replace(manifest_of(tmp_path / "b.db", position), committed_lsn=40)
+        snapshot.verify(tmp_path / "b.db", manifest, DISK)
+        with pytest.raises(CorruptionError, match="has committed_lsn 40"):
+            snapshot.verify(tmp_path / "b.db", replace(manifest, committed_lsn=50), DISK)
 
     def test_a_writer_beside_it_leaves_no_trace_of_half_a_transaction(
         self, tmp_path: Path

@@ -1,0 +1,156 @@
+"""Backups: one node's state as a directory of two files, verified before it gets its name.
+
+    DEST/hadron.db, DEST/manifest.json      (hadron/storage/FORMAT.md)
+
+From a running node over the wire: complete only when the watermark covers its last entry (PROTOCOL
+B6). From a stopped node's data directory: what it has applied, and how much of that is known to be
+committed. Until it is whole, it is in DEST.part, and a repeated backup goes on with that.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable
+from pathlib import Path
+from typing import Final
+
+import trio
+
+from hadron import __version__
+from hadron.client import Client
+from hadron.model.errors import (
+    DataDirectoryError,
+    NotFoundError,
+    PeerError,
+    StorageError,
+)
+from hadron.model.ports import Clock, Disk
+from hadron.replication.fetching import fetch
+from hadron.storage import snapshot
+from hadron.storage.database import open_reader, translated_os_errors
+from hadron.storage.generations import DATABASE, MANIFEST, current_database, read_manifest
+from hadron.storage.identity import DirectoryLock, read_owner
+from hadron.storage.log import get_meta
+from hadron.storage.snapshot import Manifest
+from hadron.wire.messages import cluster_pb2
+
+Progress = Callable[[int, int], None]
+
+_ATTEMPTS: Final = 5
+_PAUSE_S: Final = 1.0
+
+
+async def find_node(client: Client, node: str | None) -> cluster_pb2.Node:
+    """The node called `node`; without a name the leader of the only replica set.
+
+    Raises `NotFoundError` naming those that exist.
+    """
+    topology = await client.topology()
+    everyone = [
+        (replica_set.name, each) for replica_set in topology.replica_sets
+        for each in replica_set.nodes
+    ]
+    if node is None:
+        found = [each for _, each in everyone if each.role == "leader"]
+    else:
+        found = [each for name, each in everyone if node in (each.name, f"{name}/{each.name}")]
+    if len(found) != 1:
+        known = ", ".join(f"{name}/{each.name}" for name, each in everyone)
+        raise NotFoundError(
+            f"there is no node {node!r}" if not found else f"{len(found)} nodes could be meant",
+            f"name one of {known} with --node",
+        )
+    return found[0]
+
+
+async def backup_live(
+    client: Client, address: str, destination: Path, disk: Disk, on_progress: Progress
+) -> Manifest:
+    """Fetch a backup of the running node at `address`, as of now, into a new directory.
+
+    Raises `DataDirectoryError` when there is one, `PeerError` when the node does not give it.
+    """
+    part = _begin(destination)
+    for attempt in range(1, _ATTEMPTS + 1):
+        try:
+            connection = await client.connect_to(address)
+            manifest = await fetch(
+                connection, part, disk, min_lsn=0, accept=lambda _: None, on_progress=on_progress
+            )
+            break
+        except PeerError as error:
+            if attempt == _ATTEMPTS or not error.retryable:
+                raise
+        await trio.sleep(_PAUSE_S)
+    await disk.do(lambda: _complete(part, destination, disk))
+    return manifest
+
+
+def backup_directory(data: Path, destination: Path, disk: Disk, clock: Clock) -> Manifest:
+    """Make a backup of a stopped node's data directory in a new directory.
+
+    Raises `DataDirectoryError` when the node runs, the directory is none, or `destination` exists.
+    """
+    part = _begin(destination)
+    owner = read_owner(data)
+    source = current_database(data)
+    if owner is None or not source.is_file():
+        raise DataDirectoryError(
+            f"{data} is not the data directory of a node",
+            "it has a hadron.db and a node.db; look at `data:` in the configuration",
+        )
+    lock = DirectoryLock(data)
+    try:
+        with translated_os_errors(part):
+            disk.remove(part)
+            disk.make_directory(part)
+            position = snapshot.take(source, part / DATABASE, disk, is_committed=False)
+        size, digest = snapshot.measure(part / DATABASE, disk)
+        with contextlib.closing(open_reader(part / DATABASE, vfs=disk.vfs)) as copy:
+            committed = get_meta(copy, "committed_lsn")
+        manifest = Manifest(
+            cluster=owner.cluster, replica_set=owner.replica_set, node=owner.node,
+            uuid=owner.uuid.hex(), lsn=position.lsn, epoch=position.ballot.epoch,
+            incarnation=position.ballot.incarnation, chain=position.chain.hex(),
+            committed_lsn=committed, size=size, hash=digest, created_ms=clock.now_ms(),
+            version=__version__,
+        )
+        snapshot.verify(part / DATABASE, manifest, disk)
+        with translated_os_errors(part):
+            disk.write_file(part / MANIFEST, manifest.encode())
+        _complete(part, destination, disk)
+    finally:
+        lock.release()
+    return manifest
+
+
+def open_backup(path: Path, disk: Disk) -> Manifest:
+    """Verify a backup in every respect. Raises `CorruptionError`, or `StorageError` when there is
+    none."""
+    manifest = read_manifest(path)
+    if manifest is None or not (path / DATABASE).is_file():
+        raise StorageError(
+            f"{path} is not a complete backup",
+            f"a backup is a directory with {DATABASE} and {MANIFEST}; `hadron backup` makes one",
+        )
+    snapshot.verify(path / DATABASE, manifest, disk)
+    return manifest
+
+
+def _begin(destination: Path) -> Path:
+    """Where the backup is put together. Nothing that is there is ever overwritten."""
+    part = destination.with_name(f"{destination.name}.part")
+    if destination.exists() and (not destination.is_dir() or any(destination.iterdir())):
+        raise DataDirectoryError(f"{destination} exists", "name a directory that does not")
+    if part.exists() and read_manifest(part) is None and any(part.iterdir()):
+        raise DataDirectoryError(
+            f"{part} exists, and is not a part of a backup", "move it away, or name another place"
+        )
+    return part
+
+
+def _complete(part: Path, destination: Path, disk: Disk) -> None:
+    with translated_os_errors(destination):
+        disk.sync(part)
+        part.replace(destination)
+        disk.sync(destination.parent)
