@@ -41,6 +41,10 @@ COMMANDS: Final[dict[str, tuple[str, str]]] = {
     "verify": ("hadron.cli.verify", "Check nodes' files from their own content, and compare them."),
     "demo": ("hadron.cli.demo", "Run a replicated pipeline on real data, and verify it."),
     "backup": ("hadron.cli.backup", "Make a consistent backup of a node."),
+    "restore": (
+        "hadron.cli.restore", "Restore a node, or a whole replica set, from a backup."
+    ),
+    "recover": ("hadron.cli.recover", "Let a disk count again that may have lost records."),
     "bench": ("hadron.cli.bench", "Measure a cluster of its own."),
     "context": ("hadron.cli.context", "Name the clusters that you use."),
     "completion": ("hadron.cli.completion", "Print shell completion code."),

@@ -19,22 +19,24 @@ import trio
 from hadron import __version__
 from hadron.client import Client
 from hadron.model.errors import (
+    CorruptionError,
     DataDirectoryError,
     NotFoundError,
     PeerError,
-    StorageError,
 )
 from hadron.model.ports import Clock, Disk
 from hadron.replication.fetching import fetch
 from hadron.storage import snapshot
 from hadron.storage.database import open_reader, translated_os_errors
-from hadron.storage.generations import DATABASE, MANIFEST, current_database, read_manifest
+from hadron.storage.generations import DATABASE, MANIFEST, current_database
 from hadron.storage.identity import DirectoryLock, read_owner
 from hadron.storage.log import get_meta
-from hadron.storage.snapshot import Manifest
+from hadron.storage.snapshot import Manifest, decode_manifest
 from hadron.wire.messages import cluster_pb2
 
 Progress = Callable[[int, int], None]
+
+_PARTS: Final = {DATABASE, f"{DATABASE}-journal", MANIFEST, f"{MANIFEST}.new"}
 
 _ATTEMPTS: Final = 5
 _PAUSE_S: Final = 1.0
@@ -125,27 +127,40 @@ def backup_directory(data: Path, destination: Path, disk: Disk, clock: Clock) ->
 
 
 def open_backup(path: Path, disk: Disk) -> Manifest:
-    """Verify a backup in every respect. Raises `CorruptionError`, or `StorageError` when there is
-    none."""
-    manifest = read_manifest(path)
-    if manifest is None or not (path / DATABASE).is_file():
-        raise StorageError(
+    """Verify a backup in every respect.
+
+    Raises `CorruptionError` when it is damaged, `DataDirectoryError` when there is none or a newer
+    Hadron made it.
+    """
+    manifest_path = path / MANIFEST
+    if not manifest_path.is_file() or not (path / DATABASE).is_file():
+        raise DataDirectoryError(
             f"{path} is not a complete backup",
             f"a backup is a directory with {DATABASE} and {MANIFEST}; `hadron backup` makes one",
         )
-    snapshot.verify(path / DATABASE, manifest, disk)
+    try:
+        with translated_os_errors(path):
+            manifest = decode_manifest(manifest_path.read_bytes(), manifest_path)
+        snapshot.verify(path / DATABASE, manifest, disk)
+    except CorruptionError as error:
+        # What is advised about nodes' files does not help with a backup.
+        raise CorruptionError(error.message, "use another backup") from error
     return manifest
 
 
 def _begin(destination: Path) -> Path:
     """Where the backup is put together. Nothing that is there is ever overwritten."""
     part = destination.with_name(f"{destination.name}.part")
-    if destination.exists() and (not destination.is_dir() or any(destination.iterdir())):
-        raise DataDirectoryError(f"{destination} exists", "name a directory that does not")
-    if part.exists() and read_manifest(part) is None and any(part.iterdir()):
-        raise DataDirectoryError(
-            f"{part} exists, and is not a part of a backup", "move it away, or name another place"
-        )
+    with translated_os_errors(destination):
+        if destination.exists() and (not destination.is_dir() or any(destination.iterdir())):
+            raise DataDirectoryError(f"{destination} exists", "name a directory that does not")
+        if part.exists() and not (
+            part.is_dir() and {each.name for each in part.iterdir()} <= _PARTS
+        ):
+            raise DataDirectoryError(
+                f"{part} exists, and is not a part of a backup",
+                "move it away, or name another place",
+            )
     return part
 
 

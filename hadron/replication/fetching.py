@@ -17,7 +17,7 @@ from typing import Any, Final
 
 import xxhash
 
-from hadron.model.errors import CorruptionError, HadronError, PeerError
+from hadron.model.errors import CorruptionError, HadronError, PeerError, StorageError
 from hadron.model.ports import Disk
 from hadron.storage.database import translated_os_errors
 from hadron.storage.generations import DATABASE, MANIFEST, read_manifest
@@ -68,8 +68,8 @@ async def fetch(
     )
     try:
         manifest = decode_manifest(answer.manifest, f"what {connection.peer} sent")
-    except CorruptionError as error:
-        raise PeerError(error.message) from error
+    except StorageError as error:
+        raise PeerError(error.message, error.hint) from error
     accept(manifest)
     have = await disk.do(partial(_prepare, directory, manifest, known, disk))
     while have < manifest.size:

@@ -18,6 +18,9 @@ MINIMUM_SQLITE: Final = (3, 51, 3)
 BROKEN_SQLITE: Final = frozenset({(3, 52, 0)})
 """Shipped with the same bug again."""
 
+FORMAT_VERSION: Final = 1
+"""`user_version` of `hadron.db`; raised by changes that an older node could not read."""
+
 PAGE_BYTES: Final = 4096
 """Measured, CPU per command (best of 7): 4 kB 42 µs alone, 16 µs in a group, 158 µs for a 104 kB
 batch; 8 kB 50, 23 and 144; 16 kB 141, 30 and 236. A small commit is what people wait for."""

@@ -19,7 +19,7 @@ import re
 from pathlib import Path
 from typing import Final
 
-from hadron.model.errors import CorruptionError
+from hadron.model.errors import StorageError
 from hadron.model.ports import Disk
 from hadron.storage.snapshot import Manifest, decode_manifest
 
@@ -52,11 +52,11 @@ def next_generation(directory: Path) -> Path:
 
 
 def read_manifest(directory: Path) -> Manifest | None:
-    """The manifest in a directory, None where there is none or it is damaged."""
+    """The manifest in a directory, None where there is none that can be used."""
     path = directory / MANIFEST
     try:
         return decode_manifest(path.read_bytes(), path)
-    except (OSError, CorruptionError):
+    except (OSError, StorageError):
         return None
 
 

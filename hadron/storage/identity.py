@@ -36,6 +36,8 @@ CREATE TABLE IF NOT EXISTS identity(
 ) STRICT;
 """
 
+NODE_DATABASE: Final = "node.db"
+
 _BUSY_MS: Final = 5_000
 """How long a write waits for others who look into the file: a backup, or a person."""
 
@@ -207,6 +209,25 @@ class IdentityFile:
             return
         with translated_errors(self._path), transaction(self._db):
             self._db.execute("UPDATE identity SET uuid = ?, is_member = 1", (uuid,))
+        self.current = self._load()
+
+    def adopt(
+        self, uuid: bytes, *, is_member: bool, promised: Ballot, config_digest: bytes
+    ) -> None:
+        """What an operator decides about this disk: `restore` and `recover` (PROTOCOL B3).
+
+        Raises `FencedError` when it would lower what was promised.
+        """
+        if promised < self.current.promised:
+            raise FencedError(
+                f"ballot {promised} is below {self.current.promised}, which this node has promised"
+            )
+        with translated_errors(self._path), transaction(self._db):
+            self._db.execute(
+                "UPDATE identity SET uuid = ?, is_member = ?, epoch = ?, incarnation = ?,"
+                " config_digest = ?",
+                (uuid, is_member, *promised, config_digest),
+            )
         self.current = self._load()
 
     def check_epoch(self, epoch: int, config_digest: bytes) -> None:

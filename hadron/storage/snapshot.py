@@ -20,11 +20,13 @@ from typing import Any, Final
 import apsw
 import msgspec
 import xxhash
+from msgspec.structs import replace
 
 from hadron.model.errors import CorruptionError, DataDirectoryError, HadronError
 from hadron.model.ids import Ballot, LogPosition
 from hadron.model.ports import Disk
 from hadron.storage.database import (
+    FORMAT_VERSION,
     open_reader,
     transaction,
     translated_errors,
@@ -43,6 +45,8 @@ from hadron.storage.log import (
 
 CHUNK_BYTES: Final = 1 << 20
 """How much of a copy is hashed, sent and checked at a time."""
+
+MANIFEST_FORMAT: Final = 1
 
 DIVERGED: Final = "diverged"
 """Key in `meta`: why the tables are not what the log makes of them; absent when they are."""
@@ -64,6 +68,8 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True):
         size: bytes of the file.
         created_ms: by the clock of the node that made it.
         version: of Hadron that made it.
+        check: xxh3-128 in hexadecimal of the manifest as it is written, with "" for this value;
+            only there, here it is "".
     """
 
     cluster: str
@@ -79,30 +85,47 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True):
     hash: str
     created_ms: int
     version: str
-    format: int = 1
+    format: int = MANIFEST_FORMAT
+    check: str = ""
 
     @property
     def position(self) -> LogPosition:
         return LogPosition(self.lsn, Ballot(self.epoch, self.incarnation), _unhex(self.chain))
 
     def encode(self) -> bytes:
-        return msgspec.json.format(msgspec.json.encode(self), indent=2) + b"\n"
+        """As JSON, with its `check`."""
+        plain = msgspec.json.format(msgspec.json.encode(self), indent=2)
+        return _checked(plain, "", xxhash.xxh3_128_hexdigest(plain)) + b"\n"
+
+
+def _checked(text: bytes, old: str, new: str) -> bytes:
+    return text.replace(b'"check": "%b"' % old.encode(), b'"check": "%b"' % new.encode())
+
+
+class _Format(msgspec.Struct):
+    """What every format of the manifest has."""
+
+    format: int
 
 
 def decode_manifest(data: bytes, where: object) -> Manifest:
-    """Raises `CorruptionError` naming `where` when it is none."""
+    """Raises `CorruptionError` naming `where` when it is none, or damaged, and
+    `DataDirectoryError` when it is newer than this Hadron."""
     try:
+        found = msgspec.json.decode(data, type=_Format).format
+        if found > MANIFEST_FORMAT:
+            raise DataDirectoryError(
+                f"{where} has format {found}, this Hadron knows {MANIFEST_FORMAT}",
+                "use the version of Hadron that made it, or a newer one",
+            )
         manifest = msgspec.json.decode(data, type=Manifest)
         sound = len(manifest.position.chain) == 16 and manifest.size > 0 and manifest.lsn > 0
     except (msgspec.DecodeError, ValueError) as error:
         raise CorruptionError(f"{where} is not the manifest of a copy: {error}") from error
-    if manifest.format != 1:
-        raise CorruptionError(
-            f"{where} has format {manifest.format}, this Hadron knows 1", "use a newer version"
-        )
-    if not sound:
-        raise CorruptionError(f"{where} is not the manifest of a copy: its numbers make no sense")
-    return manifest
+    plain = _checked(data.rstrip(b"\n"), manifest.check, "")
+    if not sound or xxhash.xxh3_128_hexdigest(plain) != manifest.check:
+        raise CorruptionError(f"{where} was damaged, or changed: its check does not match")
+    return replace(manifest, check="")
 
 
 def _unhex(text: str) -> bytes:
@@ -224,7 +247,7 @@ def verify(path: Path, manifest: Manifest, disk: Disk) -> None:
     """Check that a whole file is the copy that its manifest describes: its bytes, SQLite's own
     structure, and the hash chain of every entry that it still has up to the manifest's position.
 
-    Raises `CorruptionError` naming what does not fit.
+    Raises `CorruptionError` naming what does not fit, `DataDirectoryError` for a newer format.
     """
     size, digest = measure(path, disk)
     if (size, digest) != (manifest.size, manifest.hash):
@@ -233,6 +256,12 @@ def verify(path: Path, manifest: Manifest, disk: Disk) -> None:
             f"its manifest says {manifest.size} with {manifest.hash}"
         )
     with translated_errors(path), contextlib.closing(open_reader(path, vfs=disk.vfs)) as copy:
+        version = copy.pragma("user_version")
+        if version != FORMAT_VERSION:
+            raise DataDirectoryError(
+                f"{path} has format version {version}, this Hadron knows {FORMAT_VERSION}",
+                "use the version of Hadron that wrote it, or a newer one",
+            )
         for (finding,) in copy.execute("PRAGMA quick_check(1)"):
             if finding != "ok":
                 raise CorruptionError(f"{path} is damaged: {finding}")

@@ -16,6 +16,7 @@ from hadron.model.ports import Clock, Disk
 from hadron.storage import generations, log
 from hadron.storage.checkpoint import Checkpointer
 from hadron.storage.database import (
+    FORMAT_VERSION,
     open_reader,
     transaction,
     translated_errors,
@@ -25,9 +26,6 @@ from hadron.storage.identity import DirectoryLock, IdentityFile
 from hadron.storage.writer import Post, Writer
 
 T = TypeVar("T")
-
-FORMAT_VERSION: Final = 1
-"""Of `hadron.db`; raised by changes that an older node could not read."""
 
 _SYNC: Final = {"fsync": "FULL", "os": "NORMAL"}
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import shutil
 import threading
 from collections.abc import Callable
@@ -15,7 +16,7 @@ from hadron.model.errors import CorruptionError, DataDirectoryError
 from hadron.model.ids import EMPTY_LOG, Ballot, LogPosition
 from hadron.node.world import SystemDisk
 from hadron.storage import generations, snapshot
-from hadron.storage.database import open_writer, transaction
+from hadron.storage.database import FORMAT_VERSION, open_writer, transaction
 from hadron.storage.identity import IdentityFile
 from hadron.storage.log import TABLES, Log, set_meta
 from hadron.storage.snapshot import Manifest, NothingToCopyError
@@ -30,6 +31,7 @@ def make_database(path: Path, entries: int, *, applied: int | None = None) -> ap
     """A log of `entries` with bodies, of which the first `applied` (all) are in the tables."""
     connection = open_writer(path, sync="NORMAL")
     connection.execute(TABLES)
+    connection.pragma("user_version", FORMAT_VERSION)
     connection.execute("CREATE TABLE t(lsn INTEGER PRIMARY KEY) STRICT")
     append(connection, entries)
     set_meta(connection, "applied_lsn", entries if applied is None else applied)
@@ -174,10 +176,35 @@ class TestVerifying:
         with pytest.raises(CorruptionError, match=message):
             snapshot.verify(path, manifest_of(path, manifest.position), DISK)
 
-    def test_a_damaged_manifest_is_none(self) -> None:
-        for data in (b"", b"{}", b'{"lsn": 1}', b"\xff"):
+    def test_what_is_not_a_manifest(self) -> None:
+        for data in (b"", b"{}", b'{"format": 1}', b'{"lsn": 1}', b"\xff"):
             with pytest.raises(CorruptionError, match="is not the manifest of a copy"):
                 snapshot.decode_manifest(data, "there")
+
+    def test_a_manifest_damaged_in_any_bit_or_cut_anywhere(self, tmp_path: Path) -> None:
+        _, manifest = self.copy(tmp_path)
+        data = manifest.encode()
+        assert snapshot.decode_manifest(data, "there").encode() == data
+        cut = [data[:at] for at in range(len(data) - 1)]
+        flipped = [
+            data[:at] + bytes([data[at] ^ 1 << bit]) + data[at + 1 :]
+            for at in range(len(data)) for bit in range(8)
+        ]
+        for damaged in cut + flipped:
+            # A flipped bit may make the format a higher number.
+            with pytest.raises((CorruptionError, DataDirectoryError)):
+                snapshot.decode_manifest(damaged, "there")
+
+    def test_what_a_newer_hadron_made_is_refused_by_name(self, tmp_path: Path) -> None:
+        path, manifest = self.copy(tmp_path)
+        newer = json.dumps({"format": 2, "parts": []}).encode()
+        with pytest.raises(DataDirectoryError, match="there has format 2, this Hadron knows 1"):
+            snapshot.decode_manifest(newer, "there")
+        connection = apsw.Connection(str(path))
+        connection.pragma("user_version", FORMAT_VERSION + 1)
+        connection.close()
+        with pytest.raises(DataDirectoryError, match="has format version 2, this Hadron knows 1"):
+            snapshot.verify(path, manifest_of(path, manifest.position), DISK)
 
 
 class TestTails:

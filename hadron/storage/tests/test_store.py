@@ -14,7 +14,8 @@ import trio.testing
 from hadron.model.errors import CorruptionError, DataDirectoryError, RequestError
 from hadron.model.ids import Ballot
 from hadron.node.world import SystemClock, SystemDisk
-from hadron.storage.store import FORMAT_VERSION, Readers, Store
+from hadron.storage.database import FORMAT_VERSION
+from hadron.storage.store import Readers, Store
 
 TABLES = "CREATE TABLE IF NOT EXISTS t(i INTEGER PRIMARY KEY) STRICT;"
 

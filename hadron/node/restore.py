@@ -1,0 +1,294 @@
+"""Restoring from backups, and the operator's other act when disks are lost: `recover`.
+
+One node: its directory gets the backup's database and is marked amnesiac (PROTOCOL B3): it promises
+and stores entries, and counts in no majority until its leader has taught it what it lacks.
+
+A whole replica set, when every disk is lost: all members get the same database and a *new history*
+begins. Nothing of before can be confused with it: the replica set gets a new uuid, so that a member
+that was forgotten somewhere is refused by its handshake; and the epoch must be raised, so that no
+ballot is used twice: delayed messages are fenced (B1), and a cursor held outside finds another
+ballot at its offset (D4). Both are the log's next entry, the same on every disk.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import apsw
+
+from hadron.model.errors import ConfigurationError, CorruptionError, DataDirectoryError
+from hadron.model.ids import NO_BALLOT, Ballot, LogPosition
+from hadron.model.ports import Clock, Disk, Random
+from hadron.node.backup import open_backup
+from hadron.node.replica_set import NodeConfig, ReplicaSetConfig
+from hadron.node.runtime import membership_of
+from hadron.state import machine
+from hadron.state.leadership import LeaderStarted
+from hadron.storage import snapshot
+from hadron.storage.database import (
+    open_reader,
+    open_writer,
+    transaction,
+    translated_errors,
+    translated_os_errors,
+)
+from hadron.storage.generations import (
+    DATABASE,
+    current_database,
+    next_generation,
+    switch_to,
+)
+from hadron.storage.identity import NODE_DATABASE, DirectoryLock, IdentityFile
+from hadron.storage.log import Log, last_lsn, position_at, set_meta
+from hadron.storage.snapshot import CHUNK_BYTES, Manifest
+
+
+@dataclass(frozen=True, slots=True)
+class Founded:
+    """A history that began with a restore."""
+
+    manifest: Manifest
+    uuid: bytes
+    first: LogPosition
+    """Its first entry, on every member's disk."""
+    directories: tuple[Path, ...]
+
+
+def restore_node(
+    backup: Path, config: ReplicaSetConfig, name: str, disk: Disk, *, overwrite: bool
+) -> Manifest:
+    """Put a backup in the place of one member's state.
+
+    Raises `DataDirectoryError` when there is data and `overwrite` is not given, or the node runs;
+    `ConfigurationError` when the backup is not this replica set's; `CorruptionError` when it is
+    damaged: then nothing was changed.
+    """
+    node = config.node(name)
+    if len(config.nodes) == 1:
+        raise ConfigurationError(
+            f"{name} is the only member of {config.name}: nobody could teach it what it lacks",
+            "restore the whole replica set: --all --accept-loss",
+        )
+    manifest = open_backup(backup, disk)
+    _check_names(manifest, config)
+    with _locked(node.data, overwrite=overwrite, disk=disk):
+        generation = _copy(backup, node.data, manifest, disk)
+        with contextlib.closing(_identity(config, node, disk)) as identity:
+            own = identity.current
+            if own.uuid and own.uuid.hex() != manifest.uuid:
+                raise DataDirectoryError(
+                    f"{node.data} belongs to replica set {own.uuid.hex()}, the backup is of "
+                    f"{manifest.uuid}",
+                    "the names are equal, the histories are not; move the directory away if it is "
+                    "the wrong one",
+                )
+            # Before the switch: the old database must not count either from here on.
+            promised = max(own.promised, manifest.position.ballot)
+            known = promised.epoch == own.promised.epoch
+            identity.adopt(
+                bytes.fromhex(manifest.uuid), is_member=False, promised=promised,
+                config_digest=own.config_digest if known else b"",
+            )
+        _switch(node.data, generation, disk)
+    return manifest
+
+
+def restore_set(
+    backup: Path,
+    config: ReplicaSetConfig,
+    disk: Disk,
+    random: Random,
+    clock: Clock,
+    *,
+    overwrite: bool,
+) -> Founded:
+    """Found a new history from a backup, in the directory of every member.
+
+    Everything that was acknowledged after the backup is lost. Raises what `restore_node` raises,
+    and `ConfigurationError` when the epoch is not above what the backup and the directories know.
+    """
+    manifest = open_backup(backup, disk)
+    _check_names(manifest, config)
+    _check_epoch(config, manifest.epoch, "the backup")
+    uuid = random.token_bytes(16)
+    with contextlib.ExitStack() as locks:
+        for node in config.nodes:
+            locks.enter_context(_locked(node.data, overwrite=overwrite, disk=disk))
+            _check_epoch(config, _promised_epoch(node, config, disk), str(node.data))
+        generations = [_copy(backup, node.data, manifest, disk) for node in config.nodes]
+        firsts = {
+            _begin_history(generation / DATABASE, config, uuid, manifest, disk, now_ms)
+            for now_ms in [clock.now_ms()] for generation in generations
+        }
+        if len(firsts) != 1:
+            raise CorruptionError("the restored databases differ", "check the disks, and try again")
+        first = firsts.pop()
+        for node, generation in zip(config.nodes, generations, strict=True):
+            # Never the old database with the new identity, nor the reverse: a crash leaves a
+            # directory that counts for nothing.
+            _forget_identity(node.data, disk)
+            _switch(node.data, generation, disk)
+            with contextlib.closing(_identity(config, node, disk)) as identity:
+                identity.adopt(
+                    uuid, is_member=True, promised=first.ballot, config_digest=config.digest
+                )
+    return Founded(manifest, uuid, first, tuple(node.data for node in config.nodes))
+
+
+def recover(config: ReplicaSetConfig, name: str, disk: Disk) -> LogPosition:
+    """Let one member's disk count again with the log that it has, whatever it may have lost;
+    returns where that ends.
+
+    Raises `DataDirectoryError` when there is no log, or the node runs, `CorruptionError` when the
+    database is damaged.
+    """
+    node = config.node(name)
+    path = current_database(node.data)
+    if not path.is_file() or not path.stat().st_size:
+        raise DataDirectoryError(
+            f"{node.data} has no log to go on with",
+            "take a backup of a member that has one, and restore this node, or all, from it",
+        )
+    lock = DirectoryLock(node.data)
+    try:
+        end, uuid = _examine(path, disk)
+        with contextlib.closing(_identity(config, node, disk)) as identity:
+            own = identity.current
+            promised = max(own.promised, end.ballot)
+            known = promised.epoch == own.promised.epoch
+            identity.adopt(
+                own.uuid or uuid, is_member=True, promised=promised,
+                config_digest=own.config_digest if known else b"",
+            )
+    finally:
+        lock.release()
+    return end
+
+
+# --- steps ----------------------------------------------------------------------------------------
+
+
+def _check_names(manifest: Manifest, config: ReplicaSetConfig) -> None:
+    ours, theirs = (config.cluster, config.name), (manifest.cluster, manifest.replica_set)
+    if ours != theirs:
+        raise ConfigurationError(
+            f"the backup is of replica set {theirs[1]} in cluster {theirs[0]}, the configuration "
+            f"describes {ours[1]} in {ours[0]}",
+            "name the configuration file of the replica set that the backup is of",
+        )
+
+
+def _check_epoch(config: ReplicaSetConfig, known: int, where: str) -> None:
+    if config.epoch <= known:
+        raise ConfigurationError(
+            f"the configuration has epoch {config.epoch}, {where} knows epoch {known}",
+            f"raise `epoch` to {known + 1}, or above every one that this replica set ever had: "
+            "nothing of before may be taken for the new history",
+        )
+
+
+def _promised_epoch(node: NodeConfig, config: ReplicaSetConfig, disk: Disk) -> int:
+    if not (node.data / NODE_DATABASE).exists():
+        return 0
+    with contextlib.closing(_identity(config, node, disk)) as identity:
+        return identity.current.promised.epoch
+
+
+def _identity(config: ReplicaSetConfig, node: NodeConfig, disk: Disk) -> IdentityFile:
+    return IdentityFile(node.data, config.cluster, config.name, node.name, disk)
+
+
+@contextlib.contextmanager
+def _locked(data: Path, *, overwrite: bool, disk: Disk) -> Iterator[None]:
+    """No node runs on the directory, and it is empty or may be overwritten."""
+    with translated_os_errors(data):
+        disk.make_directory(data)
+    lock = DirectoryLock(data)
+    try:
+        there = [name for name in (DATABASE, NODE_DATABASE) if (data / name).exists()]
+        if there and not overwrite:
+            raise DataDirectoryError(
+                f"{data} holds a node's {' and '.join(there)}",
+                "move the directory away, or say --overwrite",
+            )
+        yield
+    finally:
+        lock.release()
+
+
+def _copy(backup: Path, data: Path, manifest: Manifest, disk: Disk) -> Path:
+    """Copy a backup's database into the next generation, and verify what has arrived there."""
+    generation = next_generation(data)
+    source, target = backup / DATABASE, generation / DATABASE
+    with translated_os_errors(data):
+        disk.remove(generation)
+        disk.make_directory(generation)
+        at = 0
+        while piece := disk.read_at(source, at, CHUNK_BYTES):
+            disk.write_at(target, at, piece)
+            at += len(piece)
+        disk.sync(target)
+    snapshot.verify(target, manifest, disk)
+    return generation
+
+
+def _switch(data: Path, generation: Path, disk: Disk) -> None:
+    with translated_os_errors(data):
+        switch_to(data, generation, disk)
+
+
+def _begin_history(
+    path: Path, config: ReplicaSetConfig, uuid: bytes, manifest: Manifest, disk: Disk, now_ms: int
+) -> LogPosition:
+    """Append the new history's first entry, applied and committed."""
+    membership = membership_of(config, config.leader.name)
+    command = LeaderStarted(
+        config.leader.name, uuid, membership.members, membership.digest, machine.APPLY_VERSION
+    )
+    ballot = Ballot(config.epoch, 1)
+    with translated_errors(path), contextlib.closing(
+        open_writer(path, sync="FULL", vfs=disk.vfs)
+    ) as database:
+        log = Log(database)
+        if log.head != manifest.position:
+            raise CorruptionError(f"the log in {path} does not end where its manifest says")
+        with transaction(database):
+            stamp = max(now_ms, log.last_ms)
+            machine.apply(
+                machine.Context(database, config.name, ballot, log.head.lsn + 1, stamp), command
+            )
+            log.append(ballot, stamp, machine.encode(command), b"")
+            set_meta(database, "applied_lsn", log.head.lsn)
+            set_meta(database, "committed_lsn", log.head.lsn)
+        database.wal_checkpoint(mode=apsw.SQLITE_CHECKPOINT_TRUNCATE)
+        database.pragma("journal_mode", "delete")
+        return snapshot.chain_end(database)
+
+
+def _forget_identity(data: Path, disk: Disk) -> None:
+    with translated_os_errors(data):
+        for suffix in ("", "-journal", "-wal", "-shm"):
+            disk.remove(data / f"{NODE_DATABASE}{suffix}")
+        disk.sync(data)
+
+
+def _examine(path: Path, disk: Disk) -> tuple[LogPosition, bytes]:
+    """Where a database's log ends, recomputed, and the uuid that it was led under last."""
+    with translated_errors(path), contextlib.closing(
+        open_reader(path, vfs=disk.vfs)
+    ) as database:
+        for (finding,) in database.execute("PRAGMA quick_check(1)"):
+            if finding != "ok":
+                raise CorruptionError(
+                    f"{path} is damaged: {finding}", "restore this node from a backup"
+                )
+        end = snapshot.chain_end(database)
+        if end != position_at(database, last_lsn(database)) or end.ballot == NO_BALLOT:
+            raise DataDirectoryError(
+                f"{path} has no log to go on with", "restore this node from a backup"
+            )
+        row = database.execute("SELECT uuid FROM leadership ORDER BY lsn DESC LIMIT 1").fetchone()
+    return end, bytes(row[0]) if row is not None else b""

@@ -1,0 +1,362 @@
+"""Backups and what is made of them: equal to the state at their entry, and never too much."""
+# ruff: noqa: ARG001, ARG002 - pytest-trio takes its clock from the arguments of a test
+
+from __future__ import annotations
+
+import shutil
+from contextlib import closing
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import trio
+from trio.testing import MockClock
+
+from hadron.model.errors import (
+    ConfigurationError,
+    CorruptionError,
+    DataDirectoryError,
+    HadronError,
+    NotFoundError,
+    StorageError,
+)
+from hadron.node.backup import backup_directory, backup_live, find_node, open_backup
+from hadron.node.restore import recover, restore_node, restore_set
+from hadron.node.tests.support import chains, fetch, is_member, make_stream, produce
+from hadron.node.world import SystemClock, SystemDisk
+from hadron.replication import fetching
+from hadron.storage import generations
+from hadron.storage.database import open_reader
+from hadron.storage.identity import IdentityFile
+from hadron.storage.snapshot import Manifest
+from hadron.testing.nodes import Nodes, SeededRandom, running_nodes
+
+DISK = SystemDisk()
+
+
+async def load(nodes: Nodes, first: int, count: int) -> None:
+    async with nodes.connection(nodes.config.leader.name) as connection:
+        for number in range(first, first + count):
+            await produce(connection, b"%d" % number, timeout_s=60)
+
+
+async def values(nodes: Nodes) -> list[bytes]:
+    async with nodes.connection(nodes.config.leader.name) as connection:
+        return await fetch(connection)
+
+
+def numbers(count: int) -> list[bytes]:
+    return [b"%d" % number for number in range(count)]
+
+
+async def take_backup(nodes: Nodes, name: str, destination: Path) -> Manifest:
+    async with nodes.client() as client:
+        node = await find_node(client, name)
+        return await backup_live(client, node.address, destination, DISK, lambda _a, _b: None)
+
+
+def rows(path: Path, table: str) -> list[Any]:
+    with closing(open_reader(path)) as database:
+        found: list[Any] = database.execute(f"SELECT * FROM {table}").fetchall()
+        return found
+
+
+class TestTaking:
+    @pytest.mark.parametrize("name", ["n1", "n2"])
+    async def test_under_load_it_is_the_state_at_its_entry(
+        self, tmp_path: Path, clock: MockClock, name: str
+    ) -> None:
+        async with running_nodes(tmp_path, 3) as nodes:
+            await make_stream(nodes)
+            await load(nodes, 0, 20)
+            await nodes.wait_in_step()
+            acknowledged = 20
+            done = trio.Event()
+
+            async def write() -> None:
+                nonlocal acknowledged
+                while not done.is_set():
+                    await load(nodes, acknowledged, 1)
+                    acknowledged += 1
+
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(write)
+                manifest = await take_backup(nodes, name, tmp_path / "backup")
+                done.set()
+            await nodes.wait_in_step()
+            assert open_backup(tmp_path / "backup", DISK) == manifest
+            assert not (tmp_path / "backup.part").exists()
+            log = dict(chains(nodes, "n1"))
+            assert log[manifest.lsn] == bytes.fromhex(manifest.chain)
+            batches = rows(tmp_path / "backup" / "hadron.db", "stream_batch")
+            live = rows(nodes.data("n1") / "hadron.db", "stream_batch")
+            assert batches == live[: len(batches)]
+            assert 20 <= len(batches) <= acknowledged
+            assert manifest.committed_lsn == manifest.lsn <= nodes.status("n1").committed_lsn
+
+    async def test_what_is_not_committed_is_not_in_it(
+        self, tmp_path: Path, clock: MockClock
+    ) -> None:
+        async with running_nodes(tmp_path, 3) as nodes:
+            await make_stream(nodes)
+            await nodes.wait_in_step()
+            await nodes.crash("n2", "n3")
+            async with nodes.connection("n1") as connection:
+                with pytest.raises(HadronError):
+                    await produce(connection, b"alone", timeout_s=1)
+            with pytest.raises(HadronError, match="no majority has confirmed"):
+                await take_backup(nodes, "n1", tmp_path / "backup")
+            assert not (tmp_path / "backup").exists()
+            await nodes.start("n2")
+            manifest = await take_backup(nodes, "n1", tmp_path / "backup")
+            assert manifest.lsn == nodes.status("n1").committed_lsn
+
+    async def test_it_goes_on_after_an_interruption(
+        self, tmp_path: Path, clock: MockClock, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr(fetching, "CHUNK_BYTES", 16 << 10)
+        original, reads = fetching._read_chunk, list[int]()
+
+        async def read(connection: Any, manifest: Manifest, offset: int) -> memoryview:
+            reads.append(offset)
+            if len(reads) in (3, 5):
+                connection.close()
+            return await original(connection, manifest, offset)
+
+        monkeypatch.setattr(fetching, "_read_chunk", read)
+        async with running_nodes(tmp_path, 1) as nodes:
+            await make_stream(nodes)
+            await load(nodes, 0, 5)
+            manifest = await take_backup(nodes, "n1", tmp_path / "backup")
+            assert reads.count(0) == 1
+            assert len(reads) == -(-manifest.size // (16 << 10)) + 2
+            open_backup(tmp_path / "backup", DISK)
+
+    async def test_nothing_is_overwritten(self, tmp_path: Path, clock: MockClock) -> None:
+        (tmp_path / "backup").mkdir()
+        (tmp_path / "backup" / "precious").touch()
+        (tmp_path / "other.part").mkdir()
+        (tmp_path / "other.part" / "precious").touch()
+        async with running_nodes(tmp_path, 1) as nodes:
+            for name in ("backup", "other"):
+                with pytest.raises(DataDirectoryError, match="exists"):
+                    await take_backup(nodes, "n1", tmp_path / name)
+            async with nodes.client() as client:
+                with pytest.raises(NotFoundError, match="no node 'n9'"):
+                    await find_node(client, "n9")
+        assert (tmp_path / "other.part" / "precious").exists()
+
+    async def test_of_a_stopped_node(self, tmp_path: Path, clock: MockClock) -> None:
+        async with running_nodes(tmp_path, 3) as nodes:
+            await make_stream(nodes)
+            await load(nodes, 0, 5)
+            await nodes.wait_in_step()
+            with pytest.raises(DataDirectoryError, match="is in use"):
+                backup_directory(nodes.data("n2"), tmp_path / "backup", DISK, SystemClock())
+            last = nodes.status("n2").last_lsn
+        manifest = backup_directory(
+            nodes.data("n2"), tmp_path / "backup", DISK, SystemClock()
+        )
+        assert (manifest.lsn, manifest.committed_lsn, manifest.node) == (last, last, "n2")
+        assert open_backup(tmp_path / "backup", DISK) == manifest
+        with pytest.raises(DataDirectoryError, match="is not the data directory"):
+            backup_directory(tmp_path, tmp_path / "other", DISK, SystemClock())
+
+
+@pytest.fixture
+async def backed_up(tmp_path: Path, clock: MockClock) -> Nodes:
+    """Three stopped nodes with 20 records, and a backup of 10 of them."""
+    async with running_nodes(tmp_path, 3) as nodes:
+        await make_stream(nodes)
+        await load(nodes, 0, 10)
+        await nodes.wait_in_step()
+        await take_backup(nodes, "n2", tmp_path / "backup")
+        await load(nodes, 10, 10)
+        await nodes.wait_in_step()
+    return nodes
+
+
+def with_epoch(nodes: Nodes, epoch: int) -> Any:
+    return replace(nodes.config, epoch=epoch)
+
+
+async def run_again(nodes: Nodes, nursery: trio.Nursery, *names: str) -> Nodes:
+    """The same directories under the current configuration."""
+    again = Nodes(nodes.data("n1").parent, 3, nursery)
+    again.config = nodes.config
+    await again.start(*names)
+    return again
+
+
+class TestRestoringANode:
+    async def test_it_learns_what_it_lacks_before_it_counts(
+        self, tmp_path: Path, backed_up: Nodes
+    ) -> None:
+        shutil.rmtree(backed_up.data("n2"))
+        restore_node(tmp_path / "backup", backed_up.config, "n2", DISK, overwrite=False)
+        assert not is_member(backed_up, "n2")
+        async with trio.open_nursery() as nursery:
+            # n1 and the restored node are two of three, and must not be enough: of what n3 and a
+            # lost n2 had acknowledged they know nothing.
+            nodes = await run_again(backed_up, nursery, "n1", "n2")
+            await nodes.wait_for("waiting", lambda: "remember" in nodes.status("n1").trouble)
+            assert nodes.status("n1").state == "waiting for a majority"
+            await nodes.start("n3")
+            await nodes.wait_serving()
+            assert await values(nodes) == numbers(20)
+            await nodes.wait_for("a member", lambda: is_member(nodes, "n2"))
+            await nodes.wait_in_step()
+            assert chains(nodes, "n2") == chains(nodes, "n3")
+            await nodes.crash()
+            nursery.cancel_scope.cancel()
+
+    async def test_a_restored_leader_copies_first(
+        self, tmp_path: Path, backed_up: Nodes
+    ) -> None:
+        with pytest.raises(DataDirectoryError, match="--overwrite"):
+            restore_node(tmp_path / "backup", backed_up.config, "n1", DISK, overwrite=False)
+        restore_node(tmp_path / "backup", backed_up.config, "n1", DISK, overwrite=True)
+        async with trio.open_nursery() as nursery:
+            nodes = await run_again(backed_up, nursery)
+            await nodes.wait_serving()
+            assert await values(nodes) == numbers(20)
+            await nodes.crash()
+            nursery.cancel_scope.cancel()
+
+    async def test_what_it_promised_stays_promised(
+        self, tmp_path: Path, backed_up: Nodes
+    ) -> None:
+        before = identity(backed_up, "n3").promised
+        restore_node(tmp_path / "backup", backed_up.config, "n3", DISK, overwrite=True)
+        assert identity(backed_up, "n3").promised == before
+
+    async def test_what_does_not_fit_changes_nothing(
+        self, tmp_path: Path, backed_up: Nodes
+    ) -> None:
+        config = backed_up.config
+        with pytest.raises(ConfigurationError, match="no node 'n7'"):
+            restore_node(tmp_path / "backup", config, "n7", DISK, overwrite=True)
+        with pytest.raises(ConfigurationError, match="the backup is of replica set local/p0"):
+            restore_node(
+                tmp_path / "backup", replace(config, cluster="other"), "n2", DISK, overwrite=True
+            )
+        with pytest.raises(StorageError, match="is not a complete backup"):
+            restore_node(tmp_path, config, "n2", DISK, overwrite=True)
+        alone = replace(config, nodes=config.nodes[:1])
+        with pytest.raises(ConfigurationError, match="the only member"):
+            restore_node(tmp_path / "backup", alone, "n1", DISK, overwrite=True)
+        database = tmp_path / "backup" / "hadron.db"
+        data = bytearray(database.read_bytes())
+        data[len(data) // 2] ^= 4
+        database.write_bytes(data)
+        with pytest.raises(CorruptionError):
+            restore_node(tmp_path / "backup", config, "n2", DISK, overwrite=True)
+        assert is_member(backed_up, "n2")
+        assert generations.current_number(backed_up.data("n2")) == 0
+
+
+def identity(nodes: Nodes, name: str) -> Any:
+    file = IdentityFile(nodes.data(name), "test", "local/p0", name, DISK)
+    file.close()
+    return file.current
+
+
+class TestRestoringAll:
+    def found(self, tmp_path: Path, nodes: Nodes, *, overwrite: bool = False, seed: int = 1) -> Any:
+        return restore_set(
+            tmp_path / "backup", nodes.config, DISK, SeededRandom(seed), SystemClock(),
+            overwrite=overwrite,
+        )
+
+    async def test_a_new_history_begins_where_the_backup_ends(
+        self, tmp_path: Path, backed_up: Nodes
+    ) -> None:
+        old = identity(backed_up, "n3").uuid
+        for name in backed_up.names:
+            shutil.rmtree(backed_up.data(name))
+        backed_up.config = with_epoch(backed_up, 2)
+        founded = self.found(tmp_path, backed_up)
+        assert founded.uuid != old
+        async with trio.open_nursery() as nursery:
+            nodes = await run_again(backed_up, nursery)
+            await nodes.wait_serving()
+            assert await values(nodes) == numbers(10)
+            await load(nodes, 10, 5)
+            await nodes.wait_in_step()
+            assert await values(nodes) == numbers(15)
+            assert chains(nodes, "n1") == chains(nodes, "n2") == chains(nodes, "n3")
+            assert dict(chains(nodes, "n1"))[founded.first.lsn] == founded.first.chain
+            assert nodes.status("n1").ballot.epoch == 2
+            assert nodes.status("n1").ballot.incarnation > founded.first.ballot.incarnation
+            await nodes.crash()
+            nursery.cancel_scope.cancel()
+
+    async def test_a_member_of_the_old_history_is_refused(
+        self, tmp_path: Path, backed_up: Nodes
+    ) -> None:
+        """It was forgotten on some machine, and has more entries than the others."""
+        shutil.copytree(backed_up.data("n3"), tmp_path / "forgotten")
+        backed_up.config = with_epoch(backed_up, 2)
+        self.found(tmp_path, backed_up, overwrite=True)
+        shutil.rmtree(backed_up.data("n3"))
+        shutil.copytree(tmp_path / "forgotten", backed_up.data("n3"))
+        async with trio.open_nursery() as nursery:
+            nodes = await run_again(backed_up, nursery)
+            await nodes.wait_serving()
+            await nodes.wait_for(
+                "refused", lambda: any("uuid" in peer.trouble for peer in nodes.status("n1").peers)
+            )
+            await load(nodes, 10, 3)
+            assert await values(nodes) == numbers(13)
+            await nodes.crash()
+            nursery.cancel_scope.cancel()
+
+    async def test_the_epoch_must_be_raised_and_data_may_not_be_there(
+        self, tmp_path: Path, backed_up: Nodes
+    ) -> None:
+        with pytest.raises(ConfigurationError, match="epoch 1, the backup knows epoch 1"):
+            self.found(tmp_path, backed_up, overwrite=True)
+        backed_up.config = with_epoch(backed_up, 2)
+        with pytest.raises(DataDirectoryError, match="--overwrite"):
+            self.found(tmp_path, backed_up)
+        first = self.found(tmp_path, backed_up, overwrite=True)
+        with pytest.raises(ConfigurationError, match="knows epoch 2"):
+            self.found(tmp_path, backed_up, overwrite=True, seed=2)
+        backed_up.config = with_epoch(backed_up, 3)
+        second = self.found(tmp_path, backed_up, overwrite=True, seed=2)
+        assert first.uuid != second.uuid
+
+
+class TestRecovering:
+    async def test_disks_that_forgot_go_on_with_what_they_have(
+        self, tmp_path: Path, backed_up: Nodes
+    ) -> None:
+        for name in ("n1", "n2"):
+            shutil.rmtree(backed_up.data(name))
+            restore_node(tmp_path / "backup", backed_up.config, name, DISK, overwrite=False)
+        async with trio.open_nursery() as nursery:
+            nodes = await run_again(backed_up, nursery, "n1", "n2")
+            await nodes.wait_for("waiting", lambda: "remember" in nodes.status("n1").trouble)
+            with pytest.raises(DataDirectoryError, match="in use"):
+                recover(backed_up.config, "n1", DISK)
+            await nodes.crash()
+            nursery.cancel_scope.cancel()
+        for name in ("n1", "n2"):
+            end = recover(backed_up.config, name, DISK)
+            assert is_member(backed_up, name)
+            assert end.chain == chains(backed_up, name)[-1][1]
+        async with trio.open_nursery() as nursery:
+            nodes = await run_again(backed_up, nursery, "n1", "n2")
+            await nodes.wait_serving()
+            # What n3 still has was acknowledged: that is the loss that was accepted.
+            assert await values(nodes) == numbers(10)
+            await nodes.crash()
+            nursery.cancel_scope.cancel()
+
+    async def test_an_empty_disk_has_nothing_to_go_on_with(
+        self, tmp_path: Path, backed_up: Nodes
+    ) -> None:
+        shutil.rmtree(backed_up.data("n1"))
+        with pytest.raises(DataDirectoryError, match="no log to go on with"):
+            recover(backed_up.config, "n1", DISK)
