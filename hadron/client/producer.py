@@ -286,7 +286,7 @@ class Producer:
 
     async def __aenter__(self) -> Producer:
         self._coarse_s = anyio.current_time()
-        self._session.on_close.add(self._close)
+        self._session.on_close[self._close] = None
         self._scopes = [
             self._session.background.start(self._watch_timeouts),
             self._session.background.start(self._watch_linger),
@@ -312,7 +312,7 @@ class Producer:
 
     def _close(self) -> None:
         self._closed = True
-        self._session.on_close.discard(self._close)
+        self._session.on_close.pop(self._close, None)
         for scope in self._scopes:
             scope.cancel()
         for sender in self._senders:

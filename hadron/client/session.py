@@ -130,7 +130,7 @@ class Session:
         self.request_timeout_s = request_timeout_s
         self.topology = Topology()
         self.closed: HadronError | None = None
-        self.on_close: set[Callable[[], None]] = set()
+        self.on_close: dict[Callable[[], None], None] = {}
         """Called when the session closes: what is pending elsewhere fails then."""
         self._closing = RequestError(
             "the client is closed", "use it inside its `async with hadron.connect(...)` block"
