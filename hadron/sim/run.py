@@ -46,8 +46,8 @@ class Outcome:
     """Things that the hash covers."""
     acknowledged: int = 0
     operations: int = 0
-    faults: Counter[str] = field(default_factory=Counter)
-    rare_paths: Counter[str] = field(default_factory=Counter)
+    faults: dict[str, int] = field(default_factory=dict)
+    rare_paths: dict[str, int] = field(default_factory=dict)
     violations: list[str] = field(default_factory=list)
     story: list[str] = field(default_factory=list)
     """The last main events, for people; only of a run with violations."""
@@ -93,8 +93,8 @@ def run_seed(
         events=trace.events,
         acknowledged=judgement.acknowledged,
         operations=judgement.operations,
-        faults=faults[0] if faults else Counter(),
-        rare_paths=judgement.rare_paths,
+        faults=dict(faults[0]) if faults else {},
+        rare_paths=dict(judgement.rare_paths),
         violations=judgement.violations,
         story=list(trace.lines) if judgement.violations else [],
     )

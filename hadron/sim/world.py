@@ -18,6 +18,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Final
 
+import apsw
 import trio
 
 from hadron.client import Client, connect
@@ -33,6 +34,7 @@ from hadron.sim.nemesis import FaultPlan, Nemesis, run_faults
 from hadron.sim.network import HostNetwork, SimNetwork
 from hadron.sim.trace import Trace
 from hadron.sim.volume import Volume
+from hadron.storage.store import Store
 from hadron.wire.messages import cluster_pb2
 
 __all__ = [
@@ -178,11 +180,12 @@ class World:
             self.trace.log(f"{name}: starts")
             try:
                 await node.run(_Started(task_status, life))
-            except Exception as error:
-                if not life.is_dead:
+            except Exception as caught:
+                error = _without_closing(caught)
+                if error is not None and not life.is_dead:
                     self._stopped(name, error)
                     if not life.is_listening:
-                        raise
+                        raise error from None
             finally:
                 self._ended(name, life)
 
@@ -347,6 +350,30 @@ class World:
         )
         addresses = ",".join(node.address for node in self.config.nodes)
         return connect(f"hadron://{addresses}", ports=ports, **kwargs)
+
+
+def _without_closing(error: BaseException) -> BaseException | None:
+    """What stopped a node, if closing its files failed after that.
+
+    SQLite shrugs when the disk fails the checkpoint at a connection's end, and so does a node on
+    a real disk; but what a Python VFS raises comes out of `close()`.
+    """
+    if not isinstance(error, apsw.Error) or not _was_closing(error):
+        return error
+    earlier: BaseException | None = error
+    while isinstance(earlier, apsw.Error | OSError):
+        earlier = earlier.__context__
+    return earlier
+
+
+def _was_closing(error: BaseException) -> bool:
+    frame = error.__traceback__
+    while frame is not None:
+        code = frame.tb_frame.f_code
+        if code.co_qualname == Store.close.__qualname__:
+            return True
+        frame = frame.tb_next
+    return False
 
 
 def _replica_set(root: Path, count: int, settings: Settings) -> ReplicaSetConfig:

@@ -144,5 +144,5 @@ def test_unsynced_writes_meet_every_fate() -> None:
     faults: Counter[str] = Counter()
     plan = FaultPlan({"power loss at a write": 1.0})
     for seed in range(3):
-        faults += run_seed(seed, PublishUnderFaults(plan=plan)).faults
+        faults.update(run_seed(seed, PublishUnderFaults(plan=plan)).faults)
     assert {"write kept", "write dropped", "write torn"} <= set(faults)

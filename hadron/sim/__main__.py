@@ -1,0 +1,7 @@
+"""`python -m hadron.sim`: run seeds, replay one, measure what they cover."""
+
+import sys
+
+from hadron.sim.main import main
+
+sys.exit(main())

@@ -1,0 +1,56 @@
+"""What a seed's world is like: how many nodes, which settings, which faults.
+
+Drawn from the seed alone, so that a number is all that is needed to see a run again.
+"""
+
+from __future__ import annotations
+
+import random
+from dataclasses import dataclass, replace
+from typing import Final
+
+from hadron.node.settings import Settings
+from hadron.sim.nemesis import FaultPlan
+from hadron.sim.world import SETTINGS
+
+_NODES: Final = ((3, 12.0), (5, 3.0), (2, 2.0), (4, 1.0))
+"""Sizes of replica sets, and how often each is drawn."""
+
+
+@dataclass(frozen=True)
+class Shape:
+    nodes: int
+    settings: Settings
+    plan: FaultPlan
+
+
+def shape_of(seed: int) -> Shape:
+    """The shape of a seed's world."""
+    rng = random.Random(f"shape/{seed}")
+    nodes = rng.choices([size for size, _ in _NODES], [weight for _, weight in _NODES])[0]
+    settings = replace(
+        SETTINGS,
+        checkpoint_bytes=rng.choice((64 << 10, 1 << 20, 4 << 20)),
+        keepalive_s=rng.choice((0.5, 1.0, 2.0)),
+        idle_commit_notice_s=rng.choice((0.0, 0.005, 0.01)),
+    )
+    return Shape(nodes=nodes, settings=settings, plan=_plan(rng))
+
+
+def _plan(rng: random.Random) -> FaultPlan:
+    """Every kind of fault, or, more often, some of them: rare ones need a quiet world."""
+    plan = FaultPlan()
+    share = rng.choice((1.0, 0.6, 0.3))
+    weights = {
+        kind: weight * rng.choice((0.5, 1.0, 2.0))
+        for kind, weight in plan.weights.items()
+        if rng.random() < share
+    }
+    low_s = rng.choice((0.02, 0.2, 1.0))
+    return replace(
+        plan,
+        weights=weights or plan.weights,
+        pause_s=(low_s, low_s * rng.choice((3.0, 10.0))),
+        length_s=(0.05, rng.choice((0.5, 3.0, 8.0))),
+        lying_disks=1 if rng.random() < 0.1 else 0,
+    )

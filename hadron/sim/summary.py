@@ -1,0 +1,120 @@
+"""What many seeds' runs amount to, for people and as JSON."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+import msgspec
+
+from hadron.sim.run import Outcome
+
+_SHOWN_FAILURES: Final = 20
+
+
+def encode_outcome(outcome: Outcome) -> bytes:
+    """One line of JSON."""
+    return msgspec.json.encode(outcome)
+
+
+def decode_outcome(line: bytes | str) -> Outcome:
+    """Raises `ValueError` for anything else than `encode_outcome` gives."""
+    try:
+        return msgspec.json.decode(line, type=Outcome)
+    except msgspec.DecodeError as error:
+        raise ValueError(f"a worker said {str(line)[:200]!r}: {error}") from error
+
+
+def replay_command(seed: int) -> str:
+    """What to type to see a seed's run again."""
+    return f"python -m hadron.sim --seed {seed} --replay"
+
+
+@dataclass
+class Summary:
+    """Sums over seeds."""
+
+    seeds: int = 0
+    simulated_s: float = 0.0
+    acknowledged: int = 0
+    operations: int = 0
+    faults: Counter[str] = field(default_factory=Counter)
+    rare_paths: Counter[str] = field(default_factory=Counter)
+    failures: dict[int, list[str]] = field(default_factory=dict)
+    """What was violated, by seed."""
+    compared: int = 0
+    mismatches: list[int] = field(default_factory=list)
+    """Seeds whose second run left another trace."""
+    wall_s: float = 0.0
+
+    def add(self, outcome: Outcome) -> None:
+        self.seeds += 1
+        self.simulated_s += outcome.simulated_s
+        self.acknowledged += outcome.acknowledged
+        self.operations += outcome.operations
+        self.faults.update(outcome.faults)
+        self.rare_paths.update(outcome.rare_paths)
+        if outcome.violations:
+            self.failures[outcome.seed] = outcome.violations
+
+    def compare(self, seed: int, first: str, second: str) -> None:
+        self.compared += 1
+        if first != second:
+            self.mismatches.append(seed)
+
+    @property
+    def violations(self) -> int:
+        return sum(len(violations) for violations in self.failures.values())
+
+    def status(self) -> int:
+        """The exit status: 0 only when something was acknowledged and nothing was wrong."""
+        return 1 if self.violations or self.mismatches or not self.acknowledged else 0
+
+    def to_json(self) -> dict[str, Any]:
+        return {
+            "seeds": self.seeds,
+            "simulated_s": round(self.simulated_s, 3),
+            "acknowledged": self.acknowledged,
+            "operations": self.operations,
+            "faults": dict(sorted(self.faults.items())),
+            "rare_paths": dict(sorted(self.rare_paths.items())),
+            "violations": self.violations,
+            "trace_mismatches": len(self.mismatches),
+            "traces_compared": self.compared,
+            "failures": [
+                {"seed": seed, "violations": violations, "replay": replay_command(seed)}
+                for seed, violations in sorted(self.failures.items())
+            ],
+            "mismatched_seeds": sorted(self.mismatches),
+            "wall_s": round(self.wall_s, 1),
+        }
+
+    def describe(self) -> list[str]:
+        """Lines for people."""
+        lines = [
+            f"{self.seeds} seeds, {self.simulated_s:,.0f} simulated seconds, {self.operations:,} "
+            f"operations, {self.acknowledged:,} records acknowledged",
+            f"faults: {_counts(self.faults)}",
+            f"rare paths: {_counts(self.rare_paths)}",
+        ]
+        if self.compared:
+            lines.append(f"traces: {self.compared} compared, {len(self.mismatches)} differ")
+        lines += [
+            f"seed {seed} left another trace when it was run again"
+            for seed in sorted(self.mismatches)
+        ]
+        for seed, violations in sorted(self.failures.items())[:_SHOWN_FAILURES]:
+            lines.append(f"seed {seed}: {len(violations)} violations; {replay_command(seed)}")
+            lines += [f"    {violation}" for violation in violations[:3]]
+        if len(self.failures) > _SHOWN_FAILURES:
+            lines.append(f"… and {len(self.failures) - _SHOWN_FAILURES} more seeds")
+        if not self.acknowledged:
+            lines.append("unknown: nothing was acknowledged, so nothing was shown")
+        else:
+            lines.append(f"{self.violations} violations")
+        return lines
+
+
+def _counts(counter: Counter[str]) -> str:
+    return ", ".join(f"{name} {count:,}" for name, count in counter.most_common()) or "none"
