@@ -1,0 +1,105 @@
+"""The trace notices everything: one send, one write or one sync more, and its hash is another."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from hadron.sim.files import SimFile
+from hadron.sim.network import SimTransport
+from hadron.sim.run import run_seed
+from hadron.sim.tests.scenario import PublishUnderFaults
+from hadron.sim.trace import Trace
+from hadron.sim.volume import Volume
+
+SEED = 5
+NTH = 50
+
+
+def trace_hash() -> str:
+    return run_seed(SEED, PublishUnderFaults(records=20)).trace_hash
+
+
+@pytest.fixture(scope="module")
+def undisturbed() -> str:
+    return trace_hash()
+
+
+def at_the_nth(
+    monkeypatch: pytest.MonkeyPatch, owner: type, name: str, disturb: Callable[..., Any]
+) -> list[int]:
+    """Have `disturb(original, *args)` do the n-th call of a method; returns the count of calls."""
+    original = getattr(owner, name)
+    calls = [0]
+
+    def method(*args: Any) -> Any:
+        calls[0] += 1
+        return disturb(original, *args) if calls[0] == NTH else original(*args)
+
+    monkeypatch.setattr(owner, name, method)
+    return calls
+
+
+def test_nothing_disturbed(monkeypatch: pytest.MonkeyPatch, undisturbed: str) -> None:
+    calls = at_the_nth(monkeypatch, SimTransport, "send_some", lambda send, *args: send(*args))
+    assert trace_hash() == undisturbed
+    assert calls[0] > NTH
+
+
+def test_one_send_takes_two_turns(monkeypatch: pytest.MonkeyPatch, undisturbed: str) -> None:
+    def disturb(send: Callable[..., int], transport: SimTransport, chunks: Any) -> int:
+        whole = b"".join(chunks)
+        return send(transport, [whole[:1]]) + send(transport, [whole[1:]])
+
+    at_the_nth(monkeypatch, SimTransport, "send_some", disturb)
+    assert trace_hash() != undisturbed
+
+
+def test_one_byte_of_one_write_is_another(
+    monkeypatch: pytest.MonkeyPatch, undisturbed: str
+) -> None:
+    def disturb(
+        written: Callable[..., None], volume: Volume, path: str, file: SimFile, offset: int,
+        data: bytes,
+    ) -> None:
+        written(volume, path, file, offset, bytes([data[0] ^ 1]) + data[1:])
+
+    calls = at_the_nth(monkeypatch, Volume, "written", disturb)
+    assert trace_hash() != undisturbed
+    assert calls[0] > NTH
+
+
+def test_one_sync_happens_twice(monkeypatch: pytest.MonkeyPatch, undisturbed: str) -> None:
+    def disturb(synced: Callable[..., None], *args: Any) -> None:
+        synced(*args)
+        synced(*args)
+
+    calls = at_the_nth(monkeypatch, Volume, "synced", disturb)
+    assert trace_hash() != undisturbed
+    assert calls[0] > NTH
+
+
+def test_the_hash_covers_kind_place_number_bytes_and_time() -> None:
+    now_s = [0.0]
+    seen = set()
+    for kind, where, number, data, at_s in (
+        (1, "a", 0, b"", 0.0), (2, "a", 0, b"", 0.0), (1, "b", 0, b"", 0.0),
+        (1, "a", 1, b"", 0.0), (1, "a", 0, b"x", 0.0), (1, "a", 0, b"", 1.0),
+    ):
+        trace = Trace(lambda: now_s[0])
+        now_s[0] = at_s
+        trace.note(kind, where, number, data)
+        seen.add(trace.hexdigest())
+    assert len(seen) == 6
+
+
+def test_a_hidden_name_does_not_matter() -> None:
+    hashes = set()
+    for name in ("abc", "xyz"):
+        trace = Trace()
+        trace.hide(f"/tmp/{name}")
+        trace.note(1, "n1", 0, f"at /tmp/{name}/f".encode())
+        hashes.add(trace.hexdigest())
+    assert len(hashes) == 1
