@@ -32,6 +32,7 @@ from hadron.replication.ballot import (
     ask_position,
     ask_promise,
     ask_resync,
+    run_on_writer,
 )
 from hadron.replication.feed import Feed, find_common
 from hadron.replication.follower import FollowerLog
@@ -77,6 +78,8 @@ class Leadership:
             node=membership.node,
             members=[name for name, _ in membership.members],
             started_lsn=store.log.head.lsn + 1,
+            older=won.older,
+            begins_epoch=won.begins_epoch,
             clock=clock,
             cork=cork,
             gate=gate,
@@ -92,6 +95,7 @@ class Leadership:
         self._config = config
         self._membership = membership
         self._store = store
+        self._follower = follower
         self._links = links
         self._door = door
         self._clock = clock
@@ -115,9 +119,11 @@ class Leadership:
         await self.controller.execute(
             LeaderStarted(
                 self._membership.node, self._won.uuid, self._membership.members,
-                self._membership.digest, await self._apply_version(),
+                self._membership.digest, await self._apply_version(), self._won.predecessor_digest,
             )
         )
+        # So that the next leader knows which configurations do not count any more (PROTOCOL B5).
+        await run_on_writer(self._store, self._follower.note_committed)
         # Everything in the tables is committed now: LeaderStarted covers all before it.
         bounds, objects, index = await self.controller.query(
             lambda db: (
@@ -242,7 +248,7 @@ class Leadership:
             self.controller.quorum.admit(link.name)
         else:
             _log.info("%s has an empty or new disk; it counts once it has caught up", link.name)
-            self.controller.teach(feed, self._won.uuid, self._membership.amnesia_quorum)
+            self.controller.teach(feed, self._won.uuid)
 
     async def _own_position(self, lsn: int) -> LogPosition | None:
         return await self._store.readers.run(lambda db: position_at(db, lsn))

@@ -25,7 +25,7 @@ from hadron.node.status import StatusPage, topology_of
 from hadron.partition.gate import ByteGate
 from hadron.replication.ballot import Candidate
 from hadron.replication.follower import AppendOutcome, FollowerLog
-from hadron.replication.membership import Membership
+from hadron.replication.membership import Membership, epoch_note
 from hadron.replication.peers import PeerLinks
 from hadron.replication.resync import Installation, Resync
 from hadron.replication.service import ReplicationService
@@ -105,7 +105,9 @@ class Node:
             while True:
                 store = self._open_store()
                 try:
-                    store.identity.check_epoch(self._config.epoch, self._membership.digest)
+                    if listener is None:
+                        # Not after a snapshot: what this node promises while it runs, it keeps.
+                        store.identity.check_epoch(self._config.epoch, self._membership.digest)
                     self._assemble(store)
                     listener = listener or await self._listen()
                     await self._serve(listener, task_status)
@@ -256,7 +258,14 @@ class Node:
             self._membership, self._store, self._follower, self._links, self._random, self._report,
             lambda reason, source: self._resync.want(reason, source=source),
         )
+        fenced = ""
         while True:
+            if self._store.identity.current.promised.epoch > self._membership.epoch:
+                # Only a restart with a newer file changes that. The node goes on as a replica.
+                self._report("fenced", "")
+                _log.warning("%s", self._old_file)
+                self._leadership = None
+                await trio.sleep_forever()
             try:
                 won = await candidate.win()
                 self._leadership = Leadership(
@@ -267,9 +276,11 @@ class Node:
                 )
                 await self._leadership.run(self._report)
             except* FencedError as group:
-                error = _first(group)
-                _log.warning("not leading: %s", error)
-                self._report("fenced", str(error))
+                text = str(_first(group))
+                if text != fenced:
+                    fenced = text
+                    _log.warning("not leading: %s", text)
+                self._report("fenced", self._old_file or text)
             self._leadership = None
             await trio.sleep(_FENCED_PAUSE_S)
 
@@ -278,9 +289,19 @@ class Node:
             self._leadership.stop(reason)
 
     def _promised(self, ballot: Ballot, name: str) -> None:
+        if ballot.epoch > self._membership.epoch:
+            self._door.point_to(name, self._membership.addresses.get(name, ""))
         leadership = self._leadership
         if leadership is not None and ballot > leadership.controller.ballot:
             leadership.stop(FencedError(f"this node has promised ballot {ballot} to {name}"))
+
+    @property
+    def _old_file(self) -> str:
+        """That this node's configuration file is old, in words; "" when it is not (PROTOCOL B1)."""
+        own, promised = self._membership, self._store.identity.current.promised
+        if promised.epoch > own.epoch:
+            return epoch_note(own, "the leader", promised.epoch)
+        return next((note for link in self._links.connected() if (note := link.old_file)), "")
 
     def _appended(self, _ballot: Ballot, _outcome: AppendOutcome) -> None:
         if self._status.state != "following":
@@ -311,8 +332,8 @@ class Node:
         if state != self._status.state:
             _log.info("%s%s", state, f": {trouble}" if trouble else "")
         self._status.report(state, trouble)
-        if trouble:
-            self._door.reason = trouble
+        if trouble or self._old_file:
+            self._door.reason = trouble or self._old_file
 
     def status(self) -> cluster_pb2.StatusResponse:
         """This node, as it sees itself."""
@@ -322,6 +343,7 @@ class Node:
             leadership.controller if leadership is not None else None,
             leading.catalog.metadata_index if leading is not None else 0,
         )
+        page.trouble = self._old_file or page.trouble
         if self._resync.progress:
             page.state, page.trouble = "resyncing", self._resync.progress
         return page

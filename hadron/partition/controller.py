@@ -38,6 +38,7 @@ from hadron.replication.feed import Feed, Ring, make_group
 from hadron.replication.follower import FollowerLog
 from hadron.replication.quorum import Quorum
 from hadron.replication.trimming import LogHorizon
+from hadron.state.leadership import Configuration
 from hadron.state.machine import Command
 from hadron.storage.log import ENTRY_OVERHEAD_BYTES, Entry, last_lsn, read_after, sizes
 from hadron.storage.store import Store
@@ -79,7 +80,6 @@ class _Learner:
 
     name: str
     uuid: bytes
-    voters_needed: int
     heard: set[str]
 
 
@@ -96,6 +96,8 @@ class Controller:
         node: str,
         members: Sequence[str],
         started_lsn: int,
+        older: Sequence[Configuration] = (),
+        begins_epoch: bool = False,
         clock: Clock,
         cork: Cork,
         gate: ByteGate,
@@ -106,12 +108,16 @@ class Controller:
         """
         Args:
             started_lsn: where this ballot's LeaderStarted will stand.
+            older: configurations of which a majority must store that as well (PROTOCOL B5).
+            begins_epoch: nobody has led with this configuration before.
             on_trim: told up to where members may trim their logs, this node included.
         """
         self.ballot = ballot
         self.node = node
         self.ring = Ring(tuning.ring_bytes)
-        self.quorum = Quorum(node, members, started_lsn=started_lsn)
+        self.quorum = Quorum(node, members, started_lsn=started_lsn, older=older)
+        self._older = tuple(older)
+        self._begins_epoch = begins_epoch
         self.applied_by: dict[str, int] = {}
         self.needs_snapshot: dict[str, str] = {}
         """Peers that the log cannot bring up to date any more, and why."""
@@ -400,13 +406,13 @@ class Controller:
             del self._feeds[feed.name]
         self._learners.pop(feed.name, None)
 
-    def teach(self, feed: Feed, uuid: bytes, voters_needed: int) -> None:
+    def teach(self, feed: Feed, uuid: bytes) -> None:
         """Feed a peer without memory; it counts once it has caught up with the watermark and with
-        this ballot's first entry (all that may have been committed comes before), and
-        `voters_needed` others, whose promises meet every majority, have said since then that they
-        follow this ballot: it may have forgotten a higher one (PROTOCOL B3)."""
+        this ballot's first entry (all that may have been committed comes before), and so many
+        others as meet every majority have said since then that they follow this ballot: it may
+        have forgotten a higher one (PROTOCOL B3)."""
         self.quorum.demote(feed.name)
-        learner = _Learner(feed.name, uuid, voters_needed, {self.node})
+        learner = _Learner(feed.name, uuid, {self.node})
         self._learners[feed.name] = learner
         for other in list(self._feeds.values()):
             self._hear(learner, other)
@@ -420,10 +426,27 @@ class Controller:
         if feed.name != learner.name:
             feed.send_notice(follows)
 
+    def _has_heard_enough(self, learner: _Learner) -> bool:
+        """Until the first entry of an epoch is committed, its members cannot have stored anything
+        without the older ones: those must be heard then."""
+        committed = self.committed_lsn >= self._started_lsn
+        if not committed and not all(
+            len(learner.heard & known.names) >= known.amnesia_quorum for known in self._older
+        ):
+            return False
+        members = self.quorum.members
+        needed = len(members) - len(members) // 2
+        return len(learner.heard) >= needed or (self._begins_epoch and not committed)
+
     def peer_granted(self, name: str) -> None:
         if self._stopped is None and self._learners.pop(name, None) is not None:
             _log.info("%s has caught up and counts again", name)
             self.quorum.admit(name)
+            feed = self._feeds.get(name)
+            if feed is not None:
+                # It can be heard for others now.
+                for learner in self._learners.values():
+                    self._hear(learner, feed)
             self._release()
 
     def _grant_if_caught_up(self, name: str, match_lsn: int) -> None:
@@ -431,7 +454,7 @@ class Controller:
         feed = self._feeds.get(name)
         if (
             feed is not None
-            and len(learner.heard) >= learner.voters_needed
+            and self._has_heard_enough(learner)
             and max(self.committed_lsn, self._started_lsn) <= match_lsn
         ):
             feed.grant_membership(learner.uuid)

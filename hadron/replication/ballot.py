@@ -8,7 +8,7 @@ counts for nothing until enough others, whose promises meet every majority, have
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, NamedTuple
 
@@ -18,12 +18,14 @@ import trio
 from hadron.model.errors import FencedError, HadronError, PeerError, TrimmedError
 from hadron.model.ids import NO_BALLOT, Ballot, LogPosition
 from hadron.model.ports import Random
-from hadron.replication.entries import unpack
+from hadron.replication.configurations import still_needed, what_is_missing
+from hadron.replication.entries import configuration_from, unpack
 from hadron.replication.feed import find_common
 from hadron.replication.follower import BadEntriesError, DivergedError, FollowerLog
 from hadron.replication.membership import Membership
 from hadron.replication.peers import PeerLink, PeerLinks
 from hadron.replication.standing import Standing, stand
+from hadron.state.leadership import Configuration
 from hadron.storage.database import transaction
 from hadron.storage.log import position_at
 from hadron.storage.store import Store
@@ -55,6 +57,15 @@ class Won:
 
     ballot: Ballot
     uuid: bytes
+    older: tuple[Configuration, ...] = ()
+    """Configurations, beside the own one, of which a majority must store the first entry."""
+    begins_epoch: bool = False
+    """Nobody has led with this configuration before."""
+
+    @property
+    def predecessor_digest(self) -> bytes:
+        """Of the configuration that this one follows; empty when it does not follow another."""
+        return self.older[-1].digest if self.older and self.begins_epoch else b""
 
 
 class Promised(NamedTuple):
@@ -128,6 +139,42 @@ class Candidate:
                 self._report("reconciling", f"a ballot was not won: {error}")
                 await trio.sleep(self._random.uniform(0.05, 0.2))
 
+    def _known_configurations(self) -> list[Configuration]:
+        """What the logs of the members that can be asked say is needed, before they are compared.
+
+        Raises `FencedError` when a log holds a newer configuration than this node's file.
+        """
+        answers = [
+            link.answer for link in self._links.connected()
+            if link.answer is not None and link.answer.is_member
+        ]
+        known = [
+            configuration for answer in answers
+            for configuration in map(configuration_from, answer.configurations)
+        ]
+        if self._store.identity.current.is_member:
+            known += self._follower.configurations
+        committed = max([self._follower.committed_lsn, *(each.committed_lsn for each in answers)])
+        needed = still_needed(known, committed)
+        self._check_epochs(needed)
+        return needed
+
+    def _check_epochs(self, needed: Sequence[Configuration]) -> None:
+        own = self._membership
+        for known in needed:
+            if known.epoch > own.epoch:
+                raise FencedError(
+                    f"this configuration has epoch {own.epoch}, the replica set's log holds epoch "
+                    f"{known.epoch}",
+                    "use the newest configuration file of the replica set",
+                )
+            if known.epoch == own.epoch and known.digest != own.digest:
+                raise FencedError(
+                    f"the replica set's log holds another configuration of epoch {own.epoch}: "
+                    f"{known}",
+                    "raise `epoch` whenever node names or roles change",
+                )
+
     async def _wait_for_voters(self) -> Standing:
         while True:
             identity = self._store.identity.current
@@ -141,6 +188,7 @@ class Candidate:
                     for link in self._links.connected()
                     if link.answer is not None
                 },
+                configurations=self._known_configurations(),
             )
             if not standing.missing:
                 return standing
@@ -171,8 +219,44 @@ class Candidate:
             {name: known for name, known in promised.items() if name in standing.voters},
             ballot, counts_self=identity.is_member,
         )
+        needed = await self._check_log(promised, standing, counts_self=identity.is_member)
         await self._on_writer(self._apply_all_and_join(uuid))
-        return Won(ballot, uuid)
+        older = tuple(known for known in needed if known.epoch != ballot.epoch)
+        return Won(ballot, uuid, older, begins_epoch=len(older) == len(needed))
+
+    async def _check_log(
+        self, promised: dict[str, tuple[Connection, Promised]], standing: Standing,
+        *, counts_self: bool,
+    ) -> list[Configuration]:
+        """The log is the chosen one now: look who its configurations ask for (PROTOCOL B5).
+
+        Raises `FencedError` or `PeerError` when this ballot is not enough.
+        """
+        committed = max(
+            [
+                self._follower.committed_lsn,
+                *(
+                    link.answer.committed_lsn for link in self._links.connected()
+                    if link.answer is not None and link.name in promised
+                ),
+            ]
+        )
+        needed = still_needed(
+            await self._on_writer(self._follower.configurations_in_log), committed
+        )
+        self._check_epochs(needed)
+        for name, (connection, _) in promised.items():
+            # One that came back may have lost what it promised with (PROTOCOL B3).
+            if self._links.links[name].connection is not connection:
+                raise PeerError(f"{name} went away")
+        remembering = {name for name in promised if name in standing.voters}
+        own = {self._membership.node}
+        missing = what_is_missing(
+            needed, {*promised, *own}, remembering | own if counts_self else remembering
+        )
+        if missing:
+            raise PeerError(f"the log asks for {missing}")
+        return needed
 
     def _choose_uuid(self, standing: Standing, links: list[PeerLink]) -> bytes:
         own = self._store.identity.current
@@ -228,6 +312,10 @@ class Candidate:
             needed = len(self._membership.members)
         if have < needed:
             raise PeerError(f"{have} of {needed} members promised ballot {ballot}")
+        configurations = self._known_configurations()
+        if configurations:
+            # Those say how many must remember; after the logs were compared, they say it for good.
+            return
         have, needed = sum(name in standing.voters for name in promised), (
             self._membership.amnesia_quorum
         )

@@ -6,8 +6,24 @@ from collections.abc import Iterable, Sequence
 
 from hadron.model.errors import FrameError
 from hadron.model.ids import Ballot
+from hadron.state.leadership import Configuration
 from hadron.storage.log import Entry
 from hadron.wire.messages import ballot_from, ballot_to, check_number, replication_pb2
+
+
+def configuration_to(known: Configuration) -> replication_pb2.Configuration:
+    return replication_pb2.Configuration(
+        epoch=known.epoch, lsn=known.lsn, digest=known.digest,
+        members=[replication_pb2.Member(name=name, role=role) for name, role in known.members],
+    )
+
+
+def configuration_from(message: replication_pb2.Configuration) -> Configuration:
+    """Raises `FrameError` for a number that no log can hold."""
+    return Configuration(
+        check_number("epoch", message.epoch), check_number("lsn", message.lsn), message.digest,
+        tuple((member.name, member.role) for member in message.members),
+    )
 
 
 def pack(entries: Iterable[Entry]) -> tuple[list[replication_pb2.Entry], list[bytes | memoryview]]:

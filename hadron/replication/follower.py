@@ -28,7 +28,9 @@ from hadron.model.errors import (
     VersionError,
 )
 from hadron.model.ids import Ballot, LogPosition
+from hadron.replication.configurations import in_log, still_needed
 from hadron.state import machine
+from hadron.state.leadership import Configuration, LeaderStarted, is_leader_started
 from hadron.storage.database import transaction
 from hadron.storage.identity import IdentityFile
 from hadron.storage.log import Entry, Log, get_meta, get_text, read_commands, set_meta
@@ -81,6 +83,25 @@ class FollowerLog:
         self.applied_lsn = 0 if self.diverged else get_meta(connection, "applied_lsn")
         """0 when the tables have diverged."""
         self.committed_lsn = get_meta(connection, "committed_lsn")
+        self._configurations = self.configurations_in_log(connection)
+
+    def configurations_in_log(self, connection: apsw.Connection) -> list[Configuration]:
+        """All of them, by lsn, committed or not."""
+        base = self.committed_lsn if self.diverged else self.applied_lsn
+        return in_log(connection, base, self._log.head.lsn)
+
+    @property
+    def configurations(self) -> list[Configuration]:
+        """Those of this log of which a new leader needs a majority (PROTOCOL B5), by lsn."""
+        head = self._log.head.lsn
+        held = [known for known in self._configurations if known.lsn <= head]
+        return still_needed(held, self.committed_lsn)
+
+    def note_committed(self, connection: apsw.Connection) -> None:
+        """Write the watermark down: what a leader does when its first entry is committed."""
+        with transaction(connection):
+            set_meta(connection, "committed_lsn", self.committed_lsn)
+        self._configurations = self.configurations_in_log(connection)
 
     @property
     def head(self) -> LogPosition:
@@ -195,12 +216,27 @@ class FollowerLog:
         Raises `BadEntriesError`.
         """
         for entry in entries:
+            self._note_configuration(entry)
             try:
                 self._log.append_copy(entry)
             except CorruptionError as error:
                 raise BadEntriesError(
                     error.message, "the disk or the memory of the node that sent it is damaged"
                 ) from error
+
+    def _note_configuration(self, entry: Entry) -> None:
+        """An entry takes its place, and that of one which was dropped or never written."""
+        known = [each for each in self._configurations if each.lsn < entry.lsn]
+        command = machine.decode(entry.command) if is_leader_started(entry.command) else None
+        if isinstance(command, LeaderStarted) and all(
+            each.epoch != entry.ballot.epoch for each in known
+        ):
+            known.append(
+                Configuration(
+                    entry.ballot.epoch, entry.lsn, command.config_digest, command.members
+                )
+            )
+        self._configurations = known
 
     def _begin_write(
         self, connection: apsw.Connection, change: Callable[[], None], committed: int,

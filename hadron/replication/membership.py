@@ -94,12 +94,16 @@ def check_peer(
 ) -> None:
     """Compare a peer's identity with our configuration.
 
+    Another epoch is no contradiction (PROTOCOL B1): one of the two files is newer, and `epoch_note`
+    says so. Only configurations of the same epoch must be the same.
+
     Args:
         expected: the node name that should be at the address we dialed; None when it dialed us.
 
     Raises `HandshakeError` naming both sides' values and the likely misconfiguration.
     """
     theirs = tuple((member.name, member.role) for member in peer.members)
+    same = peer.epoch == own.epoch
     checks = (
         (peer.protocol_version == PROTOCOL_VERSION, "protocol version", PROTOCOL_VERSION,
          peer.protocol_version, "run the same version of Hadron on both"),
@@ -107,14 +111,14 @@ def check_peer(
          "is an address of another cluster in the configuration?"),
         (peer.replica_set == own.replica_set, "replica set", own.replica_set, peer.replica_set,
          "is an address of another replica set in the configuration?"),
-        (peer.epoch == own.epoch, "epoch", own.epoch, peer.epoch,
-         "one of the two configuration files is old; the higher epoch is the newer one"),
-        (theirs == own.members, "members", _members(own.members), _members(theirs),
+        (peer.epoch >= 1, "epoch", own.epoch, peer.epoch, "an epoch is 1 or more"),
+        (not same or theirs == own.members, "members", _members(own.members), _members(theirs),
          "names and roles must be the same in both files; raise `epoch` when they change"),
         (expected is None or peer.node == expected, "node name", expected, peer.node,
          "are two addresses exchanged in the configuration?"),
-        (peer.node in dict(own.members), "node name", "one of " + _members(own.members), peer.node,
-         "this node is not in our configuration"),
+        # Members of another epoch may be nodes that this configuration has never heard of.
+        (peer.node in dict(own.members if same else theirs), "node name",
+         "one of " + _members(own.members), peer.node, "this node is not in our configuration"),
         (peer.node != own.node, "node name", own.node, peer.node,
          "a second process runs with this node's name"),
         (not uuid or not peer.replica_set_uuid or uuid == peer.replica_set_uuid,
@@ -129,6 +133,21 @@ def check_peer(
                 hint,
                 retryable=True,
             )
+
+
+def epoch_note(own: Membership, peer: str, epoch: int) -> str:
+    """What to tell people of a peer whose file has another epoch; "" when it has the same."""
+    if epoch == own.epoch:
+        return ""
+    if epoch > own.epoch:
+        return (
+            f"this node's configuration file is old: it has epoch {own.epoch}, {peer} has {epoch}; "
+            "start this node with the newest file"
+        )
+    return (
+        f"{peer}'s configuration file is old: it has epoch {epoch}, this node has {own.epoch}; "
+        f"start {peer} with the newest file"
+    )
 
 
 def _members(members: tuple[tuple[str, str], ...]) -> str:

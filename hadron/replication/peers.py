@@ -15,7 +15,7 @@ import trio
 
 from hadron.model.errors import HadronError, HandshakeError
 from hadron.model.ports import Network, Random
-from hadron.replication.membership import Membership, check_peer
+from hadron.replication.membership import Membership, check_peer, epoch_note
 from hadron.wire.connection import Connection, Cork
 from hadron.wire.messages import method, replication_pb2
 
@@ -44,6 +44,8 @@ class PeerLink:
         self.trouble = ""
         self.connection: Connection | None = None
         self.answer: replication_pb2.HandshakeResponse | None = None
+        self.old_file = ""
+        """That the node's own configuration file is older than the peer's, in words."""
 
 
 class PeerLinks:
@@ -136,7 +138,12 @@ class PeerLinks:
         own = self._own_identity()
         check_peer(self._membership, own.replica_set_uuid, answer.identity, link.name)
         link.connection, link.answer = connection, answer
-        self._set(link, LinkState.CONNECTED, "")
+        note = epoch_note(self._membership, link.name, answer.identity.epoch)
+        if note:
+            _log.warning("%s", note)
+        is_ours = answer.identity.epoch > self._membership.epoch
+        link.old_file = note if is_ours else ""
+        self._set(link, LinkState.CONNECTED, "" if is_ours else note)
 
     def _set(self, link: PeerLink, state: LinkState, trouble: str) -> None:
         if (link.state, link.trouble) != (state, trouble):

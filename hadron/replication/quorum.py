@@ -2,24 +2,35 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
+
+from hadron.state.leadership import Configuration
 
 
 class Quorum:
     """What is known to be on whose disk, under one ballot.
 
     Invariants: `committed` never goes down; it covers nothing before this ballot's
-    `LeaderStarted` is on a majority (PROTOCOL B2: Raft §5.4.2, Figure 8); it never passes what
-    the leader itself has on disk (PROTOCOL A3).
+    `LeaderStarted` is on a majority (PROTOCOL B2: Raft §5.4.2, Figure 8), of this configuration
+    and of the older ones that may still count (B5); it never passes what the leader itself has on
+    disk (A3).
     """
 
-    def __init__(self, leader: str, members: Iterable[str], *, started_lsn: int) -> None:
-        """`started_lsn`: where this ballot's `LeaderStarted` stands."""
+    def __init__(
+        self, leader: str, members: Iterable[str], *, started_lsn: int,
+        older: Iterable[Configuration] = (),
+    ) -> None:
+        """
+        Args:
+            started_lsn: where this ballot's `LeaderStarted` stands.
+            older: configurations of which a majority must have it as well (PROTOCOL B5).
+        """
         self._leader = leader
         self._persisted = dict.fromkeys(members, 0)
         self._voters = {leader}
         self._started_lsn = started_lsn
         self._majority = len(self._persisted) // 2 + 1
+        self._older = tuple(older)
         self.committed = 0
 
     def admit(self, member: str) -> bool:
@@ -53,14 +64,22 @@ class Quorum:
         return self._advance()
 
     def _advance(self) -> bool:
-        voting = sorted((self._persisted[name] for name in self._voters), reverse=True)
-        if len(voting) < self._majority:
-            return False
-        candidate = min(voting[self._majority - 1], self._persisted[self._leader])
+        candidate = min(
+            self._held_by(self._voters, self._majority), self._persisted[self._leader]
+        )
+        if self.committed < self._started_lsn:
+            for configuration in self._older:
+                counted = self._voters & configuration.names
+                candidate = min(candidate, self._held_by(counted, configuration.majority))
         if candidate <= self.committed or candidate < self._started_lsn:
             return False
         self.committed = candidate
         return True
+
+    def _held_by(self, names: Collection[str], count: int) -> int:
+        """The highest lsn that `count` of these have on disk; 0 when they are fewer."""
+        held = sorted((self._persisted[name] for name in names), reverse=True)
+        return held[count - 1] if len(held) >= count else 0
 
     def persisted(self, member: str) -> int:
         return self._persisted[member]

@@ -15,7 +15,7 @@ from hadron.model.errors import (
 )
 from hadron.model.ids import Ballot
 from hadron.model.ports import Clock
-from hadron.replication.entries import pack, unpack
+from hadron.replication.entries import configuration_to, pack, unpack
 from hadron.replication.follower import AppendOutcome, BadEntriesError, FollowerLog
 from hadron.replication.membership import Membership, check_peer, identity_message
 from hadron.storage.log import position_at, read_after
@@ -110,6 +110,7 @@ class ReplicationService:
                 is_member=own.is_member,
                 committed_lsn=self._follower.committed_lsn,
                 now_ms=self._clock.now_ms(),
+                configurations=map(configuration_to, self._follower.configurations),
             ),
             end=True,
         )

@@ -8,9 +8,12 @@ of them remembers enough, which lets two nodes start when one of them has lost i
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
+from hadron.replication.configurations import what_is_missing
 from hadron.replication.membership import Membership
+from hadron.state.leadership import Configuration
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,19 +33,27 @@ def stand(
     own_is_member: bool,
     own_log_is_empty: bool,
     reports: dict[str, tuple[bool, bool]],
+    configurations: Sequence[Configuration] = (),
 ) -> Standing:
     """Decide who counts. Pure.
 
     Args:
         reports: for each connected peer, (it has a member record, its log is empty).
+        configurations: those that the members' logs say are needed (PROTOCOL B5), as far as is
+            known before the logs are compared. Where the own epoch is not among them nobody has
+            begun with it: nothing was committed by its members, and none of them must remember.
     """
+    begins = bool(configurations) and all(
+        known.epoch != membership.epoch for known in configurations
+    )
+    memories = 0 if begins else membership.amnesia_quorum
     size = len(membership.members)
     all_empty = own_log_is_empty and all(empty for _, empty in reports.values())
-    if all_empty and len(reports) == size - 1 and not own_is_member:
-        return Standing(True, tuple(reports), "")
-    if all_empty and len(reports) == size - 1 and not all(member for member, _ in reports.values()):
-        # A founding that was cut short: nothing was ever logged, so it may begin again.
-        return Standing(True, tuple(reports), "")
+    # When all remember, nothing was logged since they founded the set. When only some do, founding
+    # it was cut short, and may begin again.
+    forgetful = not own_is_member or not all(member for member, _ in reports.values())
+    if all_empty and len(reports) == size - 1 and forgetful:
+        return _found(membership, tuple(reports))
     voters = tuple(name for name, (member, _) in reports.items() if member)
     learners = tuple(name for name, (member, _) in reports.items() if not member)
     remembering = len(voters) + own_is_member
@@ -50,18 +61,37 @@ def stand(
         missing = "the operator: this disk has a log but no member record (`hadron recover`)"
     elif not own_is_member and all_empty and not voters:
         missing = f"all {size} members, because the replica set is new"
-    elif not own_is_member and remembering < membership.amnesia_quorum:
+    elif not own_is_member and remembering < memories:
         missing = (
-            f"{membership.amnesia_quorum} members that remember the log, because this node's disk "
+            f"{memories} members that remember the log, because this node's disk "
             "is new"
         )
     elif 1 + len(reports) < membership.majority:
         missing = f"a majority of {membership.majority} of {size} members"
-    elif remembering < membership.amnesia_quorum:
+    elif remembering < memories:
         # So many meet every majority, so one of them has what was committed.
-        missing = f"{membership.amnesia_quorum} members that remember the log"
+        missing = f"{memories} members that remember the log"
     else:
-        return Standing(False, voters, "", learners)
+        missing = what_is_missing(
+            configurations,
+            {membership.node, *reports},
+            {*voters, membership.node} if own_is_member else voters,
+        )
+        if not missing:
+            return Standing(False, voters, "", learners)
     away = ", ".join(name for name in membership.peers if name not in reports)
     missing += f"; {away} cannot be reached" if away else ""
     return Standing(False, voters, missing, learners)
+
+
+def _found(membership: Membership, peers: tuple[str, ...]) -> Standing:
+    """All disks are empty. With a later epoch there was a log, which others have: an empty one must
+    not take its place because all members were exchanged at once."""
+    if membership.epoch == 1:
+        return Standing(True, peers, "")
+    return Standing(
+        False, (),
+        f"members that have the log: all of epoch {membership.epoch} are empty, and a replica set "
+        "begins with epoch 1; exchange members in steps, so that a majority of the old ones stays",
+        peers,
+    )

@@ -62,6 +62,10 @@ class Door:
         self._leading: Leading | None = None
         self.reason = "it has not shaken hands with a majority of its replica set yet"
 
+    def point_to(self, leader: str, address: str) -> None:
+        """Another node leads with a newer configuration; its address may not be known here."""
+        self._leader, self._leader_address = leader, address
+
     def open(self, leading: Leading) -> None:
         self._leading = leading
 
@@ -81,7 +85,8 @@ class Door:
                 f"node {self._node} does not serve: {self.reason}",
                 "see `hadron status` for the nodes that are away",
             )
+        address = self._leader_address
         raise NotLeaderError(
             f"node {self._node} is a replica",
-            f"the leader is {self._leader} at {self._leader_address}",
+            f"the leader is {self._leader}{f' at {address}' if address else ''}",
         )

@@ -19,10 +19,6 @@ def other_cluster(config: ReplicaSetConfig) -> ReplicaSetConfig:
     return replace(config, cluster="staging")
 
 
-def other_epoch(config: ReplicaSetConfig) -> ReplicaSetConfig:
-    return replace(config, epoch=7)
-
-
 def fewer_members(config: ReplicaSetConfig) -> ReplicaSetConfig:
     return with_nodes(config, [node for node in config.nodes if node.name != "n2"])
 
@@ -31,7 +27,6 @@ def fewer_members(config: ReplicaSetConfig) -> ReplicaSetConfig:
     ("change", "what", "theirs", "ours"),
     [
         (other_cluster, "cluster", "staging", "test"),
-        (other_epoch, "epoch", "7", "1"),
         (fewer_members, "members", "n1 (leader), n3 (replica)",
          "n1 (leader), n2 (replica), n3 (replica)"),
     ],

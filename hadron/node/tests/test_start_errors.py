@@ -69,9 +69,9 @@ async def test_a_file_that_is_no_database(tmp_path: Path, clock: MockClock) -> N
 
 
 async def test_an_older_configuration_than_was_promised(tmp_path: Path, clock: MockClock) -> None:
-    async with running_nodes(tmp_path, 1, start=False) as nodes:
+    async with running_nodes(tmp_path, 1) as nodes:
         nodes.configs["n1"] = replace(nodes.config, epoch=5)
-        await nodes.start()
+        await nodes.restart("n1")
         await nodes.wait_serving()
         await nodes.crash()
         nodes.configs["n1"] = replace(nodes.config, epoch=4)

@@ -7,7 +7,7 @@ from collections.abc import Callable
 import pytest
 
 from hadron.model.errors import HandshakeError
-from hadron.replication.membership import check_peer, identity_message
+from hadron.replication.membership import check_peer, epoch_note, identity_message
 from hadron.replication.tests.support import UUID, membership
 from hadron.wire.messages import replication_pb2
 
@@ -36,7 +36,6 @@ def test_an_equal_configuration_fits() -> None:
         ({"protocol_version": 2}, "protocol version", "2", "1"),
         ({"cluster": "staging"}, "cluster", "staging", "test"),
         ({"replica_set": "local/p1"}, "replica set", "local/p1", "local/p0"),
-        ({"epoch": 2}, "epoch", "2", "1"),
         ({"epoch": 0}, "epoch", "0", "1"),
         ({"node": "n3"}, "node name", "n3", "n2"),
         ({"replica_set_uuid": b"x" * 16}, "uuid", (b"x" * 16).hex(), UUID.hex()),
@@ -52,6 +51,32 @@ def test_a_difference_is_named_with_both_values(
     assert f"is {theirs}, ours is {ours}" in message
     assert raised.value.hint
     assert raised.value.retryable
+
+
+@pytest.mark.parametrize("expected", ["n2", None])
+def test_another_epoch_is_no_contradiction(expected: str | None) -> None:
+    """Members may differ then, and those that we do not know may ask us for a promise."""
+    newer = identity_message(membership(5, "n2", epoch=2), uuid=UUID, boot=1)
+    check_peer(membership(3), UUID, newer, expected)
+    check_peer(membership(5, epoch=2), UUID, peer(), expected)
+    joiner = identity_message(membership(5, "n4", epoch=2), uuid=b"", boot=1)
+    check_peer(membership(3), UUID, joiner, None)
+    with pytest.raises(HandshakeError, match="its node name is n6, ours is one of n1"):
+        check_peer(
+            membership(3), UUID,
+            identity_message(membership(5, "n6", epoch=2), uuid=UUID, boot=1), None,
+        )
+
+
+def test_whose_file_is_old_is_said() -> None:
+    own = membership(3, epoch=4)
+    assert epoch_note(own, "n2", 4) == ""
+    assert "this node's configuration file is old: it has epoch 4, n2 has 5" in epoch_note(
+        own, "n2", 5
+    )
+    assert "n2's configuration file is old: it has epoch 3, this node has 4" in epoch_note(
+        own, "n2", 3
+    )
 
 
 def test_other_members_or_roles_are_named() -> None:

@@ -50,20 +50,34 @@ class HandshakeRequest(_message.Message):
     def __init__(self, cluster: _Optional[str] = ..., replica_set: _Optional[str] = ..., epoch: _Optional[int] = ..., members: _Optional[_Iterable[_Union[Member, _Mapping]]] = ..., node: _Optional[str] = ..., protocol_version: _Optional[int] = ..., replica_set_uuid: _Optional[bytes] = ..., boot: _Optional[int] = ..., apply_version: _Optional[int] = ...) -> None: ...
 
 class HandshakeResponse(_message.Message):
-    __slots__ = ("identity", "promised", "last", "is_member", "committed_lsn", "now_ms")
+    __slots__ = ("identity", "promised", "last", "is_member", "committed_lsn", "now_ms", "configurations")
     IDENTITY_FIELD_NUMBER: _ClassVar[int]
     PROMISED_FIELD_NUMBER: _ClassVar[int]
     LAST_FIELD_NUMBER: _ClassVar[int]
     IS_MEMBER_FIELD_NUMBER: _ClassVar[int]
     COMMITTED_LSN_FIELD_NUMBER: _ClassVar[int]
     NOW_MS_FIELD_NUMBER: _ClassVar[int]
+    CONFIGURATIONS_FIELD_NUMBER: _ClassVar[int]
     identity: HandshakeRequest
     promised: _common_pb2.Ballot
     last: LogPosition
     is_member: bool
     committed_lsn: int
     now_ms: int
-    def __init__(self, identity: _Optional[_Union[HandshakeRequest, _Mapping]] = ..., promised: _Optional[_Union[_common_pb2.Ballot, _Mapping]] = ..., last: _Optional[_Union[LogPosition, _Mapping]] = ..., is_member: _Optional[bool] = ..., committed_lsn: _Optional[int] = ..., now_ms: _Optional[int] = ...) -> None: ...
+    configurations: _containers.RepeatedCompositeFieldContainer[Configuration]
+    def __init__(self, identity: _Optional[_Union[HandshakeRequest, _Mapping]] = ..., promised: _Optional[_Union[_common_pb2.Ballot, _Mapping]] = ..., last: _Optional[_Union[LogPosition, _Mapping]] = ..., is_member: _Optional[bool] = ..., committed_lsn: _Optional[int] = ..., now_ms: _Optional[int] = ..., configurations: _Optional[_Iterable[_Union[Configuration, _Mapping]]] = ...) -> None: ...
+
+class Configuration(_message.Message):
+    __slots__ = ("epoch", "lsn", "digest", "members")
+    EPOCH_FIELD_NUMBER: _ClassVar[int]
+    LSN_FIELD_NUMBER: _ClassVar[int]
+    DIGEST_FIELD_NUMBER: _ClassVar[int]
+    MEMBERS_FIELD_NUMBER: _ClassVar[int]
+    epoch: int
+    lsn: int
+    digest: bytes
+    members: _containers.RepeatedCompositeFieldContainer[Member]
+    def __init__(self, epoch: _Optional[int] = ..., lsn: _Optional[int] = ..., digest: _Optional[bytes] = ..., members: _Optional[_Iterable[_Union[Member, _Mapping]]] = ...) -> None: ...
 
 class PromiseRequest(_message.Message):
     __slots__ = ("ballot", "config_digest", "leader", "replica_set_uuid", "found")

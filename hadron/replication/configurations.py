@@ -1,0 +1,68 @@
+"""Which configurations a new leader must have majorities of, beside its own (PROTOCOL B5).
+
+The latest one in the chosen log is not enough, because it may not be committed. History: the log's
+committed configuration is {n1, n2, n3}. n1 starts with {n1, n4, n5}, promised by n1, n2 and n4, and
+dies with its first entry on its own disk alone. n4 starts with {n4, n5, n6}: it finds that entry in
+n1's log, gets majorities of {n1, n4, n5} and of its own, and commits records on n4, n5 and n6. n3
+starts with {n2, n3, n7}: nobody whom it hears has any of that, {n2, n3} is a majority of {n1, n2,
+n3}, and the records are lost. So a majority is needed of the latest configuration that is *known to
+be committed* and of every later one in the log. Knowing of a commit too late only asks for more.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable
+
+import apsw
+
+from hadron.state import leadership, machine
+from hadron.state.leadership import Configuration, LeaderStarted, is_leader_started
+from hadron.storage.log import read_commands
+
+
+def in_log(connection: apsw.Connection, applied_lsn: int, head_lsn: int) -> list[Configuration]:
+    """The configurations of a whole log, by lsn: from the tables up to `applied_lsn`, from the
+    entries after it."""
+    found = {
+        known.epoch: known
+        for known in leadership.configurations(connection) if known.lsn <= applied_lsn
+    }
+    for entry in read_commands(connection, applied_lsn + 1, head_lsn):
+        if not is_leader_started(entry.command):
+            continue
+        command = machine.decode(entry.command)
+        if isinstance(command, LeaderStarted):
+            epoch = entry.ballot.epoch
+            found.setdefault(
+                epoch, Configuration(epoch, entry.lsn, command.config_digest, command.members)
+            )
+    return sorted(found.values(), key=lambda known: known.lsn)
+
+
+def still_needed(known: Iterable[Configuration], committed_lsn: int) -> list[Configuration]:
+    """Those of `known` of which a majority is needed: the last one that is known to be committed,
+    and all after it; all of them when none is. Without repetitions, by lsn."""
+    by_epoch = {configuration.epoch: configuration for configuration in known}
+    ordered = sorted(by_epoch.values(), key=lambda configuration: configuration.lsn)
+    committed = [index for index, each in enumerate(ordered) if each.lsn <= committed_lsn]
+    return ordered[committed[-1] :] if committed else ordered
+
+
+def what_is_missing(
+    needed: Iterable[Configuration], promising: Collection[str], remembering: Collection[str]
+) -> str:
+    """What keeps these members from making a ballot, in words; "" when nothing does.
+
+    Args:
+        promising: members that promise, or would.
+        remembering: those of them that remember the log (PROTOCOL B3).
+    """
+    for configuration in needed:
+        names = configuration.names
+        if len(names.intersection(promising)) < configuration.majority:
+            return f"a majority, {configuration.majority}, of {configuration}"
+        if len(names.intersection(remembering)) < configuration.amnesia_quorum:
+            return (
+                f"{configuration.amnesia_quorum} of {configuration} that remember the log"
+            )
+    return ""
