@@ -91,6 +91,9 @@ def describe(manifest: Manifest) -> str:
 
 
 def as_json(path: Path, manifest: Manifest) -> dict[str, Any]:
+    """The manifest's values, but for its check, and where the backup is."""
     import msgspec
 
-    return {"path": str(path), **msgspec.structs.asdict(manifest)}
+    told = msgspec.structs.asdict(manifest)
+    del told["check"]
+    return {"path": str(path), **told}

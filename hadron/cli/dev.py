@@ -27,12 +27,15 @@ def command(ctx: click.Context, data: Path, port: int, debug: bool) -> int:
     from hadron.node.main import run
     from hadron.node.replica_set import single_node_config
     from hadron.node.settings import settings_from_environment
+    from hadron.storage.identity import read_epoch
 
     session_of(ctx).debug |= debug
     address = f"127.0.0.1:{port}"
     _check_port(address)
+    # `hadron restore --data` begins an epoch.
     config = single_node_config(
-        data, address, settings=settings_from_environment(os.environ)
+        data, address, settings=settings_from_environment(os.environ),
+        epoch=max(1, read_epoch(data)),
     )
     greeting = _greeting(address, config.leader.data, config.name)
     return run(config, config.leader.name, on_listening=lambda _node: click.echo(greeting))

@@ -14,21 +14,24 @@ if TYPE_CHECKING:
 
 @click.command("restore", short_help="Restore a node, or a whole replica set, from a backup.")
 @click.argument("backup", type=click.Path(path_type=Path), metavar="BACKUP")
-@click.option("--config", type=click.Path(path_type=Path), metavar="FILE", required=True,
+@click.option("--config", type=click.Path(path_type=Path), metavar="FILE",
               help="The replica set's configuration file.")
-@click.option("--node", metavar="NAME", help="Restore this node; the others are its teachers.")
+@click.option("--node", metavar="NAME",
+              help="Restore this node of FILE; the others teach it what it lacks.")
 @click.option("--all", "everyone", is_flag=True,
               help="Restore every node of FILE: all disks are lost. Needs --accept-loss.")
+@click.option("--data", type=click.Path(path_type=Path), metavar="DIR",
+              help="Restore the node of `hadron dev --data DIR`. Needs --accept-loss.")
 @click.option("--accept-loss", is_flag=True,
               help="What was acknowledged after the backup may be lost for good.")
 @click.option("--overwrite", is_flag=True, help="Replace data that is there.")
 @click.option("--debug", is_flag=True, help="Show tracebacks.")
 @click.pass_context
 def command(
-    ctx: click.Context, backup: Path, config: Path, node: str | None, everyone: bool,
-    accept_loss: bool, overwrite: bool, debug: bool,
+    ctx: click.Context, backup: Path, config: Path | None, node: str | None, everyone: bool,
+    data: Path | None, accept_loss: bool, overwrite: bool, debug: bool,
 ) -> None:
-    """Write a backup into data directories of stopped nodes. It is verified first.
+    """Write a backup into data directories of stopped nodes. It is verified before and after.
 
     With --node, that node counts in no majority until the others have taught it what it lacks:
     nothing is lost. A node with an empty disk does the same by itself; a backup saves it the way
@@ -42,24 +45,40 @@ def command(
     Examples:
       hadron restore backups/monday --config cluster.yaml --node n2
       hadron restore backups/monday --config cluster.yaml --all --accept-loss
+      hadron restore backups/monday --data hadron-data --accept-loss
     """
     from hadron.cli.session import session_of
-    from hadron.node.config import load_config
 
     session_of(ctx).debug |= debug
-    if (node is None) == (not everyone):
-        raise click.UsageError("say either --node NAME or --all", ctx)
+    _check_usage(ctx, config, [node is not None, everyone, data is not None])
+    if node is None and not accept_loss:
+        raise click.UsageError(
+            "a new history begins: everything that was acknowledged after the backup is lost; "
+            "say --accept-loss", ctx,
+        )
+    if data is not None:
+        _restore_single(backup, data, overwrite)
+        return
+    from hadron.node.config import load_config
+
+    assert config is not None
     loaded = load_config(config, os.environ)
-    if everyone:
-        if not accept_loss:
-            raise click.UsageError(
-                "--all founds a new history: everything acknowledged after the backup is lost; "
-                "say --accept-loss", ctx,
-            )
-        _restore_all(backup, loaded, overwrite)
-    else:
-        assert node is not None
+    if node is not None:
         _restore_one(backup, loaded, node, overwrite)
+    else:
+        _restore_all(backup, loaded, overwrite)
+        click.echo(
+            f"start every node with `hadron node --config {loaded.path} --name NODE`"
+        )
+
+
+def _check_usage(ctx: click.Context, config: Path | None, targets: list[bool]) -> None:
+    if sum(targets) != 1:
+        raise click.UsageError("say what to restore: --node NAME, --all, or --data DIR", ctx)
+    if targets[-1] and config is not None:
+        raise click.UsageError("--data and --config exclude each other", ctx)
+    if not targets[-1] and config is None:
+        raise click.UsageError("name the replica set's configuration file with --config", ctx)
 
 
 def _restore_one(backup: Path, config: ReplicaSetConfig, node: str, overwrite: bool) -> None:
@@ -92,3 +111,24 @@ def _restore_all(backup: Path, config: ReplicaSetConfig, overwrite: bool) -> Non
         f"{founded.first.ballot}, uuid {founded.uuid.hex()}; what was acknowledged after entry "
         f"{founded.manifest.lsn} is lost"
     )
+
+
+def _restore_single(backup: Path, data: Path, overwrite: bool) -> None:
+    from hadron.model.errors import ConfigurationError
+    from hadron.node.backup import read_backup
+    from hadron.node.replica_set import single_node_config
+    from hadron.storage.identity import read_epoch
+
+    manifest = read_backup(backup)
+    config = single_node_config(
+        data, "127.0.0.1:7000", epoch=1 + max(manifest.epoch, read_epoch(data))
+    )
+    theirs = (manifest.cluster, manifest.replica_set)
+    if theirs != (config.cluster, config.name):
+        raise ConfigurationError(
+            f"the backup is of replica set {theirs[1]} in cluster {theirs[0]}, not of "
+            "`hadron dev`'s",
+            "name that replica set's configuration file with --config, and --node or --all",
+        )
+    _restore_all(backup, config, overwrite)
+    click.echo(f"start it with `hadron dev --data {data}`")

@@ -26,7 +26,8 @@ _COLUMNS: Final = {
 @output_option
 @click.pass_context
 def command(ctx: click.Context, paths: tuple[Path, ...], output: str) -> int:
-    """Check the files of nodes: data directories, or hadron.db files, of stopped or running nodes.
+    """Check the files of nodes: data directories, or hadron.db files, of stopped or running nodes,
+    and backups.
 
     The hash chain is computed again over every entry, bodies and batches are compared with their
     checksums, offsets must follow each other, and where the log is whole its commands are applied
@@ -37,7 +38,7 @@ def command(ctx: click.Context, paths: tuple[Path, ...], output: str) -> int:
     Examples:
       hadron verify hadron-data
       hadron verify hadron-cluster/n1 hadron-cluster/n2 hadron-cluster/n3
-      hadron verify backup/hadron.db --output json
+      hadron verify backups/monday --output json
     """
     if not paths:
         raise click.UsageError("name at least one data directory or hadron.db", ctx)
@@ -68,6 +69,7 @@ def _file_row(file: VerifiedFile) -> dict[str, Any]:
     owner = file.owner
     return {
         "node": owner.node if owner else "", "path": str(file.path), "running": file.live,
+        "backup": file.is_backup,
         "replica_set": owner.replica_set if owner else "", **report_row(file.report),
     }
 

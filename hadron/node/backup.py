@@ -10,7 +10,7 @@ committed. Until it is whole, it is in DEST.part, and a repeated backup goes on 
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Final
 
@@ -25,6 +25,7 @@ from hadron.model.errors import (
     PeerError,
 )
 from hadron.model.ports import Clock, Disk
+from hadron.node.verification import verify_database
 from hadron.replication.fetching import fetch
 from hadron.storage import snapshot
 from hadron.storage.database import open_reader, translated_os_errors
@@ -84,7 +85,7 @@ async def backup_live(
             if attempt == _ATTEMPTS or not error.retryable:
                 raise
         await trio.sleep(_PAUSE_S)
-    await disk.do(lambda: _complete(part, destination, disk))
+    await disk.do(lambda: _complete(part, destination, manifest, disk))
     return manifest
 
 
@@ -120,14 +121,25 @@ def backup_directory(data: Path, destination: Path, disk: Disk, clock: Clock) ->
         snapshot.verify(part / DATABASE, manifest, disk)
         with translated_os_errors(part):
             disk.write_file(part / MANIFEST, manifest.encode())
-        _complete(part, destination, disk)
+        _complete(part, destination, manifest, disk)
     finally:
         lock.release()
     return manifest
 
 
 def open_backup(path: Path, disk: Disk) -> Manifest:
-    """Verify a backup in every respect.
+    """Verify that a backup is whole: its bytes, SQLite's own check, the chain over its log.
+
+    Raises what `read_backup` raises.
+    """
+    manifest = read_backup(path)
+    with _about_backups():
+        snapshot.verify(path / DATABASE, manifest, disk)
+    return manifest
+
+
+def read_backup(path: Path) -> Manifest:
+    """What the backup at `path` says that it is.
 
     Raises `CorruptionError` when it is damaged, `DataDirectoryError` when there is none or a newer
     Hadron made it.
@@ -138,14 +150,17 @@ def open_backup(path: Path, disk: Disk) -> Manifest:
             f"{path} is not a complete backup",
             f"a backup is a directory with {DATABASE} and {MANIFEST}; `hadron backup` makes one",
         )
+    with _about_backups(), translated_os_errors(path):
+        return decode_manifest(manifest_path.read_bytes(), manifest_path)
+
+
+@contextlib.contextmanager
+def _about_backups() -> Iterator[None]:
+    """What is advised about nodes' files does not help with a backup."""
     try:
-        with translated_os_errors(path):
-            manifest = decode_manifest(manifest_path.read_bytes(), manifest_path)
-        snapshot.verify(path / DATABASE, manifest, disk)
+        yield
     except CorruptionError as error:
-        # What is advised about nodes' files does not help with a backup.
         raise CorruptionError(error.message, "use another backup") from error
-    return manifest
 
 
 def _begin(destination: Path) -> Path:
@@ -164,7 +179,25 @@ def _begin(destination: Path) -> Path:
     return part
 
 
-def _complete(part: Path, destination: Path, disk: Disk) -> None:
+def verify_content(path: Path, manifest: Manifest) -> None:
+    """What `hadron verify` checks: a database whose bytes are the right ones may hold what a defect
+    or a failing disk had made of them before. Raises `CorruptionError`."""
+    report = verify_database(path, manifest.replica_set)
+    if not report.ok:
+        more = f", and {report.problem_count - 1} more" * (report.problem_count > 1)
+        raise CorruptionError(
+            f"{path}, of node {manifest.node}: {report.problems[0].text}{more}",
+            "use another node's, or an older one; `hadron verify` names every problem",
+        )
+
+
+def _complete(part: Path, destination: Path, manifest: Manifest, disk: Disk) -> None:
+    try:
+        verify_content(part / DATABASE, manifest)
+    except CorruptionError:
+        with translated_os_errors(part):
+            disk.remove(part)
+        raise
     with translated_os_errors(destination):
         disk.sync(part)
         part.replace(destination)

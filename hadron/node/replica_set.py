@@ -108,6 +108,7 @@ def single_node_config(
     name: str = "local/p0",
     node: str = "n1",
     settings: Settings | None = None,
+    epoch: int = 1,
 ) -> ReplicaSetConfig:
     """A replica set of one, for `hadron dev` and tests; port 0 takes any free one.
 
@@ -127,7 +128,7 @@ def single_node_config(
     problems.raise_as(ConfigurationError)
     leader = NodeConfig(name=node, role="leader", address=address, data=absolute(data))
     return ReplicaSetConfig(
-        cluster=cluster, name=name, epoch=1, nodes=(leader,), metadata=name,
+        cluster=cluster, name=name, epoch=epoch, nodes=(leader,), metadata=name,
         discovery=(address,), settings=settings or Settings(),
     )
 

@@ -22,7 +22,7 @@ import apsw
 from hadron.model.errors import ConfigurationError, CorruptionError, DataDirectoryError
 from hadron.model.ids import NO_BALLOT, Ballot, LogPosition
 from hadron.model.ports import Clock, Disk, Random
-from hadron.node.backup import open_backup
+from hadron.node.backup import open_backup, verify_content
 from hadron.node.replica_set import NodeConfig, ReplicaSetConfig
 from hadron.node.runtime import membership_of
 from hadron.state import machine
@@ -41,7 +41,7 @@ from hadron.storage.generations import (
     next_generation,
     switch_to,
 )
-from hadron.storage.identity import NODE_DATABASE, DirectoryLock, IdentityFile
+from hadron.storage.identity import NODE_DATABASE, DirectoryLock, IdentityFile, read_epoch
 from hadron.storage.log import Log, last_lsn, position_at, set_meta
 from hadron.storage.snapshot import CHUNK_BYTES, Manifest
 
@@ -117,7 +117,7 @@ def restore_set(
     with contextlib.ExitStack() as locks:
         for node in config.nodes:
             locks.enter_context(_locked(node.data, overwrite=overwrite, disk=disk))
-            _check_epoch(config, _promised_epoch(node, config, disk), str(node.data))
+            _check_epoch(config, read_epoch(node.data), str(node.data))
         generations = [_copy(backup, node.data, manifest, disk) for node in config.nodes]
         firsts = {
             _begin_history(generation / DATABASE, config, uuid, manifest, disk, now_ms)
@@ -190,13 +190,6 @@ def _check_epoch(config: ReplicaSetConfig, known: int, where: str) -> None:
         )
 
 
-def _promised_epoch(node: NodeConfig, config: ReplicaSetConfig, disk: Disk) -> int:
-    if not (node.data / NODE_DATABASE).exists():
-        return 0
-    with contextlib.closing(_identity(config, node, disk)) as identity:
-        return identity.current.promised.epoch
-
-
 def _identity(config: ReplicaSetConfig, node: NodeConfig, disk: Disk) -> IdentityFile:
     return IdentityFile(node.data, config.cluster, config.name, node.name, disk)
 
@@ -232,6 +225,7 @@ def _copy(backup: Path, data: Path, manifest: Manifest, disk: Disk) -> Path:
             at += len(piece)
         disk.sync(target)
     snapshot.verify(target, manifest, disk)
+    verify_content(target, manifest)
     return generation
 
 

@@ -1,7 +1,7 @@
 """Verifying data directories from outside: each file by itself, then the logs with each other.
 
 Nothing is written. A file whose node runs is read as a guest: in short slices. A file that was
-closed properly is read without even a lock.
+closed properly is read without even a lock. A backup is compared with its manifest as well.
 """
 
 from __future__ import annotations
@@ -14,10 +14,13 @@ from pathlib import Path
 import apsw
 
 from hadron.model.errors import ConfigurationError, HadronError
+from hadron.node.world import SystemDisk
 from hadron.state.verify import Verification
 from hadron.storage.database import open_at_rest, open_reader
+from hadron.storage.generations import MANIFEST
 from hadron.storage.identity import Owner, in_use, read_owner
 from hadron.storage.log import read_anchor
+from hadron.storage.snapshot import decode_manifest, measure
 from hadron.storage.verify import Report
 
 DATABASE = "hadron.db"
@@ -25,17 +28,21 @@ DATABASE = "hadron.db"
 
 @dataclass(slots=True)
 class VerifiedFile:
-    """One file and what was found in it. `owner` is None without a `node.db` beside it."""
+    """One file and what was found in it. `owner` is None without a `node.db`, or a backup's
+    manifest, beside it."""
 
     path: Path
     owner: Owner | None
     live: bool
     report: Report
+    is_backup: bool = False
 
     @property
     def name(self) -> str:
         """What people call it: its node, or its path."""
-        return self.owner.node if self.owner is not None else str(self.path)
+        if self.owner is None:
+            return str(self.path)
+        return f"the backup of {self.owner.node}" if self.is_backup else self.owner.node
 
 
 @dataclass(slots=True)
@@ -114,20 +121,37 @@ def _verify_file(
     directory = path.parent
     live = in_use(directory)
     owner, trouble = _owner_of(directory)
-    verification = Verification(
-        replica_set=owner.replica_set if owner is not None else "", live=live
+    is_backup = owner is None and (directory / MANIFEST).is_file()
+    if is_backup:
+        owner, trouble = _origin_of(path)
+    report = verify_database(
+        path, owner.replica_set if owner is not None else "", live=live, on_step=on_step
     )
-    report = verification.report
     if trouble:
         report.add(trouble)
+    return VerifiedFile(path, owner, live, report, is_backup)
+
+
+def verify_database(
+    path: Path, replica_set: str, *, live: bool = False,
+    on_step: Callable[[Path, Verification], None] | None = None,
+) -> Report:
+    """All checks of one file. One that cannot be opened is a problem in its report.
+
+    Args:
+        replica_set: whose file it is; "" when nobody knows.
+        live: its node is running.
+        on_step: told after each slice.
+    """
+    verification = Verification(replica_set=replica_set, live=live)
     try:
         with closing(_open(path, live)) as db:
             while not verification.step(db):
                 if on_step is not None:
                     on_step(path, verification)
     except HadronError as error:
-        report.add(error.message)
-    return VerifiedFile(path, owner, live, report)
+        verification.report.add(error.message)
+    return verification.report
 
 
 def _owner_of(directory: Path) -> tuple[Owner | None, str]:
@@ -135,6 +159,27 @@ def _owner_of(directory: Path) -> tuple[Owner | None, str]:
         return read_owner(directory), ""
     except HadronError as error:
         return None, error.message
+
+
+def _origin_of(path: Path) -> tuple[Owner | None, str]:
+    """Where a backup comes from, and what does not fit between it and its manifest."""
+    beside = path.parent / MANIFEST
+    try:
+        manifest = decode_manifest(beside.read_bytes(), beside)
+    except HadronError as error:
+        return None, error.message
+    except OSError as error:
+        return None, f"{beside}: {error.strerror}"
+    owner = Owner(
+        manifest.cluster, manifest.replica_set, manifest.node, bytes.fromhex(manifest.uuid)
+    )
+    size, digest = measure(path, SystemDisk())
+    if (size, digest) != (manifest.size, manifest.hash):
+        return owner, (
+            f"it has {size} bytes with hash {digest}, its manifest says {manifest.size} with "
+            f"{manifest.hash}"
+        )
+    return owner, ""
 
 
 def _open(path: Path, live: bool) -> apsw.Connection:

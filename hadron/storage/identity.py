@@ -6,11 +6,12 @@ Apart from the log on purpose: a snapshot replaces the log's file, and a promise
 
 from __future__ import annotations
 
+import contextlib
 import fcntl
 import os
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 import apsw
 
@@ -83,6 +84,19 @@ def read_owner(directory: Path) -> Owner | None:
     finally:
         connection.close()
     return None if row is None else Owner(*row)
+
+
+def read_epoch(directory: Path) -> int:
+    """The highest epoch that this directory's node has promised, 0 for none. Writes nothing.
+
+    Raises what `read_owner` raises.
+    """
+    path = directory / NODE_DATABASE
+    if not path.exists():
+        return 0
+    with contextlib.closing(open_reader(path)) as connection, translated_errors(path):
+        row: Any = connection.execute("SELECT epoch FROM identity").fetchone()
+    return int(row[0]) if row is not None else 0
 
 
 def in_use(directory: Path) -> bool:

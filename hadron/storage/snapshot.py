@@ -119,7 +119,10 @@ def decode_manifest(data: bytes, where: object) -> Manifest:
                 "use the version of Hadron that made it, or a newer one",
             )
         manifest = msgspec.json.decode(data, type=Manifest)
-        sound = len(manifest.position.chain) == 16 and manifest.size > 0 and manifest.lsn > 0
+        sound = (
+            len(manifest.position.chain) == 16 and len(_unhex(manifest.uuid)) in (0, 16)
+            and manifest.size > 0 and manifest.lsn > 0
+        )
     except (msgspec.DecodeError, ValueError) as error:
         raise CorruptionError(f"{where} is not the manifest of a copy: {error}") from error
     plain = _checked(data.rstrip(b"\n"), manifest.check, "")
@@ -257,7 +260,7 @@ def verify(path: Path, manifest: Manifest, disk: Disk) -> None:
         )
     with translated_errors(path), contextlib.closing(open_reader(path, vfs=disk.vfs)) as copy:
         version = copy.pragma("user_version")
-        if version != FORMAT_VERSION:
+        if not 0 < version <= FORMAT_VERSION:
             raise DataDirectoryError(
                 f"{path} has format version {version}, this Hadron knows {FORMAT_VERSION}",
                 "use the version of Hadron that wrote it, or a newer one",

@@ -1,0 +1,125 @@
+"""`hadron backup`, `restore` and `recover` as people type them, rightly and wrongly."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+import hadron
+from hadron.cli import main
+from hadron.model.schema import SchemaObject, StreamSpec
+from hadron.node.supervision.cluster import LocalCluster
+
+Say = Callable[..., str]
+
+
+@pytest.fixture
+def say(capsys: pytest.CaptureFixture[str]) -> Say:
+    """Run a command, which must end with `status`, and return what it printed."""
+
+    def run(*words: object, status: int = 0) -> str:
+        assert main([str(word) for word in words]) == status
+        captured = capsys.readouterr()
+        return captured.err if status else captured.out
+
+    return run
+
+
+def values(cluster: LocalCluster) -> list[object]:
+    with hadron.connect_sync(cluster.url) as client:
+        return [record.value for record in client.read("events")]
+
+
+def publish(cluster: LocalCluster, *items: str) -> None:
+    with hadron.connect_sync(cluster.url) as client:
+        client.apply(
+            [SchemaObject(kind="Stream", name="events", spec=StreamSpec(partitions=("local/p0",)))]
+        )
+        with client.producer("events") as producer:
+            for item in items:
+                producer.send(item)
+
+
+def raise_epoch(cluster: LocalCluster) -> None:
+    text = cluster.config_path.read_text()
+    assert "epoch: 1" in text
+    cluster.config_path.write_text(text.replace("epoch: 1", "epoch: 2"))
+
+
+def test_a_backup_and_back(tmp_path: Path, say: Say) -> None:
+    backup, config = tmp_path / "monday", tmp_path / "cluster.yaml"
+    with LocalCluster(tmp_path, nodes=1) as cluster:
+        publish(cluster, "a", "b")
+        found = json.loads(
+            say("backup", backup, "--server", cluster.url, "--output", "json")
+        )
+        written = json.loads((backup / "manifest.json").read_bytes())
+        del written["check"]
+        assert found == {"path": str(backup), **written}
+        publish(cluster, "c")
+        told = say("backup", tmp_path / "tuesday", "--server", cluster.url)
+        assert f"verified and complete in {tmp_path / 'tuesday'}" in told
+        told = say("backup", tmp_path / "x", "--server", cluster.url, "--node", "n7", status=1)
+        assert told == "error: there is no node 'n7'\nhint: name one of local/p0/n1 with --node\n"
+        assert say("verify", backup, cluster.config.leader.data).endswith(
+            "the backup of n1, n1 agree up to entry "
+            f"{found['lsn']} (chain {found['chain'][:8]}…)\neverything is right\n"
+        )
+        told = say(
+            "restore", backup, "--config", config, "--all", "--accept-loss", status=1
+        )
+        assert "epoch 1, the backup knows epoch 1\nhint: raise `epoch` to 2" in told
+        raise_epoch(cluster)
+        told = say(
+            "restore", backup, "--config", config, "--all", "--accept-loss", status=1
+        )
+        assert "is in use by process" in told
+    told = say("restore", backup, "--config", config, "--all", "--accept-loss", status=1)
+    assert told.endswith("hint: move the directory away, or say --overwrite\n")
+    told = say("restore", backup, "--config", config, "--all", "--accept-loss", "--overwrite")
+    assert f"what was acknowledged after entry {found['lsn']} is lost" in told
+    with LocalCluster(tmp_path, config=config) as cluster:
+        assert values(cluster) == ["a", "b"]
+    stopped = tmp_path / "stopped"
+    assert "complete" in say("backup", stopped, "--data", cluster.config.leader.data)
+    assert say("verify", stopped).endswith("everything is right\n")
+
+
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [
+        ("restore monday", "say what to restore: --node NAME, --all, or --data DIR"),
+        ("restore monday --all --node n1", "say what to restore"),
+        ("restore monday --all --accept-loss", "with --config"),
+        ("restore monday --config c --all", "say --accept-loss"),
+        ("restore monday --config c --data d --accept-loss", "exclude each other"),
+        ("recover --config c --node n1", "say --accept-loss"),
+        ("backup monday --node n1 --data d", "exclude each other"),
+    ],
+)
+def test_what_is_not_said_is_asked_for(words: str, told: str, say: Say) -> None:
+    assert told in say(*words.split(), status=2)
+
+
+def test_what_is_no_backup(
+    tmp_path: Path, say: Say, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    dev = ("--data", "data", "--accept-loss")
+    assert "b is not a complete backup\nhint: a backup is a directory with" in say(
+        "restore", "b", *dev, status=1
+    )
+    told = say("backup", "b", "--data", "nothing", status=1)
+    assert "nothing is not the data directory of a node" in told
+    backup = tmp_path / "b"
+    backup.mkdir()
+    (backup / "hadron.db").touch()
+    (backup / "manifest.json").write_text('{"format": 2}')
+    told = say("restore", "b", *dev, status=1)
+    assert "has format 2, this Hadron knows 1\nhint: use the version of Hadron that made" in told
+    (backup / "manifest.json").write_text("{}")
+    assert "hint: use another backup" in say("restore", "b", *dev, status=1)
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["b"]
