@@ -136,11 +136,12 @@ class Play(Run):
 
     async def fill(self, count: int, size: int = 100, *, host: str = "c8") -> None:
         """Publish `count` records of about `size` bytes that the story is not about."""
-        values = []
-        for _ in range(count):
-            self._sent += 1
-            values.append(f"{host}/{self._sent}:".ljust(size, "."))
-        await self.publish(*values, host=host)
+        await self.publish(*(self.value(size) for _ in range(count)), host=host)
+
+    def value(self, size: int = 100) -> str:
+        """A value that no other record has."""
+        self._sent += 1
+        return f"filler {self._sent}:".ljust(size, ".")
 
     # --- nodes ----------------------------------------------------------------------------------
 
@@ -161,6 +162,21 @@ class Play(Run):
                 self.world.network.break_connections(name, other)
                 self.world.network.heal(name, other)
 
+    async def lose(self, name: str) -> None:
+        """A node's disk, and with it the node, is gone; it does not start again by itself."""
+        self.world.network.break_connections(name)
+        await self.world.crash(name, power=False)
+        self.world.wipe(name)
+
+    async def tail_on(self, name: str, *values: str) -> int:
+        """Give the leader, which must not have a majority, and one more node entries that nobody
+        acknowledges; returns the last one's lsn."""
+        lsn = self.last_lsn("n1")
+        for value in values:
+            await self.produce(value, timeout_s=0.3)
+        await self.wait_holds(name, lsn + len(values))
+        return lsn + len(values)
+
     async def wait_holds(self, name: str, lsn: int, *, timeout_s: float = 30.0) -> None:
         """Until a node's log has the entry."""
         await self.world.wait_for(
@@ -170,9 +186,12 @@ class Play(Run):
     def last_lsn(self, name: str) -> int:
         return int(self.world.status(name).last_lsn)
 
-    def refuses(self, name: str, reason: str) -> bool:
-        """Whether a node says that it does not serve, and why."""
-        return reason in self.world.status(name).trouble
+    async def wait_promised(self, name: str, *, timeout_s: float = 30.0) -> None:
+        """Until a node has promised the leader's ballot."""
+        status = self.world.status
+        await self.world.wait_for(
+            f"{name}'s promise", lambda: status(name).ballot == status("n1").ballot, timeout_s
+        )
 
 
 Body = Callable[[Play], Awaitable[None]]

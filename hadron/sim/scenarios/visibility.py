@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import trio
 
+from hadron.sim.disk import SLOW
 from hadron.sim.scenarios.play import Play, scenario
 
 _PRODUCER = b"a producer's id."
@@ -80,10 +81,85 @@ async def leader_dies_before_its_own_sync(play: Play) -> None:
         await world.wait_in_step()
 
 
+@scenario("A3: what a replica acknowledges is on its disk")
+async def replica_dies_before_its_own_sync(play: Play) -> None:
+    """n3 is away; n2, whose disk is slow, loses power at a sync, again and again; then n1's disk is
+    lost. What was acknowledged is on n2's disk."""
+    world = play.world
+    world.disks["n2"].speed = SLOW
+    for round_number in range(6):
+        await play.fill(3)
+        await world.wait_in_step()
+        play.part("n3")
+        world.disks["n2"].broken.crash_at_sync_in = 1 + round_number % 2
+        await play.publish(f"X {round_number}", timeout_s=1.0)
+        await world.crash("n2", power=True, style="dropped")
+        world.disks["n2"].broken.crash_at_sync_in = 0
+        await play.lose("n1")
+        play.join("n3")
+        await world.start("n1", "n2")
+        await world.wait_serving()
+
+
+@scenario("A3: a failed COMMIT ends the process")
+async def failed_sync_of_the_leader(play: Play) -> None:
+    """n1's disk fails at the sync of entries that n2 has already been sent, n3 is away; then n2 is
+    away, and n1 starts again with n3: what was acknowledged is on n1's disk, or was not."""
+    world = play.world
+    for round_number in range(4):
+        play.part("n3")
+        world.disks["n1"].broken.sync_error_in = 1
+        await play.publish(f"X {round_number}", timeout_s=1.0)
+        await world.crash("n1", power=True)
+        world.disks["n1"].broken.sync_error_in = 0
+        play.join("n3")
+        play.part("n2")
+        await world.start("n1")
+        await world.wait_serving()
+        await play.publish(f"Y {round_number}")
+        play.join("n2")
+        await world.wait_in_step()
+
+
+@scenario("A2: a retry after a restart finds its original")
+async def retry_after_a_restart(play: Play) -> None:
+    """Batches are acknowledged; the leader is killed, then loses its disk; after each the producer
+    sends its last batch again, and goes on."""
+    world = play.world
+    last = await play.produce("0", producer=_PRODUCER, sequence=0)
+    for number in range(1, 5):
+        if number % 2:
+            await world.crash("n1", power=True)
+        else:
+            await play.lose("n1")
+        await world.start("n1")
+        await world.wait_serving()
+        await play.produce(
+            str(number - 1), producer=_PRODUCER, sequence=number - 1, again=last
+        )
+        last = await play.produce(str(number), producer=_PRODUCER, sequence=number)
+        await world.wait_in_step()
+
+
+@scenario("B8: the log's time never goes back")
+async def clock_that_jumps_back(play: Play) -> None:
+    """The leader's wall clock jumps back under load, and is behind when the node starts again."""
+    world = play.world
+    for number in range(4):
+        await play.fill(5)
+        await trio.sleep(1.0)
+        world.clocks["n1"].offset_s -= 1.1
+        world.faults["clock jump"] += 1
+        await play.fill(5)
+        if number % 2:
+            await world.crash("n1", power=False)
+            await world.start("n1")
+            await world.wait_serving()
+
+
 async def _lose_the_leaders_disk(play: Play) -> None:
     world = play.world
-    await world.crash("n1", power=False)
-    world.wipe("n1")
+    await play.lose("n1")
     play.join("n1")
     await world.start("n1")
     await world.wait_serving()
