@@ -4,6 +4,7 @@
     python -m hadron.sim --seed 17 --replay             one seed, with what happened
     python -m hadron.sim --seeds 200 --check-traces     and again, elsewhere: same traces?
     python -m hadron.sim --seeds 50 --coverage          lines that run under the simulator alone
+    python -m hadron.sim --mutants                      planted bugs: is each of them caught?
 
 The exit status is 1 when there was a violation or a trace that differed, and when nothing at all
 was acknowledged: such a run has shown nothing.
@@ -18,19 +19,30 @@ import logging
 import sys
 import time
 from collections.abc import Sequence
+from typing import Final
+
+import msgspec
 
 from hadron.sim.fleet import run_elsewhere
+from hadron.sim.mutants import MUTANTS
+from hadron.sim.mutants.hunt import SEEDS, Report, describe, hunt, hunt_elsewhere
 from hadron.sim.run import Outcome, run_seed
 from hadron.sim.shapes import shape_of
 from hadron.sim.summary import Summary, decode_outcome, encode_outcome
 from hadron.sim.trace import Trace
 from hadron.sim.workload import RandomRun
 
+_SEEDS: Final = 100
+
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Returns the exit status."""
     options = _parser().parse_args(arguments)
+    if options.seeds is None:
+        options.seeds = SEEDS if options.mutants or options.mutant else _SEEDS
     logging.disable(logging.CRITICAL)
+    if options.mutants or options.mutant:
+        return _hunt(options)
     if options.worker:
         return _work(options)
     if options.replay or options.seed is not None:
@@ -47,7 +59,10 @@ def _parser() -> argparse.ArgumentParser:
         prog="python -m hadron.sim", description="Run a replica set in simulated worlds, by seed."
     )
     add = parser.add_argument
-    add("--seeds", type=_positive, default=100, metavar="N", help="how many (default 100)")
+    add(
+        "--seeds", type=_positive, metavar="N",
+        help=f"how many (default {_SEEDS}; for each planted bug at most {SEEDS})",
+    )
     add("--start", type=int, default=0, metavar="S", help="the first seed (default 0)")
     add("--jobs", type=_positive, default=2, metavar="N", help="processes at a time (default 2)")
     add("--output", choices=("text", "json"), default="text", help="of the summary")
@@ -55,6 +70,8 @@ def _parser() -> argparse.ArgumentParser:
     add("--replay", action="store_true", help="with --seed: print what happened")
     add("--check-traces", action="store_true", help="run each seed a second time and compare")
     add("--coverage", action="store_true", help="print the lines that the seeds covered, by room")
+    add("--mutants", action="store_true", help="plant every bug that there is, and look for it")
+    add("--mutant", choices=tuple(MUTANTS), metavar="NAME", help="plant one bug, and look for it")
     add("--worker", action="store_true", help=argparse.SUPPRESS)
     add("--no-gc", action="store_true", help=argparse.SUPPRESS)
     return parser
@@ -82,6 +99,29 @@ def _work(options: argparse.Namespace) -> int:
     for seed in range(options.start, options.start + options.seeds):
         print(encode_outcome(run_default(seed)).decode(), flush=True)
     return 0
+
+
+def _hunt(options: argparse.Namespace) -> int:
+    """Look for planted bugs."""
+    seeds = range(options.start, options.start + options.seeds)
+    if options.worker:
+        found = hunt(MUTANTS[options.mutant], run_default, seeds=seeds)
+        print(msgspec.json.encode(found).decode(), flush=True)
+        return 0
+    report = Report()
+    hunted = (
+        hunt_elsewhere(options.jobs, seeds) if options.mutants
+        else [hunt(MUTANTS[options.mutant], run_default, seeds=seeds)]
+    )
+    for found in hunted:
+        report.found.append(found)
+        if options.output == "text":
+            print(describe(found), flush=True)
+    if options.output == "json":
+        print(json.dumps(report.to_json()))
+    else:
+        print(report.describe()[-1])
+    return report.status()
 
 
 def _replay(seed: int) -> int:

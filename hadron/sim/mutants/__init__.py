@@ -1,0 +1,16 @@
+"""Planted bugs: does the harness find what it is made to find?
+
+    seams        patching a named function or constant
+    mutant       what a planted bug is
+    replication, visibility, storage, state
+                 the bugs, by where they are
+    hunt         looks for each with random seeds and directed scenarios
+"""
+
+from hadron.sim.mutants import replication, state, storage, visibility
+from hadron.sim.mutants.mutant import MUTANTS, Mutant
+from hadron.sim.mutants.seams import SeamError, patched
+
+__all__ = [
+    "MUTANTS", "Mutant", "SeamError", "patched", "replication", "state", "storage", "visibility",
+]

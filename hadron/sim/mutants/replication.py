@@ -1,0 +1,106 @@
+"""Bugs in ballots, majorities and watermarks."""
+
+from __future__ import annotations
+
+from hadron.sim.mutants.mutant import plant
+from hadron.sim.mutants.seams import Edit
+
+plant(
+    "majority minus one",
+    "one node less than a majority is enough",
+    Edit(
+        "replication.quorum:Quorum.__init__",
+        "len(self._persisted) // 2 + 1", "len(self._persisted) // 2",
+    ),
+    scenarios=("read-of-an-uncommitted-record",),
+)
+
+plant(
+    "watermark before the leader's disk",
+    "the leader counts itself when it sends, not when its disk has the entry",
+    Edit(
+        "partition.controller:Controller._on_written",
+        "self._head = group.entries[-1].position",
+        "self._head = group.entries[-1].position\n"
+        "            self.quorum.record(self.node, self._head.lsn)",
+    ),
+    scenarios=("leader-dies-before-its-own-sync",),
+)
+
+plant(
+    "replica acknowledges before its disk",
+    "a replica answers when it has prepared the write, not when it has committed it",
+    Edit(
+        "replication.service:ReplicationService._append",
+        "return self._follower.prepare_append(",
+        "prepared = self._follower.prepare_append(",
+    ),
+    Edit(
+        "replication.service:ReplicationService._append",
+        'request.replica_set_uuid if request.grant_membership else b"",\n            )\n',
+        'request.replica_set_uuid if request.grant_membership else b"",\n            )\n'
+        "            self._answer_append(call, prepared.result)\n"
+        "            return prepared\n",
+    ),
+    Edit(
+        "replication.service:ReplicationService._append",
+        "                self._answer_append(call, outcome)\n", "",
+    ),
+    scenarios=("replica-dies-before-its-own-sync",),
+)
+
+plant(
+    "most advanced by length alone",
+    "of two logs the longer one is chosen, whatever its last ballot",
+    Edit(
+        "replication.ballot:Candidate._reconcile",
+        "(last.ballot, last.lsn) > (best.ballot, best.lsn)", "last.lsn > best.lsn",
+    ),
+    scenarios=("long-tail-of-an-old-ballot",),
+)
+
+plant(
+    "own end acknowledged",
+    "a replica acknowledges its own last entry, not what it has verified to be equal",
+    Edit(
+        "replication.follower:FollowerLog.prepare_append",
+        "AppendOutcome(match_lsn, self.applied_lsn, promised)",
+        "AppendOutcome(self._log.head.lsn, self.applied_lsn, promised)",
+    ),
+    scenarios=("divergent-tail-counts-for-nothing",),
+)
+
+plant(
+    "amnesiac counted in a majority",
+    "a node whose disk is new counts like one that remembers",
+    Edit(
+        "replication.standing:stand",
+        "memories = 0 if begins else membership.amnesia_quorum", "memories = 0",
+    ),
+    Edit(
+        "replication.configurations:what_is_missing",
+        "len(names.intersection(remembering)) < configuration.amnesia_quorum", "False",
+    ),
+    Edit(
+        "replication.ballot:Candidate._check_promises",
+        "have + self._store.identity.current.is_member < needed", "False",
+    ),
+    scenarios=("wiped-leader-meets-the-one-that-lags",),
+)
+
+plant(
+    "replica applies before commit",
+    "a replica applies entries when it receives them; there is no undo",
+    Edit(
+        "replication.follower:FollowerLog._begin_write",
+        "committed if until is None else until", "self._log.head.lsn",
+    ),
+    scenarios=("replica-with-a-lost-claim",),
+)
+
+plant(
+    "truncation takes one entry too many",
+    "where logs part, the last entry that they share is dropped too: below the watermark",
+    Edit("storage.log:Log.drop_after", "lsn > ?", "lsn >= ?", times=2),
+    scenarios=("divergent-tail-counts-for-nothing",),
+)

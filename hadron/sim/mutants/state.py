@@ -1,0 +1,52 @@
+"""Bugs in tables and in what `apply` makes of the log."""
+
+from __future__ import annotations
+
+from hadron.sim.mutants.mutant import plant
+from hadron.sim.mutants.seams import Edit
+
+plant(
+    "dedupe state lost at restart",
+    "producers' sequences are gone when a node starts",
+    Edit(
+        "storage.store:_prepare",
+        '        connection.pragma("user_version", FORMAT_VERSION)\n',
+        '        connection.pragma("user_version", FORMAT_VERSION)\n'
+        '        connection.execute("DELETE FROM producer")\n',
+    ),
+    scenarios=("retry-after-a-restart",),
+)
+
+plant(
+    "dedupe not replicated",
+    "replicas apply batches without noting their producers' sequences",
+    Edit(
+        "replication.follower:apply_entry",
+        "    command = machine.decode(entry.command)\n",
+        "    command = machine.decode(entry.command)\n"
+        '    if type(command).__name__ == "AppendBatch":\n'
+        "        command = type(command)(\n"
+        '            command.stream_id, command.count, command.size, b"", 0, -1\n'
+        "        )\n",
+    ),
+    scenarios=("retry-after-a-restart",),
+)
+
+plant(
+    "group floor past an unacknowledged offset",
+    "an acknowledgement next to the floor takes the offset between along",
+    Edit(
+        "state.groups:apply_ack_records", "if first <= floor:", "if first <= floor + 1:",
+    ),
+    scenarios=(),
+)
+
+plant(
+    "stamps go back",
+    "an entry gets its leader's clock, also when that is behind the entry before",
+    Edit(
+        "partition.group_commit:GroupWriter.prepare",
+        "max(clock_ms(), self._log.last_ms)", "clock_ms()",
+    ),
+    scenarios=("clock-that-jumps-back",),
+)

@@ -1,0 +1,44 @@
+"""Bugs in what is on disk."""
+
+from __future__ import annotations
+
+from hadron.sim.mutants.mutant import plant
+from hadron.sim.mutants.seams import Constant, Edit
+
+plant(
+    "ack before fsync",
+    "what is acknowledged was written and not synced",
+    Constant("storage.store:_SYNC", {"fsync": "NORMAL", "os": "NORMAL"}),
+    scenarios=("coordinated-power-failure",),
+)
+
+plant(
+    "failed commit acknowledged",
+    "a failed COMMIT does not end the process: it goes on as if the entries were on disk, and uses "
+    "their lsns again",
+    Edit(
+        "storage.writer:Writer._execute_commit",
+        '        self.connection.execute("COMMIT")\n',
+        "        try:\n"
+        '            self.connection.execute("COMMIT")\n'
+        "        except apsw.Error:\n"
+        "            return\n",
+    ),
+    scenarios=("failed-sync-of-the-leader",),
+)
+
+plant(
+    "promise not written down",
+    "a promised ballot is forgotten with the process",
+    Edit(
+        "storage.identity:IdentityFile.promise",
+        "        self.current = self._load()\n",
+        "        self.current = self._load()\n"
+        "        with transaction(self._db):\n"
+        "            self._db.execute(\n"
+        '                "UPDATE identity SET epoch = ?, incarnation = ?, config_digest = ?",\n'
+        "                (*now.promised, now.config_digest),\n"
+        "            )\n",
+    ),
+    scenarios=("long-tail-and-a-restart-of-all",),
+)

@@ -1,0 +1,47 @@
+"""Bugs in what is told to whom, and when."""
+
+from __future__ import annotations
+
+from hadron.sim.mutants.mutant import plant
+from hadron.sim.mutants.seams import Edit
+
+plant(
+    "dedupe hit answered early",
+    "a retry is told where its original is before the original is committed",
+    Edit(
+        "partition.waiters:Waiters.add",
+        "        level = submission.acks\n",
+        "        if not submission.logged and submission.error is None:\n"
+        "            submission.done(submission.result, None)\n"
+        "            return\n"
+        "        level = submission.acks\n",
+    ),
+    scenarios=("retry-of-an-uncommitted-batch",),
+)
+
+plant(
+    "reads above the watermark",
+    "what the leader has on its own disk is shown to readers and groups",
+    Edit(
+        "partition.controller:Controller._release",
+        "self._written[0].lsn <= committed:", "self._written[0].lsn <= self._persisted_lsn:",
+    ),
+    scenarios=("read-of-an-uncommitted-record",),
+)
+
+plant(
+    "acks of all at a majority",
+    "acks=all is answered when a majority has the entry",
+    Edit("partition.waiters:Waiters.take", "min(on_all, committed)", "committed"),
+    scenarios=("acks-all-is-on-every-disk",),
+)
+
+plant(
+    "acks of a majority at the leader",
+    "every acks is answered when the leader's own disk has the entry",
+    Edit(
+        "partition.waiters:Waiters.take",
+        "reached = (committed,", "reached = (persisted,",
+    ),
+    scenarios=("read-of-an-uncommitted-record",),
+)
