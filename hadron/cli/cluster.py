@@ -62,6 +62,30 @@ def up(config: Path | None) -> None:
     click.echo(f"\nconnect with:  export HADRON_URL={cluster_url(cluster.config)}")
 
 
+@command.command("restart")
+@_config_option
+def restart(config: Path | None) -> None:
+    """Restart the nodes with the configuration file as it is now, the leader first.
+
+    Then the others, one after the other: a majority is up all the time. Nodes that do not run are
+    started, and those that the file does not have any more are stopped.
+
+    \b
+    Example:
+      hadron promote n2 && hadron cluster restart
+    """
+    cluster = _cluster(config)
+    epoch, name = cluster.config.epoch, cluster.config.name
+    before = set(cluster.all_running())
+    for node in cluster.restart():
+        leads = node.role == "leader"
+        state = f"leads {name} with epoch {epoch}, serving" if leads else "follows"
+        done = "restarted" if node.name in before else "started"
+        click.echo(f"{node.name} {done}: {state} after {node.seconds:.2f} s")
+    for gone in sorted(before - set(cluster.config.members)):
+        click.echo(f"{gone} stopped: {cluster.config_path} does not have it any more")
+
+
 @command.command("down")
 @_config_option
 def down(config: Path | None) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from typing import TYPE_CHECKING, Any, Final
 
 import anyio
@@ -56,17 +57,36 @@ async def _ask(url: str) -> dict[str, Any]:
 
     async with hadron.connect(url) as client:
         topology = await client.topology()
+        newest = await _newest(client, topology)
         found: dict[str, cluster_pb2.StatusResponse | str] = {}
         async with anyio.create_task_group() as tasks:
-            for replica_set in topology.replica_sets:
+            for replica_set in newest:
                 for node in replica_set.nodes:
                     tasks.start_soon(_ask_node, client, node.address, found)
     nodes = [
         row
-        for replica_set in topology.replica_sets
+        for replica_set in newest
         for row in _rows(replica_set, found)
     ]
     return {"cluster": topology.cluster, "metadata": topology.metadata, "nodes": nodes}
+
+
+async def _newest(
+    client: Client, topology: cluster_pb2.TopologyResponse
+) -> list[cluster_pb2.ReplicaSet]:
+    """Every replica set as the node with the newest configuration file has it."""
+    newest = {known.name: known for known in topology.replica_sets}
+
+    async def ask(address: str) -> None:
+        with contextlib.suppress(HadronError), anyio.move_on_after(_ANSWER_WITHIN_S):
+            for known in (await client.topology(address)).replica_sets:
+                if known.name not in newest or known.epoch > newest[known.name].epoch:
+                    newest[known.name] = known
+
+    async with anyio.create_task_group() as tasks:
+        for address in {node.address for known in newest.values() for node in known.nodes}:
+            tasks.start_soon(ask, address)
+    return list(newest.values())
 
 
 async def _ask_node(

@@ -246,9 +246,17 @@ class Client:
 
     # --- the cluster ----------------------------------------------------------------------------
 
-    async def topology(self) -> cluster_pb2.TopologyResponse:
-        """Replica sets, their nodes and who leads, as some node sees it now."""
-        answer, _ = await self._session.request("", _TOPOLOGY, cluster_pb2.TopologyRequest())
+    async def topology(self, address: str | None = None) -> cluster_pb2.TopologyResponse:
+        """Replica sets, their nodes and who leads, as some node, or the one at `address`, sees it
+        now. While a configuration is being changed nodes differ: the higher epoch is right."""
+        request = cluster_pb2.TopologyRequest()
+        if address is None:
+            answer, _ = await self._session.request("", _TOPOLOGY, request)
+        else:
+            connection = await self._session.connect_to(address)
+            answer, _ = await connection.request(
+                _TOPOLOGY, request, timeout_s=self._connect_timeout_s
+            )
         self._session.topology.merge(answer)
         return answer  # type: ignore[no-any-return]
 

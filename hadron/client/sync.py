@@ -245,9 +245,9 @@ class SyncClient:
         """See `Client.stream`."""
         return self._call(partial(self._client.stream, name))
 
-    def topology(self) -> cluster_pb2.TopologyResponse:
+    def topology(self, address: str | None = None) -> cluster_pb2.TopologyResponse:
         """See `Client.topology`."""
-        return self._call(self._client.topology)
+        return self._call(partial(self._client.topology, address))
 
     def status(self, address: str | None = None) -> cluster_pb2.StatusResponse:
         """See `Client.status`."""

@@ -262,9 +262,8 @@ class Node:
         while True:
             if self._store.identity.current.promised.epoch > self._membership.epoch:
                 # Only a restart with a newer file changes that. The node goes on as a replica.
-                self._report("fenced", "")
-                _log.warning("%s", self._old_file)
-                self._leadership = None
+                if self._status.state != "following":
+                    self._report("fenced", self._old_file)
                 await trio.sleep_forever()
             try:
                 won = await candidate.win()

@@ -1,4 +1,4 @@
-"""A local cluster that outlives the command that starts it: `hadron cluster up|down|status`.
+"""A local cluster that outlives the command that starts it: `hadron cluster up`, `restart`, `down`.
 
 What runs is remembered in a state file beside the data: per node the pid and the time it started,
 so that `down` never signals a process that merely got the same pid. One command at a time holds
@@ -11,7 +11,8 @@ import contextlib
 import fcntl
 import json
 import os
-from collections.abc import Iterator
+import time
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
@@ -42,6 +43,15 @@ class DetachedNode:
     role: str
     address: str
     process: ProcessIdentity | None
+
+
+@dataclass(frozen=True, slots=True)
+class Restarted:
+    """A node that was restarted, and how long it took from its stop until it was ready."""
+
+    name: str
+    role: str
+    seconds: float
 
 
 def find_config(given: Path | None, *, create: bool = False) -> Path:
@@ -92,13 +102,17 @@ class DetachedCluster:
             for node in self.config.nodes
         ]
 
+    def all_running(self) -> list[str]:
+        """Names of all nodes that were started from here and run, in the configuration or not."""
+        return [name for name, process in self._read().items() if process.alive]
+
     def up(self, timeout_s: float = START_WITHIN_S) -> list[str]:
         """Start what does not run, wait until all serve, and return the names that were started.
 
         When one fails, those started here are stopped again. Raises `ClusterError`.
         """
         with self._locked():
-            running = {node.name: node.process for node in self.nodes() if node.process}
+            running = {name: each for name, each in self._read().items() if each.alive}
             missing = [name for name in self.config.members if name not in running]
             cluster = LocalCluster(
                 self.state_path.parent, config=self.config_path, die_with_parent=False
@@ -116,6 +130,53 @@ class DetachedCluster:
             cluster.disown()
         return missing
 
+    def restart(self, timeout_s: float = START_WITHIN_S) -> Iterator[Restarted]:
+        """Restart all nodes with the file as it is now, the leader first, then one after the other;
+        start what does not run, and at last stop what the file does not have any more.
+
+        Each is given out when it is ready: a leader serves, a replica follows. Raises
+        `ClusterError` when one is not; those that were started stay.
+        """
+        with self._locked():
+            known = {name: each for name, each in self._read().items() if each.alive}
+            cluster = LocalCluster(
+                self.state_path.parent, config=self.config_path, die_with_parent=False
+            )
+            leader = self.config.leader.name
+            away = [name for name in cluster.names if name not in known and name != leader]
+            try:
+                check_ports((name, cluster.address(name)) for name in away)
+                for name in away:
+                    cluster.spawn(name)
+                others = (name for name in cluster.names if name != leader)
+                for name in (leader, *others):
+                    yield self._restart_one(cluster, name, known, timeout_s)
+            finally:
+                running = {name: cluster.identity(name) for name in cluster.names
+                           if cluster.running(name)}
+                self._write({**known, **running})
+                cluster.disown()
+            for name in [name for name in known if name not in self.config.members]:
+                known.pop(name).stop(STOP_WITHIN_S)
+            self._write(self._read_of(self.config.members))
+
+    def _restart_one(
+        self, cluster: LocalCluster, name: str, known: dict[str, ProcessIdentity],
+        timeout_s: float,
+    ) -> Restarted:
+        begun = time.monotonic()
+        process = known.pop(name, None)
+        if process is not None:
+            process.stop(STOP_WITHIN_S)
+        if not cluster.running(name):
+            check_ports([(name, cluster.address(name))])
+            cluster.spawn(name)
+        cluster.wait_ready([name], timeout_s)
+        return Restarted(name, self.config.node(name).role, time.monotonic() - begun)
+
+    def _read_of(self, names: Collection[str]) -> dict[str, ProcessIdentity]:
+        return {name: each for name, each in self._read().items() if name in names}
+
     def adopt(self, cluster: LocalCluster) -> None:
         """Take over the processes of a cluster that was started with `die_with_parent=False`."""
         with self._locked():
@@ -128,10 +189,11 @@ class DetachedCluster:
             return []
         with self._locked():
             stopped = []
-            for node in reversed(self.nodes()):
-                if node.process:
-                    node.process.stop(timeout_s)
-                    stopped.append(node.name)
+            # All that were started from here, also what the file does not have any more.
+            for name, process in reversed(self._read().items()):
+                if process.alive:
+                    process.stop(timeout_s)
+                    stopped.append(name)
             self.state_path.unlink(missing_ok=True)
         return stopped
 

@@ -1,0 +1,108 @@
+"""Promotion as people do it: real processes of a detached cluster, one command after the other."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from hadron.node.supervision.cluster import write_config
+
+SERVING_WITHIN_S = 5.0
+"""The bar: from the members' restart with the new file to serving."""
+
+
+class Shell:
+    """Runs `hadron` with its cluster in `directory`."""
+
+    def __init__(self, directory: Path) -> None:
+        self.directory = directory
+        self.config = write_config(directory / "hadron-cluster" / "cluster.yaml", 3, "fsync")
+        names = re.findall(r"127\.0\.0\.1:\d+", self.config.read_text())
+        self.url = "hadron://" + ",".join(dict.fromkeys(names))
+
+    def run(self, *arguments: str, stdin: str = "") -> subprocess.CompletedProcess[str]:
+        return subprocess.run(
+            [sys.executable, "-m", "hadron", *arguments], input=stdin, text=True,
+            capture_output=True, check=False, timeout=120, cwd=self.directory,
+            env={**os.environ, "HADRON_URL": self.url, "XDG_CONFIG_HOME": str(self.directory)},
+        )
+
+    def good(self, *arguments: str, stdin: str = "") -> str:
+        done = self.run(*arguments, stdin=stdin)
+        assert (done.returncode, done.stderr) == (0, ""), done
+        return done.stdout
+
+
+@pytest.fixture
+def shell(tmp_path: Path) -> Iterator[Shell]:
+    shell = Shell(tmp_path)
+    shell.good("cluster", "up")
+    yield shell
+    shell.good("cluster", "down")
+
+
+def test_promote_and_restart(shell: Shell) -> None:
+    shell.good("apply", "-f", "-", stdin="kind: Stream\nname: s\npartitions: [local/p0]\n")
+    shell.good("pub", "s", "before")
+    tried = shell.good("promote", "n2", "--dry-run")
+    assert "epoch 1 -> 2, leader n1 -> n2 (dry run: nothing was written)" in tried
+    promoted = shell.good("promote", "n2")
+    assert promoted.splitlines()[1] == "now:  hadron cluster restart"
+    said = shell.good("cluster", "restart")
+    print(said)
+    first, *others = said.splitlines()
+    found = re.fullmatch(
+        r"n2 restarted: leads local/p0 with epoch 2, serving after (\d+\.\d\d) s", first
+    )
+    assert found is not None, said
+    assert float(found[1]) <= SERVING_WITHIN_S
+    assert [line.split(" after ")[0] for line in others] == [
+        "n1 restarted: follows", "n3 restarted: follows"
+    ]
+    shell.good("pub", "s", "after")
+    assert shell.good("read", "s").split() == ["before", "after"]
+    nodes = json.loads(shell.good("status", "--output", "json"))["nodes"]
+    assert [(node["node"], node["role"], node["trouble"]) for node in nodes] == [
+        ("n1", "replica", []), ("n2", "leader", []), ("n3", "replica", [])
+    ]
+
+
+def test_the_old_leader_is_not_told_and_then_an_old_file_is_used(shell: Shell) -> None:
+    old = shell.config.read_text()
+    shell.good("promote", "n3")
+    nodes = json.loads(shell.good("status", "--output", "json"))["nodes"]
+    os.kill(next(node["pid"] for node in nodes if node["node"] == "n3"), 9)
+    assert "n3 started: leader" in shell.good("cluster", "up")
+    status = shell.good("status")
+    assert re.search(r"n3 +leader .* serving +2\.", status)
+    assert "trouble at n1: this node's configuration file is old: it has epoch 1" in status
+    shell.config.write_text(old)
+    refused = shell.run("cluster", "restart")
+    assert refused.returncode == 1
+    assert "the configuration has epoch 1, this node has promised epoch 2" in refused.stderr
+    assert "use the newest configuration file of the replica set" in refused.stderr
+
+
+@pytest.mark.parametrize(
+    ("arguments", "status", "message"),
+    [
+        (["n9"], 1, "error: there is no node 'n9'"),
+        (["n1"], 1, "error: n1 leads local/p0 already, with epoch 1"),
+        ([], 2, "error: missing argument 'NODE'"),
+        (["n2", "--config", "elsewhere"], 1, "error: there is no cluster in ./elsewhere"),
+    ],
+)
+def test_what_cannot_be_promoted(
+    tmp_path: Path, arguments: list[str], status: int, message: str
+) -> None:
+    done = Shell(tmp_path).run("promote", *arguments)
+    assert done.returncode == status
+    assert done.stderr.startswith(message)
+    assert "Traceback" not in done.stderr
