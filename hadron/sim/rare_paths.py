@@ -1,13 +1,242 @@
-"""Which rare paths of the product a run has reached, seen from outside."""
+"""Which rare paths of the product a run has reached, seen from outside.
+
+A test that never gets somewhere says nothing about what happens there. Every path here is a named
+function of the product that is called, returns or raises something in particular; it is wrapped
+for the length of a run and counted. The product knows nothing of it. A path that no seed reaches is
+told in the summary; one whose function has vanished is never reached, and `vanished` names it.
+"""
 
 from __future__ import annotations
 
+import functools
+import importlib
+import inspect
 from collections import Counter
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from typing import Any, Final
+
+Arguments = tuple[Any, ...]
+"""Of the call, `self` first."""
+
+_Seen = Callable[[Any, BaseException | None, Arguments], bool]
+_Before = Callable[[Arguments], bool]
+
+
+@dataclass(frozen=True)
+class RarePath:
+    """Counted when `before` holds at a call of `where`, or `after` of what came of it."""
+
+    name: str
+    where: str
+    before: _Before | None = None
+    after: _Seen | None = None
+
+
+def _called(name: str, where: str, when: _Before = lambda _: True) -> RarePath:
+    return RarePath(name, where, before=when)
+
+
+def _returned(name: str, where: str, when: Callable[[Any, Arguments], bool]) -> RarePath:
+    return RarePath(
+        name, where, after=lambda result, error, given: error is None and when(result, given)
+    )
+
+
+def _raised(name: str, where: str, *errors: str) -> RarePath:
+    """`errors` are names of exceptions."""
+    return RarePath(
+        name, where,
+        after=lambda _result, error, _given: error is not None and type(error).__name__ in errors,
+    )
+
+
+def _appended(reason: str) -> Callable[[Any, Arguments], bool]:
+    return lambda prepared, _given: prepared.result.reason == reason
+
+
+def _judged_early(refused: bool) -> Callable[[Arguments], bool]:
+    """Whether a group has answers that were derived from what is not committed yet."""
+
+    def check(given: Arguments) -> bool:
+        controller, group = given
+        return any(
+            not each.logged and (each.error is not None) == refused
+            and each.lsn > controller.committed_lsn
+            for each in group.judged
+        )
+
+    return check
+
+
+PATHS: Final = (
+    # starting to lead
+    _raised("ballot outbid", "replication.ballot:Candidate._try", "OutbidError"),
+    _raised("ballot not won", "replication.ballot:Candidate._try", "PeerError"),
+    _called("leader copies what it lacks", "replication.ballot:Candidate._copy"),
+    _returned(
+        "waits for who remembers", "replication.ballot:stand",
+        lambda standing, _: "remember" in standing.missing,
+    ),
+    _called("leader fenced by a replica", "partition.controller:Controller.peer_fenced"),
+    # members without memory
+    _called("member without memory is taught", "partition.controller:Controller.teach"),
+    _called(
+        "member counts again", "partition.controller:Controller.peer_granted",
+        lambda given: given[1] in given[0]._learners,
+    ),
+    # a replica's log
+    _called(
+        "divergent tail dropped", "storage.log:Log.drop_after",
+        lambda given: bool(given[0].head.lsn > given[1]),
+    ),
+    _called("tables diverged", "replication.follower:FollowerLog._mark_diverged"),
+    _returned(
+        "append of a lower ballot refused", "replication.follower:FollowerLog.prepare_append",
+        _appended("fenced"),
+    ),
+    _returned(
+        "append that does not continue", "replication.follower:FollowerLog.prepare_append",
+        _appended("mismatch"),
+    ),
+    _returned(
+        "entries sent twice", "replication.follower:FollowerLog._unknown",
+        lambda unknown, given: len(unknown) < len(given[1]),
+    ),
+    _called("peer fed from the log", "partition.controller:Controller.read_log"),
+    # snapshots and trimming
+    _returned(
+        "resync by snapshot", "replication.resync:Installation.finish", lambda *_: True
+    ),
+    _returned(
+        "snapshot keeps a tail", "replication.resync:copy_tail", lambda kept, _: kept > 0
+    ),
+    _called("log trimmed", "storage.log:Log.trim"),
+    _called("trimmed while lagging", "node.leadership:Leadership._send_to_snapshot"),
+    # what is told, and when
+    _raised("dedupe hit from the table", "state.streams:_check_sequence", "NoChange"),
+    _raised("sequence refused", "state.streams:_check_sequence", "SequenceError"),
+    _called(
+        "retry answered after its original's commit",
+        "partition.controller:Controller._on_written", _judged_early(False),
+    ),
+    _called(
+        "refusal answered after a commit", "partition.controller:Controller._on_written",
+        _judged_early(True),
+    ),
+    _called(
+        "many commands in one commit", "partition.controller:Controller._on_written",
+        lambda given: len(given[1].entries) > 1,
+    ),
+    # groups
+    _called(
+        "group rebalanced after a leave", "delivery.machine:Group.leave",
+        lambda given: bool(given[1] in given[0].members and given[0].members[given[1]].deliveries),
+    ),
+    _called("redelivery", "delivery.machine:Group._assign_again"),
+    _called("nack", "delivery.machine:Group.refuse"),
+    # disks
+    _called("checkpoint under load", "storage.checkpoint:Checkpointer._checkpoint"),
+    _called(
+        "readers held for a checkpoint",
+        "storage.checkpoint:Checkpointer._restart_without_readers",
+    ),
+    _called(
+        "commit on the writer's thread", "storage.writer:Writer._hand_over",
+        lambda given: given[0].connection.in_transaction,
+    ),
+    _called("node ends itself", "node.runtime:Node._fail"),
+    # clients
+    _called(
+        "producer told of a duplicate", "client.accumulator:PartitionAccumulator.acked",
+        lambda given: bool(given[-1]),
+    ),
+    _called(
+        "producer told to wait or try again", "client.accumulator:PartitionAccumulator.refused"
+    ),
+    _called("client looks for the leader", "client.session:Session.suspect"),
+)
 
 
 @contextmanager
 def counted() -> Iterator[Counter[str]]:
-    """Count, for the length of the block."""
-    yield Counter()
+    """Count every path for the length of the block; those never reached have 0."""
+    reached = Counter({path.name: 0 for path in PATHS})
+    with ExitStack() as undo:
+        for path in PATHS:
+            found = _find(path.where)
+            if found is not None:
+                undo.enter_context(_watched(*found, path, reached))
+        yield reached
+
+
+def vanished() -> list[str]:
+    """Paths whose function is not where it was."""
+    return [path.name for path in PATHS if _find(path.where) is None]
+
+
+def _find(where: str) -> tuple[Any, str] | None:
+    module, _, names = where.partition(":")
+    try:
+        owner: Any = importlib.import_module(f"hadron.{module}")
+        *parents, name = names.split(".")
+        for parent in parents:
+            owner = getattr(owner, parent)
+        inspect.getattr_static(owner, name)
+    except (ImportError, AttributeError):
+        return None
+    return owner, name
+
+
+@contextmanager
+def _watched(owner: Any, name: str, path: RarePath, reached: Counter[str]) -> Iterator[None]:
+    original = inspect.getattr_static(owner, name)
+    setattr(owner, name, _wrapped(original, path, reached))
+    try:
+        yield
+    finally:
+        setattr(owner, name, original)
+
+
+def _wrapped(
+    function: Callable[..., Any], path: RarePath, reached: Counter[str]
+) -> Callable[..., Any]:
+    """The function, told of; of its arguments only the positional ones are looked at."""
+    before, after = path.before, path.after
+
+    def enter(given: Arguments) -> None:
+        if before is not None and before(given):
+            reached[path.name] += 1
+
+    def leave(result: Any, error: BaseException | None, given: Arguments) -> None:
+        if after is not None and after(result, error, given):
+            reached[path.name] += 1
+
+    if inspect.iscoroutinefunction(function):
+
+        @functools.wraps(function)
+        async def awaited(*given: Any, **named: Any) -> Any:
+            enter(given)
+            try:
+                result = await function(*given, **named)
+            except BaseException as error:
+                leave(None, error, given)
+                raise
+            leave(result, None, given)
+            return result
+
+        return awaited
+
+    @functools.wraps(function)
+    def called(*given: Any, **named: Any) -> Any:
+        enter(given)
+        try:
+            result = function(*given, **named)
+        except BaseException as error:
+            leave(None, error, given)
+            raise
+        leave(result, None, given)
+        return result
+
+    return called

@@ -10,6 +10,7 @@ from typing import Final, Protocol
 import trio
 
 from hadron.node.settings import Settings
+from hadron.sim import rare_paths
 from hadron.sim.scheduling import SimTime, StuckError, run_seeded
 from hadron.sim.trace import Trace
 from hadron.sim.world import SETTINGS, World, open_world
@@ -25,7 +26,6 @@ class Judgement:
     acknowledged: int = 0
     """Records of which a client was told that they are safe."""
     operations: int = 0
-    rare_paths: Counter[str] = field(default_factory=Counter)
     violations: list[str] = field(default_factory=list)
 
 
@@ -80,12 +80,13 @@ def run_seed(
         finally:
             ended_s.append(time.now_s)
 
-    try:
-        judgement = run_seeded(seed, main, trace)
-    except Exception as error:
-        judgement = Judgement(violations=[_describe(error)])
-    finally:
-        gc.collect()
+    with rare_paths.counted() as reached:
+        try:
+            judgement = run_seeded(seed, main, trace)
+        except Exception as error:
+            judgement = Judgement(violations=[_describe(error)])
+        finally:
+            gc.collect()
     return Outcome(
         seed=seed,
         simulated_s=ended_s[0] if ended_s else 0.0,
@@ -94,7 +95,7 @@ def run_seed(
         acknowledged=judgement.acknowledged,
         operations=judgement.operations,
         faults=dict(faults[0]) if faults else {},
-        rare_paths=dict(judgement.rare_paths),
+        rare_paths=dict(reached),
         violations=judgement.violations,
         story=list(trace.lines) if judgement.violations else [],
     )

@@ -67,6 +67,11 @@ class Summary:
     def violations(self) -> int:
         return sum(len(violations) for violations in self.failures.values())
 
+    @property
+    def never_reached(self) -> list[str]:
+        """Rare paths that no seed came by."""
+        return sorted(name for name, count in self.rare_paths.items() if not count)
+
     def status(self) -> int:
         """The exit status: 0 only when something was acknowledged and nothing was wrong."""
         return 1 if self.violations or self.mismatches or not self.acknowledged else 0
@@ -79,6 +84,7 @@ class Summary:
             "operations": self.operations,
             "faults": dict(sorted(self.faults.items())),
             "rare_paths": dict(sorted(self.rare_paths.items())),
+            "never_reached": self.never_reached,
             "violations": self.violations,
             "trace_mismatches": len(self.mismatches),
             "traces_compared": self.compared,
@@ -96,8 +102,10 @@ class Summary:
             f"{self.seeds} seeds, {self.simulated_s:,.0f} simulated seconds, {self.operations:,} "
             f"operations, {self.acknowledged:,} records acknowledged",
             f"faults: {_counts(self.faults)}",
-            f"rare paths: {_counts(self.rare_paths)}",
+            f"rare paths: {_counts(+self.rare_paths)}",
         ]
+        if self.never_reached:
+            lines.append(f"never reached: {', '.join(self.never_reached)}")
         if self.compared:
             lines.append(f"traces: {self.compared} compared, {len(self.mismatches)} differ")
         lines += [

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from dataclasses import dataclass
 from typing import Final
 
@@ -10,7 +9,6 @@ import trio
 
 from hadron.model.errors import HadronError
 from hadron.model.schema import SchemaObject, StreamSpec
-from hadron.sim import rare_paths
 from hadron.sim.checker import Verdict, check
 from hadron.sim.evidence import Rules
 from hadron.sim.history import History, Publish
@@ -42,24 +40,23 @@ class RandomRun:
     most_s: float = 60.0
 
     async def __call__(self, world: World) -> Judgement:
-        with rare_paths.counted() as reached:
-            run = Run(world)
-            await run.declare()
-            crowd = list(actors(world, run.history, world.seed, _GROUPS))
-            async with trio.open_nursery() as clients:
-                for actor in crowd:
-                    clients.start_soon(actor.run)
-                async with trio.open_nursery() as faults:
-                    faults.start_soon(run_faults, world, self.plan or FaultPlan())
-                    await self._under_faults(run.history)
-                    faults.cancel_scope.cancel()
-                await run.heal()
-                clients.start_soon(run.operate)
-                for actor in crowd:
-                    actor.stop()
-                verdict = await run.finish()
-                clients.cancel_scope.cancel()
-        return judgement(verdict, reached)
+        run = Run(world)
+        await run.declare()
+        crowd = list(actors(world, run.history, world.seed, _GROUPS))
+        async with trio.open_nursery() as clients:
+            for actor in crowd:
+                clients.start_soon(actor.run)
+            async with trio.open_nursery() as faults:
+                faults.start_soon(run_faults, world, self.plan or FaultPlan())
+                await self._under_faults(run.history)
+                faults.cancel_scope.cancel()
+            await run.heal()
+            clients.start_soon(run.operate)
+            for actor in crowd:
+                actor.stop()
+            verdict = await run.finish()
+            clients.cancel_scope.cancel()
+        return judgement(verdict)
 
     async def _under_faults(self, history: History) -> None:
         await trio.sleep(self.least_s)
@@ -167,12 +164,11 @@ def acknowledged(history: History) -> int:
     )
 
 
-def judgement(verdict: Verdict, reached: Counter[str]) -> Judgement:
+def judgement(verdict: Verdict) -> Judgement:
     """A verdict as the simulator reports it; one that proves nothing is a violation."""
     violations = [str(violation) for violation in verdict.violations]
     if verdict.status == "unknown":
         violations.append("unknown: nothing was acknowledged, so nothing is proven")
     return Judgement(
-        acknowledged=verdict.acknowledged, operations=verdict.operations, rare_paths=reached,
-        violations=violations,
+        acknowledged=verdict.acknowledged, operations=verdict.operations, violations=violations
     )

@@ -18,7 +18,6 @@ from hadron.client.results import BatchReceipt
 from hadron.model.batch import decode_batch, encode_values
 from hadron.model.errors import HadronError
 from hadron.node.settings import Settings
-from hadron.sim import rare_paths
 from hadron.sim.history import Acks, Publish, Read
 from hadron.sim.run import Judgement, Outcome, run_seed
 from hadron.sim.trace import Trace
@@ -216,17 +215,16 @@ class Directed:
     settings: Settings = field(default=SETTINGS)
 
     async def __call__(self, world: World) -> Judgement:
-        with rare_paths.counted() as reached:
-            play = Play(world)
-            await play.declare()
-            await world.wait_in_step()
-            await self.body(play)
-            async with trio.open_nursery() as nursery:
-                await play.heal()
-                nursery.start_soon(play.operate)
-                verdict = await play.finish(groups=0)
-                nursery.cancel_scope.cancel()
-        return judgement(verdict, reached)
+        play = Play(world)
+        await play.declare()
+        await world.wait_in_step()
+        await self.body(play)
+        async with trio.open_nursery() as nursery:
+            await play.heal()
+            nursery.start_soon(play.operate)
+            verdict = await play.finish(groups=0)
+            nursery.cancel_scope.cancel()
+        return judgement(verdict)
 
     def play(self, seed: int = 0, trace: Trace | None = None) -> Outcome:
         """Run it in the world of `seed`."""

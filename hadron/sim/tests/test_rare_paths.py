@@ -1,0 +1,54 @@
+"""Rare paths are counted from outside, and their seams exist."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+import pytest
+
+from hadron.replication.quorum import Quorum
+from hadron.sim import rare_paths
+from hadron.sim.rare_paths import RarePath
+from hadron.sim.scenarios import SCENARIOS
+from hadron.sim.summary import Summary
+
+
+def test_no_function_that_is_watched_has_vanished() -> None:
+    assert rare_paths.vanished() == []
+    names = [path.name for path in rare_paths.PATHS]
+    assert len(set(names)) == len(names) >= 25
+
+
+def test_calls_results_and_errors_are_counted_until_the_block_ends(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    where = "replication.quorum:Quorum.record"
+    monkeypatch.setattr(
+        rare_paths, "PATHS",
+        (
+            RarePath("called", where, before=lambda given: given[2] == 7),
+            RarePath("moved", where, after=lambda result, _error, _given: bool(result)),
+            RarePath("failed", where, after=lambda _result, error, _given: error is not None),
+            RarePath("gone", "replication.quorum:Quorum.nowhere"),
+        ),
+    )
+    quorum = Quorum("a", ["a"], started_lsn=1)
+    with rare_paths.counted() as reached:
+        assert quorum.record("a", 7)
+        assert not quorum.record("a", 7)
+        with pytest.raises(KeyError):
+            quorum.record("b", 8)
+    assert quorum.record("a", 9)
+    assert reached == Counter(called=2, moved=1, failed=1, gone=0)
+    assert rare_paths.vanished() == ["gone"]
+
+
+def test_a_scenario_tells_what_it_has_reached() -> None:
+    outcome = SCENARIOS["divergent-tail-counts-for-nothing"].play(0)
+    assert outcome.rare_paths["divergent tail dropped"] >= 1
+    assert outcome.rare_paths["member without memory is taught"] >= 1
+    summary = Summary()
+    summary.add(outcome)
+    assert "divergent tail dropped" not in summary.never_reached
+    assert "nack" in summary.never_reached
+    assert any(line.startswith("never reached: ") for line in summary.describe())
