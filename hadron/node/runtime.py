@@ -169,7 +169,10 @@ class Node:
             self._membership, store, self._follower, self._links, self._disk, self._random,
             on_ready=self._reopen_on,
         )
-        self._follower.on_diverged = self._resync.want
+        # Found out on the writer's thread, when it is this node that leads.
+        self._follower.on_diverged = lambda reason: store.writer.post(
+            partial(self._resync.want, reason)
+        )
         self._snapshots = SnapshotService(
             self._membership, store, self._follower, self._disk, self._clock,
             version=__version__, pin=self._trimmer.pin,
