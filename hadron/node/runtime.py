@@ -27,7 +27,9 @@ from hadron.replication.ballot import Candidate
 from hadron.replication.follower import AppendOutcome, FollowerLog
 from hadron.replication.membership import Membership, epoch_note
 from hadron.replication.peers import PeerLinks
+from hadron.replication.repair import Repairer
 from hadron.replication.resync import Installation, Resync
+from hadron.replication.scrub import Scrubber
 from hadron.replication.service import ReplicationService
 from hadron.replication.snapshots import SnapshotService
 from hadron.replication.trimming import LogTrimmer
@@ -154,11 +156,14 @@ class Node:
         self._follower = FollowerLog(
             store.writer.connection, store.log, store.identity, self._config.name, sync=store.sync
         )
-        self._trimmer = LogTrimmer(store, self._follower)
+        self._trimmer = LogTrimmer(
+            store, self._follower, lambda error: self._repairer.heal(error)
+        )
         replication = ReplicationService(
             self._membership, store, self._follower, self._clock,
             on_promise=self._promised, on_append=self._appended,
-            on_trim=self._trimmer.allow, on_resync=self._wanted, on_fatal=self._fail,
+            on_trim=self._trimmer.allow, on_resync=self._wanted,
+            on_damage=lambda error: self._repairer.found(error), on_fatal=self._fail,
         )
         self._links = PeerLinks(
             self._membership, replication.own_identity, network=self._network,
@@ -173,9 +178,19 @@ class Node:
         self._follower.on_diverged = lambda reason: store.writer.post(
             partial(self._resync.want, reason)
         )
+        self._repairer = Repairer(
+            self._membership, store, self._links,
+            resync=lambda reason, lsn: self._resync.want(reason, min_lsn=lsn),
+        )
+        store.readers.heal = self._repairer.heal
+        self._scrubber = Scrubber(
+            store, self._follower, self._random,
+            interval_s=self._settings.scrub_interval_s,
+            bytes_per_s=self._settings.scrub_bytes_per_second, found=self._repairer.found,
+        )
         self._snapshots = SnapshotService(
             self._membership, store, self._follower, self._disk, self._clock,
-            version=__version__, pin=self._trimmer.pin,
+            version=__version__, pin=self._trimmer.pin, found=self._repairer.found,
         )
         self._status = StatusPage(
             self._config, self._node.name, identity=lambda: store.identity.current,
@@ -188,6 +203,7 @@ class Node:
         services = (
             replication, cluster, StreamsService(self._door), GroupsService(self._door),
             SchemaService(self._door), PipelinesService(self._door), self._snapshots,
+            self._repairer,
         )
         self._handlers: dict[int, Handler] = {}
         for service in services:
@@ -212,6 +228,8 @@ class Node:
             nursery.start_soon(self._trimmer.run)
             nursery.start_soon(self._links.run)
             nursery.start_soon(self._resync.run)
+            nursery.start_soon(self._repairer.run)
+            nursery.start_soon(self._scrubber.run)
             nursery.start_soon(self._snapshots.run)
             if self._membership.is_leader:
                 nursery.start_soon(self._lead)
@@ -260,6 +278,7 @@ class Node:
         candidate = Candidate(
             self._membership, self._store, self._follower, self._links, self._random, self._report,
             lambda reason, source: self._resync.want(reason, source=source),
+            self._repairer.found,
         )
         fenced = ""
         while True:
@@ -348,6 +367,8 @@ class Node:
         page.trouble = self._old_file or page.trouble
         if self._resync.progress:
             page.state, page.trouble = "resyncing", self._resync.progress
+        elif self._repairer.trouble:
+            page.trouble = self._repairer.trouble
         return page
 
     def _fail(self, error: BaseException) -> None:

@@ -177,6 +177,17 @@ class Settings:
         "How long after a change the leader logs a digest of some rows, which every replica "
         "compares with its own: one whose tables have come to differ takes a snapshot. 0s: never.",
     )
+    scrub_interval_s: float = _setting(
+        "1d",
+        _duration("0s", "365d"),
+        "How often a node reads all that it has on disk and compares it with its checksums and its "
+        "hash chain, in the background. What is damaged is repaired from other members. 0s: never.",
+    )
+    scrub_bytes_per_second: int = _setting(
+        "8MiB",
+        _size(64 << 10, 1 << 40),
+        "How many bytes of log it reads in a second while it does that.",
+    )
     log_level: str = _setting(
         "info",
         _choice("debug", "info", "warning", "error"),

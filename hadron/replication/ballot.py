@@ -15,7 +15,13 @@ from typing import Any, Final, NamedTuple
 import apsw
 import trio
 
-from hadron.model.errors import FencedError, HadronError, PeerError, TrimmedError
+from hadron.model.errors import (
+    CorruptionError,
+    FencedError,
+    HadronError,
+    PeerError,
+    TrimmedError,
+)
 from hadron.model.ids import NO_BALLOT, Ballot, LogPosition
 from hadron.model.ports import Random
 from hadron.replication.configurations import still_needed, what_is_missing
@@ -88,13 +94,16 @@ class Candidate:
         random: Random,
         report: Callable[[str, str], None],
         resync: Callable[[str, str], None],
+        on_damage: Callable[[CorruptionError], object],
     ) -> None:
         """
         Args:
             report: told (state, trouble): what is being waited for.
             resync: told (reason, peer) when this node needs that peer's snapshot; it is reopened on
                 it while `win` waits.
+            on_damage: told of a damaged entry in this node's log; it is repaired while `win` waits.
         """
+        self._on_damage = on_damage
         self._resync = resync
         self._best = ""
         """Whose log was the most advanced one; "" for this node's own."""
@@ -131,6 +140,12 @@ class Candidate:
                 self._report("needs a snapshot", error.message)
                 # It ends with the reopening; another ballot only if a peer's log has changed.
                 await trio.sleep(_SNAPSHOT_PAUSE_S)
+            except CorruptionError as error:
+                if not error.lsn:
+                    raise
+                self._on_damage(error)
+                self._report("reconciling", f"waiting for a repair: {error.message}")
+                await trio.sleep(self._random.uniform(0.2, 0.5))
             except PeerError as error:
                 bad = isinstance(error, BadEntriesError)
                 _log.log(

@@ -145,19 +145,23 @@ class Resync:
             pause_s = min(2 * pause_s, _MAX_PAUSE_S)
 
     def _sources(self, *, only_first: bool) -> list[PeerLink]:
-        """Who is connected and has state, the one who was named first; what has arrived in part
-        came from there."""
+        """Who is connected, the one who was named first; what has arrived in part came from
+        there."""
         assert self._wanted is not None
         first = self._wanted.source
         if not first and not self._membership.is_leader:
             first = self._membership.leader
-        links = [
-            link for link in self._links.connected()
-            if link.connection is not None and link.answer is not None and link.answer.last.lsn
-        ]
+        links = [link for link in self._links.connected() if link.connection is not None]
         if only_first and first:
             return [link for link in links if link.name == first]
-        return sorted(links, key=lambda link: link.name != first)
+        # What a peer had when it shook hands says who is likely to have state; a young replica set
+        # may have been empty then.
+        return sorted(
+            links,
+            key=lambda link: (
+                link.name != first, link.answer is None or not link.answer.last.lsn
+            ),
+        )
 
     async def _fetch(self, link: PeerLink, wanted: _Wanted) -> Installation:
         connection = link.connection

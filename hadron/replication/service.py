@@ -9,6 +9,7 @@ from typing import Any
 import apsw
 
 from hadron.model.errors import (
+    CorruptionError,
     FencedError,
     HandshakeError,
     NotReadyError,
@@ -47,6 +48,7 @@ class ReplicationService:
         on_trim: told up to where the leader lets the log go.
         on_resync: told (reason, lsn, leader) when this node is to fetch a snapshot that holds every
             entry up to that lsn.
+        on_damage: told of a damaged entry of this node's own log.
         on_fatal: told when this node must stop.
     """
 
@@ -61,6 +63,7 @@ class ReplicationService:
         on_append: Callable[[Ballot, AppendOutcome], None],
         on_trim: Callable[[int], None],
         on_resync: Callable[[str, int, str], None],
+        on_damage: Callable[[CorruptionError], object],
         on_fatal: Callable[[BaseException], None],
     ) -> None:
         self._membership = membership
@@ -71,6 +74,7 @@ class ReplicationService:
         self._on_append = on_append
         self._on_trim = on_trim
         self._on_resync = on_resync
+        self._on_damage = on_damage
         self._on_fatal = on_fatal
         self._warned: dict[str, str] = {}
 
@@ -169,6 +173,10 @@ class ReplicationService:
             if isinstance(error, BadEntriesError):
                 _log.error("refused entries from %s: %s", call.connection.peer, error)
                 call.fail(error)
+            elif isinstance(error, CorruptionError) and error.lsn:
+                # What stands in the way of applying is repaired first; nothing was written.
+                self._on_damage(error)
+                call.fail(NotReadyError(f"this node repairs its log: {error.message}"))
             elif error is not None:
                 self._on_fatal(error)
             else:

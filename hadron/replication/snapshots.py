@@ -21,17 +21,19 @@ from typing import Any, Final
 import trio
 import xxhash
 
-from hadron.model.errors import NotFoundError, NotReadyError, OverloadedError
+from hadron.model.errors import CorruptionError, NotFoundError, NotReadyError, OverloadedError
 from hadron.model.ids import LogPosition
 from hadron.model.ports import Clock, Disk
 from hadron.replication.fetching import SPARE_BYTES
 from hadron.replication.follower import FollowerLog
 from hadron.replication.membership import Membership
-from hadron.storage.database import translated_os_errors
+from hadron.state.verify import KeptBodiesCheck
+from hadron.storage.database import open_reader, translated_os_errors
 from hadron.storage.generations import OUTGOING
-from hadron.storage.log import position_at
+from hadron.storage.log import damaged_entry, position_at
 from hadron.storage.snapshot import CHUNK_BYTES, Copying, Manifest
 from hadron.storage.store import Store
+from hadron.storage.verify import Check, LogCheck, Report, read_slice
 from hadron.wire.calls import Call, Handler
 from hadron.wire.messages import check_number, method, snapshots_pb2
 
@@ -71,8 +73,14 @@ class SnapshotService:
         *,
         version: str,
         pin: Callable[[int], Callable[[], None]],
+        found: Callable[[CorruptionError], object],
     ) -> None:
-        """`pin` keeps the log from an lsn on until what it returns is called."""
+        """
+        Args:
+            pin: keeps the log from an lsn on until what it returns is called.
+            found: told of damage that a copy has brought to light.
+        """
+        self._found = found
         self._pin = pin
         self._membership = membership
         self._store = store
@@ -144,6 +152,7 @@ class SnapshotService:
             with contextlib.closing(await self._prepare(path)) as copying:
                 while (position := await self._disk.do(copying.step)) is None:
                     pass
+            await self._check(path)
             await self._wait_committed(position)
             manifest = await self._describe(path, position)
         except BaseException:
@@ -171,6 +180,25 @@ class SnapshotService:
 
         await self._disk.do(prepare)
         return Copying(self._store.path, path, self._disk)
+
+    async def _check(self, path: Path) -> None:
+        """Look for damaged entries in a copy before it is given out: its receiver would refuse it,
+        and could not tell whose disk it was. Raises `NotReadyError` while they are repaired."""
+        report = Report()
+        checks: list[Check] = [LogCheck(report, lambda _entry: ""), KeptBodiesCheck(report)]
+        copy = await self._disk.do(partial(open_reader, path, vfs=self._disk.vfs))
+        try:
+            for check in checks:
+                while not await self._disk.do(partial(read_slice, copy, check)):
+                    pass
+        finally:
+            copy.close()
+        for problem in report.problems:
+            self._found(damaged_entry(problem.lsn, problem.text))
+        if report.problems:
+            raise NotReadyError(
+                f"{self._membership.node} repairs its own log first: {report.problems[0].text}"
+            )
 
     async def _wait_committed(self, position: LogPosition) -> None:
         if self._follower.committed_lsn >= position.lsn:

@@ -13,13 +13,14 @@ from __future__ import annotations
 
 import itertools
 from collections import deque
-from collections.abc import Callable, Iterable
+from collections.abc import Awaitable, Callable, Iterable
 from dataclasses import dataclass
 from typing import Final
 
 import apsw
 import trio
 
+from hadron.model.errors import CorruptionError
 from hadron.replication.ballot import run_on_writer
 from hadron.replication.follower import FollowerLog
 from hadron.storage.database import transaction
@@ -118,7 +119,12 @@ class LogHorizon:
 class LogTrimmer:
     """On every node: drops the rows that the leader lets go, in slices, when there are any."""
 
-    def __init__(self, store: Store, follower: FollowerLog) -> None:
+    def __init__(
+        self, store: Store, follower: FollowerLog,
+        heal: Callable[[CorruptionError], Awaitable[bool]],
+    ) -> None:
+        """`heal`: has a damaged entry repaired, if it can (`repair.Repairer`)."""
+        self._heal = heal
         self._store = store
         self._follower = follower
         self._allowed_lsn = 0
@@ -156,7 +162,14 @@ class LogTrimmer:
             await self._wanted.wait()
             self._wanted = trio.Event()
             while self._until() > self._store.log.anchor.lsn:
-                await run_on_writer(self._store, self._trim)
+                try:
+                    await run_on_writer(self._store, self._trim)
+                except CorruptionError as error:
+                    # An anchor is never made of a damaged entry.
+                    if not error.lsn:
+                        raise
+                    if not await self._heal(error):
+                        break
                 await trio.lowlevel.checkpoint()
 
     def _trim(self, connection: apsw.Connection) -> None:

@@ -231,7 +231,7 @@ def read_batches(
         return batches[-1].next_offset if batches else offset
 
     with _naming_damage(db, stream_id, reached):
-        for lsn, base_offset, count, append_ms, epoch, incarnation, data in _rows(
+        for lsn, base_offset, count, append_ms, epoch, incarnation, length, data in _rows(
             db, stream_id, offset, below
         ):
             if batches and base_offset != reached():
@@ -240,6 +240,8 @@ def read_batches(
                 break
             if type(data) is not bytes:
                 raise damaged_entry(lsn, f"the body of entry {lsn} is missing")
+            if len(data) != length:
+                raise CorruptionError(f"entry {lsn} has a body of {len(data)} bytes, not {length}")
             check_batch(data)
             batches.append(
                 StampedBatch(base_offset, count, append_ms, epoch, incarnation, data)
@@ -266,8 +268,8 @@ def _rows(db: Database, stream_id: int, offset: int, below: int) -> Iterator[tup
     if start is None or start[0] is None:
         return
     yield from db.execute(
-        "SELECT s.lsn, s.base_offset, s.count, s.append_ms, s.epoch, s.incarnation, b.bytes"
-        " FROM stream_batch s LEFT JOIN body b USING (lsn)"
+        "SELECT s.lsn, s.base_offset, s.count, s.append_ms, s.epoch, s.incarnation,"
+        " s.bytes, b.bytes FROM stream_batch s LEFT JOIN body b USING (lsn)"
         " WHERE s.stream_id = ? AND s.base_offset >= ? AND s.base_offset < ?"
         " ORDER BY s.base_offset",
         (stream_id, start[0], below),
@@ -299,6 +301,13 @@ def _damaged(db: Database, stream_id: int, offset: int, what: str) -> Corruption
         "it is not served until another member has given this node a good copy; "
         "`hadron verify` shows all that is damaged",
     )
+
+
+def batch_of(db: Database, lsn: int) -> tuple[int, int] | None:
+    """(bytes, records) of the batch whose bytes are `body(lsn)`; None when no stream has it. Looks
+    at every batch: for repairs."""
+    row = db.execute("SELECT bytes, count FROM stream_batch WHERE lsn = ?", (lsn,)).fetchone()
+    return None if row is None else (row[0], row[1])
 
 
 def offset_at(db: Database, stream_id: int, at_ms: int) -> int:

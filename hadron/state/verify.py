@@ -10,13 +10,15 @@ from typing import Any, Final
 
 import apsw
 
-from hadron.model.batch import read_head
+from hadron.model.batch import check_batch, read_head
+from hadron.model.errors import CorruptionError
 from hadron.state import machine
 from hadron.state.pipelines import CompleteStages
 from hadron.state.replay import ReplayCheck
 from hadron.state.streams import AppendBatch
 from hadron.storage.log import NO_BODY, Entry, first_lsn
 from hadron.storage.verify import (
+    SLICE_BYTES,
     SLICE_ROWS,
     Check,
     IntegrityCheck,
@@ -52,7 +54,7 @@ class Verification:
         self._log = LogCheck(report, entry_problem, until_lsn=until_lsn)
         self._checks: list[Check] = [
             IntegrityCheck(report, live=live), MetaCheck(report), self._log,
-            StreamsCheck(report), GroupsCheck(report),
+            KeptBodiesCheck(report), StreamsCheck(report), GroupsCheck(report),
         ]
         if not replay:
             report.skipped.append("re-applying the log; state digests compare the tables meanwhile")
@@ -97,6 +99,43 @@ def entry_problem(entry: Entry) -> str:
         return f"its command says {size} bytes, the batch has {len(entry.body)}"
     found = read_head(entry.body).n
     return "" if found == count else f"its command says {count} records, the batch has {found}"
+
+
+class KeptBodiesCheck:
+    """Bodies that outlived their log rows: of each, the checksum that its batch carries."""
+
+    name = "kept bodies"
+
+    def __init__(self, report: Report) -> None:
+        self._report = report
+        self._lsn = 0
+
+    def step(self, db: apsw.Connection) -> bool:
+        size = 0
+        try:
+            until = first_lsn(db)
+            for lsn, body in db.execute(
+                "SELECT lsn, bytes FROM body WHERE lsn > ? AND lsn < ? ORDER BY lsn LIMIT ?",
+                (self._lsn, until, SLICE_ROWS),
+            ):
+                self._lsn = lsn
+                self._report.bodies += 1
+                size += len(body)
+                try:
+                    check_batch(body)
+                except CorruptionError as error:
+                    self._report.add(f"entry {lsn}: {error.message}", table="body", lsn=lsn)
+                if size >= SLICE_BYTES:
+                    break
+        except apsw.Error as error:
+            self._lsn += 1
+            self._report.add(
+                f"the body of entry {self._lsn}, or of one that follows, cannot be read: {error}",
+                table="body",
+            )
+            return True
+        self._report.bytes += size
+        return not size
 
 
 class StreamsCheck:
@@ -167,7 +206,7 @@ class StreamsCheck:
         if count < 1:
             self._problem(f"the batch at offset {base} has {count} records", base, lsn)
         if length is None:
-            self._problem(f"the batch at offset {base} has lost its bytes", base, lsn)
+            self._problem(f"the batch at offset {base} has lost its bytes", base, lsn, "body")
         elif length != size:
             self._problem(f"the batch at offset {base} has {length} bytes, not {size}", base, lsn)
         if logged[0] is None:
@@ -184,9 +223,11 @@ class StreamsCheck:
         if first == self._first and size != self._bytes:
             self._problem(f"its batches have {self._bytes} bytes, it says {size}", first)
 
-    def _problem(self, text: str, offset: int, lsn: int = 0) -> None:
+    def _problem(
+        self, text: str, offset: int, lsn: int = 0, table: str = "stream_batch"
+    ) -> None:
         self._report.add(
-            f"stream {self._stream}: {text}", table="stream_batch", lsn=lsn,
+            f"stream {self._stream}: {text}", table=table, lsn=lsn,
             stream_id=self._stream, offset=offset,
         )
 

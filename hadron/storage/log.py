@@ -137,15 +137,16 @@ class Log:
     def reload(self) -> None:
         """Take head and anchor from the tables again. Raises `CorruptionError` when the last entry
         is damaged: whatever was appended to it would be as wrong."""
-        self.anchor, anchor_ms = _anchor(self._db)
+        anchor, anchor_ms = _anchor(self._db)
         row = self._db.execute(
             "SELECT lsn, now_ms FROM log ORDER BY lsn DESC LIMIT 1"
         ).fetchone()
-        self.head, self.last_ms = self.anchor, anchor_ms
+        head, last_ms = anchor, anchor_ms
         if row is not None:
-            head = position_at(self._db, row[0])
-            assert head is not None
-            self.head, self.last_ms = head, row[1]
+            last = position_at(self._db, row[0])
+            assert last is not None
+            head, last_ms = last, row[1]
+        self.anchor, self.head, self.last_ms = anchor, head, last_ms
 
     def append(
         self, ballot: Ballot, now_ms: int, command: bytes, body: bytes | memoryview
@@ -207,18 +208,17 @@ class Log:
         last = min(until_lsn, self.anchor.lsn + max_rows, self.head.lsn)
         if last <= self.anchor.lsn:
             return
-        row = self._db.execute(
-            "SELECT epoch, incarnation, now_ms, chain FROM log WHERE lsn = ?", (last,)
-        ).fetchone()
-        if row is None:
-            raise CorruptionError(f"entry {last} is missing from the log")
-        set_anchor(self._db, LogPosition(last, Ballot(row[0], row[1]), row[3]), row[2])
+        row = self._db.execute("SELECT now_ms FROM log WHERE lsn = ?", (last,)).fetchone()
+        anchor = position_at(self._db, last)
+        if row is None or anchor is None:
+            raise damaged_entry(last, f"entry {last} is missing from the log")
+        set_anchor(self._db, anchor, row[0])
         self._db.execute(
             "DELETE FROM body WHERE lsn > ? AND lsn <= ? AND length(bytes) = 0",
             (self.anchor.lsn, last),
         )
         self._db.execute("DELETE FROM log WHERE lsn <= ?", (last,))
-        self.anchor = LogPosition(last, Ballot(row[0], row[1]), row[3])
+        self.anchor = anchor
 
     def position_at(self, lsn: int) -> LogPosition | None:
         """The position at `lsn`, None where this log has no entry."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from functools import partial
 from pathlib import Path
 from typing import Final, TypeVar
@@ -11,7 +11,7 @@ from typing import Final, TypeVar
 import apsw
 import trio
 
-from hadron.model.errors import DataDirectoryError
+from hadron.model.errors import CorruptionError, DataDirectoryError
 from hadron.model.ports import Clock, Disk
 from hadron.storage import generations, log
 from hadron.storage.checkpoint import Checkpointer
@@ -30,6 +30,14 @@ T = TypeVar("T")
 _SYNC: Final = {"fsync": "FULL", "os": "NORMAL"}
 
 
+_HEALED_AT_ONCE: Final = 16
+"""Damaged entries that one read waits for, one after the other."""
+
+
+async def _cannot_heal(_error: CorruptionError) -> bool:
+    return False
+
+
 class Readers:
     """Read-only connections, used on worker threads: a read must not stop the event loop."""
 
@@ -39,9 +47,25 @@ class Readers:
         self._idle: list[apsw.Connection] = []
         self._limiter = trio.CapacityLimiter(threads)
         self._held: trio.Event | None = None
+        self.heal: Callable[[CorruptionError], Awaitable[bool]] = _cannot_heal
+        """Told of damage that a read has met; whether it is worth reading again."""
 
     async def run(self, read: Callable[[apsw.Connection], T]) -> T:
-        """Run `read` with a connection. It must be short: an open read keeps the log growing."""
+        """Run `read` with a connection. It must be short: an open read keeps the log growing.
+
+        What it meets that is damaged is repaired meanwhile, where that is a matter of moments;
+        otherwise the `CorruptionError` is raised.
+        """
+        for _ in range(_HEALED_AT_ONCE):
+            try:
+                return await self.run_once(read)
+            except CorruptionError as error:
+                if not await self.heal(error):
+                    raise
+        return await self.run_once(read)
+
+    async def run_once(self, read: Callable[[apsw.Connection], T]) -> T:
+        """`run` without repairing anything."""
         while self._held is not None:
             await self._held.wait()
         async with self._limiter:

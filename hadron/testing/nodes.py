@@ -36,7 +36,9 @@ _PATIENCE_S: Final = 120.0
 """How long a condition may take, on trio's clock, before the test is told what was seen."""
 
 _QUICK: Final = Settings(
-    keepalive_s=2.0, silence_limit_s=6.0, checkpoint_bytes=4 << 20, reader_threads=2
+    keepalive_s=2.0, silence_limit_s=6.0, checkpoint_bytes=4 << 20, reader_threads=2,
+    # What tests count and compare is what they have written; those of these two turn them on.
+    state_digest_interval_s=0.0, scrub_interval_s=0.0,
 )
 
 

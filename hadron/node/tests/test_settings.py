@@ -54,6 +54,8 @@ def test_every_setting_is_described_as_the_file_has_it() -> None:
         "log_keep_bytes",
         "log_max_lag_bytes",
         "state_digest_interval",
+        "scrub_interval",
+        "scrub_bytes_per_second",
         "log_level",
         "log_format",
     ]

@@ -115,7 +115,7 @@ async def trimmed(directory: Path, allowed: int, *, pin: int = 0) -> list[int]:
             log = FollowerLog(
                 store.writer.connection, store.log, store.identity, "local/p0", sync=store.sync
             )
-            trimmer = LogTrimmer(store, log)
+            trimmer = LogTrimmer(store, log, store.readers.heal)
             release = trimmer.pin(pin) if pin else lambda: None
             nursery.start_soon(trimmer.run)
             trimmer.allow(allowed)

@@ -1,0 +1,220 @@
+"""Damaged entries: never served, given back by whoever has them, and asked for by nobody twice."""
+# ruff: noqa: ARG001 - pytest-trio takes its clock from the arguments of a test
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager, closing
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import apsw
+import pytest
+from trio.testing import MockClock
+
+from hadron.model.errors import CorruptionError
+from hadron.node.tests.support import fetch, make_stream, produce, read_all, send
+from hadron.state.verify import Verification
+from hadron.storage.database import open_reader, open_writer
+from hadron.testing import nodes as testing_nodes
+from hadron.testing.nodes import Nodes, running_nodes
+
+SETTINGS = testing_nodes._QUICK
+VALUES = [f"value {number}" for number in range(20)]
+
+DAMAGES = {
+    "a body": "UPDATE body SET bytes = CAST(substr(bytes, 1, 30) || x'ff' || substr(bytes, 32)"
+              " AS BLOB) WHERE lsn = 9",
+    "a lost body": "DELETE FROM body WHERE lsn = 9",
+    "a command": "UPDATE log SET command = CAST(command || x'00' AS BLOB) WHERE lsn = 9",
+    "a stamp": "UPDATE log SET now_ms = now_ms - 1 WHERE lsn = 9",
+    "a chain": "UPDATE log SET chain = randomblob(16) WHERE lsn = 9",
+    "a hash": "UPDATE log SET body_hash = randomblob(16) WHERE lsn = 9",
+    "a lost row": "DELETE FROM log WHERE lsn = 9",
+    "a lost entry": "DELETE FROM log WHERE lsn = 9; DELETE FROM body WHERE lsn = 9",
+    "two in a row": "UPDATE log SET now_ms = now_ms + 1 WHERE lsn IN (9, 10)",
+    "a body and a row": "UPDATE log SET command = x'90' WHERE lsn = 9;"
+                        " UPDATE body SET bytes = x'00' WHERE lsn = 9",
+}
+
+
+def damage(nodes: Nodes, name: str, sql: str) -> None:
+    """Change a node's file behind its back."""
+    with closing(open_writer(nodes.data(name) / "hadron.db", sync="NORMAL")) as db:
+        db.execute(sql)
+        assert db.total_changes()
+
+
+def damage_live(nodes: Nodes, name: str, sql: str) -> None:
+    nodes.node(name)._store.writer.connection.execute(sql)
+
+
+def log_of(nodes: Nodes, name: str) -> list[tuple[Any, ...]]:
+    with closing(open_reader(nodes.data(name) / "hadron.db")) as db:
+        return db.execute("SELECT * FROM log LEFT JOIN body USING (lsn) ORDER BY lsn").fetchall()
+
+
+def problems(nodes: Nodes, name: str) -> list[str]:
+    with closing(open_reader(nodes.data(name) / "hadron.db")) as db:
+        verification = Verification(replica_set="local/p0")
+        while not verification.step(db):
+            pass
+    return [each.text for each in verification.report.problems]
+
+
+@asynccontextmanager
+async def loaded(tmp_path: Path, count: int = 3, **settings: Any) -> AsyncIterator[Nodes]:
+    async with running_nodes(
+        tmp_path, count, settings=replace(SETTINGS, **settings)
+    ) as nodes:
+        await make_stream(nodes)
+        async with nodes.client() as client:
+            for value in VALUES:
+                await send(client, [value])
+        await nodes.wait_in_step()
+        yield nodes
+
+
+@pytest.mark.parametrize("kind", DAMAGES)
+async def test_a_leader_gets_a_damaged_entry_back_and_serves_it(
+    tmp_path: Path, clock: MockClock, kind: str
+) -> None:
+    async with loaded(tmp_path) as nodes:
+        await nodes.crash("n1")
+        damage(nodes, "n1", DAMAGES[kind])
+        assert problems(nodes, "n1")
+        await nodes.start("n1")
+        await nodes.wait_serving()
+        async with nodes.client() as client:
+            assert await read_all(client) == VALUES
+        # What no client reads is met by who replicates it.
+        async with nodes.connection("n1"):
+            await nodes.node("n1")._scrubber.check()
+        await nodes.wait_for(
+            "repaired", lambda: log_of(nodes, "n1")[:20] == log_of(nodes, "n2")[:20]
+        )
+        assert problems(nodes, "n1") == []
+        assert nodes.status("n1").trouble == ""
+
+
+@pytest.mark.parametrize("kind", DAMAGES)
+async def test_a_replica_finds_damage_before_anybody_needs_the_entry(
+    tmp_path: Path, clock: MockClock, kind: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with loaded(tmp_path, scrub_interval_s=0.5) as nodes:
+        await nodes.crash("n2")
+        damage(nodes, "n2", DAMAGES[kind])
+        await nodes.start("n2")
+        await nodes.wait_for(
+            "repaired", lambda: log_of(nodes, "n1")[:20] == log_of(nodes, "n2")[:20]
+        )
+        await nodes.wait_for("settled", lambda: nodes.status("n2").trouble == "")
+        assert problems(nodes, "n2") == []
+        assert nodes.node("n2")._repairer.repaired >= 1
+    said = [each.message for each in caplog.records if "repaired entry" in each.message]
+    assert said
+    assert " from n1: " in said[0]
+    assert not (tmp_path / "n2" / "gen-1").exists()
+
+
+async def test_a_replica_repairs_what_it_cannot_apply(tmp_path: Path, clock: MockClock) -> None:
+    async with loaded(tmp_path) as nodes:
+        # As it is when the entries came and their watermark did not.
+        for sql in (
+            "DELETE FROM stream_batch WHERE lsn > 8",
+            "UPDATE stream_partition SET"
+            " next_offset = (SELECT max(base_offset + count) FROM stream_batch),"
+            " bytes = (SELECT sum(bytes) FROM stream_batch)",
+            "DELETE FROM producer WHERE last_ms > (SELECT now_ms FROM log WHERE lsn = 8)",
+            DAMAGES["a command"],
+        ):
+            damage_live(nodes, "n2", sql)
+        follower = nodes.node("n2")._follower
+        follower.applied_lsn = follower.committed_lsn = 8
+        async with nodes.connection("n1") as connection:
+            await produce(connection, b"more")
+        await nodes.wait_for("in step", lambda: log_of(nodes, "n1") == log_of(nodes, "n2"))
+        assert nodes.status("n2").applied_lsn == nodes.status("n1").last_lsn
+        assert nodes.node("n2")._repairer.repaired == 1
+
+
+async def test_a_leader_without_peers_says_what_is_damaged_and_how_to_go_on(
+    tmp_path: Path, clock: MockClock, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with loaded(tmp_path, 1) as nodes:
+        await nodes.crash("n1")
+        damage(nodes, "n1", DAMAGES["a body"])
+        await nodes.start("n1")
+        await nodes.wait_serving()
+        async with nodes.connection("n1") as connection:
+            assert len(await fetch(connection, 10)) == 10
+            with pytest.raises(CorruptionError, match=r"offset \d+ of stream 'events' \(entry 9\)"):
+                await fetch(connection, 0)
+            # Everything else goes on.
+            await produce(connection, b"more")
+        trouble = nodes.status("n1").trouble
+        assert "(entry 9) is damaged" in trouble
+        assert "Put a backup in place (`hadron restore`)" in trouble
+    assert sum("is not repaired" in each.message for each in caplog.records) == 1
+
+
+async def test_a_copy_that_is_damaged_too_is_not_taken(
+    tmp_path: Path, clock: MockClock
+) -> None:
+    async with loaded(tmp_path) as nodes:
+        await nodes.crash()
+        for name in ("n1", "n2"):
+            damage(nodes, name, DAMAGES["a body and a row"])
+        await nodes.start()
+        await nodes.wait_serving()
+        async with nodes.client() as client:
+            assert await read_all(client) == VALUES
+        await nodes.wait_for(
+            "both repaired",
+            lambda: log_of(nodes, "n1")[:20] == log_of(nodes, "n2")[:20]
+            == log_of(nodes, "n3")[:20],
+        )
+        assert problems(nodes, "n1") == problems(nodes, "n2") == []
+
+
+async def test_an_entry_that_nobody_has_is_never_served(tmp_path: Path, clock: MockClock) -> None:
+    async with loaded(tmp_path) as nodes:
+        await nodes.crash()
+        for name in nodes.names:
+            damage(nodes, name, DAMAGES["a body"])
+        await nodes.start()
+        await nodes.wait_serving()
+        async with nodes.connection("n1") as connection:
+            with pytest.raises(CorruptionError):
+                await fetch(connection, 0)
+        assert "entry 9" in nodes.status("n1").trouble
+
+
+async def test_a_page_that_cannot_be_read_makes_a_replica_take_a_snapshot(
+    tmp_path: Path, clock: MockClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with loaded(tmp_path) as nodes:
+        repairer = nodes.node("n2")._repairer
+        error = CorruptionError("hadron.db is damaged: a page")
+        error.__cause__ = apsw.CorruptError("database disk image is malformed")
+        assert not repairer.found(error)
+        await nodes.wait_for("installed", lambda: (nodes.data("n2") / "gen-1").exists())
+        await nodes.wait_for("reopened", lambda: nodes.node("n2")._repairer is not repairer)
+        await nodes.wait_in_step()
+        assert problems(nodes, "n2") == []
+        assert nodes.status("n2").trouble == ""
+
+
+@pytest.mark.parametrize("kind", ["a body", "a command"])
+async def test_a_copy_for_others_is_made_of_what_is_whole(
+    tmp_path: Path, clock: MockClock, kind: str
+) -> None:
+    async with loaded(tmp_path) as nodes:
+        damage_live(nodes, "n1", DAMAGES[kind])
+        nodes.node("n3")._resync.want("asked by a test", source="n1")
+        await nodes.wait_for("installed", lambda: (nodes.data("n3") / "gen-1").exists())
+        await nodes.wait_for("reopened", lambda: nodes.node("n3")._resync.progress == "")
+        await nodes.wait_in_step()
+        assert nodes.node("n1")._repairer.repaired == 1
+        assert problems(nodes, "n1") == problems(nodes, "n3") == []

@@ -1,0 +1,376 @@
+"""Gives a node's disk back what it has lost: damaged entries, from a peer whose copy fits.
+
+Whoever reads something damaged, on whatever path, is refused it and tells this. An entry is fetched
+from the leader first, then from the others, and written where the hash chain says that it belongs
+(`storage.repair`). Where that cannot be done, because SQLite cannot read the pages any more, or
+because the log of everybody who answers begins later, a snapshot replaces the whole file. Where
+nobody is left to ask, the node goes on with what it has, refuses what is damaged, and says so.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from functools import partial
+from typing import Any, Final
+
+import apsw
+import trio
+
+from hadron.model.batch import read_head
+from hadron.model.errors import (
+    CorruptionError,
+    HadronError,
+    NotFoundError,
+    NotReadyError,
+    PeerError,
+    TrimmedError,
+)
+from hadron.model.ids import NO_BALLOT, LogPosition
+from hadron.replication.ballot import run_on_writer
+from hadron.replication.entries import pack, unpack
+from hadron.replication.membership import Membership
+from hadron.replication.peers import PeerLink, PeerLinks
+from hadron.state import streams
+from hadron.storage.database import is_damage, transaction
+from hadron.storage.log import Entry, damaged_entry, read_after
+from hadron.storage.repair import (
+    NotFittingError,
+    is_logged,
+    put_back,
+    put_back_body,
+    read_body,
+    wrong_with,
+)
+from hadron.storage.store import Store
+from hadron.wire.calls import Call, Handler
+from hadron.wire.connection import Connection
+from hadron.wire.messages import (
+    check_number,
+    integrity_pb2,
+    method,
+    position_from,
+    position_to,
+)
+
+_log = logging.getLogger(__name__)
+
+_READ_COPY: Final = method("ReadCopy")
+_TIMEOUT_S: Final = 10.0
+
+_PATIENCE_S: Final = 3.0
+"""How long a read waits for a repair. Fetching an entry takes milliseconds where a peer has it."""
+
+_MIN_PAUSE_S: Final = 0.5
+_MAX_PAUSE_S: Final = 30.0
+
+_MAX_KNOWN: Final = 1_000
+"""Damaged entries kept in mind; what more there is will be met again."""
+
+
+_NEVER: Final = (NotFoundError, TrimmedError, CorruptionError)
+"""What a peer says that has no copy, or none that fits; anything else may pass."""
+
+
+class _UnreadableError(CorruptionError):
+    """SQLite cannot read the pages: nothing can be put back into this file."""
+
+
+class Repairer:
+    """Repairs one store. `run` must be running. Everything is called on the event loop."""
+
+    def __init__(
+        self,
+        membership: Membership,
+        store: Store,
+        links: PeerLinks,
+        *,
+        resync: Callable[[str, int], None],
+    ) -> None:
+        """`resync`: told (reason, lsn) when only a snapshot that holds `lsn` can help."""
+        self._membership = membership
+        self._store = store
+        self._links = links
+        self._resync = resync
+        self._damaged: dict[int, str] = {}
+        self._changed = trio.Event()
+        self._wanted = trio.Event()
+        self._hopeless: dict[int, str] = {}
+        self.repaired = 0
+        """How many entries were given back since the start."""
+
+    @property
+    def trouble(self) -> str:
+        """For people; "" while nothing is known to be damaged."""
+        for lsn, reason in self._hopeless.items():
+            return reason if lsn not in self._damaged else f"{self._damaged[lsn]}; {reason}"
+        for reason in self._damaged.values():
+            return f"repairing: {reason}"
+        return ""
+
+    def found(self, error: CorruptionError) -> bool:
+        """Something here is damaged; whether it is an entry, which may be repaired in a moment."""
+        if not error.lsn:
+            if self._membership.is_leader and not isinstance(error.__cause__, apsw.Error):
+                self._say_hopeless(
+                    0, f"{error.message}; a leader does not doubt its own tables: compare the "
+                    "members with `hadron verify`, and promote one that is sound",
+                )
+            else:
+                self._cannot(0, error.message)
+            return False
+        if error.lsn not in self._damaged and len(self._damaged) < _MAX_KNOWN:
+            _log.error("found damage: %s", error.message)
+            self._damaged[error.lsn] = error.message
+            self._wanted.set()
+        return error.lsn in self._damaged
+
+    async def heal(self, error: CorruptionError) -> bool:
+        """`found`, and wait a little; whether the entry is whole now."""
+        if not self.found(error) or error.lsn in self._hopeless:
+            return False
+        with trio.move_on_after(_PATIENCE_S):
+            while error.lsn in self._damaged and error.lsn not in self._hopeless:
+                await self._changed.wait()
+        return error.lsn not in self._damaged
+
+    def _settle(self, lsn: int) -> None:
+        self._damaged.pop(lsn, None)
+        self._hopeless.pop(lsn, None)
+        self._announce()
+
+    def _announce(self) -> None:
+        self._changed.set()
+        self._changed = trio.Event()
+
+    async def run(self) -> None:
+        """Repair what is found, for ever."""
+        pause_s = _MIN_PAUSE_S
+        while True:
+            if not self._damaged:
+                await self._wanted.wait()
+                pause_s = _MIN_PAUSE_S
+            self._wanted = trio.Event()
+            links_changed = self._links.changed
+            for lsn in sorted(self._damaged):
+                try:
+                    await self._repair(lsn)
+                except HadronError as error:
+                    # The writer has met it as well, and decides.
+                    _log.info("entry %d is not repaired: %s", lsn, error)
+            if self._damaged:
+                with trio.move_on_after(pause_s):
+                    await _first_of(links_changed, self._wanted)
+                pause_s = min(2 * pause_s, _MAX_PAUSE_S)
+
+    async def _repair(self, lsn: int) -> None:
+        logged = is_logged(self._store.log, lsn)
+        wrong = await self._store.readers.run_once(partial(self._wrong_with, lsn, logged))
+        if not wrong:
+            # Dropped, trimmed, or repaired meanwhile.
+            self._settle(lsn)
+            return
+        why: list[str] = []
+        refusals = 0
+        for link in self._sources():
+            try:
+                if logged:
+                    await self._fetch_entries(link, lsn)
+                else:
+                    await self._fetch_body(link, lsn)
+            except _UnreadableError as error:
+                self._cannot(lsn, f"{wrong}, and cannot be written anew: {error.message}")
+                return
+            except HadronError as error:
+                why.append(f"{link.name}: {error.message}")
+                refusals += isinstance(error, _NEVER)
+            else:
+                self.repaired += 1
+                _log.warning("repaired entry %d from %s: %s", lsn, link.name, wrong)
+                self._settle(lsn)
+                return
+        if why and refusals == len(self._membership.peers):
+            # Their logs begin later, or say otherwise: a snapshot helps, or shows who is wrong.
+            self._cannot(lsn, f"{wrong}; nobody can give it back: {'; '.join(why)}")
+        else:
+            self._nobody(lsn, why)
+
+    def _wrong_with(self, lsn: int, logged: bool, db: apsw.Connection) -> str:
+        if logged:
+            return wrong_with(db, lsn)
+        if streams.batch_of(db, lsn) is None:
+            return ""
+        body = read_body(db, lsn)
+        if body is None:
+            return f"the body of entry {lsn} is missing"
+        try:
+            read_head(body)
+        except CorruptionError as error:
+            return f"the body of entry {lsn} is damaged: {error.message}"
+        return ""
+
+    def _sources(self) -> list[PeerLink]:
+        """Who is connected, the leader first."""
+        leader = self._membership.leader
+        return sorted(self._links.connected(), key=lambda link: link.name != leader)
+
+    def _nobody(self, lsn: int, why: list[str]) -> None:
+        if why:
+            self._say_hopeless(lsn, f"not repaired yet: {'; '.join(why)}")
+        elif self._membership.peers:
+            self._say_hopeless(
+                lsn, "no other member is connected; it is repaired as soon as one is"
+            )
+        else:
+            self._say_hopeless(
+                lsn, "there is no other member to repair it from; what is damaged is not served. "
+                "Put a backup in place (`hadron restore`)",
+            )
+
+    def _say_hopeless(self, lsn: int, reason: str) -> None:
+        if self._hopeless.get(lsn) != reason:
+            _log.error("%s", f"entry {lsn} is not repaired: {reason}" if lsn else reason)
+            self._hopeless[lsn] = reason
+        self._announce()
+
+    def _cannot(self, lsn: int, reason: str) -> None:
+        """Only a snapshot can help, if anybody has one."""
+        if not self._membership.peers:
+            self._say_hopeless(
+                lsn, f"{reason}; there is no other member to take a snapshot from: put a backup in "
+                "place (`hadron restore`)",
+            )
+            return
+        self._resync(reason, lsn)
+        self._say_hopeless(lsn, "a snapshot of another member is to replace this node's file")
+
+    # --- fetching -------------------------------------------------------------------------------
+
+    async def _fetch_entries(self, link: PeerLink, lsn: int) -> None:
+        """The entry, and the one before it: which of two neighbours is the damaged one cannot be
+        told from a chain that does not continue."""
+        log = self._store.log
+        first = max(log.anchor.lsn + 1, lsn - 1)
+        before: LogPosition | None = None
+        entries: list[Entry] = []
+        for number in range(first, lsn + 1):
+            previous, entry = await _ask(link.connection, number)
+            if previous is None:
+                raise NotFoundError(f"its log begins after entry {number}")
+            before = before or previous
+            entries.append(entry)
+        assert before is not None
+        start = before
+
+        def write(db: apsw.Connection) -> None:
+            put_back(db, log, start, entries)
+
+        await self._write(write)
+
+    async def _fetch_body(self, link: PeerLink, lsn: int) -> None:
+        _, entry = await _ask(link.connection, lsn)
+        if read_head(entry.body).n == 0:
+            raise NotFoundError(f"its batch at entry {lsn} is empty")
+
+        def write(db: apsw.Connection) -> None:
+            known = streams.batch_of(db, lsn)
+            if known is None:
+                return
+            found = len(entry.body), read_head(entry.body).n
+            if found != known:
+                raise NotFittingError(
+                    f"the copy of entry {lsn}'s body has {found[0]} bytes and {found[1]} records, "
+                    f"it had {known[0]} and {known[1]}"
+                )
+            put_back_body(db, lsn, entry.body)
+
+        await self._write(write)
+
+    async def _write(self, write: Callable[[apsw.Connection], None]) -> None:
+        def job(db: apsw.Connection) -> None:
+            try:
+                with transaction(db):
+                    write(db)
+            except apsw.Error as error:
+                if not is_damage(error):
+                    raise
+                raise _UnreadableError(str(error)) from None
+            except NotFittingError:
+                raise
+            except CorruptionError as error:
+                raise _UnreadableError(error.message) from None
+
+        await run_on_writer(self._store, job)
+
+    # --- serving --------------------------------------------------------------------------------
+
+    def handlers(self) -> dict[int, Handler]:
+        """Of `hadron.v1.Integrity`, for peers."""
+        return {_READ_COPY.number: self._read_copy}
+
+    def _read_copy(self, call: Call, request: Any, _attachment: memoryview) -> None:
+        if not isinstance(call.connection.context, str):
+            raise NotReadyError("shake hands first", "this method is for nodes of the replica set")
+        lsn = check_number("lsn", request.lsn)
+
+        async def answer() -> None:
+            try:
+                # Without healing: two members whose copies are damaged would wait for each other.
+                previous, entry = await self._store.readers.run_once(partial(_copy, lsn))
+            except CorruptionError as error:
+                self.found(error)
+                raise
+            headers, bodies = pack([entry])
+            call.send(
+                integrity_pb2.ReadCopyResponse(
+                    previous=None if previous is None else position_to(previous), entry=headers[0]
+                ),
+                bodies,
+                end=True,
+            )
+
+        call.spawn(answer)
+
+
+def _copy(lsn: int, db: apsw.Connection) -> tuple[LogPosition | None, Entry]:
+    """This node's own copy of an entry, verified; only its body once its log row was trimmed.
+
+    Raises `NotFoundError` when there is none, `CorruptionError` when it is damaged.
+    """
+    try:
+        previous, entries = read_after(db, lsn, max_bytes=1)
+    except TrimmedError:
+        body = read_body(db, lsn)
+        if body is None:
+            raise NotFoundError(f"entry {lsn} was trimmed, and its body dropped") from None
+        try:
+            read_head(body)
+        except CorruptionError as error:
+            raise damaged_entry(lsn, error.message) from None
+        return None, Entry(lsn, NO_BALLOT, 0, b"", body, b"")
+    if not entries:
+        raise NotFoundError(f"the log here ends before entry {lsn}")
+    return previous, entries[0]
+
+
+async def _ask(connection: Connection | None, lsn: int) -> tuple[LogPosition | None, Entry]:
+    if connection is None:
+        raise PeerError("it went away")
+    answer, attachment = await connection.request(
+        _READ_COPY, integrity_pb2.ReadCopyRequest(lsn=lsn), timeout_s=_TIMEOUT_S
+    )
+    (entry,) = unpack([answer.entry], attachment)
+    if entry.lsn != lsn:
+        raise PeerError(f"it sent entry {entry.lsn} for {lsn}")
+    return position_from(answer.previous) if answer.HasField("previous") else None, entry
+
+
+async def _first_of(*events: trio.Event) -> None:
+    async with trio.open_nursery() as nursery:
+
+        async def wait(event: trio.Event) -> None:
+            await event.wait()
+            nursery.cancel_scope.cancel()
+
+        for event in events:
+            nursery.start_soon(wait, event)

@@ -1,0 +1,104 @@
+"""Reads what a disk holds before somebody needs it: slowly, a slice at a time, for ever.
+
+Damage that nobody meets is repaired by nobody, until the other copies are gone as well. Each pass
+makes all the checks of `state.verify` that a running node can afford. What they find in an entry is
+handed to whoever repairs entries; what they find elsewhere makes a replica take a snapshot, and is
+said by a leader, which has no one to believe more than itself.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from typing import Final
+
+import trio
+
+from hadron.model.errors import CorruptionError, HadronError
+from hadron.model.ports import Random
+from hadron.replication.follower import FollowerLog
+from hadron.state.verify import Verification
+from hadron.storage.log import damaged_entry
+from hadron.storage.store import Store
+from hadron.storage.verify import Problem, Report
+
+_log = logging.getLogger(__name__)
+
+_ENTRIES: Final = frozenset({"log", "body"})
+
+_SLICE_BYTES: Final = 64 << 10
+"""What a slice that counts no bytes is taken for: rows of tables, and the reading itself."""
+
+
+class Scrubber:
+    """Scrubs one store. `run` must be running.
+
+    Args:
+        interval_s: from one pass to the next, on average; 0 for never.
+        bytes_per_s: read on average during a pass.
+        found: told of damage, on the event loop; an error without an `lsn` is about tables.
+    """
+
+    def __init__(
+        self,
+        store: Store,
+        follower: FollowerLog,
+        random: Random,
+        *,
+        interval_s: float,
+        bytes_per_s: int,
+        found: Callable[[CorruptionError], object],
+    ) -> None:
+        self._store = store
+        self._follower = follower
+        self._random = random
+        self._interval_s = interval_s
+        self._bytes_per_s = bytes_per_s
+        self._found = found
+        self.passes = 0
+        """Completed since the start."""
+
+    async def run(self) -> None:
+        """Pass after pass, for ever."""
+        if not self._interval_s:
+            return
+        # Nodes that were started together do not read at the same time.
+        await trio.sleep(self._random.uniform(0, self._interval_s))
+        while True:
+            try:
+                report = await self.check()
+            except HadronError as error:
+                _log.error("a pass over this node's file ended early: %s", error)
+            else:
+                self.passes += 1
+                _log.log(
+                    logging.INFO if report.ok else logging.ERROR,
+                    "looked through entries %d to %d (%d bytes): %d problems",
+                    report.first_lsn, report.last_lsn, report.bytes, report.problem_count,
+                )
+            await trio.sleep(self._random.uniform(self._interval_s / 2, self._interval_s * 1.5))
+
+    async def check(self) -> Report:
+        """One pass up to the watermark. Raises `StorageError` when the file cannot be read."""
+        verification = Verification(
+            live=True, replay=False, until_lsn=self._follower.committed_lsn
+        )
+        report = verification.report
+        known = size = 0
+        ended = False
+        while not ended:
+            ended = await self._store.readers.run_once(verification.step)
+            for problem in report.problems[known:]:
+                if _is_about_entry(problem):
+                    self._found(damaged_entry(problem.lsn, problem.text))
+            known = len(report.problems)
+            read, size = max(report.bytes - size, _SLICE_BYTES), report.bytes
+            await trio.sleep(read / self._bytes_per_s)
+        # Tables that do not fit a damaged entry may well fit the one that comes in its place.
+        if report.problems and not any(map(_is_about_entry, report.problems)):
+            self._found(CorruptionError(report.problems[0].text))
+        return report
+
+
+def _is_about_entry(problem: Problem) -> bool:
+    return bool(problem.lsn) and problem.table in _ENTRIES
