@@ -349,6 +349,7 @@ class Producer:
             for sender in self._senders:
                 if not sender.accumulator.is_empty:
                     sender.expire(now_s - self._delivery_timeout_s)
+                    sender.watch(now_s)
 
     async def _watch_linger(self) -> None:
         """While a batch is under way others gather records, but not for longer than the linger.

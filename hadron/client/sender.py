@@ -14,8 +14,9 @@ import anyio
 
 from hadron.client.accumulator import PartitionAccumulator
 from hadron.client.backoff import Backoff
+from hadron.client.lookout import TELL_AFTER_S
 from hadron.client.outgoing import BatchState, OutgoingBatch
-from hadron.client.session import TELL_AFTER_S, Session
+from hadron.client.session import Session
 from hadron.model.errors import (
     ConnectionLostError,
     HadronError,
@@ -57,6 +58,8 @@ class PartitionSender:
         self._pumping = False
         self._troubled_since_s: float | None = None
         self._told = False
+        self._silent_since_s = 0.0
+        """When a call was made with no other under way, or was answered."""
 
     def pump(self) -> None:
         """Send what may be sent now; never blocks."""
@@ -99,6 +102,8 @@ class PartitionSender:
             else:
                 # The socket may have failed inside `call`, which has then ended already.
                 if batch.state is BatchState.SENT and call.is_open:
+                    if not self._calls:
+                        self._silent_since_s = anyio.current_time()
                     self._calls[batch] = call
 
     # --- answers --------------------------------------------------------------------------------
@@ -109,6 +114,7 @@ class PartitionSender:
         self._calls.pop(batch, None)
         self._backoff.reset()
         self._troubled_since_s, self._told = None, False
+        self._silent_since_s = anyio.current_time()
         self.accumulator.acked(batch, answer.base_offset, answer.append_ms, answer.duplicate)
         self.pump()
 
@@ -158,12 +164,22 @@ class PartitionSender:
             batch.trouble = trouble
         self._complain(trouble)
 
+    def watch(self, now_s: float) -> None:
+        """A leader that is cut off from its peers answers nothing, and its connection is whole."""
+        if self._calls and now_s - self._silent_since_s >= TELL_AFTER_S:
+            if self._troubled_since_s is None:
+                self._troubled_since_s = self._silent_since_s
+            self._complain(PeerError("no answer from the leader; is a majority up?"))
+
     def _complain(self, trouble: HadronError) -> None:
-        """Say once per outage that records wait, and for what."""
+        """Records wait: say so once per outage, and look who leads."""
         now_s = anyio.current_time()
         if self._troubled_since_s is None:
             self._troubled_since_s = now_s
-        elif not self._told and now_s - self._troubled_since_s >= TELL_AFTER_S:
+        if now_s - self._troubled_since_s < TELL_AFTER_S:
+            return
+        self._session.lookout.hurry()
+        if not self._told:
             self._told = True
             count = sum(batch.count for batch in self.accumulator.unresolved())
             _log.warning(

@@ -17,6 +17,7 @@ import anyio
 
 from hadron.client.background import Background, SingleFlight
 from hadron.client.backoff import Backoff
+from hadron.client.lookout import TELL_AFTER_S, Lookout
 from hadron.client.ports import ClientPorts
 from hadron.client.topology import Topology
 from hadron.client.url import Endpoint
@@ -46,10 +47,6 @@ ASK_TIMEOUT_S: Final = 3.0
 
 ASKED_AT_ONCE: Final = 16
 """Nodes asked for the topology in one go, at most: enough for any one replica set."""
-
-TELL_AFTER_S: Final = 2.0
-"""What is tried again for longer than this is logged as a warning, which commands show: somebody
-who waits should know for what. A leader's restart on this side of it goes unnoticed."""
 
 _TOPOLOGY: Final = method("Topology")
 
@@ -139,6 +136,8 @@ class Session:
         self._leaders: dict[str, Link] = {}
         self._suspects: set[str] = set()
         self._refreshing = SingleFlight(background, self._refresh, self._closing)
+        self.lookout = Lookout(self.refresh, self._ask_another)
+        self._asked = 0
 
     # --- life -----------------------------------------------------------------------------------
 
@@ -150,6 +149,7 @@ class Session:
             while True:
                 try:
                     await self.refresh()
+                    self.background.start(self.lookout.run)
                     return
                 except PeerError as error:
                     trouble, hint = error.message, error.hint
@@ -284,14 +284,9 @@ class Session:
 
         async def ask(address: str) -> None:
             try:
-                connection = await self._link(address).open()
-                answer, _ = await connection.request(
-                    _TOPOLOGY, cluster_pb2.TopologyRequest(), timeout_s=ASK_TIMEOUT_S
-                )
+                await self._ask(address)
             except HadronError as error:
                 troubles[address] = error
-            else:
-                self.topology.merge(answer)
             if address not in troubles or len(troubles) == len(addresses):
                 answered.set()
 
@@ -302,6 +297,37 @@ class Session:
             message = "; ".join(error.message for error in troubles.values())
             raise PeerError(message, _hint_for(troubles.values()))
         return True
+
+    async def _ask(self, address: str) -> None:
+        connection = await self._link(address).open()
+        answer, _ = await connection.request(
+            _TOPOLOGY, cluster_pb2.TopologyRequest(), timeout_s=ASK_TIMEOUT_S
+        )
+        led = {name: self.topology.rule(name) for name in self._leaders}
+        self.topology.merge(answer)
+        for name, before in led.items():
+            epoch, leader = self.topology.rule(name)
+            if epoch > before[0] and leader != before[1]:
+                self._leave(name, f"{leader} leads {name} since epoch {epoch}")
+
+    async def _ask_another(self) -> None:
+        """Ask a node that leads nothing for this client: each in turn."""
+        leaders = {link.address for link in self._leaders.values()}
+        others = [
+            address for address in self.topology.addresses(self.endpoint.addresses)
+            if address not in leaders
+        ]
+        if others:
+            self._asked += 1
+            await self._ask(others[self._asked % len(others)])
+
+    def _leave(self, replica_set: str, reason: str) -> None:
+        """What waits for the old leader would wait for as long as that one is cut off."""
+        _log.info("%s", reason)
+        self.suspect(replica_set)
+        link = self._leaders[replica_set]
+        if link.connection is not None:
+            link.connection.close(ConnectionLostError(reason))
 
     # --- requests -------------------------------------------------------------------------------
 
@@ -332,7 +358,10 @@ class Session:
                     connection = await (
                         self.connect(replica_set) if replica_set else self.connect_any()
                     )
-                    return await connection.request(what, message, attachments)
+                    with self.lookout.waiting(
+                        f"{connection.peer} to answer {what}", limit_s - self.request_timeout_s
+                    ):
+                        return await connection.request(what, message, attachments)
             except HadronError as error:
                 self.check_open()
                 if not can_retry(error):
@@ -343,9 +372,11 @@ class Session:
             now_s = anyio.current_time()
             if now_s + delay_s >= deadline:
                 raise trouble
-            if not told and now_s - began_s >= TELL_AFTER_S:
-                told = True
-                _log.warning("trying for %.0f s more: %s", deadline - now_s, trouble.message)
+            if now_s - began_s >= TELL_AFTER_S:
+                self.lookout.hurry()
+                if not told:
+                    told = True
+                    _log.warning("trying for %.0f s more: %s", deadline - now_s, trouble.message)
             await anyio.sleep(delay_s)
 
     def _learn_from(self, replica_set: str, error: HadronError) -> None:

@@ -37,6 +37,14 @@ class Topology:
             return None
         return next((node.address for node in known.nodes if node.role == "leader"), None)
 
+    def rule(self, replica_set: str) -> tuple[int, str]:
+        """(epoch, the leader's name); (0, "") for an unknown replica set. Addresses do not tell
+        whether another node leads: nodes may have different ones for the same."""
+        known = self._sets.get(replica_set)
+        if known is None:
+            return 0, ""
+        return known.epoch, next((node.name for node in known.nodes if node.role == "leader"), "")
+
     def nodes(self, replica_set: str) -> list[cluster_pb2.Node]:
         """The members of a replica set; none when it is unknown."""
         known = self._sets.get(replica_set)

@@ -253,6 +253,9 @@ class FakeNode:
         self.completed: list[tuple[pipelines_pb2.CompleteStagesRequest, bytes]] = []
         self.failed: list[pipelines_pb2.FailStagesRequest] = []
         self.stage_calls: list[tuple[Call, list[int]]] = []
+        self.first_leader = self
+        self.promoted: FakeNode | None = None
+        """Who led in epoch 1, and who leads in epoch 2, as this node says."""
         # Ways to misbehave.
         self.refusals: deque[HadronError | None] = deque()
         """What the next Produce calls are refused with; None lets one through."""
@@ -438,9 +441,14 @@ class FakeNode:
         call.send(schema_pb2.GetObjectsResponse(objects=found), end=True)
 
     def on_topology(self, call: Call, _: Any, __: memoryview) -> None:
-        node = cluster_pb2.Node(name="n1", role="leader", address=self.address)
+        promoted, first = self.promoted, self.first_leader.address
+        nodes = [
+            cluster_pb2.Node(name="n1", role="replica" if promoted else "leader", address=first)
+        ]
+        if promoted is not None:
+            nodes.append(cluster_pb2.Node(name="n2", role="leader", address=promoted.address))
         sets = [
-            cluster_pb2.ReplicaSet(name=name, epoch=1, nodes=[node])
+            cluster_pb2.ReplicaSet(name=name, epoch=2 if promoted else 1, nodes=nodes)
             for name in self.partition_names
         ]
         answer = cluster_pb2.TopologyResponse(

@@ -1,4 +1,5 @@
-"""Who waits for a cluster is told for what: once, and not for what passes quickly."""
+"""Who waits for a cluster is told for what, once, and not for what passes quickly; and looks around
+meanwhile."""
 
 from __future__ import annotations
 
@@ -7,10 +8,10 @@ import logging
 import pytest
 import trio
 
-from hadron.client import connect, sender, session
+from hadron.client import connect, lookout, sender, session
 from hadron.client.tests.fake_node import FakeNode
-from hadron.client.tests.support import served
-from hadron.model.errors import NotReadyError, PeerError
+from hadron.client.tests.support import served, until
+from hadron.model.errors import DeadlineExceededError, NotReadyError, PeerError
 
 
 @pytest.fixture
@@ -18,7 +19,7 @@ def told(
     caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> pytest.LogCaptureFixture:
     """What is logged as a warning, which a command shows by itself."""
-    for module in (session, sender):
+    for module in (session, sender, lookout):
         monkeypatch.setattr(module, "TELL_AFTER_S", 0.1)
     caplog.set_level(logging.WARNING)
     return caplog
@@ -63,3 +64,59 @@ async def test_records_without_a_leader(told: pytest.LogCaptureFixture) -> None:
         node.refusals.extend([NotReadyError("no majority again")] * 6)
         await producer.send(b"2")
         assert len(told.messages) == 2
+
+
+async def test_a_silent_leader(told: pytest.LogCaptureFixture) -> None:
+    """It is cut off from its peers: the connection is whole, and nothing is answered."""
+    async with served() as (node, client), client.producer("s") as producer:
+        node.hold_answers = True
+        pending = await producer.send_soon(b"0")
+        await until(lambda: bool(told.messages))
+        (message,) = told.messages
+        assert message == (
+            "waiting to send to local/p0 (1 unsent or unconfirmed): no answer from the leader; "
+            "is a majority up?"
+        )
+        node.release_answers()
+        await pending.wait()
+
+
+async def test_a_question_that_nobody_answers(told: pytest.LogCaptureFixture) -> None:
+    node = FakeNode()
+    node.on_groups = lambda *_: None  # type: ignore[method-assign]
+    async with served(node, request_timeout_s=1.0) as (_, client):
+        with pytest.raises(DeadlineExceededError):
+            await client.groups("s")
+    (message,) = told.messages
+    assert message.startswith(f"waiting for {node.address} to answer Groups.ListGroups; ")
+
+
+@pytest.mark.parametrize("waits", [True, False])
+async def test_another_leader_is_found(
+    told: pytest.LogCaptureFixture, nursery: trio.Nursery, waits: bool
+) -> None:
+    """The old one keeps the connection and answers nothing; members and idle clients do not even
+    ask it."""
+    old, new = FakeNode(), FakeNode()
+    await nursery.start(serve, new)
+    url, _ = await nursery.start(serve, old)
+    new.first_leader, new.logs = old, old.logs
+    async with (
+        connect(f"{url},{new.address}") as client,
+        client.subscribe("s", group="g", start="earliest") as subscription,
+        client.producer("s") as producer,
+    ):
+        await producer.send(b"to the old one")
+        old.hold_answers = True
+        if waits:
+            pending = await producer.send_soon(b"0")
+            await until(lambda: bool(told.messages))
+        new.promoted = new
+        await until(lambda: bool(new.groups))
+        if waits:
+            await pending.wait()
+        else:
+            await producer.send(b"0")
+        assert (await anext(aiter(subscription))).value == b"to the old one"
+        assert (await anext(aiter(subscription))).value == b"0"
+    nursery.cancel_scope.cancel()

@@ -1,0 +1,91 @@
+"""Notices what no broken connection tells: that somebody else leads now.
+
+An old leader that is cut off from its peers keeps its clients waiting for a majority that it will
+never have again. So a client asks around while anything waits for an answer, and now and then when
+nothing does, for the sake of members that wait for records. It also tells people who wait.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Final
+
+import anyio
+
+from hadron.model.errors import HadronError
+
+_log = logging.getLogger(__name__)
+
+TELL_AFTER_S: Final = 2.0
+"""What waits for longer than this is logged as a warning, which commands show: somebody who waits
+should know for what. A leader's restart on this side of it goes unnoticed."""
+
+_LEISURE: Final = 5
+"""Rounds of `TELL_AFTER_S` from one question to the next when nothing waits. One node is asked, so
+that a thousand idle clients of three nodes cost each of them some thirty small answers a second."""
+
+
+@dataclass(slots=True, eq=False)
+class _Wait:
+    what: str
+    overdue_s: float
+    told: bool = False
+
+
+class Lookout:
+    """Watches over one client's waiting.
+
+    Args:
+        ask_all: asks every node for the topology; returns when one has answered.
+        ask_one: asks some node.
+    """
+
+    def __init__(
+        self, ask_all: Callable[[], Awaitable[None]], ask_one: Callable[[], Awaitable[None]]
+    ) -> None:
+        self._ask_all = ask_all
+        self._ask_one = ask_one
+        self._waits: dict[_Wait, None] = {}
+        self._hurried = False
+
+    @contextmanager
+    def waiting(self, what: str, expected_s: float = 0.0) -> Iterator[None]:
+        """For the length of the block somebody waits for `what`, which may take `expected_s`."""
+        wait = _Wait(what, anyio.current_time() + expected_s + TELL_AFTER_S)
+        self._waits[wait] = None
+        try:
+            yield
+        finally:
+            del self._waits[wait]
+
+    def hurry(self) -> None:
+        """Something waits for too long: ask around with the next round."""
+        self._hurried = True
+
+    async def run(self) -> None:
+        """Rounds, until cancelled."""
+        rounds = 0
+        while True:
+            await anyio.sleep(TELL_AFTER_S)
+            rounds += 1
+            try:
+                if self._tell() or self._hurried:
+                    self._hurried = False
+                    await self._ask_all()
+                elif rounds % _LEISURE == 0:
+                    await self._ask_one()
+            except HadronError as error:
+                _log.debug("nobody said who leads: %s", error)
+
+    def _tell(self) -> bool:
+        """Say what is overdue; returns whether anything is."""
+        now_s = anyio.current_time()
+        overdue = [wait for wait in self._waits if wait.overdue_s <= now_s]
+        for wait in overdue:
+            if not wait.told:
+                wait.told = True
+                _log.warning("waiting for %s; is a majority up? see `hadron status`", wait.what)
+        return bool(overdue)
