@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from load import PROGRESS_S, WORKERS
+from load import ALONE, PROGRESS_S, PROMOTED_WITHIN_S, WORKERS
 from report import Row, summary, table
 
 from hadron.testing.cluster import FaultyCluster
@@ -17,14 +17,14 @@ _ROWS = pytest.StashKey[list[Row]]()
 @pytest.fixture
 def cluster(tmp_path: Path) -> Iterator[FaultyCluster]:
     """Three nodes; the load's clients can be cut off from each of them."""
-    with FaultyCluster(tmp_path, nodes=3, clients=tuple(WORKERS)) as running:
+    with FaultyCluster(tmp_path, nodes=3, clients=(*WORKERS, ALONE)) as running:
         yield running
 
 
 @pytest.fixture
 def five(tmp_path: Path) -> Iterator[FaultyCluster]:
     """Five nodes."""
-    with FaultyCluster(tmp_path, nodes=5, clients=tuple(WORKERS)) as running:
+    with FaultyCluster(tmp_path, nodes=5, clients=(*WORKERS, ALONE)) as running:
         yield running
 
 
@@ -44,4 +44,4 @@ def pytest_terminal_summary(
     if rows:
         terminalreporter.section("faults, and what users felt")
         terminalreporter.write_line(table(rows))
-        terminalreporter.write_line(summary(rows, PROGRESS_S))
+        terminalreporter.write_line(summary(rows, PROGRESS_S, PROMOTED_WITHIN_S))

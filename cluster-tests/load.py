@@ -38,8 +38,14 @@ from hadron.testing.cluster import FaultyCluster
 
 STREAM: Final = "load"
 GROUP: Final = "everyone"
+ALONE: Final = "alone"
+"""The name of a client, beside those of the load, which tests may let reach one node only."""
+
 PROGRESS_S: Final = 10.0
 """The bar: a publish that begins after healing succeeds within this."""
+
+PROMOTED_WITHIN_S: Final = 5.0
+"""The bar: from the start of the members with a new file to a leader that serves."""
 
 PATIENCE_S: Final = 60.0
 """How long anything else may take, on a busy machine."""
@@ -184,6 +190,10 @@ class Load:
             # From this thread: a node ends with the thread that started it.
             self.cluster.spawn(name)
             self.history.event("start", name)
+        await self.wait_ready(*names)
+
+    async def wait_ready(self, *names: str) -> None:
+        """Until nodes serve or follow."""
         await trio.to_thread.run_sync(self.cluster.wait_ready, names)
 
     def wipe(self, name: str) -> None:

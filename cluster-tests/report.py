@@ -21,6 +21,7 @@ class Row:
         acked, unknown, refused, delivered: records.
         pauses_s: the longest time without an acknowledgement after each fault.
         progress_s: from each healing to the acknowledgement of a publish that began after it.
+        promotions_s: from the members' start with a new file to the new leader's serving.
         verdict: the checker's; empty when the test did not get that far.
         lost, duplicated: acknowledged records that are not where they have to be; records that are
             in the log twice.
@@ -36,6 +37,7 @@ class Row:
     delivered: int = 0
     pauses_s: list[float] = field(default_factory=list)
     progress_s: list[float] = field(default_factory=list)
+    promotions_s: list[float] = field(default_factory=list)
     verdict: str = ""
     lost: int = 0
     duplicated: int = 0
@@ -76,14 +78,22 @@ def table(rows: Sequence[Row]) -> str:
     return "\n".join(told)
 
 
-def summary(rows: Sequence[Row], bar_s: float) -> str:
-    """All tests in a line. `bar_s`: what progress after healing is held against."""
-    progress_s = max((time for row in rows for time in row.progress_s), default=0.0)
-    told = (
+def summary(rows: Sequence[Row], progress_bar_s: float, promotion_bar_s: float) -> str:
+    """All tests in a few lines, with the bars that times are held against."""
+    progress_s = quantile([time for row in rows for time in row.progress_s], 1.0)
+    promotions_s = [time for row in rows for time in row.promotions_s]
+    told = [
         f"{sum(row.kills for row in rows):,} kills, {sum(row.partitions for row in rows):,} "
         f"partitions, {sum(row.acked for row in rows):,} acked: {sum(row.lost for row in rows):,} "
         f"lost, {sum(row.duplicated for row in rows):,} duplicated; progress after healing in "
-        f"{progress_s:.2f} s at most (bar {bar_s:g} s)"
-    )
+        f"{progress_s:.2f} s at most (bar {progress_bar_s:g} s)"
+    ]
+    if promotions_s:
+        told.append(
+            f"{len(promotions_s)} promotions, serving in {quantile(promotions_s, 0.5):.2f} s "
+            f"(p50), {quantile(promotions_s, 1.0):.2f} s at most (bar {promotion_bar_s:g} s)"
+        )
     unjudged = [row.test for row in rows if not row.verdict]
-    return f"{told}; NOT JUDGED: {', '.join(unjudged)}" if unjudged else told
+    if unjudged:
+        told.append(f"NOT JUDGED: {', '.join(unjudged)}")
+    return "\n".join(told)
