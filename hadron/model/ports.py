@@ -92,7 +92,8 @@ class Disk(Protocol):
 
     @property
     def vfs(self) -> str:
-        """Name of the SQLite VFS that opens the node's databases."""
+        """Name of the SQLite VFS that opens the node's databases; it stays registered as long as
+        the process lives. Checksums are added over it (`storage.checksums`)."""
         ...
 
     @property
@@ -107,6 +108,11 @@ class Disk(Protocol):
 
     def free_bytes(self, path: Path) -> int:
         """Room left on the file system that holds `path`. Raises `OSError`."""
+        ...
+
+    def boot_id(self) -> str:
+        """What the machine calls its present run: another after every start of it, so that what
+        was written and not flushed before may be lost. "" when it cannot be known."""
         ...
 
     def write_file(self, path: Path, data: bytes) -> None:

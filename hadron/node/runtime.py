@@ -136,6 +136,7 @@ class Node:
             clock=self._clock,
             post=_poster() if self._disk.has_threads else _call,
             on_fatal=self._fail,
+            has_peers=len(self._config.nodes) > 1,
         )
 
     async def _install(self, old: Path) -> None:
@@ -154,7 +155,7 @@ class Node:
     def _assemble(self, store: Store) -> None:
         self._store = store
         self._follower = FollowerLog(
-            store.writer.connection, store.log, store.identity, self._config.name, sync=store.sync
+            store.writer.connection, store.log, store.identity, self._config.name
         )
         self._trimmer = LogTrimmer(
             store, self._follower, lambda error: self._repairer.heal(error)

@@ -15,6 +15,8 @@ import trio
 
 T = TypeVar("T")
 
+_BOOT_ID: Final = Path("/proc/sys/kernel/random/boot_id")
+
 
 class SystemClock:
     def now_ms(self) -> int:
@@ -46,6 +48,12 @@ class SystemDisk:
 
     def free_bytes(self, path: Path) -> int:
         return shutil.disk_usage(path).free
+
+    def boot_id(self) -> str:
+        try:
+            return _BOOT_ID.read_text("ascii").strip()
+        except OSError:
+            return ""
 
     def write_file(self, path: Path, data: bytes) -> None:
         scratch = path.with_name(f"{path.name}.new")

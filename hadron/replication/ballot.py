@@ -197,9 +197,11 @@ class Candidate:
             standing = stand(
                 self._membership,
                 own_is_member=identity.is_member,
-                own_log_is_empty=self._follower.head.lsn == 0,
+                own_log_is_empty=(
+                    self._follower.head.lsn == 0 and not self._store.identity.has_forgotten
+                ),
                 reports={
-                    link.name: (link.answer.is_member, link.answer.last.lsn == 0)
+                    link.name: (link.answer.is_member, _is_new(link.answer))
                     for link in self._links.connected()
                     if link.answer is not None
                 },
@@ -412,6 +414,13 @@ class Candidate:
 
     async def _on_writer(self, job: Callable[[apsw.Connection], Any]) -> Any:
         return await run_on_writer(self._store, job)
+
+
+def _is_new(answer: Any) -> bool:
+    """Whether a peer's log is empty and always was. One that has lost its log, but knows that it
+    was a member, is no reason to found the replica set anew."""
+    has_forgotten = answer.identity.replica_set_uuid and not answer.is_member
+    return bool(answer.last.lsn == 0 and not has_forgotten)
 
 
 async def run_on_writer(store: Store, job: Callable[[apsw.Connection], Any]) -> Any:

@@ -70,13 +70,11 @@ class FollowerLog:
     """Jobs for the writer. Its attributes are only ever touched there, except to be shown."""
 
     def __init__(
-        self, connection: apsw.Connection, log: Log, identity: IdentityFile, replica_set: str,
-        *, sync: str,
+        self, connection: apsw.Connection, log: Log, identity: IdentityFile, replica_set: str
     ) -> None:
         self._log = log
         self._identity = identity
         self._replica_set = replica_set
-        self._sync = sync
         self.diverged = get_text(connection, DIVERGED)
         """Why the tables are worth nothing; "" when they are what the log makes of them."""
         self.on_diverged: Callable[[str], None] = lambda _reason: None
@@ -129,6 +127,12 @@ class FollowerLog:
                 f"{self._log.head.lsn} entries",
                 "was the leader's disk lost while it was told otherwise?",
             )
+        if found and self._identity.has_forgotten:
+            raise FencedError(
+                "the leader wants to found the replica set anew, but this node was a member of it "
+                "and has lost its log",
+                "was the leader's disk lost as well?",
+            )
         self._identity.promise(ballot, digest)
         if found:
             self._identity.become_member(uuid)
@@ -176,16 +180,12 @@ class FollowerLog:
     def _write(self, connection: apsw.Connection, new: list[Entry], committed: int) -> None:
         if not new and (committed <= self.applied_lsn or self.diverged):
             self.committed_lsn = committed
-        elif new:
-            self._begin_write(connection, lambda: self._append(new), committed)
         else:
-            # Nothing but applying: redone from the log if it is lost, so nobody waits for a disk.
-            connection.execute("PRAGMA synchronous = NORMAL")
-            try:
-                self._begin_write(connection, lambda: None, committed)
-                connection.execute("COMMIT")
-            finally:
-                connection.execute(f"PRAGMA synchronous = {self._sync}")
+            # Flushed also where nothing is new: a commit that is not must never stand before one
+            # that is, or a power failure between them would look like damage (PROTOCOL B4).
+            self._begin_write(
+                connection, (lambda: self._append(new)) if new else (lambda: None), committed
+            )
 
     def _mark_diverged(self, connection: apsw.Connection, error: DivergedError) -> None:
         """Durable before anything is dropped: a restart must not apply to these tables."""

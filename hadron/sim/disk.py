@@ -86,6 +86,8 @@ class SimDisk:
         self.trace = trace or Trace()
         self.on_crash: Callable[[], None] = lambda: None
         self._random = rng
+        self.boots = 1
+        """Runs of the host's kernel; a power failure begins another."""
         self._lives = 0
         self._busy_until_s = 0.0
         self._working_s: float | None = None
@@ -227,6 +229,7 @@ class SimDisk:
 
     def power_off(self, style: Style) -> None:
         """The node's life ends; the next one begins with what `style` leaves of it."""
+        self.boots += 1
         old = self._end_life()
         for name, path in old.left_files():
             self._leave(old, name, path, style)

@@ -17,6 +17,7 @@ import apsw
 
 from hadron.sim.files import SimFile
 from hadron.sim.volume import VFS_NAME, Volume, volume_of
+from hadron.storage.checksums import with_checksums
 
 _BASE: Final = "unix"
 
@@ -102,6 +103,8 @@ def install(seed: int) -> None:
     """
     if not _installed:
         _installed.append(_Vfs())
+    # Before the seed is planted: the first call loads a library, which draws random numbers.
+    with_checksums(VFS_NAME)
     apsw.set_default_vfs(VFS_NAME)
     _installed[0].random = random.Random(f"sqlite/{seed}")
     apsw.randomness(0)

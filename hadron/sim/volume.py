@@ -94,6 +94,9 @@ class Volume:
         del path
         return self._disk.free_bytes()
 
+    def boot_id(self) -> str:
+        return f"boot-{self._disk.boots}"
+
     def write_file(self, path: Path, data: bytes) -> None:
         if self.is_dead:
             path.write_bytes(data)

@@ -17,7 +17,7 @@ import apsw
 import trio
 
 from hadron.model.ports import Disk
-from hadron.storage.database import PAGE_BYTES
+from hadron.storage.database import PAGE_BYTES, connect
 from hadron.storage.writer import Job, Writer
 
 _log = logging.getLogger(__name__)
@@ -96,7 +96,7 @@ class Checkpointer:
             connection.close()
 
     def _open(self) -> apsw.Connection:
-        connection = apsw.Connection(str(self._path), vfs=self._disk.vfs)
+        connection = connect(self._path, vfs=self._disk.vfs)
         connection.pragma("synchronous", "normal")
         connection.pragma("wal_autocheckpoint", 0)
         connection.pragma("cache_size", -256)

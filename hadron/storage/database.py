@@ -11,6 +11,12 @@ from typing import Final
 import apsw
 
 from hadron.model.errors import CorruptionError, DataDirectoryError, StorageError
+from hadron.storage.checksums import (
+    RESERVED_BYTES,
+    require_checksums,
+    way_out,
+    with_checksums,
+)
 
 MINIMUM_SQLITE: Final = (3, 51, 3)
 """Older versions have the WAL-reset bug that can lose a committed transaction."""
@@ -18,8 +24,9 @@ MINIMUM_SQLITE: Final = (3, 51, 3)
 BROKEN_SQLITE: Final = frozenset({(3, 52, 0)})
 """Shipped with the same bug again."""
 
-FORMAT_VERSION: Final = 1
-"""`user_version` of `hadron.db`; raised by changes that an older node could not read."""
+FORMAT_VERSION: Final = 2
+"""`user_version` of `hadron.db`; raised by changes that an older node could not read. 1 had no page
+checksums."""
 
 PAGE_BYTES: Final = 4096
 """Measured, CPU per command (best of 7): 4 kB 42 µs alone, 16 µs in a group, 158 µs for a 104 kB
@@ -41,6 +48,21 @@ def check_sqlite_version() -> None:
         )
 
 
+def connect(
+    path: Path,
+    *,
+    vfs: str = "",
+    flags: int = apsw.SQLITE_OPEN_READWRITE | apsw.SQLITE_OPEN_CREATE,
+) -> apsw.Connection:
+    """A connection whose pages carry checksums. Whoever writes a node's file without them makes
+    its pages unreadable, so everything opens files here.
+
+    Args:
+        vfs: what the disk is (`ports.Disk.vfs`); "" is this machine's.
+    """
+    return apsw.Connection(str(path), flags=flags, vfs=with_checksums(vfs or "unix"))
+
+
 def open_writer(path: Path, *, sync: str, vfs: str = "") -> apsw.Connection:
     """The one connection that writes `path`, created when missing. `sync` is FULL or NORMAL.
 
@@ -49,9 +71,10 @@ def open_writer(path: Path, *, sync: str, vfs: str = "") -> apsw.Connection:
     """
     check_sqlite_version()
     with translated_errors(path):
-        connection = apsw.Connection(str(path), vfs=vfs or None)
+        connection = connect(path, vfs=vfs)
         connection.set_busy_timeout(0)
         connection.pragma("page_size", PAGE_BYTES)
+        connection.reserve_bytes(reserve=RESERVED_BYTES)
         mode = connection.pragma("journal_mode", "wal")
         if mode != "wal":
             raise DataDirectoryError(
@@ -70,9 +93,10 @@ def open_writer(path: Path, *, sync: str, vfs: str = "") -> apsw.Connection:
 
 
 def open_reader(path: Path, *, vfs: str = "") -> apsw.Connection:
-    """A read-only connection."""
+    """A read-only connection. Raises `CorruptionError` when it would look at no checksum."""
     with translated_errors(path):
-        connection = apsw.Connection(str(path), flags=apsw.SQLITE_OPEN_READONLY, vfs=vfs or None)
+        connection = connect(path, vfs=vfs, flags=apsw.SQLITE_OPEN_READONLY)
+        require_checksums(connection, path)
         connection.set_busy_timeout(1000)
         connection.pragma("cache_size", -1024)
         connection.pragma("query_only", True)
@@ -83,13 +107,29 @@ def open_at_rest(path: Path, *, vfs: str = "") -> apsw.Connection:
     """A connection to a file that nobody else has open, and that is left untouched: no lock, no
     `-shm`. A write-ahead log beside it is not looked at.
 
-    Raises `DataDirectoryError` when it cannot be opened.
+    Raises `DataDirectoryError` when it cannot be opened, `CorruptionError` when no checksum would
+    be looked at.
     """
     with translated_errors(path):
-        return apsw.Connection(
+        connection = apsw.Connection(
             f"{path.absolute().as_uri()}?mode=ro&immutable=1",
-            flags=apsw.SQLITE_OPEN_READONLY | apsw.SQLITE_OPEN_URI, vfs=vfs or None,
+            flags=apsw.SQLITE_OPEN_READONLY | apsw.SQLITE_OPEN_URI,
+            vfs=with_checksums(vfs or "unix"),
         )
+        require_checksums(connection, path)
+    return connection
+
+
+def open_copy(path: Path, *, vfs: str = "") -> apsw.Connection:
+    """A connection to a new file that becomes a copy of a database: it has no journal, and its
+    first page, which decides whether the others get checksums, is there already."""
+    connection = connect(path, vfs=vfs)
+    connection.pragma("page_size", PAGE_BYTES)
+    connection.reserve_bytes(reserve=RESERVED_BYTES)
+    connection.pragma("journal_mode", "off")
+    connection.pragma("synchronous", "full")
+    connection.pragma("user_version", 0)
+    return connection
 
 
 def open_scratch() -> apsw.Connection:
@@ -121,11 +161,7 @@ def translated_errors(path: Path) -> Iterator[None]:
     try:
         yield
     except (apsw.CorruptError, apsw.NotADBError) as error:
-        raise CorruptionError(
-            f"{path} is damaged: {error}",
-            f"move all of {path.parent} away: the node then rebuilds itself from its peers; "
-            "without peers, put a backup in its place",
-        ) from error
+        raise CorruptionError(f"{path} is damaged: {error}", way_out(path)) from error
     except (apsw.CantOpenError, apsw.ReadOnlyError, apsw.PermissionsError, apsw.BusyError) as error:
         raise DataDirectoryError(
             f"{path} cannot be opened: {error}", "check its owner, its mode and the disk"
@@ -133,6 +169,10 @@ def translated_errors(path: Path) -> Iterator[None]:
     except apsw.FullError as error:
         raise StorageError(f"the disk of {path} is full", "make room, then restart") from error
     except apsw.IOError as error:
+        if getattr(error, "extendedresult", 0) == apsw.SQLITE_IOERR_DATA:
+            raise CorruptionError(
+                f"{path} is damaged: a page does not match its checksum", way_out(path)
+            ) from error
         raise StorageError(f"the disk under {path} failed: {error}", "replace it") from error
 
 

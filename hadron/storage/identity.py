@@ -13,13 +13,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
-import apsw
-
 from hadron.model.errors import DataDirectoryError, FencedError
 from hadron.model.ids import NO_BALLOT, Ballot
 from hadron.model.ports import Disk
+from hadron.storage.checksums import RESERVED_BYTES, has_checksums, require_checksums
 from hadron.storage.database import (
     check_sqlite_version,
+    connect,
     open_reader,
     transaction,
     translated_errors,
@@ -38,6 +38,19 @@ CREATE TABLE IF NOT EXISTS identity(
 """
 
 NODE_DATABASE: Final = "node.db"
+
+_ADDED_COLUMNS: Final = {
+    # Whether the last run was stopped in order: then nothing stands in the write-ahead log.
+    "clean": "INTEGER NOT NULL DEFAULT 1",
+    # The kernel's boot id, where commits survive only as long as the kernel does; else NULL.
+    "kernel": "TEXT",
+    # Why hadron.db is not to be opened again; "" when nothing is wrong with it.
+    "suspect": "TEXT NOT NULL DEFAULT ''",
+}
+"""Of version 1. Whoever adds a column gives it a default that means what was before."""
+
+_FORMAT_VERSION: Final = 1
+"""Of `node.db`; 0 had no page checksums."""
 
 _BUSY_MS: Final = 5_000
 """How long a write waits for others who look into the file: a backup, or a person."""
@@ -114,6 +127,17 @@ def in_use(directory: Path) -> bool:
     return False
 
 
+@dataclass(frozen=True, slots=True)
+class LastStop:
+    """How the run before this one ended."""
+
+    clean: bool
+    kernel: str | None
+    """The boot id under which it ran, if its commits relied on the kernel to survive."""
+    suspect: str
+    """Why its database must not be opened, "" when nobody has said so."""
+
+
 class DirectoryLock:
     """Keeps a second process off a data directory for as long as this one lives."""
 
@@ -154,19 +178,47 @@ class IdentityFile:
         check_sqlite_version()
         self._path = directory / "node.db"
         with translated_errors(self._path):
-            self._db = apsw.Connection(str(self._path), vfs=disk.vfs)
+            self._db = connect(self._path, vfs=disk.vfs)
             self._db.set_busy_timeout(_BUSY_MS)
             self._db.pragma("synchronous", "extra")
-            self._db.execute(_TABLES)
+            self._prepare()
+            self.last_stop = self._load_last_stop()
             with transaction(self._db):
                 self._claim(cluster, replica_set, node)
         self.current = self._load()
+
+    def _prepare(self) -> None:
+        """Make the tables, or bring those of an older version up to date."""
+        version = self._db.pragma("user_version")
+        if version == _FORMAT_VERSION:
+            require_checksums(self._db, self._path)
+        elif version != 0:
+            raise DataDirectoryError(
+                f"{self._path} has format version {version}, this Hadron knows {_FORMAT_VERSION}",
+                "start it with the version of Hadron that wrote it, or a newer one",
+            )
+        self._db.reserve_bytes(reserve=RESERVED_BYTES)
+        with transaction(self._db):
+            self._db.execute(_TABLES)
+            there = {row[1] for row in self._db.execute("PRAGMA table_info(identity)")}
+            for name, declaration in _ADDED_COLUMNS.items():
+                if name not in there:
+                    self._db.execute(f"ALTER TABLE identity ADD COLUMN {name} {declaration}")
+        if not has_checksums(self._db):
+            self._db.execute("VACUUM")
+        if version != _FORMAT_VERSION:
+            self._db.pragma("user_version", _FORMAT_VERSION)
+
+    def _load_last_stop(self) -> LastStop:
+        row = self._db.execute("SELECT clean, kernel, suspect FROM identity").fetchone()
+        return LastStop(bool(row[0]), row[1], row[2]) if row else LastStop(True, None, "")
 
     def _claim(self, cluster: str, replica_set: str, node: str) -> None:
         row = self._db.execute("SELECT cluster, replica_set, node FROM identity").fetchone()
         if row is None:
             self._db.execute(
-                "INSERT INTO identity VALUES(1, ?, ?, ?, 1, x'', 0, 0, 0, x'')",
+                "INSERT INTO identity(only, cluster, replica_set, node, boot, uuid, is_member,"
+                " epoch, incarnation, config_digest) VALUES(1, ?, ?, ?, 1, x'', 0, 0, 0, x'')",
                 (cluster, replica_set, node),
             )
             return
@@ -243,6 +295,43 @@ class IdentityFile:
                 (uuid, is_member, *promised, config_digest),
             )
         self.current = self._load()
+
+    def forget_membership(self, suspect: str) -> None:
+        """This disk may lack what it acknowledged: it counts in no majority until it has been
+        taught again (PROTOCOL B3). It keeps its promises.
+
+        Args:
+            suspect: why the database must not be opened either; "" when it may be.
+        """
+        with translated_errors(self._path), transaction(self._db):
+            self._db.execute("UPDATE identity SET is_member = 0, suspect = ?", (suspect,))
+        self.current = self._load()
+
+    def start_over(self) -> None:
+        """The suspect database is out of the way; whatever stands in its place is new."""
+        with translated_errors(self._path), transaction(self._db):
+            self._db.execute("UPDATE identity SET suspect = '', clean = 1, kernel = NULL")
+
+    @property
+    def has_forgotten(self) -> bool:
+        """Whether this disk was a member's, and may lack what it held: not the same as new."""
+        return bool(self.current.uuid) and not self.current.is_member
+
+    def begin_run(self, kernel: str | None) -> None:
+        """From now on a stop is unclean, until `end_run`; on the disk before anything is
+        acknowledged. The database's log must be there already, with a flushed commit in it: its
+        absence is what a later start looks for.
+
+        Args:
+            kernel: its boot id when commits are not flushed, else None.
+        """
+        with translated_errors(self._path), transaction(self._db):
+            self._db.execute("UPDATE identity SET clean = 0, kernel = ?", (kernel,))
+
+    def end_run(self) -> None:
+        """The database was closed in order, and its log is empty."""
+        with translated_errors(self._path), transaction(self._db):
+            self._db.execute("UPDATE identity SET clean = 1, kernel = NULL")
 
     def check_epoch(self, epoch: int, config_digest: bytes) -> None:
         """Refuse to start with an older configuration than was promised (PROTOCOL B1)."""

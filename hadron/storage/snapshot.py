@@ -27,6 +27,8 @@ from hadron.model.ids import Ballot, LogPosition
 from hadron.model.ports import Disk
 from hadron.storage.database import (
     FORMAT_VERSION,
+    connect,
+    open_copy,
     open_reader,
     transaction,
     translated_errors,
@@ -188,9 +190,7 @@ class Copying:
     def _begin(self) -> apsw.Backup:
         self._disk.remove(self._target)
         # It is thrown away after a crash: it needs no journal.
-        self._copy = apsw.Connection(str(self._target), vfs=self._disk.vfs)
-        self._copy.pragma("journal_mode", "off")
-        self._copy.pragma("synchronous", "full")
+        self._copy = open_copy(self._target, vfs=self._disk.vfs)
         reader = open_reader(self._source, vfs=self._disk.vfs)
         self._open.callback(reader.close)
         # Commits during the copy would make it start over; a read transaction does not see them.
@@ -333,7 +333,7 @@ def copy_tail(source: Path, target: Path, base: LogPosition, disk: Disk) -> int:
         translated_errors(source),
         contextlib.closing(open_reader(source, vfs=disk.vfs)) as old,
         translated_errors(target),
-        contextlib.closing(apsw.Connection(str(target), vfs=disk.vfs)) as new,
+        contextlib.closing(connect(target, vfs=disk.vfs)) as new,
     ):
         new.pragma("journal_mode", "delete")
         new.pragma("synchronous", "full")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import logging
 from collections.abc import Awaitable, Callable
 from functools import partial
 from pathlib import Path
@@ -13,8 +14,10 @@ import trio
 
 from hadron.model.errors import CorruptionError, DataDirectoryError
 from hadron.model.ports import Clock, Disk
-from hadron.storage import generations, log
+from hadron.storage import aftermath, generations, log
+from hadron.storage.aftermath import Aftermath
 from hadron.storage.checkpoint import Checkpointer
+from hadron.storage.checksums import require_checksums
 from hadron.storage.database import (
     FORMAT_VERSION,
     open_reader,
@@ -25,7 +28,11 @@ from hadron.storage.database import (
 from hadron.storage.identity import DirectoryLock, IdentityFile
 from hadron.storage.writer import Post, Writer
 
+_log = logging.getLogger(__name__)
 T = TypeVar("T")
+
+_WITHOUT_CHECKSUMS: Final = 1
+"""The format version before `FORMAT_VERSION`."""
 
 _SYNC: Final = {"fsync": "FULL", "os": "NORMAL"}
 
@@ -102,7 +109,11 @@ class Readers:
 class Store:
     """Opens everything in a data directory, in the order that keeps a wrong one untouched.
 
-    Raises `DataDirectoryError` when the directory is in use, unwritable, or another node's.
+    Args:
+        has_peers: somebody to learn from, should this disk have lost something.
+
+    Raises `DataDirectoryError` when the directory is in use, unwritable, or another node's,
+    `CorruptionError` when it is damaged and nobody could help.
     """
 
     def __init__(
@@ -120,8 +131,9 @@ class Store:
         clock: Clock,
         post: Post,
         on_fatal: Callable[[BaseException], None],
+        has_peers: bool = True,
     ) -> None:
-        self.directory = self._directory = directory
+        self.directory = directory
         self._disk = disk
         self._lock = DirectoryLock(directory)
         with contextlib.ExitStack() as undo:
@@ -129,33 +141,45 @@ class Store:
             self.identity = IdentityFile(directory, cluster, replica_set, node, disk)
             undo.callback(self.identity.close)
             path = self.path = generations.current_database(directory)
-            self._refuse_lost_file(path)
             with translated_os_errors(directory):
+                left = self._look_back(has_peers)
                 generations.clean_up(directory, disk)
             self.sync = _SYNC[durability]
             self.readers = Readers(path, reader_threads, disk)
             self.writer = Writer(
                 path, sync=self.sync, disk=disk, clock=clock, post=post, on_fatal=on_fatal
             )
-            undo.callback(self.writer.close)
+            undo.callback(self.writer.abandon)
             self._checkpointer = Checkpointer(
                 self.writer, path, checkpoint_bytes=checkpoint_bytes, disk=disk,
                 hold_readers=self.readers.hold,
             )
             with translated_errors(path):
-                _prepare(self.writer.connection, path, tables)
+                _prepare(self.writer.connection, path, tables, sync=self.sync, left=left)
                 self.log = log.Log(self.writer.connection)
+            self.identity.begin_run(disk.boot_id() if durability == "os" else None)
             undo.pop_all()
 
-    def _refuse_lost_file(self, path: Path) -> None:
-        """A member whose log is gone must not count in majorities as if it still held it: what
-        only this disk and one other had acknowledged would be lost (PROTOCOL B3)."""
-        if self.identity.current.is_member and not (path.exists() and path.stat().st_size):
-            raise DataDirectoryError(
-                f"{path} is missing or empty, but this node has been a member of its replica set",
-                f"put the file back, or move all of {self._directory} away: the node then rebuilds "
-                "itself from its peers",
-            )
+    def _look_back(self, has_peers: bool) -> Aftermath:
+        """Find out what the last stop left, and forget what may not be remembered any more: a
+        member whose log lacks something must not count as if it had it (PROTOCOL B3, B4)."""
+        left = aftermath.examine(
+            self.path, self._disk, self.identity.last_stop,
+            was_member=self.identity.current.is_member,
+        )
+        if not left.amnesia:
+            return left
+        if not has_peers:
+            aftermath.refuse_alone(self.path, left)
+        _log.error(
+            "%s; this node counts in no majority until its leader has taught it again",
+            left.amnesia,
+        )
+        self.identity.forget_membership(left.amnesia if left.is_unusable else "")
+        if left.is_unusable:
+            aftermath.set_aside(self.path, self.directory, self._disk)
+            self.identity.start_over()
+        return left
 
     async def run(self) -> None:
         """Do, for ever, what the files need beside commits. Starts the writer."""
@@ -167,25 +191,38 @@ class Store:
 
     def close(self) -> None:
         """Finish what is queued and let the directory go."""
-        self.readers.close()
-        self.writer.close()
-        self.identity.close()
-        self._lock.release()
+        with contextlib.ExitStack() as rest:
+            rest.callback(self._lock.release)
+            rest.callback(self.identity.close)
+            self.readers.close()
+            self.writer.close(self.identity.end_run)
 
 
-def _prepare(connection: apsw.Connection, path: Path, tables: str) -> None:
+def _prepare(
+    connection: apsw.Connection, path: Path, tables: str, *, sync: str, left: Aftermath
+) -> None:
+    """Check whose file it is, make its tables, and put a first flushed commit into its log."""
     version = connection.pragma("user_version")
     if version == 0 and connection.execute("SELECT 1 FROM sqlite_schema").fetchone() is not None:
         raise DataDirectoryError(
             f"{path} is a SQLite file that Hadron did not make",
             "give the node a directory of its own",
         )
-    if version not in (0, FORMAT_VERSION):
+    if version not in (0, _WITHOUT_CHECKSUMS, FORMAT_VERSION):
         raise DataDirectoryError(
             f"{path} has format version {version}, this Hadron knows {FORMAT_VERSION}",
             "start it with the version of Hadron that wrote it, or a newer one",
         )
+    if version == _WITHOUT_CHECKSUMS:
+        _log.info("%s gets page checksums, which takes a moment", path)
+        connection.execute("VACUUM")
+        connection.wal_checkpoint(mode=apsw.SQLITE_CHECKPOINT_TRUNCATE)
+    require_checksums(connection, path)
+    if left.unclean:
+        aftermath.begin_log_anew(connection)
+    connection.pragma("synchronous", "FULL")
     with transaction(connection):
         connection.execute(log.TABLES)
         connection.execute(tables)
         connection.pragma("user_version", FORMAT_VERSION)
+    connection.pragma("synchronous", sync)

@@ -235,18 +235,39 @@ class Writer:
         assert item is not None
         return self._do(*item)
 
-    def close(self) -> None:
-        """Finish the work that waits, and close the file, which moves the log into it."""
+    def close(self, seal: Callable[[], None] = lambda: None) -> None:
+        """Finish the work that waits, move the write-ahead log into the file, and close it.
+
+        `seal` is called when all is in the file and the log is still there: a log that is missing
+        where nobody has sealed the file is a sign of damage (PROTOCOL B4). After a failure the log
+        is left as it is; what its disk really holds is for the next start to find out.
+        """
         if self._disk.has_threads:
             self._finish_thread()
         else:
             self._finish_here()
         self.connection.set_wal_hook(None)
         try:
-            self.connection.close()
-        except apsw.Error as error:
-            # Only moving the write-ahead log into the file can have failed; the log stays as it is.
+            if self.failure is None and self._move_log():
+                seal()
+                self.connection.close()
+                return
+        except (apsw.Error, StorageError) as error:
             _log.warning("closing %s: %s: %s", self._path, type(error).__name__, error)
+        if self.connection:
+            self.abandon()
+
+    def abandon(self) -> None:
+        """Close the file and leave its write-ahead log as it is. No work may be under way."""
+        self.connection.config(apsw.SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, 1)
+        self.connection.close()
+
+    def _move_log(self) -> bool:
+        """Whether the file has everything now, and durably."""
+        if self.connection.in_transaction:
+            return False
+        total, done = self.connection.wal_checkpoint(mode=apsw.SQLITE_CHECKPOINT_PASSIVE)
+        return total == done
 
     def _finish_here(self) -> None:
         while not self._jobs.empty():

@@ -91,7 +91,7 @@ class Stack:
         self.fatal: list[BaseException] = []
         self.gate = ByteGate(1 << 20)
         self.follower = FollowerLog(
-            store.writer.connection, store.log, store.identity, SET, sync=store.sync
+            store.writer.connection, store.log, store.identity, SET
         )
         promised = store.identity.current.promised
         self.ballot = Ballot(1, promised.incarnation + 1)

@@ -56,7 +56,7 @@ class Follower:
     def __init__(self, store: Store) -> None:
         self.store = store
         self.log = FollowerLog(
-            store.writer.connection, store.log, store.identity, "local/p0", sync=store.sync
+            store.writer.connection, store.log, store.identity, "local/p0"
         )
 
     def promise(

@@ -113,7 +113,7 @@ async def trimmed(directory: Path, allowed: int, *, pin: int = 0) -> list[int]:
         async with trio.open_nursery() as nursery:
             nursery.start_soon(store.run)
             log = FollowerLog(
-                store.writer.connection, store.log, store.identity, "local/p0", sync=store.sync
+                store.writer.connection, store.log, store.identity, "local/p0"
             )
             trimmer = LogTrimmer(store, log, store.readers.heal)
             release = trimmer.pin(pin) if pin else lambda: None

@@ -10,7 +10,7 @@ from collections import Counter
 import pytest
 import trio
 
-from hadron.model.errors import DataDirectoryError
+from hadron.model.errors import CorruptionError
 from hadron.sim.nemesis import FaultPlan
 from hadron.sim.run import Judgement, Outcome, Scenario, run_seed
 from hadron.sim.scheduling import StuckError, run_seeded
@@ -97,8 +97,8 @@ def test_a_node_that_stops_by_itself_says_why() -> None:
 def test_a_node_that_cannot_start_raises() -> None:
     async def body(world: World) -> Judgement:
         await world.stop("n3")
-        (world.data("n3") / "hadron.db").unlink()
-        with pytest.raises((DataDirectoryError, BaseExceptionGroup)):
+        (world.data("n3") / "node.db").write_bytes(b"no database at all" * 400)
+        with pytest.raises((CorruptionError, BaseExceptionGroup)):
             await world.start("n3")
         world.wipe("n3")
         await world.start("n3")

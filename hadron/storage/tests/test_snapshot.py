@@ -16,7 +16,7 @@ from hadron.model.errors import CorruptionError, DataDirectoryError
 from hadron.model.ids import EMPTY_LOG, Ballot, LogPosition
 from hadron.node.world import SystemDisk
 from hadron.storage import generations, snapshot
-from hadron.storage.database import FORMAT_VERSION, open_writer, transaction
+from hadron.storage.database import FORMAT_VERSION, connect, open_writer, transaction
 from hadron.storage.identity import IdentityFile
 from hadron.storage.log import TABLES, Log, set_meta
 from hadron.storage.snapshot import Manifest, NothingToCopyError
@@ -170,7 +170,7 @@ class TestVerifying:
     ) -> None:
         """A defect of the node that made it, or somebody who edited it and its manifest."""
         path, manifest = self.copy(tmp_path)
-        connection = apsw.Connection(str(path))
+        connection = connect(path)
         connection.execute(damage)
         connection.close()
         with pytest.raises(CorruptionError, match=message):
@@ -305,7 +305,7 @@ class TestInstalling:
         log = Log(copy)
         for _ in range(7):
             log.append(BALLOT, 5, b"new", b"")
-        copy.pragma("user_version", 1)
+        copy.pragma("user_version", FORMAT_VERSION)
         copy.close()
         return log.head
 
@@ -378,7 +378,7 @@ class TestInstalling:
         identity.close()
         (tmp_path / "gen-1" / "hadron.db").unlink()
         with pytest.raises(DataDirectoryError, match="is missing or empty"):
-            open_store(tmp_path)
+            open_store(tmp_path, has_peers=False)
 
 
 def fill(store: Store, count: int, command: bytes) -> Store:

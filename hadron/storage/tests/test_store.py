@@ -14,7 +14,7 @@ import trio.testing
 from hadron.model.errors import CorruptionError, DataDirectoryError, RequestError
 from hadron.model.ids import Ballot
 from hadron.node.world import SystemClock, SystemDisk
-from hadron.storage.database import FORMAT_VERSION
+from hadron.storage.database import FORMAT_VERSION, connect
 from hadron.storage.store import Readers, Store
 
 TABLES = "CREATE TABLE IF NOT EXISTS t(i INTEGER PRIMARY KEY) STRICT;"
@@ -59,11 +59,13 @@ async def test_durability_is_sqlites(tmp_path: Path, durability: str) -> None:
 class TestRefusedFiles:
     """Each leaves the directory unlocked and the file as it was."""
 
-    def refuse(self, directory: Path, error: type[Exception], match: str) -> str:
+    def refuse(
+        self, directory: Path, error: type[Exception], match: str, **changes: Any
+    ) -> str:
         with pytest.raises(error, match=match) as caught:
-            open_store(directory)
+            open_store(directory, **changes)
         with pytest.raises(error, match=match):
-            open_store(directory)
+            open_store(directory, **changes)
         return str(caught.value)
 
     async def test_garbage(self, tmp_path: Path) -> None:
@@ -85,17 +87,17 @@ class TestRefusedFiles:
     async def test_a_member_whose_log_is_gone(
         self, tmp_path: Path, lose: Callable[[Path], object]
     ) -> None:
-        """It would count in majorities for entries that it no longer has (PROTOCOL B3)."""
+        """It would serve as if it had never held anything, and nobody could teach it."""
         store = open_store(tmp_path)
         store.identity.become_member(b"u" * 16)
         store.close()
         lose(tmp_path / "hadron.db")
-        text = self.refuse(tmp_path, DataDirectoryError, "is missing or empty")
-        assert "move all of" in text
+        text = self.refuse(tmp_path, DataDirectoryError, "is missing or empty", has_peers=False)
+        assert "put the file back, or put a backup in its place" in text
 
     async def test_a_newer_format(self, tmp_path: Path) -> None:
         open_store(tmp_path).close()
-        connection = apsw.Connection(str(tmp_path / "hadron.db"))
+        connection = connect(tmp_path / "hadron.db")
         connection.pragma("user_version", FORMAT_VERSION + 1)
         connection.close()
         text = self.refuse(tmp_path, DataDirectoryError, f"format version {FORMAT_VERSION + 1}")

@@ -296,6 +296,9 @@ async def test_a_file_that_cannot_be_tidied_up_is_closed_all_the_same(
         def __getattr__(self, name: str) -> Any:
             return getattr(connection, name)
 
+        def __bool__(self) -> bool:
+            return bool(connection)
+
         def close(self) -> None:
             connection.close()
             raise apsw.FullError("no room")

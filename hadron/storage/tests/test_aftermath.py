@@ -1,0 +1,293 @@
+"""What a start makes of the stop before it: whose disk may count, and what is set aside."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import apsw
+import pytest
+
+from hadron.model.errors import CorruptionError, DataDirectoryError, StorageError
+from hadron.model.ids import Ballot
+from hadron.node.world import SystemDisk
+from hadron.storage.aftermath import ASIDE
+from hadron.storage.database import PAGE_BYTES, connect
+from hadron.storage.store import Store
+from hadron.storage.tests.test_store import open_store
+from hadron.storage.wal_scan import FRAME_HEADER_BYTES, HEADER_BYTES
+
+UUID = b"u" * 16
+STEP = FRAME_HEADER_BYTES + PAGE_BYTES
+
+
+class BootedDisk(SystemDisk):
+    """A machine whose boot id the test decides."""
+
+    def __init__(self, boot: str) -> None:
+        self._boot = boot
+
+    def boot_id(self) -> str:
+        return self._boot
+
+
+def append(store: Store, count: int = 1, size: int = 100) -> None:
+    for _ in range(count):
+        store.writer.connection.execute("BEGIN IMMEDIATE")
+        store.log.append(Ballot(1, 1), 1, b"command", bytes([store.log.head.lsn % 251]) * size)
+        store.writer.connection.execute("COMMIT")
+
+
+def run_and_crash(
+    directory: Path, *, count: int = 5, between: Callable[[Store], object] = lambda _: None,
+    **changes: Any,
+) -> Path:
+    """A member that has written something; returns its files as `kill -9` leaves them."""
+    store = open_store(directory / "running", durability="fsync", **changes)
+    store.identity.become_member(UUID)
+    append(store, count)
+    between(store)
+    crashed = copy_open(store, directory / "crashed")
+    store.close()
+    return crashed
+
+
+def copy_open(store: Store, to: Path) -> Path:
+    if to.exists():
+        shutil.rmtree(to)
+    to.mkdir(parents=True)
+    for file in store.directory.iterdir():
+        if not file.name.endswith("-shm"):
+            shutil.copy(file, to / file.name)
+    return to
+
+
+def flip(path: Path, at: int, mask: int = 4) -> None:
+    data = bytearray(path.read_bytes())
+    data[at] ^= mask
+    path.write_bytes(data)
+
+
+class TestNothingLost:
+    async def test_an_orderly_stop(self, tmp_path: Path) -> None:
+        for _ in range(3):
+            store = open_store(tmp_path, durability="fsync")
+            assert store.identity.last_stop.clean
+            store.identity.become_member(UUID)
+            append(store)
+            store.close()
+        store = open_store(tmp_path)
+        assert store.log.head.lsn == 3
+        assert store.identity.current.is_member
+        store.close()
+
+    async def test_a_killed_process(self, tmp_path: Path) -> None:
+        crashed = run_and_crash(tmp_path)
+        for _ in range(2):
+            store = open_store(crashed)
+            assert not store.identity.last_stop.clean
+            assert (store.log.head.lsn, store.identity.current.is_member) == (5, True)
+            again = copy_open(store, tmp_path / "again")
+            store.close()
+            shutil.rmtree(crashed)
+            shutil.copytree(again, crashed)
+
+    async def test_a_torn_tail(self, tmp_path: Path) -> None:
+        crashed = run_and_crash(tmp_path)
+        wal = crashed / "hadron.db-wal"
+        wal.write_bytes(wal.read_bytes()[:-100])
+        store = open_store(crashed)
+        assert (store.log.head.lsn, store.identity.current.is_member) == (4, True)
+        store.close()
+
+    async def test_killed_before_the_first_commit(self, tmp_path: Path) -> None:
+        """Nothing had been acknowledged, and the log was not begun."""
+        store = open_store(tmp_path / "running", durability="fsync")
+        store.identity.become_member(UUID)
+        store.close()
+        shutil.copytree(tmp_path / "running", tmp_path / "crashed")
+        (tmp_path / "crashed" / "hadron.db-wal").write_bytes(b"")
+        store = open_store(tmp_path / "crashed")
+        assert store.identity.current.is_member
+        store.close()
+
+    @pytest.mark.parametrize("late", [False, True])
+    async def test_killed_while_closing(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, late: bool
+    ) -> None:
+        """Just before, or just after, the run is marked as ended: the log is still there."""
+        store = open_store(tmp_path / "running", durability="fsync")
+        store.identity.become_member(UUID)
+        append(store, 5)
+        end_run = store.identity.end_run
+
+        def crash() -> None:
+            if late:
+                end_run()
+            copy_open(store, tmp_path / "crashed")
+
+        monkeypatch.setattr(store.identity, "end_run", crash)
+        store.close()
+        store = open_store(tmp_path / "crashed")
+        assert store.identity.last_stop.clean is late
+        assert (store.log.head.lsn, store.identity.current.is_member) == (5, True)
+        store.close()
+
+    async def test_stopped_by_a_failing_disk(self, tmp_path: Path) -> None:
+        """What the log's file holds after that is not known before it is read again."""
+        store = open_store(tmp_path, durability="fsync")
+        store.identity.become_member(UUID)
+        append(store, 5)
+        store.writer.failure = StorageError("fsync failed")
+        store.close()
+        assert (tmp_path / "hadron.db-wal").exists()
+        store = open_store(tmp_path)
+        assert not store.identity.last_stop.clean
+        assert (store.log.head.lsn, store.identity.current.is_member) == (5, True)
+        store.close()
+
+    async def test_a_start_that_is_refused_leaves_the_log(self, tmp_path: Path) -> None:
+        def newer(store: Store) -> None:
+            store.writer.connection.pragma("user_version", 99)
+
+        crashed = run_and_crash(tmp_path, between=newer)
+        for _ in range(2):
+            with pytest.raises(DataDirectoryError, match="format version 99"):
+                open_store(crashed)
+        assert (crashed / "hadron.db-wal").exists()
+
+    async def test_torn_tails_do_not_pile_up(self, tmp_path: Path) -> None:
+        """Frames of one torn transaction, then a shorter one over them, then another crash: the
+        older frames must not look like later ones."""
+        crashed = run_and_crash(tmp_path, between=lambda store: append(store, 1, 30 * PAGE_BYTES))
+        wal = crashed / "hadron.db-wal"
+        data = bytearray(wal.read_bytes())
+        data[-20 * STEP - 100] ^= 1
+        wal.write_bytes(data)
+        store = open_store(crashed, durability="fsync")
+        assert (store.log.head.lsn, store.identity.current.is_member) == (5, True)
+        append(store, 2)
+        again = copy_open(store, tmp_path / "again")
+        store.close()
+        store = open_store(again)
+        assert (store.log.head.lsn, store.identity.current.is_member) == (7, True)
+        store.close()
+
+    async def test_a_header_torn_while_the_log_was_begun_anew(self, tmp_path: Path) -> None:
+        def begin_anew(store: Store) -> None:
+            store.writer.connection.wal_checkpoint(mode=apsw.SQLITE_CHECKPOINT_RESTART)
+
+        crashed = run_and_crash(tmp_path, between=begin_anew)
+        flip(crashed / "hadron.db-wal", 15, 1)
+        store = open_store(crashed)
+        assert (store.log.head.lsn, store.identity.current.is_member) == (5, True)
+        store.close()
+
+
+class TestAmnesia:
+    def assert_starts_over(self, directory: Path) -> None:
+        """It remembers its promises and whose it was, counts for nothing, and holds nothing."""
+        for _ in range(2):
+            store = open_store(directory, durability="fsync")
+            identity = store.identity.current
+            assert (identity.is_member, identity.uuid) == (False, UUID)
+            assert store.identity.has_forgotten
+            assert store.log.head.lsn == 0
+            store.close()
+
+    async def test_a_flipped_bit_in_the_log(self, tmp_path: Path) -> None:
+        crashed = run_and_crash(tmp_path)
+        flip(crashed / "hadron.db-wal", HEADER_BYTES + STEP // 2)
+        self.assert_starts_over(crashed)
+        assert (crashed / f"{ASIDE}-wal").stat().st_size > 5 * STEP
+        assert (crashed / ASIDE).exists()
+
+    async def test_a_flipped_bit_in_the_logs_header(self, tmp_path: Path) -> None:
+        crashed = run_and_crash(tmp_path)
+        flip(crashed / "hadron.db-wal", 20)
+        self.assert_starts_over(crashed)
+
+    @pytest.mark.parametrize("data", [None, b"", bytes(5000)])
+    async def test_a_log_that_is_gone(self, tmp_path: Path, data: bytes | None) -> None:
+        crashed = run_and_crash(tmp_path)
+        wal = crashed / "hadron.db-wal"
+        wal.unlink() if data is None else wal.write_bytes(data)
+        self.assert_starts_over(crashed)
+
+    async def test_a_foreign_program_that_dropped_the_log(self, tmp_path: Path) -> None:
+        crashed = run_and_crash(tmp_path)
+        apsw.Connection(str(crashed / "hadron.db")).execute("SELECT * FROM t").connection.close()
+        assert not (crashed / "hadron.db-wal").exists()
+        self.assert_starts_over(crashed)
+
+    @pytest.mark.parametrize("lose", [Path.unlink, lambda path: path.write_bytes(b"")])
+    async def test_a_file_that_is_gone(
+        self, tmp_path: Path, lose: Callable[[Path], object]
+    ) -> None:
+        crashed = run_and_crash(tmp_path)
+        lose(crashed / "hadron.db")
+        self.assert_starts_over(crashed)
+
+    async def test_killed_while_the_file_was_being_set_aside(self, tmp_path: Path) -> None:
+        crashed = run_and_crash(tmp_path)
+        flip(crashed / "hadron.db-wal", HEADER_BYTES + STEP // 2)
+        (crashed / "hadron.db-wal").rename(crashed / f"{ASIDE}-wal")
+        database = connect(crashed / "node.db")
+        database.execute("UPDATE identity SET is_member = 0, suspect = 'damaged'")
+        database.close()
+        self.assert_starts_over(crashed)
+
+    async def test_alone_it_leaves_everything_as_it_is(self, tmp_path: Path) -> None:
+        crashed = run_and_crash(tmp_path)
+        flip(crashed / "hadron.db-wal", HEADER_BYTES + STEP // 2)
+        before = (crashed / "hadron.db-wal").read_bytes()
+        for _ in range(2):
+            with pytest.raises(CorruptionError, match="cannot be trusted") as caught:
+                open_store(crashed, has_peers=False)
+            assert "hadron.db-wal is damaged: frame 1 is not what was written" in str(caught.value)
+            assert "backup" in caught.value.hint
+        assert (crashed / "hadron.db-wal").read_bytes() == before
+
+
+class TestKernel:
+    """`durability: os`: commits live as long as the kernel does."""
+
+    def crash(self, directory: Path, boot: str) -> Path:
+        store = open_store(directory / "running", durability="os", disk=BootedDisk(boot))
+        store.identity.become_member(UUID)
+        append(store, 5)
+        crashed = copy_open(store, directory / "crashed")
+        store.close()
+        return crashed
+
+    @pytest.mark.parametrize(
+        ("then", "now", "kept"), [("a", "a", True), ("a", "b", False), ("", "", False)]
+    )
+    @pytest.mark.parametrize("durability", ["os", "fsync"])
+    async def test_a_crash(
+        self, tmp_path: Path, then: str, now: str, kept: bool, durability: str
+    ) -> None:
+        crashed = self.crash(tmp_path, then)
+        for _ in range(2):
+            store = open_store(crashed, disk=BootedDisk(now), durability=durability)
+            assert store.identity.current.is_member is kept
+            assert store.log.head.lsn == 5, "what it shares with its leader need not be sent again"
+            store.close()
+
+    async def test_an_orderly_stop_before_the_machine_was_stopped(self, tmp_path: Path) -> None:
+        for boot in "abc":
+            store = open_store(tmp_path, durability="os", disk=BootedDisk(boot))
+            store.identity.become_member(UUID)
+            append(store)
+            store.close()
+        store = open_store(tmp_path, disk=BootedDisk("d"))
+        assert store.identity.current.is_member
+        store.close()
+
+    async def test_flushed_commits_survive_it(self, tmp_path: Path) -> None:
+        crashed = run_and_crash(tmp_path, disk=BootedDisk("a"))
+        store = open_store(crashed, disk=BootedDisk("b"))
+        assert (store.log.head.lsn, store.identity.current.is_member) == (5, True)
+        store.close()
