@@ -92,7 +92,9 @@ def restore_node(
                 bytes.fromhex(manifest.uuid), is_member=False, promised=promised,
                 config_digest=own.config_digest if known else b"",
             )
-        _switch(node.data, generation, disk)
+            _switch(node.data, generation, disk)
+            # Not before: until here a crash leaves whatever was wrong with the old one.
+            identity.start_over()
     return manifest
 
 
@@ -154,6 +156,7 @@ def recover(config: ReplicaSetConfig, name: str, disk: Disk) -> LogPosition:
         )
     lock = DirectoryLock(node.data)
     try:
+        _take_as_it_is(path, disk)
         end, uuid = _examine(path, disk)
         with contextlib.closing(_identity(config, node, disk)) as identity:
             own = identity.current
@@ -163,6 +166,7 @@ def recover(config: ReplicaSetConfig, name: str, disk: Disk) -> LogPosition:
                 own.uuid or uuid, is_member=True, promised=promised,
                 config_digest=own.config_digest if known else b"",
             )
+            identity.start_over()
     finally:
         lock.release()
     return end
@@ -269,6 +273,14 @@ def _forget_identity(data: Path, disk: Disk) -> None:
         for suffix in ("", "-journal", "-wal", "-shm"):
             disk.remove(data / f"{NODE_DATABASE}{suffix}")
         disk.sync(data)
+
+
+def _take_as_it_is(path: Path, disk: Disk) -> None:
+    """Move into the file what SQLite will read of the write-ahead log, however it was damaged."""
+    with translated_errors(path), contextlib.closing(
+        open_writer(path, sync="FULL", vfs=disk.vfs)
+    ) as database:
+        database.wal_checkpoint(mode=apsw.SQLITE_CHECKPOINT_TRUNCATE)
 
 
 def _examine(path: Path, disk: Disk) -> tuple[LogPosition, bytes]:

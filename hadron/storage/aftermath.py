@@ -108,7 +108,7 @@ def refuse_alone(path: Path, found: Aftermath) -> None:
     Raises `CorruptionError`, or `DataDirectoryError` when there is no file at all.
     """
     way_out = (
-        "put a backup in its place (`hadron restore`); there are no peers to rebuild it from"
+        "put a backup in its place (`hadron restore --all`); there are no peers to rebuild it from"
     )
     if not (path.exists() and path.stat().st_size):
         raise DataDirectoryError(
@@ -116,7 +116,10 @@ def refuse_alone(path: Path, found: Aftermath) -> None:
             f"put the file back, or {way_out}",
         )
     if found.is_unusable:
-        raise CorruptionError(f"{path} cannot be trusted: {found.amnesia}", way_out)
+        raise CorruptionError(
+            f"{path} cannot be trusted: {found.amnesia}",
+            f"{way_out}; or go on with what is left of it (`hadron recover`)",
+        )
 
 
 def begin_log_anew(connection: apsw.Connection) -> None:

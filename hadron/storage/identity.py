@@ -308,7 +308,8 @@ class IdentityFile:
         self.current = self._load()
 
     def start_over(self) -> None:
-        """The suspect database is out of the way; whatever stands in its place is new."""
+        """Whatever the last run left is out of the way: what stands in its place is whole, and has
+        no write-ahead log."""
         with translated_errors(self._path), transaction(self._db):
             self._db.execute("UPDATE identity SET suspect = '', clean = 1, kernel = NULL")
 

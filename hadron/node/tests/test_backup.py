@@ -27,7 +27,7 @@ from hadron.node.tests.support import chains, fetch, is_member, make_stream, pro
 from hadron.node.world import SystemClock, SystemDisk
 from hadron.replication import fetching
 from hadron.storage import generations
-from hadron.storage.database import open_reader
+from hadron.storage.database import connect, open_reader
 from hadron.storage.identity import IdentityFile
 from hadron.storage.snapshot import Manifest
 from hadron.testing.nodes import Nodes, SeededRandom, running_nodes
@@ -224,6 +224,16 @@ class TestRestoringANode:
             await nodes.crash()
             nursery.cancel_scope.cancel()
 
+    async def test_over_what_a_killed_node_left(self, tmp_path: Path, backed_up: Nodes) -> None:
+        """The restored file has no write-ahead log, and that must not count against it."""
+        mark_unclean(backed_up, "n3")
+        manifest = restore_node(tmp_path / "backup", backed_up.config, "n3", DISK, overwrite=True)
+        async with trio.open_nursery() as nursery:
+            nodes = await run_again(backed_up, nursery, "n3")
+            assert chains(nodes, "n3")[-1][0] == manifest.lsn
+            await nodes.crash()
+            nursery.cancel_scope.cancel()
+
     async def test_what_it_promised_stays_promised(
         self, tmp_path: Path, backed_up: Nodes
     ) -> None:
@@ -254,6 +264,12 @@ class TestRestoringANode:
             restore_node(tmp_path / "backup", config, "n2", DISK, overwrite=True)
         assert is_member(backed_up, "n2")
         assert generations.current_number(backed_up.data("n2")) == 0
+
+
+def mark_unclean(nodes: Nodes, name: str) -> None:
+    """As if it had been killed, and its write-ahead log removed since."""
+    with closing(connect(nodes.data(name) / "node.db")) as database:
+        database.execute("UPDATE identity SET clean = 0")
 
 
 def identity(nodes: Nodes, name: str) -> Any:
@@ -353,6 +369,20 @@ class TestRecovering:
             assert await values(nodes) == numbers(10)
             await nodes.crash()
             nursery.cancel_scope.cancel()
+
+    async def test_a_lost_write_ahead_log(self, tmp_path: Path, backed_up: Nodes) -> None:
+        """Alone a node refuses to go on by itself, and goes on when it is told to."""
+        config = backed_up.config = replace(backed_up.config, nodes=backed_up.config.nodes[:1])
+        mark_unclean(backed_up, "n1")
+        with pytest.RaisesGroup(CorruptionError, flatten_subgroups=True, allow_unwrapped=True) as (
+            caught
+        ):
+            async with trio.open_nursery() as nursery:
+                await run_again(backed_up, nursery)
+        assert "hadron recover" in str(caught.value.exceptions[0])
+        recover(config, "n1", DISK)
+        store_identity = identity(backed_up, "n1")
+        assert store_identity.is_member
 
     async def test_an_empty_disk_has_nothing_to_go_on_with(
         self, tmp_path: Path, backed_up: Nodes

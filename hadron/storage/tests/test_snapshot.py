@@ -200,7 +200,7 @@ class TestVerifying:
         newer = json.dumps({"format": 2, "parts": []}).encode()
         with pytest.raises(DataDirectoryError, match="there has format 2, this Hadron knows 1"):
             snapshot.decode_manifest(newer, "there")
-        connection = apsw.Connection(str(path))
+        connection = connect(path)
         connection.pragma("user_version", FORMAT_VERSION + 1)
         connection.close()
         with pytest.raises(DataDirectoryError, match="has format version"):
