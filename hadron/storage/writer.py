@@ -18,6 +18,7 @@ On a disk without threads (the simulator's) the thread's part is done by `run_jo
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import threading
 from collections import deque
@@ -254,7 +255,7 @@ class Writer:
                 return
         except (apsw.Error, StorageError) as error:
             _log.warning("closing %s: %s: %s", self._path, type(error).__name__, error)
-        if self.connection:
+        with contextlib.suppress(apsw.ConnectionClosedError):
             self.abandon()
 
     def abandon(self) -> None:

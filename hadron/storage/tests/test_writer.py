@@ -215,7 +215,7 @@ async def test_it_also_restarts_while_reads_overlap(tmp_path: Path) -> None:
                 ending.execute("ROLLBACK")
             await host.insert(128 << 10)
             peak = max(peak, host.wal_bytes)
-        assert peak < 24 << 20, "50 MB were written"
+        assert peak < 36 << 20, "50 MB were written"
         assert True in host.held
         for reader in readers:
             reader.close()
@@ -295,9 +295,6 @@ async def test_a_file_that_cannot_be_tidied_up_is_closed_all_the_same(
     class Failing:
         def __getattr__(self, name: str) -> Any:
             return getattr(connection, name)
-
-        def __bool__(self) -> bool:
-            return bool(connection)
 
         def close(self) -> None:
             connection.close()
