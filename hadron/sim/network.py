@@ -23,10 +23,11 @@ from collections.abc import Callable, Sequence
 from typing import Final
 
 import trio
+from google.protobuf.message import DecodeError
 
 from hadron.sim.trace import SEND, Trace
 from hadron.wire.frames import HEADER, MAGIC, Kind
-from hadron.wire.messages import METHODS
+from hadron.wire.messages import METHODS, common_pb2
 
 _BUFFER_BYTES: Final = 256 << 10
 """What one direction of a connection holds before a sender must wait; about a socket's buffers."""
@@ -615,11 +616,20 @@ def describe_frames(data: bytes) -> str:
             break
         method = METHODS.get(number)
         name = f" {method}" if method is not None else ""
-        described.append(f"{Kind(kind).name}{name} call {call} ({message}+{attachment} B)")
-        position += HEADER.size + message + attachment
+        start = position + HEADER.size
+        what = _error_text(data[start : start + message]) if kind == Kind.ERROR else ""
+        described.append(f"{Kind(kind).name}{name} call {call} ({message}+{attachment} B){what}")
+        position = start + message + attachment
     if position != len(data):
         described.append(f"… {len(data)} bytes")
     return ", ".join(described)
+
+
+def _error_text(message: bytes) -> str:
+    try:
+        return f": {common_pb2.Error.FromString(message).message}"
+    except DecodeError:
+        return ""
 
 
 def os_error(number: int) -> OSError:

@@ -15,7 +15,7 @@ from hadron.sim.scheduling import SimTime, StuckError, run_seeded
 from hadron.sim.trace import Trace
 from hadron.sim.world import SETTINGS, World, open_world
 
-LIMIT_S: Final = 3_600.0
+LIMIT_S: Final = 240.0
 """Simulated seconds after which a run that has not come to its end is a failure."""
 
 
