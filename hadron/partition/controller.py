@@ -40,6 +40,7 @@ from hadron.replication.quorum import Quorum
 from hadron.replication.trimming import LogHorizon
 from hadron.state.leadership import Configuration
 from hadron.state.machine import Command
+from hadron.storage.database import read_transaction
 from hadron.storage.log import ENTRY_OVERHEAD_BYTES, Entry, last_lsn, read_after, sizes
 from hadron.storage.store import Store
 from hadron.storage.writer import Prepared
@@ -353,13 +354,8 @@ class Controller:
         """Read tables, and return once everything that was read is committed (PROTOCOL A2)."""
 
         def read_with_lsn(connection: apsw.Connection) -> tuple[T, int]:
-            connection.execute("BEGIN")
-            try:
-                result = read(connection)
-                lsn = last_lsn(connection)
-            finally:
-                connection.execute("ROLLBACK")
-            return result, lsn
+            with read_transaction(connection):
+                return read(connection), last_lsn(connection)
 
         result, lsn = await self._store.readers.run(read_with_lsn)
         await self.wait_committed(lsn)

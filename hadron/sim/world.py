@@ -157,9 +157,8 @@ class World:
     # --- life -----------------------------------------------------------------------------------
 
     async def start(self, *names: str) -> None:
-        """Start nodes, all of them when none is named, and return once they listen.
-
-        Raises what a node raises that cannot start.
+        """Start nodes, all of them when none is named, and return once they listen, or have crashed
+        before that. Raises what a node raises that cannot start.
         """
         for name in names or self.names:
             await self._nursery.start(self._run, name)
@@ -188,6 +187,8 @@ class World:
                         raise error from None
             finally:
                 self._ended(name, life)
+        if not life.is_listening:
+            task_status.started()
 
     def _stopped(self, name: str, error: BaseException) -> None:
         self.trace.log(f"{name}: stops: {type(error).__name__}: {error}")

@@ -204,3 +204,17 @@ def transaction(connection: apsw.Connection) -> Iterator[None]:
         if connection.in_transaction:
             connection.execute("ROLLBACK")
         raise
+
+
+@contextlib.contextmanager
+def read_transaction(connection: apsw.Connection) -> Iterator[None]:
+    """Everything read in the block is of one moment.
+
+    SQLite may end the transaction itself when the disk fails; that error is the one to hear of.
+    """
+    connection.execute("BEGIN")
+    try:
+        yield
+    finally:
+        if connection.in_transaction:
+            connection.execute("ROLLBACK")

@@ -30,6 +30,7 @@ from hadron.storage.database import (
     connect,
     open_copy,
     open_reader,
+    read_transaction,
     transaction,
     translated_errors,
     translated_os_errors,
@@ -194,8 +195,7 @@ class Copying:
         reader = open_reader(self._source, vfs=self._disk.vfs)
         self._open.callback(reader.close)
         # Commits during the copy would make it start over; a read transaction does not see them.
-        reader.execute("BEGIN")
-        self._open.callback(reader.execute, "ROLLBACK")
+        self._open.enter_context(read_transaction(reader))
         reader.execute("SELECT count(*) FROM sqlite_schema").fetchone()
         self._backup = self._copy.backup("main", reader, "main")
         self._open.callback(self._backup.close)

@@ -20,6 +20,7 @@ import apsw
 from hadron.model.batch import check_batch
 from hadron.model.errors import CorruptionError
 from hadron.model.ids import Ballot
+from hadron.storage.database import read_transaction
 from hadron.storage.log import (
     NO_BODY,
     Entry,
@@ -121,12 +122,8 @@ class Check(Protocol):
 
 def read_slice(db: apsw.Connection, check: Check) -> bool:
     """One slice of `check` in a read transaction of its own; whether it was the last one."""
-    db.execute("BEGIN")
-    try:
+    with read_transaction(db):
         return check.step(db)
-    finally:
-        if db.in_transaction:
-            db.execute("ROLLBACK")
 
 
 class LogCheck:

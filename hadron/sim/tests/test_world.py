@@ -146,3 +146,17 @@ def test_unsynced_writes_meet_every_fate() -> None:
     for seed in range(3):
         faults.update(run_seed(seed, PublishUnderFaults(plan=plan)).faults)
     assert {"write kept", "write dropped", "write torn"} <= set(faults)
+
+
+def test_a_node_may_lose_power_before_it_listens() -> None:
+    async def body(world: World) -> Judgement:
+        await world.stop("n2")
+        world.disks["n2"].broken.crash_at_sync_in = 1
+        await world.start("n2")
+        assert not world.running("n2")
+        assert not world.failures
+        await world.start("n2")
+        await world.wait_in_step()
+        return Judgement()
+
+    assert run_seed(1, body).violations == []

@@ -8,7 +8,7 @@ from pathlib import Path
 import apsw
 import pytest
 
-from hadron.storage.database import transaction
+from hadron.storage.database import read_transaction, transaction
 
 
 def test_a_commit_that_fails_lets_its_locks_go(tmp_path: Path) -> None:
@@ -25,3 +25,19 @@ def test_a_commit_that_fails_lets_its_locks_go(tmp_path: Path) -> None:
         with transaction(writer):
             writer.execute("INSERT INTO t VALUES(2)")
         assert reader.execute("SELECT x FROM t").fetchall() == [(2,)]
+
+
+def test_a_read_that_fails_is_told_and_not_the_end_of_its_transaction(tmp_path: Path) -> None:
+    """A failing disk makes SQLite end a transaction by itself."""
+    with closing(apsw.Connection(str(tmp_path / "x.db"))) as reader:
+        reader.execute("CREATE TABLE t(x)")
+
+        def fail() -> None:
+            reader.execute("ROLLBACK")  # as SQLite does it
+            raise apsw.exception_for(apsw.SQLITE_IOERR_READ)
+
+        with pytest.raises(apsw.IOError), read_transaction(reader):
+            fail()
+        with read_transaction(reader):
+            assert reader.execute("SELECT count(*) FROM t").fetchall() == [(0,)]
+        assert not reader.in_transaction
