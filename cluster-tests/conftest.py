@@ -9,6 +9,7 @@ import pytest
 from load import ALONE, PROGRESS_S, PROMOTED_WITHIN_S, WORKERS
 from report import Row, summary, table
 
+from hadron.node.supervision.cluster import LocalCluster
 from hadron.testing.cluster import FaultyCluster
 
 _ROWS = pytest.StashKey[list[Row]]()
@@ -18,6 +19,13 @@ _ROWS = pytest.StashKey[list[Row]]()
 def cluster(tmp_path: Path) -> Iterator[FaultyCluster]:
     """Three nodes; the load's clients can be cut off from each of them."""
     with FaultyCluster(tmp_path, nodes=3, clients=(*WORKERS, ALONE)) as running:
+        yield running
+
+
+@pytest.fixture
+def plain(tmp_path: Path) -> Iterator[LocalCluster]:
+    """Three nodes with nothing between them and their clients."""
+    with LocalCluster(tmp_path, nodes=3) as running:
         yield running
 
 

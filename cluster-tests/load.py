@@ -325,7 +325,7 @@ async def _run_worker(
     with (cluster.directory / f"{name}.log").open("ab") as log:
         process = await trio.lowlevel.open_process(
             [sys.executable, worker_module.__file__, msgspec.json.encode(plan).decode()],
-            stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=log, env=_environment(),
+            stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=log, env=environment(),
         )
     worker = _Worker(process)
     task_status.started(worker)
@@ -351,7 +351,7 @@ async def _run_worker(
                 await stream.aclose()
 
 
-def _environment() -> dict[str, str]:
+def environment() -> dict[str, str]:
     """This process's, with this Hadron importable in the child as it is here."""
     root = str(Path(hadron.__file__).parents[1])
     path = os.pathsep.join(filter(None, [root, os.environ.get("PYTHONPATH")]))

@@ -41,6 +41,7 @@ async def test_everybody_is_paused(cluster: FaultyCluster, row: Row) -> None:
         await load.progress()
 
 
+@pytest.mark.long
 async def test_rolling_restart(cluster: FaultyCluster, row: Row) -> None:
     async with under_load(cluster, row) as load:
         for name in ("n3", "n2", "n1"):

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Collection, Sequence
 from dataclasses import replace
 from typing import Final
 
 import pytest
 import trio
-from load import ALONE, PATIENCE_S, PROMOTED_WITHIN_S, STREAM, Load, under_load
+from load import ALONE, PATIENCE_S, PROMOTED_WITHIN_S, STREAM, Load, environment, under_load
 from report import Row
 from test_disks import wait_follows
 
@@ -87,13 +88,11 @@ async def test_the_lead_goes_round(cluster: FaultyCluster, row: Row) -> None:
             await load.wait_more(50)
 
 
-def adopt(load: Load, nodes: Sequence[NodeConfig], *, but: Collection[str] = ()) -> None:
+def adopt(load: Load, nodes: Sequence[NodeConfig]) -> None:
     """Write a file of the next epoch with these nodes; read by each at its next start."""
     config = load.cluster.config
     load.history.event("reconfigure", detail=" ".join(node.name for node in nodes))
-    load.cluster.reconfigure(
-        replace(config, epoch=config.epoch + 1, nodes=tuple(nodes)), but=but
-    )
+    load.cluster.reconfigure(replace(config, epoch=config.epoch + 1, nodes=tuple(nodes)))
 
 
 async def promote(load: Load, row: Row, name: str, *, but: Collection[str] = ()) -> None:
@@ -101,10 +100,12 @@ async def promote(load: Load, row: Row, name: str, *, but: Collection[str] = ())
     that nobody can reach."""
     cluster = load.cluster
     load.fault("promote", name)
-    adopt(load, [
-        replace(node, role="leader" if node.name == name else "replica")
-        for node in cluster.config.nodes
-    ], but=but)
+    command = [sys.executable, "-m", "hadron", "promote", name, "--config"]
+    await trio.run_process(
+        [*command, str(cluster.config_path)], capture_stdout=True, env=environment()
+    )
+    cluster.reload(but=but)
+    assert cluster.leader == name
     running = [name for name in cluster.names if cluster.running(name) and name not in but]
     for one in running:
         await load.stop(one)

@@ -40,6 +40,7 @@ async def test_cuts_of_every_kind(cluster: FaultyCluster, row: Row) -> None:
         await load.progress()
 
 
+@pytest.mark.long
 async def test_clients_are_cut_off(cluster: FaultyCluster, row: Row) -> None:
     """Answers get lost on their way: a retry must find that the record is there."""
     async with under_load(cluster, row) as load:

@@ -93,14 +93,14 @@ class FaultyCluster(LocalCluster):
 
     # --- configuration --------------------------------------------------------------------------
 
-    def reconfigure(self, config: ReplicaSetConfig, *, but: Collection[str] = ()) -> None:
-        """Give every node this configuration, which it reads at its next start; `but` those that
-        keep the file that they have."""
+    def reconfigure(self, config: ReplicaSetConfig) -> None:
+        """Give every node this configuration; it is read at a node's next start."""
         self.config_path.write_text(render(config))
-        self.reload(but=but)
+        self.reload()
 
     def reload(self, *, but: Collection[str] = ()) -> None:
-        """Take over what somebody else has written into the common file.
+        """Take over what somebody else has written into the common file, `but` for those nodes
+        that keep the file that they have.
 
         A new member gets links of its own. Clients that exist already do not know them: they reach
         it through those of whichever node told them of it.
