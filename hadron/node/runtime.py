@@ -23,7 +23,7 @@ from hadron.node.leadership import Leadership
 from hadron.node.replica_set import ReplicaSetConfig
 from hadron.node.status import StatusPage, topology_of
 from hadron.partition.gate import ByteGate
-from hadron.replication.ballot import Candidate
+from hadron.replication.ballot import Candidate, run_on_writer
 from hadron.replication.follower import AppendOutcome, FollowerLog
 from hadron.replication.membership import Membership, epoch_note
 from hadron.replication.peers import PeerLinks
@@ -32,6 +32,7 @@ from hadron.replication.resync import Installation, Resync
 from hadron.replication.scrub import Scrubber
 from hadron.replication.service import ReplicationService
 from hadron.replication.snapshots import SnapshotService
+from hadron.replication.starts import PeerStarts
 from hadron.replication.trimming import LogTrimmer
 from hadron.server.cluster import ClusterService
 from hadron.server.groups import GroupsService
@@ -160,14 +161,16 @@ class Node:
         self._trimmer = LogTrimmer(
             store, self._follower, lambda error: self._repairer.heal(error)
         )
+        starts = PeerStarts(store, self._random.token_bytes(16))
         replication = ReplicationService(
-            self._membership, store, self._follower, self._clock,
+            self._membership, store, self._follower, self._clock, starts,
             on_promise=self._promised, on_append=self._appended,
             on_trim=self._trimmer.allow, on_resync=self._wanted,
             on_damage=lambda error: self._repairer.found(error), on_fatal=self._fail,
         )
         self._links = PeerLinks(
-            self._membership, replication.own_identity, network=self._network,
+            self._membership, replication.own_identity, starts.note, self._forget,
+            network=self._network,
             random=self._random, cork=self._cork, keepalive_s=self._settings.keepalive_s,
             silence_limit_s=self._settings.silence_limit_s,
         )
@@ -324,6 +327,17 @@ class Node:
         if promised.epoch > own.epoch:
             return epoch_note(own, "the leader", promised.epoch)
         return next((note for link in self._links.connected() if (note := link.old_file)), "")
+
+    async def _forget(self, name: str) -> None:
+        """A peer has seen what this disk does not know of: it must be taught (PROTOCOL B3)."""
+        if not self._store.identity.current.is_member:
+            return
+        _log.warning(
+            "this node's data directory is an old copy: %s has seen a later start of it; it counts "
+            "in no majority until it has been taught", name,
+        )
+        await run_on_writer(self._store, lambda _: self._store.identity.forget_membership(""))
+        self._stop_leading(FencedError(f"{name} has seen a later start of this node"))
 
     def _appended(self, _ballot: Ballot, _outcome: AppendOutcome) -> None:
         if self._status.state != "following":

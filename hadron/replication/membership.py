@@ -51,7 +51,7 @@ class Membership:
 
 
 def identity_message(
-    membership: Membership, *, uuid: bytes, boot: int
+    membership: Membership, *, uuid: bytes, boot: int, start: bytes = b"", is_member: bool = False
 ) -> replication_pb2.HandshakeRequest:
     return replication_pb2.HandshakeRequest(
         cluster=membership.cluster,
@@ -63,6 +63,8 @@ def identity_message(
         replica_set_uuid=uuid,
         boot=boot,
         apply_version=APPLY_VERSION,
+        start=start,
+        is_member=is_member,
     )
 
 

@@ -8,12 +8,12 @@ from __future__ import annotations
 
 import enum
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from typing import Final
 
 import trio
 
-from hadron.model.errors import HadronError, HandshakeError
+from hadron.model.errors import HadronError, HandshakeError, PeerError
 from hadron.model.ports import Network, Random
 from hadron.replication.membership import Membership, check_peer, epoch_note
 from hadron.wire.connection import Connection, Cork
@@ -55,6 +55,8 @@ class PeerLinks:
         self,
         membership: Membership,
         own_identity: Callable[[], replication_pb2.HandshakeRequest],
+        note: Callable[[replication_pb2.HandshakeRequest], Awaitable[bool]],
+        on_old_copy: Callable[[str], Awaitable[None]],
         *,
         network: Network,
         random: Random,
@@ -62,6 +64,13 @@ class PeerLinks:
         keepalive_s: float,
         silence_limit_s: float,
     ) -> None:
+        """
+        Args:
+            note: told who a peer is; returns whether its disk is an old copy.
+            on_old_copy: told of a peer that says this of this node's own disk.
+        """
+        self._note = note
+        self._on_old_copy = on_old_copy
         self._membership = membership
         self._own_identity = own_identity
         self._network = network
@@ -137,6 +146,12 @@ class PeerLinks:
         )
         own = self._own_identity()
         check_peer(self._membership, own.replica_set_uuid, answer.identity, link.name)
+        if answer.is_old_copy:
+            await self._on_old_copy(link.name)
+            raise PeerError(f"{link.name} has seen a start of this node that its disk has not")
+        if await self._note(answer.identity):
+            # It hears of it from us when it dials, and then it says so itself.
+            raise PeerError(f"the disk of {link.name} is an old copy")
         link.connection, link.answer = connection, answer
         note = epoch_note(self._membership, link.name, answer.identity.epoch)
         if note:

@@ -19,6 +19,7 @@ from hadron.model.ports import Clock
 from hadron.replication.entries import configuration_to, pack, unpack
 from hadron.replication.follower import AppendOutcome, BadEntriesError, FollowerLog
 from hadron.replication.membership import Membership, check_peer, identity_message
+from hadron.replication.starts import Caller, PeerStarts
 from hadron.storage.log import position_at, read_after
 from hadron.storage.store import Store
 from hadron.storage.writer import Prepared
@@ -58,6 +59,7 @@ class ReplicationService:
         store: Store,
         follower: FollowerLog,
         clock: Clock,
+        starts: PeerStarts,
         *,
         on_promise: Callable[[Ballot, str], None],
         on_append: Callable[[Ballot, AppendOutcome], None],
@@ -70,6 +72,7 @@ class ReplicationService:
         self._store = store
         self._follower = follower
         self._clock = clock
+        self._starts = starts
         self._on_promise = on_promise
         self._on_append = on_append
         self._on_trim = on_trim
@@ -90,12 +93,18 @@ class ReplicationService:
 
     def own_identity(self) -> replication_pb2.HandshakeRequest:
         identity = self._store.identity.current
-        return identity_message(self._membership, uuid=identity.uuid, boot=identity.boot)
+        return identity_message(
+            self._membership, uuid=identity.uuid, boot=identity.boot, start=self._starts.own,
+            is_member=identity.is_member,
+        )
 
     def _handshake(self, call: Call, request: Any, _attachment: memoryview) -> None:
-        own = self._store.identity.current
+        call.spawn(self._shake_hands, call, request)
+
+    async def _shake_hands(self, call: Call, request: Any) -> None:
+        is_old_copy = False
         try:
-            check_peer(self._membership, own.uuid, request, None)
+            check_peer(self._membership, self._store.identity.current.uuid, request, None)
         except HandshakeError as error:
             # Refused by answering who we are: the peer finds the difference and names it.
             # Names that nobody here has share one place: strangers could send any number of them.
@@ -105,7 +114,9 @@ class ReplicationService:
                 _log.warning("refused the handshake of %s: %s", call.connection.peer, error)
         else:
             self._warned.pop(request.node, None)
-            call.connection.context = request.node
+            is_old_copy = await self._starts.note(request)
+            call.connection.context = None if is_old_copy else self._starts.caller(request)
+        own = self._store.identity.current
         call.send(
             replication_pb2.HandshakeResponse(
                 identity=self.own_identity(),
@@ -115,15 +126,26 @@ class ReplicationService:
                 committed_lsn=self._follower.committed_lsn,
                 now_ms=self._clock.now_ms(),
                 configurations=map(configuration_to, self._follower.configurations),
+                is_old_copy=is_old_copy,
             ),
             end=True,
         )
 
     def _require_peer(self, call: Call) -> str:
-        name = call.connection.context
-        if not isinstance(name, str):
+        """The calling node's name. Raises `NotReadyError` before the handshake, `FencedError` when
+        the node was started again since (PROTOCOL B3)."""
+        caller = call.connection.context
+        if not isinstance(caller, Caller):
             raise NotReadyError("shake hands first", "this method is for nodes of the replica set")
-        return name
+        if not self._starts.is_latest(caller):
+            # Whoever is still there dials again.
+            call.connection.close()
+            error = FencedError(
+                f"{caller.name} was started again since start {caller.start.boot}, which sent this"
+            )
+            _log.warning("a late message is dropped: %s", error)
+            raise error
+        return caller.name
 
     def _promise(self, call: Call, request: Any, _attachment: memoryview) -> None:
         name = self._require_peer(call)

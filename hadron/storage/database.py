@@ -96,8 +96,9 @@ def open_reader(path: Path, *, vfs: str = "") -> apsw.Connection:
     """A read-only connection. Raises `CorruptionError` when it would look at no checksum."""
     with translated_errors(path):
         connection = connect(path, vfs=vfs, flags=apsw.SQLITE_OPEN_READONLY)
-        require_checksums(connection, path)
+        # Before anything is read: `node.db` is locked while a promise is being written.
         connection.set_busy_timeout(1000)
+        require_checksums(connection, path)
         connection.pragma("cache_size", -1024)
         connection.pragma("query_only", True)
     return connection

@@ -11,7 +11,7 @@ import fcntl
 import os
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from hadron.model.errors import DataDirectoryError, FencedError
 from hadron.model.ids import NO_BALLOT, Ballot
@@ -35,6 +35,10 @@ CREATE TABLE IF NOT EXISTS identity(
     epoch INTEGER NOT NULL, incarnation INTEGER NOT NULL,   -- highest promise
     config_digest BLOB NOT NULL       -- of the configuration of that promise's epoch
 ) STRICT;
+CREATE TABLE IF NOT EXISTS peer(
+    name TEXT PRIMARY KEY,
+    boot INTEGER NOT NULL, start BLOB NOT NULL      -- of the latest start that this node has seen
+) STRICT;
 """
 
 NODE_DATABASE: Final = "node.db"
@@ -52,6 +56,10 @@ _ADDED_COLUMNS: Final = {
 _FORMAT_VERSION: Final = 1
 """Of `node.db`; 0 had no page checksums."""
 
+_OPERATOR_BOOTS: Final = 1 << 32
+"""What `recover` adds to the boot number: peers must not take the disk that an operator vouches for
+for an old copy, whatever numbers they remember."""
+
 _BUSY_MS: Final = 5_000
 """How long a write waits for others who look into the file: a backup, or a person."""
 
@@ -68,6 +76,13 @@ class Identity:
     is_member: bool
     promised: Ballot
     config_digest: bytes
+
+
+class PeerStart(NamedTuple):
+    """One start of a node: its number, and what tells it from another one of that number."""
+
+    boot: int
+    start: bytes
 
 
 @dataclass(frozen=True, slots=True)
@@ -186,6 +201,10 @@ class IdentityFile:
             with transaction(self._db):
                 self._claim(cluster, replica_set, node)
         self.current = self._load()
+        self.peer_starts: dict[str, PeerStart] = {
+            name: PeerStart(boot, start)
+            for name, boot, start in self._db.execute("SELECT name, boot, start FROM peer")
+        }
 
     def _prepare(self) -> None:
         """Make the tables, or bring those of an older version up to date."""
@@ -277,6 +296,15 @@ class IdentityFile:
             self._db.execute("UPDATE identity SET uuid = ?, is_member = 1", (uuid,))
         self.current = self._load()
 
+    def remember_start(self, name: str, start: PeerStart) -> None:
+        """Record a peer's latest start."""
+        with translated_errors(self._path), transaction(self._db):
+            self._db.execute(
+                "INSERT INTO peer VALUES(?, ?, ?) ON CONFLICT(name) DO UPDATE SET"
+                " boot = excluded.boot, start = excluded.start", (name, *start),
+            )
+        self.peer_starts[name] = start
+
     def adopt(
         self, uuid: bytes, *, is_member: bool, promised: Ballot, config_digest: bytes
     ) -> None:
@@ -291,8 +319,11 @@ class IdentityFile:
         with translated_errors(self._path), transaction(self._db):
             self._db.execute(
                 "UPDATE identity SET uuid = ?, is_member = ?, epoch = ?, incarnation = ?,"
-                " config_digest = ?",
-                (uuid, is_member, *promised, config_digest),
+                " config_digest = ?, boot = boot + ?",
+                (
+                    uuid, is_member, *promised, config_digest,
+                    _OPERATOR_BOOTS if is_member else 0,
+                ),
             )
         self.current = self._load()
 

@@ -28,7 +28,7 @@ class Member(_message.Message):
     def __init__(self, name: _Optional[str] = ..., role: _Optional[str] = ...) -> None: ...
 
 class HandshakeRequest(_message.Message):
-    __slots__ = ("cluster", "replica_set", "epoch", "members", "node", "protocol_version", "replica_set_uuid", "boot", "apply_version")
+    __slots__ = ("cluster", "replica_set", "epoch", "members", "node", "protocol_version", "replica_set_uuid", "boot", "apply_version", "start", "is_member")
     CLUSTER_FIELD_NUMBER: _ClassVar[int]
     REPLICA_SET_FIELD_NUMBER: _ClassVar[int]
     EPOCH_FIELD_NUMBER: _ClassVar[int]
@@ -38,6 +38,8 @@ class HandshakeRequest(_message.Message):
     REPLICA_SET_UUID_FIELD_NUMBER: _ClassVar[int]
     BOOT_FIELD_NUMBER: _ClassVar[int]
     APPLY_VERSION_FIELD_NUMBER: _ClassVar[int]
+    START_FIELD_NUMBER: _ClassVar[int]
+    IS_MEMBER_FIELD_NUMBER: _ClassVar[int]
     cluster: str
     replica_set: str
     epoch: int
@@ -47,10 +49,12 @@ class HandshakeRequest(_message.Message):
     replica_set_uuid: bytes
     boot: int
     apply_version: int
-    def __init__(self, cluster: _Optional[str] = ..., replica_set: _Optional[str] = ..., epoch: _Optional[int] = ..., members: _Optional[_Iterable[_Union[Member, _Mapping]]] = ..., node: _Optional[str] = ..., protocol_version: _Optional[int] = ..., replica_set_uuid: _Optional[bytes] = ..., boot: _Optional[int] = ..., apply_version: _Optional[int] = ...) -> None: ...
+    start: bytes
+    is_member: bool
+    def __init__(self, cluster: _Optional[str] = ..., replica_set: _Optional[str] = ..., epoch: _Optional[int] = ..., members: _Optional[_Iterable[_Union[Member, _Mapping]]] = ..., node: _Optional[str] = ..., protocol_version: _Optional[int] = ..., replica_set_uuid: _Optional[bytes] = ..., boot: _Optional[int] = ..., apply_version: _Optional[int] = ..., start: _Optional[bytes] = ..., is_member: _Optional[bool] = ...) -> None: ...
 
 class HandshakeResponse(_message.Message):
-    __slots__ = ("identity", "promised", "last", "is_member", "committed_lsn", "now_ms", "configurations")
+    __slots__ = ("identity", "promised", "last", "is_member", "committed_lsn", "now_ms", "configurations", "is_old_copy")
     IDENTITY_FIELD_NUMBER: _ClassVar[int]
     PROMISED_FIELD_NUMBER: _ClassVar[int]
     LAST_FIELD_NUMBER: _ClassVar[int]
@@ -58,6 +62,7 @@ class HandshakeResponse(_message.Message):
     COMMITTED_LSN_FIELD_NUMBER: _ClassVar[int]
     NOW_MS_FIELD_NUMBER: _ClassVar[int]
     CONFIGURATIONS_FIELD_NUMBER: _ClassVar[int]
+    IS_OLD_COPY_FIELD_NUMBER: _ClassVar[int]
     identity: HandshakeRequest
     promised: _common_pb2.Ballot
     last: LogPosition
@@ -65,7 +70,8 @@ class HandshakeResponse(_message.Message):
     committed_lsn: int
     now_ms: int
     configurations: _containers.RepeatedCompositeFieldContainer[Configuration]
-    def __init__(self, identity: _Optional[_Union[HandshakeRequest, _Mapping]] = ..., promised: _Optional[_Union[_common_pb2.Ballot, _Mapping]] = ..., last: _Optional[_Union[LogPosition, _Mapping]] = ..., is_member: _Optional[bool] = ..., committed_lsn: _Optional[int] = ..., now_ms: _Optional[int] = ..., configurations: _Optional[_Iterable[_Union[Configuration, _Mapping]]] = ...) -> None: ...
+    is_old_copy: bool
+    def __init__(self, identity: _Optional[_Union[HandshakeRequest, _Mapping]] = ..., promised: _Optional[_Union[_common_pb2.Ballot, _Mapping]] = ..., last: _Optional[_Union[LogPosition, _Mapping]] = ..., is_member: _Optional[bool] = ..., committed_lsn: _Optional[int] = ..., now_ms: _Optional[int] = ..., configurations: _Optional[_Iterable[_Union[Configuration, _Mapping]]] = ..., is_old_copy: _Optional[bool] = ...) -> None: ...
 
 class Configuration(_message.Message):
     __slots__ = ("epoch", "lsn", "digest", "members")

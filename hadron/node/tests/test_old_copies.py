@@ -1,0 +1,180 @@
+"""Disks that went back in time, and messages of a node's earlier start (PROTOCOL B3)."""
+# ruff: noqa: ARG001 - pytest-trio takes its clock from the arguments of a test
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+import pytest
+from trio.testing import MockClock
+
+from hadron.model.errors import ConnectionLostError, DeadlineExceededError, FencedError
+from hadron.node.tests.support import chains, fetch, is_member, make_stream, produce
+from hadron.replication.membership import identity_message
+from hadron.testing.nodes import Nodes, running_nodes
+from hadron.wire.messages import method, replication_pb2
+
+HANDSHAKE, PROMISE = method("Handshake"), method("Promise")
+
+
+async def keep_copy(nodes: Nodes, name: str, to: Path) -> None:
+    """An image of a stopped node's disk."""
+    await nodes.crash(name)
+    shutil.copytree(nodes.data(name), to)
+    await nodes.start(name)
+
+
+def put_back(nodes: Nodes, name: str, copy: Path) -> None:
+    nodes.wipe(name)
+    shutil.copytree(copy, nodes.data(name))
+
+
+def have_met(nodes: Nodes, name: str, peer: str) -> bool:
+    """Whether `name` has shaken hands with the peer's present start."""
+    return any(
+        each.name == peer and each.state == "connected" for each in nodes.status(name).peers
+    )
+
+
+async def test_an_old_copy_is_no_voice_for_what_it_has_forgotten(
+    tmp_path: Path, clock: MockClock
+) -> None:
+    """X on n1 and n2, n3 lags; n2's disk goes back to before X: {n1 wiped, n2, n3} has two that
+    "remember", and neither knows X. n3 has seen n2's later start."""
+    async with running_nodes(tmp_path, 3) as nodes:
+        await make_stream(nodes)
+        await nodes.wait_in_step()
+        await keep_copy(nodes, "n2", tmp_path / "image")
+        await nodes.wait_in_step()
+        await nodes.wait_for("seen", lambda: have_met(nodes, "n3", "n2"))
+        nodes.network.isolate("n3", "n1", "n2")
+        async with nodes.connection("n1") as connection:
+            await produce(connection, b"X")
+        await nodes.wait_in_step("n2")
+        await nodes.crash()
+        put_back(nodes, "n2", tmp_path / "image")
+        nodes.network.heal_all()
+        await nodes.start("n2", "n3")
+        await nodes.wait_for("noticed", lambda: not is_member(nodes, "n2"))
+        nodes.wipe("n1")
+        await nodes.start("n1")
+        await nodes.wait_for(
+            "refusing", lambda: "2 members that remember" in nodes.status("n1").trouble
+        )
+        assert nodes.status("n1").state == "waiting for a majority"
+
+
+async def test_an_old_copy_is_taught_and_counts_again(
+    tmp_path: Path, clock: MockClock, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with running_nodes(tmp_path, 3) as nodes:
+        await make_stream(nodes)
+        await nodes.wait_in_step()
+        await keep_copy(nodes, "n2", tmp_path / "image")
+        async with nodes.connection("n1") as connection:
+            await produce(connection, b"X")
+        await nodes.wait_in_step()
+        await nodes.crash("n2")
+        put_back(nodes, "n2", tmp_path / "image")
+        caplog.clear()
+        await nodes.start("n2")
+        await nodes.wait_for(
+            "noticed", lambda: "this node's data directory is an old copy" in caplog.text
+        )
+        await nodes.wait_in_step()
+        await nodes.wait_for("a member", lambda: is_member(nodes, "n2"))
+        await nodes.crash("n3")
+        async with nodes.connection("n1") as connection:
+            await produce(connection, b"counted on n2", timeout_s=20)
+        # It is not taken for an old copy again.
+        caplog.clear()
+        await nodes.restart("n1", "n2")
+        await nodes.wait_serving()
+        await nodes.wait_in_step("n2")
+        assert "old copy" not in caplog.text
+        assert chains(nodes, "n1") == chains(nodes, "n2")
+
+
+async def test_an_old_copy_of_the_leader_does_not_lead_alone_with_the_one_that_lags(
+    tmp_path: Path, clock: MockClock
+) -> None:
+    async with running_nodes(tmp_path, 3) as nodes:
+        await make_stream(nodes)
+        await nodes.wait_in_step()
+        await keep_copy(nodes, "n1", tmp_path / "image")
+        await nodes.wait_serving()
+        await nodes.wait_in_step()
+        await nodes.wait_for("seen", lambda: have_met(nodes, "n3", "n1"))
+        nodes.network.isolate("n3", "n1", "n2")
+        async with nodes.connection("n1") as connection:
+            await produce(connection, b"X")
+        await nodes.crash()
+        put_back(nodes, "n1", tmp_path / "image")
+        nodes.network.heal_all()
+        await nodes.start("n1", "n3")
+        await nodes.wait_for(
+            "refusing", lambda: "2 members that remember" in nodes.status("n1").trouble
+        )
+        await nodes.start("n2")
+        await nodes.wait_serving()
+        async with nodes.connection("n1") as connection:
+            assert await fetch(connection) == [b"X"]
+
+
+async def test_a_message_of_an_earlier_start_is_dropped(
+    tmp_path: Path, clock: MockClock, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A promise that n1's earlier start asked for arrives after its later one has led."""
+    async with running_nodes(tmp_path, 3) as nodes:
+        await make_stream(nodes)
+        await nodes.wait_in_step()
+        node = nodes.node("n1")
+        earlier = identity_message(
+            node._membership, uuid=node._store.identity.current.uuid,
+            boot=node._store.identity.current.boot, start=node._links._own_identity().start,
+            is_member=True,
+        )
+        async with nodes.connection("n2", host="n1") as delayed:
+            answer, _ = await delayed.request(HANDSHAKE, earlier)
+            assert not answer.is_old_copy
+            await nodes.restart("n1")
+            await nodes.wait_serving()
+            promised = nodes.status("n2").ballot
+            promised.incarnation += 7
+            with pytest.raises(ConnectionLostError):
+                await delayed.request(PROMISE, replication_pb2.PromiseRequest(
+                    ballot=promised, config_digest=nodes.config.digest, leader="n1",
+                    replica_set_uuid=earlier.replica_set_uuid,
+                ))
+        assert "n1 was started again since start" in caplog.text
+        assert nodes.status("n2").ballot.incarnation == promised.incarnation - 7
+        # Nor may it begin again: the handshake itself is too late.
+        async with nodes.connection("n2", host="n1") as late:
+            answer, _ = await late.request(HANDSHAKE, earlier)
+            assert answer.is_old_copy
+        assert nodes.status("n1").state == "serving"
+
+
+async def test_acks_of_the_ballot_before_count_for_nothing(
+    tmp_path: Path, clock: MockClock
+) -> None:
+    """The fenced incarnation's feed answers late: the new ballot's watermark does not move."""
+    async with running_nodes(tmp_path, 3) as nodes:
+        await make_stream(nodes)
+        await nodes.wait_in_step()
+        old = nodes.node("n1")._leadership
+        assert old is not None
+        nodes.network.isolate("n2", "n1", "n3")
+        nodes.network.isolate("n3", "n1", "n2")
+        async with nodes.connection("n1") as connection:
+            with pytest.raises(DeadlineExceededError):
+                await produce(connection, b"unacked", timeout_s=1)
+        end = nodes.status("n1").last_lsn
+        before = nodes.status("n1").committed_lsn
+        assert end > before
+        old.controller.stop(FencedError("another ballot is needed"))
+        for name in ("n2", "n3"):
+            old.controller.peer_persisted(name, end, end)
+        assert old.controller.committed_lsn == before
+        assert nodes.status("n1").committed_lsn == before
