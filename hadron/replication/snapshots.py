@@ -21,7 +21,13 @@ from typing import Any, Final
 import trio
 import xxhash
 
-from hadron.model.errors import CorruptionError, NotFoundError, NotReadyError, OverloadedError
+from hadron.model.errors import (
+    CorruptionError,
+    NotFoundError,
+    NotReadyError,
+    OverloadedError,
+    RequestError,
+)
 from hadron.model.ids import LogPosition
 from hadron.model.ports import Clock, Disk
 from hadron.replication.fetching import SPARE_BYTES
@@ -52,12 +58,31 @@ connection and comes back, and for its first entries after the installation."""
 class _Outgoing:
     """A copy that is being fetched."""
 
-    def __init__(self, path: Path, manifest: Manifest) -> None:
+    def __init__(self, path: Path, manifest: Manifest, chunks: list[bytes]) -> None:
         self.path = path
         self.manifest = manifest
+        self._chunks = chunks
+        """Hash of every `CHUNK_BYTES`: whoever fetches a copy that this disk has damaged since
+        would find out at its end, and fetch the same one again."""
         self.unpin: Callable[[], None] = lambda: None
         self.read_s = 0.0
         """When it was last read, on the monotonic clock."""
+
+    def read(self, offset: int, size: int, disk: Disk) -> bytes:
+        """Blocking. `size` bytes at most. Raises `CorruptionError`."""
+        first = offset // CHUNK_BYTES
+        pieces: list[bytes] = []
+        with translated_os_errors(self.path):
+            for index in range(first, -(-(offset + size) // CHUNK_BYTES)):
+                data = disk.read_at(self.path, index * CHUNK_BYTES, CHUNK_BYTES)
+                if [xxhash.xxh3_128_digest(data)] != self._chunks[index : index + 1]:
+                    raise CorruptionError(
+                        f"{self.path} is damaged near byte {index * CHUNK_BYTES}",
+                        "a new copy is made when it is asked for",
+                    )
+                pieces.append(data)
+        start = offset - first * CHUNK_BYTES
+        return b"".join(pieces)[start : start + size]
 
 
 class SnapshotService:
@@ -154,13 +179,13 @@ class SnapshotService:
                     pass
             await self._check(path)
             await self._wait_committed(position)
-            manifest = await self._describe(path, position)
+            manifest, chunks = await self._describe(path, position)
         except BaseException:
             unpin()
             with trio.CancelScope(shield=True):
                 await self._disk.do(partial(self._disk.remove, path))
             raise
-        self._current = _Outgoing(path, manifest)
+        self._current = _Outgoing(path, manifest, chunks)
         self._current.unpin = unpin
         self._current.read_s = self._clock.monotonic_s()
         _log.info("made a snapshot of %d bytes as of entry %d", manifest.size, manifest.lsn)
@@ -217,8 +242,9 @@ class SnapshotService:
         if now != position:
             raise NotReadyError(f"entry {position.lsn} was replaced by another leader's")
 
-    async def _describe(self, path: Path, position: LogPosition) -> Manifest:
+    async def _describe(self, path: Path, position: LogPosition) -> tuple[Manifest, list[bytes]]:
         hasher = xxhash.xxh3_128()
+        chunks: list[bytes] = []
         size = 0
 
         def read() -> bytes:
@@ -227,8 +253,9 @@ class SnapshotService:
 
         while data := await self._disk.do(read):
             hasher.update(data)
+            chunks.append(xxhash.xxh3_128_digest(data))
             size += len(data)
-        return Manifest(
+        manifest = Manifest(
             cluster=self._membership.cluster,
             replica_set=self._membership.replica_set,
             node=self._membership.node,
@@ -243,6 +270,7 @@ class SnapshotService:
             created_ms=self._clock.now_ms(),
             version=self._version,
         )
+        return manifest, chunks
 
     # --- reading --------------------------------------------------------------------------------
 
@@ -255,16 +283,18 @@ class SnapshotService:
             )
         current.read_s = self._clock.monotonic_s()
         offset = check_number("offset", request.offset)
-        size = min(request.max_bytes or CHUNK_BYTES, CHUNK_BYTES)
+        size = min(request.max_bytes or CHUNK_BYTES, CHUNK_BYTES, current.manifest.size - offset)
+        if size < 0:
+            raise RequestError(f"a snapshot of {current.manifest.size} bytes has none at {offset}")
+        call.spawn(self._answer_read, call, current, offset, size)
 
-        def read() -> bytes:
-            with translated_os_errors(current.path):
-                return self._disk.read_at(current.path, offset, size)
-
-        call.spawn(self._answer_read, call, read)
-
-    async def _answer_read(self, call: Call, read: Callable[[], bytes]) -> None:
-        data = await self._disk.do(read)
+    async def _answer_read(self, call: Call, current: _Outgoing, offset: int, size: int) -> None:
+        try:
+            data = await self._disk.do(partial(current.read, offset, size, self._disk))
+        except CorruptionError:
+            if self._current is current:
+                await self._drop_current()
+            raise
         call.send(
             snapshots_pb2.ReadSnapshotResponse(hash=xxhash.xxh3_128_digest(data)), (data,), end=True
         )

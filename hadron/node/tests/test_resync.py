@@ -30,7 +30,7 @@ from hadron.state import machine
 from hadron.state.streams import AppendBatch
 from hadron.storage import generations
 from hadron.storage.database import open_reader, open_writer, transaction
-from hadron.storage.log import Log, get_meta, set_meta
+from hadron.storage.log import Log, get_meta, last_lsn, set_meta
 from hadron.testing.nodes import Nodes, running_nodes
 from hadron.testing.nodes import replica_set as default_set
 
@@ -66,10 +66,11 @@ async def assert_equal(nodes: Nodes) -> None:
     """Chains as far as each still has them, and all tables, once nothing is on its way."""
     while True:
         await nodes.wait_in_step()
-        everyone = [dict(chains(nodes, name)) for name in nodes.names]
-        if len({max(chain) for chain in everyone}) == 1:
+        ends = {applied_and_last(nodes, name) for name in nodes.names}
+        if len(ends) == 1 and len(set(ends.pop())) == 1:
             break
         await trio.sleep(0.05)  # A leader logs a digest of its state every now and then.
+    everyone = [dict(chains(nodes, name)) for name in nodes.names]
     shared = set.intersection(*(set(chain) for chain in everyone))
     assert shared
     assert all(chain[lsn] == everyone[0][lsn] for chain in everyone for lsn in shared)
@@ -77,6 +78,12 @@ async def assert_equal(nodes: Nodes) -> None:
     assert first["stream_batch"]
     for name in nodes.names[1:]:
         assert tables(nodes, name) == first
+
+
+def applied_and_last(nodes: Nodes, name: str) -> tuple[int, int]:
+    """As they stand in a node's file."""
+    with closing(open_reader(nodes.data(name) / "hadron.db")) as database:
+        return get_meta(database, "applied_lsn"), last_lsn(database)
 
 
 def generation(nodes: Nodes, name: str) -> int:
@@ -270,6 +277,47 @@ async def test_a_part_that_was_torn_by_a_crash_is_fetched_again(
         await assert_equal(nodes)
 
 
+async def test_a_copy_that_is_damaged_where_it_was_made_is_made_again(
+    tmp_path: Path, clock: MockClock
+) -> None:
+    async with without_n3(tmp_path) as nodes:
+        held = _Held(fetching._read_chunk, 0.5)
+        fetching._read_chunk = held
+        await nodes.start("n3")
+        await nodes.wait_for("half way", lambda: len(held.reads) > 2)
+        (copy,) = (nodes.data("n1") / "outgoing").iterdir()
+        data = bytearray(copy.read_bytes())
+        data[-1] ^= 1
+        copy.write_bytes(data)
+        held.go.set()
+        await nodes.wait_in_step()
+        assert not copy.exists()
+        assert len(held.reads) > len(set(held.reads))
+        await assert_equal(nodes)
+
+
+@pytest.mark.parametrize("at", [0.0, 0.5, 0.95])
+async def test_a_chunk_that_is_damaged_on_its_way_is_asked_for_again(
+    tmp_path: Path, clock: MockClock, monkeypatch: pytest.MonkeyPatch, at: float
+) -> None:
+    original, damaged = fetching._ask, list[int]()
+
+    async def ask(connection: Any, what: Any, message: Any, timeout_s: float) -> Any:
+        answer, data = await original(connection, what, message, timeout_s)
+        if what is fetching._READ and not damaged and message.offset >= at * (150 << 10):
+            damaged.append(message.offset)
+            data = memoryview(bytes([data[0] ^ 1]) + bytes(data[1:]))
+        return answer, data
+
+    monkeypatch.setattr(fetching, "_ask", ask)
+    async with without_n3(tmp_path) as nodes:
+        await nodes.start("n3")
+        await nodes.wait_in_step()
+        assert damaged
+        assert generation(nodes, "n3") == 1
+        await assert_equal(nodes)
+
+
 class CrashError(Exception):
     pass
 
@@ -338,6 +386,32 @@ def make_divergent_tail(path: Path, ballot: Ballot, count: int) -> None:
                 machine.apply(context, command)
                 log.append(ballot, log.last_ms, machine.encode(command), body)
                 set_meta(database, "applied_lsn", log.head.lsn)
+
+
+async def test_a_tail_that_parted_from_the_log_before_what_is_kept_of_it(
+    tmp_path: Path, clock: MockClock
+) -> None:
+    """n3 holds entries of an older ballot that nobody else has, where the log was trimmed since."""
+    async with running_nodes(tmp_path, 3, settings=SETTINGS) as nodes:
+        await make_stream(nodes)
+        await load(nodes, 10)
+        await nodes.wait_in_step()
+        await nodes.crash("n3")
+        with closing(open_writer(nodes.data("n3") / "hadron.db", sync="FULL")) as database:
+            log = Log(database)
+            with transaction(database):
+                for _ in range(3):
+                    log.append(Ballot(1, 1), log.last_ms, b"divergent", b"")
+            tail = log.head
+        await nodes.restart("n1")
+        await nodes.wait_serving()
+        await load(nodes, 100)
+        await nodes.wait_for("trimmed", lambda: nodes.status("n1").first_lsn > tail.lsn + 1)
+        await nodes.start("n3")
+        await nodes.wait_in_step()
+        assert generation(nodes, "n3") == 1
+        assert tail.chain not in dict(chains(nodes, "n3")).values()
+        await assert_equal(nodes)
 
 
 def promoted(nodes: Nodes, leader: str) -> None:
