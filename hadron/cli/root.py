@@ -38,7 +38,7 @@ COMMANDS: Final[dict[str, tuple[str, str]]] = {
     "read": ("hadron.cli.read", "Read records of one partition and stop at its end."),
     "group": ("hadron.cli.group", "Look at consumer groups."),
     "pipeline": ("hadron.cli.pipeline", "Run a pipeline's stages and watch its instances."),
-    "verify": ("hadron.cli.verify", "Check nodes' files from their own content, and compare them."),
+    "verify": ("hadron.cli.verify", "Check what nodes have on disk, and compare them."),
     "promote": ("hadron.cli.promote", "Let another node lead: write the next configuration."),
     "demo": ("hadron.cli.demo", "Run a replicated pipeline on real data, and verify it."),
     "backup": ("hadron.cli.backup", "Make a consistent backup of a node."),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -9,9 +10,10 @@ import click
 
 from hadron.cli.printing import output_option, print_json, print_rows
 from hadron.cli.root import FAILED
+from hadron.cli.session import connects, session_of
 
 if TYPE_CHECKING:
-    from hadron.node.verification import Verified, VerifiedFile
+    from hadron.node.verification import TableComparison, Verified, VerifiedFile
     from hadron.storage.verify import Report
 
 _COLUMNS: Final = {
@@ -21,35 +23,61 @@ _COLUMNS: Final = {
 }
 
 
-@click.command("verify", short_help="Check nodes' files from their own content, and compare them.")
+@click.command("verify", short_help="Check what nodes have on disk, and compare them.")
 @click.argument("paths", nargs=-1, type=click.Path(path_type=Path), metavar="[DIR|FILE]…")
 @output_option
+@connects
 @click.pass_context
 def command(ctx: click.Context, paths: tuple[Path, ...], output: str) -> int:
-    """Check the files of nodes: data directories, or hadron.db files, of stopped or running nodes,
-    and backups.
+    """Check what nodes have on disk: of the running cluster, or the files of stopped nodes.
 
     The hash chain is computed again over every entry, bodies and batches are compared with their
-    checksums, offsets must follow each other, and where the log is whole its commands are applied
-    again and every table is compared, row by row. Directories of one replica set are compared with
-    each other. Nothing is written. Ends with status 0 only when everything is right.
+    checksums, and offsets must follow each other. Nodes of one replica set are compared with each
+    other. Ends with status 0 only when everything is right.
+
+    Without arguments every node of the running cluster looks through its own disk, repairs what it
+    can from the others, and compares its tables with its leader's. With data directories, or
+    hadron.db files, those are read and nothing is written; where a log is whole its commands are
+    applied again and every table is compared, row by row.
 
     \b
     Examples:
-      hadron verify hadron-data
+      hadron verify
+      hadron verify --server hadron://10.0.0.5
       hadron verify hadron-cluster/n1 hadron-cluster/n2 hadron-cluster/n3
-      hadron verify backups/monday --output json
+      hadron verify backup/hadron.db --output json
     """
-    if not paths:
-        raise click.UsageError("name at least one data directory or hadron.db", ctx)
-    from hadron.node.verification import verify_paths
+    if paths:
+        from hadron.node.verification import verify_paths
 
-    verified = verify_paths(paths)
+        verified = verify_paths(paths)
+    else:
+        verified = _verify_live(session_of(ctx).url)
     if output == "json":
         print_json(as_json(verified))
     else:
         _print(verified)
     return 0 if verified.ok else FAILED
+
+
+def _verify_live(url: str) -> Verified:
+    import anyio
+
+    async def run() -> Verified:
+        import hadron
+        from hadron.node.live_verification import verify_live
+
+        async with hadron.connect(url) as client:
+            return await verify_live(client, _show_progress)
+
+    return anyio.run(run, backend="trio")
+
+
+def _show_progress(node: str, text: str) -> None:
+    """One line that is written over, for people who wait."""
+    if sys.stderr.isatty():
+        sys.stderr.write(f"\r\x1b[K{node}: {text}\r")
+        sys.stderr.flush()
 
 
 def as_json(verified: Verified) -> dict[str, Any]:
@@ -61,6 +89,11 @@ def as_json(verified: Verified) -> dict[str, Any]:
             {"replica_set": each.replica_set, "nodes": each.names, "lsn": each.lsn,
              "chain": each.chain, "problem": each.problem}
             for each in verified.agreements
+        ],
+        "tables": [
+            {"replica_set": each.replica_set, "leader": each.leader, "rows": each.rows,
+             "is_complete": each.is_complete, "nodes": each.members, "problems": each.problems}
+            for each in verified.tables
         ],
     }
 
@@ -104,10 +137,22 @@ def _print(verified: Verified) -> None:
             click.echo(f"problem: {names}: {each.problem}")
         else:
             click.echo(f"{names} agree up to entry {each.lsn} (chain {each.chain[:8]}…)")
-    count = sum(file.report.problem_count for file in verified.files)
-    count += sum(bool(each.problem) for each in verified.agreements)
+    for comparison in verified.tables:
+        _print_tables(comparison)
+    count = verified.problem_count
     found = f"{count} {'problem' if count == 1 else 'problems'} found"
     click.echo("everything is right" if verified.ok else found)
+
+
+def _print_tables(comparison: TableComparison) -> None:
+    what = "" if comparison.is_complete else " of more"
+    if comparison.members:
+        click.echo(
+            f"{', '.join((comparison.leader, *comparison.members))} have the same "
+            f"{comparison.rows}{what} rows in their tables"
+        )
+    for problem in comparison.problems:
+        click.echo(f"problem: tables of {comparison.replica_set}: {problem}")
 
 
 def print_problems(name: str, report: Report) -> None:

@@ -36,6 +36,7 @@ from hadron.replication.starts import PeerStarts
 from hadron.replication.trimming import LogTrimmer
 from hadron.server.cluster import ClusterService
 from hadron.server.groups import GroupsService
+from hadron.server.integrity import IntegrityService
 from hadron.server.leading import Door
 from hadron.server.pipelines import PipelinesService
 from hadron.server.schema import SchemaService
@@ -207,7 +208,7 @@ class Node:
         services = (
             replication, cluster, StreamsService(self._door), GroupsService(self._door),
             SchemaService(self._door), PipelinesService(self._door), self._snapshots,
-            self._repairer,
+            self._repairer, IntegrityService(self._door, self._scrubber),
         )
         self._handlers: dict[int, Handler] = {}
         for service in services:

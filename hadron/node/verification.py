@@ -62,17 +62,44 @@ class Agreement:
 
 
 @dataclass(slots=True)
+class TableComparison:
+    """Whether running replicas hold the same rows as their leader.
+
+    Attributes:
+        rows: how many were compared.
+        is_complete: these were all of them.
+        members: whose tables are the same.
+        problems: about the others, in words.
+    """
+
+    replica_set: str
+    leader: str
+    rows: int = 0
+    is_complete: bool = False
+    members: list[str] = field(default_factory=list)
+    problems: list[str] = field(default_factory=list)
+
+
+@dataclass(slots=True)
 class Verified:
     """All files, and the comparison of those that belong together."""
 
     files: list[VerifiedFile] = field(default_factory=list)
     agreements: list[Agreement] = field(default_factory=list)
+    tables: list[TableComparison] = field(default_factory=list)
+    """Of running nodes."""
+
+    @property
+    def problem_count(self) -> int:
+        return (
+            sum(file.report.problem_count for file in self.files)
+            + sum(bool(agreement.problem) for agreement in self.agreements)
+            + sum(len(comparison.problems) for comparison in self.tables)
+        )
 
     @property
     def ok(self) -> bool:
-        return all(file.report.ok for file in self.files) and not any(
-            agreement.problem for agreement in self.agreements
-        )
+        return not self.problem_count
 
 
 def database_of(path: Path) -> Path:

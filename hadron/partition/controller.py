@@ -120,6 +120,8 @@ class Controller:
         self._older = tuple(older)
         self._begins_epoch = begins_epoch
         self.applied_by: dict[str, int] = {}
+        self.diverged: dict[str, int] = {}
+        """How often a peer's tables turned out not to be the log's work, under this ballot."""
         self.needs_snapshot: dict[str, str] = {}
         """Peers that the log cannot bring up to date any more, and why."""
         self._store = store
@@ -151,6 +153,11 @@ class Controller:
         self._stopped: HadronError | None = None
         self._stop = trio.Event()
         self.quorum.record(node, self._persisted_lsn)
+
+    @property
+    def leads(self) -> bool:
+        """Whether this leadership has not ended."""
+        return self._stopped is None
 
     # --- commands -------------------------------------------------------------------------------
 
@@ -267,6 +274,8 @@ class Controller:
         if self._stopped is not None:
             # A late answer: what it would let out belongs to the next ballot now.
             return
+        if not applied_lsn and self.applied_by.get(name):
+            self.diverged[name] = self.diverged.get(name, 0) + 1
         self.applied_by[name] = applied_lsn
         if name in self._learners:
             self._grant_if_caught_up(name, match_lsn)

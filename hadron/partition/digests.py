@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from typing import Final
 
 import trio
 
 from hadron.model.errors import HadronError
 from hadron.partition.controller import Controller
 from hadron.partition.group_commit import Submission
-from hadron.state.digests import StateDigest
+from hadron.state import rows
+from hadron.state.digests import Compared, StateDigest
 
 _log = logging.getLogger(__name__)
+
+_TOLD_EVERY: Final = 50
 
 
 class DigestDriver:
@@ -48,3 +52,25 @@ class DigestDriver:
             not isinstance(submission.command, StateDigest) for submission in submissions
         ):
             self._news.set()
+
+
+async def go_round(
+    controller: Controller, *, max_digests: int, on_progress: Callable[[int], None]
+) -> tuple[int, int, bool]:
+    """Log digests until every row of every table is covered, or `max_digests` are logged.
+
+    Returns how many rows they cover, the last one's lsn, and whether that was all of them.
+    `on_progress` is told the rows so far.
+    """
+    # The table in which the first slice begins may be met from its middle on.
+    ends = len(rows.table_names()) + 1
+    covered = lsn = 0
+    for number in range(max_digests):
+        done: Compared = await controller.execute(StateDigest())
+        covered, lsn = covered + done.rows, done.lsn
+        ends -= done.is_last
+        if not ends:
+            return covered, lsn, True
+        if number % _TOLD_EVERY == 0:
+            on_progress(covered)
+    return covered, lsn, False

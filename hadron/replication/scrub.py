@@ -78,10 +78,21 @@ class Scrubber:
                 )
             await trio.sleep(self._random.uniform(self._interval_s / 2, self._interval_s * 1.5))
 
-    async def check(self) -> Report:
-        """One pass up to the watermark. Raises `StorageError` when the file cannot be read."""
+    async def check(
+        self, *, until_lsn: int = 0, bytes_per_s: int = 0,
+        on_slice: Callable[[int], None] = lambda _lsn: None,
+    ) -> Report:
+        """One pass. Raises `StorageError` when the file cannot be read.
+
+        Args:
+            until_lsn: where to stop; 0, and at most, the watermark.
+            bytes_per_s: 0 for what background passes take.
+            on_slice: told how far it has got in the log.
+        """
+        committed = self._follower.committed_lsn
+        rate = bytes_per_s or self._bytes_per_s
         verification = Verification(
-            live=True, replay=False, until_lsn=self._follower.committed_lsn
+            live=True, replay=False, until_lsn=min(until_lsn or committed, committed)
         )
         report = verification.report
         known = size = 0
@@ -93,7 +104,8 @@ class Scrubber:
                     self._found(damaged_entry(problem.lsn, problem.text))
             known = len(report.problems)
             read, size = max(report.bytes - size, _SLICE_BYTES), report.bytes
-            await trio.sleep(read / self._bytes_per_s)
+            on_slice(verification.reached_lsn)
+            await trio.sleep(read / rate)
         # Tables that do not fit a damaged entry may well fit the one that comes in its place.
         if report.problems and not any(map(_is_about_entry, report.problems)):
             self._found(CorruptionError(report.problems[0].text))

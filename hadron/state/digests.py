@@ -10,6 +10,7 @@ little each of them reads.
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any, Final
 
 import msgspec
@@ -69,8 +70,18 @@ def seal_state_digest(context: Context, _command: StateDigest) -> StateDigest:
     return StateDigest(name, after, count, is_last, _digest(found[:count], is_last))
 
 
+@dataclass(frozen=True, slots=True)
+class Compared:
+    """What one digest covers."""
+
+    lsn: int
+    rows: int
+    is_last: bool
+    """No row of its table follows."""
+
+
 @applies(StateDigest)
-def apply_state_digest(context: Context, command: StateDigest) -> None:
+def apply_state_digest(context: Context, command: StateDigest) -> Compared:
     """Raises `CorruptionError` when the rows here come to something else."""
     table = rows.table(context.db, command.table)
     last_key = b""
@@ -94,6 +105,7 @@ def apply_state_digest(context: Context, command: StateDigest) -> None:
         " table_name = excluded.table_name, last_key = excluded.last_key, lsn = excluded.lsn",
         (command.table, last_key, context.lsn),
     )
+    return Compared(context.lsn, command.count, command.is_last)
 
 
 def _next(db: Database) -> tuple[str, bytes]:

@@ -329,3 +329,13 @@ def test_a_stage_runner_works_until_ctrl_c(tmp_path: Path) -> None:
     assert "Traceback" not in error
     (row,) = as_json("pipeline", "show", "departures")
     assert (row["done"], row["failed"], row["input_lag"]) == (20, 0, 0)
+
+
+def test_verify_the_running_cluster(stream: str) -> None:
+    good("pub", stream, "one", "two")
+    assert good("verify").splitlines()[-1] == "everything is right"
+    answer = as_json("verify")
+    (node,) = answer["files"]
+    assert answer["ok"]
+    assert (node["node"], node["running"], node["problems"]) == ("n1", True, [])
+    assert node["entries"] == node["last_lsn"] > 0

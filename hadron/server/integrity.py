@@ -1,0 +1,174 @@
+"""Serves `hadron.v1.Integrity` to operators: a running node verifies itself, a leader has the
+tables of its replicas compared with its own. What nodes ask of each other is in `replication`."""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+import trio
+
+from hadron.model.errors import NotReadyError
+from hadron.partition.controller import Controller
+from hadron.partition.digests import go_round
+from hadron.replication.scrub import Scrubber
+from hadron.server.leading import Door
+from hadron.storage.verify import Report
+from hadron.wire.calls import Call, Handler
+from hadron.wire.messages import check_number, integrity_pb2, method
+
+_VERIFY: Final = method("Verify")
+_COMPARE: Final = method("CompareTables")
+
+_BYTES_PER_S: Final = 128 << 20
+"""Somebody waits; more than that would take the disk from those who write."""
+
+_TOLD_EVERY: Final = 16
+"""Slices from one word about the progress to the next."""
+
+_MAX_DIGESTS: Final = 4_000
+"""In one round: 2 million rows, a few seconds of every writer. The next one goes on there."""
+
+_PATIENCE_S: Final = 10.0
+"""For replicas to apply the round's last entry."""
+
+_POLL_S: Final = 0.02
+
+
+class IntegrityService:
+    def __init__(self, door: Door, scrubber: Scrubber) -> None:
+        self._door = door
+        self._scrubber = scrubber
+        self._verifying = trio.Lock()
+
+    def handlers(self) -> dict[int, Handler]:
+        return {_VERIFY.number: self._verify, _COMPARE.number: self._compare}
+
+    # --- one node's disk ------------------------------------------------------------------------
+
+    def _verify(self, call: Call, request: Any, _attachment: memoryview) -> None:
+        until_lsn = check_number("lsn", request.until_lsn)
+        slices = 0
+
+        def tell(lsn: int) -> None:
+            nonlocal slices
+            slices += 1
+            if slices % _TOLD_EVERY == 0 and call.writable:
+                call.send(integrity_pb2.VerifyResponse(reached_lsn=lsn))
+
+        async def answer() -> None:
+            async with self._verifying:
+                report = await self._scrubber.check(
+                    until_lsn=until_lsn, bytes_per_s=_BYTES_PER_S, on_slice=tell
+                )
+            call.send(
+                integrity_pb2.VerifyResponse(
+                    reached_lsn=report.last_lsn, report=report_to(report)
+                ),
+                end=True,
+            )
+
+        call.spawn(answer)
+
+    # --- the tables of all of them --------------------------------------------------------------
+
+    def _compare(self, call: Call, _request: Any, _attachment: memoryview) -> None:
+        controller = self._door.enter().controller
+
+        def tell(rows: int) -> None:
+            if call.writable:
+                call.send(integrity_pb2.CompareTablesResponse(rows=rows))
+
+        async def answer() -> None:
+            async with self._verifying:
+                before = dict(controller.diverged)
+                rows, lsn, is_complete = await go_round(
+                    controller, max_digests=_MAX_DIGESTS, on_progress=tell
+                )
+                members = await _wait_applied(controller, lsn, before)
+            call.send(
+                integrity_pb2.CompareTablesResponse(
+                    rows=rows, lsn=lsn, is_complete=is_complete, members=members
+                ),
+                end=True,
+            )
+
+        call.spawn(answer)
+
+
+async def _wait_applied(
+    controller: Controller, lsn: int, diverged: dict[str, int]
+) -> list[integrity_pb2.CompareTablesResponse.Member]:
+    """Whoever has applied the digests has found its tables to be the same.
+
+    Args:
+        diverged: the controller's, from before the first digest.
+    """
+    names = [name for name in controller.quorum.members if name != controller.node]
+
+    def differs(name: str) -> bool:
+        # It may have got a snapshot in the meantime.
+        return controller.diverged.get(name, 0) > diverged.get(name, 0)
+
+    def compared(name: str) -> bool:
+        return controller.applied_by.get(name, 0) >= lsn and not differs(name)
+
+    with trio.move_on_after(_PATIENCE_S):
+        # What peers have applied is known from their answers, each a message of its own.
+        while not all(  # noqa: ASYNC110
+            compared(name) or differs(name) or controller.feed_of(name) is None for name in names
+        ):
+            await trio.sleep(_POLL_S)
+    if not controller.leads:
+        raise NotReadyError("this node stopped leading while the tables were compared")
+    return [
+        integrity_pb2.CompareTablesResponse.Member(
+            name=name, is_compared=compared(name),
+            trouble="" if compared(name)
+            else f"{name}'s tables differ from the leader's; a snapshot replaces them"
+            if differs(name) else _why_not(controller, name, lsn),
+        )
+        for name in names
+    ]
+
+
+def _why_not(controller: Controller, name: str, lsn: int) -> str:
+    if controller.feed_of(name) is None:
+        return f"{name} is away"
+    applied = controller.applied_by.get(name, 0)
+    if not applied:
+        return f"{name} has no tables yet, or is waiting for a snapshot to replace them"
+    return f"{name} has applied entry {applied}, not yet {lsn}"
+
+
+def report_to(report: Report) -> integrity_pb2.VerifyReport:
+    return integrity_pb2.VerifyReport(
+        first_lsn=report.first_lsn, last_lsn=report.last_lsn, chain=bytes.fromhex(report.chain),
+        committed_lsn=report.committed_lsn, applied_lsn=report.applied_lsn,
+        entries=report.entries, bodies=report.bodies, batches=report.batches, bytes=report.bytes,
+        dropped_bodies=report.dropped_bodies, checked=report.checked, skipped=report.skipped,
+        problem_count=report.problem_count,
+        problems=[
+            integrity_pb2.VerifyReport.Problem(
+                text=each.text, table=each.table, lsn=each.lsn, stream_id=each.stream_id,
+                offset=each.offset,
+            )
+            for each in report.problems
+        ],
+    )
+
+
+def report_from(message: integrity_pb2.VerifyReport) -> Report:
+    """The inverse of `report_to`."""
+    report = Report(
+        first_lsn=message.first_lsn, last_lsn=message.last_lsn, chain=message.chain.hex(),
+        committed_lsn=message.committed_lsn, applied_lsn=message.applied_lsn,
+        entries=message.entries, bodies=message.bodies, batches=message.batches,
+        bytes=message.bytes, dropped_bodies=message.dropped_bodies,
+        checked=list(message.checked), skipped=list(message.skipped),
+    )
+    for each in message.problems:
+        report.add(
+            each.text, table=each.table, lsn=each.lsn, stream_id=each.stream_id, offset=each.offset
+        )
+    report.problem_count = message.problem_count
+    return report
