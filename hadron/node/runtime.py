@@ -186,6 +186,7 @@ class Node:
         self._repairer = Repairer(
             self._membership, store, self._links,
             resync=lambda reason, lsn: self._resync.want(reason, min_lsn=lsn),
+            require_peer=replication.require_peer,
         )
         store.readers.heal = self._repairer.heal
         self._scrubber = Scrubber(

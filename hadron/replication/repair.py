@@ -22,7 +22,6 @@ from hadron.model.errors import (
     CorruptionError,
     HadronError,
     NotFoundError,
-    NotReadyError,
     PeerError,
     TrimmedError,
 )
@@ -86,8 +85,14 @@ class Repairer:
         links: PeerLinks,
         *,
         resync: Callable[[str, int], None],
+        require_peer: Callable[[Call], str],
     ) -> None:
-        """`resync`: told (reason, lsn) when only a snapshot that holds `lsn` can help."""
+        """
+        Args:
+            resync: told (reason, lsn) when only a snapshot that holds `lsn` can help.
+            require_peer: raises unless a call comes from a member of this replica set.
+        """
+        self._require_peer = require_peer
         self._membership = membership
         self._store = store
         self._links = links
@@ -309,8 +314,7 @@ class Repairer:
         return {_READ_COPY.number: self._read_copy}
 
     def _read_copy(self, call: Call, request: Any, _attachment: memoryview) -> None:
-        if not isinstance(call.connection.context, str):
-            raise NotReadyError("shake hands first", "this method is for nodes of the replica set")
+        self._require_peer(call)
         lsn = check_number("lsn", request.lsn)
 
         async def answer() -> None:

@@ -131,7 +131,7 @@ class ReplicationService:
             end=True,
         )
 
-    def _require_peer(self, call: Call) -> str:
+    def require_peer(self, call: Call) -> str:
         """The calling node's name. Raises `NotReadyError` before the handshake, `FencedError` when
         the node was started again since (PROTOCOL B3)."""
         caller = call.connection.context
@@ -148,7 +148,7 @@ class ReplicationService:
         return caller.name
 
     def _promise(self, call: Call, request: Any, _attachment: memoryview) -> None:
-        name = self._require_peer(call)
+        name = self.require_peer(call)
         ballot = ballot_from(request.ballot)
 
         def job(_: apsw.Connection) -> Any:
@@ -180,7 +180,7 @@ class ReplicationService:
         self._store.writer.submit(job, done)
 
     def _append(self, call: Call, request: Any, attachment: memoryview) -> None:
-        self._require_peer(call)
+        self.require_peer(call)
         ballot = ballot_from(request.ballot)
         previous = position_from(request.previous)
         entries = unpack(request.entries, attachment)
@@ -228,7 +228,7 @@ class ReplicationService:
             raise FencedError(f"ballot {ballot} is below {promised}, which this node has promised")
 
     def _probe(self, call: Call, request: Any, _attachment: memoryview) -> None:
-        self._require_peer(call)
+        self.require_peer(call)
         self._check_ballot(ballot_from(request.ballot))
         lsn = check_number("lsn", request.lsn)
 
@@ -244,7 +244,7 @@ class ReplicationService:
         call.spawn(answer)
 
     def _read_log(self, call: Call, request: Any, _attachment: memoryview) -> None:
-        self._require_peer(call)
+        self.require_peer(call)
         self._check_ballot(ballot_from(request.ballot))
         from_lsn = check_number("lsn", request.from_lsn)
 
@@ -264,7 +264,7 @@ class ReplicationService:
         call.spawn(answer)
 
     def _resync(self, call: Call, request: Any, _attachment: memoryview) -> None:
-        name = self._require_peer(call)
+        name = self.require_peer(call)
         self._check_ballot(ballot_from(request.ballot))
         self._on_resync(request.reason, check_number("lsn", request.min_lsn), name)
         call.send(replication_pb2.ResyncResponse(), end=True)
