@@ -27,10 +27,10 @@ from hadron.model.errors import (
 from hadron.model.ports import Clock, Disk
 from hadron.node.verification import verify_database
 from hadron.replication.fetching import fetch
-from hadron.storage import snapshot
+from hadron.storage import aftermath, snapshot
 from hadron.storage.database import open_reader, translated_os_errors
 from hadron.storage.generations import DATABASE, MANIFEST, current_database
-from hadron.storage.identity import DirectoryLock, read_owner
+from hadron.storage.identity import DirectoryLock, read_last_stop, read_owner
 from hadron.storage.log import get_meta
 from hadron.storage.snapshot import Manifest, decode_manifest
 from hadron.wire.messages import cluster_pb2
@@ -92,7 +92,8 @@ async def backup_live(
 def backup_directory(data: Path, destination: Path, disk: Disk, clock: Clock) -> Manifest:
     """Make a backup of a stopped node's data directory in a new directory.
 
-    Raises `DataDirectoryError` when the node runs, the directory is none, or `destination` exists.
+    Raises `DataDirectoryError` when the node runs, the directory is none, or `destination` exists,
+    `CorruptionError` when its write-ahead log is damaged or gone (PROTOCOL B4).
     """
     part = _begin(destination)
     owner = read_owner(data)
@@ -104,6 +105,7 @@ def backup_directory(data: Path, destination: Path, disk: Disk, clock: Clock) ->
         )
     lock = DirectoryLock(data)
     try:
+        _refuse_unusable(data, source, disk)
         with translated_os_errors(part):
             disk.remove(part)
             disk.make_directory(part)
@@ -125,6 +127,18 @@ def backup_directory(data: Path, destination: Path, disk: Disk, clock: Clock) ->
     finally:
         lock.release()
     return manifest
+
+
+def _refuse_unusable(data: Path, source: Path, disk: Disk) -> None:
+    """SQLite would end a damaged log at its first bad frame, and not say that anything is lost."""
+    with translated_os_errors(data):
+        left = aftermath.examine(source, disk, read_last_stop(data), was_member=True)
+    if left.is_unusable:
+        raise CorruptionError(
+            f"{data} may lack what it acknowledged: {left.amnesia}",
+            "take the backup of another node; or first go on with what is left of this one "
+            "(`hadron recover`)",
+        )
 
 
 def open_backup(path: Path, disk: Disk) -> Manifest:

@@ -241,7 +241,7 @@ def _switch(data: Path, generation: Path, disk: Disk) -> None:
 def _begin_history(
     path: Path, config: ReplicaSetConfig, uuid: bytes, manifest: Manifest, disk: Disk, now_ms: int
 ) -> LogPosition:
-    """Append the new history's first entry, applied."""
+    """Append the new history's first entry, applied and committed."""
     membership = membership_of(config, config.leader.name)
     command = LeaderStarted(
         config.leader.name, uuid, membership.members, membership.digest, machine.APPLY_VERSION
@@ -260,9 +260,8 @@ def _begin_history(
             )
             log.append(ballot, stamp, machine.encode(command), b"")
             set_meta(database, "applied_lsn", log.head.lsn)
-            # Its first entry is committed once the members have started with it: when the restore
-            # is cut short, this disk can still be brought back to the history that goes on.
-            set_meta(database, "committed_lsn", manifest.lsn)
+            # By decree: the configuration of before has no say any more (PROTOCOL B5).
+            set_meta(database, "committed_lsn", log.head.lsn)
         database.wal_checkpoint(mode=apsw.SQLITE_CHECKPOINT_TRUNCATE)
         database.pragma("journal_mode", "delete")
         return snapshot.chain_end(database)

@@ -127,6 +127,20 @@ def read_epoch(directory: Path) -> int:
     return int(row[0]) if row is not None else 0
 
 
+def read_last_stop(directory: Path) -> LastStop:
+    """How the last run on this directory ended. Writes nothing.
+
+    Raises what `read_owner` raises.
+    """
+    path = directory / NODE_DATABASE
+    with contextlib.closing(open_reader(path)) as connection, translated_errors(path):
+        there = {row[1] for row in connection.execute("PRAGMA table_info(identity)")}
+        if not there.issuperset(_ADDED_COLUMNS):
+            return LastStop(True, None, "")
+        row: Any = connection.execute("SELECT clean, kernel, suspect FROM identity").fetchone()
+    return LastStop(bool(row[0]), row[1], row[2]) if row else LastStop(True, None, "")
+
+
 def in_use(directory: Path) -> bool:
     """Whether a node runs on this directory."""
     try:

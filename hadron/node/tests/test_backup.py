@@ -25,9 +25,9 @@ from hadron.node.backup import backup_directory, backup_live, find_node, open_ba
 from hadron.node.restore import recover, restore_node, restore_set
 from hadron.node.tests.support import chains, fetch, is_member, make_stream, produce
 from hadron.node.world import SystemClock, SystemDisk
-from hadron.replication import fetching
+from hadron.replication import fetching, snapshots
 from hadron.storage import generations
-from hadron.storage.database import connect, open_reader
+from hadron.storage.database import PAGE_BYTES, connect, open_reader
 from hadron.storage.identity import IdentityFile
 from hadron.storage.snapshot import Manifest
 from hadron.testing.nodes import Nodes, SeededRandom, running_nodes
@@ -96,8 +96,9 @@ class TestTaking:
             assert manifest.committed_lsn == manifest.lsn <= nodes.status("n1").committed_lsn
 
     async def test_what_is_not_committed_is_not_in_it(
-        self, tmp_path: Path, clock: MockClock
+        self, tmp_path: Path, clock: MockClock, monkeypatch: pytest.MonkeyPatch
     ) -> None:
+        monkeypatch.setattr(snapshots, "_WATERMARK_PATIENCE_S", 2.0)
         async with running_nodes(tmp_path, 3) as nodes:
             await make_stream(nodes)
             await nodes.wait_in_step()
@@ -183,7 +184,7 @@ def with_epoch(nodes: Nodes, epoch: int) -> Any:
 
 async def run_again(nodes: Nodes, nursery: trio.Nursery, *names: str) -> Nodes:
     """The same directories under the current configuration."""
-    again = Nodes(nodes.data("n1").parent, 3, nursery)
+    again = Nodes(nodes.config.leader.data.parent, 3, nursery)
     again.config = nodes.config
     await again.start(*names)
     return again
@@ -256,14 +257,28 @@ class TestRestoringANode:
         alone = replace(config, nodes=config.nodes[:1])
         with pytest.raises(ConfigurationError, match="the only member"):
             restore_node(tmp_path / "backup", alone, "n1", DISK, overwrite=True)
-        database = tmp_path / "backup" / "hadron.db"
-        data = bytearray(database.read_bytes())
-        data[len(data) // 2] ^= 4
-        database.write_bytes(data)
-        with pytest.raises(CorruptionError):
-            restore_node(tmp_path / "backup", config, "n2", DISK, overwrite=True)
         assert is_member(backed_up, "n2")
         assert generations.current_number(backed_up.data("n2")) == 0
+
+    async def test_damage_anywhere_is_refused_and_changes_nothing(
+        self, tmp_path: Path, backed_up: Nodes
+    ) -> None:
+        database = tmp_path / "backup" / "hadron.db"
+        data = database.read_bytes()
+        pages = len(data) // PAGE_BYTES
+        assert pages > 20
+        before = sorted(backed_up.data("n2").rglob("*"))
+        for page in range(pages):
+            damaged = bytearray(data)
+            damaged[page * PAGE_BYTES + page * 97 % PAGE_BYTES] ^= 1 << page % 8
+            for content in (bytes(damaged), data[: page * PAGE_BYTES]):
+                database.write_bytes(content)
+                with pytest.raises(CorruptionError, match="its manifest says"):
+                    restore_node(tmp_path / "backup", backed_up.config, "n2", DISK, overwrite=True)
+        assert is_member(backed_up, "n2")
+        assert sorted(backed_up.data("n2").rglob("*")) == before
+        database.write_bytes(data)
+        restore_node(tmp_path / "backup", backed_up.config, "n2", DISK, overwrite=True)
 
 
 def mark_unclean(nodes: Nodes, name: str) -> None:
@@ -305,6 +320,30 @@ class TestRestoringAll:
             assert dict(chains(nodes, "n1"))[founded.first.lsn] == founded.first.chain
             assert nodes.status("n1").ballot.epoch == 2
             assert nodes.status("n1").ballot.incarnation > founded.first.ballot.incarnation
+            await nodes.crash()
+            nursery.cancel_scope.cancel()
+
+    @pytest.mark.parametrize("names", [("n1",), ("n4", "n5", "n6")])
+    async def test_other_members_need_none_of_the_old_ones(
+        self, tmp_path: Path, backed_up: Nodes, names: tuple[str, ...]
+    ) -> None:
+        for name in backed_up.names:
+            shutil.rmtree(backed_up.data(name))
+        template = backed_up.config.nodes[0]
+        members = tuple(
+            replace(
+                template, name=name, address=f"{name}:7000", data=tmp_path / name,
+                role="leader" if name == names[0] else "replica",
+            )
+            for name in names
+        )
+        backed_up.config = replace(backed_up.config, epoch=2, nodes=members)
+        self.found(tmp_path, backed_up)
+        async with trio.open_nursery() as nursery:
+            nodes = await run_again(backed_up, nursery)
+            await nodes.wait_serving()
+            assert await values(nodes) == numbers(10)
+            await load(nodes, 10, 2)
             await nodes.crash()
             nursery.cancel_scope.cancel()
 

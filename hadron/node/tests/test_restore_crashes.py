@@ -14,6 +14,7 @@ import pytest
 import trio
 from trio.testing import MockClock
 
+from hadron.model.errors import CorruptionError
 from hadron.model.ids import Ballot
 from hadron.node.backup import backup_directory, backup_live, find_node, open_backup
 from hadron.node.replica_set import ReplicaSetConfig
@@ -22,6 +23,7 @@ from hadron.node.tests.support import fetch, make_stream, produce
 from hadron.node.tests.test_resync import make_divergent_tail
 from hadron.node.verification import verify_database, verify_paths
 from hadron.node.world import SystemClock, SystemDisk
+from hadron.replication.follower import LostEntriesError
 from hadron.storage import generations
 from hadron.storage.database import open_reader
 from hadron.storage.generations import DATABASE
@@ -181,6 +183,23 @@ class TestBackups:
         assert open_backup(destination, DISK).position == made.position
         assert not part.exists()
 
+    def test_a_damaged_write_ahead_log_makes_no_backup(self, world: Path) -> None:
+        """SQLite would end it at the first bad frame, and the backup would lack what follows."""
+        data = world / "killed"
+        with closing(open_reader(world / "n2" / DATABASE)) as keeps_the_log:
+            keeps_the_log.execute("SELECT 1 FROM log").fetchone()
+            make_divergent_tail(world / "n2", Ballot(1, 1), 3)
+            make_divergent_tail(world / "n2", Ballot(1, 1), 3)
+            shutil.copytree(world / "n2", data)
+        log = data / f"{DATABASE}-wal"
+        content = bytearray(log.read_bytes())
+        content[32 + 24 + 100] ^= 1
+        log.write_bytes(content)
+        with pytest.raises(CorruptionError, match=r"may lack what it .*is damaged"):
+            backup_directory(data, world / "new", DISK, SystemClock())
+        assert not (world / "new").exists()
+        assert not (world / "new.part").exists()
+
     async def test_of_a_running_node(self, tmp_path: Path, clock: MockClock) -> None:
         destination = tmp_path / "new"
         async with running_nodes(tmp_path, 1) as nodes:
@@ -321,22 +340,24 @@ class TestRestoringAll:
     async def test_nodes_that_start_after_a_crash_serve_one_history(
         self, world: Path, clock: MockClock, steps: int
     ) -> None:
-        """The one that two of three still have, all of it; where neither has two, they wait."""
+        """The one that two of three still have, all of it, or they wait, or say why they stop."""
         with pytest.raises(CrashError):
             restore_all(world, CrashingDisk(steps), 2)
         old, new = [b"%d" % number for number in range(AFTER)], [
             b"%d" % number for number in range(BEFORE)
         ]
-        members = [
-            state.promised.epoch for name in ("n1", "n2", "n3")
-            if (state := look(world / name)).is_member
-        ]
+        states = [look(world / name) for name in ("n1", "n2", "n3")]
+        members = [state.promised.epoch for state in states if state.is_member]
         expected = old if members.count(1) >= 2 else new if members.count(2) >= 2 else None
         async with trio.open_nursery() as nursery:
             nodes = Nodes(world, 3, nursery)
             nodes.config = config_of(world, 2)
             await nodes.start()
-            if expected is None or (members[0] == 2 and expected is old):
+            if expected is old and states[0].generation and not states[0].is_member:
+                # The others teach it what it holds no more; it holds the new history's beginning.
+                error = await nodes.wait_stopped("n1")
+                assert pytest.RaisesGroup(LostEntriesError, flatten_subgroups=True).matches(error)
+            elif expected is None or (members[0] == 2 and expected is old):
                 await nodes.wait_for(
                     "told why",
                     lambda: any("uuid" in peer.trouble for peer in nodes.status("n1").peers),
