@@ -17,7 +17,7 @@ def acknowledged_is_durable(evidence: Evidence) -> Iterator[Violation]:
         contents = evidence.contents(publish.stream)
         needed = evidence.rules.majority
         if publish.acks == "all":
-            needed = evidence.rules.members - len(evidence.damaged_since(publish.began))
+            needed = evidence.rules.members - len(evidence.damaged_since(0))
         for offset, value in publish.offsets():
             if evidence.rules.retention and offset < contents.first_offset:
                 continue

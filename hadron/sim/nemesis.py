@@ -30,6 +30,7 @@ WEIGHTS: Final = {
     "cut": 2.0,
     "one-way cut": 2.0,
     "isolation": 2.0,
+    "partition": 3.0,
     "broken connections": 3.0,
     "slow wire": 1.5,
     "thin wire": 1.0,
@@ -83,6 +84,7 @@ class Nemesis:
             "cut": self._cut,
             "one-way cut": self._cut_one_way,
             "isolation": self._isolate,
+            "partition": self._partition,
             "broken connections": self._break_connections,
             "slow wire": self._slow_wire,
             "thin wire": self._thin_wire,
@@ -201,6 +203,43 @@ class Nemesis:
         await self._last()
         for other in others:
             self._world.network.heal(name, other)
+
+    async def _partition(self) -> None:
+        """Some nodes lose the others, and clients reach all of them; then often one of those who
+        knew more dies, perhaps for good, and others are away when it comes back."""
+        world = self._world
+        side = self._part()
+        await self._last()
+        if self._random.random() < 0.6:
+            leader = world.config.leader.name
+            name = leader if self._random.random() < 0.6 else self._random.choice(side)
+            await world.crash(name)
+            if name in self._damageable and self._random.random() < 0.6:
+                world.wipe(name)
+            self._join_all()
+            if self._random.random() < 0.5:
+                self._part()
+            await self.revive(name)
+            await self._last(0.5)
+        self._join_all()
+
+    def _part(self) -> list[str]:
+        """Cut some nodes, not the same ones each time, off from the others; returns them."""
+        names = list(self._world.names)
+        self._random.shuffle(names)
+        side = names[: self._random.randint(1, max(1, len(names) - 1))]
+        for name in side:
+            self._world.network.isolate(name, *(other for other in names if other not in side))
+        self._world.faults["partition"] += 1
+        return side
+
+    def _join_all(self) -> None:
+        network, names = self._world.network, self._world.names
+        for number, one in enumerate(names):
+            for other in names[number + 1 :]:
+                if self._random.random() < 0.5:
+                    network.break_connections(one, other)
+                network.heal(one, other)
 
     async def _break_connections(self) -> None:
         one, other = self._pair()
