@@ -104,3 +104,36 @@ plant(
     Edit("storage.log:Log.drop_after", "lsn > ?", "lsn >= ?", times=2),
     scenarios=("divergent-tail-counts-for-nothing",),
 )
+
+plant(
+    "stale leader still commits",
+    "a replica takes entries of a ballot below the one that it has promised",
+    Edit(
+        "replication.follower:FollowerLog.prepare_append", "if ballot != promised:", "if False:"
+    ),
+    scenarios=("stale-leader-after-a-promotion",),
+)
+
+plant(
+    "ack from a fenced incarnation counted",
+    "a leader takes a refusal, because of a higher ballot, for an acknowledgement",
+    Edit(
+        "replication.feed:Feed._on_answer",
+        "answer.outcome == _Outcome.PERSISTED", "answer.outcome != _Outcome.MISMATCH",
+    ),
+    Edit(
+        "replication.feed:Feed._on_answer",
+        "answer.match_lsn,", "answer.match_lsn or self._previous.lsn,",
+    ),
+    scenarios=("stale-leader-after-a-promotion",),
+)
+
+plant(
+    "majority of the new members alone",
+    "a new epoch's leader asks nobody of the configuration before",
+    Edit(
+        "replication.configurations:still_needed",
+        "return ordered[committed[-1] :] if committed else ordered", "return []",
+    ),
+    scenarios=("members-leave-while-others-lag",),
+)

@@ -2,12 +2,13 @@
 
     visibility   A: apply, answers and watermark
     leadership   B: ballots, memory, damage
+    membership   B: promotion, members that come and go
     promises     C: what each setting survives
 
 `SCENARIOS` has them all by name; each names the rule that it proves.
 """
 
-from hadron.sim.scenarios import leadership, promises, visibility
+from hadron.sim.scenarios import leadership, membership, promises, visibility
 from hadron.sim.scenarios.play import SCENARIOS, Directed
 
-__all__ = ["SCENARIOS", "Directed", "leadership", "promises", "visibility"]
+__all__ = ["SCENARIOS", "Directed", "leadership", "membership", "promises", "visibility"]

@@ -7,7 +7,7 @@ moment that it is about; what it claims, it claims as a client, and the checker 
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
 import trio
@@ -175,6 +175,36 @@ class Play(Run):
             await self.produce(value, timeout_s=0.3)
         await self.wait_holds(name, lsn + len(values))
         return lsn + len(values)
+
+    async def promote(
+        self, leader: str, members: Sequence[str], *names: str, wait_s: float = 60.0
+    ) -> None:
+        """Raise the epoch: these members, one of them leading. The named nodes get the new file;
+        wait until the leader serves, for no longer than `wait_s`."""
+        world = self.world
+        old = world.config
+        for name in world.names:
+            world.configs.setdefault(name, old)
+        world.config = replace(old, epoch=old.epoch + 1, nodes=tuple(
+            replace(node, role="leader" if node.name == leader else "replica")
+            for node in old.nodes if node.name in members
+        ))
+        gone = set(old.members) - set(members)
+        self.history.event("reconfigure" if gone else "promote", leader)
+        await self.hand_out(*names)
+        if wait_s < 60.0:
+            with trio.move_on_after(wait_s):
+                await world.wait_serving()
+        else:
+            await world.wait_serving()
+
+    async def hand_out(self, *names: str) -> None:
+        """Start nodes again with the newest configuration file."""
+        world = self.world
+        for name in names:
+            world.configs.pop(name, None)
+            await world.crash(name, power=False)
+            await world.start(name)
 
     async def wait_holds(self, name: str, lsn: int, *, timeout_s: float = 30.0) -> None:
         """Until a node's log has the entry."""
