@@ -149,6 +149,7 @@ class SimDisk:
         """Undo what can be undone: errors to come, lies, slowness and a lack of room."""
         self.broken = DiskFaults()
         self.speed = self._usual_speed
+        self._crashes_late = False
 
     def fail_read(self, name: str) -> None:
         if self._reach("read_error_in"):

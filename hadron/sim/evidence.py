@@ -38,6 +38,7 @@ class Rules:
     Attributes:
         members: how many nodes the configuration has; a majority of them must hold what is acked.
         leader: who leads in the first configuration.
+        leaders: everybody who ever led; only they apply what is not committed. Empty: not known.
         durability: of every node, as configured.
         progress_s: how long after the last "heal" a publish may take to succeed; None when nothing
             is to be expected.
@@ -47,6 +48,7 @@ class Rules:
 
     members: int
     leader: str = "n1"
+    leaders: frozenset[str] = frozenset()
     durability: Literal["fsync", "os"] = "fsync"
     progress_s: float | None = None
     retention: bool = False

@@ -165,6 +165,15 @@ def files_are_whole(evidence: Evidence) -> Iterator[Violation]:
                 yield Violation("files_are_whole", f"{node.name} at {lsn}: {what}")
 
 
+def replicas_never_diverge(evidence: Evidence) -> Iterator[Violation]:
+    """Replicas apply what is committed (PROTOCOL A1): only who led, or whose disk was damaged, may
+    find that its tables went another way."""
+    for event in evidence.history.events("diverged"):
+        excused = event.subject in evidence.rules.leaders | evidence.damaged_since(0)
+        if evidence.rules.leaders and not excused:
+            yield Violation("replicas_never_diverge", f"{event.subject}: {event.detail}")
+
+
 def _places(evidence: Evidence) -> dict[str, tuple[str, int]]:
     """Where each value is in the final log."""
     return {
@@ -193,4 +202,5 @@ def nothing_from_nowhere(evidence: Evidence) -> Iterable[Violation]:
 CHECKS: Final = (
     acknowledged_is_durable, refused_is_absent, no_duplicates, producer_order, real_time_order,
     files_agree, committed_is_on_a_majority, files_are_whole, nothing_from_nowhere,
+    replicas_never_diverge,
 )

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any, Final
 
+import apsw
 import trio
 
 from hadron.model.errors import DataDirectoryError, StorageError
-from hadron.replication.follower import DivergedError
+from hadron.replication.follower import DivergedError, FollowerLog
 from hadron.sim.history import History
 from hadron.sim.world import World
 
@@ -67,6 +69,24 @@ def observe(world: World, history: History) -> Stops:
     stops = Stops(world, history)
     world.failures = stops
     return stops
+
+
+@contextmanager
+def noting_divergence(history: History) -> Iterator[None]:
+    """Note, for the length of the block, when a node finds that its tables are not what the log
+    makes of them."""
+    original = FollowerLog._mark_diverged
+
+    def noted(follower: FollowerLog, connection: apsw.Connection, error: DivergedError) -> None:
+        name = follower._identity.current.node
+        history.event("diverged", name, error.message)
+        original(follower, connection, error)
+
+    FollowerLog._mark_diverged = noted  # type: ignore[method-assign, assignment]
+    try:
+        yield
+    finally:
+        FollowerLog._mark_diverged = original  # type: ignore[method-assign]
 
 
 def _noted_flip(

@@ -30,9 +30,17 @@ class _File(apsw.VFSFile):
     ) -> None:
         created = not os.path.exists(path)
         super().__init__(_BASE, name, flags)
+        self._is_read_only = bool(flags[0] & apsw.SQLITE_OPEN_READONLY)
         self._volume = volume
         self._path = path
         self._file: SimFile = volume.file(path, created=created)
+
+    def xLock(self, level: int) -> None:  # noqa: N802
+        if self._is_read_only and level > apsw.SQLITE_LOCK_SHARED:
+            # Tried by every reader that closes a file last. The system refuses it with an error
+            # that SQLite ignores; from a Python VFS it would come through to the caller.
+            raise apsw.BusyError
+        super().xLock(level)
 
     def xRead(self, amount: int, offset: int) -> bytes:  # noqa: N802
         try:

@@ -14,7 +14,7 @@ from hadron.sim.evidence import Rules
 from hadron.sim.history import History, Publish
 from hadron.sim.nemesis import FaultPlan
 from hadron.sim.node_files import read_node
-from hadron.sim.observing import Stops, observe, open_history
+from hadron.sim.observing import Stops, noting_divergence, observe, open_history
 from hadron.sim.run import Judgement
 from hadron.sim.workload_clients import STREAM, DrainingMember, ProducerActor, actors
 from hadron.sim.world import World, run_faults
@@ -41,6 +41,11 @@ class RandomRun:
 
     async def __call__(self, world: World) -> Judgement:
         run = Run(world)
+        with noting_divergence(run.history):
+            return await self._work(run)
+
+    async def _work(self, run: Run) -> Judgement:
+        world = run.world
         await run.declare()
         crowd = list(actors(world, run.history, world.seed, _GROUPS))
         async with trio.open_nursery() as clients:
@@ -72,6 +77,7 @@ class Run:
         self.world = world
         self.history: History = open_history()
         self.stops: Stops = observe(world, self.history)
+        self._first_leader = world.config.leader.name
 
     async def declare(self) -> None:
         """Declare the stream, as often as it takes."""
@@ -148,7 +154,11 @@ class Run:
         ]
         rules = Rules(
             members=len(world.names),
-            leader=world.config.leader.name,
+            leader=self._first_leader,
+            leaders=frozenset({
+                self._first_leader,
+                *(event.subject for event in self.history.events("promote", "reconfigure")),
+            }),
             durability="os" if world.config.settings.durability == "os" else "fsync",
             progress_s=progress_s,
             stops=self.stops.unprovoked,

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 import trio
 
 from hadron.sim.scenarios.play import Play, scenario
@@ -20,7 +22,7 @@ async def stale_leader_after_a_promotion(play: Play) -> None:
     await play.promote("n2", _ALL, "n2")
     async with trio.open_nursery() as nursery:
         for number in range(4):
-            nursery.start_soon(lambda n=number: play.produce(f"X {n}", timeout_s=2.0))
+            nursery.start_soon(partial(play.produce, f"X {number}", timeout_s=2.0))
     await play.publish("Y")
     await play.read()
     world.network.heal_all()

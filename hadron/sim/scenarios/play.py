@@ -19,6 +19,7 @@ from hadron.model.batch import decode_batch, encode_values
 from hadron.model.errors import HadronError
 from hadron.node.settings import Settings
 from hadron.sim.history import Acks, Publish, Read
+from hadron.sim.observing import noting_divergence
 from hadron.sim.run import Judgement, Outcome, run_seed
 from hadron.sim.trace import Trace
 from hadron.sim.workload import Run, judgement
@@ -246,8 +247,12 @@ class Directed:
 
     async def __call__(self, world: World) -> Judgement:
         play = Play(world)
+        with noting_divergence(play.history):
+            return await self._act(play)
+
+    async def _act(self, play: Play) -> Judgement:
         await play.declare()
-        await world.wait_in_step()
+        await play.world.wait_in_step()
         await self.body(play)
         async with trio.open_nursery() as nursery:
             await play.heal()
