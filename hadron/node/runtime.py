@@ -42,6 +42,7 @@ from hadron.server.pipelines import PipelinesService
 from hadron.server.schema import SchemaService
 from hadron.server.streams import StreamsService
 from hadron.state.features import all_tables
+from hadron.storage.database import translated_errors
 from hadron.storage.store import Store
 from hadron.wire.calls import Handler
 from hadron.wire.connection import Connection, Cork
@@ -156,9 +157,10 @@ class Node:
 
     def _assemble(self, store: Store) -> None:
         self._store = store
-        self._follower = FollowerLog(
-            store.writer.connection, store.log, store.identity, self._config.name
-        )
+        with translated_errors(store.path):
+            self._follower = FollowerLog(
+                store.writer.connection, store.log, store.identity, self._config.name
+            )
         self._trimmer = LogTrimmer(
             store, self._follower, lambda error: self._repairer.heal(error)
         )
