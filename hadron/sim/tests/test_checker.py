@@ -278,6 +278,15 @@ def stopped(scene: Scene) -> None:
     scene.rule(stops={"n2": "DivergedError: this node has applied entry 9"})
 
 
+def diverged(scene: Scene) -> None:
+    """A leader may, and one whose disk was damaged; n3 is neither."""
+    scene.publish("x")
+    scene.history.event("damage", "n2")
+    for name in ("n1", "n2", "n3"):
+        scene.history.event("diverged", name, "this node has applied entry 9")
+    scene.rule(leaders=frozenset({"n1"}))
+
+
 CASES: list[tuple[Spoil, str]] = [
     (gone, "acknowledged_is_durable"),
     (elsewhere, "acknowledged_is_durable"),
@@ -292,6 +301,7 @@ CASES: list[tuple[Spoil, str]] = [
     (watermark_without_majority, "committed_is_on_a_majority"),
     (other_rows, "tables_agree"),
     (rotten, "files_are_whole"),
+    (diverged, "replicas_never_diverge"),
     (other_offsets, "tables_follow_the_log"),
     (forgotten_producer, "tables_follow_the_log"),
     (floor_past_unacknowledged, "tables_follow_the_log"),
