@@ -149,7 +149,7 @@ async def divergent_tail_counts_for_nothing(play: Play) -> None:
     world.network.delay("n1", "n5", 0.2)
     play.join("n5")
     await play.wait_promised("n5")
-    await play.publish("on n1 and n2", timeout_s=1.0)
+    await play.publish("on n1 and n2", timeout_s=3.0)
     await world.crash("n2", power=False)
     world.wipe("n2")
     await play.lose("n1")
