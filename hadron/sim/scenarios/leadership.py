@@ -133,7 +133,7 @@ async def divergent_tail_counts_for_nothing(play: Play) -> None:
     await play.fill(3)
     await world.wait_in_step()
     play.part("n1", "n5")
-    await play.tail_on("n5", *(f"tail {number}" for number in range(9)))
+    await play.tail_on("n5", *(f"tail {number}" for number in range(25)))
     await play.lose("n1")
     play.join("n1")
     play.part("n5")
