@@ -29,7 +29,7 @@ def command(
     This command says: take this disk's log as it is. If a record was acknowledged by disks that
     all lost it, it is lost then, and its offset may be given to another one. Start every node that
     still has its disk, and wait, before you decide; recover as few as are needed, those with the
-    most entries first.
+    most entries first. A node that comes back later with what was lost stops, and keeps it.
 
     \b
     Example:

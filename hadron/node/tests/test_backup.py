@@ -26,6 +26,7 @@ from hadron.node.restore import recover, restore_node, restore_set
 from hadron.node.tests.support import chains, fetch, is_member, make_stream, produce
 from hadron.node.world import SystemClock, SystemDisk
 from hadron.replication import fetching, snapshots
+from hadron.replication.follower import LostEntriesError
 from hadron.storage import generations
 from hadron.storage.database import PAGE_BYTES, connect, open_reader
 from hadron.storage.identity import IdentityFile
@@ -406,6 +407,13 @@ class TestRecovering:
             await nodes.wait_serving()
             # What n3 still has was acknowledged: that is the loss that was accepted.
             assert await values(nodes) == numbers(10)
+            await load(nodes, 10, 2)
+            kept = chains(nodes, "n3")
+            await nodes.start("n3")
+            error = await nodes.wait_stopped("n3")
+            assert isinstance(error, LostEntriesError)
+            assert chains(nodes, "n3") == kept
+            assert await values(nodes) == numbers(12)
             await nodes.crash()
             nursery.cancel_scope.cancel()
 
