@@ -26,6 +26,7 @@ from hadron.partition.gate import ByteGate
 from hadron.partition.retention import RetentionDriver
 from hadron.partition.visible import VisibleStreams
 from hadron.pipelines.driver import Pipelines
+from hadron.replication import skew
 from hadron.replication.ballot import (
     OutbidError,
     Won,
@@ -51,6 +52,10 @@ _SNAPSHOT_PAUSE_S: Final = 1.0
 """Before a peer that needs a snapshot is looked at again."""
 
 
+_CLOCK_PERIOD_S: Final = 5.0
+"""Between two looks at the peers' clocks: so long entries may be stamped by a clock that jumped."""
+
+
 class Leadership:
     """Leads under one ballot."""
 
@@ -70,6 +75,7 @@ class Leadership:
         on_fatal: Callable[[BaseException], None],
         on_trim: Callable[[int], None],
     ) -> None:
+        self._stamps = skew.StampClock(clock)
         self.controller = Controller(
             store,
             follower,
@@ -80,7 +86,7 @@ class Leadership:
             started_lsn=store.log.head.lsn + 1,
             older=won.older,
             begins_epoch=won.begins_epoch,
-            clock=clock,
+            clock=self._stamps,
             cork=cork,
             gate=gate,
             tuning=Tuning(
@@ -108,6 +114,7 @@ class Leadership:
                 nursery.start_soon(self.controller.run)
                 for link in self._links.links.values():
                     nursery.start_soon(self._feed_loop, link)
+                nursery.start_soon(self._watch_clock)
                 await self._serve(nursery, report)
         finally:
             # Also when the controller was fenced by a peer's answer: whoever is subscribed here
@@ -168,6 +175,17 @@ class Leadership:
                 for link in self._links.links.values()
             },
         )
+
+    async def _watch_clock(self) -> None:
+        """Stop leading when the clock has become wrong (PROTOCOL B8)."""
+        while True:
+            await trio.sleep(_CLOCK_PERIOD_S)
+            try:
+                skew.check(await skew.measure(self._links, self._clock))
+            except FencedError as error:
+                self.stop(error)
+                return
+            self._stamps.trust()
 
     def stop(self, reason: HadronError) -> None:
         """Fail what waits, end subscriptions, and make `run` raise `reason`."""

@@ -284,7 +284,8 @@ class Node:
     async def _lead(self) -> None:
         """Win a ballot and lead, again and again."""
         candidate = Candidate(
-            self._membership, self._store, self._follower, self._links, self._random, self._report,
+            self._membership, self._store, self._follower, self._links, self._clock, self._random,
+            self._report,
             lambda reason, source: self._resync.want(reason, source=source),
             self._repairer.found,
         )

@@ -23,7 +23,8 @@ from hadron.model.errors import (
     TrimmedError,
 )
 from hadron.model.ids import NO_BALLOT, Ballot, LogPosition
-from hadron.model.ports import Random
+from hadron.model.ports import Clock, Random
+from hadron.replication import skew
 from hadron.replication.configurations import still_needed, what_is_missing
 from hadron.replication.entries import configuration_from, unpack
 from hadron.replication.feed import find_common
@@ -91,6 +92,7 @@ class Candidate:
         store: Store,
         follower: FollowerLog,
         links: PeerLinks,
+        clock: Clock,
         random: Random,
         report: Callable[[str, str], None],
         resync: Callable[[str, str], None],
@@ -111,14 +113,16 @@ class Candidate:
         self._store = store
         self._follower = follower
         self._links = links
+        self._clock = clock
         self._random = random
         self._report = report
 
     async def win(self) -> Won:
         """Promise, gather, reconcile. Returns once this node may lead.
 
-        Raises `FencedError` when a higher epoch exists, `DivergedError` when this node has
-        applied entries that are not part of the chosen log and has no peers to get theirs from.
+        Raises `FencedError` when a higher epoch exists or this node's clock is wrong,
+        `DivergedError` when this node has applied entries that are not part of the chosen log and
+        has no peers to get theirs from.
         """
         floor = 0
         while True:
@@ -208,6 +212,7 @@ class Candidate:
                 configurations=self._known_configurations(),
             )
             if not standing.missing:
+                skew.check(await skew.measure(self._links, self._clock))
                 return standing
             self._report("waiting for a majority", f"waiting for {standing.missing}")
             await changed.wait()

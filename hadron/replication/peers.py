@@ -160,6 +160,19 @@ class PeerLinks:
         link.old_file = note if is_ours else ""
         self._set(link, LinkState.CONNECTED, "" if is_ours else note)
 
+    async def ask_again(
+        self, link: PeerLink, timeout_s: float
+    ) -> replication_pb2.HandshakeResponse:
+        """What a connected peer says of itself now; `link.answer` stays as it was. Raises
+        `HadronError` when it does not answer."""
+        if link.connection is None:
+            raise PeerError(f"{link.name} is not connected")
+        answer, _ = await link.connection.request(
+            _HANDSHAKE, self._own_identity(), timeout_s=timeout_s
+        )
+        assert isinstance(answer, replication_pb2.HandshakeResponse)
+        return answer
+
     def _set(self, link: PeerLink, state: LinkState, trouble: str) -> None:
         if (link.state, link.trouble) != (state, trouble):
             link.state, link.trouble = state, trouble

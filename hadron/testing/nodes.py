@@ -19,6 +19,7 @@ import trio
 
 from hadron.client import Client, connect
 from hadron.client.ports import ClientPorts
+from hadron.model.ports import Clock
 from hadron.node.replica_set import NodeConfig, ReplicaSetConfig
 from hadron.node.runtime import Node
 from hadron.node.settings import Settings
@@ -77,7 +78,8 @@ class Nodes:
         directory: where data directories go, one per node.
         nursery: where the nodes run. Cancelling it crashes them all.
 
-    `configs` holds a node's own configuration, where it differs from the others' on purpose.
+    `configs` holds a node's own configuration, where it differs from the others' on purpose, and
+    `clocks` its own clock.
     """
 
     def __init__(
@@ -94,6 +96,7 @@ class Nodes:
         self.network = network or MemoryNetwork()
         self.config = replica_set(directory, count, settings=settings)
         self.configs: dict[str, ReplicaSetConfig] = {}
+        self.clocks: dict[str, Clock] = {}
         self.failures: dict[str, BaseException] = {}
         self._nursery = nursery
         self._nodes: dict[str, Node] = {}
@@ -126,7 +129,7 @@ class Nodes:
     async def _run(self, name: str, task_status: trio.TaskStatus[None]) -> None:
         self._starts += 1
         node = Node(
-            self.configs.get(name, self.config), name, clock=SystemClock(),
+            self.configs.get(name, self.config), name, clock=self.clocks.get(name, SystemClock()),
             random=SeededRandom(f"{self._seed}/{name}/{self._starts}"),
             network=self.network.host(name), disk=SystemDisk(),
         )

@@ -1,0 +1,95 @@
+"""Whether this node's clock agrees with its peers' (PROTOCOL B8).
+
+A leader stamps every entry, and stamps never go back. One whose clock is wrong by an hour would
+make the whole replica set's log live in the future until that hour has passed: retention by age,
+delays and schedules all count from those stamps. So it must not lead, and its peers can tell.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Final
+
+import trio
+
+from hadron.model.errors import FencedError, HadronError
+from hadron.model.ports import Clock
+from hadron.replication.peers import PeerLink, PeerLinks
+
+MAX_SKEW_MS: Final = 5_000
+"""More than clocks that are set over the network ever differ, less than anybody's retention."""
+
+_ANSWER_WITHIN_S: Final = 1.0
+
+
+class StampClock:
+    """A leader's clock. Between two looks at the peers' it is held to the monotonic one, so that a
+    jump moves stamps by no more than `MAX_SKEW_MS` before it is noticed."""
+
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
+        self.trust()
+
+    def trust(self) -> None:
+        """The wall clock has been found to be right."""
+        self._base = self._clock.now_ms(), self._clock.monotonic_s()
+
+    def now_ms(self) -> int:
+        base_ms, base_s = self._base
+        due_ms = base_ms + int((self._clock.monotonic_s() - base_s) * 1_000)
+        return min(max(self._clock.now_ms(), due_ms - MAX_SKEW_MS), due_ms + MAX_SKEW_MS)
+
+    def monotonic_s(self) -> float:
+        return self._clock.monotonic_s()
+
+
+def ahead_ms(theirs_ms: int, asked_ms: int, answered_ms: int) -> int:
+    """How far our clock is ahead of a peer's, at the least; negative when it is behind.
+
+    Args:
+        theirs_ms: what it was there at some moment between our question and its answer's arrival.
+    """
+    if theirs_ms < asked_ms:
+        return asked_ms - theirs_ms
+    return min(0, answered_ms - theirs_ms)
+
+
+def median_ms(peers: Sequence[int]) -> int:
+    """The median of what peers differ by. Of the two in the middle the one that is nearer to us,
+    or 0 when we are between them: one peer's broken clock must not keep a sound one from leading.
+    """
+    if not peers:
+        return 0
+    ordered = sorted(peers)
+    low, high = ordered[(len(ordered) - 1) // 2], ordered[len(ordered) // 2]
+    return sorted((low, 0, high))[1]
+
+
+def check(peers: Sequence[int]) -> None:
+    """Raises `FencedError` when this clock is too far off to lead."""
+    off_ms = median_ms(peers)
+    if abs(off_ms) > MAX_SKEW_MS:
+        raise FencedError(
+            f"this node's clock is {abs(off_ms) / 1000:.1f} s "
+            f"{'ahead of' if off_ms > 0 else 'behind'} its peers'; at most {MAX_SKEW_MS // 1000} s "
+            "are allowed to a leader",
+            "set the clocks of all nodes, and keep them so (NTP); it is looked at again",
+        )
+
+
+async def measure(links: PeerLinks, clock: Clock) -> list[int]:
+    """How far this clock is ahead of each peer's that answers soon."""
+    found: dict[str, int] = {}
+
+    async def ask(link: PeerLink) -> None:
+        asked_ms = clock.now_ms()
+        try:
+            answer = await links.ask_again(link, _ANSWER_WITHIN_S)
+        except HadronError:
+            return
+        found[link.name] = ahead_ms(answer.now_ms, asked_ms, clock.now_ms())
+
+    async with trio.open_nursery() as nursery:
+        for link in links.connected():
+            nursery.start_soon(ask, link)
+    return [found[name] for name in sorted(found)]
