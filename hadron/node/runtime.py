@@ -164,6 +164,7 @@ class Node:
         self._trimmer = LogTrimmer(
             store, self._follower, lambda error: self._repairer.heal(error)
         )
+        store.identity.name_disk(self._random.token_bytes(16))
         starts = PeerStarts(store, self._random.token_bytes(16))
         replication = ReplicationService(
             self._membership, store, self._follower, self._clock, starts,

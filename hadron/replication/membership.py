@@ -51,7 +51,8 @@ class Membership:
 
 
 def identity_message(
-    membership: Membership, *, uuid: bytes, boot: int, start: bytes = b"", is_member: bool = False
+    membership: Membership, *, uuid: bytes, boot: int, start: bytes = b"", is_member: bool = False,
+    disk: bytes = b"",
 ) -> replication_pb2.HandshakeRequest:
     return replication_pb2.HandshakeRequest(
         cluster=membership.cluster,
@@ -65,6 +66,7 @@ def identity_message(
         apply_version=APPLY_VERSION,
         start=start,
         is_member=is_member,
+        disk=disk,
     )
 
 

@@ -95,7 +95,7 @@ class ReplicationService:
         identity = self._store.identity.current
         return identity_message(
             self._membership, uuid=identity.uuid, boot=identity.boot, start=self._starts.own,
-            is_member=identity.is_member,
+            is_member=identity.is_member, disk=identity.disk,
         )
 
     def _handshake(self, call: Call, request: Any, _attachment: memoryview) -> None:

@@ -1,9 +1,11 @@
-"""Which start of each peer was seen last, remembered on disk (PROTOCOL B3).
+"""Which disk, and which start of it, each peer was seen with last; remembered (PROTOCOL B3).
 
 A disk that went back in time, a machine restored from an image for instance, looks like a member
 that remembers, and has forgotten what it promised and acknowledged since. Its peers notice: every
-start of a node has a boot number above all before it, so one that comes with a number that they
-have seen with another start is an old copy, and counts as a node without memory.
+start from a disk has a boot number above all before it, so one that comes with a number that they
+have seen with another start of that disk is an old copy, and so is a disk that another one of the
+same node has followed since. It counts as a node without memory. A disk that was never seen before
+is a new one: it says that it remembers only once it has been taught.
 
 The same record lets messages of an earlier start be told from those of the one that came after it,
 however long they were under way.
@@ -12,6 +14,7 @@ however long they were under way.
 from __future__ import annotations
 
 import logging
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from hadron.replication.ballot import run_on_writer
@@ -30,13 +33,22 @@ class Caller:
     start: PeerStart
 
 
-def is_old_copy(known: PeerStart | None, seen: PeerStart) -> bool:
-    """Whether a disk that says that it remembers must have forgotten something. Pure."""
-    return known is not None and seen != known and seen.boot <= known.boot
+def is_old_copy(known: Sequence[PeerStart], seen: PeerStart) -> bool:
+    """Whether a disk that says that it remembers must have forgotten something. Pure.
+
+    Args:
+        known: the latest start of each of the node's disks, the latest disk last.
+    """
+    of_disk = [index for index, each in enumerate(known) if each.disk == seen.disk]
+    if not of_disk:
+        return False
+    (index,) = of_disk
+    is_latest_disk = index == len(known) - 1
+    return (seen != known[index] and seen.boot <= known[index].boot) or not is_latest_disk
 
 
 class PeerStarts:
-    """Remembers what `node.db` keeps of the peers' starts."""
+    """Remembers, in `node.db`, what the peers have shown of their starts."""
 
     def __init__(self, store: Store, own: bytes) -> None:
         """
@@ -50,25 +62,28 @@ class PeerStarts:
         """A peer has said who it is. Returns whether its disk is an old copy; otherwise its start
         is remembered, on disk, before this returns."""
         identity = self._store.identity
-        seen = PeerStart(check_number("boot", peer.boot), peer.start)
-        known = identity.peer_starts.get(peer.node)
+        seen = _start_of(peer)
+        known = identity.peer_starts.get(peer.node, ())
         if peer.is_member and is_old_copy(known, seen):
-            assert known is not None
             _log.warning(
-                "the disk of %s is an old copy, or it is an earlier start of it: this is its start "
-                "%d, start %d was seen before; it counts once it has been taught",
-                peer.node, seen.boot, known.boot,
+                "the disk of %s is an old copy, or this is an earlier start: start %d of disk %s, "
+                "after start %d of %s; it counts once it has been taught",
+                peer.node, seen.boot, seen.disk.hex()[:8], known[-1].boot,
+                known[-1].disk.hex()[:8],
             )
             return True
-        if seen != known:
-            await run_on_writer(
-                self._store, lambda _: identity.remember_start(peer.node, seen)
-            )
+        if not known or seen != known[-1]:
+            await run_on_writer(self._store, lambda _: identity.remember_start(peer.node, seen))
         return False
 
     def caller(self, peer: replication_pb2.HandshakeRequest) -> Caller:
-        return Caller(peer.node, PeerStart(check_number("boot", peer.boot), peer.start))
+        return Caller(peer.node, _start_of(peer))
 
     def is_latest(self, caller: Caller) -> bool:
         """Whether nothing is known of a later start than the caller's."""
-        return self._store.identity.peer_starts.get(caller.name) == caller.start
+        known = self._store.identity.peer_starts.get(caller.name, ())
+        return bool(known) and known[-1] == caller.start
+
+
+def _start_of(peer: replication_pb2.HandshakeRequest) -> PeerStart:
+    return PeerStart(peer.disk, check_number("boot", peer.boot), peer.start)

@@ -35,9 +35,11 @@ CREATE TABLE IF NOT EXISTS identity(
     epoch INTEGER NOT NULL, incarnation INTEGER NOT NULL,   -- highest promise
     config_digest BLOB NOT NULL       -- of the configuration of that promise's epoch
 ) STRICT;
-CREATE TABLE IF NOT EXISTS peer(
-    name TEXT PRIMARY KEY,
-    boot INTEGER NOT NULL, start BLOB NOT NULL      -- of the latest start that this node has seen
+CREATE TABLE IF NOT EXISTS peer_disk(
+    name TEXT NOT NULL, disk BLOB NOT NULL,
+    boot INTEGER NOT NULL, start BLOB NOT NULL,     -- of the latest start that this node has seen
+    seen INTEGER NOT NULL,                          -- the highest of a name: its latest disk
+    PRIMARY KEY (name, disk)
 ) STRICT;
 """
 
@@ -50,15 +52,16 @@ _ADDED_COLUMNS: Final = {
     "kernel": "TEXT",
     # Why hadron.db is not to be opened again; "" when nothing is wrong with it.
     "suspect": "TEXT NOT NULL DEFAULT ''",
+    # Random, to tell this disk from another one of the same node; empty until it is named.
+    "disk": "BLOB NOT NULL DEFAULT x''",
 }
 """Of version 1. Whoever adds a column gives it a default that means what was before."""
 
 _FORMAT_VERSION: Final = 1
 """Of `node.db`; 0 had no page checksums."""
 
-_OPERATOR_BOOTS: Final = 1 << 32
-"""What `recover` adds to the boot number: peers must not take the disk that an operator vouches for
-for an old copy, whatever numbers they remember."""
+_DISKS_REMEMBERED: Final = 16
+"""Of each peer: whoever puts back the one before has an old copy longer than anybody keeps it."""
 
 _BUSY_MS: Final = 5_000
 """How long a write waits for others who look into the file: a backup, or a person."""
@@ -76,11 +79,14 @@ class Identity:
     is_member: bool
     promised: Ballot
     config_digest: bytes
+    disk: bytes
 
 
 class PeerStart(NamedTuple):
-    """One start of a node: its number, and what tells it from another one of that number."""
+    """One start of a node: from which disk, its number, and what tells it from another one of that
+    number."""
 
+    disk: bytes
     boot: int
     start: bytes
 
@@ -215,10 +221,8 @@ class IdentityFile:
             with transaction(self._db):
                 self._claim(cluster, replica_set, node)
         self.current = self._load()
-        self.peer_starts: dict[str, PeerStart] = {
-            name: PeerStart(boot, start)
-            for name, boot, start in self._db.execute("SELECT name, boot, start FROM peer")
-        }
+        self.peer_starts = self._load_peers()
+        """Of each peer, the latest start of each of its disks, the latest disk last."""
 
     def _prepare(self) -> None:
         """Make the tables, or bring those of an older version up to date."""
@@ -267,14 +271,21 @@ class IdentityFile:
     def _load(self) -> Identity:
         row = self._db.execute(
             "SELECT cluster, replica_set, node, boot, uuid, is_member, epoch, incarnation,"
-            " config_digest FROM identity"
+            " config_digest, disk FROM identity"
         ).fetchone()
         assert row is not None
-        cluster, replica_set, node, boot, uuid, is_member, epoch, incarnation, digest = row
+        cluster, replica_set, node, boot, uuid, is_member, epoch, incarnation, digest, disk = row
         return Identity(
             cluster, replica_set, node, boot, uuid, bool(is_member),
-            Ballot(epoch, incarnation), digest,
+            Ballot(epoch, incarnation), digest, disk,
         )
+
+    def _load_peers(self) -> dict[str, tuple[PeerStart, ...]]:
+        found: dict[str, tuple[PeerStart, ...]] = {}
+        rows = self._db.execute("SELECT name, disk, boot, start FROM peer_disk ORDER BY name, seen")
+        for name, *start in rows:
+            found[name] = (*found.get(name, ()), PeerStart(*start))
+        return found
 
     def promise(self, ballot: Ballot, config_digest: bytes) -> None:
         """Promise to take nothing from a ballot below `ballot`; fsynced on return.
@@ -311,18 +322,33 @@ class IdentityFile:
         self.current = self._load()
 
     def remember_start(self, name: str, start: PeerStart) -> None:
-        """Record a peer's latest start."""
+        """Record a peer's latest start; its disk is the latest one from now on."""
         with translated_errors(self._path), transaction(self._db):
             self._db.execute(
-                "INSERT INTO peer VALUES(?, ?, ?) ON CONFLICT(name) DO UPDATE SET"
-                " boot = excluded.boot, start = excluded.start", (name, *start),
+                "INSERT INTO peer_disk SELECT ?, ?, ?, ?, 1 + coalesce(max(seen), 0)"
+                " FROM peer_disk WHERE name = ? ON CONFLICT(name, disk) DO UPDATE SET"
+                " boot = excluded.boot, start = excluded.start, seen = excluded.seen",
+                (name, *start, name),
             )
-        self.peer_starts[name] = start
+            self._db.execute(
+                "DELETE FROM peer_disk WHERE name = ? AND disk NOT IN (SELECT disk FROM peer_disk"
+                " WHERE name = ? ORDER BY seen DESC LIMIT ?)", (name, name, _DISKS_REMEMBERED),
+            )
+        self.peer_starts = self._load_peers()
+
+    def name_disk(self, name: bytes) -> None:
+        """Give this disk a random name, unless it has one."""
+        if self.current.disk:
+            return
+        with translated_errors(self._path), transaction(self._db):
+            self._db.execute("UPDATE identity SET disk = ?", (name,))
+        self.current = self._load()
 
     def adopt(
         self, uuid: bytes, *, is_member: bool, promised: Ballot, config_digest: bytes
     ) -> None:
-        """What an operator decides about this disk: `restore` and `recover` (PROTOCOL B3).
+        """What an operator decides about this disk: `restore` and `recover` (PROTOCOL B3). It gets
+        a new name at its next start: peers must not take it for an old copy of what it was.
 
         Raises `FencedError` when it would lower what was promised.
         """
@@ -333,11 +359,8 @@ class IdentityFile:
         with translated_errors(self._path), transaction(self._db):
             self._db.execute(
                 "UPDATE identity SET uuid = ?, is_member = ?, epoch = ?, incarnation = ?,"
-                " config_digest = ?, boot = boot + ?",
-                (
-                    uuid, is_member, *promised, config_digest,
-                    _OPERATOR_BOOTS if is_member else 0,
-                ),
+                " config_digest = ?, disk = x''",
+                (uuid, is_member, *promised, config_digest),
             )
         self.current = self._load()
 

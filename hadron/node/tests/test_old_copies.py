@@ -96,6 +96,28 @@ async def test_an_old_copy_is_taught_and_counts_again(
         assert chains(nodes, "n1") == chains(nodes, "n2")
 
 
+async def test_a_disk_that_was_exchanged_is_believed_by_who_was_away(
+    tmp_path: Path, clock: MockClock, caplog: pytest.LogCaptureFixture
+) -> None:
+    """n2 loses its disk and is taught while n3 is cut off: to n3 it begins to count again at 1."""
+    async with running_nodes(tmp_path, 3) as nodes:
+        await make_stream(nodes)
+        for _ in range(3):
+            await nodes.restart("n2")
+        await nodes.wait_in_step()
+        nodes.network.isolate("n3", "n2")
+        await nodes.crash("n2")
+        nodes.wipe("n2")
+        await nodes.start("n2")
+        await nodes.wait_for("a member", lambda: is_member(nodes, "n2"))
+        caplog.clear()
+        nodes.network.heal_all()
+        await nodes.wait_for("met", lambda: have_met(nodes, "n3", "n2") and
+                             have_met(nodes, "n2", "n3"))
+        assert is_member(nodes, "n2")
+        assert "old copy" not in caplog.text
+
+
 async def test_an_old_copy_of_the_leader_does_not_lead_alone_with_the_one_that_lags(
     tmp_path: Path, clock: MockClock
 ) -> None:
@@ -133,7 +155,7 @@ async def test_a_message_of_an_earlier_start_is_dropped(
         earlier = identity_message(
             node._membership, uuid=node._store.identity.current.uuid,
             boot=node._store.identity.current.boot, start=node._links._own_identity().start,
-            is_member=True,
+            is_member=True, disk=node._store.identity.current.disk,
         )
         async with nodes.connection("n2", host="n1") as delayed:
             answer, _ = await delayed.request(HANDSHAKE, earlier)

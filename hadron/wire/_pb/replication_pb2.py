@@ -26,7 +26,7 @@ from hadron.wire._pb import common_pb2 as hadron_dot_v1_dot_common__pb2
 from hadron.wire._pb import options_pb2 as hadron_dot_v1_dot_options__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1bhadron/v1/replication.proto\x12\thadron.v1\x1a\x16hadron/v1/common.proto\x1a\x17hadron/v1/options.proto\"L\n\x0bLogPosition\x12\x0b\n\x03lsn\x18\x01 \x01(\x04\x12!\n\x06\x62\x61llot\x18\x02 \x01(\x0b\x32\x11.hadron.v1.Ballot\x12\r\n\x05\x63hain\x18\x03 \x01(\x0c\"$\n\x06Member\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x0c\n\x04role\x18\x02 \x01(\t\"\xf4\x01\n\x10HandshakeRequest\x12\x0f\n\x07\x63luster\x18\x01 \x01(\t\x12\x13\n\x0breplica_set\x18\x02 \x01(\t\x12\r\n\x05\x65poch\x18\x03 \x01(\x04\x12\"\n\x07members\x18\x04 \x03(\x0b\x32\x11.hadron.v1.Member\x12\x0c\n\x04node\x18\x05 \x01(\t\x12\x18\n\x10protocol_version\x18\x06 \x01(\r\x12\x18\n\x10replica_set_uuid\x18\x07 \x01(\x0c\x12\x0c\n\x04\x62oot\x18\x08 \x01(\x04\x12\x15\n\rapply_version\x18\n \x01(\r\x12\r\n\x05start\x18\x0b \x01(\x0c\x12\x11\n\tis_member\x18\x0c \x01(\x08\"\x8e\x02\n\x11HandshakeResponse\x12-\n\x08identity\x18\x01 \x01(\x0b\x32\x1b.hadron.v1.HandshakeRequest\x12#\n\x08promised\x18\x02 \x01(\x0b\x32\x11.hadron.v1.Ballot\x12$\n\x04last\x18\x03 \x01(\x0b\x32\x16.hadron.v1.LogPosition\x12\x11\n\tis_member\x18\x04 \x01(\x08\x12\x15\n\rcommitted_lsn\x18\x05 \x01(\x04\x12\x0e\n\x06now_ms\x18\x06 \x01(\x03\x12\x30\n\x0e\x63onfigurations\x18\x07 \x03(\x0b\x32\x18.hadron.v1.Configuration\x12\x13\n\x0bis_old_copy\x18\x08 \x01(\x08\"_\n\rConfiguration\x12\r\n\x05\x65poch\x18\x01 \x01(\x04\x12\x0b\n\x03lsn\x18\x02 \x01(\x04\x12\x0e\n\x06\x64igest\x18\x03 \x01(\x0c\x12\"\n\x07members\x18\x04 \x03(\x0b\x32\x11.hadron.v1.Member\"\x83\x01\n\x0ePromiseRequest\x12!\n\x06\x62\x61llot\x18\x01 \x01(\x0b\x32\x11.hadron.v1.Ballot\x12\x15\n\rconfig_digest\x18\x02 \x01(\x0c\x12\x0e\n\x06leader\x18\x03 \x01(\t\x12\x18\n\x10replica_set_uuid\x18\x04 \x01(\x0c\x12\r\n\x05\x66ound\x18\x05 \x01(\x08\"\x90\x01\n\x0fPromiseResponse\x12\x10\n\x08promised\x18\x01 \x01(\x08\x12\"\n\x07highest\x18\x02 \x01(\x0b\x32\x11.hadron.v1.Ballot\x12$\n\x04last\x18\x03 \x01(\x0b\x32\x16.hadron.v1.LogPosition\x12\x11\n\tfirst_lsn\x18\x04 \x01(\x04\x12\x0e\n\x06reason\x18\x05 \x01(\t\">\n\x0cProbeRequest\x12!\n\x06\x62\x61llot\x18\x01 \x01(\x0b\x32\x11.hadron.v1.Ballot\x12\x0b\n\x03lsn\x18\x02 \x01(\x04\"9\n\rProbeResponse\x12(\n\x08position\x18\x01 \x01(\x0b\x32\x16.hadron.v1.LogPosition\"|\n\x05\x45ntry\x12\x0b\n\x03lsn\x18\x01 \x01(\x04\x12!\n\x06\x62\x61llot\x18\x02 \x01(\x0b\x32\x11.hadron.v1.Ballot\x12\x0e\n\x06now_ms\x18\x03 \x01(\x03\x12\x0f\n\x07\x63ommand\x18\x04 \x01(\x0c\x12\x13\n\x0b\x62ody_length\x18\x05 \x01(\r\x12\r\n\x05\x63hain\x18\x06 \x01(\x0c\"\xdc\x01\n\rAppendRequest\x12!\n\x06\x62\x61llot\x18\x01 \x01(\x0b\x32\x11.hadron.v1.Ballot\x12(\n\x08previous\x18\x02 \x01(\x0b\x32\x16.hadron.v1.LogPosition\x12!\n\x07\x65ntries\x18\x03 \x03(\x0b\x32\x10.hadron.v1.Entry\x12\x15\n\rcommitted_lsn\x18\x04 \x01(\x04\x12\x18\n\x10grant_membership\x18\x05 \x01(\x08\x12\x18\n\x10replica_set_uuid\x18\x06 \x01(\x0c\x12\x10\n\x08trim_lsn\x18\x07 \x01(\x04\"\xc5\x01\n\x0e\x41ppendResponse\x12\x32\n\x07outcome\x18\x01 \x01(\x0e\x32!.hadron.v1.AppendResponse.Outcome\x12\x11\n\tmatch_lsn\x18\x02 \x01(\x04\x12#\n\x08promised\x18\x03 \x01(\x0b\x32\x11.hadron.v1.Ballot\x12\x13\n\x0b\x61pplied_lsn\x18\x04 \x01(\x04\"2\n\x07Outcome\x12\r\n\tPERSISTED\x10\x00\x12\x0c\n\x08MISMATCH\x10\x01\x12\n\n\x06\x46\x45NCED\x10\x02\"X\n\x0eReadLogRequest\x12!\n\x06\x62\x61llot\x18\x01 \x01(\x0b\x32\x11.hadron.v1.Ballot\x12\x10\n\x08\x66rom_lsn\x18\x02 \x01(\x04\x12\x11\n\tmax_bytes\x18\x03 \x01(\r\"^\n\x0fReadLogResponse\x12(\n\x08previous\x18\x01 \x01(\x0b\x32\x16.hadron.v1.LogPosition\x12!\n\x07\x65ntries\x18\x02 \x03(\x0b\x32\x10.hadron.v1.Entry\"S\n\rResyncRequest\x12!\n\x06\x62\x61llot\x18\x01 \x01(\x0b\x32\x11.hadron.v1.Ballot\x12\x0e\n\x06reason\x18\x02 \x01(\t\x12\x0f\n\x07min_lsn\x18\x03 \x01(\x04\"\x10\n\x0eResyncResponse2\xb7\x03\n\x0bReplication\x12L\n\tHandshake\x12\x1b.hadron.v1.HandshakeRequest\x1a\x1c.hadron.v1.HandshakeResponse\"\x04\x90\x82\x19<\x12\x46\n\x07Promise\x12\x19.hadron.v1.PromiseRequest\x1a\x1a.hadron.v1.PromiseResponse\"\x04\x90\x82\x19=\x12@\n\x05Probe\x12\x17.hadron.v1.ProbeRequest\x1a\x18.hadron.v1.ProbeResponse\"\x04\x90\x82\x19>\x12\x43\n\x06\x41ppend\x12\x18.hadron.v1.AppendRequest\x1a\x19.hadron.v1.AppendResponse\"\x04\x90\x82\x19?\x12\x46\n\x07ReadLog\x12\x19.hadron.v1.ReadLogRequest\x1a\x1a.hadron.v1.ReadLogResponse\"\x04\x90\x82\x19@\x12\x43\n\x06Resync\x12\x18.hadron.v1.ResyncRequest\x1a\x19.hadron.v1.ResyncResponse\"\x04\x90\x82\x19\x43\x62\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1bhadron/v1/replication.proto\x12\thadron.v1\x1a\x16hadron/v1/common.proto\x1a\x17hadron/v1/options.proto\"L\n\x0bLogPosition\x12\x0b\n\x03lsn\x18\x01 \x01(\x04\x12!\n\x06\x62\x61llot\x18\x02 \x01(\x0b\x32\x11.hadron.v1.Ballot\x12\r\n\x05\x63hain\x18\x03 \x01(\x0c\"$\n\x06Member\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x0c\n\x04role\x18\x02 \x01(\t\"\x82\x02\n\x10HandshakeRequest\x12\x0f\n\x07\x63luster\x18\x01 \x01(\t\x12\x13\n\x0breplica_set\x18\x02 \x01(\t\x12\r\n\x05\x65poch\x18\x03 \x01(\x04\x12\"\n\x07members\x18\x04 \x03(\x0b\x32\x11.hadron.v1.Member\x12\x0c\n\x04node\x18\x05 \x01(\t\x12\x18\n\x10protocol_version\x18\x06 \x01(\r\x12\x18\n\x10replica_set_uuid\x18\x07 \x01(\x0c\x12\x0c\n\x04\x62oot\x18\x08 \x01(\x04\x12\x15\n\rapply_version\x18\n \x01(\r\x12\r\n\x05start\x18\x0b \x01(\x0c\x12\x11\n\tis_member\x18\x0c \x01(\x08\x12\x0c\n\x04\x64isk\x18\r \x01(\x0c\"\x8e\x02\n\x11HandshakeResponse\x12-\n\x08identity\x18\x01 \x01(\x0b\x32\x1b.hadron.v1.HandshakeRequest\x12#\n\x08promised\x18\x02 \x01(\x0b\x32\x11.hadron.v1.Ballot\x12$\n\x04last\x18\x03 \x01(\x0b\x32\x16.hadron.v1.LogPosition\x12\x11\n\tis_member\x18\x04 \x01(\x08\x12\x15\n\rcommitted_lsn\x18\x05 \x01(\x04\x12\x0e\n\x06now_ms\x18\x06 \x01(\x03\x12\x30\n\x0e\x63onfigurations\x18\x07 \x03(\x0b\x32\x18.hadron.v1.Configuration\x12\x13\n\x0bis_old_copy\x18\x08 \x01(\x08\"_\n\rConfiguration\x12\r\n\x05\x65poch\x18\x01 \x01(\x04\x12\x0b\n\x03lsn\x18\x02 \x01(\x04\x12\x0e\n\x06\x64igest\x18\x03 \x01(\x0c\x12\"\n\x07members\x18\x04 \x03(\x0b\x32\x11.hadron.v1.Member\"\x83\x01\n\x0ePromiseRequest\x12!\n\x06\x62\x61llot\x18\x01 \x01(\x0b\x32\x11.hadron.v1.Ballot\x12\x15\n\rconfig_digest\x18\x02 \x01(\x0c\x12\x0e\n\x06leader\x18\x03 \x01(\t\x12\x18\n\x10replica_set_uuid\x18\x04 \x01(\x0c\x12\r\n\x05\x66ound\x18\x05 \x01(\x08\"\x90\x01\n\x0fPromiseResponse\x12\x10\n\x08promised\x18\x01 \x01(\x08\x12\"\n\x07highest\x18\x02 \x01(\x0b\x32\x11.hadron.v1.Ballot\x12$\n\x04last\x18\x03 \x01(\x0b\x32\x16.hadron.v1.LogPosition\x12\x11\n\tfirst_lsn\x18\x04 \x01(\x04\x12\x0e\n\x06reason\x18\x05 \x01(\t\">\n\x0cProbeRequest\x12!\n\x06\x62\x61llot\x18\x01 \x01(\x0b\x32\x11.hadron.v1.Ballot\x12\x0b\n\x03lsn\x18\x02 \x01(\x04\"9\n\rProbeResponse\x12(\n\x08position\x18\x01 \x01(\x0b\x32\x16.hadron.v1.LogPosition\"|\n\x05\x45ntry\x12\x0b\n\x03lsn\x18\x01 \x01(\x04\x12!\n\x06\x62\x61llot\x18\x02 \x01(\x0b\x32\x11.hadron.v1.Ballot\x12\x0e\n\x06now_ms\x18\x03 \x01(\x03\x12\x0f\n\x07\x63ommand\x18\x04 \x01(\x0c\x12\x13\n\x0b\x62ody_length\x18\x05 \x01(\r\x12\r\n\x05\x63hain\x18\x06 \x01(\x0c\"\xdc\x01\n\rAppendRequest\x12!\n\x06\x62\x61llot\x18\x01 \x01(\x0b\x32\x11.hadron.v1.Ballot\x12(\n\x08previous\x18\x02 \x01(\x0b\x32\x16.hadron.v1.LogPosition\x12!\n\x07\x65ntries\x18\x03 \x03(\x0b\x32\x10.hadron.v1.Entry\x12\x15\n\rcommitted_lsn\x18\x04 \x01(\x04\x12\x18\n\x10grant_membership\x18\x05 \x01(\x08\x12\x18\n\x10replica_set_uuid\x18\x06 \x01(\x0c\x12\x10\n\x08trim_lsn\x18\x07 \x01(\x04\"\xc5\x01\n\x0e\x41ppendResponse\x12\x32\n\x07outcome\x18\x01 \x01(\x0e\x32!.hadron.v1.AppendResponse.Outcome\x12\x11\n\tmatch_lsn\x18\x02 \x01(\x04\x12#\n\x08promised\x18\x03 \x01(\x0b\x32\x11.hadron.v1.Ballot\x12\x13\n\x0b\x61pplied_lsn\x18\x04 \x01(\x04\"2\n\x07Outcome\x12\r\n\tPERSISTED\x10\x00\x12\x0c\n\x08MISMATCH\x10\x01\x12\n\n\x06\x46\x45NCED\x10\x02\"X\n\x0eReadLogRequest\x12!\n\x06\x62\x61llot\x18\x01 \x01(\x0b\x32\x11.hadron.v1.Ballot\x12\x10\n\x08\x66rom_lsn\x18\x02 \x01(\x04\x12\x11\n\tmax_bytes\x18\x03 \x01(\r\"^\n\x0fReadLogResponse\x12(\n\x08previous\x18\x01 \x01(\x0b\x32\x16.hadron.v1.LogPosition\x12!\n\x07\x65ntries\x18\x02 \x03(\x0b\x32\x10.hadron.v1.Entry\"S\n\rResyncRequest\x12!\n\x06\x62\x61llot\x18\x01 \x01(\x0b\x32\x11.hadron.v1.Ballot\x12\x0e\n\x06reason\x18\x02 \x01(\t\x12\x0f\n\x07min_lsn\x18\x03 \x01(\x04\"\x10\n\x0eResyncResponse2\xb7\x03\n\x0bReplication\x12L\n\tHandshake\x12\x1b.hadron.v1.HandshakeRequest\x1a\x1c.hadron.v1.HandshakeResponse\"\x04\x90\x82\x19<\x12\x46\n\x07Promise\x12\x19.hadron.v1.PromiseRequest\x1a\x1a.hadron.v1.PromiseResponse\"\x04\x90\x82\x19=\x12@\n\x05Probe\x12\x17.hadron.v1.ProbeRequest\x1a\x18.hadron.v1.ProbeResponse\"\x04\x90\x82\x19>\x12\x43\n\x06\x41ppend\x12\x18.hadron.v1.AppendRequest\x1a\x19.hadron.v1.AppendResponse\"\x04\x90\x82\x19?\x12\x46\n\x07ReadLog\x12\x19.hadron.v1.ReadLogRequest\x1a\x1a.hadron.v1.ReadLogResponse\"\x04\x90\x82\x19@\x12\x43\n\x06Resync\x12\x18.hadron.v1.ResyncRequest\x1a\x19.hadron.v1.ResyncResponse\"\x04\x90\x82\x19\x43\x62\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -50,35 +50,35 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_MEMBER']._serialized_start=169
   _globals['_MEMBER']._serialized_end=205
   _globals['_HANDSHAKEREQUEST']._serialized_start=208
-  _globals['_HANDSHAKEREQUEST']._serialized_end=452
-  _globals['_HANDSHAKERESPONSE']._serialized_start=455
-  _globals['_HANDSHAKERESPONSE']._serialized_end=725
-  _globals['_CONFIGURATION']._serialized_start=727
-  _globals['_CONFIGURATION']._serialized_end=822
-  _globals['_PROMISEREQUEST']._serialized_start=825
-  _globals['_PROMISEREQUEST']._serialized_end=956
-  _globals['_PROMISERESPONSE']._serialized_start=959
-  _globals['_PROMISERESPONSE']._serialized_end=1103
-  _globals['_PROBEREQUEST']._serialized_start=1105
-  _globals['_PROBEREQUEST']._serialized_end=1167
-  _globals['_PROBERESPONSE']._serialized_start=1169
-  _globals['_PROBERESPONSE']._serialized_end=1226
-  _globals['_ENTRY']._serialized_start=1228
-  _globals['_ENTRY']._serialized_end=1352
-  _globals['_APPENDREQUEST']._serialized_start=1355
-  _globals['_APPENDREQUEST']._serialized_end=1575
-  _globals['_APPENDRESPONSE']._serialized_start=1578
-  _globals['_APPENDRESPONSE']._serialized_end=1775
-  _globals['_APPENDRESPONSE_OUTCOME']._serialized_start=1725
-  _globals['_APPENDRESPONSE_OUTCOME']._serialized_end=1775
-  _globals['_READLOGREQUEST']._serialized_start=1777
-  _globals['_READLOGREQUEST']._serialized_end=1865
-  _globals['_READLOGRESPONSE']._serialized_start=1867
-  _globals['_READLOGRESPONSE']._serialized_end=1961
-  _globals['_RESYNCREQUEST']._serialized_start=1963
-  _globals['_RESYNCREQUEST']._serialized_end=2046
-  _globals['_RESYNCRESPONSE']._serialized_start=2048
-  _globals['_RESYNCRESPONSE']._serialized_end=2064
-  _globals['_REPLICATION']._serialized_start=2067
-  _globals['_REPLICATION']._serialized_end=2506
+  _globals['_HANDSHAKEREQUEST']._serialized_end=466
+  _globals['_HANDSHAKERESPONSE']._serialized_start=469
+  _globals['_HANDSHAKERESPONSE']._serialized_end=739
+  _globals['_CONFIGURATION']._serialized_start=741
+  _globals['_CONFIGURATION']._serialized_end=836
+  _globals['_PROMISEREQUEST']._serialized_start=839
+  _globals['_PROMISEREQUEST']._serialized_end=970
+  _globals['_PROMISERESPONSE']._serialized_start=973
+  _globals['_PROMISERESPONSE']._serialized_end=1117
+  _globals['_PROBEREQUEST']._serialized_start=1119
+  _globals['_PROBEREQUEST']._serialized_end=1181
+  _globals['_PROBERESPONSE']._serialized_start=1183
+  _globals['_PROBERESPONSE']._serialized_end=1240
+  _globals['_ENTRY']._serialized_start=1242
+  _globals['_ENTRY']._serialized_end=1366
+  _globals['_APPENDREQUEST']._serialized_start=1369
+  _globals['_APPENDREQUEST']._serialized_end=1589
+  _globals['_APPENDRESPONSE']._serialized_start=1592
+  _globals['_APPENDRESPONSE']._serialized_end=1789
+  _globals['_APPENDRESPONSE_OUTCOME']._serialized_start=1739
+  _globals['_APPENDRESPONSE_OUTCOME']._serialized_end=1789
+  _globals['_READLOGREQUEST']._serialized_start=1791
+  _globals['_READLOGREQUEST']._serialized_end=1879
+  _globals['_READLOGRESPONSE']._serialized_start=1881
+  _globals['_READLOGRESPONSE']._serialized_end=1975
+  _globals['_RESYNCREQUEST']._serialized_start=1977
+  _globals['_RESYNCREQUEST']._serialized_end=2060
+  _globals['_RESYNCRESPONSE']._serialized_start=2062
+  _globals['_RESYNCRESPONSE']._serialized_end=2078
+  _globals['_REPLICATION']._serialized_start=2081
+  _globals['_REPLICATION']._serialized_end=2520
 # @@protoc_insertion_point(module_scope)

@@ -28,7 +28,7 @@ class Member(_message.Message):
     def __init__(self, name: _Optional[str] = ..., role: _Optional[str] = ...) -> None: ...
 
 class HandshakeRequest(_message.Message):
-    __slots__ = ("cluster", "replica_set", "epoch", "members", "node", "protocol_version", "replica_set_uuid", "boot", "apply_version", "start", "is_member")
+    __slots__ = ("cluster", "replica_set", "epoch", "members", "node", "protocol_version", "replica_set_uuid", "boot", "apply_version", "start", "is_member", "disk")
     CLUSTER_FIELD_NUMBER: _ClassVar[int]
     REPLICA_SET_FIELD_NUMBER: _ClassVar[int]
     EPOCH_FIELD_NUMBER: _ClassVar[int]
@@ -40,6 +40,7 @@ class HandshakeRequest(_message.Message):
     APPLY_VERSION_FIELD_NUMBER: _ClassVar[int]
     START_FIELD_NUMBER: _ClassVar[int]
     IS_MEMBER_FIELD_NUMBER: _ClassVar[int]
+    DISK_FIELD_NUMBER: _ClassVar[int]
     cluster: str
     replica_set: str
     epoch: int
@@ -51,7 +52,8 @@ class HandshakeRequest(_message.Message):
     apply_version: int
     start: bytes
     is_member: bool
-    def __init__(self, cluster: _Optional[str] = ..., replica_set: _Optional[str] = ..., epoch: _Optional[int] = ..., members: _Optional[_Iterable[_Union[Member, _Mapping]]] = ..., node: _Optional[str] = ..., protocol_version: _Optional[int] = ..., replica_set_uuid: _Optional[bytes] = ..., boot: _Optional[int] = ..., apply_version: _Optional[int] = ..., start: _Optional[bytes] = ..., is_member: _Optional[bool] = ...) -> None: ...
+    disk: bytes
+    def __init__(self, cluster: _Optional[str] = ..., replica_set: _Optional[str] = ..., epoch: _Optional[int] = ..., members: _Optional[_Iterable[_Union[Member, _Mapping]]] = ..., node: _Optional[str] = ..., protocol_version: _Optional[int] = ..., replica_set_uuid: _Optional[bytes] = ..., boot: _Optional[int] = ..., apply_version: _Optional[int] = ..., start: _Optional[bytes] = ..., is_member: _Optional[bool] = ..., disk: _Optional[bytes] = ...) -> None: ...
 
 class HandshakeResponse(_message.Message):
     __slots__ = ("identity", "promised", "last", "is_member", "committed_lsn", "now_ms", "configurations", "is_old_copy")
