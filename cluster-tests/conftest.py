@@ -23,6 +23,14 @@ def cluster(tmp_path: Path) -> Iterator[FaultyCluster]:
 
 
 @pytest.fixture
+def unsynced(tmp_path: Path) -> Iterator[FaultyCluster]:
+    """Three nodes that do not flush what they acknowledge."""
+    clients = (*WORKERS, ALONE)
+    with FaultyCluster(tmp_path, nodes=3, durability="os", clients=clients) as running:
+        yield running
+
+
+@pytest.fixture
 def plain(tmp_path: Path) -> Iterator[LocalCluster]:
     """Three nodes with nothing between them and their clients."""
     with LocalCluster(tmp_path, nodes=3) as running:

@@ -101,10 +101,16 @@ async def bring_back(load: Load, name: str) -> str:
 
 
 async def wait_follows(load: Load, name: str) -> None:
-    """Until a node has everything that was committed when this was called."""
+    """Until a node has everything that was committed when this was called, and counts."""
     cluster = load.cluster
     with trio.fail_after(PATIENCE_S):
         wanted = (await trio.to_thread.run_sync(cluster.status, cluster.leader)).committed_lsn
         # Another process: there is nothing to be woken by.
-        while (await trio.to_thread.run_sync(cluster.status, name)).applied_lsn < wanted:  # noqa: ASYNC110
+        while not await trio.to_thread.run_sync(_follows, cluster, name, wanted):  # noqa: ASYNC110
             await trio.sleep(0.02)
+
+
+def _follows(cluster: FaultyCluster, name: str, lsn: int) -> bool:
+    leader, node = cluster.status(cluster.leader), cluster.status(name)
+    peers = {peer.name: peer.state for peer in leader.peers}
+    return node.applied_lsn >= lsn and peers.get(name, "in sync") == "in sync"

@@ -49,6 +49,24 @@ async def test_members_come_and_go(cluster: FaultyCluster, row: Row) -> None:
 
 @pytest.mark.long
 @pytest.mark.timeout(600)
+async def test_without_fsync(unsynced: FaultyCluster, row: Row) -> None:
+    """With durability `os`: all processes are killed, disks are lost, another node is promoted."""
+    async with under_load(unsynced, row) as load:
+        load.kill_all()
+        await load.start(*unsynced.names)
+        await load.progress()
+        for name in ("n3", "n1"):
+            load.kill(name)
+            load.wipe(name)
+            await load.start(name)
+            await load.progress()
+            await wait_follows(load, name)
+        await promote(load, row, "n2")
+        await load.progress()
+
+
+@pytest.mark.long
+@pytest.mark.timeout(600)
 async def test_the_old_leader_comes_back(cluster: FaultyCluster, row: Row) -> None:
     """It was cut off and went on with its old file, and clients could reach it: what it took is
     acknowledged to nobody who wanted a majority, and it serves no more once it hears of others."""

@@ -43,7 +43,10 @@ def peer_status(
         feed = controller.feed_of(link.name)
         if link.state is LinkState.CONNECTED:
             needed = controller.needs_snapshot.get(link.name, "")
-            in_sync = feed is not None and match_lsn >= controller.committed_lsn
+            # Who does not count in majorities yet must not be taken for one that does, by people
+            # who want to know whether the next node may be taken away.
+            counts = feed is not None and controller.quorum.is_voter(link.name)
+            in_sync = counts and match_lsn >= controller.committed_lsn
             state = "in sync" if in_sync else "catching up"
             if needed:
                 state, trouble = "needs a snapshot", needed

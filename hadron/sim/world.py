@@ -24,6 +24,7 @@ import trio
 from hadron.client import Client, connect
 from hadron.client.ports import ClientPorts
 from hadron.node.replica_set import NodeConfig, ReplicaSetConfig
+from hadron.node.restore import recover
 from hadron.node.runtime import Node
 from hadron.node.settings import Settings
 from hadron.sim import vfs
@@ -289,6 +290,13 @@ class World:
         self.disks[name].wipe()
 
     # --- looking --------------------------------------------------------------------------------
+
+    def recover(self, name: str) -> None:
+        """What an operator does who takes a stopped node's disk as it is (`hadron recover`)."""
+        assert not self.running(name)
+        self.trace.log(f"{name}: recovered as it is")
+        volume = self.disks[name].volume
+        recover(_with_data(self.config, name, volume.path), name, volume)
 
     def status(self, name: str) -> cluster_pb2.StatusResponse:
         """What a running node says of itself."""

@@ -208,6 +208,7 @@ async def test_reads_from_the_disk_stop_at_the_watermark_too(
         async with nodes.connection("n1") as connection:
             await produce(connection, b"kept")
         await nodes.restart("n1")
+        await nodes.wait_serving()
         await nodes.wait_in_step()
         nodes.network.isolate("n1", "n2", "n3")
         async with nodes.connection("n1") as connection:

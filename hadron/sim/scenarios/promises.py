@@ -22,6 +22,8 @@ async def coordinated_power_failure(play: Play) -> None:
     world = play.world
     for number, style in enumerate((*STYLES, "scattered", "dropped")):
         await play.fill(30)
+        await play.publish(f"on all disks before power failure {number}", acks="all")
+        await play.publish(f"on the leader's disk before power failure {number}", acks="leader")
         await play.publish(f"right before power failure {number}")
         await world.crash(power=True, style=style)
         await world.start()
@@ -95,3 +97,23 @@ async def minority_loses_power_without_fsync(play: Play) -> None:
         await world.start(name)
         await world.wait_serving()
         await world.wait_in_step()
+
+
+@scenario("C: majority + os needs an operator when a majority loses power", settings=OS)
+async def majority_loses_power_without_fsync(play: Play) -> None:
+    """With durability `os` all nodes lose power: the end of their logs may be gone, and nobody can
+    tell. They wait and say so, until an operator takes the disks as they are."""
+    world = play.world
+    await play.fill(10)
+    await play.publish("right before the power loss")
+    await world.crash(power=True, style="kept")
+    await world.start()
+    await world.wait_for("n1 waiting", lambda: "that remember" in world.status("n1").trouble)
+    missed = await play.publish("while nobody counts", timeout_s=5.0)
+    assert missed.outcome != "ok"
+    await world.crash(power=False)
+    for name in world.names:
+        world.recover(name)
+    play.history.event("reconfigure", detail="loss")
+    await world.start()
+    await world.wait_serving()
