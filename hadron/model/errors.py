@@ -138,6 +138,10 @@ class OverloadedError(PeerError):
     """A bounded buffer is full; slow down and try again."""
 
 
+class DiskFullError(OverloadedError):
+    """A node has no room for more records: nothing was written (PROTOCOL B7)."""
+
+
 class FencedError(PeerError):
     """A higher ballot was promised: this leader may not go on (PROTOCOL B1)."""
 

@@ -140,6 +140,7 @@ class Node:
             post=_poster() if self._disk.has_threads else _call,
             on_fatal=self._fail,
             has_peers=len(self._config.nodes) > 1,
+            reserve_bytes=self._settings.disk_reserve_bytes,
         )
 
     async def _install(self, old: Path) -> None:
@@ -390,6 +391,8 @@ class Node:
             page.state, page.trouble = "resyncing", self._resync.progress
         elif self._repairer.trouble:
             page.trouble = self._repairer.trouble
+        elif self._store.space.is_low:
+            page.trouble = self._store.space.trouble
         return page
 
     def _fail(self, error: BaseException) -> None:

@@ -171,6 +171,12 @@ class Settings:
         "How much log is kept for a member that is away or behind. Beyond it the log is trimmed "
         "all the same, and the member needs a snapshot when it comes back.",
     )
+    disk_reserve_bytes: int = _setting(
+        "128MiB",
+        _size(0, 1 << 40),
+        "Room on the disk below which records are refused, so that acknowledgements and retention, "
+        "which make room, still have some. Writing goes on by itself when there is more. 0: none.",
+    )
     state_digest_interval_s: float = _setting(
         "10s",
         _duration("0s", "1d"),

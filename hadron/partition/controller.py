@@ -33,6 +33,7 @@ from hadron.model.limits import MAX_BATCH_BYTES
 from hadron.model.ports import Clock, Database
 from hadron.partition.gate import ByteGate
 from hadron.partition.group_commit import Done, GroupWriter, Submission, WrittenGroup
+from hadron.partition.room import Room
 from hadron.partition.waiters import MAJORITY, Waiters
 from hadron.replication.feed import Feed, Ring, make_group
 from hadron.replication.follower import FollowerLog
@@ -119,6 +120,7 @@ class Controller:
         self.quorum = Quorum(node, members, started_lsn=started_lsn, older=older)
         self._older = tuple(older)
         self._begins_epoch = begins_epoch
+        self._room = Room(store.space, members)
         self.applied_by: dict[str, int] = {}
         self.diverged: dict[str, int] = {}
         """How often a peer's tables turned out not to be the log's work, under this ballot."""
@@ -171,6 +173,9 @@ class Controller:
         submission = Submission(command, body, acks, done)
         if len(submission.encoded) > MAX_COMMAND_BYTES or len(body) > MAX_BATCH_BYTES:
             done(None, _too_large(submission))
+            return
+        if self._room.is_low and not command.uses_reserve:
+            done(None, self._room.refusal())
             return
         if len(body) and self._uncommitted_bytes > MAX_UNCOMMITTED_BYTES:
             done(None, self._too_far_ahead())
@@ -409,6 +414,7 @@ class Controller:
     def detach(self, feed: Feed) -> None:
         if self._feeds.get(feed.name) is feed:
             del self._feeds[feed.name]
+            self._room.note(feed.name, is_low=False)
         self._learners.pop(feed.name, None)
 
     def teach(self, feed: Feed, uuid: bytes) -> None:
@@ -442,6 +448,9 @@ class Controller:
         members = self.quorum.members
         needed = len(members) - len(members) // 2
         return len(learner.heard) >= needed or (self._begins_epoch and not committed)
+
+    def peer_space(self, name: str, *, is_low: bool) -> None:
+        self._room.note(name, is_low=is_low)
 
     def peer_granted(self, name: str) -> None:
         if self._stopped is None and self._learners.pop(name, None) is not None:
@@ -489,6 +498,7 @@ class Controller:
             nursery.start_soon(self._write_loop)
             nursery.start_soon(self._notice_loop)
             nursery.start_soon(self._measure_log)
+            nursery.start_soon(self._room.run, self._feeds)
             await self._stop.wait()
             nursery.cancel_scope.cancel()
         assert self._stopped is not None

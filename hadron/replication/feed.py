@@ -98,6 +98,10 @@ class FeedHost(Protocol):
 
     def peer_persisted(self, name: str, match_lsn: int, applied_lsn: int) -> None: ...
 
+    def peer_space(self, name: str, *, is_low: bool) -> None:
+        """Whether the peer's disk has no room for ordinary writes."""
+        ...
+
     def peer_granted(self, name: str) -> None:
         """The peer has recorded that it counts from now on."""
         ...
@@ -249,6 +253,7 @@ class Feed:
             self._fail(error)
 
     def _on_answer(self, answer: replication_pb2.AppendResponse) -> None:
+        self._host.peer_space(self.name, is_low=answer.low_on_space)
         if answer.outcome == _Outcome.PERSISTED:
             self._host.peer_persisted(self.name, answer.match_lsn, answer.applied_lsn)
             if not self.is_live:

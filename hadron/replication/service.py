@@ -185,6 +185,10 @@ class ReplicationService:
         previous = position_from(request.previous)
         entries = unpack(request.entries, attachment)
 
+        if entries and self._store.space.is_exhausted:
+            # Others may have room; this node is fed again when it has some.
+            raise self._store.space.refusal()
+
         def prepare(connection: apsw.Connection) -> Prepared:
             return self._follower.prepare_append(
                 connection, ballot, previous, entries, request.committed_lsn,
@@ -209,8 +213,7 @@ class ReplicationService:
 
         self._store.writer.commit(prepare, done)
 
-    @staticmethod
-    def _answer_append(call: Call, outcome: AppendOutcome) -> None:
+    def _answer_append(self, call: Call, outcome: AppendOutcome) -> None:
         kinds = {"": _Outcome.PERSISTED, "mismatch": _Outcome.MISMATCH, "fenced": _Outcome.FENCED}
         call.send(
             replication_pb2.AppendResponse(
@@ -218,6 +221,7 @@ class ReplicationService:
                 match_lsn=outcome.match_lsn,
                 promised=ballot_to(outcome.promised),
                 applied_lsn=outcome.applied_lsn,
+                low_on_space=self._store.space.is_low,
             ),
             end=True,
         )

@@ -11,7 +11,7 @@ little each of them reads.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any, ClassVar, Final
 
 import msgspec
 import xxhash
@@ -47,6 +47,8 @@ class StateDigest(Command, frozen=True, array_like=True, tag=9):
         is_last: no row follows them.
         digest: xxh3-128 over the rows and `is_last`.
     """
+
+    uses_reserve: ClassVar[bool] = True
 
     table: str = ""
     after: bytes = b""

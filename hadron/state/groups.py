@@ -8,6 +8,7 @@ memory on the leader (`delivery`).
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import ClassVar
 
 import msgspec
 
@@ -40,6 +41,9 @@ Range = tuple[int, int]
 class CreateGroup(Command, frozen=True, array_like=True, tag=3):
     """Create a group; one that exists keeps its progress."""
 
+    # A consumer asks for it whenever it joins, and then acknowledges.
+    uses_reserve: ClassVar[bool] = True
+
     stream_id: int
     name: str
     floor: int
@@ -47,6 +51,8 @@ class CreateGroup(Command, frozen=True, array_like=True, tag=3):
 
 class AckRecords(Command, frozen=True, array_like=True, tag=4):
     """Acknowledge offsets of a group. Acknowledged twice is acknowledged once."""
+
+    uses_reserve: ClassVar[bool] = True
 
     group_id: int
     ranges: tuple[Range, ...]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import ClassVar
 
 import msgspec
 
@@ -43,6 +44,8 @@ class LeaderStarted(Command, frozen=True, array_like=True, tag=1):
         predecessor_digest: of the configuration that the log held before; empty for the first one
             and for a ballot of the same epoch.
     """
+
+    uses_reserve: ClassVar[bool] = True
 
     leader: str
     uuid: bytes

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, Final, TypeVar
+from typing import Any, ClassVar, Final, TypeVar
 
 import msgspec
 
@@ -22,7 +22,14 @@ APPLY_VERSION: Final = 1
 
 
 class Command(msgspec.Struct, frozen=True, array_like=True, tag=0):
-    """Base of all commands."""
+    """Base of all commands.
+
+    Attributes:
+        uses_reserve: it is logged also when the disk has no room for ordinary writes: it ends
+            something, or makes room (PROTOCOL B7).
+    """
+
+    uses_reserve: ClassVar[bool] = False
 
 
 C = TypeVar("C", bound=Command)

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from typing import Final
+from typing import ClassVar, Final
 
 import msgspec
 
@@ -96,6 +96,8 @@ class CompleteStages(Command, frozen=True, array_like=True, tag=7):
 
 class FailStages(Command, frozen=True, array_like=True, tag=8):
     """An attempt failed; the stage is tried again later, or is given up."""
+
+    uses_reserve: ClassVar[bool] = True
 
     pipeline_id: int
     stage: str

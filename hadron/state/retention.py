@@ -8,7 +8,7 @@ records is moved over them in the same entry, and how many they were is counted.
 
 from __future__ import annotations
 
-from typing import Final
+from typing import ClassVar, Final
 
 import msgspec
 
@@ -35,6 +35,8 @@ batches of 1 kB take 6 ms, 16 MiB in batches of 100 kB 9 ms."""
 
 class TrimStream(Command, frozen=True, array_like=True, tag=10):
     """Drop whole batches that lie below `first_offset`: the oldest, one slice of them."""
+
+    uses_reserve: ClassVar[bool] = True
 
     stream_id: int
     first_offset: int

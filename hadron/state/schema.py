@@ -9,6 +9,8 @@ index of its creation, so a stream that is deleted and created again is another 
 
 from __future__ import annotations
 
+from typing import ClassVar
+
 import msgspec
 
 from hadron.model.errors import SchemaError
@@ -54,6 +56,9 @@ class ApplySchema(Command, frozen=True, array_like=True, tag=5):
     The driver has validated the whole against `expected_index`; if the schema has moved on in the
     meantime the command is refused and the driver validates again.
     """
+
+    # It is how people make room: by what they let retention drop.
+    uses_reserve: ClassVar[bool] = True
 
     expected_index: int
     changes: tuple[ObjectChange, ...]

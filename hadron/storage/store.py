@@ -26,6 +26,7 @@ from hadron.storage.database import (
     translated_os_errors,
 )
 from hadron.storage.identity import DirectoryLock, IdentityFile
+from hadron.storage.space import Space
 from hadron.storage.writer import Post, Writer
 
 _log = logging.getLogger(__name__)
@@ -111,6 +112,7 @@ class Store:
 
     Args:
         has_peers: somebody to learn from, should this disk have lost something.
+        reserve_bytes: room on the disk that is not for ordinary writes (`space`).
 
     Raises `DataDirectoryError` when the directory is in use, unwritable, or another node's,
     `CorruptionError` when it is damaged and nobody could help.
@@ -132,6 +134,7 @@ class Store:
         post: Post,
         on_fatal: Callable[[BaseException], None],
         has_peers: bool = True,
+        reserve_bytes: int = 0,
     ) -> None:
         self.directory = directory
         self._disk = disk
@@ -150,6 +153,8 @@ class Store:
                 path, sync=self.sync, disk=disk, clock=clock, post=post, on_fatal=on_fatal
             )
             undo.callback(self.writer.abandon)
+            self.space = Space(disk, directory, reserve_bytes, self._count_free_pages)
+            self.writer.on_prepared = self.space.wrote
             self._checkpointer = Checkpointer(
                 self.writer, path, checkpoint_bytes=checkpoint_bytes, disk=disk,
                 hold_readers=self.readers.hold,
@@ -181,11 +186,15 @@ class Store:
             self.identity.start_over()
         return left
 
+    def _count_free_pages(self) -> int:
+        return int(self.writer.connection.pragma("freelist_count"))
+
     async def run(self) -> None:
         """Do, for ever, what the files need beside commits. Starts the writer."""
         self.writer.start()
         async with trio.open_nursery() as nursery:
             nursery.start_soon(self._checkpointer.run)
+            nursery.start_soon(self.space.run)
             if not self._disk.has_threads:
                 nursery.start_soon(self.writer.run_jobs)
 

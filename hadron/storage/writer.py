@@ -90,6 +90,8 @@ class Writer:
         the thread's."""
         self._pumping = False
         self._recent_commit_s = 0.0
+        self.on_prepared: Callable[[int], None] = lambda _size: None
+        """Told, inside each commit's transaction, about how many bytes it has written."""
         self.failure: BaseException | None = None
         """What ended all writing; jobs are then answered with an error instead of being run."""
         self.connection = open_writer(path, sync=sync, vfs=disk.vfs)
@@ -165,6 +167,7 @@ class Writer:
             self._refuse_after_failure()
             with translated_errors(self._path):
                 prepared = prepare(self.connection)
+                self.on_prepared(prepared.size)
                 small = prepared.size <= _AT_ONCE_BYTES
                 if small and self._recent_commit_s < _FAST_COMMIT_S:
                     self._execute_commit(small)

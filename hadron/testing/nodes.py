@@ -19,7 +19,7 @@ import trio
 
 from hadron.client import Client, connect
 from hadron.client.ports import ClientPorts
-from hadron.model.ports import Clock
+from hadron.model.ports import Clock, Disk
 from hadron.node.replica_set import NodeConfig, ReplicaSetConfig
 from hadron.node.runtime import Node
 from hadron.node.settings import Settings
@@ -78,8 +78,8 @@ class Nodes:
         directory: where data directories go, one per node.
         nursery: where the nodes run. Cancelling it crashes them all.
 
-    `configs` holds a node's own configuration, where it differs from the others' on purpose, and
-    `clocks` its own clock.
+    `configs` holds a node's own configuration, where it differs from the others' on purpose,
+    `clocks` its own clock, and `disks` what it has instead of this machine's disk.
     """
 
     def __init__(
@@ -97,6 +97,7 @@ class Nodes:
         self.config = replica_set(directory, count, settings=settings)
         self.configs: dict[str, ReplicaSetConfig] = {}
         self.clocks: dict[str, Clock] = {}
+        self.disks: dict[str, Disk] = {}
         self.failures: dict[str, BaseException] = {}
         self._nursery = nursery
         self._nodes: dict[str, Node] = {}
@@ -131,7 +132,7 @@ class Nodes:
         node = Node(
             self.configs.get(name, self.config), name, clock=self.clocks.get(name, SystemClock()),
             random=SeededRandom(f"{self._seed}/{name}/{self._starts}"),
-            network=self.network.host(name), disk=SystemDisk(),
+            network=self.network.host(name), disk=self.disks.get(name) or SystemDisk(),
         )
         ended = trio.Event()
         with trio.CancelScope() as scope:

@@ -53,6 +53,7 @@ def test_every_setting_is_described_as_the_file_has_it() -> None:
         "idle_commit_notice",
         "log_keep_bytes",
         "log_max_lag_bytes",
+        "disk_reserve_bytes",
         "state_digest_interval",
         "scrub_interval",
         "scrub_bytes_per_second",

@@ -39,6 +39,7 @@ class Host:
         self.trim_lsn = 0
         self.persisted: dict[str, int] = {}
         self.granted: list[str] = []
+        self.low: dict[str, bool] = {}
         self.fenced_by: list[Ballot] = []
         self.reads = 0
 
@@ -73,6 +74,9 @@ class Host:
 
     def peer_persisted(self, name: str, match_lsn: int, applied_lsn: int) -> None:
         self.persisted[name] = match_lsn
+
+    def peer_space(self, name: str, *, is_low: bool) -> None:
+        self.low[name] = is_low
 
     def peer_granted(self, name: str) -> None:
         self.granted.append(name)
