@@ -137,3 +137,12 @@ plant(
     ),
     scenarios=("members-leave-while-others-lag",),
 )
+
+plant(
+    "old ballots committed by counting",
+    "entries of an older ballot count as committed before this ballot's first one (Figure 8)",
+    Edit(
+        "replication.quorum:Quorum._advance", " or candidate < self._started_lsn", "",
+    ),
+    scenarios=("figure-8",),
+)

@@ -112,9 +112,12 @@ async def figure_8(play: Play) -> None:
     play.part("n5")
     await world.start("n1")
     await play.wait_holds("n3", old)
-    await trio.sleep(0.1)
+    await trio.sleep(0.05)
     for slow in ("n3", "n4"):
         network.cut_one_way("n1", slow)
+    # With the next connection n2 is told what is committed.
+    network.break_connections("n1", "n2")
+    await trio.sleep(1.0)
     await play.lose("n1")
     network.heal_all()
     play.part("n2")
@@ -181,12 +184,12 @@ async def long_tail_and_a_restart_of_all(play: Play) -> None:
     await world.start("n5")
 
 
-@scenario("B3: a learner counts once it has caught up", nodes=5)
+@scenario("B3: a learner counts once it has caught up", nodes=5, settings=NARROW)
 async def learner_that_has_not_caught_up(play: Play) -> None:
     """X is on n1, n2 and n3. n2 loses its disk and is still being sent the log, slowly, when n1
     loses its own; n2, n4 and n5 must not make a majority without X."""
     world, network = play.world, play.world.network
-    for _ in range(3):
+    for _ in range(5):
         await play.fill(1, _BIG)
     await world.wait_in_step()
     play.part("n4", "n5")
@@ -195,7 +198,7 @@ async def learner_that_has_not_caught_up(play: Play) -> None:
     world.wipe("n2")
     network.slow("n1", "n2", 1e6)
     await world.start("n2")
-    await play.wait_holds("n2", 1)
+    await play.wait_holds("n2", 4)
     await trio.sleep(0.1)
     play.part("n3")
     await play.lose("n1")
