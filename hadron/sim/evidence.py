@@ -124,15 +124,22 @@ class Evidence:
     @cached_property
     def holders(self) -> dict[int, list[str]]:
         """Who holds each committed entry, undamaged, as the reference has it."""
-        found: dict[int, list[str]] = {}
-        for lsn, row in self.reference.log.items():
-            if lsn <= self.committed:
-                found[lsn] = [
-                    node.name for node in self.files
-                    if lsn not in node.damage and 0 not in node.damage
-                    and lsn in node.log and node.log[lsn].chain == row.chain
-                ]
-        return found
+        lsns = [*self.reference.bodies, *self.reference.log]
+        return {
+            lsn: [node.name for node in self.files if self._holds(node, lsn)]
+            for lsn in lsns if lsn <= self.committed
+        }
+
+    def _holds(self, node: NodeFile, lsn: int) -> bool:
+        if lsn in node.damage or 0 in node.damage:
+            return False
+        expected, found = self.reference.log.get(lsn), node.log.get(lsn)
+        if expected is not None and found is not None:
+            return found.chain == expected.chain
+        if found is None and lsn >= node.first_lsn:
+            return False
+        # Trimmed on one of the two: what a record needs is its body.
+        return _body_of(node, lsn) == _body_of(self.reference, lsn)
 
     @cached_property
     def streams(self) -> dict[str, Contents]:
@@ -167,7 +174,8 @@ class Evidence:
         has its bytes."""
         row = node.log.get(batch.lsn)
         if row is None:
-            return []
+            body = node.bodies.get(batch.lsn)
+            return [] if body is None else _values_in(body)
         known = self._values.get(row.body_hash)
         if known is None:
             known = self._values[row.body_hash] = self._decode(row.body_hash, batch.lsn)
@@ -178,10 +186,7 @@ class Evidence:
             row = node.log.get(lsn)
             if row is None or row.body is None or hash_body(row.body) != body_hash:
                 continue
-            try:
-                return [_text(record.value) for record in decode_batch(row.body).records()]
-            except CorruptionError:
-                return []
+            return _values_in(row.body)
         return []
 
     @cached_property
@@ -209,6 +214,18 @@ class Evidence:
     @cached_property
     def acknowledged(self) -> list[Publish]:
         return [publish for publish in self.publishes if publish.outcome == "ok"]
+
+
+def _body_of(node: NodeFile, lsn: int) -> bytes | None:
+    row = node.log.get(lsn)
+    return row.body if row is not None else node.bodies.get(lsn)
+
+
+def _values_in(body: bytes) -> list[str]:
+    try:
+        return [_text(record.value) for record in decode_batch(body).records()]
+    except CorruptionError:
+        return []
 
 
 def _text(value: object) -> str:

@@ -65,6 +65,7 @@ class NodeFile:
         damage: what does not match its own checksums, by lsn; lsn 0 is the file as a whole.
         bounds: (first offset, next offset) by stream id.
         objects: (kind, namespace, name) by id.
+        bodies: of records whose log rows were trimmed, by lsn.
         digests: of the rows of every table that the log makes.
     """
 
@@ -72,6 +73,7 @@ class NodeFile:
     log: dict[int, LogRow] = field(default_factory=dict)
     applied_lsn: int = 0
     committed_lsn: int = 0
+    bodies: dict[int, bytes] = field(default_factory=dict)
     damage: dict[int, str] = field(default_factory=dict)
     batches: list[BatchRow] = field(default_factory=list)
     bounds: dict[int, tuple[int, int]] = field(default_factory=dict)
@@ -127,6 +129,8 @@ def _read_log(node: NodeFile, db: apsw.Connection) -> None:
         if trouble := _trouble(before, row):
             node.damage[lsn] = trouble
         before = row
+    trimmed = "SELECT lsn, bytes FROM body WHERE lsn < ? ORDER BY lsn"
+    node.bodies = dict(db.execute(trimmed, (node.first_lsn,)))
 
 
 def _trouble(before: LogRow | None, row: LogRow) -> str:

@@ -42,3 +42,10 @@ plant(
     ),
     scenarios=("long-tail-and-a-restart-of-all",),
 )
+
+plant(
+    "snapshot without chain check",
+    "a copy is installed as it came, whatever its hash and its chain are",
+    Edit("replication.fetching:_finish", "verify(path, manifest, disk)", "pass"),
+    scenarios=("copy-damaged-half-way",),
+)

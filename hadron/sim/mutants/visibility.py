@@ -26,7 +26,7 @@ plant(
         "partition.controller:Controller._release",
         "self._written[0].lsn <= committed:", "self._written[0].lsn <= self._persisted_lsn:",
     ),
-    scenarios=("read-of-an-uncommitted-record",),
+    scenarios=("read-of-an-uncommitted-record", "delivery-of-an-uncommitted-record"),
 )
 
 plant(

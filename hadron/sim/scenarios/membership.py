@@ -6,6 +6,8 @@ from functools import partial
 
 import trio
 
+from hadron.model.errors import FencedError
+from hadron.model.schema import SchemaObject, StreamSpec
 from hadron.sim.scenarios.play import Play, scenario
 
 _ALL = ("n1", "n2", "n3")
@@ -88,3 +90,85 @@ async def members_come_and_the_old_ones_go(play: Play) -> None:
     await world.stop("n1", "n2")
     await play.publish("three members")
     await world.wait_in_step()
+
+
+@scenario("B1: an old configuration file is refused at start")
+async def old_file_after_a_promotion(play: Play) -> None:
+    """n2 is promoted while n1 is away; n1 has promised nothing, starts with its old file, and is
+    told so; once it has promised it does not even start with it."""
+    world = play.world
+    await play.fill(3)
+    await world.wait_in_step()
+    old = world.config
+    await world.crash("n1", power=True)
+    await play.promote("n2", _ALL, "n2", "n3")
+    world.configs["n1"] = old
+    await world.start("n1")
+    await play.produce("to the old leader", timeout_s=2.0)
+    await world.wait_for(
+        "the promise of n1", lambda: world.status("n1").ballot.epoch == world.config.epoch
+    )
+    await play.publish("to the new one")
+    await world.crash("n1", power=True)
+    try:
+        await world.start("n1")
+    except* FencedError:
+        # As it must.
+        del play.stops.unprovoked["n1"]
+    else:
+        raise AssertionError("n1 has promised epoch 2 and starts with the file of epoch 1")
+    await play.hand_out("n1")
+    await world.wait_in_step()
+
+
+@scenario("B3: an old copy of a disk counts in no majority")
+async def old_copy_of_the_leaders_disk(play: Play) -> None:
+    """n1's disk is copied, then X is on n1 and n2 while n3 lags. The old copy takes the disk's
+    place: n1 and n3, without X, must not be a majority."""
+    world = play.world
+    await play.fill(3)
+    await world.wait_in_step()
+    await world.stop("n1")
+    image = {
+        path.name: path.read_bytes() for path in world.data("n1").iterdir() if path.is_file()
+    }
+    await world.start("n1")
+    await world.wait_serving()
+    await world.wait_in_step()
+    play.part("n3")
+    await play.publish("X")
+    await play.lose("n1")
+    for name, content in image.items():
+        (world.data("n1") / name).write_bytes(content)
+    await world.crash("n2", power=True)
+    play.join("n3")
+    await world.start("n1")
+    with trio.move_on_after(10.0):
+        await world.wait_serving()
+    await play.publish("Y", timeout_s=1.0)
+    await world.start("n2")
+    await world.wait_serving()
+
+
+@scenario("A4: schema comes by the log, also to who was away")
+async def stream_declared_while_one_is_away(play: Play) -> None:
+    """Streams are declared while n3 is away, and again after it has come back as the leader: all
+    nodes make the same tables of it."""
+    world = play.world
+    play.part("n3")
+    await _declare(play, "orders")
+    await play.fill(3)
+    play.join("n3")
+    await world.wait_in_step()
+    await play.promote("n3", _ALL, "n3", "n1", "n2")
+    await _declare(play, "payments")
+    await play.fill(3)
+    await world.wait_in_step()
+
+
+async def _declare(play: Play, name: str) -> None:
+    operation = play.history.apply("c0", [("Stream", name)])
+    spec = StreamSpec(partitions=(play.world.config.name,))
+    async with play.world.client("c0") as client:
+        await client.apply([SchemaObject(kind="Stream", name=name, spec=spec)])
+    play.history.ok(operation)

@@ -6,6 +6,7 @@ import trio
 
 from hadron.sim.disk import SLOW
 from hadron.sim.scenarios.play import Play, scenario
+from hadron.sim.workload_clients import DrainingMember
 
 _PRODUCER = b"a producer's id."
 
@@ -57,6 +58,31 @@ async def read_of_an_uncommitted_record(play: Play) -> None:
         for number in range(3):
             await play.read(host=f"r{number}", timeout_s=1.0)
     await _lose_the_leaders_disk(play)
+
+
+@scenario("A2: groups are given committed records only")
+async def delivery_of_an_uncommitted_record(play: Play) -> None:
+    """Members of a group wait at n1 while a record is on n1's disk alone, and acknowledge what they
+    get. Then n1 loses its disk: nobody may have been given the record, and no acknowledgement that
+    was confirmed is lost."""
+    world = play.world
+    await play.fill(8)
+    async with trio.open_nursery() as nursery:
+        members = [
+            DrainingMember(world, play.history, f"g{number}", f"{world.seed}/g{number}", "g")
+            for number in range(2)
+        ]
+        for member in members:
+            nursery.start_soon(member.run)
+        await trio.sleep(1.0)
+        play.part("n1")
+        await play.produce("X", timeout_s=1.0)
+        await trio.sleep(0.5)
+        await play.lose("n1")
+        play.join("n1")
+        await world.start("n1")
+        await world.wait_serving()
+        nursery.cancel_scope.cancel()
 
 
 @scenario("A3: committed is what the leader and a majority have persisted")

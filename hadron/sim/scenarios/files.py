@@ -1,0 +1,122 @@
+"""PROTOCOL A7, B6, B7 and F: what is trimmed, copied, full, and how long files get."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Final
+
+import trio
+
+from hadron.sim.scenarios.play import Play, scenario
+from hadron.sim.world import SETTINGS
+
+_SHORT_LOG: Final = replace(SETTINGS, log_keep_bytes=64 << 10, log_max_lag_bytes=256 << 10)
+"""A member that is away for a few records needs a snapshot."""
+
+_SMALL_CHECKPOINTS: Final = replace(SETTINGS, checkpoint_bytes=64 << 10)
+_MAX_WAL_BYTES: Final = 64 * _SMALL_CHECKPOINTS.checkpoint_bytes
+
+_BIG: Final = 700_000
+
+
+@scenario("A7: what is trimmed comes by snapshot", settings=_SHORT_LOG)
+async def trimmed_while_one_lags(play: Play) -> None:
+    """n3 is away while more is written than the log keeps for it; it comes back, and later leads
+    nobody astray: the disks of the other two are lost, one after the other."""
+    world = play.world
+    for name in ("n3", "n2"):
+        await world.crash(name, power=True)
+        for _ in range(8):
+            await play.fill(10, 6_000)
+        await world.start(name)
+        await world.wait_in_step()
+    for name in ("n1", "n2"):
+        await play.lose(name)
+        await world.start(name)
+        await world.wait_serving()
+        await world.wait_in_step()
+
+
+@scenario("B6: a copy is verified before it is installed", settings=_SHORT_LOG)
+async def copy_damaged_half_way(play: Play) -> None:
+    """n3 needs a snapshot, and is killed when it has half of it; a byte of that half changes; it
+    goes on fetching where it was, and must notice."""
+    world = play.world
+    await world.wait_in_step()
+    await world.crash("n3", power=False)
+    for _ in range(6):
+        await play.fill(1, _BIG)
+    world.network.slow("n1", "n3", 1e6, 1 << 20)
+    world.network.slow("n2", "n3", 1e6, 1 << 20)
+    await world.start("n3")
+    await world.wait_for("half a copy", lambda: _copied_bytes(play, "n3") >= 2 << 20)
+    await world.crash("n3", power=False)
+    _change_a_byte(_copy(play, "n3"))
+    world.network.heal_all()
+    await world.start("n3")
+    await world.wait_in_step()
+    await play.read()
+
+
+def _copy(play: Play, name: str) -> Path | None:
+    """The database that a node is fetching."""
+    directory = play.world.data(name)
+    found = sorted(
+        path for path in directory.glob("gen-*/hadron.db")
+        if path.resolve() != (directory / "hadron.db").resolve()
+    )
+    return found[-1] if found else None
+
+
+def _copied_bytes(play: Play, name: str) -> int:
+    path = _copy(play, name)
+    return path.stat().st_size if path is not None else 0
+
+
+def _change_a_byte(path: Path | None) -> None:
+    """In the body of a record: SQLite's own structure stays whole."""
+    assert path is not None
+    content = bytearray(path.read_bytes())
+    content[len(content) // 2] ^= 1
+    path.write_bytes(content)
+
+
+@scenario("B7: a full disk loses nothing")
+async def disk_without_room(play: Play) -> None:
+    """The disk of one node after the other has no room left, the leader's last; with room again all
+    go on."""
+    world = play.world
+    for name in ("n2", "n3", "n1"):
+        disk = world.disks[name]
+        disk.broken.capacity_bytes = disk.volume.used_bytes() + (20 << 10)
+        for number in range(6):
+            await play.publish(play.value(9_000), timeout_s=1.0, host=f"c{number}")
+        disk.heal()
+        if not world.running(name):
+            await world.start(name)
+        await world.wait_serving()
+        await play.fill(3)
+        await world.wait_in_step()
+
+
+@scenario("F: the write-ahead log stays short", settings=_SMALL_CHECKPOINTS)
+async def constant_writing_while_somebody_reads(play: Play) -> None:
+    """Writers without a pause, and readers who always ask for everything."""
+    world = play.world
+    async with trio.open_nursery() as nursery:
+
+        async def read_on(host: str) -> None:
+            while True:
+                await play.read(host=host)
+                await trio.sleep(0.05)
+
+        for number in range(3):
+            nursery.start_soon(read_on, f"r{number}")
+        for _ in range(20):
+            await play.fill(30, 4_000)
+            for name in world.names:
+                wal = world.data(name) / "hadron.db-wal"
+                if wal.exists() and wal.stat().st_size > _MAX_WAL_BYTES:
+                    raise AssertionError(f"{name}'s WAL has {wal.stat().st_size} bytes")
+        nursery.cancel_scope.cancel()
