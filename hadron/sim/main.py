@@ -40,7 +40,15 @@ def main(arguments: Sequence[str] | None = None) -> int:
     options = _parser().parse_args(arguments)
     if options.seeds is None:
         options.seeds = SEEDS if options.mutants or options.mutant else _SEEDS
+    disabled = logging.root.manager.disable
     logging.disable(logging.CRITICAL)
+    try:
+        return _dispatch(options)
+    finally:
+        logging.disable(disabled)
+
+
+def _dispatch(options: argparse.Namespace) -> int:
     if options.mutants or options.mutant:
         return _hunt(options)
     if options.worker:

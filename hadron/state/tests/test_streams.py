@@ -159,8 +159,8 @@ class TestReading:
         for number in range(6):
             tables.ballot = Ballot(1, 1 + number // 3)
             tables.now_ms = 1_000_000 + number * 1_000
-            tables.submit(anonymous(10))
             data = encode_values([b"%d" % number] * 10, 1)
+            tables.submit(AppendBatch(1, 10, len(data), b"", 0, -1))
             tables.db.execute("INSERT INTO body VALUES(?, ?)", (len(tables.log), data))
         return tables
 
