@@ -1,12 +1,13 @@
 """Which configurations a new leader must have majorities of, beside its own (PROTOCOL B5).
 
 The latest one in the chosen log is not enough, because it may not be committed. History: the log's
-committed configuration is {n1, n2, n3}. n1 starts with {n1, n4, n5}, promised by n1, n2 and n4, and
-dies with its first entry on its own disk alone. n4 starts with {n4, n5, n6}: it finds that entry in
-n1's log, gets majorities of {n1, n4, n5} and of its own, and commits records on n4, n5 and n6. n3
-starts with {n2, n3, n7}: nobody whom it hears has any of that, {n2, n3} is a majority of {n1, n2,
-n3}, and the records are lost. So a majority is needed of the latest configuration that is *known to
-be committed* and of every later one in the log. Knowing of a commit too late only asks for more.
+committed configuration is {n1, n2, n3}. n1 starts with {n1, n2, n4}, promised by all of them, and
+dies with its first entry on n1 and n4. n4 starts with {n1, n4, n5}: it finds that entry, gets
+majorities of {n1, n2, n4} and of its own, and commits records on n4 and n5. n2 starts with
+{n2, n3}: nobody whom it hears has any of that, {n2, n3} is a majority of {n1, n2, n3}, and the
+records are lost (`tests/test_configurations.py` plays it). So a majority is needed of the latest
+configuration that is *known to be committed* and of every later one in the log. Knowing of a commit
+too late only asks for more.
 """
 
 from __future__ import annotations

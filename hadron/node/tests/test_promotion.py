@@ -272,12 +272,10 @@ async def test_without_a_majority_of_the_old_members_nothing_begins(
         assert nodes.status("n4").last_lsn == 0
 
 
-async def test_an_epoch_whose_first_entry_was_not_committed_still_counts(
+async def test_a_member_of_the_epoch_before_cannot_go_on_with_strangers(
     tmp_path: Path, clock: MockClock
 ) -> None:
-    """The history of `replication/configurations.py`: n1 begins epoch 2 with {n1, n4, n5} and dies
-    with its first entry on its own disk; n4 begins epoch 3 with {n1, n4, n6} over that log, which
-    needs majorities of epochs 1 and 2 too."""
+    """n1, n2 and n4 make epoch 2; n4 alone is asked to go on with n5 and n6."""
     async with running_nodes(tmp_path, 3) as nodes:
         await make_stream(nodes)
         await nodes.wait_in_step()
@@ -291,7 +289,7 @@ async def test_an_epoch_whose_first_entry_was_not_committed_still_counts(
         three = changed(nodes.config, "n4", "n5", "n6", leader="n4", epoch=3)
         file_of(nodes, three, "n4", "n5", "n6")
         await nodes.start("n4", "n5", "n6")
-        # Whatever was committed by then is with n1 and n2, and none of them is a member.
+        # What was committed may be with n1 and n2 only, and none of them is a member.
         await nodes.wait_for(
             "refusing", lambda: nodes.status("n4").state in ("waiting for a majority", "fenced")
             and nodes.status("n4").trouble != "",
