@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -67,10 +68,21 @@ def _fetch(url: str, node: str | None, destination: Path) -> Manifest:
         async with hadron.connect(url) as client:
             source = await find_node(client, node)
             return await backup_live(
-                client, source.address, destination, SystemDisk(), lambda _have, _size: None
+                client, source.address, destination, SystemDisk(), _show_progress
             )
 
-    return anyio.run(run, backend="trio")
+    try:
+        return anyio.run(run, backend="trio")
+    finally:
+        if sys.stderr.isatty():
+            click.echo("\r\x1b[K", nl=False, err=True)
+
+
+def _show_progress(have: int, size: int) -> None:
+    """For people who watch; a node that makes a copy of 1 GB needs some seconds before the first
+    of it comes."""
+    if sys.stderr.isatty():
+        click.echo(f"\r{have >> 20} of {size >> 20} MiB", nl=False, err=True)
 
 
 def describe(manifest: Manifest) -> str:

@@ -4,20 +4,27 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 
+if TYPE_CHECKING:
+    from hadron.node.replica_set import ReplicaSetConfig
+
 
 @click.command("recover", short_help="Let a disk count again that may have lost records.")
-@click.option("--config", type=click.Path(path_type=Path), metavar="FILE", required=True,
+@click.option("--config", type=click.Path(path_type=Path), metavar="FILE",
               help="The replica set's configuration file.")
-@click.option("--node", metavar="NAME", required=True, help="Whose disk, on this machine.")
+@click.option("--node", metavar="NAME", help="Whose disk, on this machine.")
+@click.option("--data", type=click.Path(path_type=Path), metavar="DIR",
+              help="The disk of `hadron dev --data DIR` instead.")
 @click.option("--accept-loss", is_flag=True,
               help="Acknowledged records that this disk has lost may be lost for good.")
 @click.option("--debug", is_flag=True, help="Show tracebacks.")
 @click.pass_context
 def command(
-    ctx: click.Context, config: Path, node: str, accept_loss: bool, debug: bool
+    ctx: click.Context, config: Path | None, node: str | None, data: Path | None,
+    accept_loss: bool, debug: bool,
 ) -> None:
     """Let a stopped node count in majorities again with the log that its disk has.
 
@@ -32,24 +39,44 @@ def command(
     most entries first. A node that comes back later with what was lost stops, and keeps it.
 
     \b
-    Example:
+    Examples:
       hadron recover --config cluster.yaml --node n1 --accept-loss
+      hadron recover --data hadron-data --accept-loss
     """
     from hadron.cli.session import session_of
 
     session_of(ctx).debug |= debug
+    named = [config is not None, node is not None]
+    if any(named) if data is not None else not all(named):
+        raise click.UsageError("say whose disk: --config FILE and --node NAME, or --data DIR", ctx)
     if not accept_loss:
         raise click.UsageError(
             "records that were acknowledged may be lost by this, for good; say --accept-loss", ctx
         )
-    from hadron.node.config import load_config
-    from hadron.node.restore import recover
+    from hadron.node.recovery import recover
     from hadron.node.world import SystemDisk
 
-    loaded = load_config(config, os.environ)
-    end = recover(loaded, node, SystemDisk())
+    loaded, node = _disk_of(config, node, data)
+    recovered = recover(loaded, node, SystemDisk())
+    end = recovered.end
     click.echo(
         f"{node} counts again, with a log that ends at entry {end.lsn} of ballot {end.ballot}, "
         f"chain {end.chain.hex()}"
     )
+    if recovered.aside is not None:
+        click.echo(f"what was there is kept in {recovered.aside} and {recovered.aside}-wal")
     click.echo("whatever was acknowledged after that by disks that lost it too is lost")
+
+
+def _disk_of(
+    config: Path | None, node: str | None, data: Path | None
+) -> tuple[ReplicaSetConfig, str]:
+    from hadron.node.config import load_config
+    from hadron.node.replica_set import single_node_config
+
+    if data is not None:
+        single = single_node_config(data, "127.0.0.1:7000")
+        return single, single.leader.name
+    assert config is not None
+    assert node is not None
+    return load_config(config, os.environ), node

@@ -1,4 +1,4 @@
-"""Restoring from backups, and the operator's other act when disks are lost: `recover`.
+"""Restoring from backups.
 
 One node: its directory gets the backup's database and is marked amnesiac (PROTOCOL B3): it promises
 and stores entries, and counts in no majority until its leader has taught it what it lacks.
@@ -19,8 +19,12 @@ from pathlib import Path
 
 import apsw
 
-from hadron.model.errors import ConfigurationError, CorruptionError, DataDirectoryError
-from hadron.model.ids import NO_BALLOT, Ballot, LogPosition
+from hadron.model.errors import (
+    ConfigurationError,
+    CorruptionError,
+    DataDirectoryError,
+)
+from hadron.model.ids import Ballot, LogPosition
 from hadron.model.ports import Clock, Disk, Random
 from hadron.node.backup import open_backup, verify_content
 from hadron.node.replica_set import NodeConfig, ReplicaSetConfig
@@ -29,7 +33,6 @@ from hadron.state import machine
 from hadron.state.leadership import LeaderStarted
 from hadron.storage import snapshot
 from hadron.storage.database import (
-    open_reader,
     open_writer,
     transaction,
     translated_errors,
@@ -37,12 +40,11 @@ from hadron.storage.database import (
 )
 from hadron.storage.generations import (
     DATABASE,
-    current_database,
     next_generation,
     switch_to,
 )
 from hadron.storage.identity import NODE_DATABASE, DirectoryLock, IdentityFile, read_epoch
-from hadron.storage.log import Log, last_lsn, position_at, set_meta
+from hadron.storage.log import Log, set_meta
 from hadron.storage.snapshot import CHUNK_BYTES, Manifest
 
 
@@ -76,7 +78,7 @@ def restore_node(
     _check_names(manifest, config)
     with _locked(node.data, overwrite=overwrite, disk=disk):
         generation = _copy(backup, node.data, manifest, disk)
-        with contextlib.closing(_identity(config, node, disk)) as identity:
+        with contextlib.closing(identity_of(config, node, disk)) as identity:
             own = identity.current
             if own.uuid and own.uuid.hex() != manifest.uuid:
                 raise DataDirectoryError(
@@ -133,43 +135,11 @@ def restore_set(
             # directory that counts for nothing.
             _forget_identity(node.data, disk)
             _switch(node.data, generation, disk)
-            with contextlib.closing(_identity(config, node, disk)) as identity:
+            with contextlib.closing(identity_of(config, node, disk)) as identity:
                 identity.adopt(
                     uuid, is_member=True, promised=first.ballot, config_digest=config.digest
                 )
     return Founded(manifest, uuid, first, tuple(node.data for node in config.nodes))
-
-
-def recover(config: ReplicaSetConfig, name: str, disk: Disk) -> LogPosition:
-    """Let one member's disk count again with the log that it has, whatever it may have lost;
-    returns where that ends.
-
-    Raises `DataDirectoryError` when there is no log, or the node runs, `CorruptionError` when the
-    database is damaged.
-    """
-    node = config.node(name)
-    path = current_database(node.data)
-    if not path.is_file() or not path.stat().st_size:
-        raise DataDirectoryError(
-            f"{node.data} has no log to go on with",
-            "take a backup of a member that has one, and restore this node, or all, from it",
-        )
-    lock = DirectoryLock(node.data)
-    try:
-        _take_as_it_is(path, disk)
-        end, uuid = _examine(path, disk)
-        with contextlib.closing(_identity(config, node, disk)) as identity:
-            own = identity.current
-            promised = max(own.promised, end.ballot)
-            known = promised.epoch == own.promised.epoch
-            identity.adopt(
-                own.uuid or uuid, is_member=True, promised=promised,
-                config_digest=own.config_digest if known else b"",
-            )
-            identity.start_over()
-    finally:
-        lock.release()
-    return end
 
 
 # --- steps ----------------------------------------------------------------------------------------
@@ -194,7 +164,8 @@ def _check_epoch(config: ReplicaSetConfig, known: int, where: str) -> None:
         )
 
 
-def _identity(config: ReplicaSetConfig, node: NodeConfig, disk: Disk) -> IdentityFile:
+def identity_of(config: ReplicaSetConfig, node: NodeConfig, disk: Disk) -> IdentityFile:
+    """A stopped node's identity, made when there is none."""
     return IdentityFile(node.data, config.cluster, config.name, node.name, disk)
 
 
@@ -219,18 +190,23 @@ def _locked(data: Path, *, overwrite: bool, disk: Disk) -> Iterator[None]:
 def _copy(backup: Path, data: Path, manifest: Manifest, disk: Disk) -> Path:
     """Copy a backup's database into the next generation, and verify what has arrived there."""
     generation = next_generation(data)
-    source, target = backup / DATABASE, generation / DATABASE
+    target = generation / DATABASE
     with translated_os_errors(data):
         disk.remove(generation)
         disk.make_directory(generation)
-        at = 0
-        while piece := disk.read_at(source, at, CHUNK_BYTES):
-            disk.write_at(target, at, piece)
-            at += len(piece)
-        disk.sync(target)
+        copy_file(backup / DATABASE, target, disk)
     snapshot.verify(target, manifest, disk)
     verify_content(target, manifest)
     return generation
+
+
+def copy_file(source: Path, target: Path, disk: Disk) -> None:
+    """Copy a file of any size; durable on return. Raises `OSError`."""
+    at = 0
+    while piece := disk.read_at(source, at, CHUNK_BYTES):
+        disk.write_at(target, at, piece)
+        at += len(piece)
+    disk.sync(target)
 
 
 def _switch(data: Path, generation: Path, disk: Disk) -> None:
@@ -272,30 +248,3 @@ def _forget_identity(data: Path, disk: Disk) -> None:
         for suffix in ("", "-journal", "-wal", "-shm"):
             disk.remove(data / f"{NODE_DATABASE}{suffix}")
         disk.sync(data)
-
-
-def _take_as_it_is(path: Path, disk: Disk) -> None:
-    """Move into the file what SQLite will read of the write-ahead log, however it was damaged."""
-    with translated_errors(path), contextlib.closing(
-        open_writer(path, sync="FULL", vfs=disk.vfs)
-    ) as database:
-        database.wal_checkpoint(mode=apsw.SQLITE_CHECKPOINT_TRUNCATE)
-
-
-def _examine(path: Path, disk: Disk) -> tuple[LogPosition, bytes]:
-    """Where a database's log ends, recomputed, and the uuid that it was led under last."""
-    with translated_errors(path), contextlib.closing(
-        open_reader(path, vfs=disk.vfs)
-    ) as database:
-        for (finding,) in database.execute("PRAGMA quick_check(1)"):
-            if finding != "ok":
-                raise CorruptionError(
-                    f"{path} is damaged: {finding}", "restore this node from a backup"
-                )
-        end = snapshot.chain_end(database)
-        if end != position_at(database, last_lsn(database)) or end.ballot == NO_BALLOT:
-            raise DataDirectoryError(
-                f"{path} has no log to go on with", "restore this node from a backup"
-            )
-        row = database.execute("SELECT uuid FROM leadership ORDER BY lsn DESC LIMIT 1").fetchone()
-    return end, bytes(row[0]) if row is not None else b""

@@ -23,8 +23,8 @@ import trio
 
 from hadron.client import Client, connect
 from hadron.client.ports import ClientPorts
+from hadron.node.recovery import recover
 from hadron.node.replica_set import NodeConfig, ReplicaSetConfig
-from hadron.node.restore import recover
 from hadron.node.runtime import Node
 from hadron.node.settings import Settings
 from hadron.sim import vfs

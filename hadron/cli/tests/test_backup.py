@@ -97,6 +97,9 @@ def test_a_backup_and_back(tmp_path: Path, say: Say) -> None:
         ("restore monday --config c --all", "say --accept-loss"),
         ("restore monday --config c --data d --accept-loss", "exclude each other"),
         ("recover --config c --node n1", "say --accept-loss"),
+        ("recover --data d", "say --accept-loss"),
+        ("recover --config c --accept-loss", "say whose disk"),
+        ("recover --data d --node n1 --accept-loss", "say whose disk"),
         ("backup monday --node n1 --data d", "exclude each other"),
     ],
 )

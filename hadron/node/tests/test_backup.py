@@ -22,7 +22,8 @@ from hadron.model.errors import (
     StorageError,
 )
 from hadron.node.backup import backup_directory, backup_live, find_node, open_backup
-from hadron.node.restore import recover, restore_node, restore_set
+from hadron.node.recovery import recover
+from hadron.node.restore import restore_node, restore_set
 from hadron.node.tests.support import chains, fetch, is_member, make_stream, produce
 from hadron.node.world import SystemClock, SystemDisk
 from hadron.replication import fetching, snapshots
@@ -399,7 +400,7 @@ class TestRecovering:
             await nodes.crash()
             nursery.cancel_scope.cancel()
         for name in ("n1", "n2"):
-            end = recover(backed_up.config, name, DISK)
+            end = recover(backed_up.config, name, DISK).end
             assert is_member(backed_up, name)
             assert end.chain == chains(backed_up, name)[-1][1]
         async with trio.open_nursery() as nursery:

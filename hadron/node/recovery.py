@@ -1,0 +1,131 @@
+"""`recover`: an operator lets a disk count again that may have lost what it acknowledged.
+
+Normally a node without memory is taught by the others (PROTOCOL B3). Where too few of them
+remember, nobody can do that, and somebody has to decide. Safety rule: nothing is destroyed by
+deciding. What is left is put together from copies and checked, and what was there is kept aside.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from dataclasses import dataclass
+from pathlib import Path
+
+import apsw
+
+from hadron.model.errors import CorruptionError, DataDirectoryError, HadronError
+from hadron.model.ids import NO_BALLOT, LogPosition
+from hadron.model.ports import Disk
+from hadron.node.replica_set import ReplicaSetConfig
+from hadron.node.restore import copy_file, identity_of
+from hadron.storage import aftermath, snapshot
+from hadron.storage.database import (
+    open_reader,
+    open_writer,
+    translated_errors,
+    translated_os_errors,
+)
+from hadron.storage.generations import DATABASE, current_database, next_generation, switch_to
+from hadron.storage.identity import DirectoryLock
+from hadron.storage.log import last_lsn, position_at
+
+
+@dataclass(frozen=True, slots=True)
+class Recovered:
+    """A disk that counts again."""
+
+    end: LogPosition
+    """Where its log ends."""
+    aside: Path | None
+    """What was there, where a part of a write-ahead log may be lost; its `-wal` is beside it."""
+
+
+def recover(config: ReplicaSetConfig, name: str, disk: Disk) -> Recovered:
+    """Let one member's disk count again with the log that it has, whatever it may have lost.
+
+    Raises `DataDirectoryError` when there is no log, or the node runs, `CorruptionError` when the
+    database is damaged: then nothing was changed.
+    """
+    node = config.node(name)
+    path = current_database(node.data)
+    if not path.is_file():
+        raise _nothing_left(node.data)
+    lock = DirectoryLock(node.data)
+    aside = None
+    try:
+        wal = path.with_name(f"{path.name}-wal")
+        if wal.exists() and wal.stat().st_size:
+            end, uuid = _take_what_is_left(path, node.data, disk)
+            aside = node.data / aftermath.ASIDE
+        else:
+            end, uuid = _examine(path, node.data, disk)
+        with contextlib.closing(identity_of(config, node, disk)) as identity:
+            own = identity.current
+            promised = max(own.promised, end.ballot)
+            known = promised.epoch == own.promised.epoch
+            identity.adopt(
+                own.uuid or uuid, is_member=True, promised=promised,
+                config_digest=own.config_digest if known else b"",
+            )
+            identity.start_over()
+    finally:
+        lock.release()
+    return Recovered(end, aside)
+
+
+def _take_what_is_left(path: Path, data: Path, disk: Disk) -> tuple[LogPosition, bytes]:
+    """Put what SQLite reads of a database and its write-ahead log, however that was damaged, in
+    their place; returns what `_examine` does."""
+    generation = next_generation(data)
+    target = generation / DATABASE
+    try:
+        with translated_os_errors(data):
+            disk.remove(generation)
+            disk.make_directory(generation)
+            for ending in ("", "-wal"):
+                copy_file(Path(f"{path}{ending}"), Path(f"{target}{ending}"), disk)
+        with translated_errors(target), contextlib.closing(
+            open_writer(target, sync="FULL", vfs=disk.vfs)
+        ) as database:
+            database.wal_checkpoint(mode=apsw.SQLITE_CHECKPOINT_TRUNCATE)
+            database.pragma("journal_mode", "delete")
+        found = _examine(target, data, disk)
+    except HadronError:
+        with translated_os_errors(data):
+            disk.remove(generation)
+        raise
+    with translated_os_errors(data):
+        # A second name for each file: until the switch, the next attempt begins where this one did.
+        for ending in ("", "-wal"):
+            aside = data / f"{aftermath.ASIDE}{ending}"
+            aside.unlink(missing_ok=True)
+            aside.hardlink_to(f"{path}{ending}")
+        switch_to(data, generation, disk)
+    return found
+
+
+def _examine(path: Path, data: Path, disk: Disk) -> tuple[LogPosition, bytes]:
+    """Where a database's log ends, recomputed, and the uuid that it was led under last."""
+    with translated_errors(path), contextlib.closing(
+        open_reader(path, vfs=disk.vfs)
+    ) as database:
+        for (finding,) in database.execute("PRAGMA quick_check(1)"):
+            if finding != "ok":
+                raise CorruptionError(
+                    f"{path} is damaged: {finding}", "restore this node from a backup"
+                )
+        tables = {name for (name,) in database.execute("SELECT name FROM sqlite_schema")}
+        if not tables.issuperset(("log", "anchor", "leadership")):
+            raise _nothing_left(data)
+        end = snapshot.chain_end(database)
+        if end != position_at(database, last_lsn(database)) or end.ballot == NO_BALLOT:
+            raise _nothing_left(data)
+        row = database.execute("SELECT uuid FROM leadership ORDER BY lsn DESC LIMIT 1").fetchone()
+    return end, bytes(row[0]) if row is not None else b""
+
+
+def _nothing_left(data: Path) -> DataDirectoryError:
+    return DataDirectoryError(
+        f"{data} has no log to go on with",
+        "restore it from a backup, or all nodes from that of another one",
+    )

@@ -1,0 +1,133 @@
+"""`recover` on damaged write-ahead logs: it takes what is left, and never makes it less."""
+# ruff: noqa: ARG001 - pytest-trio takes its clock from the arguments of a test
+
+from __future__ import annotations
+
+import shutil
+from contextlib import closing
+from pathlib import Path
+from typing import NamedTuple
+
+import pytest
+import trio
+from trio.testing import MockClock
+
+from hadron.model.errors import CorruptionError, DataDirectoryError
+from hadron.model.ids import LogPosition
+from hadron.node.recovery import recover
+from hadron.node.replica_set import ReplicaSetConfig
+from hadron.node.tests.support import make_stream, produce
+from hadron.node.tests.test_restore_crashes import crashes, look
+from hadron.node.verification import verify_database
+from hadron.node.world import SystemDisk
+from hadron.storage.aftermath import ASIDE
+from hadron.storage.database import PAGE_BYTES, open_at_rest, open_reader
+from hadron.storage.generations import DATABASE
+from hadron.storage.log import last_lsn
+from hadron.testing.nodes import replica_set, running_nodes
+
+DISK = SystemDisk()
+FRAME_BYTES = 24 + PAGE_BYTES
+
+
+class Killed(NamedTuple):
+    """A node whose last entries stand in the write-ahead log only."""
+
+    config: ReplicaSetConfig
+    data: Path
+    last_lsn: int
+
+    @property
+    def log(self) -> Path:
+        return self.data / f"{DATABASE}-wal"
+
+    def damage(self, frame: int) -> None:
+        """Flip a bit of a frame of the write-ahead log, the first of which is 0."""
+        content = bytearray(self.log.read_bytes())
+        count = (len(content) - 32) // FRAME_BYTES
+        content[32 + (frame % count) * FRAME_BYTES + 100] ^= 1
+        self.log.write_bytes(content)
+
+    def content(self) -> dict[str, bytes]:
+        names = (DATABASE, f"{DATABASE}-wal", "node.db")
+        return {name: (self.data / name).read_bytes() for name in names}
+
+
+@pytest.fixture
+def killed(tmp_path: Path) -> Killed:
+    async def run() -> int:
+        async with running_nodes(tmp_path / "run", 1) as nodes:
+            await make_stream(nodes)
+            async with nodes.connection("n1") as connection:
+                for number in range(20):
+                    await produce(connection, b"%d" % number)
+            shutil.copytree(nodes.data("n1"), tmp_path / "n1")
+            return nodes.status("n1").last_lsn
+
+    last = trio.run(run, clock=MockClock(rate=5))
+    return Killed(replica_set(tmp_path, 1), tmp_path / "n1", last)
+
+
+def test_what_precedes_the_damage_counts_and_all_of_it_is_kept(killed: Killed) -> None:
+    killed.damage(-30)
+    before = killed.content()
+    recovered = recover(killed.config, "n1", DISK)
+    assert 0 < recovered.end.lsn < killed.last_lsn
+    assert recovered.aside == killed.data / ASIDE
+    assert recovered.aside.read_bytes() == before[DATABASE]
+    assert (killed.data / f"{ASIDE}-wal").read_bytes() == before[f"{DATABASE}-wal"]
+    state = look(killed.data)
+    assert (state.is_member, state.last) == (True, recovered.end.chain)
+    assert verify_database(killed.data / DATABASE, "local/p0").ok
+
+
+def test_where_nothing_is_left_nothing_is_changed(killed: Killed) -> None:
+    killed.damage(0)
+    before = killed.content()
+    with pytest.raises(DataDirectoryError, match="has no log to go on with"):
+        recover(killed.config, "n1", DISK)
+    assert killed.content() == before
+    assert sorted(path.name for path in killed.data.iterdir()) == [
+        DATABASE, f"{DATABASE}-shm", f"{DATABASE}-wal", "node.db", "node.lock",
+    ]
+
+
+def test_a_damaged_file_is_refused(killed: Killed) -> None:
+    with closing(open_reader(killed.data / DATABASE)) as database:
+        assert last_lsn(database) == killed.last_lsn
+    recover(killed.config, "n1", DISK)
+    path = (killed.data / DATABASE).resolve()
+    content = bytearray(path.read_bytes())
+    content[PAGE_BYTES * 6 + 2_000] ^= 1
+    path.write_bytes(content)
+    with pytest.raises(CorruptionError):
+        recover(killed.config, "n1", DISK)
+
+
+def test_a_crash_at_any_step_loses_nothing_that_was_left(killed: Killed) -> None:
+    killed.damage(-30)
+    shutil.copytree(killed.data, killed.data.parent / "original")
+    ends: list[LogPosition] = []
+
+    def act(disk: SystemDisk) -> None:
+        shutil.rmtree(killed.data)
+        shutil.copytree(killed.data.parent / "original", killed.data)
+        ends.append(recover(killed.config, "n1", disk).end)
+
+    crashed = 0
+    for _ in crashes(act):
+        crashed += 1
+        ends.append(recover(killed.config, "n1", DISK).end)
+        with closing(open_at_rest(killed.data / DATABASE)) as database:
+            assert last_lsn(database) == ends[-1].lsn
+    assert crashed > 5
+    assert len(set(ends)) == 1
+
+
+async def test_it_starts_with_what_is_left(killed: Killed, clock: MockClock) -> None:
+    killed.damage(-30)
+    end = recover(killed.config, "n1", DISK).end
+    async with running_nodes(killed.data.parent, 1) as nodes:
+        assert nodes.status("n1").last_lsn > end.lsn
+        async with nodes.connection("n1") as connection:
+            await produce(connection, b"more")
