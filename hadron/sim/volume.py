@@ -199,12 +199,12 @@ class Volume:
         self._disk.fail_sync(name, file)
         if self._disk.crashes_at_sync(f"before a sync of {name}", late=False):
             return
-        if self._disk.lies():
-            return
-        file.sync()
-        if not file.is_linked:
-            # SQLite's first sync of a journal syncs its directory, ext4's of a new file its entry.
-            self.directory_synced(Path(path).parent)
+        if not self._disk.lies():
+            file.sync()
+            if not file.is_linked:
+                # SQLite's first sync of a journal syncs its directory, ext4's of a new file its
+                # entry.
+                self.directory_synced(Path(path).parent)
         self._disk.crashes_at_sync(f"after a sync of {name}", late=True)
 
     def removed(self, path: str | Path, *, synced: bool) -> None:
