@@ -33,7 +33,16 @@ def shape_of(seed: int) -> Shape:
         checkpoint_bytes=rng.choice((64 << 10, 1 << 20, 4 << 20)),
         keepalive_s=rng.choice((0.5, 1.0, 2.0)),
         idle_commit_notice_s=rng.choice((0.0, 0.005, 0.01)),
+        state_digest_interval_s=rng.choice((0.5, 10.0)),
+        scrub_interval_s=rng.choice((1.0, 5.0, 86_400.0)),
     )
+    if rng.random() < 0.4:
+        # So short that who is away for a second needs a snapshot.
+        settings = replace(
+            settings,
+            log_keep_bytes=rng.choice((1 << 10, 8 << 10)),
+            log_max_lag_bytes=rng.choice((4 << 10, 32 << 10)),
+        )
     return Shape(nodes=nodes, settings=settings, plan=_plan(rng))
 
 
