@@ -76,7 +76,8 @@ class Writer:
         post: Post,
         on_fatal: Callable[[BaseException], None],
     ) -> None:
-        """`on_fatal` is told when a report fails: a defect that the node must not survive."""
+        """`on_fatal` is told what the node must not survive: an error after which nothing is
+        written any more, or a report that fails."""
         self._path = path
         self._disk = disk
         self._clock = clock
@@ -173,7 +174,7 @@ class Writer:
                     self._execute_commit(small)
         except BaseException as error:
             self._note(error)
-            done(None, error)
+            self._report(done, None, error)
             return
         if not self.connection.in_transaction:
             done(prepared.result, None)
@@ -232,7 +233,16 @@ class Writer:
         except BaseException as caught:
             error = caught
             self._note(caught)
-        return partial(done, result, error)
+        return partial(self._report, done, result, error)
+
+    def _report(self, done: Done, result: Any, error: BaseException | None) -> None:
+        """On the event loop. Whoever asked may pass the error on to a peer and go on; a node whose
+        file is not written any more must not."""
+        try:
+            done(result, error)
+        finally:
+            if error is not None and error is self.failure:
+                self._on_fatal(error)
 
     def _next_report(self) -> Callable[[], None]:
         item = self._jobs.get_nowait()

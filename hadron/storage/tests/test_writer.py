@@ -176,6 +176,8 @@ async def test_nothing_is_written_after_a_failure(
     with pytest.raises(StorageError, match="is not written any more"):
         await host.run(lambda _: ran.append(1))
     assert ran == []
+    # Also when whoever asked keeps the error to itself.
+    assert [type(error) for error in host.fatal] == [reported]
 
 
 async def test_a_report_that_fails_ends_the_node(host: Host) -> None:
