@@ -56,6 +56,8 @@ def observe(world: World, history: History) -> Stops:
     def noted_crash(name: str, *, power: bool, **others: Any) -> None:
         if world.running(name):
             history.event("power" if power else "crash", name)
+            if power and world.disks[name].broken.is_lying:
+                history.event("damage", name, "what it called synced may be gone")
         crash_now(name, power=power, **others)
 
     def noted_wipe(name: str) -> None:
