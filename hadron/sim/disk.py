@@ -148,7 +148,6 @@ class SimDisk:
     def heal(self) -> None:
         """Undo what can be undone: errors to come, lies, slowness and a lack of room."""
         self.broken = DiskFaults()
-        self._crashes_late = False
         self.speed = self._usual_speed
         self._crashes_late = False
 

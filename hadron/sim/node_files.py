@@ -20,7 +20,7 @@ from hadron.model.errors import CorruptionError
 from hadron.model.ids import Ballot
 from hadron.storage.log import hash_body, next_chain
 
-_NOT_FROM_THE_LOG: Final = frozenset({"log", "body", "meta"})
+_NOT_FROM_THE_LOG: Final = frozenset({"log", "body", "meta", "anchor"})
 
 
 @dataclass(frozen=True, slots=True)
