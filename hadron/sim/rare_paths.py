@@ -147,6 +147,18 @@ PATHS: Final = (
         lambda given: given[0].connection.in_transaction,
     ),
     _called("node ends itself", "node.runtime:Node._fail"),
+    _returned(
+        "torn WAL tail dropped", "storage.aftermath:scan_wal",
+        lambda scan, _: scan.verdict.name == "TORN_TAIL",
+    ),
+    _returned(
+        "damaged WAL found", "storage.aftermath:scan_wal",
+        lambda scan, _: scan.verdict.name == "DAMAGED",
+    ),
+    _called("refused before the disk is full", "partition.room:Room.refusal"),
+    _called("damaged entry put back", "storage.repair:_write"),
+    _called("damaged body put back", "storage.repair:put_back_body"),
+    _raised("clock too far off to lead", "replication.skew:check", "FencedError"),
     # clients
     _called(
         "producer told of a duplicate", "client.accumulator:PartitionAccumulator.acked",

@@ -146,3 +146,14 @@ plant(
     ),
     scenarios=("figure-8",),
 )
+
+plant(
+    "old copy of a disk counts",
+    "nobody looks which start of which disk a node is on",
+    Edit(
+        "replication.starts:is_old_copy",
+        "return (seen != known[index] and seen.boot <= known[index].boot) or not is_latest_disk",
+        "return False",
+    ),
+    scenarios=("old-copy-of-the-leaders-disk",),
+)

@@ -13,7 +13,7 @@ plant(
 )
 
 plant(
-    "failed commit acknowledged",
+    "offsets reused after a lost commit",
     "a failed COMMIT does not end the process: it goes on as if the entries were on disk, and uses "
     "their lsns again",
     Edit(
@@ -48,4 +48,24 @@ plant(
     "a copy is installed as it came, whatever its hash and its chain are",
     Edit("replication.fetching:_finish", "verify(path, manifest, disk)", "pass"),
     scenarios=("copy-damaged-half-way",),
+)
+
+plant(
+    "damaged WAL taken for a torn one",
+    "what follows a damaged frame is left out, as if it had never been synced",
+    Edit("storage.aftermath:examine", "scan.verdict is not Verdict.DAMAGED", "True"),
+    scenarios=("damaged-wal-meets-the-one-that-lags",),
+)
+
+plant(
+    "pages not verified",
+    "pages are read without a look at their checksums",
+    Edit(
+        "storage.checksums:with_checksums",
+        "    with _lock:\n", "    if base:\n        return base\n    with _lock:\n",
+    ),
+    Edit(
+        "storage.checksums:require_checksums", "if not has_checksums(connection):", "if False:"
+    ),
+    scenarios=("one-bit-in-a-table",),
 )

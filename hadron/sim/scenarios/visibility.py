@@ -2,13 +2,21 @@
 
 from __future__ import annotations
 
+from contextlib import closing
+from dataclasses import replace
+from typing import Final
+
+import apsw
 import trio
 
 from hadron.sim.disk import SLOW
 from hadron.sim.scenarios.play import Play, scenario
 from hadron.sim.workload_clients import DrainingMember
+from hadron.sim.world import SETTINGS
+from hadron.storage.checksums import with_checksums
 
 _PRODUCER = b"a producer's id."
+_DIGESTS: Final = replace(SETTINGS, state_digest_interval_s=1.0)
 
 
 @scenario("A1: replicas apply at commit", nodes=5)
@@ -181,6 +189,48 @@ async def clock_that_jumps_back(play: Play) -> None:
             await world.crash("n1", power=False)
             await world.start("n1")
             await world.wait_serving()
+
+
+@scenario("B8: who is more than 5 s off does not lead")
+async def clock_far_off(play: Play) -> None:
+    """The leader's clock is a minute ahead when it starts: it must not stamp records with that."""
+    world = play.world
+    await play.fill(5)
+    await world.wait_in_step()
+    await world.crash("n1", power=False)
+    world.clocks["n1"].offset_s = 60.0
+    world.faults["clock jump"] += 1
+    await world.start("n1")
+    with trio.move_on_after(5.0):
+        await world.wait_serving()
+        raise AssertionError("n1 leads, and its clock is a minute ahead")
+    world.clocks["n1"].offset_s = 0.0
+    await world.wait_serving()
+    await play.fill(5)
+
+
+@scenario("A5: replicas compare what they have made of the log", settings=_DIGESTS)
+async def row_changed_by_somebody(play: Play) -> None:
+    """Somebody changes a row of n2's tables, with valid checksums, while it is stopped: it must
+    notice by itself, and say so."""
+    world = play.world
+    await play.produce("X", producer=_PRODUCER, sequence=0)
+    await world.wait_in_step()
+    await world.stop("n2")
+    path = str(world.data("n2") / "hadron.db")
+    with closing(apsw.Connection(path, vfs=with_checksums("unix"))) as db:
+        db.execute("UPDATE producer SET next_sequence = 99")
+    play.history.event("damage", "n2", "a row was changed")
+    world.faults["row changed"] += 1
+    await world.start("n2")
+    for _ in range(40):
+        # Each digest is of some rows, and logged after a change.
+        await play.fill(1)
+        await trio.sleep(1.1)
+        if play.history.events("diverged"):
+            await world.wait_in_step()
+            return
+    raise AssertionError("n2 has other rows than the others, and has not noticed")
 
 
 async def _lose_the_leaders_disk(play: Play) -> None:
