@@ -7,12 +7,14 @@ import os
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
+from typing import TypeVar, cast
 
 import trio
 
 from hadron import __version__
 from hadron.model.errors import (
     ConfigurationError,
+    CorruptionError,
     FencedError,
     HadronError,
     ShuttingDownError,
@@ -42,7 +44,7 @@ from hadron.server.pipelines import PipelinesService
 from hadron.server.schema import SchemaService
 from hadron.server.streams import StreamsService
 from hadron.state.features import all_tables
-from hadron.storage.database import translated_errors
+from hadron.storage.database import is_about_file, translated_errors
 from hadron.storage.store import Store
 from hadron.wire.calls import Handler
 from hadron.wire.connection import Connection, Cork
@@ -92,6 +94,8 @@ class Node:
         self._door = Door(name, config.leader.name, config.leader.address)
         self._leadership: Leadership | None = None
         self._fatal: BaseException | None = None
+        self._gave_up = False
+        self._unreadable: CorruptionError | None = None
         self._installation: Installation | None = None
         self._ended = trio.Event()
         self.address = self._node.address
@@ -116,11 +120,20 @@ class Node:
                     self._assemble(store)
                     listener = listener or await self._listen()
                     await self._serve(listener, task_status)
+                except (CorruptionError, ExceptionGroup) as caught:
+                    error = _damage_in(caught)
+                    if error is None:
+                        raise
+                    if not self._may_set_aside(error):
+                        raise error from None
+                    # Opening it again sets the file aside (PROTOCOL B3).
+                    store.identity.forget_membership(error.message)
                 finally:
                     self._stop_leading(ShuttingDownError(f"node {self._node.name} is stopping"))
                     store.close()
-                await self._install(store.path)
-                task_status = trio.TASK_STATUS_IGNORED
+                await self._prepare_reopening(store.path)
+                if listener is not None:
+                    task_status = trio.TASK_STATUS_IGNORED
         finally:
             if listener is not None:
                 listener.close()
@@ -143,13 +156,24 @@ class Node:
             reserve_bytes=self._settings.disk_reserve_bytes,
         )
 
-    async def _install(self, old: Path) -> None:
-        """Put a snapshot in the place of the database, which is closed; `run` opens it."""
+    def _may_set_aside(self, error: CorruptionError) -> bool:
+        """Whether the file is given up for what the peers have: once, or a disk that damages all
+        that it is given would be filled again and again."""
+        if len(self._config.nodes) == 1 or self._gave_up:
+            return False
+        if error is not self._unreadable and not is_about_file(error):
+            return False
+        self._gave_up = True
+        return True
+
+    async def _prepare_reopening(self, old: Path) -> None:
+        """Everything is closed: put a snapshot in the place of the database, if one has come."""
         installation, self._installation = self._installation, None
-        assert installation is not None
         self._leadership = None
+        self._fatal = None
         self._ended = trio.Event()
-        await self._disk.do(partial(installation.finish, self._node.data, old, self._disk))
+        if installation is not None:
+            await self._disk.do(partial(installation.finish, self._node.data, old, self._disk))
 
     @property
     def _durability(self) -> str:
@@ -181,7 +205,7 @@ class Node:
         )
         self._resync = Resync(
             self._membership, store, self._follower, self._links, self._disk, self._random,
-            on_ready=self._reopen_on,
+            on_ready=self._reopen_on, on_unreadable=self._cannot_read,
         )
         # Found out on the writer's thread, when it is this node that leads.
         self._follower.on_diverged = lambda reason: store.writer.post(
@@ -197,6 +221,7 @@ class Node:
             store, self._follower, self._random,
             interval_s=self._settings.scrub_interval_s,
             bytes_per_s=self._settings.scrub_bytes_per_second, found=self._repairer.found,
+            found_tables=self._repairer.found_tables,
         )
         self._snapshots = SnapshotService(
             self._membership, store, self._follower, self._disk, self._clock,
@@ -313,6 +338,15 @@ class Node:
                     fenced = text
                     _log.warning("not leading: %s", text)
                 self._report("fenced", self._old_file or text)
+            except* CorruptionError as group:
+                # Met by a read, and so known to whoever repairs it or fetches a snapshot.
+                damage = _first(group)
+                if not self._membership.peers or not is_about_file(damage):
+                    raise damage from None
+                if str(damage) != fenced:
+                    fenced = str(damage)
+                    _log.error("not leading: %s", damage)
+                self._report("damaged", str(damage))
             self._leadership = None
             await trio.sleep(_FENCED_PAUSE_S)
 
@@ -395,11 +429,16 @@ class Node:
             page.trouble = self._store.space.trouble
         return page
 
+    def _cannot_read(self, error: CorruptionError) -> None:
+        """Not even what a snapshot leaves to this node's own file can be read."""
+        self._unreadable = error
+        self._fail(error)
+
     def _fail(self, error: BaseException) -> None:
         """Something happened that this node must not survive."""
         if self._fatal is None:
             self._fatal = error
-            _log.critical("the node stops: %s", error)
+            _log.critical("the node cannot go on: %s", error)
         self._ended.set()
 
 
@@ -414,9 +453,19 @@ def _call(report: Callable[[], None]) -> None:
     report()
 
 
-def _first(group: BaseExceptionGroup[FencedError]) -> FencedError:
+_Error = TypeVar("_Error", bound=BaseException)
+
+
+def _first(group: BaseExceptionGroup[_Error]) -> _Error:
     error: BaseException = group
     while isinstance(error, BaseExceptionGroup):
         error = error.exceptions[0]
-    assert isinstance(error, FencedError)
-    return error
+    return cast("_Error", error)
+
+
+def _damage_in(error: CorruptionError | ExceptionGroup[Exception]) -> CorruptionError | None:
+    """The damage that ended a node, if nothing else did."""
+    if isinstance(error, CorruptionError):
+        return error
+    damage, others = error.split(CorruptionError)
+    return _first(damage) if damage is not None and others is None else None

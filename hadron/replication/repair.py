@@ -31,7 +31,7 @@ from hadron.replication.entries import pack, unpack
 from hadron.replication.membership import Membership
 from hadron.replication.peers import PeerLink, PeerLinks
 from hadron.state import streams
-from hadron.storage.database import is_damage, transaction
+from hadron.storage.database import is_about_file, is_damage, transaction
 from hadron.storage.log import Entry, damaged_entry, read_after
 from hadron.storage.repair import (
     NotFittingError,
@@ -116,19 +116,23 @@ class Repairer:
     def found(self, error: CorruptionError) -> bool:
         """Something here is damaged; whether it is an entry, which may be repaired in a moment."""
         if not error.lsn:
-            if self._membership.is_leader and not isinstance(error.__cause__, apsw.Error):
-                self._say_hopeless(
-                    0, f"{error.message}; a leader does not doubt its own tables: compare the "
-                    "members with `hadron verify`, and promote one that is sound",
-                )
-            else:
-                self._cannot(0, error.message)
+            self.found_tables(error.message, is_about_file(error))
             return False
         if error.lsn not in self._damaged and len(self._damaged) < _MAX_KNOWN:
             _log.error("found damage: %s", error.message)
             self._damaged[error.lsn] = error.message
             self._wanted.set()
         return error.lsn in self._damaged
+
+    def found_tables(self, text: str, is_unreadable: bool) -> None:
+        """Something is wrong that is not in an entry."""
+        if self._membership.is_leader and not is_unreadable:
+            self._say_hopeless(
+                0, f"{text}; a leader does not doubt its own tables: compare the members with "
+                "`hadron verify`, and promote one that is sound",
+            )
+        else:
+            self._cannot(0, text)
 
     async def heal(self, error: CorruptionError) -> bool:
         """`found`, and wait a little; whether the entry is whole now."""

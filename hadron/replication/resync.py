@@ -23,7 +23,7 @@ from typing import Final
 
 import trio
 
-from hadron.model.errors import HadronError, PeerError
+from hadron.model.errors import CorruptionError, HadronError, PeerError
 from hadron.model.ids import LogPosition
 from hadron.model.ports import Disk, Random
 from hadron.replication.fetching import SnapshotRefusedError, fetch
@@ -43,6 +43,9 @@ _MAX_PAUSE_S: Final = 5.0
 
 _LOYAL_ATTEMPTS: Final = 4
 """Before others are asked than the one who was named: about 4 s."""
+
+_UNREADABLE_TIMES: Final = 3
+"""A tail that cannot be read so often is not just about to be repaired."""
 
 _FEW_ROWS: Final = 1_000
 """A tail this short is copied while nothing else is done; longer ones first beside the writer."""
@@ -92,8 +95,14 @@ class Resync:
         random: Random,
         *,
         on_ready: Callable[[Installation], None],
+        on_unreadable: Callable[[CorruptionError], None],
     ) -> None:
-        """`on_ready` closes the store, has the installation finished, and opens it again."""
+        """
+        Args:
+            on_ready: closes the store, has the installation finished, and opens it again.
+            on_unreadable: told when not even what must be kept of this node's file can be read.
+        """
+        self._on_unreadable = on_unreadable
         self._membership = membership
         self._store = store
         self._follower = follower
@@ -126,6 +135,7 @@ class Resync:
             self.want(self._follower.diverged)
         await self._asked.wait()
         pause_s = _PAUSE_S
+        unreadable = 0
         for attempt in itertools.count():
             changed = self._links.changed
             for link in self._sources(only_first=attempt < _LOYAL_ATTEMPTS):
@@ -134,9 +144,13 @@ class Resync:
                 try:
                     installation = await self._fetch(link, wanted)
                 except HadronError as error:
-                    # Also one about this disk: the writer meets it too, and decides.
                     _log.info("no snapshot from %s: %s", link.name, error)
                     self.progress = f"waiting for a snapshot ({wanted.reason}): {error}"
+                    # What a peer sends raises other errors: this node's own file is meant.
+                    if isinstance(error, CorruptionError):
+                        unreadable += 1
+                        if unreadable == _UNREADABLE_TIMES:
+                            self._on_unreadable(error)
                 else:
                     self._on_ready(installation)
                     return

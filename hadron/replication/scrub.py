@@ -2,8 +2,9 @@
 
 Damage that nobody meets is repaired by nobody, until the other copies are gone as well. Each pass
 makes all the checks of `state.verify` that a running node can afford. What they find in an entry is
-handed to whoever repairs entries; what they find elsewhere makes a replica take a snapshot, and is
-said by a leader, which has no one to believe more than itself.
+handed to whoever repairs entries. A page that cannot be read makes the node take a snapshot, and on
+a replica so does a row that should not be; a leader has nobody's rows to believe more than its own,
+and says so.
 """
 
 from __future__ import annotations
@@ -36,7 +37,8 @@ class Scrubber:
     Args:
         interval_s: from one pass to the next, on average; 0 for never.
         bytes_per_s: read on average during a pass.
-        found: told of damage, on the event loop; an error without an `lsn` is about tables.
+        found: told of a damaged entry, on the event loop.
+        found_tables: told what is wrong with the rest, and whether SQLite cannot even read it.
     """
 
     def __init__(
@@ -48,7 +50,9 @@ class Scrubber:
         interval_s: float,
         bytes_per_s: int,
         found: Callable[[CorruptionError], object],
+        found_tables: Callable[[str, bool], None],
     ) -> None:
+        self._found_tables = found_tables
         self._store = store
         self._follower = follower
         self._random = random
@@ -108,7 +112,8 @@ class Scrubber:
             await trio.sleep(read / rate)
         # Tables that do not fit a damaged entry may well fit the one that comes in its place.
         if report.problems and not any(map(_is_about_entry, report.problems)):
-            self._found(CorruptionError(report.problems[0].text))
+            worst = max(report.problems, key=lambda problem: problem.is_unreadable)
+            self._found_tables(worst.text, worst.is_unreadable)
         return report
 
 

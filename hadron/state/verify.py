@@ -131,7 +131,7 @@ class KeptBodiesCheck:
             self._lsn += 1
             self._report.add(
                 f"the body of entry {self._lsn}, or of one that follows, cannot be read: {error}",
-                table="body",
+                table="body", is_unreadable=True,
             )
             return True
         self._report.bytes += size
@@ -163,7 +163,10 @@ class StreamsCheck:
                 self._streams.pop(0)
                 self._expected = None
         except apsw.Error as error:
-            self._report.add(f"the streams' tables cannot be read: {error}", table="stream_batch")
+            self._report.add(
+                f"the streams' tables cannot be read: {error}", table="stream_batch",
+                is_unreadable=True,
+            )
             return True
         return not self._streams
 
@@ -247,7 +250,9 @@ class GroupsCheck:
         try:
             return self._floors(db) if self._range is None else self._ranges(db, self._range)
         except apsw.Error as error:
-            self._report.add(f"the groups' tables cannot be read: {error}", table="grp")
+            self._report.add(
+                f"the groups' tables cannot be read: {error}", table="grp", is_unreadable=True
+            )
             return True
 
     def _floors(self, db: apsw.Connection) -> bool:

@@ -72,24 +72,34 @@ def open_writer(path: Path, *, sync: str, vfs: str = "") -> apsw.Connection:
     check_sqlite_version()
     with translated_errors(path):
         connection = connect(path, vfs=vfs)
-        connection.set_busy_timeout(0)
-        connection.pragma("page_size", PAGE_BYTES)
-        connection.reserve_bytes(reserve=RESERVED_BYTES)
-        mode = connection.pragma("journal_mode", "wal")
-        if mode != "wal":
-            raise DataDirectoryError(
-                f"{path} cannot use SQLite's write-ahead log (journal mode {mode})",
-                "put the data directory on a local disk",
-            )
-        connection.pragma("synchronous", sync)
-        # Checkpoints run on a thread of their own (PROTOCOL F).
-        connection.pragma("wal_autocheckpoint", 0)
-        connection.pragma("journal_size_limit", 64 << 20)
-        connection.pragma("cache_size", -CACHE_KIB)
-        connection.pragma("foreign_keys", False)
-        # A file that is not a database is found out here and not at the first command.
-        connection.execute("SELECT count(*) FROM sqlite_schema").fetchone()
+        try:
+            _prepare_writer(connection, path, sync)
+        except BaseException:
+            # At once, and without touching the write-ahead log: the file may be moved away next.
+            connection.config(apsw.SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, 1)
+            connection.close(True)
+            raise
     return connection
+
+
+def _prepare_writer(connection: apsw.Connection, path: Path, sync: str) -> None:
+    connection.set_busy_timeout(0)
+    connection.pragma("page_size", PAGE_BYTES)
+    connection.reserve_bytes(reserve=RESERVED_BYTES)
+    mode = connection.pragma("journal_mode", "wal")
+    if mode != "wal":
+        raise DataDirectoryError(
+            f"{path} cannot use SQLite's write-ahead log (journal mode {mode})",
+            "put the data directory on a local disk",
+        )
+    connection.pragma("synchronous", sync)
+    # Checkpoints run on a thread of their own (PROTOCOL F).
+    connection.pragma("wal_autocheckpoint", 0)
+    connection.pragma("journal_size_limit", 64 << 20)
+    connection.pragma("cache_size", -CACHE_KIB)
+    connection.pragma("foreign_keys", False)
+    # A file that is not a database is found out here and not at the first command.
+    connection.execute("SELECT count(*) FROM sqlite_schema").fetchone()
 
 
 def open_reader(path: Path, *, vfs: str = "") -> apsw.Connection:
@@ -154,6 +164,12 @@ def is_damage(error: apsw.Error) -> bool:
     return isinstance(error, apsw.CorruptError | apsw.NotADBError) or (
         getattr(error, "extendedresult", 0) in _DAMAGE
     )
+
+
+def is_about_file(error: CorruptionError) -> bool:
+    """Whether an error that ended work on a node's own database is about what its disk holds, and
+    not about bytes that are whole and cannot be understood."""
+    return bool(error.lsn) or isinstance(error.__cause__, apsw.Error)
 
 
 @contextlib.contextmanager

@@ -214,12 +214,19 @@ class IdentityFile:
         self._path = directory / "node.db"
         with translated_errors(self._path):
             self._db = connect(self._path, vfs=disk.vfs)
-            self._db.set_busy_timeout(_BUSY_MS)
-            self._db.pragma("synchronous", "extra")
-            self._prepare()
-            self.last_stop = self._load_last_stop()
-            with transaction(self._db):
-                self._claim(cluster, replica_set, node)
+            try:
+                self._open(cluster, replica_set, node)
+            except BaseException:
+                self._db.close(True)
+                raise
+
+    def _open(self, cluster: str, replica_set: str, node: str) -> None:
+        self._db.set_busy_timeout(_BUSY_MS)
+        self._db.pragma("synchronous", "extra")
+        self._prepare()
+        self.last_stop = self._load_last_stop()
+        with transaction(self._db):
+            self._claim(cluster, replica_set, node)
         self.current = self._load()
         self.peer_starts = self._load_peers()
         """Of each peer, the latest start of each of its disks, the latest disk last."""

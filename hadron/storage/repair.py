@@ -41,18 +41,15 @@ def is_logged(log: Log, lsn: int) -> bool:
 
 
 def wrong_with(connection: apsw.Connection, lsn: int) -> str:
-    """What is wrong with an entry that this log should have; "" when nothing is.
-
-    Raises `CorruptionError` when its page cannot be read.
-    """
+    """What is wrong with an entry that this log should have; "" when nothing is."""
     try:
         if position_at(connection, lsn) is None:
             return f"entry {lsn} is missing"
+        with reading_entry(lambda: lsn):
+            row = connection.execute("SELECT body_hash FROM log WHERE lsn = ?", (lsn,)).fetchone()
+            body = connection.execute("SELECT bytes FROM body WHERE lsn = ?", (lsn,)).fetchone()
     except CorruptionError as error:
         return error.message
-    with reading_entry(lambda: lsn):
-        row = connection.execute("SELECT body_hash FROM log WHERE lsn = ?", (lsn,)).fetchone()
-        body = connection.execute("SELECT bytes FROM body WHERE lsn = ?", (lsn,)).fetchone()
     assert row is not None
     if row[0] == NO_BODY:
         return "" if body is None else f"entry {lsn} has a body that it should not have"

@@ -143,25 +143,30 @@ class Store:
             undo.callback(self._lock.release)
             self.identity = IdentityFile(directory, cluster, replica_set, node, disk)
             undo.callback(self.identity.close)
-            path = self.path = generations.current_database(directory)
+            self.path = generations.current_database(directory)
             with translated_os_errors(directory):
                 left = self._look_back(has_peers)
                 generations.clean_up(directory, disk)
             self.sync = _SYNC[durability]
-            self.readers = Readers(path, reader_threads, disk)
-            self.writer = Writer(
-                path, sync=self.sync, disk=disk, clock=clock, post=post, on_fatal=on_fatal
-            )
+
+            def attempt(left: Aftermath) -> None:
+                with contextlib.ExitStack() as undo_attempt:
+                    self._open(
+                        undo_attempt, tables, left, reader_threads=reader_threads,
+                        checkpoint_bytes=checkpoint_bytes, reserve_bytes=reserve_bytes,
+                        clock=clock, post=post, on_fatal=on_fatal,
+                    )
+                    undo_attempt.pop_all()
+
+            try:
+                attempt(left)
+            except CorruptionError as error:
+                # Of a node that never was a member it may be anybody's file: it stays as it is.
+                if not (has_peers and self.identity.current.uuid):
+                    raise
+                self._forget(error.message, is_unusable=True)
+                attempt(Aftermath(unclean=False))
             undo.callback(self.writer.abandon)
-            self.space = Space(disk, directory, reserve_bytes, self._count_free_pages)
-            self.writer.on_prepared = self.space.wrote
-            self._checkpointer = Checkpointer(
-                self.writer, path, checkpoint_bytes=checkpoint_bytes, disk=disk,
-                hold_readers=self.readers.hold,
-            )
-            with translated_errors(path):
-                _prepare(self.writer.connection, path, tables, sync=self.sync, left=left)
-                self.log = log.Log(self.writer.connection)
             self.identity.begin_run(disk.boot_id() if durability == "os" else None)
             undo.pop_all()
 
@@ -176,15 +181,46 @@ class Store:
             return left
         if not has_peers:
             aftermath.refuse_alone(self.path, left)
+        self._forget(left.amnesia, is_unusable=left.is_unusable)
+        return left
+
+    def _forget(self, why: str, *, is_unusable: bool) -> None:
         _log.error(
-            "%s; this node counts in no majority until its leader has taught it again",
-            left.amnesia,
+            "%s; this node counts in no majority until its leader has taught it again", why
         )
-        self.identity.forget_membership(left.amnesia if left.is_unusable else "")
-        if left.is_unusable:
+        self.identity.forget_membership(why if is_unusable else "")
+        if is_unusable:
             aftermath.set_aside(self.path, self.directory, self._disk)
             self.identity.start_over()
-        return left
+
+    def _open(
+        self,
+        undo: contextlib.ExitStack,
+        tables: str,
+        left: Aftermath,
+        *,
+        reader_threads: int,
+        checkpoint_bytes: int,
+        reserve_bytes: int,
+        clock: Clock,
+        post: Post,
+        on_fatal: Callable[[BaseException], None],
+    ) -> None:
+        path, disk = self.path, self._disk
+        self.readers = Readers(path, reader_threads, disk)
+        self.writer = Writer(
+            path, sync=self.sync, disk=disk, clock=clock, post=post, on_fatal=on_fatal
+        )
+        undo.callback(self.writer.abandon)
+        self.space = Space(disk, self.directory, reserve_bytes, self._count_free_pages)
+        self.writer.on_prepared = self.space.wrote
+        self._checkpointer = Checkpointer(
+            self.writer, path, checkpoint_bytes=checkpoint_bytes, disk=disk,
+            hold_readers=self.readers.hold,
+        )
+        with translated_errors(path):
+            _prepare(self.writer.connection, path, tables, sync=self.sync, left=left)
+            self.log = log.Log(self.writer.connection)
 
     def _count_free_pages(self) -> int:
         return int(self.writer.connection.pragma("freelist_count"))

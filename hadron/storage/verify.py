@@ -58,6 +58,7 @@ class Problem:
         table: where, "" when it is about the file as a whole.
         lsn: the entry, 0 when it is not about one.
         stream_id, offset: the record, -1 when it is not about one.
+        is_unreadable: SQLite itself cannot make sense of the file there; no row says anything.
     """
 
     text: str
@@ -65,6 +66,7 @@ class Problem:
     lsn: int = 0
     stream_id: int = -1
     offset: int = -1
+    is_unreadable: bool = False
 
 
 @dataclass(slots=True)
@@ -254,7 +256,7 @@ class LogCheck:
     def _unreadable(self, error: apsw.Error) -> bool:
         """The next entry stands on a page that cannot be read; go on behind it."""
         if self._until is None:
-            self._report.add(f"the log cannot be read: {error}", table="log")
+            self._report.add(f"the log cannot be read: {error}", table="log", is_unreadable=True)
             return True
         lsn = self._next
         self._report.add(f"entry {lsn} cannot be read: {error}", table="log", lsn=lsn)
@@ -294,7 +296,7 @@ class IntegrityCheck:
                 table = self._tables.pop(0)
                 self._check(db, f"PRAGMA integrity_check('{table}')", table)
         except apsw.Error as error:
-            self._report.add(f"the file's schema cannot be read: {error}")
+            self._report.add(f"the file's schema cannot be read: {error}", is_unreadable=True)
             return True
         return not self._tables
 
@@ -311,14 +313,18 @@ class IntegrityCheck:
         try:
             for (text,) in db.execute(pragma).fetchall():
                 if text != "ok":
-                    self._report.add(f"SQLite's integrity check: {text}", table=table)
+                    self._report.add(
+                        f"SQLite's integrity check: {text}", table=table, is_unreadable=True
+                    )
         except apsw.InterruptError:
             self._report.skipped.append(
                 f"the integrity check of {table}, too large for a node that runs"
             )
         except apsw.Error as error:
-            self._report.add(f"the integrity check found a page it cannot read: {error}",
-                             table=table)
+            self._report.add(
+                f"the integrity check found a page it cannot read: {error}", table=table,
+                is_unreadable=True,
+            )
         finally:
             db.set_progress_handler(None)
 
@@ -344,5 +350,5 @@ class MetaCheck:
             if row is not None and row[0] is not None:
                 report.add(f"the body of entry {row[0]} has no entry", table="body", lsn=row[0])
         except apsw.Error as error:
-            report.add(f"meta cannot be read: {error}", table="meta")
+            report.add(f"meta cannot be read: {error}", table="meta", is_unreadable=True)
         return True

@@ -121,5 +121,9 @@ async def test_acknowledged_records_survive(
                 assert final[offset] == value
             assert final[: len(one.seen)] == one.seen
         assert len(set(final)) == len(final)
-        assert chains(nodes, "n1") == chains(nodes, "n2") == chains(nodes, "n3")
+        # What is applied is on its way to the disk.
+        await nodes.wait_for(
+            "the same on all disks",
+            lambda: chains(nodes, "n1") == chains(nodes, "n2") == chains(nodes, "n3"),
+        )
     assert_no_traceback(caplog)

@@ -94,8 +94,8 @@ async def test_a_leader_gets_a_damaged_entry_back_and_serves_it(
         await nodes.wait_for(
             "repaired", lambda: log_of(nodes, "n1")[:20] == log_of(nodes, "n2")[:20]
         )
+        await nodes.wait_for("settled", lambda: nodes.status("n1").trouble == "")
         assert problems(nodes, "n1") == []
-        assert nodes.status("n1").trouble == ""
 
 
 @pytest.mark.parametrize("kind", DAMAGES)
@@ -111,7 +111,7 @@ async def test_a_replica_finds_damage_before_anybody_needs_the_entry(
         )
         await nodes.wait_for("settled", lambda: nodes.status("n2").trouble == "")
         assert problems(nodes, "n2") == []
-        assert nodes.node("n2")._repairer.repaired >= 1
+        await nodes.wait_for("counted", lambda: nodes.node("n2")._repairer.repaired >= 1)
     said = [each.message for each in caplog.records if "repaired entry" in each.message]
     assert said
     assert " from n1: " in said[0]
@@ -135,7 +135,7 @@ async def test_a_replica_repairs_what_it_cannot_apply(tmp_path: Path, clock: Moc
         async with nodes.connection("n1") as connection:
             await produce(connection, b"more")
         await nodes.wait_for("in step", lambda: log_of(nodes, "n1") == log_of(nodes, "n2"))
-        assert nodes.status("n2").applied_lsn == nodes.status("n1").last_lsn
+        await nodes.wait_in_step()
         assert nodes.node("n2")._repairer.repaired == 1
 
 
@@ -175,7 +175,9 @@ async def test_a_copy_that_is_damaged_too_is_not_taken(
             lambda: log_of(nodes, "n1")[:20] == log_of(nodes, "n2")[:20]
             == log_of(nodes, "n3")[:20],
         )
-        assert problems(nodes, "n1") == problems(nodes, "n2") == []
+        await nodes.wait_for(
+            "whole", lambda: problems(nodes, "n1") == problems(nodes, "n2") == []
+        )
 
 
 async def test_an_entry_that_nobody_has_is_never_served(tmp_path: Path, clock: MockClock) -> None:
@@ -203,7 +205,7 @@ async def test_a_page_that_cannot_be_read_makes_a_replica_take_a_snapshot(
         await nodes.wait_for("reopened", lambda: nodes.node("n2")._repairer is not repairer)
         await nodes.wait_in_step()
         assert problems(nodes, "n2") == []
-        assert nodes.status("n2").trouble == ""
+        await nodes.wait_for("settled", lambda: nodes.status("n2").trouble == "")
 
 
 @pytest.mark.parametrize("kind", ["a body", "a command"])
@@ -216,5 +218,5 @@ async def test_a_copy_for_others_is_made_of_what_is_whole(
         await nodes.wait_for("installed", lambda: (nodes.data("n3") / "gen-1").exists())
         await nodes.wait_for("reopened", lambda: nodes.node("n3")._resync.progress == "")
         await nodes.wait_in_step()
-        assert nodes.node("n1")._repairer.repaired == 1
+        await nodes.wait_for("repaired", lambda: nodes.node("n1")._repairer.repaired == 1)
         assert problems(nodes, "n1") == problems(nodes, "n3") == []

@@ -104,7 +104,7 @@ async def resync(one: Follower, source: Source) -> Installation:
     link.connection = source  # type: ignore[assignment]
     machinery = Resync(
         membership(3, "n2"), one.store, one.log, None,  # type: ignore[arg-type]
-        DISK, SeededRandom(1), on_ready=lambda _: None,
+        DISK, SeededRandom(1), on_ready=lambda _: None, on_unreadable=lambda _: None,
     )
     return await machinery._fetch(link, _Wanted("for a test", 1, "n1"))
 

@@ -12,8 +12,9 @@ import trio
 import trio.testing
 
 from hadron.model.errors import CorruptionError, DataDirectoryError, RequestError
-from hadron.model.ids import Ballot
+from hadron.model.ids import EMPTY_LOG, Ballot
 from hadron.node.world import SystemClock, SystemDisk
+from hadron.storage.aftermath import ASIDE
 from hadron.storage.database import FORMAT_VERSION, connect
 from hadron.storage.store import Readers, Store
 
@@ -82,6 +83,21 @@ class TestRefusedFiles:
         data = (tmp_path / "hadron.db").read_bytes()
         (tmp_path / "hadron.db").write_bytes(data[: len(data) // 2])
         self.refuse(tmp_path, CorruptionError, r"hadron\.db is damaged")
+
+    async def test_a_damaged_file_of_a_member_is_set_aside_and_kept(self, tmp_path: Path) -> None:
+        store = open_store(tmp_path)
+        store.identity.become_member(bytes(range(16)))
+        for number in range(500):
+            store.log.append(Ballot(1, 1), number, b"command" * 100, b"")
+        store.close()
+        data = (tmp_path / "hadron.db").read_bytes()[:100_000]
+        (tmp_path / "hadron.db").write_bytes(data)
+        self.refuse(tmp_path, CorruptionError, r"hadron\.db is damaged", has_peers=False)
+        store = open_store(tmp_path)
+        assert store.log.head == EMPTY_LOG
+        assert not store.identity.current.is_member
+        store.close()
+        assert (tmp_path / ASIDE).read_bytes()[4096:] == data[4096:]
 
     @pytest.mark.parametrize("lose", [Path.unlink, lambda path: path.write_bytes(b"")])
     async def test_a_member_whose_log_is_gone(
