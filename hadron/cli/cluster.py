@@ -76,13 +76,13 @@ def restart(config: Path | None) -> None:
     """
     cluster = _cluster(config)
     epoch, name = cluster.config.epoch, cluster.config.name
-    before = set(cluster.all_running())
+    before = cluster.all_running()
     for node in cluster.restart():
         leads = node.role == "leader"
         state = f"leads {name} with epoch {epoch}, serving" if leads else "follows"
-        done = "restarted" if node.name in before else "started"
+        done = "started" if node.was_away else "restarted"
         click.echo(f"{node.name} {done}: {state} after {node.seconds:.2f} s")
-    for gone in sorted(before - set(cluster.config.members)):
+    for gone in (name for name in before if name not in cluster.config.members):
         click.echo(f"{gone} stopped: {cluster.config_path} does not have it any more")
 
 

@@ -32,7 +32,8 @@ def command(
 
     Members are added and removed the same way, with an editor: raise `epoch`, change the nodes,
     start new ones first, then restart the leader and the others. A majority of the members so far
-    must be among the new ones; go in steps if it is not.
+    must be among the new ones; go in steps if it is not. (From two members to one there is no such
+    step: back up one of them, and `hadron restore --all` with the new file.)
 
     \b
     Examples:

@@ -79,9 +79,23 @@ def stand(
         )
         if not missing:
             return Standing(False, voters, "", learners)
+        missing += _never(membership, configurations)
     away = ", ".join(name for name in membership.peers if name not in reports)
     missing += f"; {away} cannot be reached" if away else ""
     return Standing(False, voters, missing, learners)
+
+
+def _never(membership: Membership, configurations: Sequence[Configuration]) -> str:
+    """That waiting does not help, in words, where it does not."""
+    own = {name for name, _ in membership.members}
+    for known in configurations:
+        left = sorted(known.names & own)
+        if len(left) < known.majority:
+            return (
+                f"; this file has only {', '.join(left) or 'none'} of them: take the change back, "
+                "and exchange members in steps, so that a majority of the old ones stays"
+            )
+    return ""
 
 
 def _found(membership: Membership, peers: tuple[str, ...]) -> Standing:

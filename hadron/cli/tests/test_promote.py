@@ -36,7 +36,7 @@ class Shell:
 
     def good(self, *arguments: str, stdin: str = "") -> str:
         done = self.run(*arguments, stdin=stdin)
-        assert (done.returncode, done.stderr) == (0, ""), done
+        assert (done.returncode, done.stderr) == (0, ""), done.stderr
         return done.stdout
 
 

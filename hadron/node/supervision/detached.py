@@ -47,10 +47,12 @@ class DetachedNode:
 
 @dataclass(frozen=True, slots=True)
 class Restarted:
-    """A node that was restarted, and how long it took from its stop until it was ready."""
+    """A node that was restarted, and how long it took from its stop until it was ready; of one that
+    did not run, from its start, which is before all others'."""
 
     name: str
     role: str
+    was_away: bool
     seconds: float
 
 
@@ -143,14 +145,20 @@ class DetachedCluster:
                 self.state_path.parent, config=self.config_path, die_with_parent=False
             )
             leader = self.config.leader.name
-            away = [name for name in cluster.names if name not in known and name != leader]
+            away = [name for name in cluster.names if name not in known]
+            spawned_s = time.monotonic()
             try:
                 check_ports((name, cluster.address(name)) for name in away)
                 for name in away:
                     cluster.spawn(name)
                 others = (name for name in cluster.names if name != leader)
                 for name in (leader, *others):
-                    yield self._restart_one(cluster, name, known, timeout_s)
+                    begun_s = spawned_s if name in away else time.monotonic()
+                    if name not in away:
+                        self._stop_and_spawn(cluster, name, known)
+                    cluster.wait_ready([name], timeout_s)
+                    role = self.config.node(name).role
+                    yield Restarted(name, role, name in away, time.monotonic() - begun_s)
             finally:
                 running = {name: cluster.identity(name) for name in cluster.names
                            if cluster.running(name)}
@@ -160,19 +168,13 @@ class DetachedCluster:
                 known.pop(name).stop(STOP_WITHIN_S)
             self._write(self._read_of(self.config.members))
 
-    def _restart_one(
-        self, cluster: LocalCluster, name: str, known: dict[str, ProcessIdentity],
-        timeout_s: float,
-    ) -> Restarted:
-        begun = time.monotonic()
-        process = known.pop(name, None)
-        if process is not None:
-            process.stop(STOP_WITHIN_S)
-        if not cluster.running(name):
-            check_ports([(name, cluster.address(name))])
-            cluster.spawn(name)
-        cluster.wait_ready([name], timeout_s)
-        return Restarted(name, self.config.node(name).role, time.monotonic() - begun)
+    @staticmethod
+    def _stop_and_spawn(
+        cluster: LocalCluster, name: str, known: dict[str, ProcessIdentity]
+    ) -> None:
+        known.pop(name).stop(STOP_WITHIN_S)
+        check_ports([(name, cluster.address(name))])
+        cluster.spawn(name)
 
     def _read_of(self, names: Collection[str]) -> dict[str, ProcessIdentity]:
         return {name: each for name, each in self._read().items() if name in names}

@@ -269,7 +269,16 @@ async def test_without_a_majority_of_the_old_members_nothing_begins(
             lambda: "a majority, 2, of the members of epoch 1 (n1, n2, n3)"
             in nodes.status("n1").trouble,
         )
+        assert "this file has only n1 of them: take the change back" in nodes.status("n1").trouble
         assert nodes.status("n4").last_lsn == 0
+        # Nothing was promised yet, so it can be.
+        nodes.configs.clear()
+        nodes.config = changed(nodes.config, "n1", "n2", "n3", leader="n1", epoch=1)
+        await nodes.crash("n1", "n4", "n5")
+        await nodes.start()
+        await nodes.wait_serving()
+        async with nodes.client() as client:
+            assert await read_all(client) == ["X"]
 
 
 async def test_a_member_of_the_epoch_before_cannot_go_on_with_strangers(
