@@ -13,6 +13,7 @@ from hadron.cli.printing import output_option, print_json
 from hadron.cli.session import connects, session_of
 
 if TYPE_CHECKING:
+    from hadron.model.errors import PeerError
     from hadron.storage.snapshot import Manifest
 
 
@@ -68,7 +69,7 @@ def _fetch(url: str, node: str | None, destination: Path) -> Manifest:
         async with hadron.connect(url) as client:
             source = await find_node(client, node)
             return await backup_live(
-                client, source.address, destination, SystemDisk(), _show_progress
+                client, source.address, destination, SystemDisk(), _show_progress, _show_trouble
             )
 
     try:
@@ -83,6 +84,10 @@ def _show_progress(have: int, size: int) -> None:
     of it comes."""
     if sys.stderr.isatty():
         click.echo(f"\r{have >> 20} of {size >> 20} MiB", nl=False, err=True)
+
+
+def _show_trouble(error: PeerError) -> None:
+    click.echo(f"{error.message}; trying again", err=True)
 
 
 def describe(manifest: Manifest) -> str:

@@ -67,9 +67,14 @@ async def find_node(client: Client, node: str | None) -> cluster_pb2.Node:
 
 
 async def backup_live(
-    client: Client, address: str, destination: Path, disk: Disk, on_progress: Progress
+    client: Client, address: str, destination: Path, disk: Disk, on_progress: Progress,
+    on_trouble: Callable[[PeerError], None] = lambda _error: None,
 ) -> Manifest:
     """Fetch a backup of the running node at `address`, as of now, into a new directory.
+
+    Args:
+        on_progress: told bytes that are here, and bytes in all.
+        on_trouble: told why it is tried again.
 
     Raises `DataDirectoryError` when there is one, `PeerError` when the node does not give it.
     """
@@ -84,6 +89,7 @@ async def backup_live(
         except PeerError as error:
             if attempt == _ATTEMPTS or not error.retryable:
                 raise
+            on_trouble(error)
         await trio.sleep(_PAUSE_S)
     await disk.do(lambda: _complete(part, destination, manifest, disk))
     return manifest

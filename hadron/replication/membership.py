@@ -127,8 +127,8 @@ def check_peer(
          "a second process runs with this node's name"),
         (not uuid or not peer.replica_set_uuid or uuid == peer.replica_set_uuid,
          "replica set uuid", uuid.hex(), peer.replica_set_uuid.hex(),
-         "their data comes from another replica set of the same name; one of the two data "
-         "directories is in the wrong place"),
+         "their data comes from another replica set of the same name, or from before it was "
+         "restored; move the data directory away that is the wrong one"),
     )
     for good, what, ours, other, hint in checks:
         if not good:

@@ -108,8 +108,14 @@ class TestTaking:
             async with nodes.connection("n1") as connection:
                 with pytest.raises(HadronError):
                     await produce(connection, b"alone", timeout_s=1)
-            with pytest.raises(HadronError, match="no majority has confirmed"):
-                await take_backup(nodes, "n1", tmp_path / "backup")
+            told: list[str] = []
+            async with nodes.client() as client:
+                with pytest.raises(HadronError, match="no majority has confirmed"):
+                    await backup_live(
+                        client, nodes.config.leader.address, tmp_path / "backup", DISK,
+                        lambda _a, _b: None, lambda error: told.append(error.message),
+                    )
+            assert len(told) == 4
             assert not (tmp_path / "backup").exists()
             await nodes.start("n2")
             manifest = await take_backup(nodes, "n1", tmp_path / "backup")

@@ -119,4 +119,4 @@ async def test_data_of_another_replica_set_of_the_same_name(
         (tmp_path / "one" / "n3").rename(nodes.data("n3"))
         await nodes.start("n3")
         await nodes.wait_for("noticed", lambda: "replica set uuid is" in trouble_with_n3(nodes))
-        assert "one of the two data directories is in the wrong place" in trouble_with_n3(nodes)
+        assert "move the data directory away that is the wrong one" in trouble_with_n3(nodes)
