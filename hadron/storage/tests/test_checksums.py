@@ -71,13 +71,13 @@ async def test_pages_of_a_new_file_have_them(tmp_path: Path) -> None:
     assert len(read_everything(path)) == 300
 
 
-async def test_400_flips_of_a_closed_file_are_found(tmp_path: Path) -> None:
+async def test_900_flips_of_a_closed_file_are_found(tmp_path: Path) -> None:
     """One at a time, anywhere; whoever reads all of it is told, and given nothing."""
     path = closed_file(tmp_path)
     truth = read_everything(path)
     rng = random.Random(3)
-    bits = [rng.randrange(8 * path.stat().st_size) for _ in range(240)]
-    header = [rng.randrange(800) for _ in range(160)]
+    bits = [rng.randrange(8 * path.stat().st_size) for _ in range(700)]
+    header = [rng.randrange(800) for _ in range(200)]
     for bit in bits + header:
         flip(path, bit)
         with pytest.raises(CorruptionError, match=re.escape(str(path))) as caught:
@@ -91,7 +91,7 @@ async def test_truncations_of_a_closed_file_are_found(tmp_path: Path) -> None:
     path = closed_file(tmp_path)
     data = path.read_bytes()
     rng = random.Random(4)
-    for _ in range(50):
+    for _ in range(100):
         cut = rng.randrange(1, len(data) // 512) * 512 - rng.choice((0, 0, 1, 300))
         path.write_bytes(data[:cut])
         with pytest.raises((CorruptionError, AssertionError)):
@@ -138,7 +138,8 @@ class TestOlderFiles:
         old.pragma("page_size", PAGE_BYTES)
         old.pragma("journal_mode", "wal")
         old.execute(TABLES)
-        old.executemany("INSERT INTO t VALUES(?)", [(number,) for number in range(9_000)])
+        with old:
+            old.executemany("INSERT INTO t VALUES(?)", [(number,) for number in range(9_000)])
         old.pragma("user_version", 1)
         old.close()
         store = open_store(tmp_path)
