@@ -106,6 +106,8 @@ class Life:
                 self._seen.acknowledged = lsn
 
         self.store.writer.commit(prepare, done)
+        # Where the disk has been slow, the COMMIT waits for the task that stands for the thread.
+        self.store.writer._finish_here()
 
     def end(self) -> None:
         """The process ends without tidying up, unless a crash has ended it before."""
