@@ -68,6 +68,8 @@ class Seen:
     acknowledged: int = 0
     is_member: bool = False
     errors: list[BaseException] = field(default_factory=list)
+    fatal: list[BaseException] = field(default_factory=list)
+    """What the node was told to stop for."""
     crashed: bool = False
 
 
@@ -80,7 +82,7 @@ class Life:
         self.store = Store(
             disk.volume.path, cluster="flights", replica_set="local/p0", node="n1", tables=TABLES,
             durability="fsync", checkpoint_bytes=1 << 20, reader_threads=1, disk=disk.volume,
-            clock=SimClock(), post=lambda report: report(), on_fatal=seen.errors.append,
+            clock=SimClock(), post=lambda report: report(), on_fatal=seen.fatal.append,
         )
 
     @property
@@ -261,7 +263,7 @@ async def test_an_error_at_every_point_of_an_append(tmp_path: Path, fault: Fault
             life.end()
             break
         assert [type(error) for error in seen.errors] == [StorageError]
-        assert life.store.writer.failure is seen.errors[0]
+        assert seen.fatal == seen.errors, "the node is to stop"
         acknowledged, noted = seen.acknowledged, disk.trace.events
         life.append()
         assert "is not written any more" in str(seen.errors[1])
