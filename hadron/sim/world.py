@@ -50,9 +50,11 @@ _PORT: Final = 7000
 _POLL_S: Final = 0.01
 
 SETTINGS: Final = Settings(
-    keepalive_s=1.0, silence_limit_s=3.0, checkpoint_bytes=1 << 20, reader_threads=2
+    keepalive_s=1.0, silence_limit_s=3.0, checkpoint_bytes=1 << 20, reader_threads=2,
+    state_digest_interval_s=1.0, scrub_interval_s=4.0,
 )
-"""Of simulated nodes: silence is noticed, and checkpoints happen, within a short run."""
+"""Of simulated nodes: silence is noticed, checkpoints happen, tables are compared and disks looked
+through, within a short run."""
 
 _MEMORY: Final = Path("/dev/shm")
 
