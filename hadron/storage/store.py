@@ -188,7 +188,9 @@ class Store:
         _log.error(
             "%s; this node counts in no majority until its leader has taught it again", why
         )
-        self.identity.forget_membership(why if is_unusable else "")
+        # Without the directory's own path, which may be another one by then.
+        suspect = why.replace(f"{self.directory}/", "")
+        self.identity.forget_membership(suspect if is_unusable else "")
         if is_unusable:
             aftermath.set_aside(self.path, self.directory, self._disk)
             self.identity.start_over()
