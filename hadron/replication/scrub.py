@@ -4,7 +4,7 @@ Damage that nobody meets is repaired by nobody, until the other copies are gone 
 makes all the checks of `state.verify` that a running node can afford. What they find in an entry is
 handed to whoever repairs entries. A page that cannot be read makes the node take a snapshot, and on
 a replica so does a row that should not be; a leader has nobody's rows to believe more than its own,
-and says so.
+and says so. After an unclean stop the first pass begins at once.
 """
 
 from __future__ import annotations
@@ -66,8 +66,9 @@ class Scrubber:
         """Pass after pass, for ever."""
         if not self._interval_s:
             return
-        # Nodes that were started together do not read at the same time.
-        await trio.sleep(self._random.uniform(0, self._interval_s))
+        if not self._store.began_unclean:
+            # Nodes that were started together do not read at the same time.
+            await trio.sleep(self._random.uniform(0, self._interval_s))
         while True:
             try:
                 report = await self.check()

@@ -167,6 +167,8 @@ class Store:
                 self._forget(error.message, is_unusable=True)
                 attempt(Aftermath(unclean=False))
             undo.callback(self.writer.abandon)
+            self.began_unclean = left.unclean
+            """Whether the stop before this start was not in order."""
             self.identity.begin_run(disk.boot_id() if durability == "os" else None)
             undo.pop_all()
 

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, closing
 from dataclasses import replace
@@ -96,6 +97,23 @@ async def test_a_leader_gets_a_damaged_entry_back_and_serves_it(
         )
         await nodes.wait_for("settled", lambda: nodes.status("n1").trouble == "")
         assert problems(nodes, "n1") == []
+
+
+async def test_a_node_that_was_killed_looks_through_its_disk_at_once(
+    tmp_path: Path, clock: MockClock
+) -> None:
+    async with loaded(tmp_path, scrub_interval_s=3600.0) as nodes:
+        damage_live(nodes, "n2", DAMAGES["a body"])
+        killed = tmp_path / "killed"
+        shutil.copytree(nodes.data("n2"), killed, ignore=shutil.ignore_patterns("*-shm"))
+        await nodes.crash("n2")
+        nodes.wipe("n2")
+        killed.rename(nodes.data("n2"))
+        await nodes.start("n2")
+        await nodes.wait_for("looked through", lambda: nodes.node("n2")._scrubber.passes == 1)
+        await nodes.wait_for(
+            "repaired", lambda: log_of(nodes, "n1")[:20] == log_of(nodes, "n2")[:20]
+        )
 
 
 @pytest.mark.parametrize("kind", DAMAGES)
