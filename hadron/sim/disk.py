@@ -134,6 +134,12 @@ class SimDisk:
         factor = _STALL_FACTOR if stalls else 1.0
         self._spend(self._random.uniform(*self.speed.sync_s) * factor)
 
+    def pause(self, seconds: float) -> None:
+        """The host's process stands still: what it does now is seen that much later, and its clock
+        has gone on."""
+        self._busy_until_s = max(trio.current_time(), self._busy_until_s) + seconds
+        self.faults["pause"] += 1
+
     def _spend(self, seconds: float) -> None:
         if self._working_s is not None:
             self._working_s += seconds

@@ -27,6 +27,7 @@ WEIGHTS: Final = {
     "kill of all": 0.7,
     "power loss of all": 0.7,
     "stop": 0.7,
+    "pause": 1.0,
     "cut": 2.0,
     "one-way cut": 2.0,
     "isolation": 2.0,
@@ -81,6 +82,7 @@ class Nemesis:
             "kill of all": lambda: self._crash_all(power=False),
             "power loss of all": lambda: self._crash_all(power=True),
             "stop": self._stop,
+            "pause": self._pause,
             "cut": self._cut,
             "one-way cut": self._cut_one_way,
             "isolation": self._isolate,
@@ -156,6 +158,12 @@ class Nemesis:
         await self._world.stop(name)
         self._world.faults["stop"] += 1
         await self.revive(name)
+
+    async def _pause(self) -> None:
+        """As by SIGSTOP and SIGCONT."""
+        length_s = self._length()
+        self._world.disks[self._node()].pause(length_s)
+        await trio.sleep(length_s)
 
     async def _until_stopped(self, name: str) -> None:
         """Give a node that is to stop by itself some time for it."""

@@ -20,9 +20,11 @@ import os
 import random
 from collections import Counter, deque
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Final
 
 import trio
+import xxhash
 from google.protobuf.message import DecodeError
 
 from hadron.sim.trace import SEND, Trace
@@ -119,6 +121,10 @@ class SimNetwork:
     def hosts(self) -> list[str]:
         """The names of all hosts so far."""
         return list(self._hosts)
+
+    def is_up_again(self, host: HostNetwork) -> bool:
+        """Whether another host has taken the name of a dead one."""
+        return self._hosts[host.name] is not host
 
     def is_dark(self, name: str) -> bool:
         """Whether the host is without power."""
@@ -273,6 +279,12 @@ class Wire:
         self.target = target
         self.is_cut = False
         self.held: list[Callable[[], None]] = []
+        self.sent = 0
+        """Pieces so far, on all connections."""
+        self.latest = 0
+        """The number of the last sent one of those that have arrived."""
+        self.requests: dict[int, int] = {}
+        """On which connection a batch was sent last, by its hash."""
         self.be_normal()
 
     def be_normal(self) -> None:
@@ -482,6 +494,7 @@ class _Pipe:
             return len(data)
         wire = self._wire
         self._network.trace.note(SEND, f"{wire.source}>{wire.target}", self._number, data)
+        self._count_repetition(data)
         if self._network.trace.is_shown:
             self._network.trace.remark(
                 f"{wire.source} -> {wire.target} #{self._number}: {describe_frames(data)}"
@@ -495,6 +508,19 @@ class _Pipe:
             self._send(memoryview(data))
         return len(data)
 
+    def _count_repetition(self, data: bytes) -> None:
+        """Note a batch that was sent on another connection before."""
+        if len(data) < HEADER.size or not data.startswith(MAGIC):
+            return
+        _, _, kind, _, _, _, message, attachment, _ = HEADER.unpack_from(data)
+        if kind == Kind.OPEN and attachment:
+            start = HEADER.size + message
+            batch = xxhash.xxh3_64_intdigest(data[start : start + attachment])
+            before = self._wire.requests.get(batch, self._number)
+            self._wire.requests[batch] = self._number
+            if before != self._number:
+                self._network.faults["duplicate at reconnect"] += 1
+
     def _send(self, piece: memoryview | None) -> None:
         size = len(piece) if piece is not None else 0
         arrives_s = self.sender.local_s() + self._network.transit_s(self._wire, size)
@@ -502,7 +528,8 @@ class _Pipe:
         self._last_due_s = due_s
         self._pieces.append(piece)
         self._size += size
-        self._network.schedule(self._wire, due_s, self._deliver)
+        self._wire.sent += 1
+        self._network.schedule(self._wire, due_s, partial(self._deliver, self._wire.sent))
 
     def finish(self, *, broken: bool = False) -> None:
         """Nothing more is sent: the reader gets the end, or an error, after what is under way."""
@@ -517,11 +544,13 @@ class _Pipe:
 
     # --- under way ------------------------------------------------------------------------------
 
-    def _deliver(self) -> None:
-        """The next piece arrives."""
+    def _deliver(self, number: int) -> None:
+        """The next piece arrives, as the wire's `number`-th."""
         if not self._pieces:
             return
         piece = self._pieces.popleft()
+        if piece:
+            self._count(number)
         if self._swallowing:
             return
         if self._abandoned:
@@ -535,6 +564,17 @@ class _Pipe:
         else:
             self._arrived.append(piece)
         self._wake()
+
+    def _count(self, number: int) -> None:
+        """Note what is unusual about an arrival."""
+        faults, wire = self._network.faults, self._wire
+        if number < wire.latest:
+            faults["reordered"] += 1
+        wire.latest = max(wire.latest, number)
+        if self._swallowing:
+            faults["dropped"] += 1
+        elif not self.sender.is_alive and self._network.is_up_again(self.sender):
+            faults["message of an old incarnation"] += 1
 
     def reset_writer(self) -> None:
         """The reader's host answers that it knows nothing of this connection."""
@@ -565,6 +605,8 @@ class _Pipe:
         arrives = self._network.random.randrange(under_way + 1) if under_way else 0
         if 0 < arrives < under_way:
             self._network.faults["broken inside a stream"] += 1
+        if arrives < under_way:
+            self._network.faults["dropped"] += 1
         self._pieces.clear()
         for piece in pieces:
             if piece and arrives and not self._abandoned and not self._swallowing:
