@@ -17,7 +17,8 @@ _PACKAGE: Final = Path(hadron.__file__).parent
 
 
 def measure(start: int, seeds: int) -> int:
-    """Run seeds in a process that counts lines, print the share per room; the exit status."""
+    """Run seeds and directed scenarios in a process that counts lines, print the share per room;
+    the exit status."""
     try:
         import coverage
     except ImportError:
@@ -32,6 +33,7 @@ def measure(start: int, seeds: int) -> int:
                 sys.executable, "-m", "coverage", "run", "--rcfile=/dev/null",
                 f"--data-file={data}", f"--source={sources}", "--omit=*/tests/*,*/_pb/*",
                 "-m", "hadron.sim", "--worker", "--start", str(start), "--seeds", str(seeds),
+                "--scenarios",
             ],
             stdout=subprocess.DEVNULL,
         )

@@ -201,11 +201,13 @@ class History:
     def apply(self, client: str, objects: Iterable[tuple[str, str]]) -> Apply:
         return self._begin(Apply(client=client, began=self.tick(), objects=list(objects)))
 
-    def event(self, kind: str, subject: str = "", detail: str = "") -> None:
-        """Raises `ValueError` for a kind that the checker does not know."""
+    def event(self, kind: str, subject: str = "", detail: str = "", *, at: int = 0) -> None:
+        """`at`: an earlier tick, when that is what the event tells of. Raises `ValueError` for a
+        kind that the checker does not know."""
         if kind not in KINDS:
             raise ValueError(f"{kind!r} is no kind of event, there are {sorted(KINDS)}")
-        self.entries.append(Event(at=self.tick(), kind=kind, subject=subject, detail=detail))
+        now = self.tick()
+        self.entries.append(Event(at=at or now, kind=kind, subject=subject, detail=detail))
 
     def _begin(self, operation: O) -> O:
         assert isinstance(operation, Publish | Read | Deliver | Settle | Apply)

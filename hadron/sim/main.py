@@ -27,6 +27,7 @@ from hadron.sim.fleet import run_elsewhere
 from hadron.sim.mutants import MUTANTS
 from hadron.sim.mutants.hunt import SEEDS, Report, describe, hunt, hunt_elsewhere
 from hadron.sim.run import Outcome, run_seed
+from hadron.sim.scenarios import SCENARIOS
 from hadron.sim.shapes import shape_of
 from hadron.sim.summary import Summary, decode_outcome, encode_outcome
 from hadron.sim.trace import Trace
@@ -77,10 +78,14 @@ def _parser() -> argparse.ArgumentParser:
     add("--seed", type=int, metavar="K", help="run this one seed, in this process")
     add("--replay", action="store_true", help="with --seed: print what happened")
     add("--check-traces", action="store_true", help="run each seed a second time and compare")
-    add("--coverage", action="store_true", help="print the lines that the seeds covered, by room")
+    add(
+        "--coverage", action="store_true",
+        help="print the lines that the seeds and every directed scenario covered, by room",
+    )
     add("--mutants", action="store_true", help="plant every bug that there is, and look for it")
     add("--mutant", choices=tuple(MUTANTS), metavar="NAME", help="plant one bug, and look for it")
     add("--worker", action="store_true", help=argparse.SUPPRESS)
+    add("--scenarios", action="store_true", help=argparse.SUPPRESS)
     add("--no-gc", action="store_true", help=argparse.SUPPRESS)
     return parser
 
@@ -101,11 +106,13 @@ def run_default(seed: int, trace: Trace | None = None) -> Outcome:
 
 
 def _work(options: argparse.Namespace) -> int:
-    """Run seeds for another process; one line of JSON for each."""
+    """Run seeds for another process, and directed scenarios; one line of JSON for each."""
     if options.no_gc:
         gc.disable()
     for seed in range(options.start, options.start + options.seeds):
         print(encode_outcome(run_default(seed)).decode(), flush=True)
+    for scenario in SCENARIOS.values() if options.scenarios else ():
+        print(encode_outcome(scenario.play(options.start)).decode(), flush=True)
     return 0
 
 

@@ -344,9 +344,10 @@ class DrainingMember(MemberActor):
         self._unconfirmed = []
         async with client.subscribe(STREAM, group=self.group, max_in_flight=500) as subscription:
             while True:
+                asked = self.history.tick()
                 for group in await client.groups(STREAM):
                     if group.group == self.group and group.floor >= group.next_offset:
-                        self.history.event("drained", self.group, str(group.floor))
+                        self.history.event("drained", self.group, str(group.floor), at=asked)
                         self.stop()
                         return
                 with trio.move_on_after(0.2):

@@ -4,12 +4,16 @@
     leadership   B: ballots, memory, damage
     membership   B: promotion, members that come and go
     files        A, B, F: trimming, copies, room, write-ahead logs
+    pipelines    A: stages' outputs, exactly once
     promises     C: what each setting survives
 
 `SCENARIOS` has them all by name; each names the rule that it proves.
 """
 
-from hadron.sim.scenarios import files, leadership, membership, promises, visibility
+from hadron.sim.scenarios import files, leadership, membership, pipelines, promises, visibility
 from hadron.sim.scenarios.play import SCENARIOS, Directed
 
-__all__ = ["SCENARIOS", "Directed", "files", "leadership", "membership", "promises", "visibility"]
+__all__ = [
+    "SCENARIOS", "Directed", "files", "leadership", "membership", "pipelines", "promises",
+    "visibility",
+]
