@@ -124,7 +124,8 @@ class Evidence:
     @cached_property
     def holders(self) -> dict[int, list[str]]:
         """Who holds each committed entry, undamaged, as the reference has it."""
-        lsns = [*self.reference.bodies, *self.reference.log]
+        known = self.reference
+        lsns = sorted(known.bodies.keys() | known.log.keys() | known.damage.keys() - {0})
         return {
             lsn: [node.name for node in self.files if self._holds(node, lsn)]
             for lsn in lsns if lsn <= self.committed
@@ -139,7 +140,12 @@ class Evidence:
         if found is None and lsn >= node.first_lsn:
             return False
         # Trimmed on one of the two: what a record needs is its body.
-        return _body_of(node, lsn) == _body_of(self.reference, lsn)
+        return _body_of(node, lsn) == self._body(lsn)
+
+    def _body(self, lsn: int) -> bytes | None:
+        """As the reference has it; from another file where its disk was damaged."""
+        sound = (node for node in (self.reference, *self.files) if lsn not in node.damage)
+        return next((body for node in sound if (body := _body_of(node, lsn)) is not None), None)
 
     @cached_property
     def streams(self) -> dict[str, Contents]:
@@ -174,7 +180,7 @@ class Evidence:
         has its bytes."""
         row = node.log.get(batch.lsn)
         if row is None:
-            body = node.bodies.get(batch.lsn)
+            body = self._body(batch.lsn)
             return [] if body is None else _values_in(body)
         known = self._values.get(row.body_hash)
         if known is None:

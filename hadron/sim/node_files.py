@@ -16,6 +16,7 @@ from typing import Any, Final
 
 import apsw
 
+from hadron.model.batch import check_batch
 from hadron.model.errors import CorruptionError
 from hadron.model.ids import Ballot
 from hadron.storage.log import hash_body, next_chain
@@ -130,7 +131,14 @@ def _read_log(node: NodeFile, db: apsw.Connection) -> None:
             node.damage[lsn] = trouble
         before = row
     trimmed = "SELECT lsn, bytes FROM body WHERE lsn < ? ORDER BY lsn"
-    node.bodies = dict(db.execute(trimmed, (node.first_lsn,)))
+    for lsn, body in db.execute(trimmed, (node.first_lsn,)):
+        try:
+            check_batch(body)
+        except CorruptionError as error:
+            # Its hash went with its row: only its own checksum is left to tell.
+            node.damage[lsn] = f"the batch of entry {lsn}: {error}"
+        else:
+            node.bodies[lsn] = body
 
 
 def _trouble(before: LogRow | None, row: LogRow) -> str:
