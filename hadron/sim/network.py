@@ -176,10 +176,13 @@ class SimNetwork:
         wire.bytes_per_s, wire.buffer_bytes = bytes_per_s, buffer_bytes
         self.trace.log(f"network: {source} -> {target} carries {bytes_per_s:g} bytes/s")
 
-    def break_connections(self, host: str, other: str | None = None) -> int:
+    def break_connections(
+        self, host: str, other: str | None = None, *, lose_all: bool = False
+    ) -> int:
         """Break every connection of `host`, or those with `other`; returns how many.
 
-        Of what is under way in each direction an arbitrary part arrives, then an error.
+        Of what is under way in each direction an arbitrary part arrives, or nothing with
+        `lose_all`; then an error.
         """
         broken = 0
         for pair in list(self._pairs):
@@ -187,7 +190,7 @@ class SimNetwork:
             if host in names and (other is None or names == {host, other}):
                 broken += 1
                 for end in pair.ends:
-                    end.incoming.break_at_random()
+                    end.incoming.break_somewhere(lose_all=lose_all)
         if broken:
             self.trace.log(f"network: {broken} connections of {host} broken")
         return broken
@@ -596,13 +599,16 @@ class _Pipe:
             other._pieces.clear()
             other._wake()
 
-    def break_at_random(self) -> None:
-        """Let an arbitrary part of what is under way arrive, then an error for both sides."""
+    def break_somewhere(self, *, lose_all: bool = False) -> None:
+        """Let an arbitrary part of what is under way arrive, or nothing; then an error for both
+        sides."""
         if self._writer_error is not None:
             return
         pieces = list(self._pieces)
         under_way = sum(len(piece) for piece in pieces if piece)
-        arrives = self._network.random.randrange(under_way + 1) if under_way else 0
+        arrives = 0
+        if under_way and not lose_all:
+            arrives = self._network.random.randrange(under_way + 1)
         if 0 < arrives < under_way:
             self._network.faults["broken inside a stream"] += 1
         if arrives < under_way:

@@ -159,12 +159,13 @@ class Play(Run):
         """Undo `part`; what was held back is lost with its connections."""
         for name in names:
             for other in self.others(*names):
-                self.world.network.break_connections(name, other)
+                self.world.network.break_connections(name, other, lose_all=True)
                 self.world.network.heal(name, other)
 
     async def lose(self, name: str) -> None:
-        """A node's disk, and with it the node, is gone; it does not start again by itself."""
-        self.world.network.break_connections(name)
+        """A node's disk, and with it the node, is gone, and so is what it had on the wire; it does
+        not start again by itself."""
+        self.world.network.break_connections(name, lose_all=True)
         await self.world.crash(name, power=False)
         self.world.wipe(name)
 
