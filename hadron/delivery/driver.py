@@ -20,7 +20,12 @@ import trio
 from hadron.delivery.machine import Assignment, Group, Member
 from hadron.delivery.ranges import Range
 from hadron.model.batch import StampedBatch
-from hadron.model.errors import HadronError, OffsetOutOfRangeError, RequestError
+from hadron.model.errors import (
+    HadronError,
+    OffsetOutOfRangeError,
+    RequestError,
+    ShuttingDownError,
+)
 from hadron.model.limits import SUBSCRIPTION_BATCH_MEMORY
 from hadron.partition.controller import Controller
 from hadron.partition.visible import STAMPED_BATCH_BYTES, VisibleStreams
@@ -364,9 +369,9 @@ class Groups:
                 self._nursery = nursery
                 await trio.sleep_forever()
         finally:
-            # Calls that end from here on must not start anything any more.
-            for driver in self._drivers.values():
-                driver.close()
+            # Calls that end from here on must not start anything any more. Members must hear of
+            # it here: this may end before whoever knows a better reason has a word.
+            self.stop(ShuttingDownError("this node does not serve the group any more"))
 
     async def subscribe(
         self, call: Call, stream_id: int, name: str, start: str, max_in_flight: int

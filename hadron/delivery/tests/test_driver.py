@@ -432,6 +432,14 @@ class TestDriversEnd:
         for member in members:
             member.leave()
 
+    async def test_members_hear_when_leading_ends_around_them(self, tmp_path: Path) -> None:
+        """A fenced leader's tasks are cancelled before anybody says why; a member that heard
+        nothing would wait at this node for ever."""
+        async with leading(tmp_path) as stack:
+            await stack.stream("flights")
+            consumer = await Consumer(stack).join()
+        assert isinstance(consumer.call.failure, ShuttingDownError)
+
     async def test_calls_that_end_after_the_node_start_nothing(self, tmp_path: Path) -> None:
         async with leading(tmp_path) as stack:
             await stack.stream("flights")

@@ -178,7 +178,7 @@ async def leading(
             yield stack
             stack.controller.stop(ShuttingDownError("the test is over"))
             nursery.cancel_scope.cancel()
-        assert not fatal
+        assert all(error in stack.fatal for error in fatal), "a node hears of what ends it"
     finally:
         store.close()
 
