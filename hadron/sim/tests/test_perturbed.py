@@ -8,11 +8,13 @@ from typing import Any
 import pytest
 
 from hadron.sim.files import SimFile
-from hadron.sim.network import SimTransport
+from hadron.sim.network import SimTransport, without_checksums
 from hadron.sim.run import run_seed
 from hadron.sim.tests.scenario import PublishUnderFaults
 from hadron.sim.trace import Trace
 from hadron.sim.volume import Volume
+from hadron.wire import frames
+from hadron.wire.frames import Kind
 
 SEED = 5
 NTH = 50
@@ -93,6 +95,22 @@ def test_the_hash_covers_kind_place_number_bytes_and_time() -> None:
         trace.note(kind, where, number, data)
         seen.add(trace.hexdigest())
     assert len(seen) == 6
+
+
+def test_a_hidden_name_inside_a_frame_does_not_matter_and_another_byte_does() -> None:
+    """The frame's checksum covers the name as well."""
+    def frames_hash(name: str, rest: bytes) -> str:
+        trace = Trace()
+        trace.hide(f"/tmp/{name}")
+        ahead = frames.encode(Kind.PING, 0)
+        error = frames.encode(Kind.ERROR, 7, f"the disk under /tmp/{name} failed".encode() + rest)
+        data = b"".join([*map(bytes, ahead), *map(bytes, error)])
+        assert trace.is_hiding(data)
+        trace.note(1, "n1", 0, without_checksums(data))
+        return trace.hexdigest()
+
+    assert frames_hash("abc", b"") == frames_hash("xyz", b"")
+    assert frames_hash("abc", b"") != frames_hash("abc", b"!")
 
 
 def test_a_hidden_name_does_not_matter() -> None:
