@@ -8,6 +8,7 @@ in good order, with calls under way, or because their host died.
 from __future__ import annotations
 
 import random
+from abc import ABC, abstractmethod
 from collections.abc import Iterator
 from typing import Final, Literal
 
@@ -34,7 +35,7 @@ _BIG_BYTES: Final = 70_000
 _FLUSH_S: Final = 8.0
 
 
-class Actor:
+class Actor(ABC):
     """Somebody on a host, who connects again and again until `stop`.
 
     `session` is one connected client's life.
@@ -80,8 +81,9 @@ class Actor:
         """Of this session, unique in the history."""
         return f"{self.host}.{self._sessions}"
 
+    @abstractmethod
     async def session(self, client: Client) -> None:
-        raise NotImplementedError
+        """What it does with one client, until that is taken away from it."""
 
     async def pause(self, mean_s: float) -> None:
         """Between two requests: often none, sometimes a long one."""

@@ -7,8 +7,9 @@ from typing import Any
 
 import pytest
 
+from hadron.sim.connections import SimTransport
 from hadron.sim.files import SimFile
-from hadron.sim.network import SimTransport, without_checksums
+from hadron.sim.frame_text import without_checksums
 from hadron.sim.run import run_seed
 from hadron.sim.tests.scenario import PublishUnderFaults
 from hadron.sim.trace import Trace
