@@ -173,7 +173,10 @@ class Node:
         self._fatal = None
         self._ended = trio.Event()
         if installation is not None:
-            await self._disk.do(partial(installation.finish, self._node.data, old, self._disk))
+            promised = self._store.identity.current.promised
+            await self._disk.do(
+                partial(installation.finish, self._node.data, old, self._disk, promised)
+            )
 
     @property
     def _durability(self) -> str:

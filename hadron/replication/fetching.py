@@ -18,12 +18,13 @@ from typing import Any, Final
 import xxhash
 
 from hadron.model.errors import CorruptionError, HadronError, PeerError, StorageError
+from hadron.model.ids import NO_BALLOT, Ballot
 from hadron.model.ports import Disk
 from hadron.storage.database import translated_os_errors
 from hadron.storage.generations import DATABASE, MANIFEST, read_manifest
 from hadron.storage.snapshot import CHUNK_BYTES, Manifest, decode_manifest, verify
 from hadron.wire.connection import Connection
-from hadron.wire.messages import Method, method, snapshots_pb2
+from hadron.wire.messages import Method, ballot_to, method, snapshots_pb2
 
 _OPEN: Final = method("OpenSnapshot")
 _READ: Final = method("ReadSnapshot")
@@ -49,6 +50,7 @@ async def fetch(
     min_lsn: int,
     accept: Callable[[Manifest], None],
     on_progress: Callable[[int, int], None],
+    following: Ballot = NO_BALLOT,
 ) -> Manifest:
     """Fetch a copy into `directory` (`hadron.db` and its manifest), verified and synced.
 
@@ -56,6 +58,7 @@ async def fetch(
         min_lsn: what it must hold; 0 asks for one as of now.
         accept: raises what is wrong with a copy before any of it is fetched.
         on_progress: told bytes that are here, and bytes in all.
+        following: the ballot whose leader may send what is not committed yet; else nobody may.
 
     Raises `PeerError` for what the other side or the way to it does, with what arrived left in
     place; `StorageError` for this disk.
@@ -63,7 +66,9 @@ async def fetch(
     known = await disk.do(partial(read_manifest, directory))
     answer, _ = await _ask(
         connection, _OPEN,
-        snapshots_pb2.OpenSnapshotRequest(min_lsn=min_lsn, hash=known.hash if known else ""),
+        snapshots_pb2.OpenSnapshotRequest(
+            min_lsn=min_lsn, hash=known.hash if known else "", following=ballot_to(following)
+        ),
         _OPEN_TIMEOUT_S,
     )
     try:

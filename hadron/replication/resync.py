@@ -7,7 +7,8 @@ meanwhile: its log is sound, and others may need it for a majority.
 
 Safety rule: nothing that this disk holds and others may count on is lost by an installation. So a
 copy is refused when it ends below what is committed here, unless this log goes on from its end:
-then that tail comes along.
+then that tail comes along. And one that is not committed is installed only while this node follows
+the ballot of the leader that made it: what was acknowledged to the next leader may contradict it.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ from typing import Final
 import trio
 
 from hadron.model.errors import CorruptionError, HadronError, PeerError
-from hadron.model.ids import LogPosition
+from hadron.model.ids import Ballot, LogPosition
 from hadron.model.ports import Disk, Random
 from hadron.replication.fetching import SnapshotRefusedError, fetch
 from hadron.replication.follower import FollowerLog
@@ -33,7 +34,7 @@ from hadron.replication.peers import PeerLink, PeerLinks
 from hadron.storage.database import open_reader, translated_os_errors
 from hadron.storage.generations import DATABASE, MANIFEST, next_generation, switch_to
 from hadron.storage.log import position_at
-from hadron.storage.snapshot import Manifest, copy_tail
+from hadron.storage.snapshot import Manifest, copy_tail, note_committed
 from hadron.storage.store import Store
 
 _log = logging.getLogger(__name__)
@@ -60,9 +61,17 @@ class Installation:
     generation: Path
     position: LogPosition
     reason: str
+    is_committed: bool = True
 
-    def finish(self, directory: Path, old: Path, disk: Disk) -> None:
-        """Blocking. Everything in `directory` is closed. Raises `StorageError`."""
+    def finish(self, directory: Path, old: Path, disk: Disk, promised: Ballot) -> None:
+        """Blocking. Everything in `directory` is closed; `promised` is the last ballot that this
+        node has promised. Raises `StorageError`."""
+        if not self.is_committed and self.position.ballot != promised:
+            _log.warning(
+                "a snapshot of the leader with ballot %s is not installed: this node has promised "
+                "%s since", self.position.ballot, promised,
+            )
+            return
         with translated_os_errors(directory):
             kept = 0
             if old.exists():
@@ -194,12 +203,15 @@ class Resync:
             # Where this log begins, so that what follows the copy can be kept.
             min_lsn=max(wanted.min_lsn, self._follower.anchor.lsn, 1),
             accept=self._check_origin, on_progress=show,
+            following=self._store.identity.current.promised,
         )
         # What is committed here may have moved on while it came.
         await self._check_position(manifest)
         await self._check_history(generation, manifest)
-        await self._bring_tail(generation, manifest.position)
-        return Installation(generation, manifest.position, wanted.reason)
+        await self._bring_tail(generation, manifest)
+        return Installation(
+            generation, manifest.position, wanted.reason, manifest.committed_lsn == manifest.lsn
+        )
 
     def _check_origin(self, manifest: Manifest) -> None:
         """Raises `SnapshotRefusedError` for another replica set's, or a ballot that this node has
@@ -214,7 +226,10 @@ class Resync:
                 raise SnapshotRefusedError(
                     f"the snapshot of {manifest.node} is of {what} {theirs}, ours is {ours}"
                 )
-        if manifest.committed_lsn != manifest.lsn:
+        leads = manifest.node == self._membership.leader
+        if manifest.committed_lsn != manifest.lsn and not (
+            leads and manifest.position.ballot == own.promised
+        ):
             raise SnapshotRefusedError(f"the snapshot of {manifest.node} is not committed")
         if manifest.position.ballot > own.promised:
             raise SnapshotRefusedError(
@@ -255,13 +270,24 @@ class Resync:
                 "one of the two has data of another history; find out which before removing any",
             )
 
-    async def _bring_tail(self, generation: Path, base: LogPosition) -> None:
+    async def _bring_tail(self, generation: Path, manifest: Manifest) -> None:
         """Copy most of what follows the snapshot in this log while the writer goes on."""
         # From here on the file is not the one of the manifest: no attempt may resume it.
         await self._disk.do(partial(self._seal, generation))
+        known = self._follower.committed_lsn
+        if manifest.committed_lsn < known:
+            # A leader that has just begun may know less than its members do.
+            await self._disk.do(
+                partial(
+                    note_committed, generation / DATABASE, min(known, manifest.lsn), self._disk
+                )
+            )
         for _ in range(_ROUNDS):
             copied = await self._disk.do(
-                partial(copy_tail, self._store.path, generation / DATABASE, base, self._disk)
+                partial(
+                    copy_tail, self._store.path, generation / DATABASE, manifest.position,
+                    self._disk,
+                )
             )
             if copied < _FEW_ROWS:
                 break

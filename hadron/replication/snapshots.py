@@ -7,6 +7,13 @@ while, or when a newer one is wanted.
 Safety rule: a copy is given out only once the watermark covers its last entry, as this node's log
 still has it: a leader's tables are ahead of the watermark, and what it had applied may be replaced
 by another leader's entries.
+
+One kind of asker does not wait for that: a member that follows this leader's ballot, when the
+watermark does not move without it. It may be the very one that a majority lacks: with n2 behind the
+log's beginning and n3's disk lost, n1 and n2 are the majority, and n2 can store nothing before it
+has a copy. What it gets says that it is not committed, and is worth as much as entries of this
+ballot that were sent ahead of the watermark: if another leader's take their place, its tables have
+diverged, as an old leader's have.
 """
 
 from __future__ import annotations
@@ -28,7 +35,7 @@ from hadron.model.errors import (
     OverloadedError,
     RequestError,
 )
-from hadron.model.ids import LogPosition
+from hadron.model.ids import Ballot, LogPosition
 from hadron.model.ports import Clock, Disk
 from hadron.replication.fetching import SPARE_BYTES
 from hadron.replication.follower import FollowerLog
@@ -37,16 +44,19 @@ from hadron.state.verify import KeptBodiesCheck
 from hadron.storage.database import open_reader, translated_os_errors
 from hadron.storage.generations import OUTGOING
 from hadron.storage.log import damaged_entry, position_at
-from hadron.storage.snapshot import CHUNK_BYTES, Copying, Manifest
+from hadron.storage.snapshot import CHUNK_BYTES, Copying, Manifest, note_committed
 from hadron.storage.store import Store
 from hadron.storage.verify import Check, LogCheck, Report, read_slice
 from hadron.wire.calls import Call, Handler
-from hadron.wire.messages import check_number, method, snapshots_pb2
+from hadron.wire.messages import ballot_from, check_number, method, snapshots_pb2
 
 _log = logging.getLogger(__name__)
 
 _WATERMARK_PATIENCE_S: Final = 20.0
 """How long a copy may wait for the watermark. Without a majority it does not move at all."""
+
+_MEMBER_PATIENCE_S: Final = 1.0
+"""The same for a member that follows this leader: with a majority it moves within milliseconds."""
 
 _WATERMARK_POLL_S: Final = 0.01
 
@@ -141,27 +151,39 @@ class SnapshotService:
 
     def _open(self, call: Call, request: Any, _attachment: memoryview) -> None:
         min_lsn = check_number("lsn", request.min_lsn)
+        following = ballot_from(request.following)
 
         async def answer() -> None:
             async with self._making:
-                manifest = self._find(min_lsn, request.hash) or await self._make(min_lsn)
+                manifest = self._find(min_lsn, request.hash, following)
+                if manifest is None:
+                    manifest = await self._make(min_lsn, following)
             call.send(
                 snapshots_pb2.OpenSnapshotResponse(manifest=manifest.encode()), end=True
             )
 
         call.spawn(answer)
 
-    def _find(self, min_lsn: int, digest: str) -> Manifest | None:
+    def _find(self, min_lsn: int, digest: str, following: Ballot) -> Manifest | None:
         current = self._current
         if current is None:
             return None
         manifest = current.manifest
+        if manifest.committed_lsn < manifest.lsn and not self._leads(
+            manifest.position, following
+        ):
+            return None
         if manifest.hash == digest or 0 < min_lsn <= manifest.lsn:
             current.read_s = self._clock.monotonic_s()
             return manifest
         return None
 
-    async def _make(self, min_lsn: int) -> Manifest:
+    def _leads(self, position: LogPosition, following: Ballot) -> bool:
+        """Whether `position` is this node's own as the leader that the asker follows."""
+        promised = self._store.identity.current.promised
+        return self._membership.is_leader and position.ballot == promised == following
+
+    async def _make(self, min_lsn: int, following: Ballot) -> Manifest:
         """Raises `NotReadyError` when no majority confirms it, or this node is behind."""
         if self._follower.applied_lsn < min_lsn:
             raise NotReadyError(
@@ -178,8 +200,10 @@ class SnapshotService:
                 while (position := await self._disk.do(copying.step)) is None:
                     pass
             await self._check(path)
-            await self._wait_committed(position)
-            manifest, chunks = await self._describe(path, position)
+            committed_lsn = await self._wait_committed(position, following)
+            if committed_lsn < position.lsn:
+                await self._disk.do(partial(note_committed, path, committed_lsn, self._disk))
+            manifest, chunks = await self._describe(path, position, committed_lsn)
         except BaseException:
             unpin()
             with trio.CancelScope(shield=True):
@@ -225,13 +249,18 @@ class SnapshotService:
                 f"{self._membership.node} repairs its own log first: {report.problems[0].text}"
             )
 
-    async def _wait_committed(self, position: LogPosition) -> None:
+    async def _wait_committed(self, position: LogPosition, following: Ballot) -> int:
+        """Returns `position.lsn` once it is committed, and for who may have it earlier the
+        watermark when that does not move."""
         if self._follower.committed_lsn >= position.lsn:
-            return
-        with trio.move_on_after(_WATERMARK_PATIENCE_S):
+            return position.lsn
+        early = self._leads(position, following)
+        with trio.move_on_after(_MEMBER_PATIENCE_S if early else _WATERMARK_PATIENCE_S):
             # The watermark of a leader moves in callbacks, a replica's with what its leader says.
             while self._follower.committed_lsn < position.lsn:  # noqa: ASYNC110
                 await trio.sleep(_WATERMARK_POLL_S)
+        if self._follower.committed_lsn < position.lsn and self._leads(position, following):
+            return self._follower.committed_lsn
         if self._follower.committed_lsn < position.lsn:
             raise NotReadyError(
                 f"no majority has confirmed entry {position.lsn} within "
@@ -241,8 +270,11 @@ class SnapshotService:
         now = await self._store.readers.run(lambda db: position_at(db, position.lsn))
         if now != position:
             raise NotReadyError(f"entry {position.lsn} was replaced by another leader's")
+        return position.lsn
 
-    async def _describe(self, path: Path, position: LogPosition) -> tuple[Manifest, list[bytes]]:
+    async def _describe(
+        self, path: Path, position: LogPosition, committed_lsn: int
+    ) -> tuple[Manifest, list[bytes]]:
         hasher = xxhash.xxh3_128()
         chunks: list[bytes] = []
         size = 0
@@ -264,7 +296,7 @@ class SnapshotService:
             epoch=position.ballot.epoch,
             incarnation=position.ballot.incarnation,
             chain=position.chain.hex(),
-            committed_lsn=position.lsn,
+            committed_lsn=committed_lsn,
             size=size,
             hash=hasher.hexdigest(),
             created_ms=self._clock.now_ms(),

@@ -6,7 +6,8 @@ its own, in slices that are synced one by one. Measured with 10 kB commits besid
 in one go stall them for 120 to 340 ms, because one large fsync at the end holds up the small ones.
 
 Safety rules (PROTOCOL B6): a copy holds no entry above its position S, whose effects are all in its
-tables; it is given out only when the watermark covers S, which is for the caller to wait for.
+tables; it is given out only when the watermark covers S, or says that it does not, which is for the
+caller to see to.
 Identity, promises and boot number are in `node.db` and never part of it.
 """
 
@@ -67,7 +68,8 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True):
         uuid, chain, hash: in hexadecimal. `hash` is xxh3-128 over the whole file.
         lsn, epoch, incarnation, chain: the last entry, all of whose effects are in the tables.
         committed_lsn: up to where the log is known to be committed: `lsn`, or below it in a copy of
-            a stopped leader's files, which may be ahead of everybody.
+            a stopped leader's files, which may be ahead of everybody, and in one for a member
+            without whom there is no majority.
         size: bytes of the file.
         created_ms: by the clock of the node that made it.
         version: of Hadron that made it.
@@ -234,6 +236,15 @@ def _cut_off_tail(copy: apsw.Connection, *, is_committed: bool) -> LogPosition:
         committed = lsn if is_committed else min(lsn, get_meta(copy, "committed_lsn"))
         set_meta(copy, "committed_lsn", committed)
     return position
+
+
+def note_committed(path: Path, lsn: int, disk: Disk) -> None:
+    """Have a copy say that its log is known to be committed up to `lsn` only."""
+    with translated_errors(path), contextlib.closing(connect(path, vfs=disk.vfs)) as copy:
+        copy.pragma("journal_mode", "delete")
+        copy.pragma("synchronous", "full")
+        with transaction(copy):
+            set_meta(copy, "committed_lsn", lsn)
 
 
 def measure(path: Path, disk: Disk) -> tuple[int, str]:

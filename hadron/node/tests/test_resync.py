@@ -224,6 +224,30 @@ def hold_at(nodes: Nodes, name: str, *, half: bool = True) -> Callable[[], None]
     return held.go.set
 
 
+@pytest.mark.parametrize("restarted", [False, True])
+async def test_a_member_without_whom_there_is_no_majority_gets_what_is_not_committed(
+    tmp_path: Path, clock: MockClock, restarted: bool
+) -> None:
+    """n3 is behind the log's beginning and n2's disk is lost: n1 and n3 are the only majority, and
+    n3 can store nothing before it has a copy. Waiting for the watermark would be for ever."""
+    async with without_n3(tmp_path) as nodes:
+        await nodes.crash("n2")
+        nodes.wipe("n2")
+        if restarted:
+            await nodes.crash("n1")
+            await nodes.start("n1", "n2", "n3")
+            await nodes.wait_serving()
+        else:
+            async with nodes.connection("n1") as connection:
+                with pytest.raises(HadronError):
+                    await produce(connection, b"on n1 alone", timeout_s=1)
+            await nodes.start("n2", "n3")
+        await load(nodes, 5)
+        await nodes.wait_in_step()
+        assert generation(nodes, "n3") == 1
+        await assert_equal(nodes)
+
+
 async def test_a_transfer_goes_on_where_the_connection_broke(
     tmp_path: Path, clock: MockClock
 ) -> None:
@@ -352,9 +376,11 @@ async def test_a_crash_during_the_installation_is_made_up_for(
     disk = InstallCrashes(steps)
     original = resync.Installation.finish
 
-    def finish(self: resync.Installation, directory: Path, old: Path, _disk: Any) -> None:
+    def finish(
+        self: resync.Installation, directory: Path, old: Path, _disk: Any, promised: Ballot
+    ) -> None:
         disk.armed = True
-        original(self, directory, old, disk)
+        original(self, directory, old, disk, promised)
 
     monkeypatch.setattr(resync.Installation, "finish", finish)
     async with without_n3(tmp_path) as nodes:

@@ -1,17 +1,21 @@
+from hadron.wire._pb import common_pb2 as _common_pb2
 from hadron.wire._pb import options_pb2 as _options_pb2
 from google.protobuf import descriptor as _descriptor
 from google.protobuf import message as _message
-from typing import ClassVar as _ClassVar, Optional as _Optional
+from collections.abc import Mapping as _Mapping
+from typing import ClassVar as _ClassVar, Optional as _Optional, Union as _Union
 
 DESCRIPTOR: _descriptor.FileDescriptor
 
 class OpenSnapshotRequest(_message.Message):
-    __slots__ = ("min_lsn", "hash")
+    __slots__ = ("min_lsn", "hash", "following")
     MIN_LSN_FIELD_NUMBER: _ClassVar[int]
     HASH_FIELD_NUMBER: _ClassVar[int]
+    FOLLOWING_FIELD_NUMBER: _ClassVar[int]
     min_lsn: int
     hash: str
-    def __init__(self, min_lsn: _Optional[int] = ..., hash: _Optional[str] = ...) -> None: ...
+    following: _common_pb2.Ballot
+    def __init__(self, min_lsn: _Optional[int] = ..., hash: _Optional[str] = ..., following: _Optional[_Union[_common_pb2.Ballot, _Mapping]] = ...) -> None: ...
 
 class OpenSnapshotResponse(_message.Message):
     __slots__ = ("manifest",)
