@@ -50,7 +50,8 @@ async def fetch(
     min_lsn: int,
     accept: Callable[[Manifest], None],
     on_progress: Callable[[int, int], None],
-    following: Ballot = NO_BALLOT,
+    promised: Ballot = NO_BALLOT,
+    leads: bool = False,
 ) -> Manifest:
     """Fetch a copy into `directory` (`hadron.db` and its manifest), verified and synced.
 
@@ -58,7 +59,8 @@ async def fetch(
         min_lsn: what it must hold; 0 asks for one as of now.
         accept: raises what is wrong with a copy before any of it is fetched.
         on_progress: told bytes that are here, and bytes in all.
-        following: the ballot whose leader may send what is not committed yet; else nobody may.
+        promised: the ballot in which a copy may come that is not committed yet; none by default.
+        leads: whether that ballot is this node's own.
 
     Raises `PeerError` for what the other side or the way to it does, with what arrived left in
     place; `StorageError` for this disk.
@@ -67,7 +69,8 @@ async def fetch(
     answer, _ = await _ask(
         connection, _OPEN,
         snapshots_pb2.OpenSnapshotRequest(
-            min_lsn=min_lsn, hash=known.hash if known else "", following=ballot_to(following)
+            min_lsn=min_lsn, hash=known.hash if known else "", promised=ballot_to(promised),
+            leads=leads,
         ),
         _OPEN_TIMEOUT_S,
     )

@@ -7,8 +7,9 @@ meanwhile: its log is sound, and others may need it for a majority.
 
 Safety rule: nothing that this disk holds and others may count on is lost by an installation. So a
 copy is refused when it ends below what is committed here, unless this log goes on from its end:
-then that tail comes along. And one that is not committed is installed only while this node follows
-the ballot of the leader that made it: what was acknowledged to the next leader may contradict it.
+then that tail comes along. One that is not committed may contradict entries that are, or will be:
+of them only those are taken that a leader would take instead of this node's log, or send it, and
+only in the ballot in which they were asked for.
 """
 
 from __future__ import annotations
@@ -31,10 +32,10 @@ from hadron.replication.fetching import SnapshotRefusedError, fetch
 from hadron.replication.follower import FollowerLog
 from hadron.replication.membership import Membership
 from hadron.replication.peers import PeerLink, PeerLinks
-from hadron.storage.database import open_reader, translated_os_errors
+from hadron.storage.database import open_reader, translated_errors, translated_os_errors
 from hadron.storage.generations import DATABASE, MANIFEST, next_generation, switch_to
 from hadron.storage.log import position_at
-from hadron.storage.snapshot import Manifest, copy_tail, note_committed
+from hadron.storage.snapshot import Manifest, copy_tail, head_of, note_committed
 from hadron.storage.store import Store
 
 _log = logging.getLogger(__name__)
@@ -62,25 +63,45 @@ class Installation:
     position: LogPosition
     reason: str
     is_committed: bool = True
+    leads: bool = False
+    """Whether this node leads, and the copy is a member's."""
 
     def finish(self, directory: Path, old: Path, disk: Disk, promised: Ballot) -> None:
         """Blocking. Everything in `directory` is closed; `promised` is the last ballot that this
         node has promised. Raises `StorageError`."""
-        if not self.is_committed and self.position.ballot != promised:
-            _log.warning(
-                "a snapshot of the leader with ballot %s is not installed: this node has promised "
-                "%s since", self.position.ballot, promised,
-            )
-            return
         with translated_os_errors(directory):
             kept = 0
             if old.exists():
+                if not self.is_committed and (trouble := self._trouble(old, disk, promised)):
+                    _log.warning(
+                        "a snapshot as of entry %d is not installed: %s",
+                        self.position.lsn, trouble,
+                    )
+                    return
                 kept = copy_tail(old, self.generation / DATABASE, self.position, disk)
             switch_to(directory, self.generation, disk)
         _log.warning(
             "installed a snapshot as of entry %d and kept %d entries after it: %s",
             self.position.lsn, kept, self.reason,
         )
+
+
+    def _trouble(self, old: Path, disk: Disk, promised: Ballot) -> str:
+        """Why a copy that is not committed must not take the old file's place any more."""
+        if not self.leads and self.position.ballot != promised:
+            return f"it is of ballot {self.position.ballot}, this node has promised {promised}"
+        with translated_errors(old), contextlib.closing(open_reader(old, vfs=disk.vfs)) as reader:
+            return _contradiction(
+                self.position, position_at(reader, self.position.lsn), head_of(reader)
+            )
+
+
+def _contradiction(end: LogPosition, here: LogPosition | None, head: LogPosition) -> str:
+    """Why the log that ends at `head`, with `here` at the same lsn, may hold what a majority counts
+    on and a copy that ends at `end` lacks; "" when it cannot (PROTOCOL B2)."""
+    if here == end or (head.ballot, head.lsn) < (end.ballot, end.lsn):
+        return ""
+    return f"this node's log ends at entry {head.lsn} of ballot {head.ballot}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -203,15 +224,22 @@ class Resync:
             # Where this log begins, so that what follows the copy can be kept.
             min_lsn=max(wanted.min_lsn, self._follower.anchor.lsn, 1),
             accept=self._check_origin, on_progress=show,
-            following=self._store.identity.current.promised,
+            promised=self._store.identity.current.promised, leads=self._leads,
         )
         # What is committed here may have moved on while it came.
         await self._check_position(manifest)
         await self._check_history(generation, manifest)
         await self._bring_tail(generation, manifest)
         return Installation(
-            generation, manifest.position, wanted.reason, manifest.committed_lsn == manifest.lsn
+            generation, manifest.position, wanted.reason,
+            is_committed=manifest.is_committed, leads=self._leads,
         )
+
+    @property
+    def _leads(self) -> bool:
+        """Whether this node's last promise is its own: nobody else leads in its epoch."""
+        own = self._membership
+        return own.is_leader and self._store.identity.current.promised.epoch == own.epoch
 
     def _check_origin(self, manifest: Manifest) -> None:
         """Raises `SnapshotRefusedError` for another replica set's, or a ballot that this node has
@@ -226,10 +254,10 @@ class Resync:
                 raise SnapshotRefusedError(
                     f"the snapshot of {manifest.node} is of {what} {theirs}, ours is {ours}"
                 )
-        leads = manifest.node == self._membership.leader
-        if manifest.committed_lsn != manifest.lsn and not (
-            leads and manifest.position.ballot == own.promised
-        ):
+        follows = (
+            manifest.node == self._membership.leader and manifest.position.ballot == own.promised
+        )
+        if not (manifest.is_committed or follows or self._leads):
             raise SnapshotRefusedError(f"the snapshot of {manifest.node} is not committed")
         if manifest.position.ballot > own.promised:
             raise SnapshotRefusedError(
@@ -243,6 +271,12 @@ class Resync:
         here = await self._store.readers.run(lambda db: position_at(db, end.lsn))
         if here == end:
             return
+        if not manifest.is_committed and (
+            trouble := _contradiction(end, here, self._follower.head)
+        ):
+            raise SnapshotRefusedError(
+                f"the snapshot of {manifest.node} is not committed, {trouble}"
+            )
         head, committed = self._follower.head.lsn, self._follower.committed_lsn
         if end.lsn < max(committed, self._follower.anchor.lsn):
             raise SnapshotRefusedError(

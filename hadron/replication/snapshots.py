@@ -8,12 +8,13 @@ Safety rule: a copy is given out only once the watermark covers its last entry, 
 still has it: a leader's tables are ahead of the watermark, and what it had applied may be replaced
 by another leader's entries.
 
-One kind of asker does not wait for that: a member that follows this leader's ballot, when the
-watermark does not move without it. It may be the very one that a majority lacks: with n2 behind the
-log's beginning and n3's disk lost, n1 and n2 are the majority, and n2 can store nothing before it
-has a copy. What it gets says that it is not committed, and is worth as much as entries of this
-ballot that were sent ahead of the watermark: if another leader's take their place, its tables have
-diverged, as an old leader's have.
+Leader and member of one ballot do not wait for that among themselves when the watermark does not
+move: the one that asks may be the very one that a majority lacks. With n2 behind the log's
+beginning and n3's disk lost, n1 and n2 are the majority, and n2 can store nothing before it has a
+copy; with n1's disk lost next, the tables that n1 needs are n2's. Such a copy says that it is not
+committed, and is worth as much as entries that are sent ahead of the watermark, or copied by a
+leader before it serves: if another leader's take their place, these tables have diverged, as an old
+leader's have.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ import logging
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import trio
 import xxhash
@@ -55,14 +56,26 @@ _log = logging.getLogger(__name__)
 _WATERMARK_PATIENCE_S: Final = 20.0
 """How long a copy may wait for the watermark. Without a majority it does not move at all."""
 
-_MEMBER_PATIENCE_S: Final = 1.0
-"""The same for a member that follows this leader: with a majority it moves within milliseconds."""
+_BALLOT_PATIENCE_S: Final = 1.0
+"""The same between leader and member of one ballot: a majority moves it within milliseconds."""
 
 _WATERMARK_POLL_S: Final = 0.01
 
 _IDLE_S: Final = 30.0
 """How long a copy that nobody reads is kept, and the log from its end on: for one who lost the
 connection and comes back, and for its first entries after the installation."""
+
+
+class _Asker(NamedTuple):
+    """Who asks for a copy.
+
+    Attributes:
+        promised: the ballot that it has promised last.
+        leads: whether that is its own.
+    """
+
+    promised: Ballot
+    leads: bool
 
 
 class _Outgoing:
@@ -151,39 +164,42 @@ class SnapshotService:
 
     def _open(self, call: Call, request: Any, _attachment: memoryview) -> None:
         min_lsn = check_number("lsn", request.min_lsn)
-        following = ballot_from(request.following)
+        asker = _Asker(ballot_from(request.promised), request.leads)
 
         async def answer() -> None:
             async with self._making:
-                manifest = self._find(min_lsn, request.hash, following)
+                manifest = self._find(min_lsn, request.hash, asker)
                 if manifest is None:
-                    manifest = await self._make(min_lsn, following)
+                    manifest = await self._make(min_lsn, asker)
             call.send(
                 snapshots_pb2.OpenSnapshotResponse(manifest=manifest.encode()), end=True
             )
 
         call.spawn(answer)
 
-    def _find(self, min_lsn: int, digest: str, following: Ballot) -> Manifest | None:
+    def _find(self, min_lsn: int, digest: str, asker: _Asker) -> Manifest | None:
         current = self._current
         if current is None:
             return None
         manifest = current.manifest
-        if manifest.committed_lsn < manifest.lsn and not self._leads(
-            manifest.position, following
-        ):
+        if not manifest.is_committed and not self._shares_ballot(manifest.position, asker):
             return None
         if manifest.hash == digest or 0 < min_lsn <= manifest.lsn:
             current.read_s = self._clock.monotonic_s()
             return manifest
         return None
 
-    def _leads(self, position: LogPosition, following: Ballot) -> bool:
-        """Whether `position` is this node's own as the leader that the asker follows."""
+    def _shares_ballot(self, position: LogPosition, asker: _Asker) -> bool:
+        """Whether the asker may have tables above the watermark: this node leads it, and made the
+        entry at `position` itself; or has promised to follow it."""
         promised = self._store.identity.current.promised
-        return self._membership.is_leader and position.ballot == promised == following
+        if promised != asker.promised:
+            return False
+        if self._membership.is_leader:
+            return position.ballot == promised
+        return asker.leads
 
-    async def _make(self, min_lsn: int, following: Ballot) -> Manifest:
+    async def _make(self, min_lsn: int, asker: _Asker) -> Manifest:
         """Raises `NotReadyError` when no majority confirms it, or this node is behind."""
         if self._follower.applied_lsn < min_lsn:
             raise NotReadyError(
@@ -200,7 +216,7 @@ class SnapshotService:
                 while (position := await self._disk.do(copying.step)) is None:
                     pass
             await self._check(path)
-            committed_lsn = await self._wait_committed(position, following)
+            committed_lsn = await self._wait_committed(position, asker)
             if committed_lsn < position.lsn:
                 await self._disk.do(partial(note_committed, path, committed_lsn, self._disk))
             manifest, chunks = await self._describe(path, position, committed_lsn)
@@ -249,19 +265,18 @@ class SnapshotService:
                 f"{self._membership.node} repairs its own log first: {report.problems[0].text}"
             )
 
-    async def _wait_committed(self, position: LogPosition, following: Ballot) -> int:
+    async def _wait_committed(self, position: LogPosition, asker: _Asker) -> int:
         """Returns `position.lsn` once it is committed, and for who may have it earlier the
         watermark when that does not move."""
         if self._follower.committed_lsn >= position.lsn:
             return position.lsn
-        early = self._leads(position, following)
-        with trio.move_on_after(_MEMBER_PATIENCE_S if early else _WATERMARK_PATIENCE_S):
+        early = self._shares_ballot(position, asker)
+        with trio.move_on_after(_BALLOT_PATIENCE_S if early else _WATERMARK_PATIENCE_S):
             # The watermark of a leader moves in callbacks, a replica's with what its leader says.
             while self._follower.committed_lsn < position.lsn:  # noqa: ASYNC110
                 await trio.sleep(_WATERMARK_POLL_S)
-        if self._follower.committed_lsn < position.lsn and self._leads(position, following):
-            return self._follower.committed_lsn
-        if self._follower.committed_lsn < position.lsn:
+        is_committed = self._follower.committed_lsn >= position.lsn
+        if not is_committed and not self._shares_ballot(position, asker):
             raise NotReadyError(
                 f"no majority has confirmed entry {position.lsn} within "
                 f"{_WATERMARK_PATIENCE_S:g} s",
@@ -270,7 +285,7 @@ class SnapshotService:
         now = await self._store.readers.run(lambda db: position_at(db, position.lsn))
         if now != position:
             raise NotReadyError(f"entry {position.lsn} was replaced by another leader's")
-        return position.lsn
+        return position.lsn if is_committed else self._follower.committed_lsn
 
     async def _describe(
         self, path: Path, position: LogPosition, committed_lsn: int

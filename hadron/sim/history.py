@@ -122,13 +122,14 @@ class Event(msgspec.Struct, tag="event", kw_only=True):
 
 KINDS = frozenset({
     "start", "stop", "crash", "power", "wipe", "damage", "restore", "promote", "reconfigure",
-    "cut", "heal", "fault", "drained", "diverged",
+    "cut", "heal", "fault", "drained", "diverged", "ahead",
 })
 """crash: the process died, what it had written stays. power: what was not synced may be gone too.
 wipe: the disk was lost. damage: bytes on it were changed. restore: a backup was put in its place.
 promote: another node leads. reconfigure: members came or went. heal: from here on nothing is broken
 any more. drained: the group `subject` has acknowledged everything below the offset `detail`.
-diverged: the node's tables are not what its replica set's log makes of them."""
+diverged: the node's tables are not what its replica set's log makes of them. ahead: it has taken
+another's, above the watermark."""
 
 Entry = Publish | Read | Deliver | Settle | Apply | Event
 O = TypeVar("O", bound=Operation)  # noqa: E741 - an operation

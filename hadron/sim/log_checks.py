@@ -166,10 +166,11 @@ def files_are_whole(evidence: Evidence) -> Iterator[Violation]:
 
 
 def replicas_never_diverge(evidence: Evidence) -> Iterator[Violation]:
-    """Replicas apply what is committed (PROTOCOL A1): only who led, or whose disk was damaged, may
-    find that its tables went another way."""
+    """Replicas apply what is committed (PROTOCOL A1): only who led, who was given a leader's tables
+    for want of a majority, or whose disk was damaged, may find that its tables went another way."""
+    ahead = {event.subject for event in evidence.history.events("ahead")}
     for event in evidence.history.events("diverged"):
-        excused = event.subject in evidence.rules.leaders | evidence.damaged_since(0)
+        excused = event.subject in evidence.rules.leaders | ahead | evidence.damaged_since(0)
         if evidence.rules.leaders and not excused:
             yield Violation("replicas_never_diverge", f"{event.subject}: {event.detail}")
 

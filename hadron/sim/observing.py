@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any, Final
 
 import apsw
@@ -11,6 +12,7 @@ import trio
 
 from hadron.model.errors import DataDirectoryError, StorageError
 from hadron.replication.follower import DivergedError, FollowerLog
+from hadron.replication.resync import Installation
 from hadron.sim.history import History
 from hadron.sim.world import World
 
@@ -76,19 +78,26 @@ def observe(world: World, history: History) -> Stops:
 @contextmanager
 def noting_divergence(history: History) -> Iterator[None]:
     """Note, for the length of the block, when a node finds that its tables are not what the log
-    makes of them."""
-    original = FollowerLog._mark_diverged
+    makes of them, and when it takes tables that are ahead of the watermark."""
+    original, finish = FollowerLog._mark_diverged, Installation.finish
 
     def noted(follower: FollowerLog, connection: apsw.Connection, error: DivergedError) -> None:
         name = follower._identity.current.node
         history.event("diverged", name, error.message)
         original(follower, connection, error)
 
+    def noted_finish(self: Installation, directory: Path, *others: Any) -> None:
+        if not self.is_committed:
+            history.event("ahead", directory.name, f"a copy as of {self.position}")
+        finish(self, directory, *others)
+
     FollowerLog._mark_diverged = noted  # type: ignore[method-assign, assignment]
+    Installation.finish = noted_finish  # type: ignore[method-assign, assignment]
     try:
         yield
     finally:
         FollowerLog._mark_diverged = original  # type: ignore[method-assign]
+        Installation.finish = finish  # type: ignore[method-assign]
 
 
 def _noted_flip(

@@ -68,8 +68,8 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True):
         uuid, chain, hash: in hexadecimal. `hash` is xxh3-128 over the whole file.
         lsn, epoch, incarnation, chain: the last entry, all of whose effects are in the tables.
         committed_lsn: up to where the log is known to be committed: `lsn`, or below it in a copy of
-            a stopped leader's files, which may be ahead of everybody, and in one for a member
-            without whom there is no majority.
+            a stopped leader's files, which may be ahead of everybody, and in one that leader and
+            member of a ballot give each other for want of a majority.
         size: bytes of the file.
         created_ms: by the clock of the node that made it.
         version: of Hadron that made it.
@@ -96,6 +96,11 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def position(self) -> LogPosition:
         return LogPosition(self.lsn, Ballot(self.epoch, self.incarnation), _unhex(self.chain))
+
+    @property
+    def is_committed(self) -> bool:
+        """Whether all that the tables hold is known to be committed."""
+        return self.committed_lsn == self.lsn
 
     def encode(self) -> bytes:
         """As JSON, with its `check`."""
@@ -348,7 +353,7 @@ def copy_tail(source: Path, target: Path, base: LogPosition, disk: Disk) -> int:
     ):
         new.pragma("journal_mode", "delete")
         new.pragma("synchronous", "full")
-        at = _head(new)
+        at = head_of(new)
         if position_at(old, at.lsn) != at:
             # A tail copied before was dropped since.
             with transaction(new):
@@ -384,7 +389,8 @@ def _append_rows(old: apsw.Connection, new: apsw.Connection, at: LogPosition) ->
     return copied
 
 
-def _head(connection: apsw.Connection) -> LogPosition:
+def head_of(connection: apsw.Connection) -> LogPosition:
+    """Where a file's log ends. Raises `DataDirectoryError` for one that lacks its last entry."""
     lsn = last_lsn(connection)
     head = position_at(connection, lsn)
     if head is None:

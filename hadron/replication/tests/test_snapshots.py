@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Sequence
 from contextlib import closing
 from pathlib import Path
@@ -30,7 +31,7 @@ from hadron.replication.tests.support import (
 from hadron.storage import snapshot
 from hadron.storage.database import open_reader
 from hadron.storage.generations import read_manifest
-from hadron.storage.log import Entry, position_at
+from hadron.storage.log import Entry, get_meta, position_at
 from hadron.storage.snapshot import Manifest
 from hadron.testing.nodes import SeededRandom
 from hadron.wire.messages import snapshots_pb2
@@ -67,6 +68,11 @@ class Source:
         """Offset of a bit that is flipped on its way; -1 for none."""
         self.offsets: list[int] = []
 
+    def is_committed_up_to(self, lsn: int) -> None:
+        """From here on the copy is one that its leader gives out above the watermark."""
+        snapshot.note_committed(self.path, lsn, DISK)
+        self.manifest = replace(self.describe(self.manifest.position), committed_lsn=lsn)
+
     def describe(self, position: LogPosition) -> Manifest:
         size, digest = snapshot.measure(self.path, DISK)
         return Manifest(
@@ -98,12 +104,12 @@ class Source:
         )
 
 
-async def resync(one: Follower, source: Source) -> Installation:
+async def resync(one: Follower, source: Source, node: str = "n2") -> Installation:
     """What a node makes of a source's copy."""
     link = PeerLink("n1", "leader", "n1:7000")
     link.connection = source  # type: ignore[assignment]
     machinery = Resync(
-        membership(3, "n2"), one.store, one.log, None,  # type: ignore[arg-type]
+        membership(3, node), one.store, one.log, None,  # type: ignore[arg-type]
         DISK, SeededRandom(1), on_ready=lambda _: None, on_unreadable=lambda _: None,
     )
     return await machinery._fetch(link, _Wanted("for a test", 1, "n1"))
@@ -167,7 +173,7 @@ class TestRefusals:
             ({"cluster": "prod"}, "is of cluster prod, ours is test"),
             ({"replica_set": "eu/p1"}, "is of replica set eu/p1, ours is local/p0"),
             ({"uuid": "ff" * 16}, f"is of uuid {'ff' * 16}, ours is {UUID.hex()}"),
-            ({"committed_lsn": 7}, "is not committed"),
+            ({"committed_lsn": 7, "node": "n3"}, "is not committed"),
             ({"incarnation": 2}, r"has ballot 1\.2, this node has promised 1\.1"),
         ],
     )
@@ -202,6 +208,80 @@ class TestRefusals:
             with pytest.raises(SnapshotRefusedError, match="entry 6 is committed here, and an"):
                 await resync(one, source)
             assert one.stored_lsns() == list(range(1, 11))
+
+
+class TestUncommitted:
+    """Copies above the watermark, which the leader of the ballot that this node follows gives to a
+    member without whom there is no majority. This node holds 10 entries, of which 6 are committed.
+    """
+
+    @pytest.mark.parametrize("leader_knows", [4, 7])
+    async def test_one_of_the_leader_that_is_followed(
+        self, tmp_path: Path, leader_knows: int
+    ) -> None:
+        source = Source(tmp_path, entries(8))
+        source.is_committed_up_to(leader_knows)
+        with follower(tmp_path / "here") as one:
+            hold(one, entries(10), 6)
+            installation = await resync(one, source)
+            assert not installation.is_committed
+        installation.finish(one.store.directory, one.store.path.resolve(), DISK, FIRST)
+        assert one.store.path.resolve().parent == installation.generation
+        with closing(open_reader(one.store.path)) as copy:
+            assert get_meta(copy, "committed_lsn") == max(6, leader_knows)
+            assert get_meta(copy, "applied_lsn") == 8
+            assert position_at(copy, 10) == entries(10)[-1].position
+
+    async def test_one_of_a_leader_that_was_followed(self, tmp_path: Path) -> None:
+        source = Source(tmp_path, entries(8))
+        source.is_committed_up_to(7)
+        with follower(tmp_path / "here") as one:
+            hold(one, entries(10), 6, SECOND)
+            with pytest.raises(SnapshotRefusedError, match="is not committed"):
+                await resync(one, source)
+        assert source.offsets == []
+
+    async def test_what_happened_after_it_was_fetched(
+        self, tmp_path: Path, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        """Entry 11 of ballot 1.2 was acknowledged to the next leader; it is in the file that would
+        be replaced."""
+        source = Source(tmp_path, entries(8))
+        source.is_committed_up_to(7)
+        with follower(tmp_path / "here") as one:
+            hold(one, entries(7), 6)
+            installation = await resync(one, source)
+            hold(one, entries(8, others_from=7, ballot=SECOND), 6, SECOND)
+        before = one.store.path.resolve()
+        installation.finish(one.store.directory, before, DISK, SECOND)
+        assert "is not installed: it is of ballot 1.1, this node has promised 1.2" in caplog.text
+        # And should a leader, which has raised its ballot since, have led with it meanwhile:
+        replaced = dataclasses.replace(installation, leads=True)
+        replaced.finish(one.store.directory, before, DISK, SECOND)
+        assert "is not installed: this node's log ends at entry 8 of ballot 1.2" in caplog.text
+        assert one.store.path.resolve() == before
+
+    async def test_one_of_a_member_for_its_leader(self, tmp_path: Path) -> None:
+        """As n1 stands with ballot 1.2 it takes n2's tables: the most advanced log there is."""
+        source = Source(tmp_path, entries(8))
+        source.is_committed_up_to(7)
+        with follower(tmp_path / "here", "n1") as one:
+            hold(one, entries(3), 2, SECOND)
+            installation = await resync(one, source, "n1")
+            assert installation.leads
+        # It has tried another ballot meanwhile.
+        third = Ballot(1, 3)
+        installation.finish(one.store.directory, one.store.path.resolve(), DISK, third)
+        assert one.store.path.resolve().parent == installation.generation
+
+    async def test_one_of_a_member_whose_log_is_less_advanced(self, tmp_path: Path) -> None:
+        """This log's entry 8 may be on a majority; nobody needs what contradicts it."""
+        source = Source(tmp_path, entries(9))
+        source.is_committed_up_to(6)
+        with follower(tmp_path / "here", "n1") as one:
+            hold(one, entries(8, others_from=6, ballot=SECOND), 6, SECOND)
+            with pytest.raises(SnapshotRefusedError, match="not committed, this node's log ends"):
+                await resync(one, source, "n1")
 
 
 class TestTails:

@@ -38,6 +38,45 @@ async def trimmed_while_one_lags(play: Play) -> None:
         await world.wait_in_step()
 
 
+@scenario("B6: a member without whom there is no majority", settings=_SHORT_LOG)
+async def no_majority_without_the_one_that_lags(play: Play) -> None:
+    """n3 is beyond what n1 keeps of the log, and n2's disk is lost while n1 has written what nobody
+    else has. n1 and n3 are the only majority, and n3 can store nothing before it has a copy."""
+    world = play.world
+    await world.wait_in_step()
+    await world.crash("n3", power=True)
+    for _ in range(8):
+        await play.fill(10, 6_000)
+    await play.lose("n2")
+    await play.produce("on n1 alone", timeout_s=1.0)
+    await world.start("n2", "n3")
+    await world.wait_in_step()
+    await play.publish("Y")
+
+
+@scenario("B6: a leader takes the tables of the one that has them", settings=_SHORT_LOG)
+async def tables_above_the_watermark_are_the_only_ones(play: Play) -> None:
+    """The same, but n2 is only cut off, and n1's disk is lost at the moment at which n3 has its
+    tables. n3's log is the most advanced one, n1 needs a copy of it to lead, and nothing can be
+    committed before it leads."""
+    world = play.world
+    await world.wait_in_step()
+    await world.crash("n3", power=True)
+    for _ in range(8):
+        await play.fill(10, 6_000)
+    play.part("n2")
+    await play.produce("on n1 alone", timeout_s=1.0)
+    await world.start("n3")
+    await world.wait_for("n3 taking n1's tables", lambda: bool(play.history.events("ahead")))
+    await play.lose("n1")
+    await world.crash("n3", power=False)
+    world.network.heal_all()
+    await world.start("n1", "n3")
+    await world.wait_serving()
+    await world.wait_in_step()
+    await play.read()
+
+
 @scenario("B6: a copy is verified before it is installed", settings=_SHORT_LOG)
 async def copy_damaged_half_way(play: Play) -> None:
     """n3 needs a snapshot, and is killed when it has half of it; a byte of that half changes; it

@@ -8,14 +8,16 @@ from typing import ClassVar as _ClassVar, Optional as _Optional, Union as _Union
 DESCRIPTOR: _descriptor.FileDescriptor
 
 class OpenSnapshotRequest(_message.Message):
-    __slots__ = ("min_lsn", "hash", "following")
+    __slots__ = ("min_lsn", "hash", "promised", "leads")
     MIN_LSN_FIELD_NUMBER: _ClassVar[int]
     HASH_FIELD_NUMBER: _ClassVar[int]
-    FOLLOWING_FIELD_NUMBER: _ClassVar[int]
+    PROMISED_FIELD_NUMBER: _ClassVar[int]
+    LEADS_FIELD_NUMBER: _ClassVar[int]
     min_lsn: int
     hash: str
-    following: _common_pb2.Ballot
-    def __init__(self, min_lsn: _Optional[int] = ..., hash: _Optional[str] = ..., following: _Optional[_Union[_common_pb2.Ballot, _Mapping]] = ...) -> None: ...
+    promised: _common_pb2.Ballot
+    leads: bool
+    def __init__(self, min_lsn: _Optional[int] = ..., hash: _Optional[str] = ..., promised: _Optional[_Union[_common_pb2.Ballot, _Mapping]] = ..., leads: _Optional[bool] = ...) -> None: ...
 
 class OpenSnapshotResponse(_message.Message):
     __slots__ = ("manifest",)
