@@ -25,7 +25,14 @@ import msgspec
 
 from hadron.sim.fleet import run_elsewhere
 from hadron.sim.mutants import MUTANTS
-from hadron.sim.mutants.hunt import SEEDS, Report, describe, hunt, hunt_elsewhere
+from hadron.sim.mutants.hunt import (
+    PATIENCE_S,
+    SEEDS,
+    Report,
+    describe,
+    hunt,
+    hunt_elsewhere,
+)
 from hadron.sim.run import Outcome, run_seed
 from hadron.sim.scenarios import SCENARIOS
 from hadron.sim.shapes import shape_of
@@ -84,6 +91,11 @@ def _parser() -> argparse.ArgumentParser:
     )
     add("--mutants", action="store_true", help="plant every bug that there is, and look for it")
     add("--mutant", choices=tuple(MUTANTS), metavar="NAME", help="plant one bug, and look for it")
+    add(
+        "--patience", type=float, default=PATIENCE_S, metavar="S",
+        help="real seconds for random seeds with each planted bug, after the directed scenarios "
+        f"(default {PATIENCE_S:g})",
+    )
     add("--worker", action="store_true", help=argparse.SUPPRESS)
     add("--scenarios", action="store_true", help=argparse.SUPPRESS)
     add("--no-gc", action="store_true", help=argparse.SUPPRESS)
@@ -120,13 +132,15 @@ def _hunt(options: argparse.Namespace) -> int:
     """Look for planted bugs."""
     seeds = range(options.start, options.start + options.seeds)
     if options.worker:
-        found = hunt(MUTANTS[options.mutant], run_default, seeds=seeds)
+        found = hunt(
+            MUTANTS[options.mutant], run_default, seeds=seeds, patience_s=options.patience
+        )
         print(msgspec.json.encode(found).decode(), flush=True)
         return 0
     report = Report()
     hunted = (
-        hunt_elsewhere(options.jobs, seeds) if options.mutants
-        else [hunt(MUTANTS[options.mutant], run_default, seeds=seeds)]
+        hunt_elsewhere(options.jobs, seeds, options.patience) if options.mutants
+        else [hunt(MUTANTS[options.mutant], run_default, seeds=seeds, patience_s=options.patience)]
     )
     for found in hunted:
         report.found.append(found)

@@ -1,33 +1,42 @@
-"""Looks for planted bugs: by random seeds first, then by the directed scenarios they break.
+"""Looks for planted bugs: in the directed scenarios that they break, which is quick, then by random
+seeds alone, for as long as there is patience.
 
 A bug counts as caught when a run with it has violations and the same run without it has none.
 """
 
 from __future__ import annotations
 
+import itertools
 import os
 import subprocess
 import sys
+import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, Final
 
 import msgspec
 
 from hadron.sim.mutants.mutant import MUTANTS, Mutant
-from hadron.sim.mutants.seams import patched
+from hadron.sim.mutants.seams import Edit, patched
 from hadron.sim.run import Outcome
 from hadron.sim.scenarios import SCENARIOS
 
 SEEDS: Final = 20
 """Of the random workload, tried for each bug unless told otherwise."""
 
+PATIENCE_S: Final = 60.0
+"""Real seconds that go into random seeds for one bug, unless told otherwise; no seed begins
+later."""
+
 TRIES: Final = 4
 """Of each directed scenario, in worlds of as many seeds."""
 
-_PATIENCE_S: Final = 1_800.0
-"""Real seconds for one bug."""
+_LAST_RUNS_S: Final = 300.0
+"""Beyond the patience: what the directed scenarios, and a last seed with and without the bug, may
+take."""
 
 RunSeed = Callable[[int], Outcome]
 
@@ -36,48 +45,94 @@ class Found(msgspec.Struct, frozen=True):
     """What became of one bug.
 
     Attributes:
-        seeds: how many random seeds it took; None when none of them caught it.
-        scenario, tries: the directed scenario that caught it, and in which of its worlds.
+        scenario: the directed one that caught it; "" when none did.
+        tries: worlds of directed scenarios that were played, with the bug, until then.
+        seeds: how many random seeds it took; None when none of those tried caught it.
+        seeds_tried: random seeds that were tried, at most.
         violation: the first one, "" when it was not caught.
         dirty: what the same run without the bug had to complain about; must be "".
+        idle: its edits that no run ever reached; must be empty: they prove nothing.
     """
 
     name: str
-    seeds: int | None = None
     scenario: str = ""
     tries: int = 0
+    seeds: int | None = None
+    seeds_tried: int = 0
     violation: str = ""
     dirty: str = ""
+    idle: tuple[str, ...] = ()
 
     @property
     def is_caught(self) -> bool:
         return bool(self.violation) and not self.dirty
 
+    @property
+    def seeds_needed(self) -> int | None:
+        """Worlds that were played with the bug until one showed it, directed ones first."""
+        if self.scenario:
+            return self.tries
+        return None if self.seeds is None else self.tries + self.seeds
 
-def hunt(mutant: Mutant, run: RunSeed, *, seeds: range, tries: int = TRIES) -> Found:
-    """Try `seeds` with `run`, then `tries` worlds of each of the bug's scenarios.
+    @property
+    def caught_by(self) -> str:
+        """A directed scenario's name, "random seeds", or "" when it was not caught."""
+        return self.scenario or ("" if self.seeds is None else "random seeds")
+
+
+class _Hunt:
+    """For one bug; remembers which of its edits have run."""
+
+    def __init__(self, mutant: Mutant) -> None:
+        self._mutant = mutant
+        self._reached: set[int] = set()
+        self.dirty = ""
+
+    def violation(self, run: RunSeed, seed: int) -> str:
+        """The first violation of a run with the bug; notes it when there is one without it too."""
+        with patched(*self._mutant.patches) as reached:
+            found = _first(run(seed).violations)
+            self._reached.update(reached)
+        if found:
+            self.dirty = self.dirty or _first(run(seed).violations)
+        return found
+
+    @property
+    def idle(self) -> tuple[str, ...]:
+        return tuple(
+            patch.where for index, patch in enumerate(self._mutant.patches)
+            if isinstance(patch, Edit) and index not in self._reached
+        )
+
+
+def hunt(
+    mutant: Mutant, run: RunSeed, *, seeds: range, tries: int = TRIES,
+    patience_s: float = PATIENCE_S,
+) -> Found:
+    """Play `tries` worlds of each of the bug's scenarios, until one shows it; then, whether one did
+    or not, `seeds` with `run`, until one shows it or `patience_s` are over.
 
     Raises `SeamError` when the bug cannot be planted any more.
     """
-    for number, seed in enumerate(seeds, 1):
-        if violation := _first_violation(mutant, run, seed):
-            return Found(
-                mutant.name, number, violation=violation, dirty=_first(run(seed).violations)
-            )
-    for name in mutant.scenarios:
-        play = SCENARIOS[name].play
-        for seed in range(tries):
-            if violation := _first_violation(mutant, play, seed):
-                return Found(
-                    mutant.name, scenario=name, tries=seed + 1, violation=violation,
-                    dirty=_first(play(seed).violations),
-                )
-    return Found(mutant.name)
-
-
-def _first_violation(mutant: Mutant, run: RunSeed, seed: int) -> str:
-    with patched(*mutant.patches):
-        return _first(run(seed).violations)
+    hunting = _Hunt(mutant)
+    found, played, by = "", 0, ""
+    for name, seed in itertools.product(mutant.scenarios, range(tries)):
+        played += 1
+        if found := hunting.violation(SCENARIOS[name].play, seed):
+            by = name
+            break
+    needed, tried = None, 0
+    began_s = time.monotonic()
+    for seed in seeds:
+        if tried and time.monotonic() - began_s >= patience_s:
+            break
+        tried += 1
+        if violation := hunting.violation(run, seed):
+            found, needed = found or violation, tried
+            break
+    return Found(
+        mutant.name, by, played, needed, tried, found, dirty=hunting.dirty, idle=hunting.idle
+    )
 
 
 def _first(violations: list[str]) -> str:
@@ -102,20 +157,28 @@ class Report:
         return 0 if self.found and self.caught == len(self.found) else 1
 
     def to_json(self) -> dict[str, Any]:
+        """By name: `seeds_needed`, worlds played until one showed the bug, directed ones first;
+        `caught_by`, the directed scenario it was, or "random seeds"; `random_seeds`, what random
+        seeds alone do: how many were needed, null when none of those tried shows the bug."""
         return {
             "total": len(self.found),
             "caught": self.caught,
-            "seeds_needed": {found.name: found.seeds for found in self.found},
-            "scenarios": {
-                found.name: {"scenario": found.scenario, "tries": found.tries}
-                for found in self.found if found.scenario
+            "seeds_needed": {found.name: found.seeds_needed for found in self.found},
+            "caught_by": {found.name: found.caught_by for found in self.found},
+            "random_seeds": {
+                found.name: {"needed": found.seeds, "tried": found.seeds_tried}
+                for found in self.found
             },
             "missed": [found.name for found in self.found if not found.is_caught],
         }
 
     def describe(self) -> list[str]:
         """Lines for people."""
-        return [*map(describe, self.found), f"{self.caught} of {len(self.found)} bugs caught"]
+        alone = sum(found.is_caught and found.seeds is not None for found in self.found)
+        return [
+            *map(describe, self.found),
+            f"{self.caught} of {len(self.found)} bugs caught, {alone} by random seeds alone",
+        ]
 
 
 def describe(found: Found) -> str:
@@ -123,28 +186,35 @@ def describe(found: Found) -> str:
     if found.dirty:
         return f"{found.name}: PROVES NOTHING, without the bug: {found.dirty[:200]}"
     if not found.is_caught:
-        return f"{found.name}: NOT CAUGHT"
-    how = (
-        f"{found.seeds} random seeds" if found.seeds is not None
-        else f"scenario {found.scenario}, try {found.tries}"
-    )
+        idle = f"; never ran: {', '.join(found.idle)}" if found.idle else ""
+        return f"{found.name}: NOT CAUGHT{idle}"
+    ways = [f"scenario {found.scenario}, try {found.tries}"] if found.scenario else []
+    if found.seeds is not None:
+        ways.append(f"{found.seeds} random seed{'s' * (found.seeds > 1)}")
+    elif found.seeds_tried:
+        ways.append(f"not by {found.seeds_tried} random seeds")
     violation = found.violation.splitlines()[0][:120]
-    return f"{found.name}: {how}: {violation}"
+    return f"{found.name}: {'; '.join(ways)}: {violation}"
 
 
-def hunt_elsewhere(jobs: int, seeds: range) -> Iterator[Found]:
+def hunt_elsewhere(jobs: int, seeds: range, patience_s: float = PATIENCE_S) -> Iterator[Found]:
     """Hunt for every bug in a process of its own, `jobs` at a time, in the order of the list."""
+    hunt_one = partial(_hunt_elsewhere, seeds=seeds, patience_s=patience_s)
     with ThreadPoolExecutor(jobs) as pool:
-        yield from pool.map(lambda name: _hunt_elsewhere(name, seeds), MUTANTS)
+        yield from pool.map(hunt_one, MUTANTS)
 
 
-def _hunt_elsewhere(name: str, seeds: range) -> Found:
+def _hunt_elsewhere(name: str, seeds: range, patience_s: float) -> Found:
     command = [
         sys.executable, "-m", "hadron.sim", "--worker", "--mutant", name,
-        "--start", str(seeds.start), "--seeds", str(len(seeds)),
+        "--start", str(seeds.start), "--seeds", str(len(seeds)), "--patience", str(patience_s),
     ]
     environment = {**os.environ, "PYTHONHASHSEED": "0"}
-    ended = subprocess.run(command, env=environment, capture_output=True, timeout=_PATIENCE_S)
+    limit_s = patience_s + _LAST_RUNS_S
+    try:
+        ended = subprocess.run(command, env=environment, capture_output=True, timeout=limit_s)
+    except subprocess.TimeoutExpired:
+        return Found(name, dirty=f"its process did not end within {limit_s:g} s")
     if ended.returncode:
         last = ended.stderr.decode(errors="replace").strip().splitlines()[-1:]
         return Found(name, dirty=f"its process ended with {ended.returncode}: {' '.join(last)}")

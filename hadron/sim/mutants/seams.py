@@ -5,7 +5,8 @@ by the exact text that it replaces in that function; when the product has moved 
 name or the text is gone, `SeamError` says so: a mutant that patches nothing proves nothing.
 
 The function object stays, only its code is exchanged: whoever imported or registered it runs the
-edited one.
+edited one. In front of every edited statement stands a mark, so that a bug that nobody finds can be
+told from one that nobody ran into.
 """
 
 from __future__ import annotations
@@ -15,11 +16,12 @@ import ast
 import contextlib
 import importlib
 import inspect
+import itertools
 import textwrap
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 from types import CodeType, FunctionType
-from typing import Any
+from typing import Any, Final
 
 
 class SeamError(Exception):
@@ -49,6 +51,9 @@ class Constant:
 
 Patch = Edit | Constant
 
+_reached: Final[set[int]] = set()
+"""Indices of the patches, of those in force, whose statements have run."""
+
 
 def _find(where: str) -> tuple[Any, str, Any]:
     """(owner, name, value) of what `where` names."""
@@ -77,13 +82,14 @@ def find_function(where: str) -> FunctionType:
 
 
 @contextlib.contextmanager
-def patched(*patches: Patch) -> Iterator[None]:
-    """Apply patches for the length of the block. Raises `SeamError` before anything is patched."""
-    edits: dict[str, list[Edit]] = {}
+def patched(*patches: Patch) -> Iterator[Collection[int]]:
+    """Apply patches for the length of the block; gives the indices of those edits whose statements
+    have run in it so far. Raises `SeamError` before anything is patched."""
+    edits: dict[str, list[tuple[int, Edit]]] = {}
     constants: list[tuple[Any, str, Any, Any]] = []
-    for patch in patches:
+    for index, patch in enumerate(patches):
         if isinstance(patch, Edit):
-            edits.setdefault(patch.where, []).append(patch)
+            edits.setdefault(patch.where, []).append((index, patch))
         else:
             owner, name, value = _find(patch.where)
             constants.append((owner, name, value, patch.value))
@@ -92,12 +98,13 @@ def patched(*patches: Patch) -> Iterator[None]:
         for where, several in edits.items()
         for function in (find_function(where),)
     ]
+    _reached.clear()
     try:
         for function, _, code in changed:
             function.__code__ = code
         for owner, name, _, value in constants:
             setattr(owner, name, value)
-        yield
+        yield _reached
     finally:
         for function, before, _ in changed:
             function.__code__ = before
@@ -105,19 +112,15 @@ def patched(*patches: Patch) -> Iterator[None]:
             setattr(owner, name, before)
 
 
-def _edited(function: FunctionType, where: str, edits: list[Edit]) -> CodeType:
-    source = inspect.getsource(function)
-    for edit in edits:
-        if source.count(edit.old) != edit.times:
-            raise SeamError(
-                f"{where} has {edit.old!r} {source.count(edit.old)} times, not {edit.times}"
-            )
-        source = source.replace(edit.old, edit.new)
+def _edited(function: FunctionType, where: str, edits: Sequence[tuple[int, Edit]]) -> CodeType:
+    source, marks = _replaced(inspect.getsource(function), where, edits)
     tree = ast.parse(textwrap.dedent(source))
     definition = tree.body[0]
     assert isinstance(definition, ast.FunctionDef | ast.AsyncFunctionDef)
     # Decorators have been at work already, and some register what they decorate.
     definition.decorator_list = []
+    for index, offset in marks:
+        _mark(definition, source.count("\n", 0, offset) + 1, index)
     ast.increment_lineno(tree, function.__code__.co_firstlineno - 1)
     compiled = compile(
         tree, function.__code__.co_filename, "exec",
@@ -130,3 +133,43 @@ def _edited(function: FunctionType, where: str, edits: list[Edit]) -> CodeType:
     if code.co_freevars != function.__code__.co_freevars:
         raise SeamError(f"{where} cannot be edited: it is a closure")
     return code.replace(co_qualname=function.__code__.co_qualname)
+
+
+def _replaced(
+    source: str, where: str, edits: Sequence[tuple[int, Edit]]
+) -> tuple[str, list[tuple[int, int]]]:
+    """The edited source, and (the edit's index, offset) of everything that is new in it."""
+    marks: list[tuple[int, int]] = []
+    for index, edit in edits:
+        if source.count(edit.old) != edit.times:
+            raise SeamError(
+                f"{where} has {edit.old!r} {source.count(edit.old)} times, not {edit.times}"
+            )
+        pairs = zip(edit.old, edit.new, strict=False)
+        same = sum(1 for _ in itertools.takewhile(lambda pair: pair[0] == pair[1], pairs))
+        longer = len(edit.new) - len(edit.old)
+        at = source.find(edit.old)
+        while at >= 0:
+            source = source[:at] + edit.new + source[at + len(edit.old) :]
+            marks = [(of, offset + longer if offset > at else offset) for of, offset in marks]
+            marks.append((index, at + same))
+            at = source.find(edit.old, at + len(edit.new))
+    return source, marks
+
+
+def _mark(definition: ast.FunctionDef | ast.AsyncFunctionDef, line: int, index: int) -> None:
+    """Put a note that it ran in front of the innermost statement that stands on a line."""
+    block, place = definition.body, 0
+    for node in ast.walk(definition):
+        for name in ("body", "orelse", "finalbody"):
+            statements = getattr(node, name, None)
+            if not isinstance(statements, list):
+                continue
+            for position, statement in enumerate(statements):
+                # Blocks are walked from the outside in.
+                if statement.lineno <= line <= statement.end_lineno:
+                    block, place = statements, position
+    note = ast.parse(f"__import__('sys').modules[{__name__!r}]._reached.add({index})").body[0]
+    for node in ast.walk(note):
+        ast.copy_location(node, block[place])
+    block.insert(place, note)

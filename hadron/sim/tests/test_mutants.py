@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import functools
 import json
+from collections.abc import Callable
 
 import pytest
 
 from hadron.sim.main import main, run_default
 from hadron.sim.mutants import MUTANTS, SeamError, patched
 from hadron.sim.mutants.hunt import Found, Report, describe, hunt
+from hadron.sim.mutants.mutant import Mutant
 from hadron.sim.mutants.seams import Constant, Edit
+from hadron.sim.run import Outcome
 from hadron.sim.scenarios import SCENARIOS
 
 
@@ -26,6 +29,7 @@ def test_planted_bug_is_caught(name: str) -> None:
     mutant = MUTANTS[name]
     found = hunt(mutant, run_default, seeds=range(0 if mutant.scenarios else 3), tries=3)
     assert found.is_caught, describe(found)
+    assert not found.idle, "these edits never ran"
 
 
 _HERE = "sim.tests.test_mutants"
@@ -68,14 +72,82 @@ def test_the_command_line_hunts_one_bug(capsys: pytest.CaptureFixture[str]) -> N
     assert main(["--mutant", name, "--seeds", "3", "--output", "json"]) == 0
     told = json.loads(capsys.readouterr().out)
     assert (told["total"], told["caught"], told["missed"]) == (1, 1, [])
-    assert told["seeds_needed"][name] in (1, 2, 3)
+    assert told["seeds_needed"] == {name: 1}
+    assert told["caught_by"] == {name: "retry-after-a-restart"}
+    assert told["random_seeds"][name]["needed"] in (1, 2, 3)
 
 
 def test_a_bug_that_is_not_caught_fails_the_report() -> None:
-    unclean = Found("c", 2, violation="v", dirty="d")
-    report = Report([Found("a", 1, violation="v"), Found("b"), unclean])
+    report = Report([
+        Found("a", seeds=1, seeds_tried=1, violation="v"),
+        Found("b", tries=4, seeds_tried=2, idle=("sim.x:f",)),
+        Found("c", seeds=2, seeds_tried=2, violation="v", dirty="d"),
+        Found("d", scenario="s", tries=2, seeds_tried=7, violation="v"),
+    ])
     assert report.status() == 1
-    assert report.to_json()["missed"] == ["b", "c"]
-    assert [line.partition(":")[2] for line in report.describe()[:3]] == [
-        " 1 random seeds: v", " NOT CAUGHT", " PROVES NOTHING, without the bug: d",
+    told = report.to_json()
+    assert told["missed"] == ["b", "c"]
+    assert told["seeds_needed"] == {"a": 1, "b": None, "c": 2, "d": 2}
+    assert told["caught_by"] == {"a": "random seeds", "b": "", "c": "random seeds", "d": "s"}
+    assert told["random_seeds"]["d"] == {"needed": None, "tried": 7}
+    lines = report.describe()
+    assert [line.partition(":")[2] for line in lines[:4]] == [
+        " 1 random seed: v", " NOT CAUGHT; never ran: sim.x:f",
+        " PROVES NOTHING, without the bug: d", " scenario s, try 2; not by 7 random seeds: v",
     ]
+    assert lines[4] == "2 of 4 bugs caught, 1 by random seeds alone"
+
+
+def _worlds(*seeds_with_violations: int) -> Callable[[int], Outcome]:
+    """Runs that are judged by whether `_twice` is what it should be."""
+
+    def run(seed: int) -> Outcome:
+        wrong = seed in seeds_with_violations and _twice.__wrapped__(7) != 14
+        return Outcome(seed, violations=["wrong"] if wrong else [])
+
+    return run
+
+
+_WRONG = Mutant("wrong", "it is wrong", (Edit(f"{_HERE}:_twice", "* number", "+ number"),))
+
+
+def test_a_hunt_counts_the_seeds_that_it_took() -> None:
+    found = hunt(_WRONG, _worlds(12, 13), seeds=range(10, 20))
+    assert (found.seeds_needed, found.caught_by, found.seeds_tried) == (3, "random seeds", 3)
+    assert (found.is_caught, found.idle) == (True, ())
+
+
+def test_a_hunt_ends_with_its_patience_and_tells_what_never_ran() -> None:
+    found = hunt(_WRONG, _worlds(), seeds=range(10), patience_s=0.0)
+    assert (found.seeds_needed, found.seeds_tried) == (None, 1)
+    assert found.idle == (f"{_HERE}:_twice",)
+
+
+def test_a_bug_is_not_caught_by_what_is_wrong_without_it() -> None:
+    found = hunt(_WRONG, lambda seed: Outcome(seed, violations=["always"]), seeds=range(3))
+    assert (found.dirty, found.is_caught) == ("always", False)
+
+
+def _branches(number: int) -> str:
+    if number < 0:
+        return "below"
+    if number == 0:
+        return "zero"
+    return "above"
+
+
+def test_an_edit_is_marked_where_it_stands() -> None:
+    edits = [
+        Edit(f"{_HERE}:_branches", '"above"', '"over"'),
+        Edit(f"{_HERE}:_branches", 'return "zero"', 'zero = "0"\n        return zero'),
+        Edit(f"{_HERE}:_branches", '"below"', '"under"'),
+    ]
+    with patched(*edits) as reached:
+        assert not reached
+        assert _branches(1) == "over"
+        assert set(reached) == {0}
+        assert _branches(0) == "0"
+        assert set(reached) == {0, 1}
+    with patched(*edits) as reached:
+        assert _branches(-1) == "under"
+        assert set(reached) == {2}
