@@ -166,7 +166,8 @@ class SimDisk:
         if self._reach("write_error_in"):
             self._note("write error", name)
             raise failure(name)
-        if grows > 0 and grows > self.free_bytes():
+        is_bounded = self.broken.capacity_bytes < _CAPACITY_BYTES
+        if is_bounded and grows > 0 and grows > self.free_bytes():
             self._note("disk full", name)
             raise no_room(name)
 

@@ -50,10 +50,14 @@ class Volume:
         self.unlinked: dict[str, SimFile] = {}
         """Removed, by name, from directories that have not been synced since."""
         self._disk = disk
+        self._names: dict[str | Path, str] = {}
 
     def name(self, path: str | Path) -> str:
         """A path as people and the trace know it: below the volume."""
-        return os.path.relpath(path, self.path)
+        name = self._names.get(path)
+        if name is None:
+            name = self._names[path] = os.path.relpath(path, self.path)
+        return name
 
     def file(self, path: str | Path, *, created: bool) -> SimFile:
         """The state of a file that exists. `created`: just now, and empty."""

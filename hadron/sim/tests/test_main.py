@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import sys
 from collections import Counter
+from pathlib import Path
 
 import pytest
 
@@ -70,11 +71,35 @@ def test_an_outcome_goes_through_json() -> None:
         decode_outcome("Traceback")
 
 
+def run_elsewhere(seeds: range) -> list[Outcome]:
+    outcomes = [decode_outcome(line) for line in fleet.run_elsewhere(seeds, 1)]
+    return sorted(outcomes, key=lambda item: item.seed)
+
+
 def test_a_worker_that_dies_costs_one_seed_a_violation(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys, "executable", "/bin/false")
-    outcomes = [decode_outcome(line) for line in fleet.run_elsewhere(range(3, 6), 1)]
+    outcomes = run_elsewhere(range(3, 6))
     assert [item.seed for item in outcomes] == [3, 4, 5]
     assert all("ended with status 1" in item.violations[0] for item in outcomes)
+
+
+def test_a_worker_that_hangs_costs_one_seed_a_violation(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    answer = encode_outcome(outcome(seed=3)).decode()
+    worker = tmp_path / "worker"
+    worker.write_text(
+        f"#!/bin/sh\nread seed\n[ $seed = 3 ] && echo '{answer}' && read seed\n"
+        "[ $seed = 4 ] && exec sleep 1000\necho Broken >&2\nexit 9\n"
+    )
+    worker.chmod(0o755)
+    monkeypatch.setattr(sys, "executable", str(worker))
+    monkeypatch.setattr(fleet, "_PATIENCE_S", 0.5)
+    outcomes = run_elsewhere(range(3, 6))
+    assert [item.seed for item in outcomes] == [3, 4, 5]
+    assert not outcomes[0].violations
+    assert "had not answered after 0.5 real seconds" in outcomes[1].violations[0]
+    assert "ended with status 9: Broken" in outcomes[2].violations[0]
 
 
 def test_shapes_are_the_seeds() -> None:
