@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import random
 import shutil
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -77,6 +77,7 @@ class Nodes:
     Args:
         directory: where data directories go, one per node.
         nursery: where the nodes run. Cancelling it crashes them all.
+        config: a replica set other than the default one, with hosts of its own on `network`.
 
     `configs` holds a node's own configuration, where it differs from the others' on purpose,
     `clocks` its own clock, and `disks` what it has instead of this machine's disk.
@@ -90,11 +91,12 @@ class Nodes:
         *,
         network: MemoryNetwork | None = None,
         settings: Settings = _QUICK,
-        seed: int = 0,
+        seed: int | str = 0,
+        config: ReplicaSetConfig | None = None,
     ) -> None:
         self._seed = seed
         self.network = network or MemoryNetwork()
-        self.config = replica_set(directory, count, settings=settings)
+        self.config = config or replica_set(directory, count, settings=settings)
         self.configs: dict[str, ReplicaSetConfig] = {}
         self.clocks: dict[str, Clock] = {}
         self.disks: dict[str, Disk] = {}
@@ -117,6 +119,15 @@ class Nodes:
     def node(self, name: str) -> Node:
         return self._nodes[name]
 
+    def host(self, name: str) -> str:
+        """The node's host on `network`, for cuts and delays."""
+        return self.configs.get(name, self.config).node(name).address.rpartition(":")[0]
+
+    @property
+    def running(self) -> tuple[str, ...]:
+        """The nodes that listen, in the order of the configuration."""
+        return tuple(name for name in self.names if name in self._listening)
+
     # --- life -----------------------------------------------------------------------------------
 
     async def start(self, *names: str) -> None:
@@ -132,7 +143,7 @@ class Nodes:
         node = Node(
             self.configs.get(name, self.config), name, clock=self.clocks.get(name, SystemClock()),
             random=SeededRandom(f"{self._seed}/{name}/{self._starts}"),
-            network=self.network.host(name), disk=self.disks.get(name) or SystemDisk(),
+            network=self.network.host(self.host(name)), disk=self.disks.get(name) or SystemDisk(),
         )
         ended = trio.Event()
         with trio.CancelScope() as scope:
@@ -182,13 +193,11 @@ class Nodes:
         self, what: str, condition: Callable[[], bool], *, patience_s: float = _PATIENCE_S
     ) -> None:
         """Wait until `condition` holds; fails naming `what` and every node's status."""
-        with trio.move_on_after(patience_s):
-            # What is looked at are disks and threads as well, which set no event.
-            while not condition():  # noqa: ASYNC110
-                await trio.sleep(_POLL_S)
-            return
-        seen = "; ".join(self._describe(name) for name in self._nodes)
-        raise AssertionError(f"not {what} after {patience_s:g} s: {seen}")
+        await _wait_for(what, condition, self.describe, patience_s)
+
+    def describe(self) -> str:
+        """What every node that was ever started says of itself, in a line, for messages."""
+        return "; ".join(self._describe(name) for name in self._nodes)
 
     def _describe(self, name: str) -> str:
         if name in self.failures:
@@ -236,29 +245,154 @@ class Nodes:
 
     def client(self, host: str = CLIENT, *, request_timeout_s: float = 30.0) -> Client:
         """The real client, on the network in memory."""
-        return connect(
-            "hadron://" + ",".join(node.address for node in self.config.nodes),
-            request_timeout_s=request_timeout_s,
-            ports=ClientPorts(
-                network=self.network.host(host), clock=SystemClock(), random=SeededRandom(host)
-            ),
+        return _client(self.network, host, self.config.nodes, request_timeout_s)
+
+
+class Cluster(Mapping[str, Nodes]):
+    """Several replica sets in one trio loop, by name; each is a `Nodes`. The first one owns the
+    schema.
+
+    Nodes of different sets have the same names (n1 …) on hosts of their own: n1 of `eu/p0` is on
+    `eu-p0-n1`.
+
+    Args:
+        sets: name → how many nodes, whose n1 leads.
+        discovery: addresses that every configuration has; n1 of the first set when left out.
+    """
+
+    def __init__(
+        self,
+        directory: Path,
+        sets: Mapping[str, int],
+        nursery: trio.Nursery,
+        *,
+        settings: Settings = _QUICK,
+        seed: int = 0,
+        discovery: Sequence[str] = (),
+    ) -> None:
+        self._directory = directory
+        self._nursery = nursery
+        self._settings = settings
+        self._seed = seed
+        self.network = MemoryNetwork()
+        self.metadata = next(iter(sets))
+        self.discovery = tuple(discovery) or (f"{host_of(self.metadata, 'n1')}:{_PORT}",)
+        self._sets: dict[str, Nodes] = {}
+        for name, count in sets.items():
+            self.add(name, count)
+
+    def add(self, name: str, count: int, *, config: ReplicaSetConfig | None = None) -> Nodes:
+        """One more replica set, not started yet; with the `config` given, if any. A set whose
+        name is taken is not put into this mapping: whoever wants two of one name holds it."""
+        config = config or replica_set(
+            self._directory / host_of(name, "")[:-1], count, settings=self._settings, name=name,
+            metadata=self.metadata, discovery=self.discovery,
+            host=lambda node: host_of(name, node),
         )
+        nodes = Nodes(
+            self._directory, count, self._nursery, network=self.network,
+            seed=f"{self._seed}/{name}/{config.leader.address}", config=config,
+        )
+        self._sets.setdefault(name, nodes)
+        return nodes
+
+    def __getitem__(self, name: str) -> Nodes:
+        return self._sets[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._sets)
+
+    def __len__(self) -> int:
+        return len(self._sets)
+
+    async def start(self, *sets: str) -> None:
+        """Start all nodes of the sets that are named, of all when none is, in that order."""
+        for name in sets or tuple(self._sets):
+            await self._sets[name].start()
+
+    async def crash(self, *sets: str) -> None:
+        """Stop whole sets at once; their files stay as they are."""
+        for name in sets or tuple(self._sets):
+            await self._sets[name].crash()
+
+    async def wait_serving(self, *sets: str) -> None:
+        """Until the leaders of the sets (all of them) serve."""
+        for name in sets or tuple(self._sets):
+            await self._sets[name].wait_serving()
+
+    async def wait_in_step(self) -> None:
+        """Until every running node has applied what its leader has committed."""
+        for nodes in self._sets.values():
+            if nodes.running:
+                await nodes.wait_in_step(*nodes.running)
+
+    async def wait_for(
+        self, what: str, condition: Callable[[], bool], *, patience_s: float = _PATIENCE_S
+    ) -> None:
+        """Wait until `condition` holds; fails naming `what` and every node's status."""
+        await _wait_for(what, condition, self.describe, patience_s)
+
+    def describe(self) -> str:
+        """What every node says of itself, for messages."""
+        return "".join(f"\n{name}: {nodes.describe()}" for name, nodes in self._sets.items())
+
+    # --- the network ----------------------------------------------------------------------------
+
+    def hosts(self, *sets: str) -> list[str]:
+        """Hosts of all nodes of these sets, of all sets when none is named."""
+        return [
+            nodes.host(node)
+            for nodes in (self._sets[name] for name in sets or tuple(self._sets))
+            for node in nodes.names
+        ]
+
+    def cut(self, one: Iterable[str], other: Iterable[str]) -> None:
+        """Nothing passes between two groups of hosts, either way, until `network.heal_all()`."""
+        others = tuple(other)
+        for host in one:
+            self.network.isolate(host, *others)
+
+    def isolate(self, name: str, *, clients: Sequence[str] = ()) -> None:
+        """Cut a set off from all others, and from the client hosts given."""
+        others = [host for each in self._sets if each != name for host in self.hosts(each)]
+        self.cut(self.hosts(name), [*others, *clients])
+
+    def client(
+        self, host: str = CLIENT, *, through: Sequence[str] = (), request_timeout_s: float = 30.0
+    ) -> Client:
+        """The real client on the network in memory. Its URL names n1 of each set, or of those in
+        `through`."""
+        nodes = [self._sets[name].config.nodes[0] for name in through or tuple(self._sets)]
+        return _client(self.network, host, nodes, request_timeout_s)
+
+
+def host_of(replica_set: str, node: str) -> str:
+    """The host of a node in a `Cluster`."""
+    return f"{replica_set.replace('/', '-')}-{node}"
 
 
 def replica_set(
-    directory: Path, count: int, *, settings: Settings = _QUICK
+    directory: Path,
+    count: int,
+    *,
+    settings: Settings = _QUICK,
+    name: str = "local/p0",
+    metadata: str = "",
+    discovery: Sequence[str] = (),
+    host: Callable[[str], str] = str,
+    cluster: str = "test",
 ) -> ReplicaSetConfig:
-    """The configuration of n1 … on hosts of the same names; n1 leads."""
+    """The configuration of n1 …, n1 leading, on the hosts that `host` names after nodes."""
     nodes = tuple(
         NodeConfig(
             name=f"n{number}", role="leader" if number == 1 else "replica",
-            address=f"n{number}:{_PORT}", data=directory / f"n{number}",
+            address=f"{host(f'n{number}')}:{_PORT}", data=directory / f"n{number}",
         )
         for number in range(1, count + 1)
     )
     return ReplicaSetConfig(
-        cluster="test", name="local/p0", epoch=1, nodes=nodes, metadata="local/p0",
-        discovery=(nodes[0].address,), settings=settings,
+        cluster=cluster, name=name, epoch=1, nodes=nodes, metadata=metadata or name,
+        discovery=tuple(discovery) or (nodes[0].address,), settings=settings,
     )
 
 
@@ -283,3 +417,54 @@ async def running_nodes(
         yield nodes
         await nodes.crash()
         nursery.cancel_scope.cancel()
+
+
+@asynccontextmanager
+async def running_cluster(
+    directory: Path,
+    sets: Mapping[str, int],
+    *,
+    settings: Settings = _QUICK,
+    start: bool = True,
+    seed: int = 0,
+    discovery: Sequence[str] = (),
+) -> AsyncIterator[Cluster]:
+    """Several replica sets for the length of a block, as `running_nodes` has one:
+
+        async with running_cluster(tmp_path, {"meta": 1, "eu/p0": 3, "us/p0": 3}) as cluster:
+            async with cluster.client() as client: ...
+            await cluster["eu/p0"].crash("n1")
+    """
+    async with trio.open_nursery() as nursery:
+        cluster = Cluster(
+            directory, sets, nursery, settings=settings, seed=seed, discovery=discovery
+        )
+        if start:
+            await cluster.start()
+            await cluster.wait_serving()
+        yield cluster
+        await cluster.crash()
+        nursery.cancel_scope.cancel()
+
+
+async def _wait_for(
+    what: str, condition: Callable[[], bool], describe: Callable[[], str], patience_s: float
+) -> None:
+    with trio.move_on_after(patience_s):
+        # What is looked at are disks and threads as well, which set no event.
+        while not condition():  # noqa: ASYNC110
+            await trio.sleep(_POLL_S)
+        return
+    raise AssertionError(f"not {what} after {patience_s:g} s: {describe()}")
+
+
+def _client(
+    network: MemoryNetwork, host: str, nodes: Sequence[NodeConfig], request_timeout_s: float
+) -> Client:
+    return connect(
+        "hadron://" + ",".join(node.address for node in nodes),
+        request_timeout_s=request_timeout_s,
+        ports=ClientPorts(
+            network=network.host(host), clock=SystemClock(), random=SeededRandom(host)
+        ),
+    )
