@@ -130,6 +130,10 @@ class NotLeaderError(PeerError):
     """This node does not lead the replica set; the hint names the one that does."""
 
 
+class MetadataBehindError(PeerError):
+    """This node's copy of the schema is older than what the caller has seen (PROTOCOL D3)."""
+
+
 class NotReadyError(PeerError):
     """The node has not yet shaken hands with a majority of its replica set."""
 

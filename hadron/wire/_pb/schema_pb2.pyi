@@ -51,14 +51,18 @@ class ApplySchemaResponse(_message.Message):
     def __init__(self, changes: _Optional[_Iterable[_Union[ApplySchemaResponse.Change, _Mapping]]] = ..., metadata_index: _Optional[int] = ...) -> None: ...
 
 class GetObjectsRequest(_message.Message):
-    __slots__ = ("kind", "namespace", "name")
+    __slots__ = ("kind", "namespace", "name", "min_index", "max_wait_ms")
     KIND_FIELD_NUMBER: _ClassVar[int]
     NAMESPACE_FIELD_NUMBER: _ClassVar[int]
     NAME_FIELD_NUMBER: _ClassVar[int]
+    MIN_INDEX_FIELD_NUMBER: _ClassVar[int]
+    MAX_WAIT_MS_FIELD_NUMBER: _ClassVar[int]
     kind: str
     namespace: str
     name: str
-    def __init__(self, kind: _Optional[str] = ..., namespace: _Optional[str] = ..., name: _Optional[str] = ...) -> None: ...
+    min_index: int
+    max_wait_ms: int
+    def __init__(self, kind: _Optional[str] = ..., namespace: _Optional[str] = ..., name: _Optional[str] = ..., min_index: _Optional[int] = ..., max_wait_ms: _Optional[int] = ...) -> None: ...
 
 class GetObjectsResponse(_message.Message):
     __slots__ = ("objects", "metadata_index")
@@ -67,3 +71,110 @@ class GetObjectsResponse(_message.Message):
     objects: _containers.RepeatedCompositeFieldContainer[SchemaObject]
     metadata_index: int
     def __init__(self, objects: _Optional[_Iterable[_Union[SchemaObject, _Mapping]]] = ..., metadata_index: _Optional[int] = ...) -> None: ...
+
+class DeleteObjectsRequest(_message.Message):
+    __slots__ = ("names", "dry_run", "allow_destructive")
+    class Name(_message.Message):
+        __slots__ = ("kind", "namespace", "name")
+        KIND_FIELD_NUMBER: _ClassVar[int]
+        NAMESPACE_FIELD_NUMBER: _ClassVar[int]
+        NAME_FIELD_NUMBER: _ClassVar[int]
+        kind: str
+        namespace: str
+        name: str
+        def __init__(self, kind: _Optional[str] = ..., namespace: _Optional[str] = ..., name: _Optional[str] = ...) -> None: ...
+    NAMES_FIELD_NUMBER: _ClassVar[int]
+    DRY_RUN_FIELD_NUMBER: _ClassVar[int]
+    ALLOW_DESTRUCTIVE_FIELD_NUMBER: _ClassVar[int]
+    names: _containers.RepeatedCompositeFieldContainer[DeleteObjectsRequest.Name]
+    dry_run: bool
+    allow_destructive: bool
+    def __init__(self, names: _Optional[_Iterable[_Union[DeleteObjectsRequest.Name, _Mapping]]] = ..., dry_run: _Optional[bool] = ..., allow_destructive: _Optional[bool] = ...) -> None: ...
+
+class DeleteObjectsResponse(_message.Message):
+    __slots__ = ("deleted", "metadata_index")
+    DELETED_FIELD_NUMBER: _ClassVar[int]
+    METADATA_INDEX_FIELD_NUMBER: _ClassVar[int]
+    deleted: _containers.RepeatedCompositeFieldContainer[SchemaObject]
+    metadata_index: int
+    def __init__(self, deleted: _Optional[_Iterable[_Union[SchemaObject, _Mapping]]] = ..., metadata_index: _Optional[int] = ...) -> None: ...
+
+class DeletedObject(_message.Message):
+    __slots__ = ("id", "kind", "namespace", "name", "metadata_index")
+    ID_FIELD_NUMBER: _ClassVar[int]
+    KIND_FIELD_NUMBER: _ClassVar[int]
+    NAMESPACE_FIELD_NUMBER: _ClassVar[int]
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    METADATA_INDEX_FIELD_NUMBER: _ClassVar[int]
+    id: int
+    kind: str
+    namespace: str
+    name: str
+    metadata_index: int
+    def __init__(self, id: _Optional[int] = ..., kind: _Optional[str] = ..., namespace: _Optional[str] = ..., name: _Optional[str] = ..., metadata_index: _Optional[int] = ...) -> None: ...
+
+class RegisteredSet(_message.Message):
+    __slots__ = ("name", "uuid", "epoch", "metadata_index")
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    UUID_FIELD_NUMBER: _ClassVar[int]
+    EPOCH_FIELD_NUMBER: _ClassVar[int]
+    METADATA_INDEX_FIELD_NUMBER: _ClassVar[int]
+    name: str
+    uuid: bytes
+    epoch: int
+    metadata_index: int
+    def __init__(self, name: _Optional[str] = ..., uuid: _Optional[bytes] = ..., epoch: _Optional[int] = ..., metadata_index: _Optional[int] = ...) -> None: ...
+
+class SchemaChanges(_message.Message):
+    __slots__ = ("from_index", "to_index", "is_whole", "objects", "deleted", "replica_sets")
+    FROM_INDEX_FIELD_NUMBER: _ClassVar[int]
+    TO_INDEX_FIELD_NUMBER: _ClassVar[int]
+    IS_WHOLE_FIELD_NUMBER: _ClassVar[int]
+    OBJECTS_FIELD_NUMBER: _ClassVar[int]
+    DELETED_FIELD_NUMBER: _ClassVar[int]
+    REPLICA_SETS_FIELD_NUMBER: _ClassVar[int]
+    from_index: int
+    to_index: int
+    is_whole: bool
+    objects: _containers.RepeatedCompositeFieldContainer[SchemaObject]
+    deleted: _containers.RepeatedCompositeFieldContainer[DeletedObject]
+    replica_sets: _containers.RepeatedCompositeFieldContainer[RegisteredSet]
+    def __init__(self, from_index: _Optional[int] = ..., to_index: _Optional[int] = ..., is_whole: _Optional[bool] = ..., objects: _Optional[_Iterable[_Union[SchemaObject, _Mapping]]] = ..., deleted: _Optional[_Iterable[_Union[DeletedObject, _Mapping]]] = ..., replica_sets: _Optional[_Iterable[_Union[RegisteredSet, _Mapping]]] = ...) -> None: ...
+
+class AdoptSchemaRequest(_message.Message):
+    __slots__ = ("cluster", "metadata", "uuid", "epoch", "changes", "part", "is_last", "refusal")
+    CLUSTER_FIELD_NUMBER: _ClassVar[int]
+    METADATA_FIELD_NUMBER: _ClassVar[int]
+    UUID_FIELD_NUMBER: _ClassVar[int]
+    EPOCH_FIELD_NUMBER: _ClassVar[int]
+    CHANGES_FIELD_NUMBER: _ClassVar[int]
+    PART_FIELD_NUMBER: _ClassVar[int]
+    IS_LAST_FIELD_NUMBER: _ClassVar[int]
+    REFUSAL_FIELD_NUMBER: _ClassVar[int]
+    cluster: str
+    metadata: str
+    uuid: bytes
+    epoch: int
+    changes: SchemaChanges
+    part: int
+    is_last: bool
+    refusal: str
+    def __init__(self, cluster: _Optional[str] = ..., metadata: _Optional[str] = ..., uuid: _Optional[bytes] = ..., epoch: _Optional[int] = ..., changes: _Optional[_Union[SchemaChanges, _Mapping]] = ..., part: _Optional[int] = ..., is_last: _Optional[bool] = ..., refusal: _Optional[str] = ...) -> None: ...
+
+class AdoptSchemaResponse(_message.Message):
+    __slots__ = ("replica_set", "uuid", "epoch", "metadata_index")
+    REPLICA_SET_FIELD_NUMBER: _ClassVar[int]
+    UUID_FIELD_NUMBER: _ClassVar[int]
+    EPOCH_FIELD_NUMBER: _ClassVar[int]
+    METADATA_INDEX_FIELD_NUMBER: _ClassVar[int]
+    replica_set: str
+    uuid: bytes
+    epoch: int
+    metadata_index: int
+    def __init__(self, replica_set: _Optional[str] = ..., uuid: _Optional[bytes] = ..., epoch: _Optional[int] = ..., metadata_index: _Optional[int] = ...) -> None: ...
+
+class WatchSchemaRequest(_message.Message):
+    __slots__ = ("from_index",)
+    FROM_INDEX_FIELD_NUMBER: _ClassVar[int]
+    from_index: int
+    def __init__(self, from_index: _Optional[int] = ...) -> None: ...

@@ -19,16 +19,20 @@ ACKS_LEADER: Acks
 ACKS_ALL: Acks
 
 class ProduceRequest(_message.Message):
-    __slots__ = ("namespace", "stream", "partition", "acks")
+    __slots__ = ("namespace", "stream", "partition", "acks", "stream_id", "metadata_index")
     NAMESPACE_FIELD_NUMBER: _ClassVar[int]
     STREAM_FIELD_NUMBER: _ClassVar[int]
     PARTITION_FIELD_NUMBER: _ClassVar[int]
     ACKS_FIELD_NUMBER: _ClassVar[int]
+    STREAM_ID_FIELD_NUMBER: _ClassVar[int]
+    METADATA_INDEX_FIELD_NUMBER: _ClassVar[int]
     namespace: str
     stream: str
     partition: str
     acks: Acks
-    def __init__(self, namespace: _Optional[str] = ..., stream: _Optional[str] = ..., partition: _Optional[str] = ..., acks: _Optional[_Union[Acks, str]] = ...) -> None: ...
+    stream_id: int
+    metadata_index: int
+    def __init__(self, namespace: _Optional[str] = ..., stream: _Optional[str] = ..., partition: _Optional[str] = ..., acks: _Optional[_Union[Acks, str]] = ..., stream_id: _Optional[int] = ..., metadata_index: _Optional[int] = ...) -> None: ...
 
 class ProduceResponse(_message.Message):
     __slots__ = ("base_offset", "append_ms", "duplicate")
@@ -41,20 +45,24 @@ class ProduceResponse(_message.Message):
     def __init__(self, base_offset: _Optional[int] = ..., append_ms: _Optional[int] = ..., duplicate: _Optional[bool] = ...) -> None: ...
 
 class FetchRequest(_message.Message):
-    __slots__ = ("namespace", "stream", "partition", "offset", "max_bytes", "max_wait_ms")
+    __slots__ = ("namespace", "stream", "partition", "offset", "max_bytes", "max_wait_ms", "stream_id", "metadata_index")
     NAMESPACE_FIELD_NUMBER: _ClassVar[int]
     STREAM_FIELD_NUMBER: _ClassVar[int]
     PARTITION_FIELD_NUMBER: _ClassVar[int]
     OFFSET_FIELD_NUMBER: _ClassVar[int]
     MAX_BYTES_FIELD_NUMBER: _ClassVar[int]
     MAX_WAIT_MS_FIELD_NUMBER: _ClassVar[int]
+    STREAM_ID_FIELD_NUMBER: _ClassVar[int]
+    METADATA_INDEX_FIELD_NUMBER: _ClassVar[int]
     namespace: str
     stream: str
     partition: str
     offset: int
     max_bytes: int
     max_wait_ms: int
-    def __init__(self, namespace: _Optional[str] = ..., stream: _Optional[str] = ..., partition: _Optional[str] = ..., offset: _Optional[int] = ..., max_bytes: _Optional[int] = ..., max_wait_ms: _Optional[int] = ...) -> None: ...
+    stream_id: int
+    metadata_index: int
+    def __init__(self, namespace: _Optional[str] = ..., stream: _Optional[str] = ..., partition: _Optional[str] = ..., offset: _Optional[int] = ..., max_bytes: _Optional[int] = ..., max_wait_ms: _Optional[int] = ..., stream_id: _Optional[int] = ..., metadata_index: _Optional[int] = ...) -> None: ...
 
 class FetchResponse(_message.Message):
     __slots__ = ("batches", "first_offset", "next_offset")
@@ -67,16 +75,20 @@ class FetchResponse(_message.Message):
     def __init__(self, batches: _Optional[_Iterable[_Union[_common_pb2.BatchInfo, _Mapping]]] = ..., first_offset: _Optional[int] = ..., next_offset: _Optional[int] = ...) -> None: ...
 
 class OffsetsRequest(_message.Message):
-    __slots__ = ("namespace", "stream", "partition", "at_ms")
+    __slots__ = ("namespace", "stream", "partition", "at_ms", "stream_id", "metadata_index")
     NAMESPACE_FIELD_NUMBER: _ClassVar[int]
     STREAM_FIELD_NUMBER: _ClassVar[int]
     PARTITION_FIELD_NUMBER: _ClassVar[int]
     AT_MS_FIELD_NUMBER: _ClassVar[int]
+    STREAM_ID_FIELD_NUMBER: _ClassVar[int]
+    METADATA_INDEX_FIELD_NUMBER: _ClassVar[int]
     namespace: str
     stream: str
     partition: str
     at_ms: int
-    def __init__(self, namespace: _Optional[str] = ..., stream: _Optional[str] = ..., partition: _Optional[str] = ..., at_ms: _Optional[int] = ...) -> None: ...
+    stream_id: int
+    metadata_index: int
+    def __init__(self, namespace: _Optional[str] = ..., stream: _Optional[str] = ..., partition: _Optional[str] = ..., at_ms: _Optional[int] = ..., stream_id: _Optional[int] = ..., metadata_index: _Optional[int] = ...) -> None: ...
 
 class OffsetsResponse(_message.Message):
     __slots__ = ("partitions",)
