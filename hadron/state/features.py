@@ -4,9 +4,23 @@ from __future__ import annotations
 
 from typing import Final
 
-from hadron.state import digests, groups, leadership, pipelines, retention, schema, streams
+from hadron.state import (
+    adoption,
+    digests,
+    dropping,
+    groups,
+    leadership,
+    pipelines,
+    registry,
+    retention,
+    schema,
+    streams,
+)
 from hadron.state.machine import all_tables
 
 __all__ = ["FEATURES", "all_tables"]
 
-FEATURES: Final = (leadership, streams, groups, schema, pipelines, retention, digests)
+FEATURES: Final = (
+    leadership, streams, groups, schema, adoption, registry, dropping, pipelines, retention,
+    digests,
+)

@@ -169,6 +169,25 @@ def _absorb(db: Database, group_id: int, floor: int) -> int:
         db.execute("DELETE FROM grp_ack WHERE group_id = ? AND first = ?", (group_id, row[0]))
 
 
+def drop_some(db: Database, stream_id: int, limit: int) -> int:
+    """Delete up to `limit` rows of a deleted stream's groups; returns how many went."""
+    db.execute(
+        "DELETE FROM grp_ack WHERE (group_id, first) IN (SELECT a.group_id, a.first FROM grp g"
+        " JOIN grp_ack a USING (group_id) WHERE g.stream_id = ?"
+        " ORDER BY a.group_id, a.first LIMIT ?)",
+        (stream_id, limit),
+    )
+    gone = db.changes()
+    if gone < limit:
+        db.execute(
+            "DELETE FROM grp WHERE group_id IN (SELECT group_id FROM grp WHERE stream_id = ?"
+            " ORDER BY group_id LIMIT ?)",
+            (stream_id, limit - gone),
+        )
+        gone += db.changes()
+    return gone
+
+
 # --- reading ------------------------------------------------------------------------------------
 
 

@@ -63,6 +63,12 @@ CREATE TABLE IF NOT EXISTS stage_count(
 ) STRICT, WITHOUT ROWID;
 """)
 
+TABLES_BY_PIPELINE: Final = (
+    ("stage_run", "stage, instance_id"), ("instance", "instance_id"),
+    ("stage_count", "stage"), ("pipeline_input", "partition"),
+)
+"""What a pipeline has besides its row in `pipeline`: (table, the rest of its key)."""
+
 LIVE: Final = 1
 READY: Final = 1
 DONE: Final = 2
@@ -127,10 +133,8 @@ def adopt(context: Context, pipeline_id: int, spec: PipelineSpec, stream_id: int
     Raises `SchemaError` when a known pipeline is to read another stream.
     """
     db = context.db
-    row = db.execute(
-        "SELECT stream_id FROM pipeline_input WHERE pipeline_id = ?", (pipeline_id,)
-    ).fetchone()
-    if row is not None and row[0] != stream_id:
+    known = input_of(db, pipeline_id)
+    if known is not None and known != stream_id:
         raise SchemaError(
             f"pipeline {pipeline_id} has consumed another stream, its instances belong to that",
             "declare a pipeline with another name for the new input",
@@ -147,8 +151,16 @@ def adopt(context: Context, pipeline_id: int, spec: PipelineSpec, stream_id: int
         "INSERT INTO pipeline_input VALUES(?, ?, ?, ?) ON CONFLICT DO NOTHING",
         (pipeline_id, context.replica_set, stream_id, _start(db, stream_id, spec.start)),
     )
-    if row is not None:
+    if known is not None:
         _catch_up(context, pipeline_id, spec)
+
+
+def input_of(db: Database, pipeline_id: int) -> int | None:
+    """The stream that a pipeline here consumes; None before it was adopted."""
+    row = db.execute(
+        "SELECT stream_id FROM pipeline_input WHERE pipeline_id = ?", (pipeline_id,)
+    ).fetchone()
+    return None if row is None else row[0]
 
 
 def _catch_up(context: Context, pipeline_id: int, spec: PipelineSpec) -> None:

@@ -1,29 +1,31 @@
 """Schema objects on this replica set, and what adopting them means for its own tables.
 
-The metadata replica set logs `ApplySchema`; every replica set (that one included, in the same
-entry) adopts what concerns it, so `apply` never reads schema from outside its own log
-(PROTOCOL A4). Names are for people: everything else refers to an object by its id, the metadata
-index of its creation, so a stream that is deleted and created again is another stream
-(PROTOCOL D3).
+The metadata replica set logs `ApplySchema` and `DeleteObjects`, and adopts in the same entry what
+concerns itself; to every other set it is pushed (`adoption`), so `apply` never reads schema from
+outside its own log (PROTOCOL A4). Names are for people: everything else refers to an object by its
+id, the metadata index of its creation, so a stream that is deleted and created again is another
+stream (PROTOCOL D3).
 """
 
 from __future__ import annotations
 
-from typing import ClassVar
+from collections.abc import Sequence
+from typing import ClassVar, Final
 
 import msgspec
 
-from hadron.model.errors import SchemaError
+from hadron.model.errors import NotFoundError, SchemaError
 from hadron.model.ids import DEFAULT_NAMESPACE
 from hadron.model.ports import Database
 from hadron.model.schema import (
+    SPECS,
     PipelineSpec,
     SchemaObject,
     StreamSpec,
     spec_from_json,
     spec_to_json,
 )
-from hadron.state import pipelines, streams
+from hadron.state import dropping, pipelines, streams
 from hadron.state.machine import Command, Context, applies, tables
 
 tables("""
@@ -34,11 +36,29 @@ CREATE TABLE IF NOT EXISTS schema_object(
     metadata_index INTEGER NOT NULL,    -- of the last change
     UNIQUE (kind, namespace, name)
 ) STRICT;
+CREATE INDEX IF NOT EXISTS schema_changed ON schema_object(metadata_index);
 CREATE TABLE IF NOT EXISTS schema_index(
     only INTEGER PRIMARY KEY CHECK (only = 1),
     metadata_index INTEGER NOT NULL
 ) STRICT;
+CREATE TABLE IF NOT EXISTS schema_tombstone(
+    metadata_index INTEGER PRIMARY KEY, -- of the deletion
+    id INTEGER NOT NULL,
+    kind TEXT NOT NULL, namespace TEXT NOT NULL, name TEXT NOT NULL
+) STRICT;
+CREATE TABLE IF NOT EXISTS schema_forgotten(
+    only INTEGER PRIMARY KEY CHECK (only = 1),
+    metadata_index INTEGER NOT NULL     -- tombstones up to here are not kept any more
+) STRICT;
+CREATE TABLE IF NOT EXISTS schema_source(
+    only INTEGER PRIMARY KEY CHECK (only = 1),
+    uuid BLOB NOT NULL,                 -- of the metadata set that this set adopts from
+    epoch INTEGER NOT NULL
+) STRICT;
 """)
+
+MAX_TOMBSTONES: Final = 10_000
+"""Deletions that are remembered one by one. Whoever was away for more gets the whole schema."""
 
 
 class ObjectChange(msgspec.Struct, frozen=True, array_like=True):
@@ -64,28 +84,90 @@ class ApplySchema(Command, frozen=True, array_like=True, tag=5):
     changes: tuple[ObjectChange, ...]
 
 
+class DeleteObjects(Command, frozen=True, array_like=True, tag=13):
+    """Delete schema objects, all in one entry; each takes an index of its own.
+
+    The driver has found out at `expected_index` that nothing refers to them.
+    """
+
+    uses_reserve: ClassVar[bool] = True
+
+    expected_index: int
+    ids: tuple[int, ...]
+
+
+class Tombstone(msgspec.Struct, frozen=True, array_like=True):
+    """An object that was deleted."""
+
+    metadata_index: int
+    """Of its deletion."""
+    id: int
+    kind: str
+    namespace: str
+    name: str
+
+
+class Deleted(msgspec.Struct, frozen=True):
+    """What a deletion did."""
+
+    metadata_index: int
+    deleted: tuple[Tombstone, ...]
+
+
 @applies(ApplySchema)
 def apply_schema(context: Context, command: ApplySchema) -> tuple[SchemaObject, ...]:
     """Returns the objects as they are now, with their ids and indexes."""
-    index = current_index(context.db)
-    if index != command.expected_index:
-        raise SchemaError(
-            f"the schema changed from index {command.expected_index} to {index} meanwhile",
-            retryable=True,
-        )
+    index = check_owns(context, command.expected_index)
     applied: list[SchemaObject] = []
     for change in command.changes:
         index += 1
         applied.append(_store(context, change, index))
-    context.db.execute(
+    set_index(context.db, index)
+    adopt(context, applied)
+    return tuple(applied)
+
+
+@applies(DeleteObjects)
+def apply_delete_objects(context: Context, command: DeleteObjects) -> Deleted:
+    """Raises `NotFoundError` when one of them is not there."""
+    index = check_owns(context, command.expected_index)
+    deleted: list[Tombstone] = []
+    for object_id in command.ids:
+        row = context.db.execute(
+            "SELECT kind, namespace, name FROM schema_object WHERE id = ?", (object_id,)
+        ).fetchone()
+        if row is None:
+            raise NotFoundError(f"no object has the id {object_id}")
+        index += 1
+        deleted.append(Tombstone(index, object_id, *row))
+        forget(context, deleted[-1])
+    set_index(context.db, index)
+    forget_old_tombstones(context.db)
+    return Deleted(index, tuple(deleted))
+
+
+def check_owns(context: Context, expected_index: int) -> int:
+    """The schema's index. Raises `SchemaError` when another set owns it, or it has moved."""
+    if context.db.execute("SELECT 1 FROM schema_source").fetchone() is not None:
+        raise SchemaError(
+            f"{context.replica_set} adopts its schema from the metadata set",
+            "change it at the leader of the metadata set",
+        )
+    index = current_index(context.db)
+    if index != expected_index:
+        raise SchemaError(
+            f"the schema changed from index {expected_index} to {index} meanwhile",
+            retryable=True,
+        )
+    return index
+
+
+def set_index(db: Database, index: int) -> None:
+    db.execute(
         "INSERT INTO schema_index VALUES(1, ?)"
         " ON CONFLICT(only) DO UPDATE SET metadata_index = excluded.metadata_index",
         (index,),
     )
-    # Streams first: a pipeline declared in the same apply looks at its input's partition.
-    for item in sorted(applied, key=lambda item: item.kind != "Stream"):
-        _adopt(context, item)
-    return tuple(applied)
 
 
 def _store(context: Context, change: ObjectChange, index: int) -> SchemaObject:
@@ -105,15 +187,57 @@ def _store(context: Context, change: ObjectChange, index: int) -> SchemaObject:
     )
 
 
-def _adopt(context: Context, item: SchemaObject) -> None:
-    """Make the tables of this replica set agree with an object."""
-    spec = item.spec
-    if isinstance(spec, StreamSpec) and context.replica_set in spec.partitions:
-        streams.create_partition(context, item.id)
-    elif isinstance(spec, PipelineSpec) and spec.replica_set == context.replica_set:
-        source = find(context.db, "Stream", item.namespace, spec.input)
-        if source is not None:
-            pipelines.adopt(context, item.id, spec, source.id)
+def adopt(context: Context, items: Sequence[SchemaObject], *, refuse: bool = True) -> None:
+    """Make the tables of this replica set agree with new and changed objects.
+
+    Raises `SchemaError` when a known pipeline is to read another stream. Without `refuse` it goes
+    on reading the old one: what the metadata set has logged cannot be undone from here, and what
+    follows must not be held up.
+    """
+    # Streams first: a pipeline declared in the same apply looks at its input's partition.
+    for item in sorted(items, key=lambda item: item.kind != "Stream"):
+        spec = item.spec
+        if isinstance(spec, StreamSpec) and context.replica_set in spec.partitions:
+            streams.create_partition(context, item.id)
+        elif isinstance(spec, PipelineSpec) and spec.replica_set == context.replica_set:
+            source = find(context.db, "Stream", item.namespace, spec.input)
+            if source is not None and (
+                refuse or pipelines.input_of(context.db, item.id) in (None, source.id)
+            ):
+                pipelines.adopt(context, item.id, spec, source.id)
+
+
+def forget(context: Context, tombstone: Tombstone) -> None:
+    """Delete one object. What this replica set holds for it goes in slices, later (`dropping`);
+    its stream's partition is closed at once, and its id is never used again."""
+    context.db.execute("DELETE FROM schema_object WHERE id = ?", (tombstone.id,))
+    context.db.execute(
+        "INSERT INTO schema_tombstone VALUES(?, ?, ?, ?, ?)",
+        (
+            tombstone.metadata_index, tombstone.id, tombstone.kind, tombstone.namespace,
+            tombstone.name,
+        ),
+    )
+    dropping.begin(context, tombstone.kind, tombstone.id)
+
+
+def forget_old_tombstones(db: Database) -> None:
+    """Keep the latest `MAX_TOMBSTONES`, and remember up to where they are gone."""
+    row = db.execute(
+        "SELECT metadata_index FROM schema_tombstone ORDER BY metadata_index DESC LIMIT 1 OFFSET ?",
+        (MAX_TOMBSTONES,),
+    ).fetchone()
+    if row is not None:
+        forget_tombstones(db, row[0])
+
+
+def forget_tombstones(db: Database, until_index: int) -> None:
+    db.execute("DELETE FROM schema_tombstone WHERE metadata_index <= ?", (until_index,))
+    db.execute(
+        "INSERT INTO schema_forgotten VALUES(1, ?)"
+        " ON CONFLICT(only) DO UPDATE SET metadata_index = excluded.metadata_index",
+        (until_index,),
+    )
 
 
 # --- reading ------------------------------------------------------------------------------------
@@ -140,7 +264,8 @@ def find(db: Database, kind: str, namespace: str, name: str) -> SchemaObject | N
 
 
 def all_objects(db: Database) -> list[SchemaObject]:
-    """Every object, by id. Namespace `default` exists without having been declared."""
+    """Every object of a kind that this version knows, by id. Namespace `default` exists without
+    having been declared."""
     rows = db.execute(
         "SELECT kind, namespace, name, spec, id, metadata_index FROM schema_object ORDER BY id"
     )
@@ -150,6 +275,7 @@ def all_objects(db: Database) -> list[SchemaObject]:
             id=object_id, metadata_index=index,
         )
         for kind, namespace, name, spec, object_id, index in rows
+        if kind in SPECS
     ]
     if not any(item.kind == "Namespace" and item.name == DEFAULT_NAMESPACE for item in objects):
         objects.insert(

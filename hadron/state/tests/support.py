@@ -37,7 +37,8 @@ def dump(db: apsw.Connection) -> Dump:
 class Replicated:
     """A leader's tables: each command in a savepoint, logged when it changed something."""
 
-    def __init__(self) -> None:
+    def __init__(self, replica_set: str = SET) -> None:
+        self.replica_set = replica_set
         self.db = new_database()
         self.log: list[tuple[int, Ballot, int, bytes]] = []
         self.now_ms = 1_000_000
@@ -47,7 +48,9 @@ class Replicated:
         """Its result; a refusal is raised, and leaves nothing behind. What was done before is
         answered with the original's result and `again` set."""
         self.again = False
-        context = Context(self.db, SET, self.ballot, len(self.log) + 1, self.now_ms)
+        context = Context(
+            self.db, self.replica_set, self.ballot, len(self.log) + 1, self.now_ms
+        )
         before = self.db.total_changes()
         self.db.execute("BEGIN; SAVEPOINT command")
         try:
@@ -81,6 +84,7 @@ class Replicated:
         db = new_database()
         db.execute("BEGIN")
         for lsn, ballot, now_ms, data in self.log:
-            machine.apply(Context(db, SET, ballot, lsn, now_ms), machine.decode(data))
+            context = Context(db, self.replica_set, ballot, lsn, now_ms)
+            machine.apply(context, machine.decode(data))
         db.execute("COMMIT")
         return db

@@ -9,13 +9,16 @@ from hypothesis import strategies as st
 
 from hadron.model.errors import CorruptionError
 from hadron.state import machine
+from hadron.state.adoption import SchemaAdopted, StoredObject
 from hadron.state.digests import StateDigest
+from hadron.state.dropping import DropPipeline, DropStream
 from hadron.state.groups import AckRecords, CreateGroup
 from hadron.state.leadership import LeaderStarted
 from hadron.state.machine import Command
 from hadron.state.pipelines import CompleteStages, FailStages, TriggerInstances
+from hadron.state.registry import RegisteredSet, RegisterReplicaSet
 from hadron.state.retention import TrimStream
-from hadron.state.schema import ApplySchema, ObjectChange
+from hadron.state.schema import ApplySchema, DeleteObjects, ObjectChange, Tombstone
 from hadron.state.streams import AppendBatch
 
 GOLDEN: list[tuple[Command, str]] = [
@@ -66,6 +69,33 @@ GOLDEN: list[tuple[Command, str]] = [
         TrimStream(3, 40_000),
         "930a03cd9c40",
     ),
+    (
+        SchemaAdopted(
+            b"\x01" * 16, 2, 4, 7, 0, True, False,
+            (StoredObject(5, "Stream", "default", "f", "{}", 5),),
+            (Tombstone(6, 3, "Stream", "default", "g"),),
+            (RegisteredSet("p", b"\x02" * 16, 1, 7),),
+        ),
+        "9b0bc4100101010101010101010101010101010102040700c3c2919605a653747265616da764"
+        "656661756c74a166a27b7d0591950603a653747265616da764656661756c74a1679194a170c4"
+        "10020202020202020202020202020202020107",
+    ),
+    (
+        RegisterReplicaSet("local/p0", b"\x02" * 16, 3),
+        "940ca86c6f63616c2f7030c4100202020202020202020202020202020203",
+    ),
+    (
+        DeleteObjects(9, (3, 300)),
+        "930d099203cd012c",
+    ),
+    (
+        DropStream(3, 40_000),
+        "931403cd9c40",
+    ),
+    (
+        DropPipeline(300),
+        "9215cd012c",
+    ),
 ]
 
 
@@ -81,7 +111,7 @@ def test_every_command_has_golden_bytes() -> None:
 
 def test_the_number_comes_first() -> None:
     tags = [msgspec.msgpack.decode(machine.encode(command))[0] for command, _ in GOLDEN]
-    assert tags == [1, 2, 2, 3, 4, 5, 6, 7, 8, 9, 10]
+    assert tags == [1, 2, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 20, 21]
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,274 @@
+"""Adopting the schema: how every other replica set gets the state of the metadata set's.
+
+The metadata set's leader reads what has changed since the index that the other set stands at
+(`changes_since`: a query, never the log, PROTOCOL A7), and that set's leader logs it as
+`SchemaAdopted`, so that its replicas get it by replication (PROTOCOL A4).
+
+Safety rule: what is adopted follows, without a gap and without a repetition, what was adopted
+before, and comes from the same metadata set.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from typing import Any, ClassVar, Final
+
+import msgspec
+
+from hadron.model.errors import HandshakeError, SchemaError
+from hadron.model.ports import Database
+from hadron.model.schema import SPECS, SchemaObject, spec_from_json
+from hadron.state import machine, registry, schema
+from hadron.state.machine import Command, Context, applies, tables
+from hadron.state.registry import RegisteredSet
+from hadron.state.schema import Tombstone
+
+tables("""
+CREATE TABLE IF NOT EXISTS schema_staged(
+    part INTEGER PRIMARY KEY,           -- from 0, of what is being adopted
+    command BLOB NOT NULL               -- MessagePack: the SchemaAdopted that brought it
+) STRICT;
+""")
+
+PART_BYTES: Final = 256 << 10
+"""Of the schema, in one entry: some 1,000 objects, and a few milliseconds of the writer's time."""
+
+
+class StoredObject(msgspec.Struct, frozen=True, array_like=True):
+    """An object as the tables have it."""
+
+    id: int
+    kind: str
+    namespace: str
+    name: str
+    spec_json: str
+    metadata_index: int
+
+
+class Changes(msgspec.Struct, frozen=True):
+    """What leads from the schema at `from_index` to the one at `to_index`."""
+
+    from_index: int
+    to_index: int
+    is_whole: bool = False
+    """`objects` are all that there are: deletions since `from_index` are not known one by one."""
+    objects: tuple[StoredObject, ...] = ()
+    deleted: tuple[Tombstone, ...] = ()
+    replica_sets: tuple[RegisteredSet, ...] = ()
+
+
+class SchemaAdopted(Command, frozen=True, array_like=True, tag=11):
+    """One part of what leads from `from_index` to `to_index`; all take effect with the last one.
+
+    Attributes:
+        source: identity of the metadata set.
+        source_epoch: its epoch.
+        part: from 0.
+    """
+
+    # Without it a full disk could not be told of a shorter retention.
+    uses_reserve: ClassVar[bool] = True
+
+    source: bytes
+    source_epoch: int
+    from_index: int
+    to_index: int
+    part: int
+    is_last: bool
+    is_whole: bool
+    objects: tuple[StoredObject, ...]
+    deleted: tuple[Tombstone, ...]
+    replica_sets: tuple[RegisteredSet, ...]
+
+
+class Adopted(msgspec.Struct, frozen=True):
+    """Where the schema stands, and what has changed: nothing before the last part."""
+
+    metadata_index: int
+    objects: tuple[SchemaObject, ...] = ()
+    deleted: tuple[Tombstone, ...] = ()
+    replica_sets: tuple[RegisteredSet, ...] = ()
+
+
+@applies(SchemaAdopted)
+def apply_schema_adopted(context: Context, command: SchemaAdopted) -> Adopted:
+    """Raises `SchemaError` for what does not follow, `HandshakeError` for another metadata set."""
+    db = context.db
+    check_source(db, command)
+    check_follows(schema.current_index(db), command)
+    if command.part == 0:
+        db.execute("DELETE FROM schema_staged")
+    staged = list(_staged(db))
+    _check_part(staged, command)
+    if not command.is_last:
+        db.execute(
+            "INSERT INTO schema_staged VALUES(?, ?)", (command.part, machine.encode(command))
+        )
+        return Adopted(command.from_index)
+    db.execute("DELETE FROM schema_staged")
+    return _take_effect(context, [*staged, command])
+
+
+def check_follows(index: int, command: SchemaAdopted) -> None:
+    """Raises `SchemaError` unless `command` begins where this set's schema stands."""
+    if command.from_index != index:
+        raise SchemaError(
+            f"the schema stands at index {index}, what was pushed follows {command.from_index}",
+            "the metadata set asks where it stands, and goes on from there",
+            retryable=True,
+        )
+    if command.to_index <= index:
+        raise SchemaError(f"a push from index {index} to {command.to_index} goes nowhere")
+
+
+def check_source(db: Database, command: SchemaAdopted) -> None:
+    """The metadata set that was adopted from first stays the one; only one restored from a backup,
+    with a new identity and a higher epoch, may go on in its place.
+
+    Raises `HandshakeError`.
+    """
+    source = current_source(db)
+    if source is None:
+        if schema.current_index(db) > 0:
+            raise HandshakeError(
+                f"this replica set has a schema of its own, at index {schema.current_index(db)}",
+                "it was started as its own metadata set; a set that is to join a cluster must be "
+                "new, see `metadata:` in its configuration file",
+            )
+        db.execute(
+            "INSERT INTO schema_source VALUES(1, ?, ?)", (command.source, command.source_epoch)
+        )
+        return
+    uuid, epoch = source
+    if uuid != command.source and command.source_epoch <= epoch:
+        raise HandshakeError(
+            f"this replica set adopts its schema from the metadata set with identity {uuid.hex()} "
+            f"and epoch {epoch}; another one, {command.source.hex()} with epoch "
+            f"{command.source_epoch}, has pushed",
+            "is there a second metadata set with the same name? stop it, or give it another name",
+        )
+    if (uuid, epoch) != (command.source, command.source_epoch):
+        db.execute(
+            "UPDATE schema_source SET uuid = ?, epoch = ?",
+            (command.source, max(epoch, command.source_epoch)),
+        )
+
+
+def _check_part(staged: list[SchemaAdopted], command: SchemaAdopted) -> None:
+    def belongs(part: SchemaAdopted) -> bool:
+        return (part.source, part.to_index, part.is_whole) == (
+            command.source, command.to_index, command.is_whole
+        )
+
+    if len(staged) != command.part or not all(map(belongs, staged)):
+        raise SchemaError(
+            f"part {command.part} of the schema at index {command.to_index} came after "
+            f"{len(staged)} other parts",
+            "the metadata set begins again with the first one",
+            retryable=True,
+        )
+
+
+def _staged(db: Database) -> Iterator[SchemaAdopted]:
+    for (data,) in db.execute("SELECT command FROM schema_staged ORDER BY part"):
+        command = machine.decode(data)
+        assert isinstance(command, SchemaAdopted)
+        yield command
+
+
+def _take_effect(context: Context, parts: list[SchemaAdopted]) -> Adopted:
+    db, last = context.db, parts[-1]
+    objects = sorted(
+        (item for part in parts for item in part.objects), key=lambda item: item.metadata_index
+    )
+    deleted = tuple(_deletions(db, parts, objects))
+    # First: a new object may have the name of a deleted one.
+    for tombstone in deleted:
+        schema.forget(context, tombstone)
+    if last.is_whole:
+        schema.forget_tombstones(db, last.to_index)
+    else:
+        schema.forget_old_tombstones(db)
+    adopted: list[SchemaObject] = []
+    for item in objects:
+        _store(db, item)
+        if item.kind in SPECS:
+            adopted.append(_parsed(item))
+    replica_sets = tuple(item for part in parts for item in part.replica_sets)
+    for registered in replica_sets:
+        registry.store(db, registered)
+    schema.set_index(db, last.to_index)
+    schema.adopt(context, adopted, refuse=False)
+    return Adopted(last.to_index, tuple(adopted), deleted, replica_sets)
+
+
+def _deletions(
+    db: Database, parts: list[SchemaAdopted], objects: list[StoredObject]
+) -> Iterator[Tombstone]:
+    """Of the objects that are here, those that are to go."""
+    if parts[-1].is_whole:
+        kept = {item.id for item in objects}
+        rows = db.execute("SELECT id, kind, namespace, name FROM schema_object ORDER BY id")
+        gone = [row for row in rows.fetchall() if row[0] not in kept]
+        # Their own indexes are not known; any that are not taken do, they are forgotten at once.
+        yield from (Tombstone(-row[0], *row) for row in gone)
+        return
+    for part in parts:
+        yield from part.deleted
+
+
+def _store(db: Database, item: StoredObject) -> None:
+    db.execute(
+        "INSERT INTO schema_object VALUES(?, ?, ?, ?, ?, ?) ON CONFLICT(id) DO UPDATE SET"
+        " spec = excluded.spec, metadata_index = excluded.metadata_index",
+        (
+            item.id, item.kind, item.namespace, item.name, item.spec_json, item.metadata_index,
+        ),
+    )
+
+
+def _parsed(item: StoredObject) -> SchemaObject:
+    return SchemaObject(
+        kind=item.kind, namespace=item.namespace, name=item.name, id=item.id,
+        spec=spec_from_json(item.kind, item.spec_json), metadata_index=item.metadata_index,
+    )
+
+
+# --- reading ------------------------------------------------------------------------------------
+
+
+def current_source(db: Database) -> tuple[bytes, int] | None:
+    """(identity, epoch) of the metadata set that was adopted from; None on that set itself, and
+    before the first push."""
+    row = db.execute("SELECT uuid, epoch FROM schema_source").fetchone()
+    return None if row is None else (row[0], row[1])
+
+
+def changes_since(db: Database, from_index: int) -> Changes:
+    """All that is different from the schema at `from_index`; the work is that of the difference.
+
+    Beyond the tombstones that are kept, it is the whole schema.
+    """
+    to_index = schema.current_index(db)
+    if from_index >= to_index:
+        return Changes(from_index, to_index)
+    row = db.execute("SELECT metadata_index FROM schema_forgotten").fetchone()
+    is_whole = row is not None and from_index < row[0]
+    after = 0 if is_whole else from_index
+    objects = db.execute(
+        "SELECT id, kind, namespace, name, spec, metadata_index FROM schema_object"
+        " WHERE metadata_index > ? ORDER BY metadata_index",
+        (after,),
+    )
+    deleted: Iterable[Any] = () if is_whole else db.execute(
+        "SELECT metadata_index, id, kind, namespace, name FROM schema_tombstone"
+        # Also of what came and went in between: others have seen it, and ask whoever adopts this.
+        " WHERE metadata_index > ? ORDER BY metadata_index",
+        (from_index,),
+    )
+    return Changes(
+        from_index, to_index, is_whole,
+        tuple(StoredObject(*row) for row in objects),
+        tuple(Tombstone(*row) for row in deleted),
+        tuple(registry.registered_sets(db, after)),
+    )

@@ -1,0 +1,100 @@
+"""Which replica set a name belongs to: a table of the metadata set, pushed to every other one.
+
+Safety rule: a name belongs to the identity that had it first. Two sets of one name would both take
+records for the same partitions; the later one is refused. Only a higher epoch may take a name
+over: a set that was restored from a backup has a new identity and a raised epoch.
+"""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+import msgspec
+
+from hadron.model.errors import HandshakeError
+from hadron.model.ports import Database
+from hadron.state import schema
+from hadron.state.machine import Command, Context, NoChange, applies, tables
+
+tables("""
+CREATE TABLE IF NOT EXISTS replica_set(
+    name TEXT PRIMARY KEY,
+    uuid BLOB NOT NULL,
+    epoch INTEGER NOT NULL,             -- the highest that was heard of
+    metadata_index INTEGER NOT NULL     -- of the last change
+) STRICT, WITHOUT ROWID;
+""")
+
+
+class RegisterReplicaSet(Command, frozen=True, array_like=True, tag=12):
+    """A replica set has introduced itself to the metadata set."""
+
+    uses_reserve: ClassVar[bool] = True
+
+    name: str
+    uuid: bytes
+    epoch: int
+
+
+class RegisteredSet(msgspec.Struct, frozen=True, array_like=True):
+    """Whom a name belongs to."""
+
+    name: str
+    uuid: bytes
+    epoch: int
+    metadata_index: int
+
+
+@applies(RegisterReplicaSet)
+def apply_register_replica_set(context: Context, command: RegisterReplicaSet) -> RegisteredSet:
+    """Raises `HandshakeError` when the name belongs to another set."""
+    known = find(context.db, command.name)
+    if known is not None:
+        if known.uuid == command.uuid and known.epoch >= command.epoch:
+            raise NoChange(known)
+        check_owner(known, command.uuid, command.epoch)
+    index = schema.check_owns(context, schema.current_index(context.db)) + 1
+    registered = RegisteredSet(command.name, command.uuid, command.epoch, index)
+    store(context.db, registered)
+    schema.set_index(context.db, index)
+    return registered
+
+
+def check_owner(known: RegisteredSet, uuid: bytes, epoch: int) -> None:
+    """Raises `HandshakeError` unless whoever has this `uuid` may have the name."""
+    if known.uuid != uuid and epoch <= known.epoch:
+        raise HandshakeError(
+            f"replica set {known.name} is registered with identity {known.uuid.hex()} and epoch "
+            f"{known.epoch}; another one with identity {uuid.hex()} and epoch {epoch} has the same "
+            "name",
+            "give one of them another name; or, if the registered one is gone for good and this "
+            "takes its place, raise its `epoch`",
+        )
+
+
+def store(db: Database, registered: RegisteredSet) -> None:
+    db.execute(
+        "INSERT INTO replica_set VALUES(?, ?, ?, ?) ON CONFLICT(name) DO UPDATE SET"
+        " uuid = excluded.uuid, epoch = excluded.epoch, metadata_index = excluded.metadata_index",
+        (registered.name, registered.uuid, registered.epoch, registered.metadata_index),
+    )
+
+
+# --- reading ------------------------------------------------------------------------------------
+
+
+def find(db: Database, name: str) -> RegisteredSet | None:
+    row = db.execute(
+        "SELECT name, uuid, epoch, metadata_index FROM replica_set WHERE name = ?", (name,)
+    ).fetchone()
+    return None if row is None else RegisteredSet(*row)
+
+
+def registered_sets(db: Database, after_index: int = 0) -> list[RegisteredSet]:
+    """Those whose last change came after `after_index`, in that order."""
+    rows = db.execute(
+        "SELECT name, uuid, epoch, metadata_index FROM replica_set WHERE metadata_index > ?"
+        " ORDER BY metadata_index",
+        (after_index,),
+    )
+    return [RegisteredSet(*row) for row in rows]

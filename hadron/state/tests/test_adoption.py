@@ -1,0 +1,297 @@
+"""Adopting the schema at another replica set: in order, from one source, all of it or nothing."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from hadron.model.errors import HandshakeError, NotFoundError, SchemaError
+from hadron.model.schema import PipelineSpec, StageSpec, StreamSpec
+from hadron.state import adoption, dropping, registry, schema, streams
+from hadron.state.adoption import Changes, SchemaAdopted, StoredObject, changes_since
+from hadron.state.registry import RegisteredSet, RegisterReplicaSet
+from hadron.state.schema import ApplySchema, DeleteObjects, ObjectChange
+from hadron.state.tests.support import Replicated, dump
+
+META, OTHER = "meta", "aws.us-east-1/p0"
+UUID, NEW_UUID = b"m" * 16, b"n" * 16
+ON_OTHER = StreamSpec(partitions=(OTHER,))
+
+
+def adopted(
+    changes: Changes, *, part: int = 0, is_last: bool = True, source: bytes = UUID, epoch: int = 1
+) -> SchemaAdopted:
+    return SchemaAdopted(
+        source, epoch, changes.from_index, changes.to_index, part, is_last, changes.is_whole,
+        changes.objects, changes.deleted, changes.replica_sets,
+    )
+
+
+def push(meta: Replicated, other: Replicated) -> adoption.Adopted:
+    """What the metadata set's leader does."""
+    result = other.submit(adopted(changes_since(meta.db, schema.current_index(other.db))))
+    assert isinstance(result, adoption.Adopted)
+    return result
+
+
+def delete(meta: Replicated, *ids: int) -> schema.Deleted:
+    result = meta.submit(DeleteObjects(schema.current_index(meta.db), ids))
+    assert isinstance(result, schema.Deleted)
+    return result
+
+
+def same_schema(one: Replicated, other: Replicated) -> bool:
+    names = ("schema_object", "schema_index", "replica_set")
+    return all(dump(one.db)[name] == dump(other.db)[name] for name in names)
+
+
+def test_another_set_gets_every_object_with_its_id_and_makes_its_partitions() -> None:
+    meta, other = Replicated(META), Replicated(OTHER)
+    here, elsewhere = meta.declare(
+        ("Stream", "here", ON_OTHER), ("Stream", "elsewhere", StreamSpec(partitions=(META,)))
+    )
+    result = push(meta, other)
+    assert (result.metadata_index, [item.id for item in result.objects]) == (2, [here, elsewhere])
+    assert same_schema(meta, other)
+    assert list(streams.all_bounds(other.db)) == [here]
+    assert list(streams.all_bounds(meta.db)) == [elsewhere]
+    assert adoption.current_source(other.db) == (UUID, 1)
+    assert dump(other.replica()) == dump(other.db)
+
+
+def test_a_partition_added_to_a_stream_is_made_by_the_push() -> None:
+    meta, other = Replicated(META), Replicated(OTHER)
+    (stream_id,) = meta.declare(("Stream", "s", StreamSpec(partitions=(META,))))
+    push(meta, other)
+    assert not streams.all_bounds(other.db)
+    meta.declare(("Stream", "s", StreamSpec(partitions=(META, OTHER))))
+    push(meta, other)
+    assert list(streams.all_bounds(other.db)) == [stream_id]
+
+
+def test_what_does_not_follow_is_refused() -> None:
+    meta, other = Replicated(META), Replicated(OTHER)
+    meta.declare(("Stream", "a", ON_OTHER))
+    push(meta, other)
+    first = adopted(changes_since(meta.db, 0))
+    meta.declare(("Stream", "b", ON_OTHER))
+    meta.declare(("Stream", "c", ON_OTHER))
+    before = dump(other.db)
+    with pytest.raises(SchemaError, match="stands at index 1, what was pushed follows 2") as again:
+        other.submit(adopted(changes_since(meta.db, 2)))
+    assert again.value.retryable
+    with pytest.raises(SchemaError, match="stands at index 1, what was pushed follows 0"):
+        other.submit(first)
+    assert dump(other.db) == before
+    assert push(meta, other).metadata_index == 3
+    assert same_schema(meta, other)
+
+
+def test_another_metadata_set_is_refused_and_one_restored_with_a_higher_epoch_is_not() -> None:
+    meta, other = Replicated(META), Replicated(OTHER)
+    meta.declare(("Stream", "a", ON_OTHER))
+    push(meta, other)
+    meta.declare(("Stream", "b", ON_OTHER))
+    following = changes_since(meta.db, 1)
+    with pytest.raises(HandshakeError, match=f"{UUID.hex()} and epoch 1; another one"):
+        other.submit(adopted(following, source=NEW_UUID))
+    other.submit(adopted(following, source=NEW_UUID, epoch=2))
+    assert adoption.current_source(other.db) == (NEW_UUID, 2)
+    meta.declare(("Stream", "c", ON_OTHER))
+    with pytest.raises(HandshakeError):
+        other.submit(adopted(changes_since(meta.db, 2)))
+
+
+def test_a_set_with_a_schema_of_its_own_does_not_adopt_and_one_that_adopts_owns_none() -> None:
+    meta, other = Replicated(META), Replicated(OTHER)
+    meta.declare(("Stream", "a", ON_OTHER))
+    other.declare(("Stream", "own", ON_OTHER))
+    with pytest.raises(HandshakeError, match="has a schema of its own, at index 1"):
+        other.submit(adopted(changes_since(meta.db, 1).__class__(1, 2)))
+    adopting = Replicated(OTHER)
+    push(meta, adopting)
+    for command in (
+        ApplySchema(1, (ObjectChange("Stream", "default", "x", '{"partitions":["p"]}'),)),
+        DeleteObjects(1, (1,)), RegisterReplicaSet("x", UUID, 1),
+    ):
+        with pytest.raises(SchemaError, match="adopts its schema from the metadata set"):
+            adopting.submit(command)
+
+
+def parts_of(changes: Changes) -> list[SchemaAdopted]:
+    """One object per part."""
+    count = len(changes.objects)
+    return [
+        SchemaAdopted(
+            UUID, 1, changes.from_index, changes.to_index, number, number == count - 1,
+            changes.is_whole, (item,), changes.deleted if number == 0 else (),
+            changes.replica_sets if number == 0 else (),
+        )
+        for number, item in enumerate(changes.objects)
+    ]
+
+
+def test_parts_take_effect_with_the_last_one() -> None:
+    meta, other = Replicated(META), Replicated(OTHER)
+    meta.declare(*(("Stream", f"s{number}", ON_OTHER) for number in range(3)))
+    parts = parts_of(changes_since(meta.db, 0))
+    for part in parts[:-1]:
+        assert other.submit(part) == adoption.Adopted(0)
+        assert schema.current_index(other.db) == 0
+        assert not streams.all_bounds(other.db)
+    assert len(other.submit(parts[-1]).objects) == 3
+    assert same_schema(meta, other)
+    assert other.rows("SELECT * FROM schema_staged") == []
+    assert dump(other.replica()) == dump(other.db)
+
+
+def test_parts_out_of_order_or_of_two_pushes_are_refused_and_the_first_one_begins_anew() -> None:
+    meta, other = Replicated(META), Replicated(OTHER)
+    meta.declare(*(("Stream", f"s{number}", ON_OTHER) for number in range(3)))
+    old = parts_of(changes_since(meta.db, 0))
+    other.submit(old[0])
+    with pytest.raises(SchemaError, match=r"part 2 .* came after 1 other parts"):
+        other.submit(old[2])
+    meta.declare(("Stream", "s3", ON_OTHER))
+    new = parts_of(changes_since(meta.db, 0))
+    with pytest.raises(SchemaError, match="part 1"):
+        other.submit(new[1])
+    for part in new:
+        other.submit(part)
+    assert same_schema(meta, other)
+
+
+def test_a_stream_deleted_and_made_again_in_one_push_is_another_stream() -> None:
+    meta, other = Replicated(META), Replicated(OTHER)
+    (old,) = meta.declare(("Stream", "s", ON_OTHER))
+    push(meta, other)
+    delete(meta, old)
+    (new,) = meta.declare(("Stream", "s", ON_OTHER))
+    result = push(meta, other)
+    assert [(gone.id, gone.metadata_index) for gone in result.deleted] == [(old, 2)]
+    assert new == 3
+    assert list(streams.all_bounds(other.db)) == [new]
+    assert dropping.waiting(other.db) == [(old, "Stream")]
+    assert same_schema(meta, other)
+
+
+def test_deletions_of_objects_that_were_never_seen_are_told_on() -> None:
+    meta, other = Replicated(META), Replicated(OTHER)
+    meta.declare(("Stream", "stays", ON_OTHER))
+    (gone,) = meta.declare(("Stream", "goes", ON_OTHER))
+    delete(meta, gone)
+    push(meta, other)
+    assert dropping.waiting(other.db) == []
+    # Somebody who watched the metadata set at index 2 goes on at a node of this one.
+    assert [item.id for item in changes_since(other.db, 2).deleted] == [gone]
+
+
+def test_beyond_the_tombstones_that_are_kept_everything_is_pushed(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(schema, "MAX_TOMBSTONES", 2)
+    meta, other = Replicated(META), Replicated(OTHER)
+    ids = meta.declare(*(("Stream", f"s{number}", ON_OTHER) for number in range(6)))
+    push(meta, other)
+    delete(meta, *ids[:2])
+    assert not changes_since(meta.db, 6).is_whole
+    delete(meta, *ids[2:4])
+    assert changes_since(meta.db, 8).deleted
+    assert changes_since(meta.db, 7).is_whole
+    result = push(meta, other)
+    assert {gone.id for gone in result.deleted} == set(ids[:4])
+    assert [item.id for item in result.objects] == ids[4:]
+    assert same_schema(meta, other)
+    # And who asks this set for what it has not seen one by one gets everything as well.
+    assert changes_since(other.db, 9).is_whole
+    assert dump(other.replica()) == dump(other.db)
+
+
+def test_an_object_of_a_kind_that_this_version_does_not_know_is_kept() -> None:
+    other = Replicated(OTHER)
+    unknown = StoredObject(1, "Hologram", "default", "h", "{}", 1)
+    stream = StoredObject(2, "Stream", "default", "s", '{"partitions":["x"]}', 2)
+    result = other.submit(adopted(Changes(0, 2, objects=(unknown, stream))))
+    assert [item.name for item in result.objects] == ["s"]
+    assert [item.name for item in schema.all_objects(other.db)] == ["default", "s"]
+    assert changes_since(other.db, 0).objects == (unknown, stream)
+
+
+def test_a_pipeline_that_was_given_another_input_goes_on_with_its_own() -> None:
+    def pipeline(source: str) -> PipelineSpec:
+        return PipelineSpec(replica_set=OTHER, input=source, stages=(StageSpec(name="one"),))
+
+    meta, other = Replicated(META), Replicated(OTHER)
+    meta.declare(("Stream", "a", ON_OTHER), ("Stream", "b", ON_OTHER))
+    meta.declare(("Pipeline", "p", pipeline("a")))
+    push(meta, other)
+    meta.declare(("Pipeline", "p", pipeline("b")))
+    push(meta, other)
+    assert same_schema(meta, other)
+    assert other.rows("SELECT stream_id FROM pipeline_input") == [(1,)]
+
+
+def test_a_name_belongs_to_the_set_that_had_it_first() -> None:
+    meta = Replicated(META)
+    one, two = b"1" * 16, b"2" * 16
+    assert meta.submit(RegisterReplicaSet(OTHER, one, 1)) == RegisteredSet(OTHER, one, 1, 1)
+    meta.submit(RegisterReplicaSet(OTHER, one, 1))
+    assert meta.again
+    with pytest.raises(HandshakeError, match=f"identity {one.hex()} .* {two.hex()}"):
+        meta.submit(RegisterReplicaSet(OTHER, two, 1))
+    assert meta.submit(RegisterReplicaSet(OTHER, one, 2)).metadata_index == 2
+    with pytest.raises(HandshakeError):
+        meta.submit(RegisterReplicaSet(OTHER, two, 2))
+    meta.submit(RegisterReplicaSet(OTHER, two, 3))
+    with pytest.raises(HandshakeError):
+        meta.submit(RegisterReplicaSet(OTHER, one, 2))
+    other = Replicated(OTHER)
+    push(meta, other)
+    assert registry.find(other.db, OTHER) == RegisteredSet(OTHER, two, 3, 3)
+
+
+def test_deleting_what_is_not_there_changes_nothing() -> None:
+    meta = Replicated(META)
+    (stream_id,) = meta.declare(("Stream", "s", ON_OTHER))
+    with pytest.raises(NotFoundError, match="no object has the id 7"):
+        delete(meta, stream_id, 7)
+    assert changes_since(meta.db, 0).objects
+    with pytest.raises(SchemaError, match="changed from index 0 to 1"):
+        meta.submit(DeleteObjects(0, (stream_id,)))
+
+
+STEP = st.tuples(
+    st.sampled_from(["declare", "delete", "register", "push", "parts"]), st.integers(0, 3)
+)
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.lists(STEP, max_size=25))
+def test_whenever_it_is_pushed_the_other_set_comes_to_the_same(
+    steps: list[tuple[str, int]]
+) -> None:
+    meta, other = Replicated(META), Replicated(OTHER)
+    for action, number in steps:
+        if action == "declare":
+            meta.declare(("Stream", f"s{number}", ON_OTHER))
+        elif action == "delete":
+            found = schema.find(meta.db, "Stream", "default", f"s{number}")
+            if found is not None:
+                delete(meta, found.id)
+        elif action == "register":
+            meta.submit(RegisterReplicaSet(f"r{number}", bytes([number]) * 16, 1))
+        elif schema.current_index(meta.db) > schema.current_index(other.db):
+            changes = changes_since(meta.db, schema.current_index(other.db))
+            if action == "push" or not changes.objects:
+                other.submit(adopted(changes))
+            else:
+                # The rest of the parts is lost with the connection.
+                for part in parts_of(changes)[:number]:
+                    other.submit(part)
+    if schema.current_index(meta.db) > schema.current_index(other.db):
+        push(meta, other)
+    assert same_schema(meta, other)
+    assert set(streams.all_bounds(other.db)) == {
+        item.id for item in schema.all_objects(meta.db) if item.kind == "Stream"
+    }

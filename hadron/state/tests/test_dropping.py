@@ -1,0 +1,122 @@
+"""What a deleted object leaves goes in slices, and nothing of it is served meanwhile."""
+
+from __future__ import annotations
+
+import pytest
+
+from hadron.model.batch import encode_values, read_head
+from hadron.model.errors import NotFoundError
+from hadron.model.schema import PipelineSpec, StageSpec, StreamSpec
+from hadron.state import dropping, schema, streams
+from hadron.state.dropping import Dropped, DropPipeline, DropStream
+from hadron.state.groups import AckRecords, CreateGroup
+from hadron.state.pipelines import TriggerInstances
+from hadron.state.schema import DeleteObjects
+from hadron.state.streams import AppendBatch
+from hadron.state.tests.support import SET, Replicated, dump
+from hadron.state.verify import Verification
+
+EVERYTHING = 1 << 40
+
+
+def append(replicated: Replicated, stream_id: int, producer: bytes = b"") -> None:
+    data = encode_values([b"v"], 1)
+    head = read_head(data)
+    command = AppendBatch.of(stream_id, head, len(data))
+    if producer:
+        command = AppendBatch(stream_id, 1, len(data), producer, 0, 0)
+    replicated.submit(command)
+    lsn = len(replicated.log)
+    replicated.db.execute("INSERT INTO body VALUES(?, ?)", (lsn, data))
+
+
+def with_data(batches: int) -> tuple[Replicated, int]:
+    replicated = Replicated()
+    (stream_id,) = replicated.declare(("Stream", "s", StreamSpec(partitions=(SET,))))
+    for number in range(batches):
+        append(replicated, stream_id, bytes([number + 1]) * 16)
+    return replicated, stream_id
+
+
+def delete(replicated: Replicated, *ids: int) -> None:
+    replicated.submit(DeleteObjects(schema.current_index(replicated.db), ids))
+
+
+def left(replicated: Replicated) -> dict[str, int]:
+    names = ("stream_partition", "stream_batch", "producer", "grp", "grp_ack", "dropped")
+    return {name: len(dump(replicated.db)[name]) for name in names}
+
+
+def test_a_deleted_stream_is_closed_at_once_and_its_data_goes_in_slices(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(dropping, "SLICE_BATCHES", 2)
+    monkeypatch.setattr(dropping, "SLICE_ROWS", 3)
+    replicated, stream_id = with_data(5)
+    group = replicated.submit(CreateGroup(stream_id, "g", 0))
+    replicated.submit(AckRecords(group.group_id, ((2, 2), (4, 4))))
+    (other,) = replicated.declare(("Stream", "other", StreamSpec(partitions=(SET,))))
+    append(replicated, other, b"p" * 16)
+    delete(replicated, stream_id)
+    assert list(streams.all_bounds(replicated.db)) == [other]
+    with pytest.raises(NotFoundError):
+        append(replicated, stream_id)
+    with pytest.raises(NotFoundError):
+        replicated.submit(AckRecords(group.group_id, ((0, 0),)))
+    slices: list[Dropped] = []
+    while not slices or not slices[-1].is_done:
+        slices.append(replicated.submit(DropStream(stream_id, EVERYTHING)))
+    assert [each.rows for each in slices] == [2, 2, 1, 3, 3, 2]
+    assert left(replicated) == {
+        "stream_partition": 1, "stream_batch": 1, "producer": 1, "grp": 0, "grp_ack": 0,
+        "dropped": 0,
+    }
+    assert dropping.waiting(replicated.db) == []
+    assert replicated.submit(DropStream(stream_id, EVERYTHING)).is_done
+    assert replicated.again
+    replica, own = dump(replicated.replica()), dump(replicated.db)
+    assert {**replica, "body": []} == {**own, "body": []}
+
+
+def test_what_a_member_still_needs_stays_until_it_has_it() -> None:
+    replicated, stream_id = with_data(3)
+    lsns = [row[0] for row in replicated.rows("SELECT lsn FROM stream_batch ORDER BY lsn")]
+    delete(replicated, stream_id)
+    assert replicated.submit(DropStream(stream_id, lsns[0])).rows == 1
+    assert replicated.submit(DropStream(stream_id, lsns[0])) == Dropped(0)
+    assert replicated.again
+    assert replicated.submit(DropStream(stream_id, lsns[2])).rows == 2
+    assert dropping.waiting(replicated.db) == [(stream_id, "Stream")]
+    assert replicated.submit(DropStream(stream_id, 0)).is_done
+
+
+def test_a_deleted_pipeline_goes_with_its_instances(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(dropping, "SLICE_ROWS", 4)
+    replicated, stream_id = with_data(5)
+    spec = PipelineSpec(
+        replica_set=SET, input="s", start="earliest",
+        stages=(StageSpec(name="one"), StageSpec(name="two", after=("one",))),
+    )
+    (pipeline_id,) = replicated.declare(("Pipeline", "p", spec))
+    replicated.submit(TriggerInstances(pipeline_id, SET, 0, 5, (0, 1, 2, 3, 4)))
+    delete(replicated, pipeline_id)
+    with pytest.raises(NotFoundError):
+        replicated.submit(TriggerInstances(pipeline_id, SET, 5, 6, (5,)))
+    rows = []
+    while dropping.waiting(replicated.db):
+        rows.append(replicated.submit(DropPipeline(pipeline_id)).rows)
+    assert rows == [4, 4, 4, 1]
+    for table in ("pipeline", "pipeline_input", "instance", "stage_run", "stage_count"):
+        assert dump(replicated.db)[table] == []
+    assert list(streams.all_bounds(replicated.db)) == [stream_id]
+
+
+def test_a_file_is_sound_while_a_stream_is_being_dropped() -> None:
+    replicated, stream_id = with_data(3)
+    group = replicated.submit(CreateGroup(stream_id, "g", 0))
+    replicated.submit(AckRecords(group.group_id, ((2, 2),)))
+    delete(replicated, stream_id)
+    check = Verification(replay=False)
+    while not check.step(replicated.db):
+        pass
+    assert {problem.table for problem in check.report.problems} <= {"body", "meta"}, "of the test"
