@@ -21,9 +21,10 @@ from hadron.model.errors import (
 )
 from hadron.model.ids import Ballot
 from hadron.model.ports import Clock, Disk, Listener, Network, Random
+from hadron.node.discovery import Discovery
 from hadron.node.leadership import Leadership
 from hadron.node.replica_set import ReplicaSetConfig
-from hadron.node.status import StatusPage, topology_of
+from hadron.node.status import StatusPage
 from hadron.partition.gate import ByteGate
 from hadron.replication.ballot import Candidate, run_on_writer
 from hadron.replication.follower import AppendOutcome, FollowerLog
@@ -99,6 +100,11 @@ class Node:
         self._installation: Installation | None = None
         self._ended = trio.Event()
         self.address = self._node.address
+        self.discovery = Discovery(
+            config, name, uuid=lambda: self._store.identity.current.uuid,
+            agreed=self._is_agreed, started_ms=clock.now_ms(), network=network, random=random,
+            cork=self._cork,
+        )
 
     async def run(
         self, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED
@@ -236,12 +242,13 @@ class Node:
             started_ms=self._started_ms, pid=os.getpid(),
         )
         cluster = ClusterService(
-            lambda: topology_of(self._config, self._node.name), self.status
+            self._config.name, self._node.name, topology=self.discovery.topology,
+            describe=self.status, describe_other=self.discovery.status_of,
         )
         services = (
-            replication, cluster, StreamsService(self._door), GroupsService(self._door),
-            SchemaService(self._door), PipelinesService(self._door), self._snapshots,
-            self._repairer, IntegrityService(self._door, self._scrubber),
+            replication, cluster, self.discovery, StreamsService(self._door),
+            GroupsService(self._door), SchemaService(self._door), PipelinesService(self._door),
+            self._snapshots, self._repairer, IntegrityService(self._door, self._scrubber),
         )
         self._handlers: dict[int, Handler] = {}
         for service in services:
@@ -257,6 +264,7 @@ class Node:
                 "is another process using the port? change `address:`, or stop that process",
             ) from error
         self.address = listener.address
+        self.discovery.listens_at(listener.address)
         return listener
 
     async def _serve(self, listener: Listener, task_status: trio.TaskStatus[None]) -> None:
@@ -265,6 +273,7 @@ class Node:
             nursery.start_soon(self._accept, listener, nursery)
             nursery.start_soon(self._trimmer.run)
             nursery.start_soon(self._links.run)
+            nursery.start_soon(self.discovery.run)
             nursery.start_soon(self._resync.run)
             nursery.start_soon(self._repairer.run)
             nursery.start_soon(self._scrubber.run)
@@ -406,12 +415,19 @@ class Node:
                 self._report(self._status.state, leader.trouble)
             await changed.wait()
 
+    def _is_agreed(self) -> bool:
+        """Whether a majority serves by this node's own configuration."""
+        if self._store.identity.current.promised.epoch != self._membership.epoch:
+            return False
+        return self._status.state == ("serving" if self._membership.is_leader else "following")
+
     # --- for people -----------------------------------------------------------------------------
 
     def _report(self, state: str, trouble: str) -> None:
         if state != self._status.state:
             _log.info("%s%s", state, f": {trouble}" if trouble else "")
         self._status.report(state, trouble)
+        self.discovery.refresh()
         if trouble or self._old_file:
             self._door.reason = trouble or self._old_file
 
@@ -424,6 +440,7 @@ class Node:
             leading.catalog.metadata_index if leading is not None else 0,
         )
         page.trouble = self._old_file or page.trouble
+        page.cluster_trouble.extend(self.discovery.troubles())
         if self._resync.progress:
             page.state, page.trouble = "resyncing", self._resync.progress
         elif self._repairer.trouble:

@@ -13,26 +13,6 @@ from hadron.storage.identity import Identity
 from hadron.wire.messages import ballot_to, cluster_pb2
 
 
-def topology_of(config: ReplicaSetConfig, node: str) -> cluster_pb2.TopologyResponse:
-    """The replica sets that this node knows, from its configuration."""
-    return cluster_pb2.TopologyResponse(
-        cluster=config.cluster,
-        node=node,
-        version=__version__,
-        metadata=config.metadata,
-        replica_sets=[
-            cluster_pb2.ReplicaSet(
-                name=config.name,
-                epoch=config.epoch,
-                nodes=[
-                    cluster_pb2.Node(name=item.name, role=item.role, address=item.address)
-                    for item in config.nodes
-                ],
-            )
-        ],
-    )
-
-
 def peer_status(
     link: PeerLink, controller: Controller | None
 ) -> cluster_pb2.StatusResponse.Peer:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from typing import Any
 
 from hadron.wire.calls import Call, Handler
@@ -10,15 +10,26 @@ from hadron.wire.messages import cluster_pb2, method
 
 
 class ClusterService:
-    """`describe` and `topology` are the node's own: only it sees all of its parts."""
+    """For the node called `node` of `replica_set`. What it answers is the node's own: only it sees
+    all of its parts.
+
+    Args:
+        describe_other: asks another node of the cluster, by replica set and name, how it is.
+    """
 
     def __init__(
         self,
+        replica_set: str,
+        node: str,
+        *,
         topology: Callable[[], cluster_pb2.TopologyResponse],
         describe: Callable[[], cluster_pb2.StatusResponse],
+        describe_other: Callable[[str, str], Awaitable[cluster_pb2.StatusResponse]],
     ) -> None:
+        self._own = replica_set, node
         self._topology = topology
         self._describe = describe
+        self._describe_other = describe_other
 
     def handlers(self) -> dict[int, Handler]:
         return {
@@ -29,5 +40,12 @@ class ClusterService:
     def _answer_topology(self, call: Call, _request: Any, _attachment: memoryview) -> None:
         call.send(self._topology(), end=True)
 
-    def _answer_status(self, call: Call, _request: Any, _attachment: memoryview) -> None:
-        call.send(self._describe(), end=True)
+    def _answer_status(self, call: Call, request: Any, _attachment: memoryview) -> None:
+        wanted = request.replica_set, request.node
+        if wanted in (("", ""), self._own):
+            call.send(self._describe(), end=True)
+        else:
+            call.spawn(self._relay_status, call, *wanted)
+
+    async def _relay_status(self, call: Call, replica_set: str, node: str) -> None:
+        call.send(await self._describe_other(replica_set, node), end=True)

@@ -26,7 +26,7 @@ from hadron.wire._pb import common_pb2 as hadron_dot_v1_dot_common__pb2
 from hadron.wire._pb import options_pb2 as hadron_dot_v1_dot_options__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x17hadron/v1/cluster.proto\x12\thadron.v1\x1a\x16hadron/v1/common.proto\x1a\x17hadron/v1/options.proto\"\x11\n\x0fTopologyRequest\"3\n\x04Node\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x0c\n\x04role\x18\x02 \x01(\t\x12\x0f\n\x07\x61\x64\x64ress\x18\x03 \x01(\t\"I\n\nReplicaSet\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\r\n\x05\x65poch\x18\x02 \x01(\x04\x12\x1e\n\x05nodes\x18\x03 \x03(\x0b\x32\x0f.hadron.v1.Node\"\x81\x01\n\x10TopologyResponse\x12\x0f\n\x07\x63luster\x18\x01 \x01(\t\x12\x0c\n\x04node\x18\x02 \x01(\t\x12\x0f\n\x07version\x18\x03 \x01(\t\x12+\n\x0creplica_sets\x18\x04 \x03(\x0b\x32\x15.hadron.v1.ReplicaSet\x12\x10\n\x08metadata\x18\x05 \x01(\t\"\x0f\n\rStatusRequest\"\xff\x03\n\x0eStatusResponse\x12\x0f\n\x07\x63luster\x18\x01 \x01(\t\x12\x13\n\x0breplica_set\x18\x02 \x01(\t\x12\x0c\n\x04node\x18\x03 \x01(\t\x12\x0c\n\x04role\x18\x04 \x01(\t\x12\r\n\x05state\x18\x05 \x01(\t\x12\x0f\n\x07trouble\x18\x06 \x01(\t\x12!\n\x06\x62\x61llot\x18\x07 \x01(\x0b\x32\x11.hadron.v1.Ballot\x12\x10\n\x08last_lsn\x18\x08 \x01(\x04\x12\x15\n\rcommitted_lsn\x18\t \x01(\x04\x12\x13\n\x0b\x61pplied_lsn\x18\n \x01(\x04\x12\r\n\x05\x63hain\x18\x0b \x01(\t\x12\x12\n\ndurability\x18\x0c \x01(\t\x12\x16\n\x0emetadata_index\x18\r \x01(\x04\x12\x0f\n\x07version\x18\x0e \x01(\t\x12\x12\n\nstarted_ms\x18\x0f \x01(\x04\x12\x13\n\x0b\x63onnections\x18\x10 \x01(\r\x12-\n\x05peers\x18\x11 \x03(\x0b\x32\x1e.hadron.v1.StatusResponse.Peer\x12\x0b\n\x03pid\x18\x12 \x01(\r\x12\x11\n\tfirst_lsn\x18\x15 \x01(\x04\x1a\x66\n\x04Peer\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x0c\n\x04role\x18\x02 \x01(\t\x12\x0f\n\x07\x61\x64\x64ress\x18\x03 \x01(\t\x12\r\n\x05state\x18\x04 \x01(\t\x12\x0f\n\x07trouble\x18\x05 \x01(\t\x12\x11\n\tmatch_lsn\x18\x06 \x01(\x04\x32\x99\x01\n\x07\x43luster\x12I\n\x08Topology\x12\x1a.hadron.v1.TopologyRequest\x1a\x1b.hadron.v1.TopologyResponse\"\x04\x90\x82\x19(\x12\x43\n\x06Status\x12\x18.hadron.v1.StatusRequest\x1a\x19.hadron.v1.StatusResponse\"\x04\x90\x82\x19)b\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x17hadron/v1/cluster.proto\x12\thadron.v1\x1a\x16hadron/v1/common.proto\x1a\x17hadron/v1/options.proto\"\x11\n\x0fTopologyRequest\"F\n\x04Node\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x0c\n\x04role\x18\x02 \x01(\t\x12\x0f\n\x07\x61\x64\x64ress\x18\x03 \x01(\t\x12\x11\n\tstated_ms\x18\x04 \x01(\x04\"{\n\nReplicaSet\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\r\n\x05\x65poch\x18\x02 \x01(\x04\x12\x1e\n\x05nodes\x18\x03 \x03(\x0b\x32\x0f.hadron.v1.Node\x12\x0c\n\x04uuid\x18\x04 \x01(\x0c\x12\x0e\n\x06\x61greed\x18\x05 \x01(\x08\x12\x12\n\nregistered\x18\x06 \x01(\x04\"O\n\x07Speaker\x12\x0f\n\x07\x63luster\x18\x01 \x01(\t\x12\x13\n\x0breplica_set\x18\x02 \x01(\t\x12\x0c\n\x04node\x18\x03 \x01(\t\x12\x10\n\x08metadata\x18\x04 \x01(\t\"s\n\x0f\x44iscoverRequest\x12#\n\x07speaker\x18\x01 \x01(\x0b\x32\x12.hadron.v1.Speaker\x12\x0e\n\x06\x64igest\x18\x02 \x01(\x0c\x12+\n\x0creplica_sets\x18\x03 \x03(\x0b\x32\x15.hadron.v1.ReplicaSet\"t\n\x10\x44iscoverResponse\x12#\n\x07speaker\x18\x01 \x01(\x0b\x32\x12.hadron.v1.Speaker\x12\x0e\n\x06\x64igest\x18\x02 \x01(\x0c\x12+\n\x0creplica_sets\x18\x03 \x03(\x0b\x32\x15.hadron.v1.ReplicaSet\"\x81\x01\n\x10TopologyResponse\x12\x0f\n\x07\x63luster\x18\x01 \x01(\t\x12\x0c\n\x04node\x18\x02 \x01(\t\x12\x0f\n\x07version\x18\x03 \x01(\t\x12+\n\x0creplica_sets\x18\x04 \x03(\x0b\x32\x15.hadron.v1.ReplicaSet\x12\x10\n\x08metadata\x18\x05 \x01(\t\"2\n\rStatusRequest\x12\x13\n\x0breplica_set\x18\x01 \x01(\t\x12\x0c\n\x04node\x18\x02 \x01(\t\"\x98\x04\n\x0eStatusResponse\x12\x0f\n\x07\x63luster\x18\x01 \x01(\t\x12\x13\n\x0breplica_set\x18\x02 \x01(\t\x12\x0c\n\x04node\x18\x03 \x01(\t\x12\x0c\n\x04role\x18\x04 \x01(\t\x12\r\n\x05state\x18\x05 \x01(\t\x12\x0f\n\x07trouble\x18\x06 \x01(\t\x12!\n\x06\x62\x61llot\x18\x07 \x01(\x0b\x32\x11.hadron.v1.Ballot\x12\x10\n\x08last_lsn\x18\x08 \x01(\x04\x12\x15\n\rcommitted_lsn\x18\t \x01(\x04\x12\x13\n\x0b\x61pplied_lsn\x18\n \x01(\x04\x12\r\n\x05\x63hain\x18\x0b \x01(\t\x12\x12\n\ndurability\x18\x0c \x01(\t\x12\x16\n\x0emetadata_index\x18\r \x01(\x04\x12\x0f\n\x07version\x18\x0e \x01(\t\x12\x12\n\nstarted_ms\x18\x0f \x01(\x04\x12\x13\n\x0b\x63onnections\x18\x10 \x01(\r\x12-\n\x05peers\x18\x11 \x03(\x0b\x32\x1e.hadron.v1.StatusResponse.Peer\x12\x0b\n\x03pid\x18\x12 \x01(\r\x12\x11\n\tfirst_lsn\x18\x15 \x01(\x04\x12\x17\n\x0f\x63luster_trouble\x18\x16 \x03(\t\x1a\x66\n\x04Peer\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x0c\n\x04role\x18\x02 \x01(\t\x12\x0f\n\x07\x61\x64\x64ress\x18\x03 \x01(\t\x12\r\n\x05state\x18\x04 \x01(\t\x12\x0f\n\x07trouble\x18\x05 \x01(\t\x12\x11\n\tmatch_lsn\x18\x06 \x01(\x04\x32\xe4\x01\n\x07\x43luster\x12I\n\x08Topology\x12\x1a.hadron.v1.TopologyRequest\x1a\x1b.hadron.v1.TopologyResponse\"\x04\x90\x82\x19(\x12\x43\n\x06Status\x12\x18.hadron.v1.StatusRequest\x1a\x19.hadron.v1.StatusResponse\"\x04\x90\x82\x19)\x12I\n\x08\x44iscover\x12\x1a.hadron.v1.DiscoverRequest\x1a\x1b.hadron.v1.DiscoverResponse\"\x04\x90\x82\x19*b\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -37,20 +37,28 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_CLUSTER'].methods_by_name['Topology']._serialized_options = b'\220\202\031('
   _globals['_CLUSTER'].methods_by_name['Status']._loaded_options = None
   _globals['_CLUSTER'].methods_by_name['Status']._serialized_options = b'\220\202\031)'
+  _globals['_CLUSTER'].methods_by_name['Discover']._loaded_options = None
+  _globals['_CLUSTER'].methods_by_name['Discover']._serialized_options = b'\220\202\031*'
   _globals['_TOPOLOGYREQUEST']._serialized_start=87
   _globals['_TOPOLOGYREQUEST']._serialized_end=104
   _globals['_NODE']._serialized_start=106
-  _globals['_NODE']._serialized_end=157
-  _globals['_REPLICASET']._serialized_start=159
-  _globals['_REPLICASET']._serialized_end=232
-  _globals['_TOPOLOGYRESPONSE']._serialized_start=235
-  _globals['_TOPOLOGYRESPONSE']._serialized_end=364
-  _globals['_STATUSREQUEST']._serialized_start=366
-  _globals['_STATUSREQUEST']._serialized_end=381
-  _globals['_STATUSRESPONSE']._serialized_start=384
-  _globals['_STATUSRESPONSE']._serialized_end=895
-  _globals['_STATUSRESPONSE_PEER']._serialized_start=793
-  _globals['_STATUSRESPONSE_PEER']._serialized_end=895
-  _globals['_CLUSTER']._serialized_start=898
-  _globals['_CLUSTER']._serialized_end=1051
+  _globals['_NODE']._serialized_end=176
+  _globals['_REPLICASET']._serialized_start=178
+  _globals['_REPLICASET']._serialized_end=301
+  _globals['_SPEAKER']._serialized_start=303
+  _globals['_SPEAKER']._serialized_end=382
+  _globals['_DISCOVERREQUEST']._serialized_start=384
+  _globals['_DISCOVERREQUEST']._serialized_end=499
+  _globals['_DISCOVERRESPONSE']._serialized_start=501
+  _globals['_DISCOVERRESPONSE']._serialized_end=617
+  _globals['_TOPOLOGYRESPONSE']._serialized_start=620
+  _globals['_TOPOLOGYRESPONSE']._serialized_end=749
+  _globals['_STATUSREQUEST']._serialized_start=751
+  _globals['_STATUSREQUEST']._serialized_end=801
+  _globals['_STATUSRESPONSE']._serialized_start=804
+  _globals['_STATUSRESPONSE']._serialized_end=1340
+  _globals['_STATUSRESPONSE_PEER']._serialized_start=1238
+  _globals['_STATUSRESPONSE_PEER']._serialized_end=1340
+  _globals['_CLUSTER']._serialized_start=1343
+  _globals['_CLUSTER']._serialized_end=1571
 # @@protoc_insertion_point(module_scope)

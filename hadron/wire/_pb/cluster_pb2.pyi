@@ -13,24 +13,64 @@ class TopologyRequest(_message.Message):
     def __init__(self) -> None: ...
 
 class Node(_message.Message):
-    __slots__ = ("name", "role", "address")
+    __slots__ = ("name", "role", "address", "stated_ms")
     NAME_FIELD_NUMBER: _ClassVar[int]
     ROLE_FIELD_NUMBER: _ClassVar[int]
     ADDRESS_FIELD_NUMBER: _ClassVar[int]
+    STATED_MS_FIELD_NUMBER: _ClassVar[int]
     name: str
     role: str
     address: str
-    def __init__(self, name: _Optional[str] = ..., role: _Optional[str] = ..., address: _Optional[str] = ...) -> None: ...
+    stated_ms: int
+    def __init__(self, name: _Optional[str] = ..., role: _Optional[str] = ..., address: _Optional[str] = ..., stated_ms: _Optional[int] = ...) -> None: ...
 
 class ReplicaSet(_message.Message):
-    __slots__ = ("name", "epoch", "nodes")
+    __slots__ = ("name", "epoch", "nodes", "uuid", "agreed", "registered")
     NAME_FIELD_NUMBER: _ClassVar[int]
     EPOCH_FIELD_NUMBER: _ClassVar[int]
     NODES_FIELD_NUMBER: _ClassVar[int]
+    UUID_FIELD_NUMBER: _ClassVar[int]
+    AGREED_FIELD_NUMBER: _ClassVar[int]
+    REGISTERED_FIELD_NUMBER: _ClassVar[int]
     name: str
     epoch: int
     nodes: _containers.RepeatedCompositeFieldContainer[Node]
-    def __init__(self, name: _Optional[str] = ..., epoch: _Optional[int] = ..., nodes: _Optional[_Iterable[_Union[Node, _Mapping]]] = ...) -> None: ...
+    uuid: bytes
+    agreed: bool
+    registered: int
+    def __init__(self, name: _Optional[str] = ..., epoch: _Optional[int] = ..., nodes: _Optional[_Iterable[_Union[Node, _Mapping]]] = ..., uuid: _Optional[bytes] = ..., agreed: _Optional[bool] = ..., registered: _Optional[int] = ...) -> None: ...
+
+class Speaker(_message.Message):
+    __slots__ = ("cluster", "replica_set", "node", "metadata")
+    CLUSTER_FIELD_NUMBER: _ClassVar[int]
+    REPLICA_SET_FIELD_NUMBER: _ClassVar[int]
+    NODE_FIELD_NUMBER: _ClassVar[int]
+    METADATA_FIELD_NUMBER: _ClassVar[int]
+    cluster: str
+    replica_set: str
+    node: str
+    metadata: str
+    def __init__(self, cluster: _Optional[str] = ..., replica_set: _Optional[str] = ..., node: _Optional[str] = ..., metadata: _Optional[str] = ...) -> None: ...
+
+class DiscoverRequest(_message.Message):
+    __slots__ = ("speaker", "digest", "replica_sets")
+    SPEAKER_FIELD_NUMBER: _ClassVar[int]
+    DIGEST_FIELD_NUMBER: _ClassVar[int]
+    REPLICA_SETS_FIELD_NUMBER: _ClassVar[int]
+    speaker: Speaker
+    digest: bytes
+    replica_sets: _containers.RepeatedCompositeFieldContainer[ReplicaSet]
+    def __init__(self, speaker: _Optional[_Union[Speaker, _Mapping]] = ..., digest: _Optional[bytes] = ..., replica_sets: _Optional[_Iterable[_Union[ReplicaSet, _Mapping]]] = ...) -> None: ...
+
+class DiscoverResponse(_message.Message):
+    __slots__ = ("speaker", "digest", "replica_sets")
+    SPEAKER_FIELD_NUMBER: _ClassVar[int]
+    DIGEST_FIELD_NUMBER: _ClassVar[int]
+    REPLICA_SETS_FIELD_NUMBER: _ClassVar[int]
+    speaker: Speaker
+    digest: bytes
+    replica_sets: _containers.RepeatedCompositeFieldContainer[ReplicaSet]
+    def __init__(self, speaker: _Optional[_Union[Speaker, _Mapping]] = ..., digest: _Optional[bytes] = ..., replica_sets: _Optional[_Iterable[_Union[ReplicaSet, _Mapping]]] = ...) -> None: ...
 
 class TopologyResponse(_message.Message):
     __slots__ = ("cluster", "node", "version", "replica_sets", "metadata")
@@ -47,11 +87,15 @@ class TopologyResponse(_message.Message):
     def __init__(self, cluster: _Optional[str] = ..., node: _Optional[str] = ..., version: _Optional[str] = ..., replica_sets: _Optional[_Iterable[_Union[ReplicaSet, _Mapping]]] = ..., metadata: _Optional[str] = ...) -> None: ...
 
 class StatusRequest(_message.Message):
-    __slots__ = ()
-    def __init__(self) -> None: ...
+    __slots__ = ("replica_set", "node")
+    REPLICA_SET_FIELD_NUMBER: _ClassVar[int]
+    NODE_FIELD_NUMBER: _ClassVar[int]
+    replica_set: str
+    node: str
+    def __init__(self, replica_set: _Optional[str] = ..., node: _Optional[str] = ...) -> None: ...
 
 class StatusResponse(_message.Message):
-    __slots__ = ("cluster", "replica_set", "node", "role", "state", "trouble", "ballot", "last_lsn", "committed_lsn", "applied_lsn", "chain", "durability", "metadata_index", "version", "started_ms", "connections", "peers", "pid", "first_lsn")
+    __slots__ = ("cluster", "replica_set", "node", "role", "state", "trouble", "ballot", "last_lsn", "committed_lsn", "applied_lsn", "chain", "durability", "metadata_index", "version", "started_ms", "connections", "peers", "pid", "first_lsn", "cluster_trouble")
     class Peer(_message.Message):
         __slots__ = ("name", "role", "address", "state", "trouble", "match_lsn")
         NAME_FIELD_NUMBER: _ClassVar[int]
@@ -86,6 +130,7 @@ class StatusResponse(_message.Message):
     PEERS_FIELD_NUMBER: _ClassVar[int]
     PID_FIELD_NUMBER: _ClassVar[int]
     FIRST_LSN_FIELD_NUMBER: _ClassVar[int]
+    CLUSTER_TROUBLE_FIELD_NUMBER: _ClassVar[int]
     cluster: str
     replica_set: str
     node: str
@@ -105,4 +150,5 @@ class StatusResponse(_message.Message):
     peers: _containers.RepeatedCompositeFieldContainer[StatusResponse.Peer]
     pid: int
     first_lsn: int
-    def __init__(self, cluster: _Optional[str] = ..., replica_set: _Optional[str] = ..., node: _Optional[str] = ..., role: _Optional[str] = ..., state: _Optional[str] = ..., trouble: _Optional[str] = ..., ballot: _Optional[_Union[_common_pb2.Ballot, _Mapping]] = ..., last_lsn: _Optional[int] = ..., committed_lsn: _Optional[int] = ..., applied_lsn: _Optional[int] = ..., chain: _Optional[str] = ..., durability: _Optional[str] = ..., metadata_index: _Optional[int] = ..., version: _Optional[str] = ..., started_ms: _Optional[int] = ..., connections: _Optional[int] = ..., peers: _Optional[_Iterable[_Union[StatusResponse.Peer, _Mapping]]] = ..., pid: _Optional[int] = ..., first_lsn: _Optional[int] = ...) -> None: ...
+    cluster_trouble: _containers.RepeatedScalarFieldContainer[str]
+    def __init__(self, cluster: _Optional[str] = ..., replica_set: _Optional[str] = ..., node: _Optional[str] = ..., role: _Optional[str] = ..., state: _Optional[str] = ..., trouble: _Optional[str] = ..., ballot: _Optional[_Union[_common_pb2.Ballot, _Mapping]] = ..., last_lsn: _Optional[int] = ..., committed_lsn: _Optional[int] = ..., applied_lsn: _Optional[int] = ..., chain: _Optional[str] = ..., durability: _Optional[str] = ..., metadata_index: _Optional[int] = ..., version: _Optional[str] = ..., started_ms: _Optional[int] = ..., connections: _Optional[int] = ..., peers: _Optional[_Iterable[_Union[StatusResponse.Peer, _Mapping]]] = ..., pid: _Optional[int] = ..., first_lsn: _Optional[int] = ..., cluster_trouble: _Optional[_Iterable[str]] = ...) -> None: ...

@@ -1,0 +1,303 @@
+"""The replica sets that a node knows of: statements, merged by rules that end in the same
+directory everywhere, whatever the order in which they are heard.
+
+Pure: `discovery` carries statements between nodes. The rules:
+
+- A name belongs to one uuid. Which one is for the metadata set to say (`registered`); until it has,
+  a node keeps the one that it heard of first. The other is refused, and reported by every node that
+  hears of it. A node never gives up its own.
+- Of one uuid, the higher epoch says who the members are; within an epoch, the configuration that a
+  majority serves by.
+- Where a node is, it says itself, and its latest word counts: an address may change without a new
+  epoch.
+- Another uuid with a higher epoch (a set that was restored) is passed on beside the one that is
+  known, so that the metadata set hears of it and can register it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field, replace
+from typing import Final
+
+import msgspec
+import xxhash
+
+from hadron.model.replica_sets import KnownNode, KnownSet
+
+REFUSED_FOR_S: Final = 60.0
+"""How long a refused statement is told of after it was last heard; a node speaks every 10 s."""
+
+_MAX_SETS: Final = 4096
+_MAX_REFUSED: Final = 64
+
+
+@dataclass(frozen=True, slots=True)
+class Refused:
+    """A statement that was not taken, and why in words."""
+
+    said: KnownSet
+    reason: str
+
+
+@dataclass(slots=True)
+class Merged:
+    """What came of some statements. `refused` has those only that were not refused lately."""
+
+    changed: bool = False
+    refused: list[Refused] = field(default_factory=list)
+
+
+class Directory:
+    """One node's.
+
+    Args:
+        own: what the node says of its own replica set.
+        node: the node's name.
+    """
+
+    def __init__(self, own: KnownSet, node: str) -> None:
+        self._own = own
+        self._node = node
+        self._sets: dict[str, KnownSet] = {own.name: own}
+        self._contenders: dict[str, KnownSet] = {}
+        self._registered: dict[str, tuple[int, bytes]] = {}
+        self._refused: dict[tuple[str, bytes], tuple[Refused, float]] = {}
+
+    # --- reading --------------------------------------------------------------------------------
+
+    @property
+    def own(self) -> KnownSet:
+        """The node's own replica set, as the cluster knows it."""
+        return self._sets[self._own.name]
+
+    def find(self, name: str) -> KnownSet | None:
+        return self._sets.get(name)
+
+    def sets(self) -> tuple[KnownSet, ...]:
+        """Every replica set, by name."""
+        return tuple(self._sets[name] for name in sorted(self._sets))
+
+    def contenders(self) -> tuple[KnownSet, ...]:
+        """Sets with a higher epoch than the one whose name they have, which wait to be registered
+        in its place."""
+        return tuple(self._contenders[name] for name in sorted(self._contenders))
+
+    def statements(self) -> tuple[KnownSet, ...]:
+        """All that is told to other nodes."""
+        return self.sets() + self.contenders()
+
+    def digest(self) -> bytes:
+        """16 bytes that are the same where the statements are: xxh3-128 over their JSON."""
+        told = [
+            (
+                each.name, each.epoch, each.uuid.hex(), each.agreed, each.registered,
+                sorted((node.name, node.role, node.address, node.stated_ms) for node in each.nodes),
+            )
+            for each in self.statements()
+        ]
+        return xxhash.xxh3_128_digest(msgspec.json.encode(told))
+
+    def troubles(self, now_s: float) -> list[str]:
+        """What people must know, in words."""
+        self._refused = {
+            key: kept for key, kept in self._refused.items() if kept[1] + REFUSED_FOR_S > now_s
+        }
+        return [refused.reason for refused, _ in self._refused.values()]
+
+    # --- hearing --------------------------------------------------------------------------------
+
+    def tell_own(self, own: KnownSet) -> bool:
+        """The node's own statement has changed, perhaps; returns whether the directory did."""
+        before, self._own = self._sets[own.name], own
+        # What was heard before this set was founded may have been about another set.
+        known = _join(before, own) if before.uuid == own.uuid else own
+        self._sets[own.name] = self._with_own_address(known)
+        self._note_registration(own.name)
+        return self._sets[own.name] != before
+
+    def merge(self, statements: Iterable[KnownSet], now_s: float) -> Merged:
+        """Take in what another node knows.
+
+        Args:
+            now_s: monotonic, for forgetting what was refused long ago.
+        """
+        merged = Merged()
+        for said in statements:
+            before = self._sets.get(said.name), self._contenders.get(said.name)
+            if before == (None, None) and len(self._sets) >= _MAX_SETS:
+                self._refuse(merged, said, f"this node knows {_MAX_SETS} replica sets already: "
+                             f"{said.name} is one too many", now_s)
+                continue
+            self._hear(merged, said, now_s)
+            self._note_registration(said.name)
+            after = self._sets.get(said.name), self._contenders.get(said.name)
+            merged.changed |= after != before
+        return merged
+
+    def register(self, name: str, uuid: bytes, epoch: int) -> bool:
+        """The metadata set gives `name` to `uuid`, which stands at `epoch`; whether this changed
+        anything. An earlier registration has a lower epoch."""
+        if epoch <= self._registered.get(name, (0, b""))[0]:
+            return False
+        before = self._sets.get(name)
+        self._registered[name] = epoch, uuid
+        self._note_registration(name)
+        return self._sets.get(name) != before
+
+    # --- inside ---------------------------------------------------------------------------------
+
+    def _hear(self, merged: Merged, said: KnownSet, now_s: float) -> None:
+        known = self._sets.get(said.name)
+        if known is None:
+            self._sets[said.name] = said
+        elif not said.uuid and known.uuid:
+            # From before it was founded, or from a member whose disk is empty and will be taught.
+            return
+        elif said.uuid and not known.uuid and said.name == self._own.name:
+            # It is this set, and this node will be taught; or it is another one, which this node
+            # must not take for its own: it would say where its members are.
+            return
+        elif said.uuid == known.uuid:
+            self._set(said.name, _join(known, said))
+            if known.epoch == said.epoch and known.members != said.members:
+                self._refuse(merged, said, _two_configurations(self._sets[said.name], said, known),
+                             now_s)
+        elif not known.uuid:
+            self._sets[said.name] = said
+        else:
+            self._hear_of_another(merged, known, said, now_s)
+
+    def _hear_of_another(
+        self, merged: Merged, known: KnownSet, said: KnownSet, now_s: float
+    ) -> None:
+        """Two uuids, one name."""
+        is_own = known.name == self._own.name
+        if said.registered > known.registered and not is_own:
+            self._take_over(said)
+            if said.epoch <= known.epoch:
+                self._refuse(merged, known, _second_of_name(said, known), now_s)
+            return
+        if said.agreed and said.epoch > known.epoch and not is_own:
+            rival = self._contenders.get(said.name)
+            if rival is None or said.epoch > rival.epoch:
+                self._contenders[said.name] = said
+            elif rival.uuid == said.uuid:
+                self._contenders[said.name] = _join(rival, said)
+        refusal = _own_name_taken if is_own else _second_of_name
+        self._refuse(merged, said, refusal(known, said), now_s)
+
+    def _take_over(self, registered: KnownSet) -> None:
+        self._contenders.pop(registered.name, None)
+        self._refused.pop((registered.name, registered.uuid), None)
+        self._sets[registered.name] = registered
+
+    def _set(self, name: str, known: KnownSet) -> None:
+        self._sets[name] = self._with_own_address(known) if name == self._own.name else known
+
+    def _with_own_address(self, known: KnownSet) -> KnownSet:
+        """The node's own word about its address is above everybody else's, also when its clock has
+        been set back since it last gave it."""
+        own = self._own.node(self._node)
+        assert own is not None
+        heard = known.node(self._node)
+        if heard is None or (heard.address, heard.stated_ms) == (own.address, own.stated_ms):
+            return known
+        if heard.stated_ms >= own.stated_ms:
+            newer = heard.stated_ms + (heard.address != own.address)
+            own = replace(own, stated_ms=newer)
+            self._own = replace(
+                self._own,
+                nodes=tuple(own if node.name == own.name else node for node in self._own.nodes),
+            )
+        mine = replace(heard, address=own.address, stated_ms=own.stated_ms)
+        return replace(
+            known, nodes=tuple(mine if node.name == mine.name else node for node in known.nodes)
+        )
+
+    def _note_registration(self, name: str) -> None:
+        """What this node was told by the metadata set, as soon as there is a statement for it."""
+        epoch, uuid = self._registered.get(name, (0, b""))
+        known, contender = self._sets.get(name), self._contenders.get(name)
+        if not epoch or known is None:
+            return
+        if known.uuid == uuid:
+            if known.registered < epoch:
+                self._sets[name] = replace(known, registered=epoch)
+        elif contender is not None and contender.uuid == uuid and name != self._own.name:
+            self._take_over(replace(contender, registered=max(epoch, contender.registered)))
+
+    def _refuse(self, merged: Merged, said: KnownSet, reason: str, now_s: float) -> None:
+        key = said.name, said.uuid
+        kept = self._refused.pop(key, None)
+        refused = Refused(said, reason)
+        if kept is None or kept[1] + REFUSED_FOR_S <= now_s:
+            merged.refused.append(refused)
+        self._refused[key] = refused, now_s
+        while len(self._refused) > _MAX_REFUSED:
+            del self._refused[next(iter(self._refused))]
+
+
+def _join(known: KnownSet, said: KnownSet) -> KnownSet:
+    """Two statements about one set."""
+    newer = max(known, said, key=lambda each: (each.epoch, each.agreed, each.members))
+    other = said if newer is known else known
+    return replace(
+        newer,
+        uuid=newer.uuid or other.uuid,
+        nodes=tuple(_latest(node, other.node(node.name)) for node in newer.nodes),
+        registered=max(known.registered, said.registered),
+    )
+
+
+def _latest(node: KnownNode, other: KnownNode | None) -> KnownNode:
+    """The later word about where a node is; its role is the newer configuration's."""
+    if other is None or (other.stated_ms, other.address) <= (node.stated_ms, node.address):
+        return node
+    return replace(node, address=other.address, stated_ms=other.stated_ms)
+
+
+def describe_set(known: KnownSet) -> str:
+    """A replica set for people who have to find out which one it is."""
+    nodes = ", ".join(f"{node.name} at {node.address}" for node in known.nodes)
+    return f"uuid {known.uuid.hex()[:8] or 'none yet'}, epoch {known.epoch}, {nodes}"
+
+
+_NAMES_ARE_UNIQUE: Final = "names of replica sets are unique in a cluster: rename or stop one"
+
+
+def _second_of_name(kept: KnownSet, refused: KnownSet) -> str:
+    if kept.epoch < refused.epoch and refused.agreed:
+        return (
+            f"{refused.name} has a new history, as after a restore ({describe_set(refused)}); it "
+            "is not used before the metadata set has registered it in the place of the one with "
+            f"{describe_set(kept)}"
+        )
+    why = ", which the metadata set has registered" if kept.registered else ", which was first"
+    return (
+        f"two replica sets are called {refused.name}: the one with {describe_set(refused)} is "
+        f"refused; the name belongs to that with {describe_set(kept)}{why} ({_NAMES_ARE_UNIQUE})"
+    )
+
+
+def _own_name_taken(own: KnownSet, other: KnownSet) -> str:
+    registered = ""
+    if other.registered > own.registered:
+        registered = "; the metadata set has registered that one, so others refuse this one"
+    return (
+        f"another replica set is called {own.name} as well: {describe_set(other)}{registered}; "
+        f"this one is {describe_set(own)} ({_NAMES_ARE_UNIQUE})"
+    )
+
+
+def _two_configurations(taken: KnownSet, said: KnownSet, known: KnownSet) -> str:
+    left = said if taken.members == known.members else known
+    return (
+        f"two configurations of epoch {taken.epoch} of {taken.name} are in use: "
+        f"{_roles(taken)} counts, {_roles(left)} does not (start the nodes of {taken.name} with "
+        "the same file; raise `epoch` when members or roles change)"
+    )
+
+
+def _roles(known: KnownSet) -> str:
+    return ", ".join(f"{name} ({role})" for name, role in known.members)

@@ -1,0 +1,359 @@
+"""How replica sets find each other: carries the directory's statements between nodes.
+
+A node speaks with the addresses in its `discovery:` and with some node of every set that it has
+heard of, and both know the same afterwards. Nobody is asked for leave: sets may start in any order,
+and whoever comes back is told what it missed. What must not be believed, `directory` decides; what
+people should know about it is logged once, and stands in `hadron status` for as long as it is so.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Awaitable, Callable
+from functools import partial
+from typing import Any, Final, TypeVar
+
+import trio
+
+from hadron import __version__
+from hadron.model.errors import (
+    HadronError,
+    NotFoundError,
+    PeerError,
+    UnknownMethodError,
+)
+from hadron.model.ports import Network, Random
+from hadron.model.replica_sets import KnownNode, KnownSet
+from hadron.node.directory import Directory, Merged
+from hadron.node.replica_set import ReplicaSetConfig
+from hadron.node.rounds import Rounds
+from hadron.node.statements import statement_to, statements_from
+from hadron.wire.calls import Call, Handler
+from hadron.wire.connection import Connection, Cork
+from hadron.wire.messages import cluster_pb2, method
+
+_log = logging.getLogger(__name__)
+T = TypeVar("T")
+
+_DISCOVER: Final = method("Discover")
+_STATUS: Final = method("Status")
+_TIMEOUT_S: Final = 3.0
+"""For dialing, and for each answer."""
+_RELAY_TIMEOUT_S: Final = 1.5
+"""For another node's status: less than the commands wait that ask for it."""
+_TOLD_FOR_S: Final = 60.0
+"""How long a trouble stands after it was last met."""
+_PATIENCE_S: Final = 10.0
+"""Before it is called a trouble that somebody is not there yet."""
+_MAX_TROUBLES: Final = 64
+
+
+class Discovery:
+    """One node's view of the cluster. `changed` is set, and replaced, whenever it changes.
+
+    Args:
+        uuid: the replica set's uuid, empty before it has one.
+        agreed: whether a majority is known to serve by this node's configuration.
+        started_ms: when this node started, by its own clock.
+    """
+
+    def __init__(
+        self,
+        config: ReplicaSetConfig,
+        node: str,
+        *,
+        uuid: Callable[[], bytes],
+        agreed: Callable[[], bool],
+        started_ms: int,
+        network: Network,
+        random: Random,
+        cork: Cork,
+    ) -> None:
+        self._config = config
+        self._node = node
+        self._uuid = uuid
+        self._agreed = agreed
+        self._started_ms = started_ms
+        self._network = network
+        self._cork = cork
+        self._address = config.node(node).address
+        self._peers = {each.name: each.address for each in config.nodes if each.name != node}
+        members = {*self._peers.values(), self._address}
+        self._strangers = [each for each in config.discovery if each not in members]
+        self._rounds = Rounds(random, config.name, list(self._peers.values()), self._strangers)
+        self._troubles: dict[str, tuple[str, float]] = {}
+        self._began_s: float | None = None
+        self._stirred = trio.Event()
+        self.changed = trio.Event()
+        self.directory = Directory(self._own(b""), node)
+
+    def _own(self, uuid: bytes) -> KnownSet:
+        return KnownSet(
+            name=self._config.name, epoch=self._config.epoch, uuid=uuid,
+            agreed=bool(uuid) and self._agreed(),
+            nodes=tuple(
+                KnownNode(each.name, each.role, self._address, self._started_ms)
+                if each.name == self._node else KnownNode(each.name, each.role, each.address)
+                for each in self._config.nodes
+            ),
+        )
+
+    # --- what others read -----------------------------------------------------------------------
+
+    def sets(self) -> tuple[KnownSet, ...]:
+        """Every replica set of the cluster that is known here."""
+        return self.directory.sets()
+
+    def leader(self, replica_set: str) -> str | None:
+        """The address of a replica set's leader; None when the set is unknown."""
+        known = self.directory.find(replica_set)
+        return None if known is None else known.leader.address
+
+    def register(self, name: str, uuid: bytes, epoch: int) -> None:
+        """The metadata set has given `name` to `uuid`: other sets of this name are refused."""
+        if self.directory.register(name, uuid, epoch):
+            self._news()
+
+    def topology(self) -> cluster_pb2.TopologyResponse:
+        """The whole cluster, the metadata set first."""
+        metadata = self._config.metadata
+        known = sorted(self.sets(), key=lambda each: (each.name != metadata, each.name))
+        return cluster_pb2.TopologyResponse(
+            cluster=self._config.cluster, node=self._node, version=__version__,
+            metadata=metadata, replica_sets=[statement_to(each) for each in known],
+        )
+
+    def troubles(self) -> list[str]:
+        """What people must know about the cluster, in words."""
+        now_s = trio.current_time()
+        self._troubles = {key: kept for key, kept in self._troubles.items() if kept[1] > now_s}
+        told = [text for text, _ in self._troubles.values()]
+        metadata = self._config.metadata
+        is_late = self._began_s is not None and now_s > self._began_s + _PATIENCE_S
+        if is_late and self.directory.find(metadata) is None:
+            told.append(
+                f"the metadata replica set {metadata} is not known here, so the schema cannot "
+                "change (does it run? is `metadata:` right, and an address in `discovery:` of a "
+                "node that knows it?)"
+            )
+        return [*self.directory.troubles(now_s), *told]
+
+    # --- this node's own part -------------------------------------------------------------------
+
+    def listens_at(self, address: str) -> None:
+        """The address as bound, which others are to dial."""
+        self._address = address
+
+    def refresh(self) -> None:
+        """Something about this node may have changed."""
+        if self.directory.tell_own(self._own(self._uuid())):
+            self._news()
+
+    def _news(self) -> None:
+        self._rounds.stir()
+        self._stirred.set()
+        self.changed.set()
+        self.changed = trio.Event()
+
+    async def run(self) -> None:
+        """Speak with others, for ever."""
+        if self._began_s is None:
+            self._began_s = trio.current_time()
+        self._rounds.begin_again()
+        self.refresh()
+        async with trio.open_nursery() as nursery:
+            while True:
+                now_s = trio.current_time()
+                for address in self._rounds.due(now_s, self.sets()):
+                    nursery.start_soon(self._speak, address)
+                with trio.move_on_after(self._rounds.pause_s(trio.current_time())):
+                    await self._stirred.wait()
+                    self._stirred = trio.Event()
+
+    # --- speaking -------------------------------------------------------------------------------
+
+    async def _speak(self, address: str) -> None:
+        try:
+            is_one_of_us = await self._with_connection(
+                address, _TIMEOUT_S, partial(self._converse, address)
+            )
+        except (OSError, HadronError) as error:
+            self._not_heard(address, error)
+        else:
+            if is_one_of_us:
+                self._rounds.answered(address)
+                self._forget_trouble(address)
+            else:
+                self._rounds.failed(address, trio.current_time())
+
+    def _not_heard(self, address: str, error: Exception) -> None:
+        now_s = trio.current_time()
+        self._rounds.failed(address, now_s)
+        known = {node.address for each in self.sets() for node in each.nodes}
+        began_s = now_s if self._began_s is None else self._began_s
+        if address in known or now_s < began_s + _PATIENCE_S:
+            # Whoever is known and away has a row of its own in `hadron status`.
+            return
+        reason = error.strerror or error if isinstance(error, OSError) else error
+        if isinstance(error, UnknownMethodError):
+            reason = "it runs an older version of Hadron, which knows no other replica sets"
+        self._tell(address, f"{address} in `discovery:` does not answer: {reason}", now_s)
+
+    async def _converse(self, address: str, connection: Connection) -> bool:
+        """Until both know the same; False when the other one belongs to another cluster."""
+        for statements in ((), self.directory.statements()):
+            request = cluster_pb2.DiscoverRequest(
+                speaker=self._speaker(), digest=self.directory.digest(),
+                replica_sets=[statement_to(each) for each in statements],
+            )
+            answer, _ = await connection.request(_DISCOVER, request, timeout_s=_TIMEOUT_S)
+            if not self._heard(answer.speaker, address, dialed=True):
+                return False
+            self._take_in(answer.replica_sets, answer.speaker)
+            if answer.digest == self.directory.digest():
+                break
+        return True
+
+    def handlers(self) -> dict[int, Handler]:
+        return {_DISCOVER.number: self._answer}
+
+    def _answer(self, call: Call, request: Any, _attachment: memoryview) -> None:
+        self.refresh()
+        response = cluster_pb2.DiscoverResponse(speaker=self._speaker())
+        if self._heard(request.speaker, call.connection.peer, dialed=False):
+            self._take_in(request.replica_sets, request.speaker)
+            response.digest = self.directory.digest()
+            if request.digest != response.digest:
+                response.replica_sets.extend(map(statement_to, self.directory.statements()))
+        call.send(response, end=True)
+
+    def _speaker(self) -> cluster_pb2.Speaker:
+        return cluster_pb2.Speaker(
+            cluster=self._config.cluster, replica_set=self._config.name, node=self._node,
+            metadata=self._config.metadata,
+        )
+
+    def _take_in(self, messages: Any, other: cluster_pb2.Speaker) -> None:
+        statements, bad = statements_from(messages)
+        now_s = trio.current_time()
+        for error in bad:
+            who = f"node {other.node} of {other.replica_set}"
+            self._tell(f"bad {who}", f"{who} says what cannot be: {error.message}", now_s)
+        merged: Merged = self.directory.merge(statements, now_s)
+        for refused in merged.refused:
+            _log.warning("%s", refused.reason)
+        if merged.changed:
+            self._news()
+
+    def _heard(self, other: cluster_pb2.Speaker, peer: str, *, dialed: bool) -> bool:
+        """Whether it belongs to this cluster; notes what does not fit, on both sides."""
+        now_s = trio.current_time()
+        own, who = self._config, f"node {other.node} of {other.replica_set}"
+        if other.cluster != own.cluster:
+            found = f"{who} belongs to cluster {other.cluster!r}, this node to {own.cluster!r}"
+            if not dialed:
+                self._tell(
+                    f"stranger {other.cluster} {who}",
+                    f"{found}, and it called here (from {peer}): refused (is this node's address "
+                    "in its `discovery:`?)", now_s,
+                )
+            elif peer in self._strangers:
+                self._tell(peer, f"{peer} in `discovery:` is refused: {found} (take the address "
+                           "out, or correct `cluster:`)", now_s)
+            else:
+                self._tell(peer, f"{peer} is refused: {found} (it has the address of a node that "
+                           "this cluster knows)", now_s)
+            return False
+        if other.metadata != own.metadata:
+            self._tell(
+                f"metadata {who}",
+                f"{who} has `metadata: {other.metadata}`, this node `metadata: {own.metadata}`: "
+                "one of the two configuration files is wrong", now_s,
+            )
+        return True
+
+    def _tell(self, key: str, text: str, now_s: float) -> None:
+        """Log it unless it stands already, and keep it standing."""
+        before = self._troubles.pop(key, None)
+        if before is None or before[0] != text:
+            _log.warning("%s", text)
+        self._troubles[key] = text, now_s + _TOLD_FOR_S
+        while len(self._troubles) > _MAX_TROUBLES:
+            del self._troubles[next(iter(self._troubles))]
+
+    def _forget_trouble(self, address: str) -> None:
+        self._troubles.pop(address, None)
+
+    # --- for clients that cannot reach every node -----------------------------------------------
+
+    async def status_of(self, replica_set: str, node: str) -> cluster_pb2.StatusResponse:
+        """What another node says of itself, asked from here.
+
+        Raises `NotFoundError` for a node that is not known, `PeerError` when it does not answer.
+        """
+        address = self._address_of(replica_set, node)
+
+        async def ask(connection: Connection) -> cluster_pb2.StatusResponse:
+            answer, _ = await connection.request(
+                _STATUS, cluster_pb2.StatusRequest(), timeout_s=_RELAY_TIMEOUT_S
+            )
+            assert isinstance(answer, cluster_pb2.StatusResponse)
+            return answer
+
+        try:
+            answer = await self._with_connection(address, _RELAY_TIMEOUT_S, ask)
+        except OSError as error:
+            raise PeerError(
+                f"{address} does not answer {self._node} of {self._config.name} either: "
+                f"{error.strerror or error}"
+            ) from error
+        if (answer.cluster, answer.replica_set, answer.node) != (
+            self._config.cluster, replica_set, node
+        ):
+            raise PeerError(
+                f"{address} is node {answer.node} of {answer.replica_set} now, in cluster "
+                f"{answer.cluster}"
+            )
+        return answer
+
+    def _address_of(self, replica_set: str, node: str) -> str:
+        known = self.directory.find(replica_set)
+        if known is None:
+            names = ", ".join(each.name for each in self.sets())
+            raise NotFoundError(
+                f"no replica set is called {replica_set!r}", f"this node knows {names}"
+            )
+        found = known.node(node)
+        if found is None:
+            names = ", ".join(each.name for each in known.nodes)
+            raise NotFoundError(f"{replica_set} has no node {node!r}", f"it has {names}")
+        if replica_set == self._config.name:
+            # By this node's own file, like everything between members.
+            return self._peers.get(node, found.address)
+        return found.address
+
+    async def _with_connection(
+        self, address: str, timeout_s: float, talk: Callable[[Connection], Awaitable[T]]
+    ) -> T:
+        """Dial, talk, hang up. Raises what either raises, `OSError` when nobody is there."""
+        transport = None
+        with trio.move_on_after(timeout_s):
+            transport = await self._network.dial(address)
+        if transport is None:
+            raise OSError(f"no connection within {timeout_s:g} s")
+        connection = Connection(transport, dialed=True, cork=self._cork)
+        said: list[T] = []
+        failed: HadronError | None = None
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(connection.run)
+            try:
+                said.append(await talk(connection))
+            except HadronError as error:
+                # Raised outside of the nursery, which would wrap it in a group.
+                failed = error
+            finally:
+                connection.close()
+                nursery.cancel_scope.cancel()
+        if failed is not None:
+            raise failed
+        return said[0]

@@ -1,0 +1,287 @@
+"""Replica sets find each other, in whatever order they start, and refuse what does not fit."""
+
+from __future__ import annotations
+
+import itertools
+import logging
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import trio
+
+from hadron.model.errors import NotFoundError, PeerError
+from hadron.testing.nodes import Cluster, Nodes, running_cluster
+from hadron.wire.messages import cluster_pb2, method
+
+SETS = {"meta/p0": 1, "eu/p0": 3, "us/p0": 2}
+ORDERS = list(itertools.permutations(SETS))
+
+
+def known_at(nodes: Nodes, name: str) -> dict[str, str]:
+    """Replica set → its leader's address, as the node says."""
+    topology = nodes.node(name).discovery.topology()
+    return {
+        each.name: next(node.address for node in each.nodes if node.role == "leader")
+        for each in topology.replica_sets
+    }
+
+
+async def wait_known(cluster: Cluster, *sets: str, at: str = "") -> None:
+    """Until every running node (of the set `at`) knows exactly these sets."""
+    wanted = sorted(sets or cluster)
+
+    def known() -> bool:
+        return all(
+            sorted(known_at(nodes, node)) == wanted
+            for name, nodes in cluster.items() if name == (at or name)
+            for node in nodes.running
+        )
+
+    await cluster.wait_for(f"{wanted} known", known)
+
+
+def troubles(nodes: Nodes, name: str = "n1") -> list[str]:
+    return list(nodes.status(name).cluster_trouble)
+
+
+@pytest.mark.parametrize("order", ORDERS, ids="-".join)
+async def test_sets_find_each_other_whatever_order_they_start_in(
+    tmp_path: Path, order: tuple[str, ...]
+) -> None:
+    async with running_cluster(tmp_path, SETS, start=False) as cluster:
+        for name in order:
+            await cluster.start(name)
+            await cluster.wait_serving(name)
+        await wait_known(cluster)
+        digests = {
+            nodes.node(node).discovery.directory.digest
+            for nodes in cluster.values() for node in nodes.names
+        }
+        await cluster.wait_for(
+            "the same everywhere", lambda: len({digest() for digest in digests}) == 1
+        )
+        for nodes in cluster.values():
+            for node in nodes.names:
+                assert troubles(nodes, node) == []
+                known = nodes.node(node).discovery.sets()
+                assert all(len(each.uuid) == 16 and each.agreed for each in known)
+                assert known_at(nodes, node)["us/p0"] == "us-p0-n1:7000"
+
+
+async def test_the_metadata_set_comes_first_in_the_topology(tmp_path: Path) -> None:
+    async with running_cluster(tmp_path, SETS) as cluster, cluster.client() as client:
+        await wait_known(cluster)
+        topology = await client.topology("us-p0-n2:7000")
+        assert [each.name for each in topology.replica_sets] == ["meta/p0", "eu/p0", "us/p0"]
+        assert (topology.node, topology.metadata) == ("n2", "meta/p0")
+
+
+async def test_a_set_that_starts_last_is_known_to_all_without_being_in_their_discovery(
+    tmp_path: Path,
+) -> None:
+    async with running_cluster(tmp_path, SETS, start=False) as cluster:
+        await cluster.start("meta/p0", "eu/p0")
+        await wait_known(cluster, "meta/p0", "eu/p0")
+        await cluster.start("us/p0")
+        await wait_known(cluster)
+
+
+async def test_a_set_that_was_away_hears_what_it_missed(tmp_path: Path) -> None:
+    async with running_cluster(tmp_path, SETS) as cluster:
+        await wait_known(cluster)
+        await cluster.crash("eu/p0")
+        late = cluster.add("asia/p0", 1)
+        await late.start()
+        await wait_known(cluster)
+        await cluster.start("eu/p0")
+        await wait_known(cluster, at="eu/p0")
+
+
+async def test_sets_that_were_cut_off_from_each_other_find_together(tmp_path: Path) -> None:
+    async with running_cluster(tmp_path, SETS, start=False) as cluster:
+        cluster.isolate("eu/p0")
+        await cluster.start()
+        await wait_known(cluster, "meta/p0", "us/p0", at="us/p0")
+        assert list(known_at(cluster["eu/p0"], "n1")) == ["eu/p0"]
+        cluster.network.heal_all()
+        await wait_known(cluster)
+
+
+async def test_a_changed_address_is_heard_everywhere_without_a_new_epoch(tmp_path: Path) -> None:
+    async with running_cluster(tmp_path, SETS) as cluster:
+        await wait_known(cluster)
+        moved = cluster["us/p0"]
+        await moved.crash("n1")
+        config = moved.config
+        n1 = replace(config.node("n1"), address="us-new:7100")
+        moved.configs["n1"] = replace(config, nodes=(n1, *config.nodes[1:]))
+        await moved.start("n1")
+        for name, nodes in cluster.items():
+            for node in nodes.names:
+                await cluster.wait_for(
+                    f"{name} {node} told",
+                    lambda nodes=nodes, node=node: (  # type: ignore[misc]
+                        known_at(nodes, node)["us/p0"] == "us-new:7100"
+                    ),
+                )
+
+
+async def test_a_promotion_is_heard_by_other_sets(tmp_path: Path) -> None:
+    async with running_cluster(tmp_path, SETS) as cluster:
+        await wait_known(cluster)
+        eu = cluster["eu/p0"]
+        await eu.crash("n1", "n2")
+        promoted = replace(
+            eu.config, epoch=2,
+            nodes=tuple(
+                replace(node, role="leader" if node.name == "n2" else "replica")
+                for node in eu.config.nodes
+            ),
+        )
+        eu.configs["n2"] = promoted
+        await eu.start("n2")
+        await cluster.wait_for(
+            "told who leads", lambda: known_at(cluster["us/p0"], "n1")["eu/p0"] == "eu-p0-n2:7000"
+        )
+        # A node with the old file hears it as well.
+        await cluster.wait_for(
+            "told itself", lambda: known_at(eu, "n3")["eu/p0"] == "eu-p0-n2:7000"
+        )
+
+
+async def test_a_second_set_of_a_name_is_refused_and_reported_on_both_sides(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.WARNING, "hadron.node.discovery")
+    async with running_cluster(tmp_path, SETS) as cluster:
+        await wait_known(cluster)
+        config = cluster["us/p0"].config
+        nodes = tuple(
+            replace(node, address=f"other-{node.name}:7000", data=tmp_path / "other" / node.name)
+            for node in config.nodes
+        )
+        second = cluster.add("us/p0", 2, config=replace(config, nodes=nodes))
+        await second.start()
+        await second.wait_serving()
+        await cluster.wait_for("reported", lambda: troubles(cluster["meta/p0"]) != [])
+        (text,) = troubles(cluster["meta/p0"])
+        assert text.startswith("two replica sets are called us/p0: the one with uuid ")
+        assert "n1 at other-n1:7000, n2 at other-n2:7000 is refused; the name belongs" in text
+        assert "n1 at us-p0-n1:7000, n2 at us-p0-n2:7000, which was first" in text
+        await cluster.wait_for("reported there too", lambda: troubles(second) != [])
+        (text,) = troubles(second)
+        assert text.startswith("another replica set is called us/p0 as well: uuid ")
+        # The others go on with the first, the second with itself, and it knows all others.
+        assert known_at(cluster["meta/p0"], "n1")["us/p0"] == "us-p0-n1:7000"
+        assert known_at(second, "n1") == {
+            "meta/p0": "meta-p0-n1:7000", "eu/p0": "eu-p0-n1:7000", "us/p0": "other-n1:7000"
+        }
+        for each in (second, *cluster.values()):
+            for name in each.names:
+                each.node(name).discovery._news()
+        await trio.sleep(0.5)
+        refusing = len(cluster.hosts())
+        assert 0 < caplog.text.count("two replica sets are called us/p0") <= refusing
+        assert 0 < caplog.text.count("another replica set is called us/p0") <= len(second.names)
+
+
+async def test_registering_the_second_of_a_name_gives_it_the_name_everywhere(
+    tmp_path: Path,
+) -> None:
+    async with running_cluster(tmp_path, SETS) as cluster:
+        await wait_known(cluster)
+        first = cluster["us/p0"].node("n1").discovery.directory.own
+        meta = cluster["meta/p0"].node("n1").discovery
+        meta.register("us/p0", first.uuid, first.epoch)
+        for nodes in cluster.values():
+            for node in nodes.names:
+                await cluster.wait_for(
+                    "registered everywhere",
+                    lambda nodes=nodes, node=node: (  # type: ignore[misc]
+                        all(
+                            each.registered == (each.name == "us/p0")
+                            for each in nodes.node(node).discovery.sets()
+                        )
+                    ),
+                )
+
+
+async def test_a_node_of_another_cluster_is_refused_and_reported_on_both_sides(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with running_cluster(tmp_path, SETS) as cluster:
+        await wait_known(cluster)
+        config = replace(cluster["us/p0"].config, cluster="orders", name="asia/p0")
+        nodes = (replace(config.nodes[0], address="asia:7000", data=tmp_path / "asia"),)
+        stranger = cluster.add("asia/p0", 1, config=replace(config, nodes=nodes))
+        await stranger.start()
+        meta = cluster["meta/p0"]
+        await cluster.wait_for("reported here", lambda: troubles(meta) != [])
+        await cluster.wait_for("reported there", lambda: troubles(stranger) != [])
+        (here,), (there,) = troubles(meta), troubles(stranger)
+        assert here.startswith(
+            "node n1 of asia/p0 belongs to cluster 'orders', this node to 'test', and it called "
+            "here (from asia:"
+        )
+        assert there == (
+            "meta-p0-n1:7000 in `discovery:` is refused: node n1 of meta/p0 belongs to cluster "
+            "'test', this node to 'orders' (take the address out, or correct `cluster:`)"
+        )
+        assert "asia/p0" not in known_at(meta, "n1")
+        assert list(known_at(stranger, "n1")) == ["asia/p0"]
+        assert caplog.text.count(there) == 1
+
+
+async def test_sets_that_disagree_on_where_the_schema_is_say_so(tmp_path: Path) -> None:
+    async with running_cluster(tmp_path, SETS, start=False) as cluster:
+        us = cluster["us/p0"]
+        for name in us.names:
+            us.configs[name] = replace(us.config, metadata="us/p0")
+        await cluster.start()
+        await cluster.wait_for("reported", lambda: troubles(us) != [])
+        assert troubles(us) == [
+            "node n1 of meta/p0 has `metadata: meta/p0`, this node `metadata: us/p0`: one of the "
+            "two configuration files is wrong"
+        ]
+        await wait_known(cluster)
+
+
+async def test_any_node_says_how_another_one_is(tmp_path: Path) -> None:
+    async with running_cluster(tmp_path, SETS) as cluster:
+        await wait_known(cluster)
+        async with cluster["meta/p0"].connection("n1") as connection:
+            async def ask(replica_set: str, node: str) -> cluster_pb2.StatusResponse:
+                request = cluster_pb2.StatusRequest(replica_set=replica_set, node=node)
+                answer, _ = await connection.request(method("Status"), request)
+                assert isinstance(answer, cluster_pb2.StatusResponse)
+                return answer
+
+            for name, nodes in cluster.items():
+                for node in nodes.names:
+                    status = await ask(name, node)
+                    assert (status.replica_set, status.node) == (name, node)
+            with pytest.raises(NotFoundError, match="no replica set is called 'asia/p0'"):
+                await ask("asia/p0", "n1")
+            with pytest.raises(NotFoundError, match=r"us/p0 has no node 'n9' \(it has n1, n2"):
+                await ask("us/p0", "n9")
+            await cluster["us/p0"].crash("n2")
+            with pytest.raises(
+                PeerError, match="us-p0-n2:7000 does not answer n1 of meta/p0 either: Conn"
+            ):
+                await ask("us/p0", "n2")
+
+
+async def test_sets_alone_say_nothing_about_the_cluster(tmp_path: Path) -> None:
+    async with running_cluster(tmp_path, {"eu/p0": 3}) as cluster:
+        before = [
+            cluster.network.dials(one, other)
+            for one in cluster.hosts() for other in cluster.hosts()
+        ]
+        for name in cluster["eu/p0"].names:
+            cluster["eu/p0"].node(name).discovery._news()
+        await trio.sleep(0.5)
+        assert before == [
+            cluster.network.dials(one, other)
+            for one in cluster.hosts() for other in cluster.hosts()
+        ]
