@@ -22,6 +22,7 @@ from hadron.delivery.ranges import Range
 from hadron.model.batch import StampedBatch
 from hadron.model.errors import (
     HadronError,
+    NotFoundError,
     OffsetOutOfRangeError,
     RequestError,
     ShuttingDownError,
@@ -361,6 +362,7 @@ class Groups:
         self._drivers: dict[tuple[int, str], GroupDriver] = {}
         self._joining: Counter[tuple[int, str]] = Counter()
         self._nursery: trio.Nursery | None = None
+        visible.on_gone(self._end_stream)
 
     async def run(self) -> None:
         """Must be running for groups to be served."""
@@ -444,6 +446,13 @@ class Groups:
     def live(self, stream_id: int, name: str) -> GroupDriver | None:
         """The driver of a group that has members."""
         return self._drivers.get((stream_id, name))
+
+    def _end_stream(self, stream_id: int) -> None:
+        """A stream was deleted: its groups went with it."""
+        for key in [key for key in self._drivers if key[0] == stream_id]:
+            self._drivers.pop(key).close(
+                NotFoundError(f"the stream of consumer group {key[1]!r} was deleted")
+            )
 
     def stop(self, reason: HadronError) -> None:
         """End all subscriptions."""

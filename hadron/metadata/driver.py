@@ -1,29 +1,42 @@
-"""Applies schema changes on the leader: validated as a whole, logged as one entry."""
+"""Changes the schema on the metadata set's leader: validated as a whole, logged as one entry."""
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
 
 import trio
 
+from hadron.metadata.deletion import validate_deletion
 from hadron.metadata.diff import Change, plan
-from hadron.metadata.problem import schema_error
+from hadron.metadata.problem import Problem, schema_error
 from hadron.metadata.validation import Key, key_of, validate
-from hadron.model.schema import SchemaObject, spec_to_json
+from hadron.model.errors import NotLeaderError
+from hadron.model.schema import PipelineSpec, SchemaObject, spec_to_json
 from hadron.partition.catalog import Catalog
 from hadron.partition.controller import Controller
-from hadron.state.schema import ApplySchema, ObjectChange
+from hadron.state.registry import RegisteredSet, RegisterReplicaSet
+from hadron.state.schema import ApplySchema, Deleted, DeleteObjects, ObjectChange
 
 
 class SchemaChanges:
-    """One per leadership. Changes run one after another; each is judged against the one before."""
+    """One per leadership. Changes run one after another; each is judged against the one before.
+
+    Args:
+        replica_sets: the names of the cluster's replica sets, as far as they are known.
+        metadata: the set that owns the schema; "" when that is this one.
+    """
 
     def __init__(
-        self, controller: Controller, catalog: Catalog, replica_sets: Collection[str]
+        self,
+        controller: Controller,
+        catalog: Catalog,
+        replica_sets: Callable[[], Collection[str]],
+        metadata: str = "",
     ) -> None:
         self._controller = controller
         self._catalog = catalog
         self._replica_sets = replica_sets
+        self._metadata = metadata
         self._one_at_a_time = trio.Lock()
 
     async def apply(
@@ -32,19 +45,20 @@ class SchemaChanges:
         """All of `objects` valid, or nothing changes.
 
         Returns what happened to each object and the metadata index after it. With `dry_run`, what
-        would happen. Raises `SchemaError` listing every problem.
+        would happen. Raises `SchemaError` listing every problem, `NotLeaderError` when another set
+        owns the schema.
         """
+        self._check_owns()
         async with self._one_at_a_time:
-            existing: dict[Key, SchemaObject] = {
-                key_of(item): item for item in self._catalog.all()
-            }
+            existing = self._existing()
             problems = validate(
-                objects, existing, replica_sets=self._replica_sets,
+                objects, existing, replica_sets=self._replica_sets(),
                 allow_destructive=allow_destructive,
             )
+            changes = plan(objects, existing) if not problems else []
+            problems += [each for change in changes for each in _moved_inputs(change)]
             if problems:
                 raise schema_error(problems)
-            changes = plan(objects, existing)
             new = [change for change in changes if change.action != "unchanged"]
             if dry_run or not new:
                 return changes, self._catalog.metadata_index
@@ -65,3 +79,63 @@ class SchemaChanges:
             Change(change.action, change.before, done.get(key_of(change.after), change.after))
             for change in changes
         ], self._catalog.metadata_index
+
+    async def delete(
+        self, keys: Sequence[Key], *, dry_run: bool, allow_destructive: bool
+    ) -> tuple[list[SchemaObject], int]:
+        """Delete the objects with these (kind, namespace, name), all or none; returns them as they
+        were, and the metadata index after it.
+
+        Raises `SchemaError` listing every problem, `NotLeaderError` when another set owns the
+        schema.
+        """
+        self._check_owns()
+        async with self._one_at_a_time:
+            existing = self._existing()
+            keys = list(dict.fromkeys(keys))
+            problems = validate_deletion(keys, existing, allow_destructive=allow_destructive)
+            if problems:
+                raise schema_error(problems)
+            gone = [existing[key] for key in keys]
+            if dry_run or not gone:
+                return gone, self._catalog.metadata_index
+            deleted: Deleted = await self._controller.execute(
+                DeleteObjects(self._catalog.metadata_index, tuple(item.id for item in gone))
+            )
+            return gone, deleted.metadata_index
+
+    async def register(self, name: str, uuid: bytes, epoch: int) -> RegisteredSet:
+        """Log that a replica set has introduced itself; one that has before changes nothing.
+
+        Raises `HandshakeError` when the name belongs to another set.
+        """
+        async with self._one_at_a_time:
+            registered = await self._controller.execute(RegisterReplicaSet(name, uuid, epoch))
+        assert isinstance(registered, RegisteredSet)
+        return registered
+
+    def _existing(self) -> dict[Key, SchemaObject]:
+        return {key_of(item): item for item in self._catalog.all()}
+
+    def _check_owns(self) -> None:
+        if self._metadata:
+            raise NotLeaderError(
+                "the schema is not changed here", f"ask the leader of {self._metadata}"
+            )
+
+
+def _moved_inputs(change: Change) -> list[Problem]:
+    """A pipeline's instances belong to the stream that it has consumed, whoever insists."""
+    before, after = change.before, change.after
+    if before is None or not isinstance(before.spec, PipelineSpec):
+        return []
+    assert isinstance(after.spec, PipelineSpec)
+    if before.spec.input == after.spec.input:
+        return []
+    return [
+        Problem(
+            after.label, ("input",), "the pipeline has consumed another stream, its instances "
+            f"belong to {before.spec.input}",
+            "that one; or a pipeline with another name for the new input",
+        )
+    ]

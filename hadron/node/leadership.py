@@ -9,7 +9,9 @@ from typing import Final
 import trio
 
 from hadron.delivery.driver import Groups
+from hadron.metadata.adopter import SchemaAdopter, Standing
 from hadron.metadata.driver import SchemaChanges
+from hadron.metadata.pusher import Introduction, ReplicaSets, SchemaPusher, Wires
 from hadron.model.errors import (
     FencedError,
     HadronError,
@@ -22,8 +24,11 @@ from hadron.node.replica_set import ReplicaSetConfig
 from hadron.partition.catalog import Catalog
 from hadron.partition.controller import Controller, Tuning
 from hadron.partition.digests import DigestDriver
+from hadron.partition.dropping import DropDriver
 from hadron.partition.gate import ByteGate
 from hadron.partition.retention import RetentionDriver
+from hadron.partition.schema_copy import SchemaCopy
+from hadron.partition.schema_copy import load as load_catalog
 from hadron.partition.visible import VisibleStreams
 from hadron.pipelines.driver import Pipelines
 from hadron.replication import skew
@@ -40,7 +45,7 @@ from hadron.replication.follower import FollowerLog
 from hadron.replication.membership import Membership, common_apply_version
 from hadron.replication.peers import PeerLink, PeerLinks
 from hadron.server.leading import Door, Leading
-from hadron.state import schema, streams
+from hadron.state import streams
 from hadron.state.leadership import LeaderStarted, apply_version
 from hadron.storage.log import position_at
 from hadron.storage.store import Store
@@ -74,7 +79,15 @@ class Leadership:
         gate: ByteGate,
         on_fatal: Callable[[BaseException], None],
         on_trim: Callable[[int], None],
+        schema_copy: SchemaCopy,
+        sets: ReplicaSets | None = None,
+        wires: Wires | None = None,
     ) -> None:
+        """
+        Args:
+            sets: the other replica sets of the cluster; None when there are none.
+            wires: how they are reached.
+        """
         self._stamps = skew.StampClock(clock)
         self.controller = Controller(
             store,
@@ -105,6 +118,10 @@ class Leadership:
         self._links = links
         self._door = door
         self._clock = clock
+        self._schema_copy = schema_copy
+        self._sets = sets
+        self._wires = wires
+        self._pusher: SchemaPusher | None = None
         self.leading: Leading | None = None
 
     async def run(self, report: Callable[[str, str], None]) -> None:
@@ -132,13 +149,10 @@ class Leadership:
         # So that the next leader knows which configurations do not count any more (PROTOCOL B5).
         await run_on_writer(self._store, self._follower.note_committed)
         # Everything in the tables is committed now: LeaderStarted covers all before it.
-        bounds, objects, index = await self.controller.query(
-            lambda db: (
-                streams.all_bounds(db), schema.all_objects(db), schema.current_index(db)
-            )
+        bounds, catalog = await self.controller.query(
+            lambda db: (streams.all_bounds(db), load_catalog(db))
         )
-        catalog = Catalog(objects, index)
-        visible = VisibleStreams(self._store, self._won.ballot, bounds)
+        visible = VisibleStreams(self._store, self._won.ballot, bounds, self._config.name)
         self.controller.observe(catalog.on_visible)
         self.controller.observe(visible.on_visible)
         self.leading = Leading(
@@ -150,8 +164,26 @@ class Leadership:
             pipelines=Pipelines(
                 self.controller, catalog, visible, self._clock, self._config.name
             ),
-            schema=SchemaChanges(self.controller, catalog, {self._config.name}),
+            schema=self._schema_changes(catalog),
+            adopter=SchemaAdopter(
+                Standing(
+                    self._config.cluster, self._config.name, self._won.uuid,
+                    self._won.ballot.epoch, self._config.metadata,
+                ),
+                self.controller, catalog,
+            ),
         )
+        self._schema_copy.lead(catalog, self.controller)
+        if self._owns_schema and self._sets is not None and self._wires is not None:
+            self._pusher = SchemaPusher(
+                Introduction(
+                    self._config.cluster, self._config.name, self._won.uuid,
+                    self._won.ballot.epoch,
+                ),
+                self.controller, catalog, self.leading.schema, self._sets, self._wires,
+            )
+            nursery.start_soon(self._pusher.run)
+        nursery.start_soon(DropDriver(self.controller, catalog).run)
         nursery.start_soon(RetentionDriver(self.controller, catalog).run)
         nursery.start_soon(
             DigestDriver(self.controller, self._config.settings.state_digest_interval_s).run
@@ -164,6 +196,27 @@ class Leadership:
             "serving as leader of %s with ballot %s from entry %d",
             self._config.name, self._won.ballot, self.controller.committed_lsn,
         )
+
+    @property
+    def _owns_schema(self) -> bool:
+        return self._config.metadata == self._config.name
+
+    def _schema_changes(self, catalog: Catalog) -> SchemaChanges:
+        def known_sets() -> set[str]:
+            others = self._sets.targets() if self._sets is not None else ()
+            return {self._config.name, *catalog.replica_sets, *(other.name for other in others)}
+
+        return SchemaChanges(
+            self.controller, catalog, known_sets, "" if self._owns_schema else self._config.metadata
+        )
+
+    @property
+    def troubles(self) -> list[str]:
+        """What people must know of this leadership's part in the schema, in words."""
+        found = self._pusher.troubles if self._pusher is not None else []
+        if self.leading is not None and self.leading.adopter.trouble:
+            found = [*found, self.leading.adopter.trouble]
+        return found
 
     async def _apply_version(self) -> int:
         """The rules to follow: those that every member knows."""
@@ -190,6 +243,7 @@ class Leadership:
     def stop(self, reason: HadronError) -> None:
         """Fail what waits, end subscriptions, and make `run` raise `reason`."""
         self._door.close()
+        self._schema_copy.end_leading()
         if self.leading is not None:
             self.leading.stop(reason)
         self.controller.stop(reason)

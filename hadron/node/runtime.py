@@ -12,6 +12,7 @@ from typing import TypeVar, cast
 import trio
 
 from hadron import __version__
+from hadron.metadata.pusher import Wires
 from hadron.model.errors import (
     ConfigurationError,
     CorruptionError,
@@ -23,9 +24,11 @@ from hadron.model.ids import Ballot
 from hadron.model.ports import Clock, Disk, Listener, Network, Random
 from hadron.node.discovery import Discovery
 from hadron.node.leadership import Leadership
+from hadron.node.other_sets import OtherSets, follow_registry
 from hadron.node.replica_set import ReplicaSetConfig
 from hadron.node.status import StatusPage
 from hadron.partition.gate import ByteGate
+from hadron.partition.schema_copy import SchemaCopy
 from hadron.replication.ballot import Candidate, run_on_writer
 from hadron.replication.follower import AppendOutcome, FollowerLog
 from hadron.replication.membership import Membership, epoch_note
@@ -198,6 +201,7 @@ class Node:
         self._trimmer = LogTrimmer(
             store, self._follower, lambda error: self._repairer.heal(error)
         )
+        self._schema_copy = SchemaCopy(store, self._follower)
         store.identity.name_disk(self._random.token_bytes(16))
         starts = PeerStarts(store, self._random.token_bytes(16))
         replication = ReplicationService(
@@ -247,7 +251,8 @@ class Node:
         )
         services = (
             replication, cluster, self.discovery, StreamsService(self._door),
-            GroupsService(self._door), SchemaService(self._door), PipelinesService(self._door),
+            GroupsService(self._door), SchemaService(self._door, self._schema_copy),
+            PipelinesService(self._door),
             self._snapshots, self._repairer, IntegrityService(self._door, self._scrubber),
         )
         self._handlers: dict[int, Handler] = {}
@@ -272,6 +277,8 @@ class Node:
             nursery.start_soon(self._store.run)
             nursery.start_soon(self._accept, listener, nursery)
             nursery.start_soon(self._trimmer.run)
+            nursery.start_soon(self._schema_copy.run)
+            nursery.start_soon(follow_registry, self._schema_copy, self.discovery)
             nursery.start_soon(self._links.run)
             nursery.start_soon(self.discovery.run)
             nursery.start_soon(self._resync.run)
@@ -341,7 +348,12 @@ class Node:
                     won, config=self._config, membership=self._membership, store=self._store,
                     follower=self._follower, links=self._links, door=self._door,
                     clock=self._clock, cork=self._cork, gate=self._gate, on_fatal=self._fail,
-                    on_trim=self._trimmer.allow,
+                    on_trim=self._trimmer.allow, schema_copy=self._schema_copy,
+                    sets=OtherSets(self.discovery, self._config.name),
+                    wires=Wires(
+                        self._network, self._random, self._cork, self._settings.keepalive_s,
+                        self._settings.silence_limit_s,
+                    ),
                 )
                 await self._leadership.run(self._report)
             except* FencedError as group:
@@ -395,6 +407,7 @@ class Node:
     def _appended(self, _ballot: Ballot, _outcome: AppendOutcome) -> None:
         if self._status.state != "following":
             self._report("following", "")
+        self._schema_copy.note_applied()
 
     def _wanted(self, reason: str, min_lsn: int, name: str) -> None:
         """The leader says that its log cannot bring this node up to date."""
@@ -434,10 +447,9 @@ class Node:
     def status(self) -> cluster_pb2.StatusResponse:
         """This node, as it sees itself."""
         leadership = self._leadership
-        leading = leadership.leading if leadership is not None else None
         page = self._status.describe(
             leadership.controller if leadership is not None else None,
-            leading.catalog.metadata_index if leading is not None else 0,
+            self._schema_copy.index,
         )
         page.trouble = self._old_file or page.trouble
         page.cluster_trouble.extend(self.discovery.troubles())
@@ -447,6 +459,8 @@ class Node:
             page.trouble = self._repairer.trouble
         elif self._store.space.is_low:
             page.trouble = self._store.space.trouble
+        elif leadership is not None and leadership.troubles:
+            page.trouble = page.trouble or "; ".join(leadership.troubles)
         return page
 
     def _cannot_read(self, error: CorruptionError) -> None:

@@ -5,19 +5,28 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from typing import TypeVar
 
-from hadron.model.errors import NotFoundError
+from hadron.model.errors import MetadataBehindError, NotFoundError
 from hadron.model.schema import PipelineSpec, SchemaObject, Spec, StreamSpec
 from hadron.partition.group_commit import Submission
-from hadron.state.schema import ApplySchema
+from hadron.state.adoption import SchemaAdopted
+from hadron.state.registry import RegisteredSet, RegisterReplicaSet
+from hadron.state.schema import ApplySchema, DeleteObjects
 
 S = TypeVar("S", bound=Spec)
 
 
 class Catalog:
-    """Loaded when leading starts, then kept in step by what becomes visible."""
+    """Loaded from the tables, then kept in step by what becomes visible."""
 
-    def __init__(self, objects: Iterable[SchemaObject], metadata_index: int) -> None:
+    def __init__(
+        self,
+        objects: Iterable[SchemaObject],
+        metadata_index: int,
+        replica_sets: Iterable[RegisteredSet] = (),
+    ) -> None:
         self.metadata_index = metadata_index
+        self.replica_sets = {item.name: item for item in replica_sets}
+        """Those that the metadata set has registered, by name; not that one itself."""
         self._by_name: dict[tuple[str, str, str], SchemaObject] = {}
         self._by_id: dict[int, SchemaObject] = {}
         self._listeners: list[Callable[[], None]] = []
@@ -29,18 +38,58 @@ class Catalog:
         if item.id:
             self._by_id[item.id] = item
 
+    def _remove(self, object_id: int) -> None:
+        item = self._by_id.pop(object_id, None)
+        if item is None:
+            return
+        key = item.kind, item.namespace, item.name
+        if self._by_name[key].id == object_id:
+            del self._by_name[key]
+
+    def change(
+        self,
+        metadata_index: int,
+        *,
+        objects: Iterable[SchemaObject] = (),
+        deleted: Iterable[int] = (),
+        replica_sets: Iterable[RegisteredSet] = (),
+    ) -> None:
+        """The schema stands at another index. `deleted` are ids; they go first, because a new
+        object may have the name of one of them."""
+        for object_id in deleted:
+            self._remove(object_id)
+        for item in objects:
+            self._put(item)
+        for registered in replica_sets:
+            self.replica_sets[registered.name] = registered
+        self.metadata_index = max(self.metadata_index, metadata_index)
+
     def on_visible(self, submissions: Sequence[Submission]) -> None:
         """`Controller.Observer`."""
-        changed = False
+        before = self.metadata_index
         for submission in submissions:
-            if isinstance(submission.command, ApplySchema):
-                for item in submission.result:
-                    self._put(item)
-                    self.metadata_index = max(self.metadata_index, item.metadata_index)
-                    changed = True
-        if changed:
-            for listener in self._listeners:
-                listener()
+            command, result = submission.command, submission.result
+            if isinstance(command, ApplySchema):
+                self.change(
+                    max((item.metadata_index for item in result), default=0), objects=result
+                )
+            elif isinstance(command, DeleteObjects):
+                self.change(result.metadata_index, deleted=[gone.id for gone in result.deleted])
+            elif isinstance(command, SchemaAdopted):
+                self.change(
+                    result.metadata_index, objects=result.objects,
+                    deleted=[gone.id for gone in result.deleted],
+                    replica_sets=result.replica_sets,
+                )
+            elif isinstance(command, RegisterReplicaSet):
+                self.change(result.metadata_index, replica_sets=[result])
+        if self.metadata_index != before:
+            self.tell()
+
+    def tell(self) -> None:
+        """Call the listeners: it has changed."""
+        for listener in tuple(self._listeners):
+            listener()
 
     def listen(self, listener: Callable[[], None]) -> None:
         """Call `listener` after every change."""
@@ -60,12 +109,25 @@ class Catalog:
         """Raises `NotFoundError` naming what there is."""
         return self._typed("Pipeline", PipelineSpec, namespace, name)
 
-    def by_id(self, object_id: int) -> SchemaObject:
-        """Raises `NotFoundError`."""
+    def by_id(self, object_id: int, seen_index: int = 0) -> SchemaObject:
+        """The object with an id, which the caller has seen at `seen_index`.
+
+        Raises `MetadataBehindError` when this node may not have heard of it yet, `NotFoundError`
+        when it was deleted, or never was (PROTOCOL D3).
+        """
         item = self._by_id.get(object_id)
         if item is None:
-            raise NotFoundError(f"no object has the id {object_id}")
+            self.check_index(seen_index)
+            raise NotFoundError(
+                f"no object has the id {object_id}",
+                "it was deleted; one that was created again under its name has another id",
+            )
         return item
+
+    def check_index(self, seen_index: int) -> None:
+        """Raises `MetadataBehindError` when the caller has seen more than this node."""
+        if seen_index > self.metadata_index:
+            raise behind(self.metadata_index, seen_index)
 
     def _typed(
         self, kind: str, spec_type: type[S], namespace: str, name: str
@@ -83,3 +145,11 @@ class Catalog:
                 f"there is no {kind.lower()} yet; declare one with `hadron apply -f FILE`",
             )
         return item, item.spec
+
+
+def behind(known_index: int, wanted_index: int) -> MetadataBehindError:
+    """This node's copy of the schema does not reach as far as somebody has seen."""
+    return MetadataBehindError(
+        f"this node knows the schema at index {known_index}, not yet at {wanted_index}",
+        "try again, or ask another node; `hadron status` shows at which index each node is",
+    )

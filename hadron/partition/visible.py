@@ -9,17 +9,19 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Final
 
 from hadron.model.batch import StampedBatch
 from hadron.model.errors import NotFoundError, NotReadyError, OffsetOutOfRangeError
 from hadron.model.ids import Ballot
+from hadron.model.schema import SchemaObject, StreamSpec
 from hadron.partition.group_commit import Submission
 from hadron.state import streams
+from hadron.state.adoption import SchemaAdopted
 from hadron.state.pipelines import CompleteStages
 from hadron.state.retention import TrimStream
-from hadron.state.schema import ApplySchema
+from hadron.state.schema import ApplySchema, DeleteObjects
 from hadron.state.streams import AppendBatch, Appended, PartitionBounds
 from hadron.storage.store import Store
 
@@ -37,13 +39,19 @@ class VisibleStreams:
     """One per leadership."""
 
     def __init__(
-        self, store: Store, ballot: Ballot, bounds: Mapping[int, PartitionBounds]
+        self,
+        store: Store,
+        ballot: Ballot,
+        bounds: Mapping[int, PartitionBounds],
+        replica_set: str,
     ) -> None:
         self._store = store
         self._ballot = ballot
+        self._replica_set = replica_set
         self._first = {stream_id: known.first_offset for stream_id, known in bounds.items()}
         self._next = {stream_id: known.next_offset for stream_id, known in bounds.items()}
         self._watchers: dict[int, list[Watcher]] = {}
+        self._on_gone: list[Callable[[int], None]] = []
         self._recent: dict[int, deque[StampedBatch]] = {}
         self._order: deque[tuple[int, int]] = deque()
         self._recent_bytes = 0
@@ -62,6 +70,11 @@ class VisibleStreams:
         watchers.append(watcher)
         return lambda: watchers.remove(watcher)
 
+    def on_gone(self, listener: Callable[[int], None]) -> None:
+        """Call `listener` with the id of each stream that is deleted, right before nothing of it
+        can be read any more; it ends whatever it serves from there."""
+        self._on_gone.append(listener)
+
     def on_visible(self, submissions: Sequence[Submission]) -> None:
         """`Controller.Observer`."""
         moved: dict[int, None] = {}
@@ -79,13 +92,37 @@ class VisibleStreams:
                 self._first[command.stream_id] = submission.result.first_offset
                 moved[command.stream_id] = None
             elif isinstance(command, ApplySchema):
-                for item in submission.result:
-                    if item.kind == "Stream":
-                        self._next.setdefault(item.id, 0)
-                        self._first.setdefault(item.id, 0)
+                self._take_up(submission.result)
+            elif isinstance(command, DeleteObjects | SchemaAdopted):
+                for gone in submission.result.deleted:
+                    if gone.id in self._next:
+                        self._give_up(gone.id)
+                        moved[gone.id] = None
+                if isinstance(command, SchemaAdopted):
+                    self._take_up(submission.result.objects)
         for stream_id in moved:
             for watcher in tuple(self._watchers.get(stream_id, ())):
                 watcher()
+
+    def _take_up(self, items: Iterable[SchemaObject]) -> None:
+        """New partitions are empty; those that are known stay as they are."""
+        for item in items:
+            if isinstance(item.spec, StreamSpec) and self._replica_set in item.spec.partitions:
+                self._next.setdefault(item.id, 0)
+                self._first.setdefault(item.id, 0)
+
+    def _give_up(self, stream_id: int) -> None:
+        for listener in self._on_gone:
+            listener(stream_id)
+        del self._next[stream_id], self._first[stream_id]
+        self._recent.pop(stream_id, None)
+        kept = deque[tuple[int, int]]()
+        for each, size in self._order:
+            if each == stream_id:
+                self._recent_bytes -= size
+            else:
+                kept.append((each, size))
+        self._order = kept
 
     def _advance(self, stream_id: int, appended: Appended, body: bytes | memoryview) -> None:
         self._next[stream_id] = appended.base_offset + appended.count

@@ -404,8 +404,9 @@ class Pipelines:
         self._clock = clock
         self._replica_set = replica_set
         self._drivers: dict[int, PipelineDriver] = {}
+        self._scopes: dict[int, trio.CancelScope] = {}
         self._changed = trio.Event()
-        catalog.listen(lambda: self._changed.set())
+        catalog.listen(self._on_catalog)
         controller.observe(self._on_visible)
 
     async def run(self) -> None:
@@ -422,10 +423,27 @@ class Pipelines:
                                 item, self._controller, self._catalog, self._visible, self._clock
                             )
                             self._drivers[item.id] = driver
-                            nursery.start_soon(driver.run)
+                            nursery.start_soon(self._run, driver)
                         else:
                             known.wake()
                 await self._changed.wait()
+
+    async def _run(self, driver: PipelineDriver) -> None:
+        if self._drivers.get(driver.item.id) is not driver:
+            return
+        with trio.CancelScope() as scope:
+            self._scopes[driver.item.id] = scope
+            await driver.run()
+
+    def _on_catalog(self) -> None:
+        """Nothing runs any more for pipelines that were deleted."""
+        self._changed.set()
+        known = {item.id for item in self._catalog.all()}
+        for pipeline_id in [each for each in self._drivers if each not in known]:
+            driver = self._drivers.pop(pipeline_id)
+            driver.stop(NotFoundError(f"{driver.item.label} was deleted"))
+            if (scope := self._scopes.pop(pipeline_id, None)) is not None:
+                scope.cancel()
 
     def _on_visible(self, submissions: Sequence[Submission]) -> None:
         for driver in self._drivers.values():

@@ -31,6 +31,7 @@ from hadron.model.ids import Ballot, LogPosition
 from hadron.replication.configurations import in_log, still_needed
 from hadron.state import machine
 from hadron.state.leadership import Configuration, LeaderStarted, is_leader_started
+from hadron.state.schema import changes_schema
 from hadron.storage.database import transaction
 from hadron.storage.identity import IdentityFile
 from hadron.storage.log import Entry, Log, get_meta, get_text, read_commands, set_meta
@@ -80,6 +81,8 @@ class FollowerLog:
         self.on_diverged: Callable[[str], None] = lambda _reason: None
         self.applied_lsn = 0 if self.diverged else get_meta(connection, "applied_lsn")
         """0 when the tables have diverged."""
+        self.schema_lsn = 0
+        """The latest entry applied here, as a replica, that may have changed the schema."""
         self.committed_lsn = get_meta(connection, "committed_lsn")
         self._configurations = self.configurations_in_log(connection)
 
@@ -298,6 +301,8 @@ class FollowerLog:
             for entry in entries:
                 apply_entry(connection, self._replica_set, entry)
                 self.applied_lsn = entry.lsn
+                if changes_schema(entry.command):
+                    self.schema_lsn = entry.lsn
         set_meta(connection, "applied_lsn", self.applied_lsn)
 
     def apply_all(self, connection: apsw.Connection) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from hadron.delivery.driver import Groups
+from hadron.metadata.adopter import SchemaAdopter
 from hadron.metadata.driver import SchemaChanges
 from hadron.model.errors import HadronError, NotFoundError, NotLeaderError, NotReadyError
 from hadron.model.schema import SchemaObject, StreamSpec
@@ -25,18 +26,33 @@ class Leading:
     groups: Groups
     pipelines: Pipelines
     schema: SchemaChanges
+    adopter: SchemaAdopter
 
-    def partition(self, namespace: str, stream: str, partition: str) -> SchemaObject:
+    def partition(
+        self,
+        namespace: str,
+        stream: str,
+        partition: str,
+        stream_id: int = 0,
+        metadata_index: int = 0,
+    ) -> SchemaObject:
         """The stream whose partition is asked for, if it is here; "" means the one here.
 
-        Raises `NotFoundError` or `NotLeaderError`.
+        Args:
+            stream_id: 0, or the stream's id, and then its names mean nothing (PROTOCOL D3).
+            metadata_index: what the caller has seen of the schema.
+
+        Raises `NotFoundError`, `NotLeaderError`, or `MetadataBehindError` when the caller has seen
+        more than is known here yet.
         """
-        item, spec = self.catalog.stream(namespace or "default", stream)
+        item = self._stream(namespace, stream, stream_id, metadata_index)
+        spec = item.spec
         assert isinstance(spec, StreamSpec)
         wanted = partition or self.replica_set
         if wanted not in spec.partitions:
+            self.catalog.check_index(metadata_index)
             raise NotFoundError(
-                f"stream {stream!r} has no partition {wanted!r}",
+                f"stream {item.name!r} has no partition {wanted!r}",
                 f"it has: {', '.join(spec.partitions)}",
             )
         if wanted != self.replica_set:
@@ -44,6 +60,20 @@ class Leading:
                 f"partition {wanted!r} is led elsewhere, this is {self.replica_set}"
             )
         return item
+
+    def _stream(
+        self, namespace: str, name: str, stream_id: int, metadata_index: int
+    ) -> SchemaObject:
+        if stream_id:
+            item = self.catalog.by_id(stream_id, metadata_index)
+            if item.kind != "Stream":
+                raise NotFoundError(f"{item.label}, with the id {stream_id}, is no stream")
+            return item
+        try:
+            return self.catalog.stream(namespace or "default", name)[0]
+        except NotFoundError:
+            self.catalog.check_index(metadata_index)
+            raise
 
     def stop(self, reason: HadronError) -> None:
         """End everything that was served, so that clients look for the leader again."""

@@ -1,28 +1,41 @@
-"""Serves `hadron.v1.Schema`: apply and get."""
+"""Serves `hadron.v1.Schema`: changes on the metadata set's leader, adoption on the others', and
+questions at every node, from its own copy."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
 from typing import Any, Final
 
+import trio
+
+from hadron.metadata.messages import changes_to, check_index
+from hadron.metadata.push import split
+from hadron.metadata.validation import Key
 from hadron.model.errors import RequestError
 from hadron.model.ids import DEFAULT_NAMESPACE
 from hadron.model.schema import SchemaObject, spec_from_json, spec_to_json
+from hadron.partition.schema_copy import SchemaCopy
 from hadron.server.leading import Door, Leading
+from hadron.state.adoption import Changes
 from hadron.wire.calls import Call, Handler
 from hadron.wire.messages import method, schema_pb2
 
 _MAX_OBJECTS: Final = 10_000
+_MAX_WAIT_MS: Final = 60_000
 
 
 class SchemaService:
-    def __init__(self, door: Door) -> None:
+    def __init__(self, door: Door, copy: SchemaCopy) -> None:
         self._door = door
+        self._copy = copy
 
     def handlers(self) -> dict[int, Handler]:
         return {
             method("ApplySchema").number: self._apply,
             method("GetObjects").number: self._get,
+            method("DeleteObjects").number: self._delete,
+            method("AdoptSchema").number: self._adopt,
+            method("WatchSchema").number: self._watch,
         }
 
     def _apply(self, call: Call, request: Any, _attachment: memoryview) -> None:
@@ -55,16 +68,93 @@ class SchemaService:
             end=True,
         )
 
-    def _get(self, call: Call, request: Any, _attachment: memoryview) -> None:
+    def _delete(self, call: Call, request: Any, _attachment: memoryview) -> None:
         leading = self._door.enter()
+        if len(request.names) > _MAX_OBJECTS:
+            raise RequestError(
+                f"{len(request.names)} objects in one deletion are more than {_MAX_OBJECTS}"
+            )
+        call.spawn(self._answer_delete, leading, call, request)
+
+    async def _answer_delete(self, leading: Leading, call: Call, request: Any) -> None:
+        deleted, index = await leading.schema.delete(
+            [_key(name) for name in request.names], dry_run=request.dry_run,
+            allow_destructive=request.allow_destructive,
+        )
+        call.send(
+            schema_pb2.DeleteObjectsResponse(deleted=to_messages(deleted), metadata_index=index),
+            end=True,
+        )
+
+    def _adopt(self, call: Call, request: Any, _attachment: memoryview) -> None:
+        call.spawn(self._answer_adopt, self._door.enter(), call, request)
+
+    async def _answer_adopt(self, leading: Leading, call: Call, request: Any) -> None:
+        call.send(await leading.adopter.adopt(request), end=True)
+
+    def _check_known(self) -> None:
+        """Raises what this node does not serve for, while it does not know the schema."""
+        if not self._copy.is_known:
+            self._door.enter()
+
+    def _get(self, call: Call, request: Any, _attachment: memoryview) -> None:
+        self._check_known()
+        if request.min_index > self._copy.index and request.max_wait_ms:
+            call.spawn(self._wait_and_get, call, request)
+        else:
+            self._copy.catalog.check_index(request.min_index)
+            self._answer_get(call, request)
+
+    async def _wait_and_get(self, call: Call, request: Any) -> None:
+        await self._copy.at_least(
+            request.min_index, min(request.max_wait_ms, _MAX_WAIT_MS) / 1_000
+        )
+        self._answer_get(call, request)
+
+    def _answer_get(self, call: Call, request: Any) -> None:
+        catalog = self._copy.catalog
         wanted = (request.kind, request.namespace, request.name)
-        found = [item for item in leading.catalog.all() if _matches(item, wanted)]
+        found = [item for item in catalog.all() if _matches(item, wanted)]
         call.send(
             schema_pb2.GetObjectsResponse(
-                objects=to_messages(found), metadata_index=leading.catalog.metadata_index
+                objects=to_messages(found), metadata_index=catalog.metadata_index
             ),
             end=True,
         )
+
+    def _watch(self, call: Call, request: Any, _attachment: memoryview) -> None:
+        self._check_known()
+        call.spawn(self._tell_changes, call, check_index(request.from_index))
+
+    async def _tell_changes(self, call: Call, index: int) -> None:
+        """The first message comes at once, also when it holds nothing but the index."""
+        is_first = True
+        while call.is_open:
+            changed = self._copy.changed
+            found = await self._copy.changes_since(index)
+            if found.to_index > index or is_first:
+                await _send_in_parts(call, found)
+                index, is_first = max(index, found.to_index), False
+            await changed.wait()
+
+
+async def _send_in_parts(call: Call, changes: Changes) -> None:
+    parts = split(changes)
+    for part in parts:
+        room = trio.Event()
+        call.on_writable = room.set
+        if not call.writable:
+            await room.wait()
+        message = changes_to(part)
+        message.more_follows = part is not parts[-1]
+        call.send(message)
+
+
+def _key(name: Any) -> Key:
+    """A namespace stands in none; its name does for it."""
+    if name.kind == "Namespace":
+        return name.kind, DEFAULT_NAMESPACE, name.name
+    return name.kind, name.namespace or DEFAULT_NAMESPACE, name.name
 
 
 def _matches(item: SchemaObject, wanted: tuple[str, str, str]) -> bool:

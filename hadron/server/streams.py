@@ -10,6 +10,7 @@ import trio
 from hadron.model.batch import StampedBatch, read_head
 from hadron.model.errors import HadronError, RecordTooLargeError, RequestError
 from hadron.model.limits import MAX_ATTACHMENT_BYTES, MAX_BATCH_BYTES
+from hadron.model.schema import SchemaObject
 from hadron.server.leading import Door, Leading
 from hadron.state.streams import AppendBatch
 from hadron.wire.calls import Call, Handler
@@ -35,7 +36,7 @@ class StreamsService:
 
     def _produce(self, call: Call, request: Any, attachment: memoryview) -> None:
         leading = self._door.enter()
-        item = leading.partition(request.namespace, request.stream, request.partition)
+        item = _partition(leading, request)
         if len(attachment) > MAX_BATCH_BYTES:
             raise RecordTooLargeError(
                 f"a batch of {len(attachment)} bytes is over the limit of {MAX_BATCH_BYTES}",
@@ -64,7 +65,7 @@ class StreamsService:
 
     def _fetch(self, call: Call, request: Any, _attachment: memoryview) -> None:
         leading = self._door.enter()
-        item = leading.partition(request.namespace, request.stream, request.partition)
+        item = _partition(leading, request)
         leading.visible.check(item.id, request.offset)
         max_bytes = min(request.max_bytes or _DEFAULT_FETCH_BYTES, _MAX_FETCH_BYTES)
         found = leading.visible.recent(item.id, request.offset, max_bytes)
@@ -96,7 +97,7 @@ class StreamsService:
 
     def _offsets(self, call: Call, request: Any, _attachment: memoryview) -> None:
         leading = self._door.enter()
-        item = leading.partition(request.namespace, request.stream, request.partition)
+        item = _partition(leading, request)
         call.spawn(self._answer_offsets, leading, call, item.id, request.at_ms)
 
     async def _answer_offsets(
@@ -117,6 +118,13 @@ class StreamsService:
             ),
             end=True,
         )
+
+
+def _partition(leading: Leading, request: Any) -> SchemaObject:
+    return leading.partition(
+        request.namespace, request.stream, request.partition, request.stream_id,
+        request.metadata_index,
+    )
 
 
 def _answer_fetch(

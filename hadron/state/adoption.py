@@ -189,11 +189,9 @@ def _take_effect(context: Context, parts: list[SchemaAdopted]) -> Adopted:
         schema.forget_tombstones(db, last.to_index)
     else:
         schema.forget_old_tombstones(db)
-    adopted: list[SchemaObject] = []
     for item in objects:
         _store(db, item)
-        if item.kind in SPECS:
-            adopted.append(_parsed(item))
+    adopted = parse(objects)
     replica_sets = tuple(item for part in parts for item in part.replica_sets)
     for registered in replica_sets:
         registry.store(db, registered)
@@ -227,11 +225,15 @@ def _store(db: Database, item: StoredObject) -> None:
     )
 
 
-def _parsed(item: StoredObject) -> SchemaObject:
-    return SchemaObject(
-        kind=item.kind, namespace=item.namespace, name=item.name, id=item.id,
-        spec=spec_from_json(item.kind, item.spec_json), metadata_index=item.metadata_index,
-    )
+def parse(objects: Iterable[StoredObject]) -> list[SchemaObject]:
+    """Those of a kind that this version knows. Raises `SchemaError`."""
+    return [
+        SchemaObject(
+            kind=item.kind, namespace=item.namespace, name=item.name, id=item.id,
+            spec=spec_from_json(item.kind, item.spec_json), metadata_index=item.metadata_index,
+        )
+        for item in objects if item.kind in SPECS
+    ]
 
 
 # --- reading ------------------------------------------------------------------------------------

@@ -240,6 +240,15 @@ def forget_tombstones(db: Database, until_index: int) -> None:
     )
 
 
+_NUMBERS: Final = frozenset({5, 11, 12, 13})
+
+
+def changes_schema(command: bytes) -> bool:
+    """Whether an encoded command may be one that does: its number stands behind the array's
+    header. 11 and 12 are `adoption`'s and `registry`'s."""
+    return command[1] in _NUMBERS
+
+
 # --- reading ------------------------------------------------------------------------------------
 
 

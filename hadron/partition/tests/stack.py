@@ -114,7 +114,7 @@ class Stack:
             lambda db: (streams.all_bounds(db), schema.all_objects(db), schema.current_index(db))
         )
         self.catalog = Catalog(objects, index)
-        self.visible = VisibleStreams(self.store, self.ballot, bounds)
+        self.visible = VisibleStreams(self.store, self.ballot, bounds, SET)
         controller.observe(self.catalog.on_visible)
         controller.observe(self.visible.on_visible)
         self.groups = Groups(controller, self.visible)

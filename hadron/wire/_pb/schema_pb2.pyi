@@ -126,20 +126,22 @@ class RegisteredSet(_message.Message):
     def __init__(self, name: _Optional[str] = ..., uuid: _Optional[bytes] = ..., epoch: _Optional[int] = ..., metadata_index: _Optional[int] = ...) -> None: ...
 
 class SchemaChanges(_message.Message):
-    __slots__ = ("from_index", "to_index", "is_whole", "objects", "deleted", "replica_sets")
+    __slots__ = ("from_index", "to_index", "is_whole", "objects", "deleted", "replica_sets", "more_follows")
     FROM_INDEX_FIELD_NUMBER: _ClassVar[int]
     TO_INDEX_FIELD_NUMBER: _ClassVar[int]
     IS_WHOLE_FIELD_NUMBER: _ClassVar[int]
     OBJECTS_FIELD_NUMBER: _ClassVar[int]
     DELETED_FIELD_NUMBER: _ClassVar[int]
     REPLICA_SETS_FIELD_NUMBER: _ClassVar[int]
+    MORE_FOLLOWS_FIELD_NUMBER: _ClassVar[int]
     from_index: int
     to_index: int
     is_whole: bool
     objects: _containers.RepeatedCompositeFieldContainer[SchemaObject]
     deleted: _containers.RepeatedCompositeFieldContainer[DeletedObject]
     replica_sets: _containers.RepeatedCompositeFieldContainer[RegisteredSet]
-    def __init__(self, from_index: _Optional[int] = ..., to_index: _Optional[int] = ..., is_whole: _Optional[bool] = ..., objects: _Optional[_Iterable[_Union[SchemaObject, _Mapping]]] = ..., deleted: _Optional[_Iterable[_Union[DeletedObject, _Mapping]]] = ..., replica_sets: _Optional[_Iterable[_Union[RegisteredSet, _Mapping]]] = ...) -> None: ...
+    more_follows: bool
+    def __init__(self, from_index: _Optional[int] = ..., to_index: _Optional[int] = ..., is_whole: _Optional[bool] = ..., objects: _Optional[_Iterable[_Union[SchemaObject, _Mapping]]] = ..., deleted: _Optional[_Iterable[_Union[DeletedObject, _Mapping]]] = ..., replica_sets: _Optional[_Iterable[_Union[RegisteredSet, _Mapping]]] = ..., more_follows: _Optional[bool] = ...) -> None: ...
 
 class AdoptSchemaRequest(_message.Message):
     __slots__ = ("cluster", "metadata", "uuid", "epoch", "changes", "part", "is_last", "refusal")

@@ -1,0 +1,89 @@
+"""The other end of a push: the leader of a replica set takes in the schema (PROTOCOL A4)."""
+
+from __future__ import annotations
+
+import logging
+from dataclasses import dataclass
+from typing import Any
+
+from hadron.metadata.messages import changes_from, check_uuid
+from hadron.model.errors import HandshakeError
+from hadron.partition.catalog import Catalog
+from hadron.partition.controller import Controller
+from hadron.state.adoption import SchemaAdopted
+from hadron.wire.messages import check_number, schema_pb2
+
+_log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class Standing:
+    """Who this replica set is, and which one it takes its schema from."""
+
+    cluster: str
+    replica_set: str
+    uuid: bytes
+    epoch: int
+    metadata: str
+    """The metadata set's name."""
+
+
+class SchemaAdopter:
+    """One per leadership.
+
+    Attributes:
+        trouble: why the metadata set does not know this set, or this set does not take its word;
+            "" when neither is so.
+    """
+
+    def __init__(self, standing: Standing, controller: Controller, catalog: Catalog) -> None:
+        self._standing = standing
+        self._controller = controller
+        self._catalog = catalog
+        self.trouble = ""
+
+    async def adopt(self, request: Any) -> schema_pb2.AdoptSchemaResponse:
+        """Log what was pushed; answers with where the schema stands then, committed.
+
+        Raises `HandshakeError` for a metadata set that is not this set's, `SchemaError` for what
+        does not follow.
+        """
+        try:
+            self._check(request)
+            index = self._catalog.metadata_index
+            if request.HasField("changes"):
+                adopted = await self._controller.execute(_command(request))
+                index = adopted.metadata_index
+        except HandshakeError as error:
+            self._note(str(error))
+            raise
+        self._note(request.refusal)
+        own = self._standing
+        return schema_pb2.AdoptSchemaResponse(
+            replica_set=own.replica_set, uuid=own.uuid, epoch=own.epoch, metadata_index=index
+        )
+
+    def _check(self, request: Any) -> None:
+        own = self._standing
+        if (request.cluster, request.metadata) != (own.cluster, own.metadata):
+            raise HandshakeError(
+                f"a schema was pushed by {request.metadata!r} of cluster {request.cluster!r}; "
+                f"{own.replica_set} takes it from {own.metadata!r} of cluster {own.cluster!r}",
+                "compare `cluster:` and `metadata:` in the configuration files of both",
+            )
+        if own.metadata == own.replica_set:
+            raise HandshakeError(f"{own.replica_set} is the metadata set itself, it adopts nothing")
+
+    def _note(self, trouble: str) -> None:
+        if trouble and trouble != self.trouble:
+            _log.warning("%s", trouble)
+        self.trouble = trouble
+
+
+def _command(request: Any) -> SchemaAdopted:
+    changes = changes_from(request.changes)
+    return SchemaAdopted(
+        check_uuid(request.uuid), check_number("epoch", request.epoch), changes.from_index,
+        changes.to_index, request.part, request.is_last, changes.is_whole, changes.objects,
+        changes.deleted, changes.replica_sets,
+    )

@@ -1,0 +1,203 @@
+"""What the metadata set's leader says next to one other replica set, so that this comes to have
+the schema. Pure; `pusher` carries it out.
+
+Safety rule: a push begins where the other side says that its own committed schema stands, never
+where an earlier push should have brought it. Its parts follow each other without a gap; anything
+else that comes in between, and the other side is asked again. (Its leader may have stopped between
+the answer and the commit, or another node leads there now.)
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+import msgspec
+
+from hadron.state.adoption import PART_BYTES, Changes
+
+T = TypeVar("T")
+
+_ROW_BYTES = 96
+"""Of an object beside its specification and its names, and of a deletion; generous."""
+
+
+@dataclass(frozen=True, slots=True)
+class Ask:
+    """Ask the other side who it is and where its schema stands."""
+
+
+@dataclass(frozen=True, slots=True)
+class Register:
+    """Log who has introduced itself; a name belongs to who had it first."""
+
+    name: str
+    uuid: bytes
+    epoch: int
+
+
+@dataclass(frozen=True, slots=True)
+class Refuse:
+    """Tell the other side that it is not the one whose name it has."""
+
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class Read:
+    """Read what has changed since this index."""
+
+    from_index: int
+
+
+@dataclass(frozen=True, slots=True)
+class Send:
+    """Send one part, and wait until it is committed there."""
+
+    changes: Changes
+    part: int
+    is_last: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Wait:
+    """Nothing is to be said before something changes."""
+
+
+Step = Ask | Register | Refuse | Read | Send | Wait
+
+
+class Push:
+    """One conversation: from a connection's beginning to its end.
+
+    Args:
+        own_index: where the metadata set's schema stands.
+    """
+
+    def __init__(self, own_index: int) -> None:
+        self._own_index = own_index
+        self._position: int | None = None
+        """Where the other side's schema stands; None when it must be asked."""
+        self._identity: tuple[str, bytes, int] | None = None
+        self._is_registered = False
+        self._refusal: str | None = None
+        self._parts: list[Changes] = []
+        self._next_part = 0
+
+    @property
+    def trouble(self) -> str:
+        """What is wrong, in words; "" when nothing is."""
+        if self._refusal is not None:
+            return self._refusal
+        if self._position is not None and self._position > self._own_index:
+            return (
+                f"it knows the schema at index {self._position}, the metadata set stands at "
+                f"{self._own_index}: was the metadata set restored from an older backup?"
+            )
+        return ""
+
+    @property
+    def is_in_step(self) -> bool:
+        """The other side has everything."""
+        return self._is_registered and self._position == self._own_index
+
+    def next(self) -> Step:
+        if self._refusal is not None:
+            return Wait()
+        if self._position is None or self._identity is None:
+            return Ask()
+        if not self._is_registered:
+            return Register(*self._identity)
+        if self._parts:
+            return Send(
+                self._parts[self._next_part], self._next_part,
+                self._next_part == len(self._parts) - 1,
+            )
+        if self._position < self._own_index:
+            return Read(self._position)
+        return Wait()
+
+    def schema_moved(self, own_index: int) -> None:
+        """The metadata set's schema stands at `own_index` now. Parts on their way lead to an
+        earlier index, and the rest follows them."""
+        self._own_index = own_index
+
+    def heard(self, name: str, uuid: bytes, epoch: int, index: int) -> None:
+        """The other side has answered: who it is, and where its schema stands."""
+        if self._identity != (name, uuid, epoch):
+            self._identity = name, uuid, epoch
+            self._is_registered = False
+            self._drop_parts()
+        self._note_position(index)
+
+    def _note_position(self, index: int) -> None:
+        """The other side's word is the only thing that counts."""
+        if self._parts and index == self._parts[0].from_index:
+            self._next_part += 1
+            if self._next_part == len(self._parts):
+                # The last part has taken no effect.
+                self._drop_parts()
+        else:
+            self._drop_parts()
+        self._position = index
+
+    def _drop_parts(self) -> None:
+        self._parts, self._next_part = [], 0
+
+    def registered(self) -> None:
+        self._is_registered = True
+
+    def refused(self, reason: str) -> Refuse:
+        """The name belongs to another set: the other side is told, and gets nothing."""
+        self._refusal = reason
+        return Refuse(reason)
+
+    def has_read(self, changes: Changes) -> None:
+        """What was asked for with `Read`."""
+        if changes.from_index == self._position and changes.to_index > changes.from_index:
+            self._parts, self._next_part = split(changes), 0
+
+    def failed(self) -> None:
+        """Something went wrong on the way: the other side may or may not have what was sent."""
+        self._drop_parts()
+        self._position = None
+
+
+def split(changes: Changes, part_bytes: int = PART_BYTES) -> list[Changes]:
+    """In parts of at most `part_bytes`, or one object, each; at least one."""
+    parts: list[Changes] = [
+        *(msgspec.structs.replace(_empty(changes), deleted=tuple(some))
+          for some in _slices(changes.deleted, part_bytes)),
+        *(msgspec.structs.replace(_empty(changes), replica_sets=tuple(some))
+          for some in _slices(changes.replica_sets, part_bytes)),
+        *(msgspec.structs.replace(_empty(changes), objects=tuple(some))
+          for some in _slices(changes.objects, part_bytes)),
+    ]
+    if sum(map(_size, (*changes.deleted, *changes.replica_sets, *changes.objects))) <= part_bytes:
+        return [changes]
+    return parts
+
+
+def _empty(changes: Changes) -> Changes:
+    return Changes(changes.from_index, changes.to_index, changes.is_whole)
+
+
+def _slices(items: tuple[T, ...], part_bytes: int) -> Iterator[list[T]]:
+    some: list[T] = []
+    size = 0
+    for item in items:
+        if some and size + _size(item) > part_bytes:
+            yield some
+            some, size = [], 0
+        some.append(item)
+        size += _size(item)
+    if some:
+        yield some
+
+
+def _size(item: Any) -> int:
+    return _ROW_BYTES + sum(
+        len(value.encode() if isinstance(value, str) else value)
+        for value in msgspec.structs.astuple(item) if isinstance(value, str | bytes)
+    )

@@ -1,0 +1,240 @@
+"""Pushes the schema from the metadata set's leader to every other set's: `push` carried out.
+
+One task and one connection for each set that the directory knows. What leaves here is committed
+(`Controller.query`, PROTOCOL A2); what arrives there is logged there before it is answered.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Final, NamedTuple, Protocol
+
+import trio
+
+from hadron.client.backoff import Backoff
+from hadron.metadata.driver import SchemaChanges
+from hadron.metadata.messages import changes_to, check_index, check_uuid
+from hadron.metadata.push import Ask, Push, Read, Refuse, Register, Send, Step, Wait
+from hadron.model.errors import HadronError, HandshakeError, PeerError
+from hadron.model.ports import Network, Random
+from hadron.partition.catalog import Catalog
+from hadron.partition.controller import Controller
+from hadron.state.adoption import changes_since
+from hadron.wire.connection import Connection, Cork
+from hadron.wire.messages import check_number, method, schema_pb2
+
+_log = logging.getLogger(__name__)
+
+_ADOPT: Final = method("AdoptSchema")
+
+_DIAL_TIMEOUT_S: Final = 5.0
+_ANSWER_TIMEOUT_S: Final = 15.0
+"""For one part to be committed there: a majority that is away is waited for by asking again."""
+
+
+class Target(NamedTuple):
+    """A replica set that is to have the schema."""
+
+    name: str
+    uuid: bytes
+    """Empty while it is not known."""
+    epoch: int
+    address: str
+    """Of its leader."""
+
+
+class ReplicaSets(Protocol):
+    """Who else is in the cluster: what the pusher needs of the directory."""
+
+    @property
+    def changed(self) -> trio.Event:
+        """Set, and another one put in its place, whenever `targets` has changed."""
+        ...
+
+    def targets(self) -> Sequence[Target]:
+        """Every replica set but this one; also two of one name, when another uuid with a higher
+        epoch claims it."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Introduction:
+    """Who the metadata set is."""
+
+    cluster: str
+    replica_set: str
+    uuid: bytes
+    epoch: int
+
+
+@dataclass(frozen=True, slots=True)
+class Wires:
+    """What connections to other sets are made of."""
+
+    network: Network
+    random: Random
+    cork: Cork
+    keepalive_s: float
+    silence_limit_s: float
+
+
+class SchemaPusher:
+    """One per leadership of the metadata set. `run` must be running."""
+
+    def __init__(
+        self,
+        own: Introduction,
+        controller: Controller,
+        catalog: Catalog,
+        schema: SchemaChanges,
+        sets: ReplicaSets,
+        wires: Wires,
+    ) -> None:
+        self._own = own
+        self._controller = controller
+        self._catalog = catalog
+        self._schema = schema
+        self._sets = sets
+        self._wires = wires
+        self._moved = trio.Event()
+        self._troubles: dict[Target, str] = {}
+        catalog.listen(self._on_moved)
+
+    def _on_moved(self) -> None:
+        self._moved.set()
+        self._moved = trio.Event()
+
+    @property
+    def troubles(self) -> list[str]:
+        """Sets that the schema cannot be pushed to, and why."""
+        return [
+            f"the schema cannot be pushed to {target.name}: {self._troubles[target]}"
+            for target in sorted(self._troubles)
+        ]
+
+    async def run(self) -> None:
+        """Push to whoever is known, for ever."""
+        scopes: dict[Target, trio.CancelScope] = {}
+        async with trio.open_nursery() as nursery:
+            while True:
+                changed = self._sets.changed
+                targets = [item for item in self._sets.targets() if item.address]
+                for gone in [item for item in scopes if item not in targets]:
+                    scopes.pop(gone).cancel()
+                    self._troubles.pop(gone, None)
+                for target in targets:
+                    if target not in scopes:
+                        scopes[target] = trio.CancelScope()
+                        nursery.start_soon(self._keep, target, scopes[target])
+                await changed.wait()
+
+    async def _keep(self, target: Target, scope: trio.CancelScope) -> None:
+        backoff = Backoff(self._wires.random)
+        with scope:
+            while True:
+                try:
+                    await self._connect_and_push(target, backoff)
+                except* (HadronError, OSError) as group:
+                    self._note(target, _reason(group))
+                await trio.sleep(backoff.next_s())
+
+    def _note(self, target: Target, trouble: str) -> None:
+        if trouble and self._troubles.get(target) != trouble:
+            _log.warning("the schema cannot be pushed to %s: %s", target.name, trouble)
+        if trouble:
+            self._troubles[target] = trouble
+        else:
+            self._troubles.pop(target, None)
+
+    async def _connect_and_push(self, target: Target, backoff: Backoff) -> None:
+        transport = None
+        with trio.move_on_after(_DIAL_TIMEOUT_S):
+            transport = await self._wires.network.dial(target.address)
+        if transport is None:
+            raise PeerError(f"{target.address} does not answer")
+        connection = Connection(
+            transport, dialed=True, cork=self._wires.cork, keepalive_s=self._wires.keepalive_s,
+            silence_limit_s=self._wires.silence_limit_s,
+        )
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(connection.run)
+            nursery.start_soon(_raise_when_closed, connection)
+            try:
+                await self._converse(target, connection, backoff)
+            finally:
+                connection.close()
+                nursery.cancel_scope.cancel()
+
+    async def _converse(self, target: Target, connection: Connection, backoff: Backoff) -> None:
+        """Push whatever changes until the connection ends; raises why."""
+        push = Push(self._catalog.metadata_index)
+        while True:
+            moved = self._moved
+            push.schema_moved(self._catalog.metadata_index)
+            step = push.next()
+            if isinstance(step, Wait):
+                self._note(target, push.trouble)
+                await moved.wait()
+                continue
+            await self._take(step, push, target, connection)
+            if push.is_in_step:
+                backoff.reset()
+
+    async def _take(
+        self, step: Step, push: Push, target: Target, connection: Connection
+    ) -> None:
+        if isinstance(step, Read):
+            push.has_read(
+                await self._controller.query(lambda db: changes_since(db, step.from_index))
+            )
+        elif isinstance(step, Register):
+            try:
+                await self._schema.register(step.name, step.uuid, step.epoch)
+            except HandshakeError as error:
+                await self._say(push.refused(str(error)), push, target, connection)
+            else:
+                push.registered()
+        else:
+            await self._say(step, push, target, connection)
+
+    async def _say(
+        self, step: Step, push: Push, target: Target, connection: Connection
+    ) -> None:
+        """One request, and its answer. Whatever goes wrong ends the connection, and with it all
+        that was believed of the other side."""
+        request = schema_pb2.AdoptSchemaRequest(
+            cluster=self._own.cluster, metadata=self._own.replica_set, uuid=self._own.uuid,
+            epoch=self._own.epoch,
+        )
+        if isinstance(step, Refuse):
+            request.refusal = step.reason
+        elif isinstance(step, Send):
+            request.changes.CopyFrom(changes_to(step.changes))
+            request.part, request.is_last = step.part, step.is_last
+        else:
+            assert isinstance(step, Ask)
+        answer, _ = await connection.request(_ADOPT, request, timeout_s=_ANSWER_TIMEOUT_S)
+        if answer.replica_set != target.name:
+            raise HandshakeError(
+                f"{target.address} leads {answer.replica_set!r}, not {target.name!r}",
+                "two nodes were given the same address",
+            )
+        push.heard(
+            answer.replica_set, check_uuid(answer.uuid), check_number("epoch", answer.epoch),
+            check_index(answer.metadata_index),
+        )
+
+
+async def _raise_when_closed(connection: Connection) -> None:
+    raise await connection.wait_closed()
+
+
+def _reason(group: BaseExceptionGroup[BaseException]) -> str:
+    error: BaseException = group
+    while isinstance(error, BaseExceptionGroup):
+        error = error.exceptions[0]
+    if isinstance(error, OSError):
+        return error.strerror or str(error)
+    return str(error)

@@ -1,0 +1,39 @@
+"""Between discovery and the schema: who the schema is pushed to, and whom names belong to."""
+
+from __future__ import annotations
+
+import trio
+
+from hadron.metadata.pusher import Target
+from hadron.node.discovery import Discovery
+from hadron.partition.schema_copy import SchemaCopy
+
+
+class OtherSets:
+    """`metadata.pusher.ReplicaSets`: all that discovery knows, but the node's own set."""
+
+    def __init__(self, discovery: Discovery, own: str) -> None:
+        self._discovery = discovery
+        self._own = own
+
+    @property
+    def changed(self) -> trio.Event:
+        return self._discovery.changed
+
+    def targets(self) -> list[Target]:
+        """Founded sets only: the others have no identity yet, and nobody who would log anything."""
+        return [
+            Target(each.name, each.uuid, each.epoch, each.leader.address)
+            for each in self._discovery.directory.statements()
+            if each.name != self._own and each.uuid
+        ]
+
+
+async def follow_registry(copy: SchemaCopy, discovery: Discovery) -> None:
+    """Tell discovery whom names belong to, as the metadata set has it, for ever."""
+    while True:
+        changed = copy.changed
+        if copy.is_known:
+            for item in copy.catalog.replica_sets.values():
+                discovery.register(item.name, item.uuid, item.epoch)
+        await changed.wait()

@@ -1,0 +1,69 @@
+"""Drops what deleted objects have left on this replica set, on its leader: a slice at a time, each
+in a group commit of its own, so that other commands go in between."""
+
+from __future__ import annotations
+
+import logging
+from typing import Final
+
+import trio
+
+from hadron.model.errors import HadronError
+from hadron.partition.catalog import Catalog
+from hadron.partition.controller import Controller
+from hadron.state import dropping
+from hadron.state.dropping import Dropped, DropPipeline, DropStream
+from hadron.state.machine import Command
+
+_log = logging.getLogger(__name__)
+
+_HELD_BACK_S: Final = 1.0
+"""Until what a replica still needs, or what could not be dropped, is looked at again."""
+
+
+class DropDriver:
+    """One per leadership. `run` must be running."""
+
+    def __init__(self, controller: Controller, catalog: Catalog) -> None:
+        self._controller = controller
+        self._changed = trio.Event()
+        catalog.listen(lambda: self._changed.set())
+
+    async def run(self) -> None:
+        """Drop whatever was deleted, for ever; ends when leading does."""
+        while True:
+            self._changed = trio.Event()
+            try:
+                is_left = await self._round()
+            except HadronError as error:
+                # Leading ends; or the disk has no room even for this, which others say louder.
+                _log.info("dropping deleted objects pauses: %s", error)
+                is_left = True
+            with trio.move_on_after(_HELD_BACK_S if is_left else float("inf")):
+                await self._changed.wait()
+
+    async def _round(self) -> bool:
+        """Whether something had to be left."""
+        is_left = False
+        for object_id, kind in await self._controller.read(dropping.waiting):
+            is_left |= not await self._drop(object_id, kind)
+        return is_left
+
+    async def _drop(self, object_id: int, kind: str) -> bool:
+        """Whether nothing is left of it."""
+        rows = size = 0
+        while True:
+            command: Command = (
+                DropPipeline(object_id) if kind == "Pipeline"
+                else DropStream(object_id, self._controller.droppable_lsn)
+            )
+            dropped: Dropped = await self._controller.execute(command)
+            rows, size = rows + dropped.rows, size + dropped.bytes
+            if dropped.is_done:
+                _log.info(
+                    "dropped what %s %d had here: %d rows, %d bytes of records",
+                    kind.lower(), object_id, rows, size,
+                )
+                return True
+            if not dropped.rows:
+                return False

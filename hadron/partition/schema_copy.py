@@ -1,0 +1,165 @@
+"""A node's own copy of the schema, whatever its role: what it answers questions about it from.
+
+While the node leads, this is the leadership's catalog; else it is read from the tables whenever a
+change of the schema was applied. Safety rule: a table that may be ahead of the watermark, as that
+of a leader that has stopped, is not read (PROTOCOL A2); what was known before stays known.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TypeVar
+
+import apsw
+import trio
+
+from hadron.model.errors import NotReadyError
+from hadron.model.ports import Database
+from hadron.partition.catalog import Catalog, behind
+from hadron.partition.controller import Controller
+from hadron.replication.follower import FollowerLog
+from hadron.state import registry, schema
+from hadron.state.adoption import Changes, changes_since, parse
+from hadron.storage.database import read_transaction
+from hadron.storage.store import Store
+
+T = TypeVar("T")
+
+
+def load(db: Database) -> Catalog:
+    """The whole schema as these tables have it."""
+    return Catalog(schema.all_objects(db), schema.current_index(db), registry.registered_sets(db))
+
+
+class SchemaCopy:
+    """One per opened data directory. `run` must be running.
+
+    Attributes:
+        changed: set, and another one put in its place, whenever the copy has changed.
+    """
+
+    def __init__(self, store: Store, follower: FollowerLog) -> None:
+        self.changed = trio.Event()
+        self._store = store
+        self._follower = follower
+        self._catalog: Catalog | None = None
+        self._leading: Controller | None = None
+        self._seen_lsn = -1
+        self._wanted = trio.Event()
+        self._wanted.set()
+
+    # --- reading --------------------------------------------------------------------------------
+
+    @property
+    def index(self) -> int:
+        """Where this copy stands; 0 while nothing is known."""
+        return self._catalog.metadata_index if self._catalog is not None else 0
+
+    @property
+    def is_known(self) -> bool:
+        return self._catalog is not None
+
+    @property
+    def catalog(self) -> Catalog:
+        """Raises `NotReadyError` while it is not known what of the tables is committed."""
+        if self._catalog is None:
+            raise NotReadyError(
+                "this node does not know yet which part of its schema is committed",
+                "it does once it has met a majority of its replica set; ask another node",
+            )
+        return self._catalog
+
+    async def at_least(self, index: int, max_wait_s: float) -> Catalog:
+        """The catalog, once it stands at `index` or above.
+
+        Raises `MetadataBehindError` when that takes longer than `max_wait_s`.
+        """
+        with trio.move_on_after(max_wait_s):
+            while self.index < index:
+                await self.changed.wait()
+        catalog = self.catalog
+        if catalog.metadata_index < index:
+            raise behind(catalog.metadata_index, index)
+        return catalog
+
+    async def changes_since(self, index: int) -> Changes:
+        """What is different from the schema at `index`; raises `NotReadyError` like `catalog`."""
+
+        def read(db: Database) -> Changes:
+            return changes_since(db, index)
+
+        if self._leading is not None:
+            return await self._leading.query(read)
+        found = await self._read_committed(read)
+        return found if found is not None else Changes(index, index)
+
+    # --- being told -----------------------------------------------------------------------------
+
+    def lead(self, catalog: Catalog, controller: Controller) -> None:
+        """This node leads: everything visible is in `catalog`."""
+        self._catalog, self._leading = catalog, controller
+        catalog.listen(self._tell)
+        self._tell()
+
+    def end_leading(self) -> None:
+        """What the leadership has shown stays known."""
+        self._leading = None
+
+    def note_applied(self) -> None:
+        """This node has applied entries of its leader's."""
+        if self._follower.schema_lsn != self._seen_lsn:
+            self._wanted.set()
+
+    async def run(self) -> None:
+        """Keep a replica's copy in step, for ever."""
+        while True:
+            await self._wanted.wait()
+            self._wanted = trio.Event()
+            if self._leading is None:
+                self._seen_lsn = self._follower.schema_lsn
+                await self._refresh()
+
+    async def _refresh(self) -> None:
+        known = self._catalog
+        if known is None:
+            loaded = await self._read_committed(load)
+            if loaded is not None:
+                self._catalog = loaded
+                self._tell()
+            else:
+                # Ahead of the watermark: whatever is applied next may have brought that up to it.
+                self._seen_lsn = -1
+            return
+        index = known.metadata_index
+        changes = await self._read_committed(lambda db: changes_since(db, index))
+        if changes is None:
+            self._seen_lsn = -1
+        elif changes.is_whole:
+            self._catalog = None
+            await self._refresh()
+        elif changes.to_index > index:
+            known.change(
+                changes.to_index, objects=parse(changes.objects),
+                deleted=[gone.id for gone in changes.deleted], replica_sets=changes.replica_sets,
+            )
+            self._tell()
+
+    async def _read_committed(self, read: Callable[[Database], T]) -> T | None:
+        """None when the tables may be ahead of the watermark, or are worth nothing."""
+
+        def job(connection: apsw.Connection) -> T:
+            with read_transaction(connection):
+                return read(connection)
+
+        result = await self._store.readers.run(job)
+        follower = self._follower
+        # `applied_lsn` is raised before what it says is written, so this covers what was read.
+        is_committed = (
+            # Before the first entry there is no replica set, and nothing to know.
+            0 < follower.committed_lsn >= follower.applied_lsn and not follower.diverged
+        )
+        return result if is_committed and self._leading is None else None
+
+    def _tell(self) -> None:
+        self.changed.set()
+        self.changed = trio.Event()
