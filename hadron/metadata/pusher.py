@@ -137,12 +137,17 @@ class SchemaPusher:
                 try:
                     await self._connect_and_push(target, backoff)
                 except* (HadronError, OSError) as group:
-                    self._note(target, _reason(group))
+                    self._failed(target, _first(group))
                 await trio.sleep(backoff.next_s())
 
-    def _note(self, target: Target, trouble: str) -> None:
+    def _failed(self, target: Target, error: BaseException) -> None:
+        is_passing = isinstance(error, OSError) or getattr(error, "retryable", False)
+        text = error.strerror if isinstance(error, OSError) else None
+        self._note(target, text or str(error), logging.INFO if is_passing else logging.WARNING)
+
+    def _note(self, target: Target, trouble: str, level: int = logging.WARNING) -> None:
         if trouble and self._troubles.get(target) != trouble:
-            _log.warning("the schema cannot be pushed to %s: %s", target.name, trouble)
+            _log.log(level, "the schema cannot be pushed to %s: %s", target.name, trouble)
         if trouble:
             self._troubles[target] = trouble
         else:
@@ -231,10 +236,8 @@ async def _raise_when_closed(connection: Connection) -> None:
     raise await connection.wait_closed()
 
 
-def _reason(group: BaseExceptionGroup[BaseException]) -> str:
+def _first(group: BaseExceptionGroup[BaseException]) -> BaseException:
     error: BaseException = group
     while isinstance(error, BaseExceptionGroup):
         error = error.exceptions[0]
-    if isinstance(error, OSError):
-        return error.strerror or str(error)
-    return str(error)
+    return error

@@ -453,14 +453,14 @@ class Node:
         )
         page.trouble = self._old_file or page.trouble
         page.cluster_trouble.extend(self.discovery.troubles())
+        if leadership is not None:
+            page.cluster_trouble.extend(leadership.troubles)
         if self._resync.progress:
             page.state, page.trouble = "resyncing", self._resync.progress
         elif self._repairer.trouble:
             page.trouble = self._repairer.trouble
         elif self._store.space.is_low:
             page.trouble = self._store.space.trouble
-        elif leadership is not None and leadership.troubles:
-            page.trouble = page.trouble or "; ".join(leadership.troubles)
         return page
 
     def _cannot_read(self, error: CorruptionError) -> None:

@@ -1,0 +1,284 @@
+"""The schema in a cluster: pushed to every replica set, known at every node, acted on at once."""
+# ruff: noqa: ARG001 - pytest-trio takes its clock from the arguments of a test
+
+from __future__ import annotations
+
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+import pytest
+import trio
+from trio.testing import MockClock
+
+from hadron.model.batch import encode_values
+from hadron.model.errors import (
+    MetadataBehindError,
+    NotFoundError,
+    NotLeaderError,
+    SchemaError,
+)
+from hadron.model.schema import Spec, StreamSpec, spec_to_json
+from hadron.storage.database import open_reader
+from hadron.testing.nodes import Cluster, running_cluster
+from hadron.wire.calls import MessageStream
+from hadron.wire.connection import Connection
+from hadron.wire.messages import groups_pb2, method, schema_pb2, streams_pb2
+
+META, EU, US = "meta", "eu/p0", "us/p0"
+APPLY, DELETE, GET = method("ApplySchema"), method("DeleteObjects"), method("GetObjects")
+WATCH, PRODUCE, SUBSCRIBE = method("WatchSchema"), method("Produce"), method("Subscribe")
+
+
+async def apply(cluster: Cluster, *objects: tuple[str, str, Spec], at: str = META) -> Any:
+    """Declare (kind, name, spec); returns the answer."""
+    request = schema_pb2.ApplySchemaRequest(
+        objects=[
+            schema_pb2.SchemaObject(kind=kind, name=name, spec_json=spec_to_json(spec).decode())
+            for kind, name, spec in objects
+        ],
+        allow_destructive=True,
+    )
+    async with cluster[at].connection("n1") as connection:
+        answer, _ = await connection.request(APPLY, request)
+    return answer
+
+
+async def stream(cluster: Cluster, name: str, *partitions: str) -> int:
+    answer = await apply(cluster, ("Stream", name, StreamSpec(partitions=partitions)))
+    return int(answer.changes[0].after.id)
+
+
+async def delete(cluster: Cluster, name: str) -> int:
+    request = schema_pb2.DeleteObjectsRequest(
+        names=[schema_pb2.DeleteObjectsRequest.Name(kind="Stream", name=name)],
+        allow_destructive=True,
+    )
+    async with cluster[META].connection("n1") as connection:
+        answer, _ = await connection.request(DELETE, request)
+    return int(answer.metadata_index)
+
+
+async def objects(
+    cluster: Cluster, replica_set: str, node: str, *, min_index: int = 0, max_wait_ms: int = 0
+) -> tuple[int, list[str]]:
+    """(index, names of streams) as one node has them."""
+    request = schema_pb2.GetObjectsRequest(
+        kind="Stream", min_index=min_index, max_wait_ms=max_wait_ms
+    )
+    async with cluster[replica_set].connection(node) as connection:
+        answer, _ = await connection.request(GET, request)
+    return answer.metadata_index, sorted(item.name for item in answer.objects)
+
+
+async def produce(
+    connection: Connection, stream_id: int, metadata_index: int = 0
+) -> streams_pb2.ProduceResponse:
+    request = streams_pb2.ProduceRequest(stream_id=stream_id, metadata_index=metadata_index)
+    answer, _ = await connection.request(PRODUCE, request, [encode_values([b"v"], 1)])
+    assert isinstance(answer, streams_pb2.ProduceResponse)
+    return answer
+
+
+async def receive(stream: MessageStream) -> Any:
+    received = await stream.receive()
+    assert received is not None, "the call ended"
+    return received[0]
+
+
+def indexes(cluster: Cluster) -> dict[str, int]:
+    """Where the schema stands at each running node."""
+    return {
+        f"{name}/{node}": cluster[name].status(node).metadata_index
+        for name in cluster for node in cluster[name].running
+    }
+
+
+async def in_step(cluster: Cluster, sets: int = 2) -> int:
+    """Wait until every node has the same schema, with `sets` registered; returns its index."""
+    await cluster.wait_for(
+        "every node in step",
+        lambda: len(set(indexes(cluster).values())) == 1 and min(indexes(cluster).values()) >= sets,
+    )
+    return next(iter(indexes(cluster).values()))
+
+
+async def test_every_node_of_every_set_has_the_schema(tmp_path: Path, clock: MockClock) -> None:
+    async with running_cluster(tmp_path, {META: 3, EU: 3, US: 1}) as cluster:
+        await in_step(cluster)
+        stream_id = await stream(cluster, "s", EU, US)
+        for name in cluster:
+            for node in cluster[name].names:
+                assert await objects(
+                    cluster, name, node, min_index=stream_id, max_wait_ms=20_000
+                ) == (stream_id, ["s"])
+        for name in (EU, US):
+            async with cluster[name].connection("n1") as connection:
+                assert (await produce(connection, stream_id)).base_offset == 0
+        # Added to a stream, a partition is usable at once as well.
+        index = (await apply(
+            cluster, ("Stream", "s", StreamSpec(partitions=(EU, US, META)))
+        )).metadata_index
+        async with cluster[META].connection("n1") as connection:
+            assert (await produce(connection, stream_id, index)).base_offset == 0
+
+
+async def test_a_set_that_was_away_goes_on_where_it_stands(
+    tmp_path: Path, clock: MockClock
+) -> None:
+    async with running_cluster(tmp_path, {META: 1, EU: 1, US: 1}) as cluster:
+        await in_step(cluster)
+        first = await stream(cluster, "first", EU, US)
+        await in_step(cluster)
+        cluster.isolate(US)
+        second = await stream(cluster, "second", EU, US)
+        await delete(cluster, "first")
+        again = await stream(cluster, "first", EU, US)
+        assert (await objects(cluster, EU, "n1", min_index=again, max_wait_ms=20_000))[0] == again
+        # It serves what it knows.
+        assert await objects(cluster, US, "n1") == (first, ["first"])
+        async with cluster[US].connection("n1") as connection:
+            assert (await produce(connection, first)).base_offset == 0
+            with pytest.raises(MetadataBehindError, match=f"at index {first}, not yet at {second}"):
+                await produce(connection, second, second)
+            with pytest.raises(NotFoundError):
+                await produce(connection, second)
+        with pytest.raises(MetadataBehindError):
+            await objects(cluster, US, "n1", min_index=again, max_wait_ms=10)
+        cluster.network.heal_all()
+        assert (await objects(cluster, US, "n1", min_index=again, max_wait_ms=60_000)) == (
+            again, ["first", "second"]
+        )
+        async with cluster[US].connection("n1") as connection:
+            with pytest.raises(NotFoundError, match=f"no object has the id {first}"):
+                await produce(connection, first, again)
+            assert (await produce(connection, again, again)).base_offset == 0
+
+
+async def test_pushes_go_on_through_restarts_on_both_sides(
+    tmp_path: Path, clock: MockClock
+) -> None:
+    async with running_cluster(tmp_path, {META: 3, EU: 3}) as cluster:
+        for number in range(6):
+            await stream(cluster, f"s{number}", META)
+            if number % 2:
+                await cluster[EU].restart("n1")
+            else:
+                await cluster[META].restart("n1")
+                await cluster[META].wait_serving()
+        await cluster.wait_serving()
+        index = await in_step(cluster, 7)
+        expected = [f"s{number}" for number in range(6)]
+        for name in cluster:
+            for node in cluster[name].names:
+                assert await objects(cluster, name, node) == (index, expected)
+
+
+async def test_deleting_a_stream_ends_what_is_served_from_it_and_drops_its_data(
+    tmp_path: Path, clock: MockClock
+) -> None:
+    async with running_cluster(tmp_path, {META: 1, EU: 3}) as cluster, cluster.client() as client:
+        await in_step(cluster, 1)
+        stream_id = await stream(cluster, "s", EU)
+        await in_step(cluster, 2)
+        async with client.producer("s") as producer:
+            await producer.send("v")
+        async with cluster[EU].connection("n1") as connection:
+            opening = groups_pb2.SubscribeRequest.Open(
+                stream="s", group="g", start="earliest", max_in_flight=10
+            )
+            async with connection.open_stream(
+                SUBSCRIBE, groups_pb2.SubscribeRequest(open=opening)
+            ) as events:
+                kinds = [(await receive(events)).WhichOneof("kind") for _ in range(2)]
+                assert kinds == ["opened", "delivery"]
+                index = await delete(cluster, "s")
+                with pytest.raises(NotFoundError, match="was deleted"):
+                    await receive(events)
+        await cluster.wait_for(
+            "deleted everywhere", lambda: set(indexes(cluster).values()) == {index}
+        )
+        async with cluster[EU].connection("n1") as connection:
+            with pytest.raises(NotFoundError):
+                await produce(connection, stream_id, index)
+
+        def rows() -> list[int]:
+            return [count_batches(cluster, node) for node in cluster[EU].names]
+
+        await cluster.wait_for("dropped everywhere", lambda: rows() == [0, 0, 0])
+
+
+def count_batches(cluster: Cluster, node: str) -> int:
+    with closing(open_reader(cluster[EU].data(node) / "hadron.db")) as db:
+        found: Any = db.execute("SELECT count(*) FROM stream_batch").fetchone()
+    return int(found[0])
+
+
+async def test_the_schema_is_changed_at_the_metadata_set_only(
+    tmp_path: Path, clock: MockClock
+) -> None:
+    async with running_cluster(tmp_path, {META: 1, EU: 1}) as cluster:
+        await in_step(cluster, 1)
+        with pytest.raises(NotLeaderError, match="ask the leader of meta"):
+            await apply(cluster, ("Stream", "s", StreamSpec(partitions=(EU,))), at=EU)
+        with pytest.raises(SchemaError, match="there is no replica set 'us/p0'"):
+            await stream(cluster, "s", US)
+        with pytest.raises(SchemaError, match="it does not exist"):
+            await delete(cluster, "s")
+        request = schema_pb2.DeleteObjectsRequest(
+            names=[schema_pb2.DeleteObjectsRequest.Name(kind="Namespace", name="default")]
+        )
+        async with cluster[META].connection("n1") as connection:
+            with pytest.raises(SchemaError, match="the default namespace cannot be deleted"):
+                await connection.request(DELETE, request)
+
+
+async def test_a_watcher_is_told_what_changes_wherever_it_watches(
+    tmp_path: Path, clock: MockClock
+) -> None:
+    async with running_cluster(tmp_path, {META: 1, EU: 2}) as cluster:
+        for name, node in ((META, "n1"), (EU, "n1"), (EU, "n2")):
+            index = await in_step(cluster, 1)
+            async with (
+                cluster[name].connection(node) as connection,
+                connection.open_stream(
+                    WATCH, schema_pb2.WatchSchemaRequest(from_index=index)
+                ) as changes,
+            ):
+                first = await receive(changes)
+                assert (first.to_index, len(first.objects)) == (index, 0)
+                stream_id = await stream(cluster, "s", EU)
+                told = await receive(changes)
+                assert [item.id for item in told.objects] == [stream_id]
+                index = await delete(cluster, "s")
+                told = await receive(changes)
+                assert [gone.id for gone in told.deleted] == [stream_id]
+                assert told.to_index == index
+
+
+async def test_a_set_with_a_name_that_is_taken_is_refused_and_both_sides_say_so(
+    tmp_path: Path, clock: MockClock
+) -> None:
+    async with running_cluster(tmp_path, {META: 1, EU: 1}) as cluster:
+        await in_step(cluster, 1)
+        await cluster[EU].crash()
+        cluster[EU].wipe("n1")
+        # The disk of the only member is lost, and somebody starts it anew: another set, one name.
+        await cluster[EU].start()
+        await cluster.wait_for(
+            "refused", lambda: any(
+                "registered with identity" in text
+                for text in cluster[META].status("n1").cluster_trouble
+            )
+        )
+        await cluster.wait_for(
+            "told", lambda: any(
+                "registered with identity" in text
+                for text in cluster[EU].status("n1").cluster_trouble
+            )
+        )
+        assert cluster[EU].status("n1").metadata_index == 0
+        with trio.fail_after(60):
+            assert await objects(cluster, META, "n1") == (1, [])
+
+
