@@ -1,16 +1,28 @@
-"""The schema as a client sees it: looking objects up, and applying changes.
+"""The schema as a client sees it: looking objects up, and changing it.
 
-Everything goes to the leader of the metadata set, so that what a client has applied it also finds.
+The leader of the metadata set is asked first, so that what one client has applied another one
+finds; while it cannot be reached, any node answers from its copy, as long as that is not older than
+what this client has seen. Streams that were looked up are followed: `listen` tells of partitions
+that were added to them, and of their end (PROTOCOL D3).
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Final
+from collections.abc import Callable, Sequence
+from typing import Any, Final
 
+import anyio
+
+from hadron.client.backoff import Backoff
 from hadron.client.results import Applied, Change
 from hadron.client.session import Session
-from hadron.model.errors import NotFoundError, RequestError
+from hadron.model.errors import (
+    HadronError,
+    MetadataBehindError,
+    NotFoundError,
+    RequestError,
+    UnknownMethodError,
+)
 from hadron.model.schema import (
     PipelineSpec,
     SchemaObject,
@@ -18,10 +30,16 @@ from hadron.model.schema import (
     spec_from_json,
     spec_to_json,
 )
+from hadron.wire.connection import Connection
 from hadron.wire.messages import method, schema_pb2
 
 _APPLY: Final = method("ApplySchema")
 _GET: Final = method("GetObjects")
+_DELETE: Final = method("DeleteObjects")
+_WATCH: Final = method("WatchSchema")
+
+_FIRST_S: Final = 2.0
+"""For the metadata set's leader, before another node's copy of the schema has to do."""
 
 
 class Catalog:
@@ -32,6 +50,10 @@ class Catalog:
         self._namespace = session.endpoint.namespace
         self._streams: dict[str, SchemaObject] = {}
         self._pipelines: dict[int, str] = {}
+        self._index = 0
+        """The highest metadata index that any answer named."""
+        self._watched: int | None = None
+        self._listeners: dict[Callable[[], None], None] = {}
 
     async def apply(
         self, objects: Sequence[SchemaObject], *, dry_run: bool, allow_destructive: bool
@@ -43,6 +65,7 @@ class Catalog:
         )
         answer, _ = await self._session.request(self._session.topology.metadata, _APPLY, request)
         self._streams.clear()
+        self._index = max(self._index, answer.metadata_index)
         changes = [
             Change(
                 change.action,
@@ -53,17 +76,122 @@ class Catalog:
         ]
         return Applied(changes, answer.metadata_index)
 
+    async def delete(
+        self, names: Sequence[tuple[str, str, str]], *, dry_run: bool, allow_destructive: bool
+    ) -> tuple[list[SchemaObject], int]:
+        """Delete the objects with these (kind, namespace, name), all or none. Returns them as they
+        were, and the metadata index after it."""
+        request = schema_pb2.DeleteObjectsRequest(
+            names=[
+                schema_pb2.DeleteObjectsRequest.Name(kind=kind, namespace=namespace, name=name)
+                for kind, namespace, name in names
+            ],
+            dry_run=dry_run,
+            allow_destructive=allow_destructive,
+        )
+        answer, _ = await self._session.request(self._session.topology.metadata, _DELETE, request)
+        self._streams.clear()
+        self._index = max(self._index, answer.metadata_index)
+        return [_from_message(entry) for entry in answer.deleted], answer.metadata_index
+
     async def objects(self, kind: str, namespace: str, name: str) -> list[SchemaObject]:
-        request = schema_pb2.GetObjectsRequest(kind=kind, namespace=namespace, name=name)
-        answer, _ = await self._session.request(self._session.topology.metadata, _GET, request)
+        request = schema_pb2.GetObjectsRequest(
+            kind=kind, namespace=namespace, name=name, min_index=self._index
+        )
+        answer, _ = await self._session.request(
+            self._session.topology.metadata, _GET, request,
+            any_after_s=min(_FIRST_S, self._session.request_timeout_s / 2),
+        )
+        self._index = max(self._index, answer.metadata_index)
         return [_from_message(entry) for entry in answer.objects]
 
     async def stream(self, name: str) -> SchemaObject:
-        """The stream called `name` in the client's namespace. Raises `NotFoundError`."""
+        """The stream called `name` in the client's namespace. Raises `NotFoundError`.
+
+        With its `id` and `metadata_index` any node knows which stream, and which state of it, is
+        meant."""
         known = self._streams.get(name)
         if known is None:
             known = self._streams[name] = await self._one("Stream", name)
+            if self._watched is None:
+                self._watched = self._index
+                self._session.background.start(self._follow)
         return known
+
+    def forget(self, name: str) -> None:
+        """What is known of a stream has turned out to be old."""
+        self._streams.pop(name, None)
+
+    # --- following ------------------------------------------------------------------------------
+
+    def listen(self, listener: Callable[[], None]) -> Callable[[], None]:
+        """Call `listener` when a stream that was looked up has changed, or was deleted (`stream`
+        tells); returns how to stop that."""
+        self._listeners[listener] = None
+        return lambda: self._listeners.pop(listener, None)
+
+    async def _follow(self) -> None:
+        """Watch the schema at some node, for as long as the client lives."""
+        backoff = Backoff(self._session.ports.random)
+        ask_leader = False
+        while True:
+            try:
+                connection = await (
+                    self._session.connect(self._session.topology.metadata) if ask_leader
+                    else self._session.connect_any()
+                )
+                await self._watch(connection, backoff)
+            except UnknownMethodError:
+                # An older node: changes are found out when something fails.
+                return
+            except HadronError:
+                # Another node, when this one is behind, or away.
+                ask_leader = not ask_leader
+            await anyio.sleep(backoff.next_s())
+
+    async def _watch(self, connection: Connection, backoff: Backoff) -> None:
+        """Until the call ends; raises what ended it."""
+        seen: set[int] = set()
+        request = schema_pb2.WatchSchemaRequest(from_index=self._watched or 0)
+        async with connection.open_stream(_WATCH, request) as changes:
+            async for message, _ in changes:
+                if message.to_index < (self._watched or 0):
+                    raise MetadataBehindError(f"{connection.peer} knows less of the schema")
+                backoff.reset()
+                seen.update(entry.id for entry in message.objects)
+                changed = self._take(message)
+                if not message.more_follows:
+                    if message.is_whole:
+                        changed |= self._keep_only(seen)
+                    self._watched = message.to_index
+                    seen.clear()
+                if changed:
+                    for listener in list(self._listeners):
+                        listener()
+
+    def _take(self, message: Any) -> bool:
+        """Whether a stream that was looked up has changed."""
+        gone = {entry.id for entry in message.deleted}
+        before = dict(self._streams)
+        for name, known in before.items():
+            if known.id in gone:
+                del self._streams[name]
+        for entry in message.objects:
+            old = before.get(entry.name) if entry.kind == "Stream" else None
+            if (
+                old is not None and entry.namespace == old.namespace
+                and entry.metadata_index > old.metadata_index
+            ):
+                self._streams[entry.name] = _from_message(entry)
+        return self._streams != before
+
+    def _keep_only(self, ids: set[int]) -> bool:
+        kept = {name: known for name, known in self._streams.items() if known.id in ids}
+        changed = kept != self._streams
+        self._streams = kept
+        return changed
+
+    # --- looking up -----------------------------------------------------------------------------
 
     async def partitions(self, stream: str, partition: str | None = None) -> list[str]:
         """The stream's partitions, or the one asked for. Raises `NotFoundError`."""

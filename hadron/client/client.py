@@ -234,6 +234,23 @@ class Client:
             objects, dry_run=dry_run, allow_destructive=allow_destructive
         )
 
+    async def delete(
+        self,
+        names: Sequence[tuple[str, str, str]],
+        *,
+        dry_run: bool = False,
+        allow_destructive: bool = False,
+    ) -> list[SchemaObject]:
+        """Delete the objects with these (kind, namespace, name): all of them or, with
+        `SchemaError`, none. Returns them as they were.
+
+        What has data (a stream its records, a pipeline its instances) takes `allow_destructive`.
+        """
+        deleted, _ = await self._catalog.delete(
+            names, dry_run=dry_run, allow_destructive=allow_destructive
+        )
+        return deleted
+
     async def objects(
         self, kind: str = "", namespace: str = "", name: str = ""
     ) -> list[SchemaObject]:

@@ -75,6 +75,7 @@ async def open_producer(
     session: Session, catalog: Catalog, stream: str, settings: ProducerSettings
 ) -> Producer:
     """Raises `NotFoundError` for an unknown stream or partition."""
+    item = await catalog.stream(stream)
     names = await catalog.partitions(stream, settings.partition)
     producers: list[Producer] = []
 
@@ -96,6 +97,8 @@ async def open_producer(
             stream=stream,
             partition=name,
             acks=_ACKS[settings.acks],
+            stream_id=item.id,
+            metadata_index=item.metadata_index,
         )
         senders.append(
             PartitionSender(session, accumulator, request, eager=settings.linger_ms <= 0)

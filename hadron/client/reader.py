@@ -20,6 +20,7 @@ from hadron.client.slicing import slice_batch
 from hadron.model.batch import RecordBatch, decode_batch
 from hadron.model.errors import CorruptionError, OffsetOutOfRangeError, PeerError, RequestError
 from hadron.model.record import Record
+from hadron.model.schema import SchemaObject
 from hadron.wire.messages import streams_pb2
 
 READ_BYTES: Final = 1 << 20
@@ -65,11 +66,13 @@ class SpanReader:
         session: Session,
         plan: ReadPlan,
         find_offsets: Callable[[], Awaitable[Sequence[PartitionOffsets]]],
+        find_stream: Callable[[], Awaitable[SchemaObject]],
     ) -> None:
         plan.check()
         self._session = session
         self._plan = plan
         self._find_offsets = find_offsets
+        self._find_stream = find_stream
         self._left = plan.limit
         self._feeds: deque[FetchFeed] | None = None
         self._stops: dict[str, int | None] = {}
@@ -177,7 +180,9 @@ class SpanReader:
     async def _open(self) -> deque[FetchFeed]:
         plan = self._plan
         feeds: deque[FetchFeed] = deque()
-        for found in await self._find_offsets():
+        offsets = await self._find_offsets()
+        item = await self._find_stream()
+        for found in offsets:
             start = self._start(found)
             stop = None if plan.follow else found.next_offset
             self._stops[found.partition] = stop
@@ -189,6 +194,8 @@ class SpanReader:
                 offset=start,
                 max_bytes=plan.max_bytes,
                 max_wait_ms=FOLLOW_WAIT_MS if plan.follow else 0,
+                stream_id=item.id,
+                metadata_index=item.metadata_index,
             )
             feeds.append(FetchFeed(self._session, request, stop=stop, on_ready=self._on_ready))
         return feeds

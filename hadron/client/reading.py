@@ -9,7 +9,7 @@ from hadron.client.reader import ReadPlan, SpanReader
 from hadron.client.results import Fetched, PartitionOffsets
 from hadron.client.session import Session
 from hadron.model.batch import StampedBatch
-from hadron.model.errors import PeerError, RequestError
+from hadron.model.errors import NotFoundError, PeerError, RequestError
 from hadron.model.limits import MAX_ATTACHMENT_BYTES
 from hadron.wire.messages import method, streams_pb2
 
@@ -40,16 +40,29 @@ class ReadCalls:
             namespace=self._namespace, stream=stream, offset=offset, limit=limit, follow=follow
         )
         return SpanReader(
-            self._session, plan, lambda: self.offsets(stream, partition, None)
+            self._session, plan, lambda: self.offsets(stream, partition, None),
+            lambda: self._catalog.stream(stream),
         )
 
     async def offsets(
         self, stream: str, partition: str | None, at_ms: int | None
     ) -> list[PartitionOffsets]:
+        try:
+            return await self._offsets(stream, partition, at_ms)
+        except NotFoundError:
+            # It may have been deleted, and created again, since it was looked up.
+            self._catalog.forget(stream)
+            return await self._offsets(stream, partition, at_ms)
+
+    async def _offsets(
+        self, stream: str, partition: str | None, at_ms: int | None
+    ) -> list[PartitionOffsets]:
         found: list[PartitionOffsets] = []
+        item = await self._catalog.stream(stream)
         for name in await self._catalog.partitions(stream, partition):
             request = streams_pb2.OffsetsRequest(
-                namespace=self._namespace, stream=stream, partition=name, at_ms=at_ms or 0
+                namespace=self._namespace, stream=stream, partition=name, at_ms=at_ms or 0,
+                stream_id=item.id, metadata_index=item.metadata_index,
             )
             answer, _ = await self._session.request(name, _OFFSETS, request)
             found.extend(

@@ -20,6 +20,7 @@ from hadron.client.session import Session
 from hadron.model.errors import (
     ConnectionLostError,
     HadronError,
+    MetadataBehindError,
     NotFoundError,
     NotReadyError,
     OverloadedError,
@@ -125,7 +126,9 @@ class PartitionSender:
             self.pump()
 
     def _fail(self, batch: OutgoingBatch, error: HadronError) -> None:
-        if isinstance(error, PeerError) and not isinstance(error, (NotReadyError, OverloadedError)):
+        if isinstance(error, PeerError) and not isinstance(
+            error, (MetadataBehindError, NotReadyError, OverloadedError)
+        ):
             self._session.suspect(self.accumulator.partition)
         if isinstance(error, PeerError):
             self._complain(error)

@@ -27,6 +27,7 @@ from hadron.model.errors import (
     FencedError,
     FrameError,
     HadronError,
+    MetadataBehindError,
     NotFoundError,
     NotReadyError,
     OverloadedError,
@@ -240,14 +241,22 @@ class Session:
         """The leader failed, or said that it is none: ask again before the next connect."""
         self._suspects.add(replica_set)
 
-    async def connect_any(self) -> Connection:
-        """A connection to whichever node answers first. Raises `PeerError`."""
+    async def connect_any(self, *, but_leader_of: str = "") -> Connection:
+        """A connection to whichever node answers first; to the leader of `but_leader_of` only when
+        nobody else does. Raises `PeerError`."""
         self.check_open()
+        avoided = self._leaders.get(but_leader_of)
         for link in self._links.values():
-            if link.connection is not None and not link.connection.is_closed:
+            if (
+                link.connection is not None and not link.connection.is_closed
+                and link is not avoided
+            ):
                 return link.connection
         trouble: PeerError | None = None
-        for address in self.topology.addresses(self.endpoint.addresses):
+        addresses = self.topology.addresses(self.endpoint.addresses)
+        if avoided is not None:
+            addresses = sorted(addresses, key=lambda each: each == avoided.address)
+        for address in addresses:
             try:
                 return await self._link(address).open()
             except PeerError as error:
@@ -339,8 +348,11 @@ class Session:
         attachments: Sequence[Bytes] = (),
         *,
         timeout_s: float | None = None,
+        any_after_s: float | None = None,
     ) -> tuple[Any, memoryview]:
-        """Ask the leader of `replica_set` ("" asks any node), again and again until time is up.
+        """Ask the leader of `replica_set` ("" asks any node), again and again until time is up;
+        after `any_after_s`, when given, other nodes in turn with the leader, for which it is the
+        limit of each try.
 
         Only for requests that may be repeated. Raises the caller's errors at once, and the last
         trouble when `timeout_s` (default: the client's `request_timeout_s`) has passed.
@@ -351,12 +363,17 @@ class Session:
         told = False
         backoff = Backoff(self.ports.random)
         trouble: HadronError = DeadlineExceededError(f"{what} was not answered in {limit_s:g} s")
+        asks_leader = bool(replica_set)
         while True:
             self.check_open()
+            until = deadline
+            if any_after_s is not None:
+                until = min(deadline, anyio.current_time() + any_after_s)
             try:
-                with anyio.CancelScope(deadline=deadline):
+                with anyio.CancelScope(deadline=until):
                     connection = await (
-                        self.connect(replica_set) if replica_set else self.connect_any()
+                        self.connect(replica_set) if asks_leader
+                        else self.connect_any(but_leader_of=replica_set)
                     )
                     with self.lookout.waiting(
                         f"{connection.peer} to answer {what}", limit_s - self.request_timeout_s
@@ -377,9 +394,13 @@ class Session:
                 if not told:
                     told = True
                     _log.warning("trying for %.0f s more: %s", deadline - now_s, trouble.message)
+            if any_after_s is not None and now_s - began_s >= any_after_s:
+                asks_leader = bool(replica_set) and not asks_leader
             await anyio.sleep(delay_s)
 
     def _learn_from(self, replica_set: str, error: HadronError) -> None:
         _log.debug("%s: %s", replica_set, error)
-        if replica_set and not isinstance(error, (NotReadyError, OverloadedError)):
+        if replica_set and not isinstance(
+            error, (MetadataBehindError, NotReadyError, OverloadedError)
+        ):
             self.suspect(replica_set)

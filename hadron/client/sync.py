@@ -237,6 +237,19 @@ class SyncClient:
             partial(apply, objects, dry_run=dry_run, allow_destructive=allow_destructive)
         )
 
+    def delete(
+        self,
+        names: Sequence[tuple[str, str, str]],
+        *,
+        dry_run: bool = False,
+        allow_destructive: bool = False,
+    ) -> list[SchemaObject]:
+        """See `Client.delete`."""
+        delete = self._client.delete
+        return self._call(
+            partial(delete, names, dry_run=dry_run, allow_destructive=allow_destructive)
+        )
+
     def objects(self, kind: str = "", namespace: str = "", name: str = "") -> list[SchemaObject]:
         """See `Client.objects`."""
         return self._call(partial(self._client.objects, kind, namespace, name))

@@ -13,12 +13,13 @@ from trio.testing import MockClock
 
 from hadron.model.batch import encode_values
 from hadron.model.errors import (
+    HadronError,
     MetadataBehindError,
     NotFoundError,
     NotLeaderError,
     SchemaError,
 )
-from hadron.model.schema import Spec, StreamSpec, spec_to_json
+from hadron.model.schema import SchemaObject, Spec, StreamSpec, spec_to_json
 from hadron.storage.database import open_reader
 from hadron.testing.nodes import Cluster, running_cluster
 from hadron.wire.calls import MessageStream
@@ -26,6 +27,7 @@ from hadron.wire.connection import Connection
 from hadron.wire.messages import groups_pb2, method, schema_pb2, streams_pb2
 
 META, EU, US = "meta", "eu/p0", "us/p0"
+ON_EU = StreamSpec(partitions=(EU,))
 APPLY, DELETE, GET = method("ApplySchema"), method("DeleteObjects"), method("GetObjects")
 WATCH, PRODUCE, SUBSCRIBE = method("WatchSchema"), method("Produce"), method("Subscribe")
 
@@ -282,3 +284,47 @@ async def test_a_set_with_a_name_that_is_taken_is_refused_and_both_sides_say_so(
             assert await objects(cluster, META, "n1") == (1, [])
 
 
+
+
+async def test_clients_go_on_while_the_metadata_set_is_away(
+    tmp_path: Path, clock: MockClock
+) -> None:
+    async with running_cluster(tmp_path, {META: 1, EU: 3}) as cluster, cluster.client() as old:
+        await in_step(cluster, 1)
+        await stream(cluster, "s", EU)
+        await in_step(cluster, 2)
+        async with old.producer("s") as producer:
+            await producer.send("before")
+            await cluster[META].crash()
+            await producer.send("after")
+        async with cluster.client(through=[EU]) as new:
+            assert [item.name for item in await new.objects("Stream")] == ["s"]
+            assert [record.value async for record in new.read("s")] == ["before", "after"]
+            with pytest.raises(HadronError):
+                await new.apply([SchemaObject(kind="Stream", name="t", spec=ON_EU)])
+
+
+async def test_a_client_hears_of_partitions_and_of_the_end_of_its_streams(
+    tmp_path: Path, clock: MockClock
+) -> None:
+    async with running_cluster(tmp_path, {META: 1, EU: 1, US: 1}) as cluster:
+        await in_step(cluster)
+        first = await stream(cluster, "s", EU)
+        async with cluster.client(through=[EU]) as client:
+            catalog = client._catalog
+            heard = trio.Event()
+            catalog.listen(lambda: heard.set())
+            assert (await catalog.stream("s")).id == first
+            await stream(cluster, "s", EU, US)
+            await heard.wait()
+            assert await catalog.partitions("s") == [EU, US]
+            heard = trio.Event()
+            await client.delete([("Stream", "default", "s")], allow_destructive=True)
+            again = await stream(cluster, "s", US)
+            assert (await catalog.stream("s")).id == again
+            await catalog.stream("s")
+            heard = trio.Event()
+            await delete(cluster, "s")
+            await heard.wait()
+            with pytest.raises(NotFoundError):
+                await catalog.stream("s")
