@@ -6,8 +6,11 @@ from typing import Final
 
 from hadron.state import (
     adoption,
+    attempts,
     digests,
     dropping,
+    group_changes,
+    group_endings,
     groups,
     leadership,
     pipelines,
@@ -21,6 +24,6 @@ from hadron.state.machine import all_tables
 __all__ = ["FEATURES", "all_tables"]
 
 FEATURES: Final = (
-    leadership, streams, groups, schema, adoption, registry, dropping, pipelines, retention,
-    digests,
+    leadership, streams, groups, attempts, group_endings, group_changes, schema, adoption,
+    registry, dropping, pipelines, retention, digests,
 )

@@ -2,24 +2,25 @@
 
 Progress is a floor and the ranges acknowledged above it. Safety rule: the floor never passes an
 offset that nobody acknowledged. Who is connected and what is in flight is not here: it lives in
-memory on the leader (`delivery`).
+memory on the leader (`delivery`). No command, and nothing that a member's coming reads, costs more
+where more was acknowledged: ranges are found by their key, and read a window at a time.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import ClassVar, Final
 
 import msgspec
 
 from hadron.model.errors import NotFoundError, OffsetOutOfRangeError, RequestError
 from hadron.model.ports import Database
-from hadron.state import streams
+from hadron.state import attempts, streams
 from hadron.state.machine import Command, Context, NoChange, applies, tables
 
 tables("""
 CREATE TABLE IF NOT EXISTS grp(
-    group_id INTEGER PRIMARY KEY,       -- the lsn of its creation
+    group_id INTEGER PRIMARY KEY,       -- the lsn of its creation, or of its last reset
     stream_id INTEGER NOT NULL,
     name TEXT NOT NULL,
     floor INTEGER NOT NULL,             -- everything below is acknowledged
@@ -32,14 +33,50 @@ CREATE TABLE IF NOT EXISTS grp_ack(
     last INTEGER NOT NULL,              -- ranges neither overlap nor touch
     PRIMARY KEY (group_id, first)
 ) STRICT, WITHOUT ROWID;
+CREATE TABLE IF NOT EXISTS grp_detail(
+    group_id INTEGER PRIMARY KEY,       -- without a row: everything is 0
+    delivery_order INTEGER NOT NULL,    -- 0 none, 1 strict, 2 by key
+    ack_deadline_ms INTEGER NOT NULL,   -- 0 for none
+    max_attempts INTEGER NOT NULL,      -- 0 for no limit
+    dead_letter_stream_id INTEGER NOT NULL,
+    dead_lettered INTEGER NOT NULL,     -- records that went there
+    fence_epoch INTEGER NOT NULL, fence_incarnation INTEGER NOT NULL,
+    fence_delivery INTEGER NOT NULL     -- tokens up to this one are from before a reset
+) STRICT;
 """)
 
 Range = tuple[int, int]
 """Offsets, both ends inclusive."""
 
+ORDER_NONE: Final = 0
+ORDER_STRICT: Final = 1
+ORDER_KEY: Final = 2
+
+WINDOW_ROWS: Final = 1_024
+"""Ranges that a leader reads of a group at a time: under a millisecond, and some 100 kB."""
+
+Token = tuple[int, int, int]
+"""Of a delivery: the ballot's epoch and incarnation, and the number of the delivery."""
+
+
+class GroupOptions(msgspec.Struct, frozen=True, array_like=True):
+    """How a group delivers; fixed when it is made.
+
+    Attributes:
+        order: `ORDER_NONE`, `ORDER_STRICT` or `ORDER_KEY`.
+        ack_deadline_ms: 0 for none.
+        max_attempts: deliveries of a record before it is a dead letter; 0 for no limit.
+        dead_letter_stream_id: 0 for none.
+    """
+
+    order: int = ORDER_NONE
+    ack_deadline_ms: int = 0
+    max_attempts: int = 0
+    dead_letter_stream_id: int = 0
+
 
 class CreateGroup(Command, frozen=True, array_like=True, tag=3):
-    """Create a group; one that exists keeps its progress."""
+    """Create a group; one that exists keeps its progress and its options."""
 
     # A consumer asks for it whenever it joins, and then acknowledges.
     uses_reserve: ClassVar[bool] = True
@@ -47,6 +84,7 @@ class CreateGroup(Command, frozen=True, array_like=True, tag=3):
     stream_id: int
     name: str
     floor: int
+    options: GroupOptions = GroupOptions()
 
 
 class AckRecords(Command, frozen=True, array_like=True, tag=4):
@@ -58,14 +96,28 @@ class AckRecords(Command, frozen=True, array_like=True, tag=4):
     ranges: tuple[Range, ...]
 
 
+class Window(msgspec.Struct, frozen=True):
+    """What is known of a group's offsets from one of them up to `end`, exclusive.
+
+    Attributes:
+        end: None when everything above is unacknowledged and was never given back.
+    """
+
+    end: int | None = None
+    acknowledged: tuple[Range, ...] = ()
+    attempts: tuple[attempts.Attempts, ...] = ()
+
+
 class Progress(msgspec.Struct, frozen=True):
-    """A group as it stands in the tables."""
+    """A group as it stands in the tables; `window` begins at its floor."""
 
     group_id: int
     stream_id: int
     name: str
     floor: int
-    acknowledged: tuple[Range, ...] = ()
+    options: GroupOptions = GroupOptions()
+    fence: Token = (0, 0, 0)
+    window: Window = Window()
 
 
 @applies(CreateGroup)
@@ -73,33 +125,53 @@ def apply_create_group(context: Context, command: CreateGroup) -> Progress:
     known = find(context.db, command.stream_id, command.name)
     if known is not None:
         raise NoChange(known)
-    limits = streams.bounds(context.db, command.stream_id)
-    if not limits.first_offset <= command.floor <= limits.next_offset:
-        raise OffsetOutOfRangeError(
-            f"group {command.name!r} cannot start at offset {command.floor}: the stream has "
-            f"{limits.first_offset} to {limits.next_offset}",
-            "start at `earliest`, `latest`, or an offset in between",
-        )
+    check_start(context.db, command.stream_id, command.name, command.floor)
     context.db.execute(
         "INSERT INTO grp VALUES(?, ?, ?, ?, ?)",
         (context.lsn, command.stream_id, command.name, command.floor, context.now_ms),
     )
-    return Progress(context.lsn, command.stream_id, command.name, command.floor)
+    options = command.options
+    if options != GroupOptions():
+        context.db.execute(
+            "INSERT INTO grp_detail VALUES(?, ?, ?, ?, ?, 0, 0, 0, 0)",
+            (
+                context.lsn, options.order, options.ack_deadline_ms, options.max_attempts,
+                options.dead_letter_stream_id,
+            ),
+        )
+    return Progress(context.lsn, command.stream_id, command.name, command.floor, options)
+
+
+def check_start(db: Database, stream_id: int, name: str, floor: int) -> None:
+    """Raises `OffsetOutOfRangeError` unless a group may begin at `floor`."""
+    limits = streams.bounds(db, stream_id)
+    if not limits.first_offset <= floor <= limits.next_offset:
+        raise OffsetOutOfRangeError(
+            f"group {name!r} cannot start at offset {floor}: the stream has "
+            f"{limits.first_offset} to {limits.next_offset}",
+            "start at `earliest`, `latest`, or an offset in between",
+        )
 
 
 @applies(AckRecords)
 def apply_ack_records(context: Context, command: AckRecords) -> int:
     """Returns the new floor."""
-    db = context.db
-    row = db.execute(
-        "SELECT floor, stream_id FROM grp WHERE group_id = ?", (command.group_id,)
-    ).fetchone()
+    return acknowledge(context.db, command.group_id, command.ranges)
+
+
+def acknowledge(db: Database, group_id: int, ranges: tuple[Range, ...]) -> int:
+    """Acknowledge ranges in any order; returns the new floor.
+
+    Raises `NotFoundError` without the group, `RequestError` for offsets that do not exist.
+    """
+    row = db.execute("SELECT floor, stream_id FROM grp WHERE group_id = ?", (group_id,)).fetchone()
     if row is None:
-        raise NotFoundError(f"consumer group {command.group_id} does not exist")
+        raise NotFoundError(f"consumer group {group_id} does not exist")
     before: int = row[0]
     floor = before
     next_offset = streams.bounds(db, row[1]).next_offset
-    for first, last in command.ranges:
+    were_given_back = attempts.any_of(db, group_id)
+    for first, last in ranges:
         if not 0 <= first <= last < next_offset:
             raise RequestError(
                 f"offsets {first} to {last} cannot be acknowledged, the stream ends at "
@@ -108,28 +180,43 @@ def apply_ack_records(context: Context, command: AckRecords) -> int:
         if first <= floor:
             floor = max(floor, last + 1)
         else:
-            _acknowledge_above(db, command.group_id, first, last)
+            _acknowledge_above(db, group_id, first, last)
+        if were_given_back:
+            attempts.clear(db, group_id, first, last)
     if floor != before:
-        floor = _absorb(db, command.group_id, floor)
-        db.execute("UPDATE grp SET floor = ? WHERE group_id = ?", (floor, command.group_id))
+        floor = _absorb(db, group_id, floor)
+        db.execute("UPDATE grp SET floor = ? WHERE group_id = ?", (floor, group_id))
     return floor
 
 
 def _acknowledge_above(db: Database, group_id: int, first: int, last: int) -> None:
     """Add a range above the floor, melting it with those it overlaps or touches."""
     touching = db.execute(
-        "SELECT first, last FROM grp_ack WHERE group_id = ? AND first <= ?"
+        "SELECT min(first), max(last) FROM grp_ack WHERE group_id = ? AND first <= ?"
         " AND first >= coalesce("
-        "(SELECT max(first) FROM grp_ack WHERE group_id = ? AND first < ?), 0)",
-        (group_id, last + 1, group_id, first),
-    ).fetchall()
-    for known_first, known_last in touching:
-        if known_last + 1 >= first:
-            db.execute(
-                "DELETE FROM grp_ack WHERE group_id = ? AND first = ?", (group_id, known_first)
-            )
-            first, last = min(first, known_first), max(last, known_last)
+        "(SELECT max(first) FROM grp_ack WHERE group_id = ? AND first < ?), 0) AND last >= ?",
+        (group_id, last + 1, group_id, first, first - 1),
+    ).fetchone()
+    if touching is not None and touching[0] is not None:
+        db.execute(
+            "DELETE FROM grp_ack WHERE group_id = ? AND first >= ? AND first <= ?",
+            (group_id, touching[0], last + 1),
+        )
+        first, last = min(first, touching[0]), max(last, touching[1])
     db.execute("INSERT INTO grp_ack VALUES(?, ?, ?)", (group_id, first, last))
+
+
+def _absorb(db: Database, group_id: int, floor: int) -> int:
+    """Raise the floor over the range it has reached, if it has reached one, and forget what lies
+    below. Ranges do not touch, so there is one at most that ends above the floor."""
+    row = db.execute(
+        "SELECT last FROM grp_ack WHERE group_id = ? AND first <= ? ORDER BY first DESC LIMIT 1",
+        (group_id, floor),
+    ).fetchone()
+    if row is not None:
+        db.execute("DELETE FROM grp_ack WHERE group_id = ? AND first <= ?", (group_id, floor))
+        floor = max(floor, row[0] + 1)
+    return floor
 
 
 def skip_below(db: Database, stream_id: int, first_offset: int) -> list[tuple[int, int]]:
@@ -149,6 +236,7 @@ def skip_below(db: Database, stream_id: int, first_offset: int) -> list[tuple[in
         assert row is not None
         if first_offset - floor > row[0]:
             skipped.append((group_id, first_offset - floor - row[0]))
+        attempts.clear(db, group_id, 0, first_offset - 1)
         db.execute(
             "UPDATE grp SET floor = ? WHERE group_id = ?",
             (_absorb(db, group_id, first_offset), group_id),
@@ -156,35 +244,24 @@ def skip_below(db: Database, stream_id: int, first_offset: int) -> list[tuple[in
     return skipped
 
 
-def _absorb(db: Database, group_id: int, floor: int) -> int:
-    """Raise the floor over the ranges it has reached, and forget those."""
-    while True:
-        row = db.execute(
-            "SELECT first, last FROM grp_ack WHERE group_id = ? ORDER BY first LIMIT 1",
-            (group_id,),
-        ).fetchone()
-        if row is None or row[0] > floor:
-            return floor
-        floor = max(floor, row[1] + 1)
-        db.execute("DELETE FROM grp_ack WHERE group_id = ? AND first = ?", (group_id, row[0]))
+_OF_GROUPS: Final = (
+    ("grp_ack", "group_id, first"), ("grp_attempt", "group_id, first"), ("grp_detail", "group_id"),
+    ("grp", "group_id"),
+)
+"""What groups have, by key: the rows that the others are found by go last."""
 
 
 def drop_some(db: Database, stream_id: int, limit: int) -> int:
     """Delete up to `limit` rows of a deleted stream's groups; returns how many went."""
-    db.execute(
-        "DELETE FROM grp_ack WHERE (group_id, first) IN (SELECT a.group_id, a.first FROM grp g"
-        " JOIN grp_ack a USING (group_id) WHERE g.stream_id = ?"
-        " ORDER BY a.group_id, a.first LIMIT ?)",
-        (stream_id, limit),
-    )
-    gone = db.changes()
-    if gone < limit:
-        db.execute(
-            "DELETE FROM grp WHERE group_id IN (SELECT group_id FROM grp WHERE stream_id = ?"
-            " ORDER BY group_id LIMIT ?)",
-            (stream_id, limit - gone),
-        )
-        gone += db.changes()
+    gone = 0
+    for table, key in _OF_GROUPS:
+        if gone < limit:
+            db.execute(
+                f"DELETE FROM {table} WHERE ({key}) IN (SELECT {key} FROM {table} WHERE group_id"
+                f" IN (SELECT group_id FROM grp WHERE stream_id = ?) ORDER BY {key} LIMIT ?)",
+                (stream_id, limit - gone),
+            )
+            gone += db.changes()
     return gone
 
 
@@ -192,36 +269,85 @@ def drop_some(db: Database, stream_id: int, limit: int) -> int:
 
 
 def find(db: Database, stream_id: int, name: str) -> Progress | None:
-    """A group with all its acknowledged ranges, or None."""
+    """A group and what is known right above its floor, or None."""
     row = db.execute(
-        "SELECT group_id, floor FROM grp WHERE stream_id = ? AND name = ?", (stream_id, name)
+        "SELECT g.group_id, g.floor, d.delivery_order, d.ack_deadline_ms, d.max_attempts,"
+        " d.dead_letter_stream_id, d.fence_epoch, d.fence_incarnation, d.fence_delivery"
+        " FROM grp g LEFT JOIN grp_detail d USING (group_id) WHERE g.stream_id = ? AND g.name = ?",
+        (stream_id, name),
     ).fetchone()
     if row is None:
         return None
-    ranges = db.execute(
-        "SELECT first, last FROM grp_ack WHERE group_id = ? ORDER BY first", (row[0],)
-    ).fetchall()
-    return Progress(row[0], stream_id, name, row[1], tuple((first, last) for first, last in ranges))
+    group_id, floor = row[:2]
+    has_detail = row[2] is not None
+    return Progress(
+        group_id, stream_id, name, floor,
+        GroupOptions(*row[2:6]) if has_detail else GroupOptions(),
+        (row[6], row[7], row[8]) if has_detail else (0, 0, 0),
+        window(db, group_id, floor),
+    )
+
+
+def window(db: Database, group_id: int, offset: int, rows: int = WINDOW_ROWS) -> Window:
+    """What is known of a group's offsets from `offset` on, as far as `rows` ranges reach."""
+    acknowledged: list[Range] = []
+    covering = db.execute(
+        "SELECT last FROM grp_ack WHERE group_id = ? AND first <= ? ORDER BY first DESC LIMIT 1",
+        (group_id, offset),
+    ).fetchone()
+    if covering is not None and covering[0] >= offset:
+        acknowledged.append((offset, covering[0]))
+    acknowledged += [
+        (first, last) for first, last in db.execute(
+            "SELECT first, last FROM grp_ack WHERE group_id = ? AND first > ? ORDER BY first"
+            " LIMIT ?", (group_id, offset, rows - len(acknowledged)),
+        )
+    ]
+    tried = attempts.from_offset(db, group_id, offset, rows)
+    ends = [
+        known[-1][1] + 1 for known in (acknowledged, tried) if len(known) == rows
+    ]
+    end = min(ends, default=None)
+    if end is not None:
+        acknowledged = [(a, min(b, end - 1)) for a, b in acknowledged if a < end]
+        tried = [(a, min(b, end - 1), number) for a, b, number in tried if a < end]
+    return Window(end, tuple(acknowledged), tuple(tried))
 
 
 @dataclass(frozen=True, slots=True)
 class GroupSummary:
+    """`oldest_append_ms` is of the record at the floor, 0 when all are acknowledged."""
+
     group_id: int
     stream_id: int
     name: str
     floor: int
     acknowledged_above: int
     next_offset: int
+    created_ms: int
+    dead_lettered: int
+    oldest_append_ms: int
+    options: GroupOptions
 
 
-def summaries(db: Database, stream_id: int | None = None) -> list[GroupSummary]:
-    """All groups, or those of one stream, without their ranges."""
-    where, bindings = ("WHERE g.stream_id = ?", (stream_id,)) if stream_id is not None else ("", ())
+def summaries(
+    db: Database, stream_id: int | None = None, name: str | None = None
+) -> list[GroupSummary]:
+    """All groups, or those of one stream, or the one with that name, without their ranges."""
+    terms = [("g.stream_id = ?", stream_id), ("g.name = ?", name)]
+    wanted = [(term, value) for term, value in terms if value is not None]
+    where = "WHERE " + " AND ".join(term for term, _ in wanted) if wanted else ""
     rows = db.execute(
         "SELECT g.group_id, g.stream_id, g.name, g.floor,"
         " coalesce((SELECT sum(last - first + 1) FROM grp_ack a WHERE a.group_id = g.group_id), 0),"
-        " p.next_offset FROM grp g JOIN stream_partition p USING (stream_id) "
-        + where + " ORDER BY g.stream_id, g.name",
-        bindings,
+        " p.next_offset, g.created_ms, coalesce(d.dead_lettered, 0),"
+        " CASE WHEN g.floor < p.next_offset THEN coalesce((SELECT append_ms FROM stream_batch b"
+        " WHERE b.stream_id = g.stream_id AND b.base_offset <= g.floor"
+        " ORDER BY b.base_offset DESC LIMIT 1), 0) ELSE 0 END,"
+        " coalesce(d.delivery_order, 0), coalesce(d.ack_deadline_ms, 0),"
+        " coalesce(d.max_attempts, 0), coalesce(d.dead_letter_stream_id, 0)"
+        " FROM grp g JOIN stream_partition p USING (stream_id)"
+        f" LEFT JOIN grp_detail d USING (group_id) {where} ORDER BY g.stream_id, g.name",
+        tuple(value for _, value in wanted),
     )
-    return [GroupSummary(*row) for row in rows]
+    return [GroupSummary(*row[:9], GroupOptions(*row[9:])) for row in rows]

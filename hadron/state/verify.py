@@ -139,11 +139,21 @@ class KeptBodiesCheck:
 
 
 def _dropped(db: apsw.Connection) -> set[int]:
-    """Ids of deleted streams that have not gone yet; files of older versions have no such table."""
-    known: Any = db.execute("SELECT 1 FROM sqlite_schema WHERE name = 'dropped'").fetchone()
+    """Ids of deleted streams that have not gone yet."""
+    return _ids(db, "dropped", "id")
+
+
+def _garbage(db: apsw.Connection) -> set[int]:
+    """Ids of groups that were reset or deleted, and have not gone yet."""
+    return _ids(db, "grp_garbage", "group_id")
+
+
+def _ids(db: apsw.Connection, table: str, column: str) -> set[int]:
+    """Files of older versions may have no such table."""
+    known: Any = db.execute("SELECT 1 FROM sqlite_schema WHERE name = ?", (table,)).fetchone()
     if known is None:
         return set()
-    rows: Any = db.execute("SELECT id FROM dropped")
+    rows: Any = db.execute(f"SELECT {column} FROM {table}")
     return {row[0] for row in rows}
 
 
@@ -297,11 +307,11 @@ class GroupsCheck:
             " LEFT JOIN grp g USING (group_id) LEFT JOIN stream_partition p USING (stream_id)"
             " WHERE (a.group_id, a.first) > (?, ?) ORDER BY 1, 2 LIMIT ?", (*after, SLICE_ROWS),
         ).fetchall()
-        gone = _dropped(db)
+        gone, garbage = _dropped(db), _garbage(db)
         for group_id, first, last, floor, following, stream_id in rows:
             above = self._last if self._range and self._range[0] == group_id else -2
             self._range, self._last = (group_id, first), last
-            if following is None and stream_id in gone:
+            if (following is None and stream_id in gone) or group_id in garbage:
                 continue
             if floor is None or following is None:
                 self._report.add(

@@ -12,7 +12,9 @@ from hadron.state import machine
 from hadron.state.adoption import SchemaAdopted, StoredObject
 from hadron.state.digests import StateDigest
 from hadron.state.dropping import DropPipeline, DropStream
-from hadron.state.groups import AckRecords, CreateGroup
+from hadron.state.group_changes import CollectGroups, DeleteGroup, ResetGroup
+from hadron.state.group_endings import DeadLetterRecords, RecordAttempts
+from hadron.state.groups import ORDER_KEY, AckRecords, CreateGroup, GroupOptions
 from hadron.state.leadership import LeaderStarted
 from hadron.state.machine import Command
 from hadron.state.pipelines import CompleteStages, FailStages, TriggerInstances
@@ -37,8 +39,8 @@ GOLDEN: list[tuple[Command, str]] = [
         "970203015ac40000ff",
     ),
     (
-        CreateGroup(3, "billing", 17),
-        "940303a762696c6c696e6711",
+        CreateGroup(3, "billing", 17, GroupOptions(ORDER_KEY, 30_000, 5, 4)),
+        "950303a762696c6c696e67119402cd75300504",
     ),
     (
         AckRecords(12, ((0, 9), (11, 300))),
@@ -89,6 +91,26 @@ GOLDEN: list[tuple[Command, str]] = [
         "930d099203cd012c",
     ),
     (
+        RecordAttempts(12, ((4, 9, 1), (300, 300, 2))),
+        "930e0c9293040901" "93cd012ccd012c02",
+    ),
+    (
+        DeadLetterRecords(12, 4, ((7, 8),), 333),
+        "950f0c0491920708cd014d",
+    ),
+    (
+        ResetGroup(12, 40, 99),
+        "94100c2863",
+    ),
+    (
+        DeleteGroup(12),
+        "92110c",
+    ),
+    (
+        CollectGroups(),
+        "9112",
+    ),
+    (
         DropStream(3, 40_000),
         "931403cd9c40",
     ),
@@ -111,7 +133,9 @@ def test_every_command_has_golden_bytes() -> None:
 
 def test_the_number_comes_first() -> None:
     tags = [msgspec.msgpack.decode(machine.encode(command))[0] for command, _ in GOLDEN]
-    assert tags == [1, 2, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 20, 21]
+    assert tags == [
+        1, 2, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15, 16, 17, 18, 20, 21
+    ]
 
 
 @pytest.mark.parametrize(
@@ -142,5 +166,9 @@ def test_whatever_the_bytes_nothing_else_is_raised(data: bytes) -> None:
 
 def test_fields_added_later_at_the_end_are_passed_over() -> None:
     """An older node reads what a newer one wrote; `apply_version` says whether it may."""
-    data = msgspec.msgpack.encode([3, 1, "billing", 17, "from the future"])
-    assert machine.decode(data) == CreateGroup(1, "billing", 17)
+    data = msgspec.msgpack.encode([4, 1, [[3, 4]], "from the future"])
+    assert machine.decode(data) == AckRecords(1, ((3, 4),))
+
+
+def test_a_group_from_before_there_were_options() -> None:
+    assert machine.decode(bytes.fromhex("940303a762696c6c696e6711")) == CreateGroup(3, "billing", 17)

@@ -7,7 +7,7 @@ import pytest
 from hadron.model.errors import NotFoundError, OffsetOutOfRangeError, RequestError
 from hadron.model.schema import StreamSpec
 from hadron.state import groups
-from hadron.state.groups import AckRecords, CreateGroup, Progress
+from hadron.state.groups import AckRecords, CreateGroup, GroupOptions, Progress, Window
 from hadron.state.streams import AppendBatch
 from hadron.state.tests.support import SET, Replicated
 
@@ -30,7 +30,7 @@ def group(tables: Replicated) -> int:
 def progress(tables: Replicated) -> tuple[int, tuple[groups.Range, ...]]:
     found = groups.find(tables.db, 1, "billing")
     assert found is not None
-    return found.floor, found.acknowledged
+    return found.floor, found.window.acknowledged
 
 
 class TestCreateGroup:
@@ -48,7 +48,8 @@ class TestCreateGroup:
         tables.submit(AckRecords(group, ((0, 4), (10, 12))))
         again = tables.submit(CreateGroup(1, "billing", 60))
         assert tables.again
-        assert again == Progress(group, 1, "billing", 5, ((10, 12),))
+        assert (again.group_id, again.floor) == (group, 5)
+        assert again.window == Window(None, ((10, 12),))
 
     def test_without_the_stream_it_is_refused(self, tables: Replicated) -> None:
         with pytest.raises(NotFoundError):

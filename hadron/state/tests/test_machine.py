@@ -236,7 +236,7 @@ class Histories(RuleBasedStateMachine):
             assert found is not None
             members = set(range(found.floor))
             previous = found.floor
-            for first, last in found.acknowledged:
+            for first, last in found.window.acknowledged:
                 assert previous < first <= last, "ranges neither overlap nor touch"
                 members.update(range(first, last + 1))
                 previous = last + 1

@@ -84,7 +84,7 @@ class TestGroups:
     def progress(self, tables: Replicated, name: str) -> tuple[int, tuple[groups.Range, ...]]:
         found = groups.find(tables.db, STREAM, name)
         assert found is not None
-        return found.floor, found.acknowledged
+        return found.floor, found.window.acknowledged
 
     def test_floors_are_moved_and_what_they_lacked_is_counted(self, tables: Replicated) -> None:
         behind = self.group(tables, "behind", (0, 4), (10, 14), (28, 33), (50, 51))

@@ -1,0 +1,159 @@
+"""Resetting and deleting groups, whatever they have acknowledged.
+
+A group that is reset gets another id: what was acknowledged under the old one is garbage, as is
+that of a deleted group, and goes in slices, so that no commit waits for long (PROTOCOL F). Whatever
+was on its way for the old id is refused.
+"""
+
+from __future__ import annotations
+
+from typing import ClassVar, Final
+
+from hadron.model.errors import NotFoundError
+from hadron.model.ports import Database
+from hadron.state import groups
+from hadron.state.machine import Command, Context, NoChange, applies, tables
+
+tables("""
+CREATE TABLE IF NOT EXISTS grp_garbage(
+    group_id INTEGER PRIMARY KEY,       -- nobody has this id any more, but rows are left
+    lsn INTEGER NOT NULL                -- since when
+) STRICT;
+""")
+
+SLICE_ROWS: Final = 5_000
+"""Rows that one command drops: a few milliseconds of the writer's time."""
+
+_ROWS_OF: Final = ("grp_ack", "grp_attempt")
+
+
+class ResetGroup(Command, frozen=True, array_like=True, tag=16):
+    """Forget a group's progress: from here on it is at `floor`.
+
+    Attributes:
+        last_delivery: tokens of this ballot up to this number, and of earlier ballots, are void.
+    """
+
+    uses_reserve: ClassVar[bool] = True
+
+    group_id: int
+    floor: int
+    last_delivery: int
+
+
+class DeleteGroup(Command, frozen=True, array_like=True, tag=17):
+    """Forget a group."""
+
+    uses_reserve: ClassVar[bool] = True
+
+    group_id: int
+
+
+class CollectGroups(Command, frozen=True, array_like=True, tag=18):
+    """Drop a slice of what groups have left behind that were reset or deleted."""
+
+    uses_reserve: ClassVar[bool] = True
+
+
+@applies(ResetGroup)
+def apply_reset_group(context: Context, command: ResetGroup) -> int:
+    """Returns the group's new id, the entry's lsn. Raises `NotFoundError` without the group,
+    `OffsetOutOfRangeError` where the stream does not reach."""
+    db, old, new = context.db, command.group_id, context.lsn
+    row = db.execute("SELECT stream_id, name FROM grp WHERE group_id = ?", (old,)).fetchone()
+    if row is None:
+        raise NotFoundError(f"consumer group {old} does not exist")
+    groups.check_start(db, row[0], row[1], command.floor)
+    db.execute(
+        "UPDATE grp SET group_id = ?, floor = ? WHERE group_id = ?", (new, command.floor, old)
+    )
+    db.execute(
+        "INSERT INTO grp_detail VALUES(?, 0, 0, 0, 0, 0, 0, 0, 0) ON CONFLICT DO NOTHING", (old,)
+    )
+    db.execute(
+        "UPDATE grp_detail SET group_id = ?, fence_epoch = ?, fence_incarnation = ?,"
+        " fence_delivery = ? WHERE group_id = ?",
+        (new, *context.ballot, command.last_delivery, old),
+    )
+    _leave_behind(context, old)
+    return new
+
+
+@applies(DeleteGroup)
+def apply_delete_group(context: Context, command: DeleteGroup) -> None:
+    """Raises `NotFoundError` without the group."""
+    if not _forget(context, command.group_id):
+        raise NotFoundError(f"consumer group {command.group_id} does not exist")
+
+
+@applies(CollectGroups)
+def apply_collect_groups(context: Context, _command: CollectGroups) -> bool:
+    """Returns whether anything is left."""
+    if not is_garbage_left(context.db):
+        raise NoChange(result=False)
+    _collect(context.db, SLICE_ROWS)
+    return is_garbage_left(context.db)
+
+
+def drop_groups_of(context: Context, stream_id: int, max_rows: int = SLICE_ROWS) -> bool:
+    """Forget the groups of a stream that is being deleted, a slice of what they hold at a time;
+    returns whether anything is left. For `apply` functions."""
+    db = context.db
+    rows = db.execute(
+        "SELECT group_id FROM grp WHERE stream_id = ? ORDER BY group_id LIMIT ?",
+        (stream_id, max_rows),
+    ).fetchall()
+    for (group_id,) in rows:
+        _forget(context, group_id)
+    if not rows:
+        _collect(db, max_rows)
+    return bool(rows) or is_garbage_left(db)
+
+
+def _forget(context: Context, group_id: int) -> bool:
+    db = context.db
+    row = db.execute(
+        "DELETE FROM grp WHERE group_id = ? RETURNING group_id", (group_id,)
+    ).fetchone()
+    if row is None:
+        return False
+    db.execute("DELETE FROM grp_detail WHERE group_id = ?", (group_id,))
+    _leave_behind(context, group_id)
+    return True
+
+
+def _leave_behind(context: Context, group_id: int) -> None:
+    """What nobody can find any more is counted by nobody either."""
+    db = context.db
+    db.execute("DELETE FROM retention_skip WHERE kind = 'group' AND id = ?", (group_id,))
+    if any(
+        db.execute(f"SELECT 1 FROM {table} WHERE group_id = ? LIMIT 1", (group_id,)).fetchone()
+        for table in _ROWS_OF
+    ):
+        db.execute("INSERT INTO grp_garbage VALUES(?, ?)", (group_id, context.lsn))
+
+
+def _collect(db: Database, max_rows: int) -> None:
+    row = db.execute("SELECT min(group_id) FROM grp_garbage").fetchone()
+    if row is None or row[0] is None:
+        return
+    group_id: int = row[0]
+    for table in _ROWS_OF:
+        # The key of the last row of the slice: DELETE has no LIMIT.
+        last = db.execute(
+            f"SELECT max(first) FROM (SELECT first FROM {table} WHERE group_id = ?"
+            " ORDER BY first LIMIT ?)", (group_id, max_rows),
+        ).fetchone()
+        if last is not None and last[0] is not None:
+            db.execute(
+                f"DELETE FROM {table} WHERE group_id = ? AND first <= ?", (group_id, last[0])
+            )
+            return
+    db.execute("DELETE FROM grp_garbage WHERE group_id = ?", (group_id,))
+
+
+# --- reading ------------------------------------------------------------------------------------
+
+
+def is_garbage_left(db: Database) -> bool:
+    return db.execute("SELECT 1 FROM grp_garbage LIMIT 1").fetchone() is not None

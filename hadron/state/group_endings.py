@@ -1,0 +1,94 @@
+"""Deliveries that ended without an acknowledgement: counted, or the last one, and a dead letter.
+
+Safety rule: a record becomes a dead letter and is acknowledged by one entry, and only if nobody had
+acknowledged it: it is never lost between the two, and never both.
+"""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+import msgspec
+
+from hadron.model.errors import NotFoundError, RequestError
+from hadron.model.ports import Database
+from hadron.state import attempts, groups, streams
+from hadron.state.attempts import Attempts
+from hadron.state.groups import Range
+from hadron.state.machine import Command, Context, applies
+from hadron.state.streams import Appended
+
+
+class RecordAttempts(Command, frozen=True, array_like=True, tag=14):
+    """So many deliveries of these offsets have ended without an acknowledgement."""
+
+    uses_reserve: ClassVar[bool] = True
+
+    group_id: int
+    attempts: tuple[Attempts, ...]
+
+
+class DeadLetterRecords(Command, frozen=True, array_like=True, tag=15):
+    """Append the entry's body, a batch with these records of a group, to a stream's partition here,
+    and acknowledge them.
+
+    Attributes:
+        ranges: ascending and apart, as many offsets as the body has records.
+        size: bytes of the body.
+    """
+
+    group_id: int
+    out_stream_id: int
+    ranges: tuple[Range, ...]
+    size: int
+
+
+class DeadLettered(msgspec.Struct, frozen=True):
+    """Where the dead letters went, and the group's floor now."""
+
+    appended: Appended
+    floor: int
+
+
+@applies(RecordAttempts)
+def apply_record_attempts(context: Context, command: RecordAttempts) -> None:
+    """Raises `NotFoundError` without the group. What lies below its floor is not counted."""
+    floor = _floor(context.db, command.group_id)
+    for first, last, number in command.attempts:
+        if max(first, floor) <= last:
+            attempts.record(context.db, command.group_id, max(first, floor), last, number)
+
+
+@applies(DeadLetterRecords)
+def apply_dead_letter_records(context: Context, command: DeadLetterRecords) -> DeadLettered:
+    """Raises `NotFoundError` without the group or the stream, `RequestError` when one of the
+    records is acknowledged already."""
+    db, group_id = context.db, command.group_id
+    floor = _floor(db, group_id)
+    for first, last in command.ranges:
+        known = db.execute(
+            "SELECT first FROM grp_ack WHERE group_id = ? AND first <= ? AND last >= ?"
+            " AND first >= coalesce("
+            "(SELECT max(first) FROM grp_ack WHERE group_id = ? AND first < ?), 0) LIMIT 1",
+            (group_id, last, first, group_id, first),
+        ).fetchone()
+        if first < floor or known is not None:
+            raise RequestError(
+                f"of offsets {first} to {last}, group {group_id} has acknowledged some: they are "
+                "no dead letters"
+            )
+    count = sum(last - first + 1 for first, last in command.ranges)
+    appended = streams.append(context, command.out_stream_id, count, command.size)
+    db.execute(
+        "UPDATE grp_detail SET dead_lettered = dead_lettered + ? WHERE group_id = ?",
+        (count, group_id),
+    )
+    return DeadLettered(appended, groups.acknowledge(db, group_id, command.ranges))
+
+
+def _floor(db: Database, group_id: int) -> int:
+    row = db.execute("SELECT floor FROM grp WHERE group_id = ?", (group_id,)).fetchone()
+    if row is None:
+        raise NotFoundError(f"consumer group {group_id} does not exist")
+    floor: int = row[0]
+    return floor
