@@ -1,53 +1,57 @@
 """One consumer group at one partition: which member gets which offsets. Pure.
 
 Every offset at or above the floor is in exactly one of these: acknowledged, in flight with one
-member, waiting to be delivered again, or not yet reached by the cursor. Safety rule: an offset
-leaves "in flight" only by an acknowledgement from who holds it, by a nack, or by the member's end;
-so nothing is forgotten and nobody's late acknowledgement counts for somebody else's delivery
-(PROTOCOL D2).
+member, waiting to be delivered again, in line behind its key, on its way to the dead letters, or
+not yet reached by the cursor. Safety rule: an offset leaves "in flight" only by an acknowledgement
+from who holds it, by a nack, by its deadline, or by the member's end; so nothing is forgotten and
+nobody's late acknowledgement counts for somebody else's delivery (PROTOCOL D2).
+
+What is acknowledged below the cursor is not kept: it is all that is in none of the other places.
+Above the cursor there are only acknowledgements that an earlier leader logged, and they are given
+to the machine a window at a time. So its memory is what members hold and what waits, and where
+that is in too many pieces nothing new is delivered until there are fewer.
 """
 
 from __future__ import annotations
 
-import heapq
 import itertools
-from collections.abc import Callable, Iterable
-from dataclasses import dataclass, field
+from collections import OrderedDict, deque
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Final
 
+from hadron.delivery.keys import BatchKeys, KeyLines
+from hadron.delivery.members import Delivery, Member, Takers
 from hadron.delivery.ranges import Range, RangeSet
+from hadron.delivery.waiting import Again, Waiting
+
+MAX_UNSETTLED: Final = 65_536
+"""Pieces of what is in flight, waits or stands in line. There is at most one range of acknowledged
+offsets more than that, in memory and in the tables: about 100 bytes each here, 20 there. Pulsar
+stops at 200,000 unacknowledged records, Kafka's share groups at 2,000."""
+
+_PARKED_PER_STEP: Final = 4_096
+"""Records put into line in one go: a millisecond or two."""
+
+_USED_UP: Final = "its attempts were used up under an earlier leader"
+
+Attempts = tuple[int, int, int]
+"""First and last offset, and how many deliveries of them have ended."""
 
 
-@dataclass(slots=True)
-class Delivery:
-    """Offsets that one member holds."""
+@dataclass(frozen=True, slots=True)
+class Rules:
+    """How a group delivers.
 
-    number: int
-    member: int
-    attempt: int
-    held: RangeSet
+    Attributes:
+        deadline_s: for an acknowledgement, from the delivery; None for none.
+        max_attempts: 0 for no limit.
+    """
 
-
-@dataclass(slots=True)
-class Member:
-    """A connected member; `credit` is how many more records it takes."""
-
-    number: int
-    max_in_flight: int
-    credit: int
-    deliveries: dict[int, Delivery] = field(default_factory=dict)
-    is_writable: Callable[[], bool] = lambda: True
-
-    @property
-    def quantum(self) -> int:
-        """Smallest useful delivery: sending single records to a member that takes hundreds would
-        cost a message each."""
-        return max(1, self.max_in_flight // 4)
-
-    @property
-    def takes_more(self) -> bool:
-        return (self.credit >= self.quantum or not self.deliveries) and (
-            self.credit > 0 and self.is_writable()
-        )
+    is_strict: bool = False
+    is_by_key: bool = False
+    deadline_s: float | None = None
+    max_attempts: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,179 +63,469 @@ class Assignment:
     first: int
     last: int
     attempt: int
+    ends_batch: bool = False
 
 
-@dataclass(order=True, slots=True)
-class _Again:
-    """Offsets to be delivered again, not before a time."""
+@dataclass(frozen=True, slots=True)
+class Expired:
+    """Offsets that a member has not acknowledged in time, and does not hold any more."""
 
-    not_before: float
+    member: int
+    delivery: int
+    ranges: tuple[Range, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Exhausted:
+    """Offsets whose last attempt has ended: dead letters."""
+
     first: int
-    last: int = field(compare=False)
-    attempt: int = field(compare=False)
+    last: int
+    attempts: int
+    reason: str
 
 
 class Group:
-    """The machine. Times are seconds on the monotonic clock."""
+    """The machine. Times are seconds on the monotonic clock.
 
-    def __init__(self, floor: int, acknowledged: Iterable[Range]) -> None:
+    Attributes:
+        ended: attempts to be recorded; for the driver, which takes them out.
+        exhausted: dead letters to be written; for the driver, which calls `settled` or `put_back`.
+    """
+
+    def __init__(
+        self,
+        floor: int,
+        acknowledged: Iterable[Range],
+        attempts: Iterable[Attempts] = (),
+        *,
+        window_end: int | None = None,
+        rules: Rules = Rules(),  # noqa: B008 - frozen
+        numbers: Iterator[int] | None = None,
+    ) -> None:
+        """
+        Args:
+            acknowledged, attempts, window_end: what is known from the floor on, and up to where.
+            numbers: of deliveries, unique in the ballot.
+        """
         self.floor = floor
         self.dropped_below = 0
         """Nothing below this can be delivered: retention has dropped it."""
-        self.acknowledged = RangeSet(acknowledged)
-        self.cursor = self.acknowledged.next_gap(floor)
+        self.rules = rules
+        self.in_flight = 0
         self.members: dict[int, Member] = {}
+        self.ended: list[Attempts] = []
+        self.exhausted: list[Exhausted] = []
+        self.waiting = Waiting()
+        self.keys = KeyLines() if rules.is_by_key else None
+        self.takers = Takers()
+        self.ahead = RangeSet()
+        """Acknowledged offsets above the cursor, below `window_end`."""
+        self._tried: deque[Attempts] = deque()
+        self.window_end = floor
+        self.cursor = floor
         self._deliveries: dict[int, Delivery] = {}
-        self._again: list[_Again] = []
-        self._turn: int = 0
-        self._numbers = itertools.count(1)
+        self._deadlines: OrderedDict[int, Delivery] = OrderedDict()
+        self._pieces_held = 0
+        self._settling = 0
+        """Strict order: records that are acknowledged, and it is not committed yet."""
+        self._numbers = numbers if numbers is not None else itertools.count(1)
         self._member_numbers = itertools.count(1)
+        self.resume(acknowledged, attempts, window_end)
+
+    # --- where it goes on -----------------------------------------------------------------------
+
+    def resume(
+        self, acknowledged: Iterable[Range], attempts: Iterable[Attempts], end: int | None
+    ) -> None:
+        """Go on with what is known of the offsets from the cursor up to `end` (None: of all). The
+        cursor passes what is acknowledged, and nothing else: not even where more is above it."""
+        for first, last in acknowledged:
+            self.ahead.add(first, last)
+        self._tried = deque(attempts)
+        self.window_end = end if end is not None else 1 << 63
+        self._move_cursor(self.cursor)
 
     @property
-    def in_flight(self) -> int:
-        return sum(len(delivery.held) for delivery in self._deliveries.values())
+    def needs_window(self) -> bool:
+        """Nothing is known of the offset at the cursor: read on, and `resume`."""
+        return self.cursor >= self.window_end
+
+    def _move_cursor(self, offset: int) -> None:
+        self.cursor = offset
+        if self.ahead:
+            self.cursor = self.ahead.next_gap(offset)
+            self.ahead.remove_below(self.cursor)
+        while self._tried and self._tried[0][1] < self.cursor:
+            self._tried.popleft()
 
     # --- members --------------------------------------------------------------------------------
 
-    def join(self, max_in_flight: int, is_writable: Callable[[], bool]) -> Member:
+    def join(
+        self, max_in_flight: int, is_writable: Callable[[], bool],
+        *, batch_size: int = 0, batch_wait_s: float = 0.0,
+    ) -> Member:
         member = Member(
-            next(self._member_numbers), max_in_flight, max_in_flight, is_writable=is_writable
+            next(self._member_numbers), max_in_flight, max_in_flight, is_writable=is_writable,
+            batch_size=batch_size, batch_wait_s=batch_wait_s,
         )
         self.members[member.number] = member
+        self.takers.offer(member)
         return member
 
-    def leave(self, number: int, now: float) -> None:
+    def leave(self, number: int, now: float, reason: str = "its member has gone") -> None:
         """What the member holds goes to another one, at once."""
         member = self.members.pop(number, None)
         if member is None:
             return
+        self.takers.remove(member)
         for delivery in member.deliveries.values():
-            del self._deliveries[delivery.number]
-            for first, last in delivery.held.ranges():
-                self._put_again(first, last, delivery.attempt + 1, now)
+            self._forget(delivery)
+            self._pieces_held -= delivery.held.fragments
+            self.in_flight -= len(delivery.held)
+            self._end(delivery, delivery.held.ranges(), now, reason)
+
+    def resize(self, number: int, max_in_flight: int) -> None:
+        """The member's window changes; 0 pauses it. It keeps what it holds."""
+        member = self.members[number]
+        member.credit += max_in_flight - member.max_in_flight
+        member.max_in_flight = max_in_flight
+        self.takers.offer(member)
+
+    def became_writable(self, number: int) -> None:
+        """The member has read what it was sent."""
+        member = self.members.get(number)
+        if member is not None:
+            self.takers.offer(member)
 
     # --- deliveries -----------------------------------------------------------------------------
 
+    @property
+    def unsettled(self) -> int:
+        """Pieces of what is in flight, waits or stands in line."""
+        behind = self.keys.behind if self.keys is not None else 0
+        return self._pieces_held + self.waiting.fragments + behind
+
     def next_wanted(self, visible_end: int, now: float) -> int | None:
         """The offset that should be delivered next, None when there is none or nobody takes it."""
-        if not any(member.takes_more for member in self.members.values()):
+        if not self.takers:
             return None
-        if self._again and self._again[0].not_before <= now:
-            return self._again[0].first
-        return self.cursor if self.cursor < visible_end else None
+        found = self._source(visible_end, now)
+        if found is None:
+            self.takers.nothing_there()
+            return None
+        offset, avoid = found
+        taker = self.takers.pick(self._available(visible_end, now), now, avoid)
+        return offset if taker is not None else None
+
+    def _source(self, visible_end: int, now: float) -> tuple[int, int] | None:
+        """The next offset, whoever takes it, and the member that it is rather not given to."""
+        if self.rules.is_strict:
+            if self.in_flight or self._settling:
+                return None
+            again = self.waiting.lowest()
+            if again is not None:
+                return (again.first, again.avoid) if again.not_before <= now else None
+        elif self.waiting and (again := self.waiting.due(now)) is not None:
+            return again.first, again.avoid
+        if self.cursor < visible_end and self.cursor < self.window_end and self._may_go_on:
+            return self.cursor, 0
+        return None
+
+    @property
+    def _may_go_on(self) -> bool:
+        return self.unsettled < MAX_UNSETTLED
+
+    def _available(self, visible_end: int, now: float) -> int:
+        """Records that could be delivered now, about: who wants a batch waits for enough."""
+        again = self.waiting.records if self.waiting and self.waiting.due(now) else 0
+        return again + max(0, visible_end - self.cursor)
+
+    def held_back(self, visible_end: int, now: float) -> str:
+        """Why nothing new is delivered although there is something; "" when it is."""
+        if self.cursor >= visible_end:
+            return ""
+        if not self._may_go_on:
+            return (
+                f"{self.unsettled} pieces are not acknowledged, which is the limit: acknowledge "
+                "the oldest records"
+            )
+        if self.rules.is_strict and self.waiting:
+            return "strict order: a record that was given back comes first"
+        return ""
 
     def next_due(self) -> float | None:
-        """When a delayed redelivery becomes due."""
-        return self._again[0].not_before if self._again else None
+        """When something is to be done without anybody's doing: a delayed redelivery, a deadline,
+        a batch that has waited long enough."""
+        deadline = next(iter(self._deadlines.values())).expires if self._deadlines else None
+        dues = (self.waiting.next_due(), deadline, self.takers.next_due())
+        return min((due for due in dues if due is not None), default=None)
 
-    def assign(self, batch_end: int, visible_end: int, now: float) -> Assignment | None:
+    def assign(
+        self, batch_end: int, visible_end: int, now: float, keys: BatchKeys | None = None
+    ) -> Assignment | None:
         """Give `next_wanted` and what follows it, below `batch_end`, to the member whose turn it
-        is. Offsets acknowledged before are skipped."""
-        if self.next_wanted(visible_end, now) is None:
+        is. Offsets acknowledged before are skipped. `keys` are of that batch: order by key needs
+        them. None when nobody takes anything, or when what comes next only had to be set aside:
+        ask for `next_wanted` again."""
+        found = self._source(visible_end, now)
+        if found is None:
             return None
-        member = self._next_member()
-        assert member is not None
-        if self._again and self._again[0].not_before <= now:
-            return self._assign_again(member, batch_end)
-        end = min(batch_end, visible_end, self.cursor + member.credit)
-        blocked = self.acknowledged.next_member(self.cursor)
-        if blocked is not None:
-            end = min(end, blocked)
-        first, attempt = self.cursor, 1
-        self.cursor = self.acknowledged.next_gap(end)
-        return self._hold(member, first, end - 1, attempt)
+        first, avoid = found
+        member = self.takers.pick(self._available(visible_end, now), now, avoid)
+        if member is None:
+            return None
+        most = 1 if self.rules.is_strict else member.most
+        if first != self.cursor:
+            first, last, attempt = self.waiting.pop(now, below=batch_end, count=most)
+        else:
+            run = self._advance(min(batch_end, visible_end, first + most), keys)
+            if run is None:
+                return None
+            first, last, attempt = run
+        return self._hold(member, first, last, attempt, visible_end, now)
 
-    def _assign_again(self, member: Member, batch_end: int) -> Assignment:
-        again = heapq.heappop(self._again)
-        last = min(again.last, batch_end - 1, again.first + member.credit - 1)
-        if last < again.last:
-            self._put_again(last + 1, again.last, again.attempt, again.not_before)
-        return self._hold(member, again.first, last, again.attempt)
+    def _advance(self, end: int, keys: BatchKeys | None) -> Attempts | None:
+        """Move the cursor to `end` at most; returns what is to be delivered of what it passed."""
+        first = self.cursor
+        end = min(end, self.window_end)
+        if self.ahead:
+            blocked = self.ahead.next_member(first)
+            end = end if blocked is None else min(end, blocked)
+        attempt = 1
+        if self._tried:
+            known, known_last, number = self._tried[0]
+            if known > first:
+                end = min(end, known)
+            else:
+                end, attempt = min(end, known_last + 1), number + 1
+        if self.keys is not None and keys is not None:
+            first, end = self._pass_busy_keys(self.keys, first, end, attempt, keys)
+        self._move_cursor(end)
+        if first == end:
+            return None
+        if 0 < self.rules.max_attempts < attempt:
+            # The leader before had no time to write them.
+            self._exhaust(first, end - 1, attempt - 1, _USED_UP)
+            return None
+        return first, end - 1, attempt
 
-    def _hold(self, member: Member, first: int, last: int, attempt: int) -> Assignment:
-        delivery = Delivery(
-            next(self._numbers), member.number, attempt, RangeSet([(first, last)])
-        )
-        self._deliveries[delivery.number] = delivery
-        member.deliveries[delivery.number] = delivery
-        member.credit -= last - first + 1
-        return Assignment(member.number, delivery.number, first, last, attempt)
+    def _pass_busy_keys(
+        self, lines: KeyLines, offset: int, end: int, attempt: int, keys: BatchKeys
+    ) -> tuple[int, int]:
+        """Put records whose keys are busy into line, then make busy the keys of those that follow,
+        up to the next busy one; returns the offsets from and to which those are."""
+        limit = min(end, offset + _PARKED_PER_STEP)
+        while offset < limit and lines.is_busy(key := keys.of(offset)):
+            lines.park(offset, key, attempt)
+            offset += 1
+        first = offset
+        while offset < limit and not lines.is_busy(key := keys.of(offset)):
+            lines.begin(offset, key)
+            offset += 1
+        return first, offset
 
-    def _next_member(self) -> Member | None:
-        """Round robin over the members that take more."""
-        for number in sorted(self.members, key=lambda number: (number <= self._turn, number)):
-            if self.members[number].takes_more:
-                self._turn = number
-                return self.members[number]
-        return None
+    def _hold(
+        self, member: Member, first: int, last: int, attempt: int, visible_end: int, now: float
+    ) -> Assignment:
+        count = last - first + 1
+        number = next(self._numbers)
+        delivery = Delivery(number, member.number, attempt, RangeSet([(first, last)]), now)
+        self._deliveries[number] = delivery
+        member.deliveries[number] = delivery
+        member.credit -= count
+        member.delivered += count
+        self.in_flight += count
+        self._pieces_held += 1
+        if self.rules.deadline_s is not None:
+            self._arm(delivery, now)
+        is_last = bool(member.batch_size) and self._source(visible_end, now) is None
+        ends = self.takers.served(member, count, is_last=is_last)
+        return Assignment(member.number, number, first, last, attempt, ends)
 
     # --- acknowledgements -----------------------------------------------------------------------
 
-    def acknowledge(self, member: int, number: int, first: int, last: int) -> list[Range]:
+    def acknowledge(
+        self, member: int, number: int, first: int, last: int, now: float = 0.0
+    ) -> list[Range]:
         """Offsets that count as acknowledged now; the caller logs them.
 
         Offsets that this member does not hold under this delivery do not count, unless nobody
         holds them: then it is as good as anybody's.
         """
-        delivery = self._deliveries.get(number)
         counted: list[Range] = []
-        if delivery is not None and delivery.member == member:
-            counted = self._release(delivery, first, last)
-        if sum(b - a + 1 for a, b in counted) < last - first + 1:
-            counted += self._take_from_again(first, last)
-        for a, b in counted:
-            self.acknowledged.add(a, b)
+        delivery = self._held_under(member, number)
+        if delivery is not None:
+            counted = self._release(delivery, first, last, now)
+        left = last - first + 1 - sum(b - a + 1 for a, b in counted)
+        if counted:
+            self.members[member].acknowledged += last - first + 1 - left
+        if left and self.waiting:
+            counted += self._held_by_nobody(first, last)
+        self._note_settling(counted)
         return counted
 
-    def refuse(self, member: int, number: int, first: int, last: int, *, not_before: float) -> None:
-        """A nack: deliver again, not before a time. Only who holds the offsets can refuse them."""
-        delivery = self._deliveries.get(number)
-        if delivery is not None and delivery.member == member:
-            for a, b in self._release(delivery, first, last):
-                self._put_again(a, b, delivery.attempt + 1, not_before)
+    def acknowledge_late(self, first: int, last: int) -> list[Range]:
+        """The same for offsets that were delivered in an earlier ballot, or before the group was
+        forgotten here: also of those that the cursor has not reached yet."""
+        counted = self._held_by_nobody(first, last)
+        for a, b in self.ahead.gaps(max(first, self.cursor), last):
+            counted.append((a, b))
+            if a < self.window_end:
+                self.ahead.add(a, min(b, self.window_end - 1))
+        self._move_cursor(self.cursor)
+        self._note_settling(counted)
+        return counted
 
-    def _release(self, delivery: Delivery, first: int, last: int) -> list[Range]:
-        released = delivery.held.remove(first, last)
+    def _held_under(self, member: int, number: int) -> Delivery | None:
+        """The delivery that a member's token stands for, as long as it is current: nobody else's,
+        and not one that has ended (PROTOCOL D2)."""
+        delivery = self._deliveries.get(number)
+        return delivery if delivery is not None and delivery.member == member else None
+
+    def _held_by_nobody(self, first: int, last: int) -> list[Range]:
+        """Take what waits to be delivered again out of first … last: what is in flight under
+        another token is somebody else's, and stays there."""
+        return self.waiting.take(first, last)
+
+    def _note_settling(self, counted: Sequence[Range]) -> None:
+        if self.rules.is_strict:
+            self._settling += sum(b - a + 1 for a, b in counted)
+
+    def settled(self, ranges: Iterable[Range], now: float) -> None:
+        """These acknowledgements are committed: what order held back may follow."""
+        self._note_settled(ranges)
+        if self.keys is not None:
+            self._free_keys(ranges, now)
+
+    def _note_settled(self, ranges: Iterable[Range]) -> None:
+        if self.rules.is_strict:
+            self._settling -= sum(b - a + 1 for a, b in ranges)
+
+    def _free_keys(self, ranges: Iterable[Range], now: float) -> None:
+        assert self.keys is not None
+        for parked in self.keys.finish(ranges, above=self.dropped_below):
+            offset, attempt = parked.offset, parked.attempt
+            if 0 < self.rules.max_attempts < attempt:
+                self._exhaust(offset, offset, attempt - 1, _USED_UP)
+            else:
+                self.waiting.put(Again(offset, offset, attempt, now, 0))
+
+    # --- deliveries that end --------------------------------------------------------------------
+
+    def refuse(
+        self, member: int, number: int, first: int, last: int, *, not_before: float,
+        reason: str = "", is_unseen: bool = False, now: float = 0.0,
+    ) -> None:
+        """A nack: deliver again, not before a time. Only who holds the offsets can refuse them."""
+        delivery = self._held_under(member, number)
+        if delivery is not None:
+            ranges = self._release(delivery, first, last, now)
+            self._end(delivery, ranges, not_before, reason or "refused", is_unseen=is_unseen)
+
+    def expire(self, now: float) -> list[Expired]:
+        """End the deliveries whose deadline has passed."""
+        found: list[Expired] = []
+        while self._deadlines:
+            delivery = next(iter(self._deadlines.values()))
+            if delivery.expires > now:
+                break
+            ranges = delivery.held.ranges()
+            for first, last in ranges:
+                self._release(delivery, first, last, now)
+            member = self.members[delivery.member]
+            member.is_stalled = True
+            self._end(delivery, ranges, now, "its ack deadline passed")
+            found.append(Expired(member.number, delivery.number, tuple(ranges)))
+        return found
+
+    def extend(self, member: int, number: int, now: float) -> bool:
+        """The member is still at work; returns whether it holds the delivery."""
+        delivery = self._held_under(member, number)
+        if delivery is not None and self.rules.deadline_s is not None:
+            self._arm(delivery, now)
+        return delivery is not None
+
+    def _arm(self, delivery: Delivery, now: float) -> None:
+        # All deadlines are equally long, so they stand in the order in which they were armed.
+        assert self.rules.deadline_s is not None
+        delivery.expires = now + self.rules.deadline_s
+        self._deadlines[delivery.number] = delivery
+        self._deadlines.move_to_end(delivery.number)
+
+    def _forget(self, delivery: Delivery) -> None:
+        del self._deliveries[delivery.number]
+        self._deadlines.pop(delivery.number, None)
+
+    def _release(self, delivery: Delivery, first: int, last: int, now: float) -> list[Range]:
+        """The member gives some of a delivery back, one way or another."""
+        held = delivery.held
+        before = held.fragments
+        released = held.remove(first, last)
+        if not released:
+            return released
+        self._pieces_held += held.fragments - before
+        count = sum(b - a + 1 for a, b in released)
+        self.in_flight -= count
         holder = self.members[delivery.member]
-        holder.credit += sum(b - a + 1 for a, b in released)
-        if not delivery.held:
-            del self._deliveries[delivery.number]
+        holder.credit += count
+        holder.is_stalled = False
+        if not held:
+            self._forget(delivery)
             del holder.deliveries[delivery.number]
+        elif self.rules.deadline_s is not None:
+            self._arm(delivery, now)
+        self.takers.offer(holder)
         return released
 
-    def _take_from_again(self, first: int, last: int) -> list[Range]:
-        taken: list[Range] = []
-        for again in list(self._again):
-            if again.last < first or again.first > last:
+    def _end(
+        self, delivery: Delivery, ranges: Iterable[Range], not_before: float, reason: str,
+        *, is_unseen: bool = False,
+    ) -> None:
+        """These offsets were delivered in vain."""
+        attempt = delivery.attempt
+        for first, last in ranges:
+            if is_unseen:
+                self._put_again(first, last, attempt, not_before, delivery.member)
                 continue
-            self._again.remove(again)
-            if again.first < first:
-                self._again.append(_Again(again.not_before, again.first, first - 1, again.attempt))
-            if again.last > last:
-                self._again.append(_Again(again.not_before, last + 1, again.last, again.attempt))
-            taken.append((max(first, again.first), min(last, again.last)))
-        heapq.heapify(self._again)
-        return taken
+            self.ended.append((first, last, attempt))
+            if 0 < self.rules.max_attempts <= attempt:
+                self._exhaust(first, last, attempt, reason)
+            else:
+                self._put_again(first, last, attempt + 1, not_before, delivery.member)
 
-    def _put_again(self, first: int, last: int, attempt: int, not_before: float) -> None:
-        first = max(first, self.dropped_below)
-        if first > last:
-            return
-        heapq.heappush(self._again, _Again(not_before, first, last, attempt))
+    def _exhaust(self, first: int, last: int, attempts: int, reason: str) -> None:
+        self._note_settling([(first, last)])
+        self.exhausted.append(Exhausted(first, last, attempts, reason))
 
-    def skip_below(self, offset: int) -> None:
+    def put_back(self, dead: Exhausted, not_before: float) -> None:
+        """It could not be written to the dead letters: deliver it again."""
+        self._note_settled([(dead.first, dead.last)])
+        self._put_again(dead.first, dead.last, dead.attempts + 1, not_before, 0)
+
+    def _put_again(
+        self, first: int, last: int, attempt: int, not_before: float, avoid: int
+    ) -> None:
+        kept = max(first, self.dropped_below)
+        if kept > first and self.keys is not None:
+            self._free_keys([(first, min(last, kept - 1))], not_before)
+        if kept <= last:
+            self.waiting.put(Again(kept, last, attempt, not_before, avoid))
+
+    # --- what is over ---------------------------------------------------------------------------
+
+    def skip_below(self, offset: int, now: float = 0.0) -> None:
         """Retention has dropped everything below `offset` and moved the floor there. What members
         hold of it they may still acknowledge; it is not delivered again."""
         if offset <= self.dropped_below:
             return
         self.dropped_below = offset
-        again, self._again = self._again, []
-        for item in again:
-            self._put_again(item.first, item.last, item.attempt, item.not_before)
+        dropped = self.waiting.take_below(offset)
+        if self.keys is not None:
+            self._free_keys(dropped, now)
         self.raise_floor(offset)
-        self.cursor = self.acknowledged.next_gap(max(self.cursor, offset))
+        self._move_cursor(max(self.cursor, offset))
 
     def raise_floor(self, floor: int) -> None:
-        """Progress was committed; what lies below the floor is forgotten."""
+        """Progress was committed."""
         self.floor = max(self.floor, floor)
-        self.acknowledged.remove_below(self.floor)

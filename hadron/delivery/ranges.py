@@ -26,6 +26,11 @@ class RangeSet:
     def __bool__(self) -> bool:
         return bool(self._firsts)
 
+    @property
+    def fragments(self) -> int:
+        """How many ranges."""
+        return len(self._firsts)
+
     def ranges(self) -> list[Range]:
         return list(zip(self._firsts, self._lasts, strict=True))
 
@@ -71,6 +76,19 @@ class RangeSet:
         if index < len(self._firsts) and self._firsts[index] <= value:
             return self._lasts[index] + 1
         return value
+
+    def gaps(self, first: int, last: int) -> list[Range]:
+        """The parts of first … last that are not in the set."""
+        found: list[Range] = []
+        while first <= last:
+            gap = self.next_gap(first)
+            if gap > last:
+                break
+            member = self.next_member(gap)
+            end = last if member is None else min(last, member - 1)
+            found.append((gap, end))
+            first = end + 1
+        return found
 
     def next_member(self, value: int) -> int | None:
         """The lowest integer at or above `value` that is in the set."""

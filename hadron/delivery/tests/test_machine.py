@@ -116,6 +116,7 @@ class TestScenes:
         member = group.join(8, lambda: writable)
         assert deliver(group, 8) is None
         writable = True
+        group.became_writable(member.number)
         assert deliver(group, 8) is not None
         assert member.credit == 0
 
@@ -188,6 +189,8 @@ class Deliveries(RuleBasedStateMachine):
     def fill_or_drain_the_socket(self, data: st.DataObject) -> None:
         number = data.draw(st.sampled_from(sorted(self.members)))
         self.writable[number] = not self.writable[number]
+        if self.writable[number]:
+            self.group.became_writable(number)
 
     @rule(times=st.integers(1, 9))
     def deliver(self, times: int) -> None:
@@ -271,16 +274,21 @@ class Deliveries(RuleBasedStateMachine):
         held = [offsets for _, offsets in self.held.values()]
         assert self.group.in_flight == sum(map(len, held))
         assert len(set().union(*held)) == sum(map(len, held))
-        waiting = [span(again.first, again.last) for again in self.group._again]
+        waiting = [span(first, last) for first, last in self.group.waiting.ranges()]
+        assert self.group.waiting.records == len(self.waiting)
         assert sum(map(len, waiting)) == len(self.waiting)
         assert set().union(*waiting) == set(self.waiting)
         assert not set(self.waiting) & set().union(*held)
         reached = span(0, self.group.cursor - 1)
         assert reached <= self.acknowledged | set(self.waiting) | set().union(*held)
-        floor = self.group.floor
-        assert spans(self.group.acknowledged.ranges()) == {
-            offset for offset in self.acknowledged if offset >= floor
+        cursor = self.group.cursor
+        assert spans(self.group.ahead.ranges()) == {
+            offset for offset in self.acknowledged if offset >= cursor
         }
+        pieces = len(waiting) + sum(
+            sum(offset - 1 not in offsets for offset in offsets) for offsets in held
+        )
+        assert self.group.unsettled == pieces
 
     @invariant()
     def credit_is_what_is_not_in_flight(self) -> None:

@@ -1,0 +1,176 @@
+"""Members of a group, what each holds, and whose turn it is. Pure.
+
+A member is in the line of takers while it would take something; whoever is picked goes to the end
+of it. So a delivery costs the same with one member and with hundreds, and one that takes nothing,
+because it is slow or does not read, is not even looked at.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from hadron.delivery.ranges import Range, RangeSet
+
+
+@dataclass(slots=True)
+class Delivery:
+    """Offsets that one member holds; `number` is unique in the ballot (PROTOCOL D2)."""
+
+    number: int
+    member: int
+    attempt: int
+    held: RangeSet
+    since: float
+    expires: float = float("inf")
+
+
+@dataclass(slots=True)
+class Member:
+    """A connected member.
+
+    Attributes:
+        credit: how many more records it takes; below 0 when its window was made smaller.
+        batch_size: records that it wants at a time, 0 for no batches.
+        is_stalled: a deadline of it passed, and it has settled nothing since: it gets one record
+            at a time.
+        filled: records of the batch that it is being sent.
+        waiting_since: when there was the first record for its next batch.
+    """
+
+    number: int
+    max_in_flight: int
+    credit: int
+    deliveries: dict[int, Delivery] = field(default_factory=dict)
+    is_writable: Callable[[], bool] = lambda: True
+    batch_size: int = 0
+    batch_wait_s: float = 0.0
+    is_stalled: bool = False
+    filled: int = 0
+    waiting_since: float | None = None
+    delivered: int = 0
+    acknowledged: int = 0
+
+    @property
+    def quantum(self) -> int:
+        """Smallest useful delivery: sending single records to a member that takes hundreds would
+        cost a message each."""
+        if self.batch_size:
+            return min(self.batch_size, self.max_in_flight)
+        return max(1, self.max_in_flight // 4)
+
+    @property
+    def wants(self) -> bool:
+        """Whether it has credit that is worth a message."""
+        if self.credit <= 0 or (self.is_stalled and self.deliveries):
+            return False
+        return self.credit >= self.quantum or not self.deliveries or self.filled > 0
+
+    @property
+    def takes_more(self) -> bool:
+        return self.wants and self.is_writable()
+
+    @property
+    def most(self) -> int:
+        """Records that it may be given at once."""
+        if self.is_stalled:
+            return 1
+        return min(self.credit, self.batch_size - self.filled) if self.batch_size else self.credit
+
+    def holds(self) -> list[Range]:
+        return [part for each in self.deliveries.values() for part in each.held.ranges()]
+
+
+class Takers:
+    """The members that would take something, in the order of their turns."""
+
+    def __init__(self) -> None:
+        self._line: dict[int, Member] = {}
+        self._patient: dict[int, Member] = {}
+        """Those in the line that wait for a batch to become full."""
+        self._filling: Member | None = None
+        """Its batch is being sent: it goes on before anybody else gets something."""
+        self.ended: list[Member] = []
+        """Batches that ended without a delivery that could have said so; for the driver."""
+
+    def __bool__(self) -> bool:
+        return bool(self._line)
+
+    def offer(self, member: Member) -> None:
+        """The member may have become one that takes something."""
+        if member.number not in self._line and member.takes_more:
+            self._line[member.number] = member
+
+    def remove(self, member: Member) -> None:
+        self._line.pop(member.number, None)
+        self._patient.pop(member.number, None)
+        if self._filling is member:
+            self._filling = None
+
+    def pick(self, available: int, now: float, avoid: int = 0) -> Member | None:
+        """Whose turn it is; somebody else than `avoid`, if there is anybody else. `available` is
+        how many records there are: who wants a batch may wait for more."""
+        if self._filling is not None:
+            if self._filling.takes_more:
+                return self._filling
+            self.interrupt()
+        idle: list[Member] = []
+        found: Member | None = None
+        for member in self._line.values():
+            if not member.takes_more:
+                idle.append(member)
+            elif not member.batch_size or self._batch_is_ready(member, available, now):
+                found = member
+                if member.number != avoid:
+                    break
+        for member in idle:
+            # Offered again when it has read something, or acknowledged.
+            self.remove(member)
+        return found
+
+    def _batch_is_ready(self, member: Member, available: int, now: float) -> bool:
+        if available >= min(member.batch_size, member.max_in_flight):
+            return True
+        if member.waiting_since is None:
+            member.waiting_since = now
+            self._patient[member.number] = member
+        return now >= member.waiting_since + member.batch_wait_s
+
+    def served(self, member: Member, count: int, *, is_last: bool) -> bool:
+        """So many records go to the member. Returns whether its batch is complete with them;
+        `is_last`: there is nothing more for it now."""
+        self.remove(member)
+        ends = False
+        if member.batch_size:
+            member.filled += count
+            member.waiting_since = None
+            ends = member.filled >= member.batch_size or is_last or not member.wants
+            if ends:
+                member.filled = 0
+            else:
+                self._filling = member
+        self.offer(member)
+        return ends
+
+    def interrupt(self) -> None:
+        """A batch that was begun must be ended as it is: nothing follows for it now."""
+        member, self._filling = self._filling, None
+        if member is not None:
+            member.filled = 0
+            self.ended.append(member)
+
+    def nothing_there(self) -> None:
+        """There is no record: the wait for a batch begins with the next one."""
+        for member in self._patient.values():
+            member.waiting_since = None
+        self._patient.clear()
+
+    def next_due(self) -> float | None:
+        """When somebody has waited for a batch long enough."""
+        return min(
+            (
+                member.waiting_since + member.batch_wait_s
+                for member in self._patient.values() if member.waiting_since is not None
+            ),
+            default=None,
+        )

@@ -1,0 +1,141 @@
+"""Records that wait to be delivered again: found by offset, and by when they are due. Pure.
+
+An acknowledgement that comes late, retention, and the end of a delay each look at a few of them,
+so none of these costs more where more are waiting; only the memory grows, and `Group` bounds that.
+"""
+
+from __future__ import annotations
+
+import heapq
+from bisect import bisect_left, bisect_right, insort
+from dataclasses import dataclass
+from typing import Final
+
+from hadron.delivery.ranges import Range
+
+_STALE: Final = 64
+"""Entries of a heap that stand for nothing any more, beyond as many as there are items."""
+
+
+@dataclass(slots=True)
+class Again:
+    """Offsets to be delivered again, not before a time and rather not to one member."""
+
+    first: int
+    last: int
+    attempt: int
+    not_before: float
+    avoid: int
+
+
+class Waiting:
+    """All of a group. Times are seconds on the monotonic clock."""
+
+    def __init__(self) -> None:
+        self.records = 0
+        self._items: dict[int, Again] = {}
+        """By their first offset."""
+        self._firsts: list[int] = []
+        self._delayed: list[tuple[float, int, Again]] = []
+        self._due: list[tuple[int, int, Again]] = []
+        self._entries = 0
+        """Tells entries of the heaps apart, so that items are never compared."""
+
+    def __bool__(self) -> bool:
+        return bool(self._firsts)
+
+    @property
+    def fragments(self) -> int:
+        return len(self._firsts)
+
+    def ranges(self) -> list[Range]:
+        """All of them, ascending."""
+        return [(first, self._items[first].last) for first in self._firsts]
+
+    def delayed(self, now: float) -> int:
+        """Records that are not due yet; looks at all items."""
+        return sum(
+            item.last - item.first + 1 for item in self._items.values() if item.not_before > now
+        )
+
+    def lowest(self) -> Again | None:
+        return self._items[self._firsts[0]] if self._firsts else None
+
+    # --- coming ---------------------------------------------------------------------------------
+
+    def put(self, item: Again) -> None:
+        """None of its offsets may be here already."""
+        self._index(item)
+        self._entries += 1
+        heapq.heappush(self._delayed, (item.not_before, self._entries, item))
+        if len(self._delayed) > 2 * len(self._firsts) + _STALE:
+            self._delayed = [entry for entry in self._delayed if self._is_current(entry[2])]
+            heapq.heapify(self._delayed)
+
+    def _index(self, item: Again) -> None:
+        insort(self._firsts, item.first)
+        self._items[item.first] = item
+        self.records += item.last - item.first + 1
+
+    def _is_current(self, item: Again) -> bool:
+        return self._items.get(item.first) is item
+
+    # --- going ----------------------------------------------------------------------------------
+
+    def due(self, now: float) -> Again | None:
+        """Of those that are due, the one with the lowest offsets."""
+        while self._delayed and self._delayed[0][0] <= now:
+            item = heapq.heappop(self._delayed)[2]
+            if self._is_current(item):
+                self._entries += 1
+                heapq.heappush(self._due, (item.first, self._entries, item))
+        while self._due and not self._is_current(self._due[0][2]):
+            heapq.heappop(self._due)
+        return self._due[0][2] if self._due else None
+
+    def next_due(self) -> float | None:
+        """When the next delay is over."""
+        while self._delayed and not self._is_current(self._delayed[0][2]):
+            heapq.heappop(self._delayed)
+        return self._delayed[0][0] if self._delayed else None
+
+    def pop(self, now: float, *, below: int, count: int) -> tuple[int, int, int]:
+        """Take what is due with the lowest offset, and what follows it that was delivered as
+        often and is due as well: offsets below `below`, `count` at most. Returns (first, last,
+        attempt)."""
+        item = self.due(now)
+        assert item is not None
+        first, attempt = item.first, item.attempt
+        end = min(below, first + count)
+        last = first - 1
+        while item is not None and item.first == last + 1 < end and item.attempt == attempt:
+            last = min(item.last, end - 1)
+            self._cut(item, item.first, last)
+            item = self.due(now)
+        return first, last, attempt
+
+    def take(self, first: int, last: int) -> list[Range]:
+        """Take out what is here of first … last; returns the ranges."""
+        start = max(bisect_right(self._firsts, first) - 1, 0)
+        stop = bisect_right(self._firsts, last)
+        taken: list[Range] = []
+        for known in self._firsts[start:stop]:
+            item = self._items[known]
+            if item.last >= first:
+                part = max(first, item.first), min(last, item.last)
+                taken.append(part)
+                self._cut(item, *part)
+        return taken
+
+    def take_below(self, offset: int) -> list[Range]:
+        """Take out what lies below `offset`."""
+        return self.take(0, offset - 1) if self._firsts and self._firsts[0] < offset else []
+
+    def _cut(self, item: Again, first: int, last: int) -> None:
+        """first … last, which are of this item, go; what is left of it waits on."""
+        del self._items[item.first]
+        del self._firsts[bisect_left(self._firsts, item.first)]
+        self.records -= item.last - item.first + 1
+        for a, b in ((item.first, first - 1), (last + 1, item.last)):
+            if a <= b:
+                self.put(Again(a, b, item.attempt, item.not_before, item.avoid))
