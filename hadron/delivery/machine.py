@@ -22,7 +22,7 @@ from typing import Final
 
 from hadron.delivery.keys import BatchKeys, KeyLines
 from hadron.delivery.members import Delivery, Member, Takers
-from hadron.delivery.ranges import Range, RangeSet
+from hadron.delivery.ranges import Range, RangeSet, size
 from hadron.delivery.waiting import Again, Waiting
 
 MAX_UNSETTLED: Final = 65_536
@@ -100,7 +100,7 @@ class Group:
         attempts: Iterable[Attempts] = (),
         *,
         window_end: int | None = None,
-        rules: Rules = Rules(),  # noqa: B008 - frozen
+        rules: Rules = Rules(),
         numbers: Iterator[int] | None = None,
     ) -> None:
         """
@@ -212,7 +212,8 @@ class Group:
             return None
         found = self._source(visible_end, now)
         if found is None:
-            self.takers.nothing_there()
+            if self.takers.patient:
+                self.takers.nothing_there()
             return None
         offset, avoid = found
         taker = self.takers.pick(self._available(visible_end, now), now, avoid)
@@ -241,7 +242,7 @@ class Group:
         again = self.waiting.records if self.waiting and self.waiting.due(now) else 0
         return again + max(0, visible_end - self.cursor)
 
-    def held_back(self, visible_end: int, now: float) -> str:
+    def held_back(self, visible_end: int) -> str:
         """Why nothing new is delivered although there is something; "" when it is."""
         if self.cursor >= visible_end:
             return ""
@@ -257,6 +258,8 @@ class Group:
     def next_due(self) -> float | None:
         """When something is to be done without anybody's doing: a delayed redelivery, a deadline,
         a batch that has waited long enough."""
+        if not (self.waiting or self._deadlines or self.takers.patient):
+            return None
         deadline = next(iter(self._deadlines.values())).expires if self._deadlines else None
         dues = (self.waiting.next_due(), deadline, self.takers.next_due())
         return min((due for due in dues if due is not None), default=None)
@@ -357,10 +360,11 @@ class Group:
         delivery = self._held_under(member, number)
         if delivery is not None:
             counted = self._release(delivery, first, last, now)
-        left = last - first + 1 - sum(b - a + 1 for a, b in counted)
-        if counted:
-            self.members[member].acknowledged += last - first + 1 - left
-        if left and self.waiting:
+            released = size(counted)
+            self.members[member].acknowledged += released
+            if released > last - first and not self.rules.is_strict:
+                return counted
+        if self.waiting:
             counted += self._held_by_nobody(first, last)
         self._note_settling(counted)
         return counted
@@ -390,17 +394,17 @@ class Group:
 
     def _note_settling(self, counted: Sequence[Range]) -> None:
         if self.rules.is_strict:
-            self._settling += sum(b - a + 1 for a, b in counted)
+            self._settling += size(counted)
 
-    def settled(self, ranges: Iterable[Range], now: float) -> None:
+    def settled(self, ranges: Sequence[Range], now: float) -> None:
         """These acknowledgements are committed: what order held back may follow."""
         self._note_settled(ranges)
         if self.keys is not None:
             self._free_keys(ranges, now)
 
-    def _note_settled(self, ranges: Iterable[Range]) -> None:
+    def _note_settled(self, ranges: Sequence[Range]) -> None:
         if self.rules.is_strict:
-            self._settling -= sum(b - a + 1 for a, b in ranges)
+            self._settling -= size(ranges)
 
     def _free_keys(self, ranges: Iterable[Range], now: float) -> None:
         assert self.keys is not None
@@ -465,7 +469,7 @@ class Group:
         if not released:
             return released
         self._pieces_held += held.fragments - before
-        count = sum(b - a + 1 for a, b in released)
+        count = size(released)
         self.in_flight -= count
         holder = self.members[delivery.member]
         holder.credit += count

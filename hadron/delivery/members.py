@@ -86,9 +86,9 @@ class Takers:
 
     def __init__(self) -> None:
         self._line: dict[int, Member] = {}
-        self._patient: dict[int, Member] = {}
+        self.patient: dict[int, Member] = {}
         """Those in the line that wait for a batch to become full."""
-        self._filling: Member | None = None
+        self.filling: Member | None = None
         """Its batch is being sent: it goes on before anybody else gets something."""
         self.ended: list[Member] = []
         """Batches that ended without a delivery that could have said so; for the driver."""
@@ -103,16 +103,16 @@ class Takers:
 
     def remove(self, member: Member) -> None:
         self._line.pop(member.number, None)
-        self._patient.pop(member.number, None)
-        if self._filling is member:
-            self._filling = None
+        self.patient.pop(member.number, None)
+        if self.filling is member:
+            self.filling = None
 
     def pick(self, available: int, now: float, avoid: int = 0) -> Member | None:
         """Whose turn it is; somebody else than `avoid`, if there is anybody else. `available` is
         how many records there are: who wants a batch may wait for more."""
-        if self._filling is not None:
-            if self._filling.takes_more:
-                return self._filling
+        if self.filling is not None:
+            if self.filling.takes_more:
+                return self.filling
             self.interrupt()
         idle: list[Member] = []
         found: Member | None = None
@@ -133,7 +133,7 @@ class Takers:
             return True
         if member.waiting_since is None:
             member.waiting_since = now
-            self._patient[member.number] = member
+            self.patient[member.number] = member
         return now >= member.waiting_since + member.batch_wait_s
 
     def served(self, member: Member, count: int, *, is_last: bool) -> bool:
@@ -148,29 +148,29 @@ class Takers:
             if ends:
                 member.filled = 0
             else:
-                self._filling = member
+                self.filling = member
         self.offer(member)
         return ends
 
     def interrupt(self) -> None:
         """A batch that was begun must be ended as it is: nothing follows for it now."""
-        member, self._filling = self._filling, None
+        member, self.filling = self.filling, None
         if member is not None:
             member.filled = 0
             self.ended.append(member)
 
     def nothing_there(self) -> None:
         """There is no record: the wait for a batch begins with the next one."""
-        for member in self._patient.values():
+        for member in self.patient.values():
             member.waiting_since = None
-        self._patient.clear()
+        self.patient.clear()
 
     def next_due(self) -> float | None:
         """When somebody has waited for a batch long enough."""
         return min(
             (
                 member.waiting_since + member.batch_wait_s
-                for member in self._patient.values() if member.waiting_since is not None
+                for member in self.patient.values() if member.waiting_since is not None
             ),
             default=None,
         )

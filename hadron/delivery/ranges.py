@@ -3,10 +3,18 @@
 from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 Range = tuple[int, int]
 """Both ends inclusive."""
+
+
+def size(ranges: Sequence[Range]) -> int:
+    """How many integers; the ranges do not overlap."""
+    if len(ranges) == 1:
+        first, last = ranges[0]
+        return last - first + 1
+    return sum(last - first + 1 for first, last in ranges)
 
 
 class RangeSet:

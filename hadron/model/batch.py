@@ -144,9 +144,17 @@ class BatchBuilder:
     def __len__(self) -> int:
         return len(self._values)
 
-    def add(self, record: NewRecord, now_ms: int) -> int:
-        """Append one record and return its index in the batch."""
-        encoding, data = encode_value(record.value)
+    def add(
+        self,
+        record: NewRecord,
+        now_ms: int,
+        *,
+        encoded: tuple[int, bytes] | None = None,
+        max_bytes: int = MAX_RECORD_BYTES,
+    ) -> int:
+        """Append one record and return its index in the batch. `encoded` stands for its value:
+        encoding and bytes as another batch has them."""
+        encoding, data = encode_value(record.value) if encoded is None else encoded
         size = len(data) + 16
         index = len(self._values)
         key = record.key
@@ -155,7 +163,7 @@ class BatchBuilder:
             size += len(coded[1]) + 12
         if record.headers:
             size += sum(len(k) + len(v) + 8 for k, v in record.headers.items())
-        if size > MAX_RECORD_BYTES:
+        if size > max_bytes:
             raise too_large(size)
         if key is not None:
             self._keys[index] = coded
@@ -306,6 +314,16 @@ def read_head(data: bytes | memoryview) -> BatchHead:
     wrong; it never raises anything else, whatever the bytes.
     """
     return _open(data)[0]
+
+
+def key_hashes(data: bytes | memoryview) -> Sequence[int]:
+    """The hash of each record's key, 0 for none; empty when no record has a key. For batches whose
+    checksum was verified before."""
+    view = memoryview(data)
+    head_size = _PREFIX.unpack_from(view)[3]
+    head = _decode_head(view[_PREFIX.size : _PREFIX.size + head_size])
+    hashes: Sequence[int] = _view("Q", head.kh)
+    return hashes
 
 
 def decode_batch(

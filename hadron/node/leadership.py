@@ -8,7 +8,7 @@ from typing import Final
 
 import trio
 
-from hadron.delivery.driver import Groups
+from hadron.delivery.groups import Groups
 from hadron.metadata.adopter import SchemaAdopter, Standing
 from hadron.metadata.driver import SchemaChanges
 from hadron.metadata.pusher import Introduction, ReplicaSets, SchemaPusher, Wires
@@ -160,7 +160,7 @@ class Leadership:
             controller=self.controller,
             catalog=catalog,
             visible=visible,
-            groups=Groups(self.controller, visible),
+            groups=Groups(self.controller, visible, catalog, self._config.name),
             pipelines=Pipelines(
                 self.controller, catalog, visible, self._clock, self._config.name
             ),

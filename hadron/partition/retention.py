@@ -19,6 +19,7 @@ from hadron.partition.catalog import Catalog
 from hadron.partition.controller import Controller
 from hadron.partition.group_commit import Submission
 from hadron.state import retention
+from hadron.state.group_endings import DeadLetterRecords
 from hadron.state.pipelines import CompleteStages
 from hadron.state.retention import Trimmed, TrimStream
 from hadron.state.streams import AppendBatch
@@ -61,7 +62,7 @@ class RetentionDriver:
             command = submission.command
             if isinstance(command, AppendBatch):
                 stream_id = command.stream_id
-            elif isinstance(command, CompleteStages):
+            elif isinstance(command, CompleteStages | DeadLetterRecords):
                 stream_id = command.out_stream_id
             else:
                 continue

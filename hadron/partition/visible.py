@@ -19,6 +19,7 @@ from hadron.model.schema import SchemaObject, StreamSpec
 from hadron.partition.group_commit import Submission
 from hadron.state import streams
 from hadron.state.adoption import SchemaAdopted
+from hadron.state.group_endings import DeadLetterRecords
 from hadron.state.pipelines import CompleteStages
 from hadron.state.retention import TrimStream
 from hadron.state.schema import ApplySchema, DeleteObjects
@@ -83,7 +84,7 @@ class VisibleStreams:
             if isinstance(command, AppendBatch):
                 self._advance(command.stream_id, submission.result, submission.body)
                 moved[command.stream_id] = None
-            elif isinstance(command, CompleteStages):
+            elif isinstance(command, CompleteStages | DeadLetterRecords):
                 appended = submission.result.appended
                 if appended is not None:
                     self._advance(command.out_stream_id, appended, submission.body)

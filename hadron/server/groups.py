@@ -1,18 +1,29 @@
-"""Serves `hadron.v1.Groups`: subscriptions and what there is to know of groups."""
+"""Serves `hadron.v1.Groups`: subscriptions, and what there is to know and to change of groups."""
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Final
 
-from hadron.delivery.driver import GroupDriver, MemberSession
+import trio
+
+from hadron.delivery.driver import GroupDriver
+from hadron.delivery.joining import Joining, WantedOptions
+from hadron.delivery.sessions import MemberSession
 from hadron.model.errors import HadronError, NotFoundError, RequestError
 from hadron.model.ids import check_name
 from hadron.model.ports import Database
+from hadron.model.schema import SchemaObject
 from hadron.server.leading import Door, Leading
+from hadron.state import attempts, retention
 from hadron.state import groups as state
-from hadron.state import retention
+from hadron.state.attempts import Attempts
 from hadron.wire.calls import Call, Handler
-from hadron.wire.messages import groups_pb2, method
+from hadron.wire.messages import check_number, groups_pb2, method
+
+_MAX_ATTEMPTS: Final = 100
+"""Ranges of records given back that a description lists."""
+
+_DEFAULT_THRESHOLD: Final = 3
 
 
 class GroupsService:
@@ -23,7 +34,12 @@ class GroupsService:
         return {
             method("Subscribe").number: self._subscribe,
             method("ListGroups").number: self._list,
+            method("DescribeGroup").number: self._describe,
+            method("ResetGroup").number: self._reset,
+            method("DeleteGroup").number: self._delete,
         }
+
+    # --- subscriptions --------------------------------------------------------------------------
 
     def _subscribe(self, call: Call, request: Any, _attachment: memoryview) -> None:
         leading = self._door.enter()
@@ -31,21 +47,22 @@ class GroupsService:
             raise RequestError("a subscription begins with `open`")
         opening = request.open
         check_name("consumer group", opening.group)
-        item = leading.partition(opening.namespace, opening.stream, opening.partition)
+        item = _stream(leading, opening)
         call.on_message = _too_early
-        call.spawn(self._open, leading, call, item.id, opening)
+        call.spawn(self._open, leading, call, item.id, _joining(opening))
 
-    async def _open(self, leading: Leading, call: Call, stream_id: int, opening: Any) -> None:
-        driver, session = await leading.groups.subscribe(
-            call, stream_id, opening.group, opening.start, opening.max_in_flight
-        )
+    async def _open(
+        self, leading: Leading, call: Call, stream_id: int, joining: Joining
+    ) -> None:
+        driver, session = await leading.groups.subscribe(call, stream_id, joining)
         if call.peer_ended:
             call.end()
             leading.groups.leave(session)
             return
 
         def on_message(message: Any, _attachment: memoryview) -> None:
-            _receive(call, driver, session, message)
+            driver.receive(session, message)
+            call.consumed(message.ByteSize())
 
         def on_end(_error: HadronError | None) -> None:
             leading.groups.leave(session)
@@ -53,6 +70,8 @@ class GroupsService:
 
         call.on_message = on_message
         call.on_end = on_end
+
+    # --- looking --------------------------------------------------------------------------------
 
     def _list(self, call: Call, request: Any, _attachment: memoryview) -> None:
         call.spawn(self._answer_list, self._door.enter(), call, request)
@@ -63,66 +82,231 @@ class GroupsService:
             if request.stream
             else None
         )
-
-        def read(db: Database) -> tuple[list[state.GroupSummary], dict[tuple[str, int], int]]:
-            return state.summaries(db, stream_id), retention.skips(db)
-
-        # First, because it gives up after a while: with a majority away the query might wait for
-        # an entry that nobody else has.
-        await leading.controller.confirm_leadership()
-        found, skips = await leading.controller.query(read)
+        found, skips = await _read(leading, stream_id, None)
+        listed = [
+            _group(leading, summary, skips.get(("group", summary.group_id), 0))
+            for summary in found
+        ]
+        listed += [_ephemeral(leading, driver) for driver in leading.groups.ephemeral()]
         call.send(
             groups_pb2.ListGroupsResponse(
                 groups=[
-                    described
-                    for summary in found
-                    if (
-                        described := _describe(
-                            leading, summary, request.namespace,
-                            skips.get(("group", summary.group_id), 0),
-                        )
-                    )
-                    is not None
+                    group for group in listed
+                    if group is not None
+                    and request.namespace in ("", group.namespace)
+                    and request.stream in ("", group.stream)
                 ]
             ),
             end=True,
         )
+
+    def _describe(self, call: Call, request: Any, _attachment: memoryview) -> None:
+        leading = self._door.enter()
+        call.spawn(self._answer_describe, leading, call, _stream(leading, request), request.group)
+
+    async def _answer_describe(
+        self, leading: Leading, call: Call, item: SchemaObject, name: str
+    ) -> None:
+        live = leading.groups.live(item.id, name)
+        if live is not None and live.is_ephemeral:
+            answer = groups_pb2.DescribeGroupResponse(
+                group=_ephemeral(leading, live), options=live.options
+            )
+        else:
+            answer = await self._describe_durable(leading, item, name)
+            live = leading.groups.live(item.id, name)
+        if live is not None:
+            _describe_live(answer, live, leading.visible.bounds(item.id).next_offset)
+        call.send(answer, end=True)
+
+    async def _describe_durable(
+        self, leading: Leading, item: SchemaObject, name: str
+    ) -> groups_pb2.DescribeGroupResponse:
+        found, skips = await _read(leading, item.id, name)
+        if not found:
+            raise NotFoundError(
+                f"stream {item.name!r} has no group {name!r} on {leading.replica_set}",
+                "`hadron group list` shows all groups",
+            )
+        summary = found[0]
+        tried: list[Attempts] = await leading.controller.query(
+            lambda db: attempts.from_offset(
+                db, summary.group_id, summary.floor, _MAX_ATTEMPTS
+            )
+        )
+        return groups_pb2.DescribeGroupResponse(
+            group=_group(leading, summary, skips.get(("group", summary.group_id), 0)),
+            options=leading.groups.describe_options(summary.options, ephemeral=False),
+            created_ms=summary.created_ms,
+            attempts=[
+                groups_pb2.DescribeGroupResponse.Attempt(
+                    first_offset=first, last_offset=last, attempts=number
+                )
+                for first, last, number in tried
+            ],
+        )
+
+    # --- changing -------------------------------------------------------------------------------
+
+    def _reset(self, call: Call, request: Any, _attachment: memoryview) -> None:
+        leading = self._door.enter()
+        call.spawn(self._answer_reset, leading, call, _stream(leading, request), request)
+
+    async def _answer_reset(
+        self, leading: Leading, call: Call, item: SchemaObject, request: Any
+    ) -> None:
+        if not request.to:
+            raise RequestError(
+                f"group {request.group!r} is to be reset, but not where to",
+                "to earliest, latest, an offset, or a time",
+            )
+        before, floor = await leading.groups.reset(
+            item.id, request.group, request.to, force=request.force
+        )
+        call.send(
+            groups_pb2.ResetGroupResponse(floor_before=before, floor=floor), end=True
+        )
+
+    def _delete(self, call: Call, request: Any, _attachment: memoryview) -> None:
+        leading = self._door.enter()
+        call.spawn(self._answer_delete, leading, call, _stream(leading, request), request)
+
+    async def _answer_delete(
+        self, leading: Leading, call: Call, item: SchemaObject, request: Any
+    ) -> None:
+        floor = await leading.groups.delete(item.id, request.group, force=request.force)
+        call.send(groups_pb2.DeleteGroupResponse(floor=floor), end=True)
 
 
 def _too_early(_message: Any, _attachment: memoryview) -> None:
     raise RequestError("wait for `opened` before you acknowledge anything")
 
 
-def _receive(call: Call, driver: GroupDriver, session: MemberSession, message: Any) -> None:
-    kind = message.WhichOneof("kind")
-    if kind == "ack":
-        driver.acknowledge(session, message.ack)
-    elif kind == "nack":
-        driver.refuse(session, message.nack)
-    else:
-        raise RequestError("a subscription was opened twice")
-    call.consumed(message.ByteSize())
+def _stream(leading: Leading, request: Any) -> SchemaObject:
+    """The stream that a request names, by id or by name (PROTOCOL D3)."""
+    return leading.partition(
+        request.namespace, request.stream, request.partition, request.stream_id,
+        request.metadata_index,
+    )
 
 
-def _describe(
-    leading: Leading, summary: state.GroupSummary, namespace: str, skipped: int
+def _joining(opening: Any) -> Joining:
+    options = opening.options
+
+    def named(field: str) -> Any:
+        return getattr(options, field) if options.HasField(field) else None
+
+    return Joining(
+        group=opening.group,
+        start=opening.start,
+        max_in_flight=opening.max_in_flight,
+        options=WantedOptions(
+            order=named("order"), ack_deadline_ms=named("ack_deadline_ms"),
+            max_attempts=named("max_attempts"), dead_letter_stream=named("dead_letter_stream"),
+            ephemeral=named("ephemeral"),
+        ),
+        member=opening.member,
+        heartbeat_interval_ms=opening.heartbeat_interval_ms,
+        heartbeat_threshold=opening.heartbeat_threshold or _DEFAULT_THRESHOLD,
+        batch_size=opening.batch_size,
+        batch_wait_ms=opening.batch_wait_ms,
+        resume_offset=(
+            check_number("offset", opening.resume_offset)
+            if opening.HasField("resume_offset") else None
+        ),
+    )
+
+
+async def _read(
+    leading: Leading, stream_id: int | None, name: str | None
+) -> tuple[list[state.GroupSummary], dict[tuple[str, int], int]]:
+    def read(db: Database) -> tuple[list[state.GroupSummary], dict[tuple[str, int], int]]:
+        return state.summaries(db, stream_id, name), retention.skips(db)
+
+    # First, because it gives up after a while: with a majority away the query might wait for
+    # an entry that nobody else has.
+    await leading.controller.confirm_leadership()
+    return await leading.controller.query(read)
+
+
+def _group(
+    leading: Leading, summary: state.GroupSummary, skipped: int
 ) -> groups_pb2.ListGroupsResponse.Group | None:
     try:
         item = leading.catalog.by_id(summary.stream_id)
+        next_offset = leading.visible.bounds(item.id).next_offset
     except NotFoundError:
         return None
-    if namespace and item.namespace != namespace:
-        return None
     live = leading.groups.live(summary.stream_id, summary.name)
+    oldest_ms = summary.oldest_append_ms
     return groups_pb2.ListGroupsResponse.Group(
         namespace=item.namespace,
         stream=item.name,
         partition=leading.replica_set,
         group=summary.name,
         floor=summary.floor,
-        next_offset=min(summary.next_offset, leading.visible.bounds(item.id).next_offset),
+        next_offset=min(summary.next_offset, next_offset),
         acknowledged_above=summary.acknowledged_above,
         in_flight=live.machine.in_flight if live else 0,
         members=live.members if live else 0,
         skipped=skipped,
+        dead_lettered=summary.dead_lettered,
+        oldest_append_ms=oldest_ms,
+        oldest_age_ms=max(0, leading.controller.log_now_ms() - oldest_ms) if oldest_ms else 0,
+    )
+
+
+def _ephemeral(
+    leading: Leading, driver: GroupDriver
+) -> groups_pb2.ListGroupsResponse.Group | None:
+    try:
+        item = leading.catalog.by_id(driver.progress.stream_id)
+        next_offset = leading.visible.bounds(item.id).next_offset
+    except NotFoundError:
+        return None
+    return groups_pb2.ListGroupsResponse.Group(
+        namespace=item.namespace,
+        stream=item.name,
+        partition=leading.replica_set,
+        group=driver.progress.name,
+        floor=driver.floor,
+        next_offset=next_offset,
+        acknowledged_above=driver.ledger.acknowledged_above,
+        in_flight=driver.machine.in_flight,
+        members=driver.members,
+        ephemeral=True,
+    )
+
+
+def _describe_live(
+    answer: groups_pb2.DescribeGroupResponse, driver: GroupDriver, next_offset: int
+) -> None:
+    """Add what only the leader's memory knows."""
+    now = trio.current_time()
+    machine = driver.machine
+    answer.waiting_again = machine.waiting.records
+    answer.delayed = machine.waiting.delayed(now)
+    answer.behind_their_key = machine.keys.behind if machine.keys is not None else 0
+    answer.held_back = machine.held_back(next_offset)
+    answer.members.extend(_member(session, now) for session in driver.sessions.values())
+
+
+def _member(session: MemberSession, now: float) -> groups_pb2.DescribeGroupResponse.Member:
+    member = session.member
+    oldest = min((each.since for each in member.deliveries.values()), default=now)
+    return groups_pb2.DescribeGroupResponse.Member(
+        name=session.label,
+        peer=session.call.connection.peer,
+        connected_ms=round((now - session.joined) * 1_000),
+        silent_ms=round((now - session.last_heard) * 1_000),
+        max_in_flight=member.max_in_flight,
+        credit=max(0, member.credit),
+        in_flight=member.max_in_flight - member.credit,
+        oldest_delivery_ms=round((now - oldest) * 1_000),
+        heartbeat_interval_ms=session.heartbeat_interval_ms,
+        heartbeat_threshold=session.heartbeat_threshold,
+        is_blocked=not session.call.writable,
+        is_stalled=member.is_stalled,
+        delivered=member.delivered,
+        acknowledged=member.acknowledged,
     )

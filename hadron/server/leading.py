@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from hadron.delivery.driver import Groups
+from hadron.delivery.groups import Groups
 from hadron.metadata.adopter import SchemaAdopter
 from hadron.metadata.driver import SchemaChanges
 from hadron.model.errors import HadronError, NotFoundError, NotLeaderError, NotReadyError

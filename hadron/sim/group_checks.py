@@ -11,6 +11,7 @@ from hadron.sim.evidence import Contents, Evidence, Violation
 from hadron.sim.history import Deliver, Settle
 from hadron.sim.node_files import GroupRow
 from hadron.state import machine
+from hadron.state.group_changes import ResetGroup
 from hadron.state.groups import CreateGroup
 
 
@@ -50,7 +51,7 @@ def _start(evidence: Evidence, row: GroupRow) -> int:
             command = machine.decode(entry.command)
         except CorruptionError:
             return 0
-        if isinstance(command, CreateGroup):
+        if isinstance(command, CreateGroup | ResetGroup):
             return command.floor
     return 0
 

@@ -134,7 +134,7 @@ PATHS: Final = (
         "group rebalanced after a leave", "delivery.machine:Group.leave",
         lambda given: bool(given[1] in given[0].members and given[0].members[given[1]].deliveries),
     ),
-    _called("redelivery", "delivery.machine:Group._assign_again"),
+    _called("redelivery", "delivery.waiting:Waiting.pop"),
     _called("nack", "delivery.machine:Group.refuse"),
     # disks
     _called("checkpoint under load", "storage.checkpoint:Checkpointer._checkpoint"),

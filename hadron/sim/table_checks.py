@@ -12,6 +12,8 @@ from hadron.sim.evidence import Evidence, Violation
 from hadron.sim.history import Apply
 from hadron.sim.node_files import NodeFile
 from hadron.state import leadership, machine, schema
+from hadron.state.group_changes import DeleteGroup, ResetGroup
+from hadron.state.group_endings import DeadLetterRecords
 from hadron.state.groups import AckRecords, CreateGroup
 from hadron.state.machine import Command
 from hadron.state.pipelines import CompleteStages
@@ -124,9 +126,21 @@ class _Model:
         elif isinstance(command, CreateGroup):
             self.groups[lsn] = set(range(command.floor))
         elif isinstance(command, AckRecords):
-            acknowledged = self.groups[command.group_id]
-            for first, last in command.ranges:
-                acknowledged.update(range(first, last + 1))
+            self._acknowledge(command.group_id, command.ranges)
+        elif isinstance(command, DeadLetterRecords):
+            count = sum(last - first + 1 for first, last in command.ranges)
+            self._append(lsn, command.out_stream_id, count)
+            if command.group_id:
+                self._acknowledge(command.group_id, command.ranges)
+        elif isinstance(command, ResetGroup):
+            del self.groups[command.group_id]
+            self.groups[lsn] = set(range(command.floor))
+        elif isinstance(command, DeleteGroup):
+            del self.groups[command.group_id]
+
+    def _acknowledge(self, group_id: int, ranges: tuple[tuple[int, int], ...]) -> None:
+        for first, last in ranges:
+            self.groups[group_id].update(range(first, last + 1))
 
     def _append(self, lsn: int, stream_id: int, count: int) -> None:
         base = self._next.get(stream_id, 0)

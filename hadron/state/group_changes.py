@@ -82,8 +82,14 @@ def apply_reset_group(context: Context, command: ResetGroup) -> int:
 @applies(DeleteGroup)
 def apply_delete_group(context: Context, command: DeleteGroup) -> None:
     """Raises `NotFoundError` without the group."""
-    if not _forget(context, command.group_id):
-        raise NotFoundError(f"consumer group {command.group_id} does not exist")
+    db, group_id = context.db, command.group_id
+    row = db.execute(
+        "DELETE FROM grp WHERE group_id = ? RETURNING group_id", (group_id,)
+    ).fetchone()
+    if row is None:
+        raise NotFoundError(f"consumer group {group_id} does not exist")
+    db.execute("DELETE FROM grp_detail WHERE group_id = ?", (group_id,))
+    _leave_behind(context, group_id)
 
 
 @applies(CollectGroups)
@@ -93,33 +99,6 @@ def apply_collect_groups(context: Context, _command: CollectGroups) -> bool:
         raise NoChange(result=False)
     _collect(context.db, SLICE_ROWS)
     return is_garbage_left(context.db)
-
-
-def drop_groups_of(context: Context, stream_id: int, max_rows: int = SLICE_ROWS) -> bool:
-    """Forget the groups of a stream that is being deleted, a slice of what they hold at a time;
-    returns whether anything is left. For `apply` functions."""
-    db = context.db
-    rows = db.execute(
-        "SELECT group_id FROM grp WHERE stream_id = ? ORDER BY group_id LIMIT ?",
-        (stream_id, max_rows),
-    ).fetchall()
-    for (group_id,) in rows:
-        _forget(context, group_id)
-    if not rows:
-        _collect(db, max_rows)
-    return bool(rows) or is_garbage_left(db)
-
-
-def _forget(context: Context, group_id: int) -> bool:
-    db = context.db
-    row = db.execute(
-        "DELETE FROM grp WHERE group_id = ? RETURNING group_id", (group_id,)
-    ).fetchone()
-    if row is None:
-        return False
-    db.execute("DELETE FROM grp_detail WHERE group_id = ?", (group_id,))
-    _leave_behind(context, group_id)
-    return True
 
 
 def _leave_behind(context: Context, group_id: int) -> None:

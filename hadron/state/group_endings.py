@@ -33,6 +33,7 @@ class DeadLetterRecords(Command, frozen=True, array_like=True, tag=15):
     and acknowledge them.
 
     Attributes:
+        group_id: 0 for an ephemeral group, of which nothing is known here.
         ranges: ascending and apart, as many offsets as the body has records.
         size: bytes of the body.
     """
@@ -64,6 +65,10 @@ def apply_dead_letter_records(context: Context, command: DeadLetterRecords) -> D
     """Raises `NotFoundError` without the group or the stream, `RequestError` when one of the
     records is acknowledged already."""
     db, group_id = context.db, command.group_id
+    count = sum(last - first + 1 for first, last in command.ranges)
+    if not group_id:
+        appended = streams.append(context, command.out_stream_id, count, command.size)
+        return DeadLettered(appended, 0)
     floor = _floor(db, group_id)
     for first, last in command.ranges:
         known = db.execute(
@@ -77,7 +82,6 @@ def apply_dead_letter_records(context: Context, command: DeadLetterRecords) -> D
                 f"of offsets {first} to {last}, group {group_id} has acknowledged some: they are "
                 "no dead letters"
             )
-    count = sum(last - first + 1 for first, last in command.ranges)
     appended = streams.append(context, command.out_stream_id, count, command.size)
     db.execute(
         "UPDATE grp_detail SET dead_lettered = dead_lettered + ? WHERE group_id = ?",

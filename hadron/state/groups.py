@@ -350,4 +350,11 @@ def summaries(
         f" LEFT JOIN grp_detail d USING (group_id) {where} ORDER BY g.stream_id, g.name",
         tuple(value for _, value in wanted),
     )
-    return [GroupSummary(*row[:9], GroupOptions(*row[9:])) for row in rows]
+    return [
+        GroupSummary(
+            group_id, of_stream, group, floor, above, end, made_ms, dead, oldest_ms,
+            GroupOptions(*options),
+        )
+        for group_id, of_stream, group, floor, above, end, made_ms, dead, oldest_ms, *options
+        in rows
+    ]

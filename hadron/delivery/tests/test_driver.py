@@ -10,7 +10,11 @@ import pytest
 from trio.testing import MockClock
 
 from hadron.delivery import driver as module
-from hadron.delivery.driver import GroupDriver, MemberSession
+from hadron.delivery import progress as progress_module
+from hadron.delivery import shelf
+from hadron.delivery.driver import GroupDriver
+from hadron.delivery.joining import Joining, WantedOptions
+from hadron.delivery.sessions import MemberSession
 from hadron.model.batch import decode_batch
 from hadron.model.errors import HadronError, NotFoundError, RequestError, ShuttingDownError
 from hadron.model.limits import SUBSCRIPTION_BATCH_MEMORY
@@ -26,6 +30,9 @@ async def stack(tmp_path: Path) -> AsyncIterator[Stack]:
         yield stack
 
 
+OPTIONS = ("order", "ack_deadline_ms", "max_attempts", "dead_letter_stream", "ephemeral")
+
+
 class Consumer:
     """A member of a group of stream 1, and what came on its call."""
 
@@ -36,11 +43,15 @@ class Consumer:
         self.driver: GroupDriver
         self.session: MemberSession
 
-    async def join(self, max_in_flight: int = 100, start: str = "earliest") -> Consumer:
+    async def join(
+        self, max_in_flight: int = 100, start: str = "earliest", **more: Any
+    ) -> Consumer:
         call: Any = self.call
-        self.driver, self.session = await self.stack.groups.subscribe(
-            call, 1, self.group, start, max_in_flight
+        options = {name: more.pop(name) for name in OPTIONS if name in more}
+        joining = Joining(
+            self.group, start, max_in_flight, options=WantedOptions(**options), **more
         )
+        self.driver, self.session = await self.stack.groups.subscribe(call, 1, joining)
         return self
 
     def leave(self) -> None:
@@ -127,7 +138,7 @@ class TestJoining:
     async def test_a_stream_that_is_not_here(self, stack: Stack) -> None:
         call: Any = FakeCall()
         with pytest.raises(NotFoundError):
-            await stack.groups.subscribe(call, 9, "billing", "", 10)
+            await stack.groups.subscribe(call, 9, Joining("billing"))
 
 
 class TestDelivering:
@@ -196,7 +207,7 @@ class TestDelivering:
         self, stack: Stack, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         """What was read for the record that is wanted now must still be there when it is sent."""
-        monkeypatch.setattr(module, "_KEPT_BYTES", 20_000)
+        monkeypatch.setattr(shelf, "_KEPT_BYTES", 20_000)
         monkeypatch.setattr(module, "_READ_BYTES", 9_000)
         for _ in range(60):
             await stack.append(1, b"x" * 300)
@@ -274,7 +285,7 @@ class TestAcknowledging:
     async def test_very_many_ranges_take_several_entries(
         self, stack: Stack, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        monkeypatch.setattr(module, "_RANGES_PER_ENTRY", 10)
+        monkeypatch.setattr(progress_module, "_RANGES_PER_ENTRY", 10)
         await stack.append(1, *[b"x"] * 100)
         member = await Consumer(stack).join()
         await member.call.until(lambda: len(member.offsets) == 100)
@@ -382,7 +393,7 @@ class TestDriversEnd:
         stack.visible._recent.clear()
         member = await Consumer(stack).join()
         await member.until(0)
-        await until(lambda: not member.driver._batches)
+        await until(lambda: not member.driver._shelf._batches)
 
     async def test_an_unreadable_batch_ends_the_members_calls(
         self, stack: Stack, monkeypatch: pytest.MonkeyPatch

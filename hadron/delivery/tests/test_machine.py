@@ -8,7 +8,8 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from hadron.delivery.machine import Assignment, Group, Member
+from hadron.delivery.machine import Assignment, Group
+from hadron.delivery.members import Member
 from hadron.delivery.ranges import Range
 
 BATCH = 8

@@ -14,7 +14,7 @@ from typing import Any
 import trio
 import trio.testing
 
-from hadron.delivery.driver import Groups
+from hadron.delivery.groups import Groups
 from hadron.model.batch import StampedBatch, encode_values, read_head
 from hadron.model.errors import HadronError, ShuttingDownError
 from hadron.model.ids import Ballot
@@ -117,7 +117,7 @@ class Stack:
         self.visible = VisibleStreams(self.store, self.ballot, bounds, SET)
         controller.observe(self.catalog.on_visible)
         controller.observe(self.visible.on_visible)
-        self.groups = Groups(controller, self.visible)
+        self.groups = Groups(controller, self.visible, self.catalog, SET)
         self.pipelines = Pipelines(controller, self.catalog, self.visible, self.clock, SET)
 
     def peer(self, name: str, lsn: int | None = None) -> None:

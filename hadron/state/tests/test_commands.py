@@ -171,4 +171,5 @@ def test_fields_added_later_at_the_end_are_passed_over() -> None:
 
 
 def test_a_group_from_before_there_were_options() -> None:
-    assert machine.decode(bytes.fromhex("940303a762696c6c696e6711")) == CreateGroup(3, "billing", 17)
+    data = bytes.fromhex("940303a762696c6c696e6711")
+    assert machine.decode(data) == CreateGroup(3, "billing", 17)

@@ -7,7 +7,7 @@ import pytest
 from hadron.model.errors import NotFoundError, OffsetOutOfRangeError, RequestError
 from hadron.model.schema import StreamSpec
 from hadron.state import groups
-from hadron.state.groups import AckRecords, CreateGroup, GroupOptions, Progress, Window
+from hadron.state.groups import AckRecords, CreateGroup, Progress, Window
 from hadron.state.streams import AppendBatch
 from hadron.state.tests.support import SET, Replicated
 

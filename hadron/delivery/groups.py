@@ -1,0 +1,423 @@
+"""All groups of a leadership that somebody uses: joining, resetting, deleting, looking at them.
+
+An ephemeral group is nothing but its driver: it is forgotten some time after its last member has
+gone. Safety rule: of a group's progress there is one keeper at a time. While a group is reset or
+deleted nobody joins it, and a driver that was closed logs nothing any more under an id that counts.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections import Counter
+from collections.abc import Awaitable, Callable
+from typing import Final
+
+import trio
+
+from hadron.delivery.driver import DeliveryNumbers, Ground, GroupDriver
+from hadron.delivery.joining import ORDERS, Joining, parse_start
+from hadron.delivery.letters import Origin
+from hadron.delivery.sessions import MemberSession
+from hadron.model.errors import (
+    HadronError,
+    NotFoundError,
+    NotReadyError,
+    OffsetOutOfRangeError,
+    OverloadedError,
+    RequestError,
+    ShuttingDownError,
+)
+from hadron.model.schema import SchemaObject, StreamSpec
+from hadron.partition.catalog import Catalog
+from hadron.partition.controller import Controller
+from hadron.partition.visible import VisibleStreams
+from hadron.state import group_changes, groups
+from hadron.state.group_changes import CollectGroups, DeleteGroup, ResetGroup
+from hadron.state.groups import CreateGroup, GroupOptions, Progress
+from hadron.wire.calls import Call
+from hadron.wire.messages import groups_pb2
+
+_log = logging.getLogger(__name__)
+
+EPHEMERAL_GRACE_S: Final = 30.0
+"""An ephemeral group without members is remembered so long: a lost connection does not cost its
+progress."""
+
+MAX_EPHEMERAL: Final = 10_000
+"""Ephemeral groups of one leader: some kilobytes each."""
+
+_Key = tuple[int, str]
+
+
+class Groups:
+    """All groups of a leadership that have members."""
+
+    def __init__(
+        self, controller: Controller, visible: VisibleStreams, catalog: Catalog, replica_set: str
+    ) -> None:
+        self._controller = controller
+        self._visible = visible
+        self._catalog = catalog
+        self._replica_set = replica_set
+        self._drivers: dict[_Key, GroupDriver] = {}
+        self._joining: Counter[_Key] = Counter()
+        self._changing: set[_Key] = set()
+        self._changes = 0
+        self._collecting = False
+        self._ephemeral = 0
+        self._ground: Ground | None = None
+        visible.on_gone(self._end_stream)
+
+    async def run(self) -> None:
+        """Must be running for groups to be served."""
+        try:
+            async with trio.open_nursery() as nursery:
+                self._ground = Ground(
+                    self._controller, self._visible, nursery, DeliveryNumbers()
+                )
+                self._collect_soon()
+                await trio.sleep_forever()
+        finally:
+            # Calls that end from here on must not start anything any more. Members must hear of
+            # it here: this may end before whoever knows a better reason has a word.
+            self.stop(ShuttingDownError("this node does not serve the group any more"))
+
+    @property
+    def _on(self) -> Ground:
+        if self._ground is None:
+            raise NotReadyError("this leader has only just started")
+        return self._ground
+
+    # --- joining --------------------------------------------------------------------------------
+
+    async def subscribe(
+        self, call: Call, stream_id: int, joining: Joining
+    ) -> tuple[GroupDriver, MemberSession]:
+        """Make the caller a member; the group is created when it does not exist.
+
+        Raises `RequestError` for what makes no sense, and for options that are not the group's.
+        """
+        joining.check()
+        self._visible.bounds(stream_id)
+        key = stream_id, joining.group
+        if key in self._changing:
+            raise NotReadyError(f"group {joining.group!r} is being reset or deleted")
+        self._joining[key] += 1
+        try:
+            driver = self._drivers.get(key)
+            if driver is None or not driver.is_ephemeral:
+                driver = await self._find_or_make(key, joining, self._changes)
+            joining.options.check(
+                joining.group, driver.progress.options, ephemeral=driver.is_ephemeral,
+                dead_letter_stream=driver.options.dead_letter_stream,
+            )
+            return driver, driver.join(call, joining)
+        finally:
+            self._joining[key] -= 1
+            self._forget_if_idle(key)
+
+    async def _find_or_make(self, key: _Key, joining: Joining, changes: int) -> GroupDriver:
+        if joining.options.ephemeral:
+            progress = await self._begin_ephemeral(key, joining)
+        else:
+            progress = await self._create(key, joining)
+        if self._changes != changes:
+            # It may have been this group that was reset or deleted, and `progress` old.
+            raise NotReadyError("a group was just reset or deleted", "join again")
+        # Somebody else may have been quicker. Otherwise nobody has served the group since
+        # `progress` was read: its driver would still be here.
+        driver = self._drivers.get(key)
+        if driver is None:
+            driver = self._new_driver(key, progress)
+        return driver
+
+    async def _create(self, key: _Key, joining: Joining) -> Progress:
+        stream_id, name = key
+        while True:
+            floor = await self._start(stream_id, joining.start)
+            options = await self._options_for_new(stream_id, joining)
+            try:
+                progress = await self._controller.execute(
+                    CreateGroup(stream_id, name, floor, options)
+                )
+            except OffsetOutOfRangeError:
+                # What was the earliest offset may have been dropped on the way.
+                if await self._start(stream_id, joining.start) == floor:
+                    raise
+            else:
+                assert isinstance(progress, Progress)
+                return progress
+
+    async def _options_for_new(self, stream_id: int, joining: Joining) -> GroupOptions:
+        """What the group gets if it is made by this. One that exists keeps its own, so a member
+        that names some of them, and could not make such a group, may still join."""
+        try:
+            return joining.options.resolve(
+                lambda name: self._dead_letter_stream(stream_id, name)
+            )
+        except RequestError:
+            known = await self._controller.query(
+                lambda db: groups.find(db, stream_id, joining.group)
+            )
+            if known is None:
+                raise
+            return known.options
+
+    async def _begin_ephemeral(self, key: _Key, joining: Joining) -> Progress:
+        stream_id, name = key
+        options = await self._options_for_new(stream_id, joining)
+        known = await self._controller.query(lambda db: groups.find(db, stream_id, name))
+        if known is not None:
+            return known
+        if self._ephemeral >= MAX_EPHEMERAL:
+            raise OverloadedError(f"this leader has {self._ephemeral} ephemeral groups")
+        floor = joining.resume_offset
+        if floor is None:
+            floor = await self._start(stream_id, joining.start)
+            self._check_start(stream_id, name, floor)
+        # What it had got to may have been dropped by now.
+        limits = self._visible.bounds(stream_id)
+        floor = min(max(floor, limits.first_offset), limits.next_offset)
+        return Progress(0, stream_id, name, floor, options)
+
+    def _check_start(self, stream_id: int, name: str, floor: int) -> None:
+        limits = self._visible.bounds(stream_id)
+        if not limits.first_offset <= floor <= limits.next_offset:
+            raise OffsetOutOfRangeError(
+                f"group {name!r} cannot start at offset {floor}: the stream has "
+                f"{limits.first_offset} to {limits.next_offset}",
+                "start at `earliest`, `latest`, or an offset in between",
+            )
+
+    def _dead_letter_stream(self, stream_id: int, name: str) -> int:
+        """Raises `RequestError` unless dead letters of a stream here can go to stream `name`."""
+        origin = self._catalog.by_id(stream_id)
+        item, spec = self._catalog.stream(origin.namespace, name)
+        assert isinstance(spec, StreamSpec)
+        if self._replica_set not in spec.partitions:
+            raise RequestError(
+                f"dead letter stream {name!r} has no partition on {self._replica_set}",
+                f"dead letters stay on the replica set of their record; it has: "
+                f"{', '.join(spec.partitions)}",
+            )
+        if item.id == stream_id:
+            raise RequestError(
+                f"stream {name!r} cannot be its own dead letter stream",
+                "the group would be given its dead letters again",
+            )
+        return item.id
+
+    async def _start(self, stream_id: int, start: str) -> int:
+        kind, number = parse_start(start)
+        limits = self._visible.bounds(stream_id)
+        if kind == "earliest":
+            return limits.first_offset
+        if kind == "latest":
+            return limits.next_offset
+        return number if kind == "offset" else await self._visible.offset_at(stream_id, number)
+
+    def _new_driver(self, key: _Key, progress: Progress) -> GroupDriver:
+        stream = self._stream(progress.stream_id)
+        out_id = progress.options.dead_letter_stream_id
+        is_ephemeral = progress.group_id == 0
+        driver = GroupDriver(
+            progress, self._on,
+            origin=Origin(
+                progress.stream_id, stream.name if stream is not None else "", self._replica_set,
+                progress.name, progress.group_id, out_id,
+            ),
+            options=self.describe_options(progress.options, ephemeral=is_ephemeral),
+            on_idle=lambda: self._idle(key),
+            is_ephemeral=is_ephemeral,
+        )
+        self._drivers[key] = driver
+        self._ephemeral += is_ephemeral
+        return driver
+
+    def _stream(self, stream_id: int) -> SchemaObject | None:
+        try:
+            return self._catalog.by_id(stream_id)
+        except NotFoundError:
+            return None
+
+    def describe_options(
+        self, options: GroupOptions, *, ephemeral: bool
+    ) -> groups_pb2.GroupOptions:
+        """As members and people are told them; every field is set."""
+        out_id = options.dead_letter_stream_id
+        letters = self._stream(out_id) if out_id else None
+        assert options.order in ORDERS.values()
+        return groups_pb2.GroupOptions(
+            order=options.order,  # type: ignore[arg-type]
+            ack_deadline_ms=options.ack_deadline_ms,
+            max_attempts=options.max_attempts,
+            dead_letter_stream=letters.name if letters is not None else "",
+            ephemeral=ephemeral,
+        )
+
+    # --- leaving --------------------------------------------------------------------------------
+
+    def leave(self, session: MemberSession) -> None:
+        session.driver.leave(session)
+
+    def _idle(self, key: _Key) -> None:
+        driver = self._drivers.get(key)
+        if driver is None or not driver.is_ephemeral or driver.is_closed:
+            self._forget_if_idle(key)
+            return
+        driver.idle_since = trio.current_time()
+        if not driver.is_fading:
+            driver.is_fading = True
+            self._on.nursery.start_soon(self._forget_later, key, driver)
+
+    async def _forget_later(self, key: _Key, driver: GroupDriver) -> None:
+        while True:
+            until = driver.idle_since + EPHEMERAL_GRACE_S
+            await trio.sleep_until(until)
+            if driver.idle_since + EPHEMERAL_GRACE_S <= until:
+                break
+        driver.is_fading = False
+        if self._drivers.get(key) is driver and driver.is_idle and not self._joining[key]:
+            self._forget(key, driver)
+
+    def _forget_if_idle(self, key: _Key) -> None:
+        driver = self._drivers.get(key)
+        if driver is not None and (
+            driver.is_closed
+            or (driver.is_idle and not driver.is_ephemeral and not self._joining[key])
+        ):
+            self._forget(key, driver)
+        if not self._joining[key]:
+            del self._joining[key]
+
+    def _forget(self, key: _Key, driver: GroupDriver, reason: HadronError | None = None) -> None:
+        driver.close(reason)
+        del self._drivers[key]
+        self._ephemeral -= driver.is_ephemeral
+
+    def live(self, stream_id: int, name: str) -> GroupDriver | None:
+        """The driver of a group that has members, or that is ephemeral."""
+        return self._drivers.get((stream_id, name))
+
+    def ephemeral(self) -> list[GroupDriver]:
+        """The ephemeral groups."""
+        return [driver for driver in self._drivers.values() if driver.is_ephemeral]
+
+    def _end_stream(self, stream_id: int) -> None:
+        """A stream was deleted: its groups went with it."""
+        for key, driver in list(self._drivers.items()):
+            if key[0] == stream_id:
+                gone = NotFoundError(f"the stream of consumer group {key[1]!r} was deleted")
+                self._forget(key, driver, gone)
+
+    def stop(self, reason: HadronError) -> None:
+        """End all subscriptions."""
+        drivers, self._drivers = list(self._drivers.values()), {}
+        for driver in drivers:
+            driver.close(reason)
+
+    # --- changing -------------------------------------------------------------------------------
+
+    async def reset(
+        self, stream_id: int, name: str, to: str, *, force: bool = False
+    ) -> tuple[int, int]:
+        """Move a group's progress; returns its floor before and now.
+
+        Raises `NotFoundError` without the group, `OffsetOutOfRangeError`, and `RequestError` while
+        members are connected, unless `force`: those are sent away, and join again.
+        """
+        parse_start(to)
+        reason = NotReadyError(f"group {name!r} is being reset", "members join again")
+
+        async def change(known: Progress) -> int:
+            floor = await self._start(stream_id, to)
+            self._check_start(stream_id, name, floor)
+            self._check_members(stream_id, name, "reset", force=force)
+            self._send_away((stream_id, name), reason)
+            if known.group_id:
+                await self._controller.execute(
+                    ResetGroup(known.group_id, floor, self._on.numbers.last)
+                )
+            else:
+                fence = (*self._controller.ballot, self._on.numbers.last)
+                self._new_driver(
+                    (stream_id, name), Progress(0, stream_id, name, floor, known.options, fence)
+                )
+                self._idle((stream_id, name))
+            return floor
+
+        return await self._change(stream_id, name, change)
+
+    async def delete(self, stream_id: int, name: str, *, force: bool = False) -> int:
+        """Forget a group; returns its floor. Raises as `reset` does."""
+        reason = RequestError(f"group {name!r} was deleted")
+
+        async def change(known: Progress) -> int:
+            self._check_members(stream_id, name, "deleted", force=force)
+            self._send_away((stream_id, name), reason)
+            if known.group_id:
+                await self._controller.execute(DeleteGroup(known.group_id))
+            return known.floor
+
+        before, _ = await self._change(stream_id, name, change)
+        return before
+
+    async def _change(
+        self, stream_id: int, name: str, change: Callable[[Progress], Awaitable[int]]
+    ) -> tuple[int, int]:
+        key = stream_id, name
+        if key in self._changing:
+            raise NotReadyError(f"group {name!r} is being reset or deleted")
+        self._changing.add(key)
+        self._changes += 1
+        try:
+            driver = self._drivers.get(key)
+            known = (
+                driver.progress if driver is not None and driver.is_ephemeral
+                else await self._controller.query(lambda db: groups.find(db, stream_id, name))
+            )
+            if known is None:
+                raise NotFoundError(
+                    f"stream {self._catalog.by_id(stream_id).name!r} has no group {name!r} on "
+                    f"{self._replica_set}",
+                    "`hadron group list` shows all groups",
+                )
+            before = driver.floor if driver is not None else known.floor
+            after = await change(known)
+        finally:
+            self._changing.discard(key)
+            self._collect_soon()
+        return before, after
+
+    def _check_members(self, stream_id: int, name: str, what: str, *, force: bool) -> None:
+        driver = self._drivers.get((stream_id, name))
+        count = driver.members if driver is not None else 0
+        count += self._joining[stream_id, name]
+        if count and not force:
+            raise RequestError(
+                f"group {name!r} cannot be {what}: {count} members are connected to "
+                f"{self._replica_set}",
+                "stop them first, or force it",
+            )
+
+    def _send_away(self, key: _Key, reason: HadronError) -> None:
+        driver = self._drivers.get(key)
+        if driver is not None:
+            self._forget(key, driver, reason)
+
+    def _collect_soon(self) -> None:
+        if not self._collecting and self._ground is not None:
+            self._collecting = True
+            self._ground.nursery.start_soon(self._collect)
+
+    async def _collect(self) -> None:
+        """Drop, slice by slice, what groups have left behind."""
+        try:
+            if await self._controller.read(group_changes.is_garbage_left):
+                while await self._controller.execute(CollectGroups()):
+                    pass
+        except HadronError as error:
+            # Leading ends, and the next leader goes on; or the disk is full, as others say louder.
+            _log.info("collecting what groups left behind pauses: %s", error)
+        finally:
+            self._collecting = False

@@ -1,0 +1,186 @@
+"""Dead letters: records whose attempts are used up, on their way to another stream.
+
+The only place on a node that opens a batch's body: the record is written again as it was, with
+headers that say what became of it. One entry appends it and acknowledges the original, so it is
+never in neither place, and never in both.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections import deque
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+import trio
+
+from hadron.delivery.machine import Exhausted
+from hadron.delivery.ranges import Range
+from hadron.model.batch import BatchBuilder, RecordBatch, StampedBatch, decode_batch
+from hadron.model.errors import FencedError, HadronError, RequestError, ShuttingDownError
+from hadron.model.limits import MAX_BATCH_BYTES
+from hadron.model.record import NewRecord, Record
+from hadron.partition.controller import Controller
+from hadron.partition.visible import VisibleStreams
+from hadron.state.group_endings import DeadLettered, DeadLetterRecords
+
+_log = logging.getLogger(__name__)
+
+REASON: Final = "deadletterreason"
+ATTEMPTS: Final = "deadletterattempts"
+ORIGIN_STREAM: Final = "deadletterstream"
+ORIGIN_PARTITION: Final = "deadletterpartition"
+ORIGIN_OFFSET: Final = "deadletteroffset"
+GROUP: Final = "deadlettergroup"
+"""Headers of a dead letter; names that CloudEvents takes for extensions."""
+
+PAUSE_S: Final = 5.0
+"""Before a record is delivered again whose dead letter could not be written."""
+
+_TARGET_BYTES: Final = MAX_BATCH_BYTES // 4
+"""Where a batch of dead letters is closed: the last record and its headers still fit."""
+
+_MAX_RECORD_BYTES: Final = MAX_BATCH_BYTES - _TARGET_BYTES - (64 << 10)
+"""A largest record has grown by its headers."""
+
+
+@dataclass(frozen=True, slots=True)
+class Origin:
+    """Where a group's dead letters come from and go to."""
+
+    stream_id: int
+    stream: str
+    partition: str
+    group: str
+    group_id: int
+    out_stream_id: int
+
+
+class DeadLetters:
+    """Of one group with `max_attempts`.
+
+    Args:
+        on_settled: told of offsets that are dealt with, and the group's floor then.
+        on_trouble: told of those that could not be written.
+    """
+
+    def __init__(
+        self,
+        controller: Controller,
+        visible: VisibleStreams,
+        nursery: trio.Nursery,
+        origin: Origin,
+        on_settled: Callable[[Sequence[Range], int], None],
+        on_trouble: Callable[[Exhausted], None],
+    ) -> None:
+        self._controller = controller
+        self._visible = visible
+        self._nursery = nursery
+        self._origin = origin
+        self._on_settled = on_settled
+        self._on_trouble = on_trouble
+        self._queue: deque[Exhausted] = deque()
+        self._writing = False
+        self._told = ""
+
+    @property
+    def is_idle(self) -> bool:
+        return not self._writing
+
+    def write(self, dead: Sequence[Exhausted]) -> None:
+        self._queue.extend(dead)
+        if self._queue and not self._writing:
+            self._writing = True
+            self._nursery.start_soon(self._write_all)
+
+    async def _write_all(self) -> None:
+        try:
+            while self._queue:
+                await self._write(self._queue.popleft())
+        finally:
+            self._writing = False
+        self._on_settled((), 0)
+
+    async def _write(self, dead: Exhausted) -> None:
+        offset = dead.first
+        try:
+            while offset <= dead.last:
+                offset = await self._write_some(offset, dead)
+        except (FencedError, ShuttingDownError):
+            return
+        except HadronError as error:
+            if error.message != self._told:
+                _log.error(
+                    "group %s: offsets from %d on cannot be written to its dead letter stream: %s",
+                    self._origin.group, offset, error,
+                )
+            self._told = error.message
+            self._on_trouble(Exhausted(offset, dead.last, dead.attempts, dead.reason))
+
+    async def _write_some(self, offset: int, dead: Exhausted) -> int:
+        """Write the records from `offset` on that are in one batch; returns the next offset."""
+        kept = self._visible.bounds(self._origin.stream_id).first_offset
+        if offset < kept:
+            # Retention has overtaken it, and counted it.
+            following = min(kept, dead.last + 1)
+            self._on_settled([(offset, following - 1)], 0)
+            return following
+        batch = (await self._visible.read(self._origin.stream_id, offset, 1))[0]
+        body, last = encode_letters(batch, self._origin, offset, dead)
+        command = DeadLetterRecords(
+            self._origin.group_id, self._origin.out_stream_id, ((offset, last),), len(body)
+        )
+        floor = 0
+        try:
+            result: DeadLettered = await self._controller.execute(command, body)
+            floor = result.floor
+        except RequestError as error:
+            if type(error) is not RequestError:
+                raise
+            # Acknowledged after all, before this leader knew: it is no dead letter.
+            _log.info("group %s: %s", self._origin.group, error)
+        self._told = ""
+        self._on_settled([(offset, last)], floor)
+        return last + 1
+
+
+def encode_letters(
+    batch: StampedBatch, origin: Origin, offset: int, dead: Exhausted
+) -> tuple[bytes, int]:
+    """A batch of dead letters of the records from `offset` on, as many as fit, and the last one's
+    offset. Raises `CorruptionError`."""
+    records = decode_batch(
+        batch.data, base_offset=batch.base_offset, stream=origin.stream, partition=origin.partition
+    )
+    last = min(dead.last, batch.next_offset - 1)
+    builder = BatchBuilder()
+    for index in range(offset - batch.base_offset, last + 1 - batch.base_offset):
+        record = Record(records, index)
+        builder.add(
+            _letter(records, record, index, origin, dead), record.timestamp_ms,
+            encoded=(records.value_encoding(index), record.value_bytes),
+            max_bytes=_MAX_RECORD_BYTES,
+        )
+        if builder.size > _TARGET_BYTES or builder.full:
+            last = batch.base_offset + index
+            break
+    return builder.build(), last
+
+
+def _letter(
+    records: RecordBatch, record: Record, index: int, origin: Origin, dead: Exhausted
+) -> NewRecord:
+    headers = {
+        **record.headers,
+        REASON: dead.reason,
+        ATTEMPTS: str(dead.attempts),
+        ORIGIN_STREAM: origin.stream,
+        ORIGIN_PARTITION: origin.partition,
+        ORIGIN_OFFSET: str(record.offset),
+        GROUP: origin.group,
+    }
+    return NewRecord(
+        value=None, key=record.key, type=record.type, timestamp_ms=record.timestamp_ms,
+        headers=headers, id=records.id(index),
+    )

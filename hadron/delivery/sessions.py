@@ -1,0 +1,129 @@
+"""Members' calls: what each still keeps of what it was sent, and when it was last heard of."""
+
+from __future__ import annotations
+
+import heapq
+from collections import deque
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from hadron.delivery.members import Member
+from hadron.delivery.ranges import Range
+from hadron.model.batch import StampedBatch
+from hadron.model.limits import SUBSCRIPTION_BATCH_MEMORY
+from hadron.wire.calls import Call
+from hadron.wire.messages import common_pb2, groups_pb2
+
+if TYPE_CHECKING:
+    from hadron.delivery.driver import GroupDriver
+    from hadron.delivery.machine import Assignment
+
+
+@dataclass(slots=True)
+class MemberSession:
+    """A member and its call.
+
+    Attributes:
+        attached: the batches that its client still keeps.
+        last_heard: monotonic seconds.
+        patience_s: silence after which it counts as gone; None for any.
+    """
+
+    driver: GroupDriver
+    member: Member
+    call: Call
+    name: str = ""
+    joined: float = 0.0
+    last_heard: float = 0.0
+    heartbeat_interval_ms: int = 0
+    heartbeat_threshold: int = 3
+    attached: deque[int] = field(default_factory=deque)
+
+    @property
+    def patience_s(self) -> float | None:
+        if not self.heartbeat_interval_ms:
+            return None
+        return self.heartbeat_interval_ms * self.heartbeat_threshold / 1_000
+
+    @property
+    def label(self) -> str:
+        """For errors and logs."""
+        return self.name or f"member {self.member.number}"
+
+    def deliver(self, assignment: Assignment, batch: StampedBatch) -> None:
+        attach = batch.base_offset not in self.attached
+        if attach:
+            self.attached.append(batch.base_offset)
+            if len(self.attached) > SUBSCRIPTION_BATCH_MEMORY:
+                self.attached.popleft()
+        event = groups_pb2.SubscribeEvent(
+            delivery=groups_pb2.SubscribeEvent.Delivery(
+                delivery=assignment.delivery,
+                first_offset=assignment.first,
+                last_offset=assignment.last,
+                attempt=assignment.attempt,
+                batch=common_pb2.BatchInfo(
+                    base_offset=batch.base_offset,
+                    count=batch.count,
+                    append_ms=batch.append_ms,
+                    ballot=common_pb2.Ballot(epoch=batch.epoch, incarnation=batch.incarnation),
+                    length=len(batch.data) if attach else 0,
+                ),
+                ends_batch=assignment.ends_batch,
+            )
+        )
+        self.call.send(event, (batch.data,) if attach else ())
+
+    def end_batch(self) -> None:
+        self.call.send(
+            groups_pb2.SubscribeEvent(batch_end=groups_pb2.SubscribeEvent.BatchEnd())
+        )
+
+    def answer_heartbeat(self) -> None:
+        self.call.send(
+            groups_pb2.SubscribeEvent(heartbeat=groups_pb2.SubscribeEvent.Heartbeat())
+        )
+
+    def revoke(self, delivery: int, ranges: tuple[Range, ...], reason: str) -> None:
+        """Say that it does not hold these any more."""
+        self.call.send(
+            groups_pb2.SubscribeEvent(
+                revoked=groups_pb2.SubscribeEvent.Revoked(
+                    ranges=[
+                        groups_pb2.Range(delivery=delivery, first_offset=a, last_offset=b)
+                        for a, b in ranges
+                    ],
+                    reason=reason,
+                )
+            )
+        )
+
+
+class Silence:
+    """Who has promised to be heard of, and until when; costs nothing per message."""
+
+    def __init__(self) -> None:
+        self._heap: list[tuple[float, int, MemberSession]] = []
+
+    def watch(self, session: MemberSession) -> None:
+        if session.patience_s is not None:
+            due = session.last_heard + session.patience_s
+            heapq.heappush(self._heap, (due, session.member.number, session))
+
+    def next_due(self) -> float | None:
+        """When somebody may have been silent for too long."""
+        return self._heap[0][0] if self._heap else None
+
+    def broken(self, now: float, members: dict[int, MemberSession]) -> list[MemberSession]:
+        """Those that have been silent for too long."""
+        found: list[MemberSession] = []
+        while self._heap and self._heap[0][0] <= now:
+            session = heapq.heappop(self._heap)[2]
+            if members.get(session.member.number) is not session:
+                continue
+            assert session.patience_s is not None
+            if session.last_heard + session.patience_s <= now:
+                found.append(session)
+            else:
+                self.watch(session)
+        return found
