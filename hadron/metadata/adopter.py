@@ -8,9 +8,9 @@ from typing import Any
 
 from hadron.metadata.messages import changes_from, check_uuid
 from hadron.model.errors import HandshakeError
-from hadron.partition.catalog import Catalog
 from hadron.partition.controller import Controller
-from hadron.state.adoption import SchemaAdopted
+from hadron.state.adoption import SchemaAdopted, current_source
+from hadron.state.schema import current_index
 from hadron.wire.messages import check_number, schema_pb2
 
 _log = logging.getLogger(__name__)
@@ -36,10 +36,9 @@ class SchemaAdopter:
             "" when neither is so.
     """
 
-    def __init__(self, standing: Standing, controller: Controller, catalog: Catalog) -> None:
+    def __init__(self, standing: Standing, controller: Controller) -> None:
         self._standing = standing
         self._controller = controller
-        self._catalog = catalog
         self.trouble = ""
 
     async def adopt(self, request: Any) -> schema_pb2.AdoptSchemaResponse:
@@ -50,17 +49,19 @@ class SchemaAdopter:
         """
         try:
             self._check(request)
-            index = self._catalog.metadata_index
             if request.HasField("changes"):
-                adopted = await self._controller.execute(_command(request))
-                index = adopted.metadata_index
+                await self._controller.execute(_command(request))
+            index, source = await self._controller.query(
+                lambda db: (current_index(db), current_source(db))
+            )
         except HandshakeError as error:
             self._note(str(error))
             raise
         self._note(request.refusal)
         own = self._standing
         return schema_pb2.AdoptSchemaResponse(
-            replica_set=own.replica_set, uuid=own.uuid, epoch=own.epoch, metadata_index=index
+            replica_set=own.replica_set, uuid=own.uuid, epoch=own.epoch, metadata_index=index,
+            source=source[0] if source is not None else b"",
         )
 
     def _check(self, request: Any) -> None:

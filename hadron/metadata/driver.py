@@ -104,13 +104,13 @@ class SchemaChanges:
             )
             return gone, deleted.metadata_index
 
-    async def register(self, name: str, uuid: bytes, epoch: int) -> RegisteredSet:
+    async def register(self, command: RegisterReplicaSet) -> RegisteredSet:
         """Log that a replica set has introduced itself; one that has before changes nothing.
 
         Raises `HandshakeError` when the name belongs to another set.
         """
         async with self._one_at_a_time:
-            registered = await self._controller.execute(RegisterReplicaSet(name, uuid, epoch))
+            registered = await self._controller.execute(command)
         assert isinstance(registered, RegisteredSet)
         return registered
 

@@ -35,6 +35,8 @@ class Register:
     name: str
     uuid: bytes
     epoch: int
+    above_index: int = 0
+    """See `state.registry.RegisterReplicaSet`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,9 +48,10 @@ class Refuse:
 
 @dataclass(frozen=True, slots=True)
 class Read:
-    """Read what has changed since this index."""
+    """Read what has changed since this index; everything that there is, with `whole`."""
 
     from_index: int
+    whole: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,14 +76,18 @@ class Push:
 
     Args:
         own_index: where the metadata set's schema stands.
+        own_uuid: the metadata set's identity.
     """
 
-    def __init__(self, own_index: int) -> None:
+    def __init__(self, own_index: int, own_uuid: bytes) -> None:
         self._own_index = own_index
+        self._own_uuid = own_uuid
         self._position: int | None = None
         """Where the other side's schema stands; None when it must be asked."""
         self._identity: tuple[str, bytes, int] | None = None
         self._is_registered = False
+        self._is_strange = False
+        """What the other side has comes from another history of the metadata set."""
         self._refusal: str | None = None
         self._parts: list[Changes] = []
         self._next_part = 0
@@ -100,7 +107,9 @@ class Push:
     @property
     def is_in_step(self) -> bool:
         """The other side has everything."""
-        return self._is_registered and self._position == self._own_index
+        return (
+            self._is_registered and not self._is_strange and self._position == self._own_index
+        )
 
     def next(self) -> Step:
         if self._refusal is not None:
@@ -108,14 +117,14 @@ class Push:
         if self._position is None or self._identity is None:
             return Ask()
         if not self._is_registered:
-            return Register(*self._identity)
+            return Register(*self._identity, self._position if self._is_strange else 0)
         if self._parts:
             return Send(
                 self._parts[self._next_part], self._next_part,
                 self._next_part == len(self._parts) - 1,
             )
         if self._position < self._own_index:
-            return Read(self._position)
+            return Read(self._position, self._is_strange)
         return Wait()
 
     def schema_moved(self, own_index: int) -> None:
@@ -123,12 +132,15 @@ class Push:
         earlier index, and the rest follows them."""
         self._own_index = own_index
 
-    def heard(self, name: str, uuid: bytes, epoch: int, index: int) -> None:
-        """The other side has answered: who it is, and where its schema stands."""
-        if self._identity != (name, uuid, epoch):
-            self._identity = name, uuid, epoch
+    def heard(self, name: str, uuid: bytes, epoch: int, index: int, source: bytes) -> None:
+        """The other side has answered: who it is, where its schema stands, and from which metadata
+        set it has that (empty: from none)."""
+        is_strange = source not in (b"", self._own_uuid)
+        identity = name, uuid, epoch
+        if identity != self._identity or (is_strange and not self._is_strange):
             self._is_registered = False
             self._drop_parts()
+        self._identity, self._is_strange = identity, is_strange
         self._note_position(index)
 
     def _note_position(self, index: int) -> None:

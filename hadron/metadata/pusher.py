@@ -22,6 +22,7 @@ from hadron.model.ports import Network, Random
 from hadron.partition.catalog import Catalog
 from hadron.partition.controller import Controller
 from hadron.state.adoption import changes_since
+from hadron.state.registry import RegisterReplicaSet
 from hadron.wire.connection import Connection, Cork
 from hadron.wire.messages import check_number, method, schema_pb2
 
@@ -174,7 +175,7 @@ class SchemaPusher:
 
     async def _converse(self, target: Target, connection: Connection, backoff: Backoff) -> None:
         """Push whatever changes until the connection ends; raises why."""
-        push = Push(self._catalog.metadata_index)
+        push = Push(self._catalog.metadata_index, self._own.uuid)
         while True:
             moved = self._moved
             push.schema_moved(self._catalog.metadata_index)
@@ -192,11 +193,15 @@ class SchemaPusher:
     ) -> None:
         if isinstance(step, Read):
             push.has_read(
-                await self._controller.query(lambda db: changes_since(db, step.from_index))
+                await self._controller.query(
+                    lambda db: changes_since(db, step.from_index, whole=step.whole)
+                )
             )
         elif isinstance(step, Register):
             try:
-                await self._schema.register(step.name, step.uuid, step.epoch)
+                await self._schema.register(
+                    RegisterReplicaSet(step.name, step.uuid, step.epoch, step.above_index)
+                )
             except HandshakeError as error:
                 await self._say(push.refused(str(error)), push, target, connection)
             else:
@@ -228,7 +233,7 @@ class SchemaPusher:
             )
         push.heard(
             answer.replica_set, check_uuid(answer.uuid), check_number("epoch", answer.epoch),
-            check_index(answer.metadata_index),
+            check_index(answer.metadata_index), answer.source,
         )
 
 

@@ -170,7 +170,7 @@ class Leadership:
                     self._config.cluster, self._config.name, self._won.uuid,
                     self._won.ballot.epoch, self._config.metadata,
                 ),
-                self.controller, catalog,
+                self.controller,
             ),
         )
         self._schema_copy.lead(catalog, self.controller)

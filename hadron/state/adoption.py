@@ -11,7 +11,7 @@ before, and comes from the same metadata set.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from typing import Any, ClassVar, Final
+from typing import ClassVar, Final
 
 import msgspec
 
@@ -51,7 +51,7 @@ class Changes(msgspec.Struct, frozen=True):
     from_index: int
     to_index: int
     is_whole: bool = False
-    """`objects` are all that there are: deletions since `from_index` are not known one by one."""
+    """`objects` are all that there are: not every deletion since `from_index` is in `deleted`."""
     objects: tuple[StoredObject, ...] = ()
     deleted: tuple[Tombstone, ...] = ()
     replica_sets: tuple[RegisteredSet, ...] = ()
@@ -94,7 +94,7 @@ class Adopted(msgspec.Struct, frozen=True):
 def apply_schema_adopted(context: Context, command: SchemaAdopted) -> Adopted:
     """Raises `SchemaError` for what does not follow, `HandshakeError` for another metadata set."""
     db = context.db
-    check_source(db, command)
+    changes_source = check_source(db, command)
     check_follows(schema.current_index(db), command)
     if command.part == 0:
         db.execute("DELETE FROM schema_staged")
@@ -106,7 +106,15 @@ def apply_schema_adopted(context: Context, command: SchemaAdopted) -> Adopted:
         )
         return Adopted(command.from_index)
     db.execute("DELETE FROM schema_staged")
-    return _take_effect(context, [*staged, command])
+    parts = [*staged, command]
+    if changes_source:
+        _check_nothing_is_lost(db, parts)
+    db.execute(
+        "INSERT INTO schema_source VALUES(1, ?, ?) ON CONFLICT(only) DO UPDATE SET"
+        " uuid = excluded.uuid, epoch = max(epoch, excluded.epoch)",
+        (command.source, command.source_epoch),
+    )
+    return _take_effect(context, parts)
 
 
 def check_follows(index: int, command: SchemaAdopted) -> None:
@@ -121,11 +129,11 @@ def check_follows(index: int, command: SchemaAdopted) -> None:
         raise SchemaError(f"a push from index {index} to {command.to_index} goes nowhere")
 
 
-def check_source(db: Database, command: SchemaAdopted) -> None:
+def check_source(db: Database, command: SchemaAdopted) -> bool:
     """The metadata set that was adopted from first stays the one; only one restored from a backup,
-    with a new identity and a higher epoch, may go on in its place.
+    with a new identity and a higher epoch, may take its place, and must say all that it has.
 
-    Raises `HandshakeError`.
+    Returns whether it does. Raises `HandshakeError`, `SchemaError` when it says a part only.
     """
     source = current_source(db)
     if source is None:
@@ -135,22 +143,50 @@ def check_source(db: Database, command: SchemaAdopted) -> None:
                 "it was started as its own metadata set; a set that is to join a cluster must be "
                 "new, see `metadata:` in its configuration file",
             )
-        db.execute(
-            "INSERT INTO schema_source VALUES(1, ?, ?)", (command.source, command.source_epoch)
-        )
-        return
+        return False
     uuid, epoch = source
-    if uuid != command.source and command.source_epoch <= epoch:
+    if uuid == command.source:
+        return False
+    if command.source_epoch <= epoch:
         raise HandshakeError(
             f"this replica set adopts its schema from the metadata set with identity {uuid.hex()} "
             f"and epoch {epoch}; another one, {command.source.hex()} with epoch "
             f"{command.source_epoch}, has pushed",
             "is there a second metadata set with the same name? stop it, or give it another name",
         )
-    if (uuid, epoch) != (command.source, command.source_epoch):
-        db.execute(
-            "UPDATE schema_source SET uuid = ?, epoch = ?",
-            (command.source, max(epoch, command.source_epoch)),
+    if not command.is_whole:
+        raise SchemaError(
+            f"the metadata set has a new identity, {command.source.hex()}: what it has pushed is "
+            "the difference to another history",
+            "it pushes everything once it has asked where this set stands",
+            retryable=True,
+        )
+    return True
+
+
+def _check_nothing_is_lost(db: Database, parts: list[SchemaAdopted]) -> None:
+    """A metadata set that was restored from an old backup may not know what was created since:
+    that has data, and is not dropped because of it.
+
+    Raises `HandshakeError`.
+    """
+    known = {
+        item.id: (item.kind, item.namespace, item.name)
+        for part in parts for item in part.objects
+    } | {
+        gone.id: (gone.kind, gone.namespace, gone.name) for part in parts for gone in part.deleted
+    }
+    rows = db.execute("SELECT id, kind, namespace, name FROM schema_object ORDER BY id")
+    lost = [
+        f"{kind} {namespace}/{name}" for object_id, kind, namespace, name in rows
+        if known.get(object_id) != (kind, namespace, name)
+    ]
+    if lost:
+        raise HandshakeError(
+            "the metadata set was restored from a backup that does not have "
+            f"{', '.join(lost[:10])}{', …' if len(lost) > 10 else ''}",
+            "restore it from a newer backup; until then this replica set keeps the schema that it "
+            "has",
         )
 
 
@@ -246,27 +282,27 @@ def current_source(db: Database) -> tuple[bytes, int] | None:
     return None if row is None else (row[0], row[1])
 
 
-def changes_since(db: Database, from_index: int) -> Changes:
+def changes_since(db: Database, from_index: int, *, whole: bool = False) -> Changes:
     """All that is different from the schema at `from_index`; the work is that of the difference.
 
-    Beyond the tombstones that are kept, it is the whole schema.
+    Beyond the tombstones that are kept, or with `whole`, it is everything.
     """
     to_index = schema.current_index(db)
     if from_index >= to_index:
         return Changes(from_index, to_index)
     row = db.execute("SELECT metadata_index FROM schema_forgotten").fetchone()
-    is_whole = row is not None and from_index < row[0]
+    is_whole = whole or (row is not None and from_index < row[0])
     after = 0 if is_whole else from_index
     objects = db.execute(
         "SELECT id, kind, namespace, name, spec, metadata_index FROM schema_object"
         " WHERE metadata_index > ? ORDER BY metadata_index",
         (after,),
     )
-    deleted: Iterable[Any] = () if is_whole else db.execute(
+    deleted = db.execute(
         "SELECT metadata_index, id, kind, namespace, name FROM schema_tombstone"
         # Also of what came and went in between: others have seen it, and ask whoever adopts this.
         " WHERE metadata_index > ? ORDER BY metadata_index",
-        (from_index,),
+        (after,),
     )
     return Changes(
         from_index, to_index, is_whole,

@@ -34,6 +34,9 @@ class RegisterReplicaSet(Command, frozen=True, array_like=True, tag=12):
     name: str
     uuid: bytes
     epoch: int
+    above_index: int = 0
+    """The set has adopted a schema up to here from a metadata set whose place this one has taken:
+    the index goes on above it, so that no index and no id means two things."""
 
 
 class RegisteredSet(msgspec.Struct, frozen=True, array_like=True):
@@ -50,11 +53,14 @@ def apply_register_replica_set(context: Context, command: RegisterReplicaSet) ->
     """Raises `HandshakeError` when the name belongs to another set."""
     known = find(context.db, command.name)
     if known is not None:
-        if known.uuid == command.uuid and known.epoch >= command.epoch:
+        is_known = known.uuid == command.uuid and known.epoch >= command.epoch
+        if is_known and schema.current_index(context.db) > command.above_index:
             raise NoChange(known)
         check_owner(known, command.uuid, command.epoch)
-    index = schema.check_owns(context, schema.current_index(context.db)) + 1
-    registered = RegisteredSet(command.name, command.uuid, command.epoch, index)
+    index = schema.check_owns(context, schema.current_index(context.db))
+    index = max(index, command.above_index) + 1
+    epoch = command.epoch if known is None else max(known.epoch, command.epoch)
+    registered = RegisteredSet(command.name, command.uuid, epoch, index)
     store(context.db, registered)
     schema.set_index(context.db, index)
     return registered

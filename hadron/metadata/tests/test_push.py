@@ -11,7 +11,7 @@ from hadron.state.adoption import Changes, StoredObject
 from hadron.state.registry import RegisteredSet
 from hadron.state.schema import Tombstone
 
-NAME, UUID = "aws.us-east-1/p0", b"u" * 16
+NAME, UUID, META = "aws.us-east-1/p0", b"u" * 16, b"m" * 16
 
 
 def obj(number: int, size: int = 10) -> StoredObject:
@@ -20,8 +20,8 @@ def obj(number: int, size: int = 10) -> StoredObject:
 
 def in_step(own_index: int, index: int) -> Push:
     """A conversation with a set that is registered, and stands at `index`."""
-    push = Push(own_index)
-    push.heard(NAME, UUID, 1, index)
+    push = Push(own_index, META)
+    push.heard(NAME, UUID, 1, index, META)
     push.registered()
     return push
 
@@ -35,9 +35,9 @@ def large(from_index: int, to_index: int) -> Changes:
 
 
 def test_a_new_set_is_asked_registered_and_given_everything() -> None:
-    push = Push(3)
+    push = Push(3, META)
     assert push.next() == Ask()
-    push.heard(NAME, UUID, 1, 0)
+    push.heard(NAME, UUID, 1, 0, META)
     assert push.next() == Register(NAME, UUID, 1)
     # The registration is a change as well.
     push.registered()
@@ -47,7 +47,7 @@ def test_a_new_set_is_asked_registered_and_given_everything() -> None:
     push.has_read(changes)
     assert push.next() == Send(changes, 0, True)
     assert not push.is_in_step
-    push.heard(NAME, UUID, 1, 4)
+    push.heard(NAME, UUID, 1, 4, META)
     assert push.next() == Wait()
     assert push.is_in_step
     push.schema_moved(5)
@@ -61,18 +61,18 @@ def test_a_push_resumes_where_the_other_side_says_that_it_stands() -> None:
     # The answer was lost, and what was sent as well: another node leads there now.
     push.failed()
     assert push.next() == Ask()
-    push.heard(NAME, UUID, 1, 2)
+    push.heard(NAME, UUID, 1, 2, META)
     assert push.next() == Read(2)
 
 
 def test_an_answer_that_names_another_index_ends_the_push_under_way() -> None:
     push = in_step(3, 0)
     push.has_read(large(0, 3))
-    push.heard(NAME, UUID, 1, 0)
+    push.heard(NAME, UUID, 1, 0, META)
     step = push.next()
     assert isinstance(step, Send)
     assert (step.part, step.is_last) == (1, False)
-    push.heard(NAME, UUID, 1, 2)
+    push.heard(NAME, UUID, 1, 2, META)
     assert push.next() == Read(2)
 
 
@@ -86,7 +86,7 @@ def test_parts_follow_each_other_and_the_last_one_says_so() -> None:
         assert (step.changes.from_index, step.changes.to_index) == (0, 3)
         seen.append((step.part, step.is_last, [item.id for item in step.changes.objects]))
         push.schema_moved(4)
-        push.heard(NAME, UUID, 1, 3 if step.is_last else 0)
+        push.heard(NAME, UUID, 1, 3 if step.is_last else 0, META)
     assert seen == [(0, False, [1]), (1, False, [2]), (2, True, [3])]
     assert push.next() == Read(3)
 
@@ -94,24 +94,24 @@ def test_parts_follow_each_other_and_the_last_one_says_so() -> None:
 def test_a_last_part_without_effect_begins_the_push_anew() -> None:
     push = in_step(1, 0)
     push.has_read(Changes(0, 1, objects=(obj(1),)))
-    push.heard(NAME, UUID, 1, 0)
+    push.heard(NAME, UUID, 1, 0, META)
     assert push.next() == Read(0)
 
 
 def test_what_was_read_for_another_index_is_not_sent() -> None:
     push = in_step(5, 0)
     assert push.next() == Read(0)
-    push.heard(NAME, UUID, 1, 3)
+    push.heard(NAME, UUID, 1, 3, META)
     push.has_read(Changes(0, 5, objects=(obj(1),)))
     assert push.next() == Read(3)
 
 
 def test_a_refused_set_is_told_and_gets_nothing() -> None:
-    push = Push(3)
-    push.heard(NAME, UUID, 1, 0)
+    push = Push(3, META)
+    push.heard(NAME, UUID, 1, 0, META)
     assert push.refused("the name is taken") == Refuse("the name is taken")
     assert push.trouble == "the name is taken"
-    push.heard(NAME, UUID, 1, 0)
+    push.heard(NAME, UUID, 1, 0, META)
     push.schema_moved(8)
     assert push.next() == Wait()
     assert not push.is_in_step
@@ -120,7 +120,7 @@ def test_a_refused_set_is_told_and_gets_nothing() -> None:
 def test_another_identity_at_the_same_place_is_registered_first() -> None:
     push = in_step(3, 0)
     push.has_read(large(0, 3))
-    push.heard(NAME, b"v" * 16, 2, 0)
+    push.heard(NAME, b"v" * 16, 2, 0, META)
     assert push.next() == Register(NAME, b"v" * 16, 2)
     push.registered()
     assert push.next() == Read(0)
@@ -132,6 +132,22 @@ def test_a_set_that_is_ahead_is_given_nothing_and_that_is_said() -> None:
     assert "index 7, the metadata set stands at 3" in push.trouble
     push.schema_moved(7)
     assert (push.next(), push.trouble) == (Wait(), "")
+
+
+def test_what_another_history_has_left_is_replaced_as_a_whole_and_above_its_indexes() -> None:
+    push = Push(5, META)
+    push.heard(NAME, UUID, 1, 9, b"o" * 16)
+    assert push.next() == Register(NAME, UUID, 1, 9)
+    push.registered()
+    push.schema_moved(10)
+    assert push.next() == Read(9, whole=True)
+    assert not push.is_in_step
+    push.has_read(Changes(9, 10, True, (obj(1),)))
+    assert isinstance(push.next(), Send)
+    push.heard(NAME, UUID, 1, 10, META)
+    assert push.is_in_step
+    push.schema_moved(11)
+    assert push.next() == Read(10)
 
 
 def test_a_small_change_is_one_part_and_nothing_is_left_out_of_a_large_one() -> None:
@@ -186,7 +202,7 @@ class OtherSide:
 def test_whatever_is_lost_on_the_way_everything_arrives_in_order(
     events: list[tuple[str, int]]
 ) -> None:
-    own, other, push = 1, OtherSide(), Push(1)
+    own, other, push = 1, OtherSide(), Push(1, META)
     for kind, number in [*events, *[("answer", 0)] * 200]:
         if kind == "moved":
             own += number
@@ -205,7 +221,7 @@ def test_whatever_is_lost_on_the_way_everything_arrives_in_order(
             if isinstance(step, Send):
                 other.take(step)
             if kind == "answer":
-                push.heard(NAME, UUID, 1, other.index)
+                push.heard(NAME, UUID, 1, other.index, META)
             else:
                 push.failed()
     assert other.index == own
@@ -213,7 +229,7 @@ def test_whatever_is_lost_on_the_way_everything_arrives_in_order(
 
 
 def test_the_steps_of_a_conversation_that_never_fails_are_few() -> None:
-    push, other, steps = Push(4), OtherSide(), 0
+    push, other, steps = Push(4, META), OtherSide(), 0
     while not push.is_in_step:
         steps += 1
         step = push.next()
@@ -223,9 +239,9 @@ def test_the_steps_of_a_conversation_that_never_fails_are_few() -> None:
             push.registered()
         elif isinstance(step, Send):
             other.take(step)
-            push.heard(NAME, UUID, 1, other.index)
+            push.heard(NAME, UUID, 1, other.index, META)
         elif isinstance(step, Ask):
-            push.heard(NAME, UUID, 1, other.index)
+            push.heard(NAME, UUID, 1, other.index, META)
         else:
             pytest.fail("it waits")
     assert steps == 4

@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from hadron.model.errors import HandshakeError, NotFoundError, SchemaError
-from hadron.model.schema import PipelineSpec, StageSpec, StreamSpec
+from hadron.model.schema import PipelineSpec, StageSpec, StreamSpec, spec_to_json
 from hadron.state import adoption, dropping, registry, schema, streams
 from hadron.state.adoption import Changes, SchemaAdopted, StoredObject, changes_since
 from hadron.state.registry import RegisteredSet, RegisterReplicaSet
@@ -88,7 +88,21 @@ def test_what_does_not_follow_is_refused() -> None:
     assert same_schema(meta, other)
 
 
-def test_another_metadata_set_is_refused_and_one_restored_with_a_higher_epoch_is_not() -> None:
+def restored(meta: Replicated, *kept: str) -> Replicated:
+    """A metadata set from a backup that has the streams that are named, in the order of ids."""
+    copy = Replicated(META)
+    for item in schema.all_objects(meta.db):
+        if item.id and item.name in kept:
+            copy.db.execute(
+                "INSERT INTO schema_object SELECT ?, kind, namespace, name, spec, ? FROM"
+                " (SELECT 'Stream' AS kind, 'default' AS namespace, ? AS name, ? AS spec)",
+                (item.id, item.metadata_index, item.name, spec_to_json(item.spec).decode()),
+            )
+            schema.set_index(copy.db, item.metadata_index)
+    return copy
+
+
+def test_another_metadata_set_is_refused() -> None:
     meta, other = Replicated(META), Replicated(OTHER)
     meta.declare(("Stream", "a", ON_OTHER))
     push(meta, other)
@@ -96,11 +110,45 @@ def test_another_metadata_set_is_refused_and_one_restored_with_a_higher_epoch_is
     following = changes_since(meta.db, 1)
     with pytest.raises(HandshakeError, match=f"{UUID.hex()} and epoch 1; another one"):
         other.submit(adopted(following, source=NEW_UUID))
-    other.submit(adopted(following, source=NEW_UUID, epoch=2))
+    with pytest.raises(SchemaError, match="the difference to another history"):
+        other.submit(adopted(following, source=NEW_UUID, epoch=2))
+    assert adoption.current_source(other.db) == (UUID, 1)
+    assert push(meta, other).metadata_index == 2
+
+
+def test_a_restored_metadata_set_goes_on_above_what_others_have_seen() -> None:
+    meta, other = Replicated(META), Replicated(OTHER)
+    meta.declare(("Stream", "a", ON_OTHER), ("Stream", "b", ON_OTHER))
+    (gone,) = meta.declare(("Stream", "gone", ON_OTHER))
+    push(meta, other)
+    delete(meta, gone)
+    push(meta, other)
+    new = restored(meta, "a", "b")
+    assert schema.current_index(new.db) == 2
+    new.submit(RegisterReplicaSet(OTHER, b"o" * 16, 1, schema.current_index(other.db)))
+    assert schema.current_index(new.db) == 5
+    everything = changes_since(new.db, 4, whole=True)
+    other.submit(adopted(everything, source=NEW_UUID, epoch=2))
     assert adoption.current_source(other.db) == (NEW_UUID, 2)
-    meta.declare(("Stream", "c", ON_OTHER))
+    assert same_schema(new, other)
+    assert new.declare(("Stream", "c", ON_OTHER)) == [6]
+    other.submit(adopted(changes_since(new.db, 5), source=NEW_UUID, epoch=2))
     with pytest.raises(HandshakeError):
-        other.submit(adopted(changes_since(meta.db, 2)))
+        push(meta, other)
+    assert dump(other.replica()) == dump(other.db)
+
+
+def test_a_metadata_set_restored_without_a_stream_does_not_take_its_records_away() -> None:
+    meta, other = Replicated(META), Replicated(OTHER)
+    meta.declare(("Stream", "a", ON_OTHER), ("Stream", "b", ON_OTHER))
+    push(meta, other)
+    new = restored(meta, "a")
+    new.submit(RegisterReplicaSet(OTHER, b"o" * 16, 1, 2))
+    before = dump(other.db)
+    with pytest.raises(HandshakeError, match="does not have Stream default/b"):
+        other.submit(adopted(changes_since(new.db, 2, whole=True), source=NEW_UUID, epoch=2))
+    assert dump(other.db) == before
+    assert streams.all_bounds(other.db).keys() == {1, 2}
 
 
 def test_a_set_with_a_schema_of_its_own_does_not_adopt_and_one_that_adopts_owns_none() -> None:

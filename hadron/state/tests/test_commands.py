@@ -83,8 +83,8 @@ GOLDEN: list[tuple[Command, str]] = [
         "10020202020202020202020202020202020107",
     ),
     (
-        RegisterReplicaSet("local/p0", b"\x02" * 16, 3),
-        "940ca86c6f63616c2f7030c4100202020202020202020202020202020203",
+        RegisterReplicaSet("local/p0", b"\x02" * 16, 3, 300),
+        "950ca86c6f63616c2f7030c4100202020202020202020202020202020203cd012c",
     ),
     (
         DeleteObjects(9, (3, 300)),

@@ -164,16 +164,18 @@ class AdoptSchemaRequest(_message.Message):
     def __init__(self, cluster: _Optional[str] = ..., metadata: _Optional[str] = ..., uuid: _Optional[bytes] = ..., epoch: _Optional[int] = ..., changes: _Optional[_Union[SchemaChanges, _Mapping]] = ..., part: _Optional[int] = ..., is_last: _Optional[bool] = ..., refusal: _Optional[str] = ...) -> None: ...
 
 class AdoptSchemaResponse(_message.Message):
-    __slots__ = ("replica_set", "uuid", "epoch", "metadata_index")
+    __slots__ = ("replica_set", "uuid", "epoch", "metadata_index", "source")
     REPLICA_SET_FIELD_NUMBER: _ClassVar[int]
     UUID_FIELD_NUMBER: _ClassVar[int]
     EPOCH_FIELD_NUMBER: _ClassVar[int]
     METADATA_INDEX_FIELD_NUMBER: _ClassVar[int]
+    SOURCE_FIELD_NUMBER: _ClassVar[int]
     replica_set: str
     uuid: bytes
     epoch: int
     metadata_index: int
-    def __init__(self, replica_set: _Optional[str] = ..., uuid: _Optional[bytes] = ..., epoch: _Optional[int] = ..., metadata_index: _Optional[int] = ...) -> None: ...
+    source: bytes
+    def __init__(self, replica_set: _Optional[str] = ..., uuid: _Optional[bytes] = ..., epoch: _Optional[int] = ..., metadata_index: _Optional[int] = ..., source: _Optional[bytes] = ...) -> None: ...
 
 class WatchSchemaRequest(_message.Message):
     __slots__ = ("from_index",)
