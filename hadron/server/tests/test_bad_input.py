@@ -20,6 +20,8 @@ from hadron.model.errors import (
     FencedError,
     FrameError,
     HadronError,
+    HandshakeError,
+    MetadataBehindError,
     NotFoundError,
     NotLeaderError,
     NotReadyError,
@@ -183,6 +185,28 @@ BAD_QUESTIONS: dict[str, tuple[Method, Any, type[HadronError], str]] = {
             objects=[schema_pb2.SchemaObject(kind="Stream", name="x", spec_json="{")]
         ),
         SchemaError, "malformed",
+    ),
+    "a deletion of what is not there": (
+        method("DeleteObjects"),
+        schema_pb2.DeleteObjectsRequest(
+            names=[schema_pb2.DeleteObjectsRequest.Name(kind="Stream", name="nope")]
+        ),
+        SchemaError, "Stream default/nope: it does not exist",
+    ),
+    "a push by nobody": (
+        method("AdoptSchema"), schema_pb2.AdoptSchemaRequest(), HandshakeError,
+        "takes it from 'local/p0'",
+    ),
+    "an index that nobody has": (
+        method("GetObjects"), schema_pb2.GetObjectsRequest(min_index=HUGE), MetadataBehindError,
+        f"not yet at {HUGE}",
+    ),
+    "a stream's id that nobody has": (
+        FETCH, streams_pb2.FetchRequest(stream_id=HUGE), NotFoundError, f"the id {HUGE}",
+    ),
+    "a stream's id that has not come yet": (
+        FETCH, streams_pb2.FetchRequest(stream_id=HUGE, metadata_index=HUGE), MetadataBehindError,
+        f"not yet at {HUGE}",
     ),
     "a peer's method without a handshake": (
         method("Append"), replication_pb2.AppendRequest(), NotReadyError, "shake hands first"

@@ -1,0 +1,102 @@
+"""What a set's leader lets itself be told by whoever says that it is the metadata set."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from hadron.metadata.adopter import SchemaAdopter, Standing
+from hadron.metadata.messages import changes_from, changes_to
+from hadron.model.errors import FrameError, HandshakeError, SchemaError
+from hadron.partition.tests.stack import SET, UUID, Stack, leading
+from hadron.state.adoption import Changes, StoredObject
+from hadron.state.registry import RegisteredSet
+from hadron.state.schema import Tombstone
+from hadron.wire.messages import schema_pb2
+
+META = b"m" * 16
+STREAM = StoredObject(1, "Stream", "default", "s", f'{{"partitions":["{SET}"]}}', 1)
+
+
+def adopter(stack: Stack, metadata: str = "meta") -> SchemaAdopter:
+    return SchemaAdopter(Standing("test", SET, UUID, 1, metadata), stack.controller)
+
+
+def request(changes: Changes | None = None, **fields: Any) -> schema_pb2.AdoptSchemaRequest:
+    given = {"cluster": "test", "metadata": "meta", "uuid": META, "epoch": 1, "is_last": True}
+    return schema_pb2.AdoptSchemaRequest(
+        changes=None if changes is None else changes_to(changes), **{**given, **fields}
+    )
+
+
+async def test_it_says_where_it_stands_and_takes_what_follows(tmp_path: Path) -> None:
+    async with leading(tmp_path) as stack:
+        answer = await adopter(stack).adopt(request())
+        assert (answer.replica_set, answer.uuid, answer.metadata_index) == (SET, UUID, 0)
+        assert answer.source == b""
+        answer = await adopter(stack).adopt(request(Changes(0, 1, objects=(STREAM,))))
+        assert (answer.metadata_index, answer.source) == (1, META)
+        # Usable at once.
+        assert (await stack.append(1, b"v")).base_offset == 0
+        with pytest.raises(SchemaError, match="stands at index 1, what was pushed follows 0"):
+            await adopter(stack).adopt(request(Changes(0, 2, objects=(STREAM,))))
+
+
+@pytest.mark.parametrize(
+    ("fields", "says"),
+    [
+        ({"cluster": "other"}, "pushed by 'meta' of cluster 'other'"),
+        ({"metadata": "elsewhere"}, "pushed by 'elsewhere' of cluster 'test'"),
+    ],
+)
+async def test_a_stranger_is_refused_and_that_is_said(
+    tmp_path: Path, fields: dict[str, Any], says: str
+) -> None:
+    async with leading(tmp_path) as stack:
+        own = adopter(stack)
+        with pytest.raises(HandshakeError, match=says):
+            await own.adopt(request(**fields))
+        assert says in own.trouble
+        await own.adopt(request())
+        assert own.trouble == ""
+
+
+async def test_a_refusal_of_the_metadata_set_is_shown_here(tmp_path: Path) -> None:
+    async with leading(tmp_path) as stack:
+        own = adopter(stack)
+        await own.adopt(request(refusal="the name is taken"))
+        assert own.trouble == "the name is taken"
+
+
+async def test_the_metadata_set_adopts_nothing(tmp_path: Path) -> None:
+    async with leading(tmp_path) as stack:
+        with pytest.raises(HandshakeError, match="is the metadata set itself"):
+            await adopter(stack, SET).adopt(request(metadata=SET))
+
+
+async def test_numbers_that_no_node_makes_are_refused(tmp_path: Path) -> None:
+    async with leading(tmp_path) as stack:
+        for bad in (
+            request(Changes(0, 1, objects=(STREAM,)), uuid=b"short"),
+            request(Changes(0, 1, objects=(STREAM,)), epoch=1 << 63),
+        ):
+            with pytest.raises(FrameError):
+                await adopter(stack).adopt(bad)
+        huge = request(Changes(0, 1))
+        huge.changes.objects.add(id=1 << 63)
+        with pytest.raises(FrameError):
+            await adopter(stack).adopt(huge)
+        malformed = StoredObject(1, "Stream", "default", "s", "{", 1)
+        with pytest.raises(SchemaError, match="malformed"):
+            await adopter(stack).adopt(request(Changes(0, 1, objects=(malformed,))))
+        assert await stack.rows("SELECT * FROM schema_object") == []
+
+
+def test_changes_travel_without_loss() -> None:
+    changes = Changes(
+        3, 9, True, (STREAM,), (Tombstone(8, 2, "Stream", "default", "g"),),
+        (RegisteredSet("p", UUID, 4, 9),),
+    )
+    assert changes_from(changes_to(changes)) == changes

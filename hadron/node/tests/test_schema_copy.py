@@ -1,0 +1,69 @@
+"""What a node answers about the schema while its own tables may be ahead of the watermark."""
+# ruff: noqa: ARG001 - pytest-trio takes its clock from the arguments of a test
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import trio
+from trio.testing import MockClock
+
+from hadron.model.errors import HadronError, NotReadyError
+from hadron.node.tests.support import make_stream
+from hadron.testing.nodes import Nodes, running_nodes
+from hadron.wire.messages import method, schema_pb2
+
+GET = method("GetObjects")
+
+
+async def names(nodes: Nodes, node: str) -> list[str]:
+    async with nodes.connection(node) as connection:
+        answer, _ = await connection.request(
+            GET, schema_pb2.GetObjectsRequest(kind="Stream"), timeout_s=10
+        )
+    return [item.name for item in answer.objects]
+
+
+async def test_replicas_answer_with_what_is_committed(tmp_path: Path, clock: MockClock) -> None:
+    async with running_nodes(tmp_path, 3) as nodes:
+        await make_stream(nodes, "a")
+        await nodes.wait_for(
+            "known everywhere", lambda: {nodes.status(n).metadata_index for n in nodes.names} == {1}
+        )
+        assert [await names(nodes, node) for node in nodes.names] == [["a"]] * 3
+        # It knows it after a restart as well, without its leader.
+        await nodes.crash("n1", "n2", "n3")
+        await nodes.start("n3")
+        await nodes.wait_for("known", lambda: nodes.status("n3").metadata_index == 1)
+        assert await names(nodes, "n3") == ["a"]
+
+
+async def test_a_change_that_is_not_committed_is_shown_nowhere(
+    tmp_path: Path, clock: MockClock
+) -> None:
+    async with running_nodes(tmp_path, 3) as nodes:
+        await make_stream(nodes, "a")
+        await nodes.wait_in_step()
+        await nodes.crash("n2", "n3")
+
+        async def declare() -> None:
+            with pytest.raises(HadronError):
+                await make_stream(nodes, "b")
+
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(declare)
+            await nodes.wait_for(
+                "written", lambda: nodes.status("n1").last_lsn > nodes.status("n1").committed_lsn
+            )
+            assert await names(nodes, "n1") == ["a"]
+            # Its tables have it now, and nobody can say whether it is committed.
+            await nodes.restart("n1")
+            with pytest.raises(NotReadyError):
+                await names(nodes, "n1")
+            nursery.cancel_scope.cancel()
+        await nodes.start("n2")
+        await nodes.wait_serving()
+        assert await names(nodes, "n1") == ["a", "b"]
+        await nodes.wait_for("known", lambda: nodes.status("n2").metadata_index == 2)
+        assert await names(nodes, "n2") == ["a", "b"]
