@@ -11,19 +11,27 @@ import click
 from hadron.cli.printing import output_option, print_rows
 
 if TYPE_CHECKING:
-    from hadron.node.supervision.detached import DetachedCluster
+    from hadron.node.supervision.fleet import Fleet
 
 _Function = TypeVar("_Function", bound=Callable[..., Any])
-_COLUMNS = {"node": "NODE", "role": "ROLE", "address": "ADDRESS", "state": "STATE", "pid": ">PID",
-            "log": "LOG"}
+_COLUMNS = {"replica_set": "REPLICA SET", "node": "NODE", "role": "ROLE", "address": "ADDRESS",
+            "state": "STATE", "pid": ">PID", "log": "LOG"}
 
 
 def _config_option(function: _Function) -> _Function:
-    return click.option(
-        "--config", type=click.Path(path_type=Path), metavar="DIR|FILE",
-        help="A configuration file, or a directory for a new one with three nodes on ports 7000 "
-             "to 7002.  [default: ./hadron-cluster]",
-    )(function)
+    for decorate in (
+        click.option(
+            "--replica-set", "replica_sets", metavar="NAME", multiple=True,
+            help="Only this one of several; may be given more than once.",
+        ),
+        click.option(
+            "--config", type=click.Path(path_type=Path), metavar="DIR|FILE",
+            help="A configuration file; or a directory with one for each replica set, or for a "
+                 "new one with three nodes on ports 7000 to 7002.  [default: ./hadron-cluster]",
+        ),
+    ):
+        function = decorate(function)
+    return function
 
 
 @click.group("cluster", short_help="Start, stop and show a local cluster of processes.")
@@ -40,7 +48,7 @@ def command() -> None:
 
 @command.command("up")
 @_config_option
-def up(config: Path | None) -> None:
+def up(config: Path | None, replica_sets: tuple[str, ...]) -> None:
     """Start the nodes that do not run and wait until they serve. Repeated, it changes nothing.
 
     Commands run in this directory find the cluster in ./hadron-cluster by themselves; with
@@ -50,59 +58,72 @@ def up(config: Path | None) -> None:
     Examples:
       hadron cluster up
       hadron cluster up --config config/three-nodes.yaml
+      hadron cluster up --config config/two-regions
+      hadron cluster up --config config/two-regions --replica-set aws.us-east-1/p0
     """
-    from hadron.node.supervision.cluster import cluster_url
-
-    cluster = _cluster(config, create=True)
-    started = cluster.up()
-    for node in cluster.nodes():
-        done = "started" if node.name in started else "was running"
-        pid = node.process.pid if node.process else "?"
-        click.echo(f"{node.name} {done}: {node.role} at {node.address}, pid {pid}")
-    click.echo(f"\nconnect with:  export HADRON_URL={cluster_url(cluster.config)}")
+    fleet = _fleet(config, replica_sets, create=True)
+    for node in fleet.up():
+        done = "was running" if node.was_running else "started"
+        click.echo(
+            f"{_named(fleet, node.replica_set, node.node.name)} {done}: {node.node.role} at "
+            f"{node.node.address}, pid {node.pid or '?'}"
+        )
+    if len(fleet.clusters) > 1:
+        strangers = fleet.wait_acquainted()
+        for stranger in strangers:
+            click.echo(f"warning: {stranger}; see `hadron status`", err=True)
+        if not strangers:
+            click.echo(f"all nodes know all {len(fleet.clusters)} replica sets")
+    click.echo(f"\nconnect with:  export HADRON_URL={fleet.url}")
 
 
 @command.command("restart")
 @_config_option
-def restart(config: Path | None) -> None:
+def restart(config: Path | None, replica_sets: tuple[str, ...]) -> None:
     """Restart the nodes with the configuration file as it is now, the leader first.
 
     Then the others, one after the other: a majority is up all the time. Nodes that do not run are
-    started, and those that the file does not have any more are stopped.
+    started, and those that the file does not have any more are stopped. Of several replica sets,
+    one is restarted after the other.
 
     \b
     Example:
       hadron promote n2 && hadron cluster restart
     """
-    cluster = _cluster(config)
-    epoch, name = cluster.config.epoch, cluster.config.name
-    before = cluster.all_running()
-    for node in cluster.restart():
+    fleet = _fleet(config, replica_sets)
+    before = {each.config.name: each.all_running() for each in fleet.clusters}
+    for of, node in fleet.restart():
         leads = node.role == "leader"
-        state = f"leads {name} with epoch {epoch}, serving" if leads else "follows"
+        state = f"leads {of.name} with epoch {of.epoch}, serving" if leads else "follows"
         done = "started" if node.was_away else "restarted"
-        click.echo(f"{node.name} {done}: {state} after {node.seconds:.2f} s")
-    for gone in (name for name in before if name not in cluster.config.members):
-        click.echo(f"{gone} stopped: {cluster.config_path} does not have it any more")
+        who = _named(fleet, of.name, node.name)
+        click.echo(f"{who} {done}: {state} after {node.seconds:.2f} s")
+    for each in fleet.clusters:
+        for gone in before[each.config.name]:
+            if gone not in each.config.members:
+                who = _named(fleet, each.config.name, gone)
+                click.echo(f"{who} stopped: {each.config_path} does not have it any more")
 
 
 @command.command("down")
 @_config_option
-def down(config: Path | None) -> None:
+def down(config: Path | None, replica_sets: tuple[str, ...]) -> None:
     """Stop the nodes; their data stays.
 
     \b
-    Example:
+    Examples:
       hadron cluster down
+      hadron cluster down --config config/two-regions --replica-set aws.us-east-1/p0
     """
-    stopped = _cluster(config).down()
+    fleet = _fleet(config, replica_sets)
+    stopped = [_named(fleet, *each) for each in fleet.down()]
     click.echo(f"stopped {', '.join(stopped)}" if stopped else "nothing was running")
 
 
 @command.command("status")
 @_config_option
 @output_option
-def status(config: Path | None, output: str) -> None:
+def status(config: Path | None, replica_sets: tuple[str, ...], output: str) -> None:
     """Show which nodes run; `hadron status` shows how they are.
 
     \b
@@ -111,20 +132,25 @@ def status(config: Path | None, output: str) -> None:
     """
     from hadron.node.supervision.cluster import log_path
 
-    cluster = _cluster(config)
     rows = [
         {
+            "replica_set": each.config.name,
             "node": node.name, "role": node.role, "address": node.address,
             "state": "running" if node.process else "stopped",
             "pid": node.process.pid if node.process else None,
-            "log": str(log_path(cluster.config, node.name)),
+            "log": str(log_path(each.config, node.name)),
         }
-        for node in cluster.nodes()
+        for each in _fleet(config, replica_sets).clusters for node in each.nodes()
     ]
     print_rows(_COLUMNS, rows, output)
 
 
-def _cluster(config: Path | None, *, create: bool = False) -> DetachedCluster:
-    from hadron.node.supervision.detached import DetachedCluster, find_config
+def _named(fleet: Fleet, replica_set: str, node: str) -> str:
+    """A node, with its replica set where there are several."""
+    return node if len(fleet.clusters) == 1 else f"{replica_set} {node}"
 
-    return DetachedCluster(find_config(config, create=create))
+
+def _fleet(config: Path | None, only: tuple[str, ...], *, create: bool = False) -> Fleet:
+    from hadron.node.supervision.fleet import Fleet, find_configs
+
+    return Fleet(find_configs(config, create=create), only)

@@ -1,4 +1,4 @@
-"""A local cluster that outlives the command that starts it: `hadron cluster up`, `restart`, `down`.
+"""A local replica set that outlives the command that starts it: `hadron cluster up` and `down`.
 
 What runs is remembered in a state file beside the data: per node the pid and the time it started,
 so that `down` never signals a process that merely got the same pid. One command at a time holds
@@ -113,6 +113,20 @@ class DetachedCluster:
 
         When one fails, those started here are stopped again. Raises `ClusterError`.
         """
+        with self.starting() as (cluster, missing):
+            for name in missing:
+                cluster.spawn(name)
+            cluster.wait_ready(missing, timeout_s)
+        return missing
+
+    @contextlib.contextmanager
+    def starting(self) -> Iterator[tuple[LocalCluster, list[str]]]:
+        """For the length of the block nobody else starts or stops these nodes; what it has started
+        stays when it ends well, and is stopped again when it fails.
+
+        Gives a cluster to start with, and the names of the nodes that do not run. Raises
+        `ClusterError` when their ports are in use.
+        """
         with self._locked():
             running = {name: each for name, each in self._read().items() if each.alive}
             missing = [name for name in self.config.members if name not in running]
@@ -121,16 +135,13 @@ class DetachedCluster:
             )
             check_ports((name, cluster.address(name)) for name in missing)
             try:
-                for name in missing:
-                    cluster.spawn(name)
-                cluster.wait_ready(missing, timeout_s)
+                yield cluster, missing
                 started = {name: cluster.identity(name) for name in missing}
             except BaseException:
                 cluster.stop_all()
                 raise
             self._write({**running, **started})
             cluster.disown()
-        return missing
 
     def restart(self, timeout_s: float = START_WITHIN_S) -> Iterator[Restarted]:
         """Restart all nodes with the file as it is now, the leader first, then one after the other;

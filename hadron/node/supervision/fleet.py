@@ -1,0 +1,211 @@
+"""A local cluster of several replica sets: a directory with one configuration file for each.
+
+Started all at once, because sets may come up in any order and find each other; or one by one.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import re
+import time
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from hadron.model.errors import ConfigurationError, HadronError
+from hadron.model.problems import did_you_mean, list_problems
+from hadron.node.replica_set import NodeConfig, ReplicaSetConfig
+from hadron.node.supervision.cluster import START_WITHIN_S
+from hadron.node.supervision.detached import (
+    DEFAULT_DIRECTORY,
+    FILE_NAME,
+    DetachedCluster,
+    Restarted,
+    find_config,
+)
+from hadron.node.supervision.processes import POLL_S
+
+_CONFIGURATION: Final = re.compile(r"^replica_set\s*:", re.MULTILINE)
+_SCHEMA: Final = re.compile(r"^kind\s*:", re.MULTILINE)
+_ACQUAINTED_WITHIN_S: Final = 10.0
+
+
+@dataclass(frozen=True, slots=True)
+class Started:
+    """A node, and whether it was started now or ran already."""
+
+    replica_set: str
+    node: NodeConfig
+    pid: int
+    was_running: bool
+
+
+class Fleet:
+    """Some replica sets' processes on this machine, in the order of their files' names but for the
+    metadata set, which is first.
+
+    Args:
+        files: their configuration files, as `find_configs` returns them.
+        only: names of the sets that are meant; all of them when empty.
+
+    Raises `ConfigurationError` for files that do not fit together, and for unknown names.
+    """
+
+    def __init__(self, files: Sequence[Path], only: Sequence[str] = ()) -> None:
+        found = [DetachedCluster(path) for path in files]
+        check_together([each.config for each in found])
+        found.sort(key=lambda each: each.config.name != each.config.metadata)
+        names = [each.config.name for each in found]
+        for name in only:
+            if name not in names:
+                raise ConfigurationError(
+                    f"no file is about a replica set called {name!r}{did_you_mean(name, names)}",
+                    f"there are {', '.join(names)}",
+                )
+        self.clusters = [each for each in found if not only or each.config.name in only]
+
+    @property
+    def url(self) -> str:
+        """For clients: one node of each set, all nodes when there is one set only."""
+        chosen = [each.config.nodes[:1] for each in self.clusters]
+        if len(chosen) == 1:
+            chosen = [self.clusters[0].config.nodes]
+        return "hadron://" + ",".join(node.address for nodes in chosen for node in nodes)
+
+    def up(self, timeout_s: float = START_WITHIN_S) -> list[Started]:
+        """Start what does not run, all at once, and wait until all of it serves.
+
+        When a node fails, all that were started here are stopped again. Raises `ClusterError`.
+        """
+        with contextlib.ExitStack() as stack:
+            begun = [stack.enter_context(each.starting()) for each in self.clusters]
+            for local, missing in begun:
+                for name in missing:
+                    local.spawn(name)
+            for local, missing in begun:
+                local.wait_ready(missing, timeout_s)
+        return [
+            Started(
+                each.config.name, each.config.node(node.name),
+                node.process.pid if node.process else 0, node.name not in missing,
+            )
+            for each, (_, missing) in zip(self.clusters, begun, strict=True)
+            for node in each.nodes()
+        ]
+
+    def wait_acquainted(self, timeout_s: float = _ACQUAINTED_WITHIN_S) -> list[str]:
+        """Wait until every running node knows every set of this fleet.
+
+        Returns in words which do not after `timeout_s`; nothing when all do.
+        """
+        import hadron
+
+        deadline = time.monotonic() + timeout_s
+        wanted = {each.config.name for each in self.clusters}
+        asked = [
+            (each.config.name, node) for each in self.clusters for node in each.nodes()
+            if node.process
+        ]
+        strangers: dict[str, str] = {}
+        with hadron.connect_sync(self.url) as client:
+            for replica_set, node in asked:
+                while True:
+                    try:
+                        known = {
+                            found.name for found in client.topology(node.address).replica_sets
+                        }
+                        missing = ", ".join(sorted(wanted - known))
+                    except HadronError as error:
+                        missing = error.message
+                    who = f"{node.name} of {replica_set}"
+                    strangers[who] = missing
+                    if not missing or time.monotonic() > deadline:
+                        break
+                    time.sleep(POLL_S)
+        return [f"{who} does not know {missing}" for who, missing in strangers.items() if missing]
+
+    def restart(self) -> Iterator[tuple[ReplicaSetConfig, Restarted]]:
+        """Restart one set after the other, each as `DetachedCluster.restart` does."""
+        for each in self.clusters:
+            for restarted in each.restart():
+                yield each.config, restarted
+
+    def down(self) -> list[tuple[str, str]]:
+        """Stop every process that runs; (replica set, node) of each, in the order of stopping."""
+        return [
+            (each.config.name, name) for each in reversed(self.clusters) for name in each.down()
+        ]
+
+
+def find_configs(given: Path | None, *, create: bool = False) -> list[Path]:
+    """The configuration files meant by a file, a directory, or nothing (./hadron-cluster).
+
+    Of a directory, every `.yaml` and `.yml` file but schema documents. With `create`, one without
+    any gets three nodes (see `find_config`, which also says what is raised).
+    """
+    path = given or Path(DEFAULT_DIRECTORY)
+    if path.is_dir() and not (path / FILE_NAME).exists():
+        found = sorted(
+            each for pattern in ("*.yaml", "*.yml") for each in path.glob(pattern)
+            if not _is_schema(each)
+        )
+        if found:
+            return found
+    return [find_config(given, create=create)]
+
+
+def _is_schema(path: Path) -> bool:
+    try:
+        text = path.read_text(errors="replace")
+    except OSError:
+        # Whoever reads it as a configuration says what is wrong.
+        return False
+    return _SCHEMA.search(text) is not None and _CONFIGURATION.search(text) is None
+
+
+def check_together(configs: Sequence[ReplicaSetConfig]) -> None:
+    """Raise `ConfigurationError` listing what keeps these sets from being one local cluster."""
+    problems = [
+        *_differing(configs, "cluster", [each.cluster for each in configs]),
+        *_differing(configs, "metadata", [each.metadata for each in configs]),
+        *_repeated((each, "replica set name", each.name) for each in configs),
+        *_repeated(
+            (each, f"address of {node.name},", address)
+            for each in configs for node in each.nodes for address in node.addresses.values()
+        ),
+        *_repeated(
+            (each, f"data directory of {node.name},", str(node.data))
+            for each in configs for node in each.nodes
+        ),
+    ]
+    if problems:
+        raise ConfigurationError(
+            list_problems(problems, "between these files"),
+            "a directory holds one file for each replica set of one cluster; --config may also "
+            "name one of the files",
+        )
+
+
+def _differing(
+    configs: Sequence[ReplicaSetConfig], key: str, values: Sequence[str]
+) -> list[str]:
+    first = configs[0]
+    return [
+        f"{each.path}: {key} {value!r}, expected {values[0]!r} as in {first.path}"
+        for each, value in zip(configs, values, strict=True) if value != values[0]
+    ]
+
+
+def _repeated(uses: Iterable[tuple[ReplicaSetConfig, str, str]]) -> list[str]:
+    """What two files use; within one file it has been checked."""
+    seen: dict[str, ReplicaSetConfig] = {}
+    problems = []
+    for config, what, value in uses:
+        other = seen.setdefault(value, config)
+        if other is not config:
+            problems.append(
+                f"{config.path}: {what} {value} is in use already ({other.path}), expected "
+                "another one"
+            )
+    return problems
