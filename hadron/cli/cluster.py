@@ -147,7 +147,7 @@ def status(config: Path | None, replica_sets: tuple[str, ...], output: str) -> N
 
 def _named(fleet: Fleet, replica_set: str, node: str) -> str:
     """A node, with its replica set where there are several."""
-    return node if len(fleet.clusters) == 1 else f"{replica_set} {node}"
+    return f"{replica_set} {node}" if fleet.has_several else node
 
 
 def _fleet(config: Path | None, only: tuple[str, ...], *, create: bool = False) -> Fleet:

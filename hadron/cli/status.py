@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Final
 
 import anyio
@@ -18,6 +19,9 @@ if TYPE_CHECKING:
 
 _ANSWER_WITHIN_S: Final = 2.0
 """A node that takes longer is shown as unreachable; a stopped process does not answer at all."""
+
+_HELPERS: Final = 4
+"""Nodes that are asked about one that does not answer."""
 
 _COLUMNS: Final = {
     "replica_set": "REPLICA SET", "node": "NODE", "role": "ROLE", "address": "ADDRESS",
@@ -46,23 +50,56 @@ def command(ctx: click.Context, output: str) -> None:
         return
     click.echo(f"cluster {report['cluster']}, metadata on {report['metadata']}")
     print_rows(_COLUMNS, report["nodes"], output)
-    for node in report["nodes"]:
+    for line in _troubles(report["nodes"]):
+        click.echo(line)
+
+
+def _troubles(nodes: Sequence[dict[str, Any]]) -> list[str]:
+    """What is wrong, a line each; what several nodes say in the same words is said once."""
+    who_says: dict[str, list[dict[str, Any]]] = {}
+    for node in nodes:
         for trouble in node["trouble"]:
             first, *_ = trouble.strip().splitlines() or [""]
-            click.echo(f"trouble at {node['node']}: {first}")
+            who_says.setdefault(first, []).append(node)
+    several = len({node["replica_set"] for node in nodes}) > 1
+    return [
+        f"trouble at {_names(speakers, several)}: {trouble}"
+        for trouble, speakers in who_says.items()
+    ]
+
+
+def _names(nodes: Sequence[dict[str, Any]], several: bool) -> str:
+    """`n1, n2`; where there are several replica sets, `eu/p0 (n1, n2), us/p0 (n1)`."""
+    by_set: dict[str, list[str]] = {}
+    for node in nodes:
+        by_set.setdefault(node["replica_set"], []).append(node["node"])
+    if not several:
+        return ", ".join(name for names in by_set.values() for name in names)
+    return ", ".join(f"{known} ({', '.join(names)})" for known, names in by_set.items())
 
 
 async def _ask(url: str) -> dict[str, Any]:
     import hadron
 
     async with hadron.connect(url) as client:
-        topology = await client.topology()
-        newest = await _newest(client, topology)
-        found: dict[str, cluster_pb2.StatusResponse | str] = {}
-        async with anyio.create_task_group() as tasks:
-            for replica_set in newest:
-                for node in replica_set.nodes:
-                    tasks.start_soon(_ask_node, client, node.address, found)
+        return await collect(client)
+
+
+async def collect(client: Client) -> dict[str, Any]:
+    """The whole cluster's state, as `--output json` has it: nodes that this client cannot reach
+    are asked by others."""
+    topology = await client.topology()
+    newest = await _newest(client, topology)
+    members = [(known.name, node) for known in newest for node in known.nodes]
+    found: dict[str, cluster_pb2.StatusResponse | str] = {}
+    async with anyio.create_task_group() as tasks:
+        for _, node in members:
+            tasks.start_soon(_ask_node, client, node.address, found)
+    helpers = [address for address, said in found.items() if not isinstance(said, str)]
+    async with anyio.create_task_group() as tasks:
+        for name, node in members:
+            if helpers and isinstance(found[node.address], str):
+                tasks.start_soon(_ask_for_node, client, helpers, name, node, found)
     nodes = [
         row
         for replica_set in newest
@@ -101,6 +138,32 @@ async def _ask_node(
         found[address] = error.message
 
 
+async def _ask_for_node(
+    client: Client, helpers: Sequence[str], replica_set: str, node: cluster_pb2.Node,
+    found: dict[str, cluster_pb2.StatusResponse | str],
+) -> None:
+    """Let nodes that answer ask one that does not: perhaps they can reach it. The first that
+    succeeds is enough."""
+    reason = found[node.address]
+
+    async def ask(helper: str) -> None:
+        # One that does not answer, or is older and speaks of itself, has nothing to tell.
+        with contextlib.suppress(HadronError):
+            answer = await client.status_through(helper, replica_set, node.name)
+            if (answer.replica_set, answer.node) == (replica_set, node.name):
+                answer.trouble = answer.trouble or (
+                    f"{reason}; what stands here it has told {helper}"
+                )
+                found[node.address] = answer
+                tasks.cancel_scope.cancel()
+
+    with anyio.move_on_after(_ANSWER_WITHIN_S):
+        async with anyio.create_task_group() as tasks:
+            # Of different sets, so that one is likely to be on the other side of what is cut.
+            for helper in helpers[:: max(1, len(helpers) // _HELPERS)]:
+                tasks.start_soon(ask, helper)
+
+
 def _rows(
     replica_set: cluster_pb2.ReplicaSet, found: dict[str, cluster_pb2.StatusResponse | str]
 ) -> list[dict[str, Any]]:
@@ -129,7 +192,7 @@ def _row(
     }
     if isinstance(status, str):
         return {**named, "state": "unreachable", "lag": lag, "trouble": [status]}
-    troubles = [status.trouble, *map(_peer_trouble, status.peers)]
+    troubles = [status.trouble, *map(_peer_trouble, status.peers), *status.cluster_trouble]
     return {
         **named,
         "state": status.state,

@@ -286,6 +286,19 @@ class Client:
         )
         return answer  # type: ignore[no-any-return]
 
+    async def status_through(
+        self, address: str | None, replica_set: str, node: str
+    ) -> cluster_pb2.StatusResponse:
+        """How a node is that cannot be reached from here: the node at `address` (None: any) asks
+        it. Raises `PeerError` when it does not answer there either."""
+        session = self._session
+        connection = await (session.connect_to(address) if address else session.connect_any())
+        answer, _ = await connection.request(
+            _STATUS, cluster_pb2.StatusRequest(replica_set=replica_set, node=node),
+            timeout_s=self._connect_timeout_s,
+        )
+        return answer  # type: ignore[no-any-return]
+
     async def connect_to(self, address: str) -> Connection:
         """A connection to the node at `address`, for what only nodes and operators ask; it stays
         the client's. Raises `PeerError` when there is none."""

@@ -9,7 +9,7 @@ people should know about it is logged once, and stands in `hadron status` for as
 from __future__ import annotations
 
 import logging
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from functools import partial
 from typing import Any, Final, TypeVar
 
@@ -24,7 +24,7 @@ from hadron.model.errors import (
 )
 from hadron.model.ports import Network, Random
 from hadron.model.replica_sets import KnownNode, KnownSet
-from hadron.node.directory import Directory, Merged
+from hadron.node.directory import Directory, Merged, describe_set
 from hadron.node.replica_set import ReplicaSetConfig
 from hadron.node.rounds import Rounds
 from hadron.node.statements import statement_to, statements_from
@@ -239,11 +239,21 @@ class Discovery:
         for error in bad:
             who = f"node {other.node} of {other.replica_set}"
             self._tell(f"bad {who}", f"{who} says what cannot be: {error.message}", now_s)
+        before = {each.name: each for each in self.sets()}
         merged: Merged = self.directory.merge(statements, now_s)
         for refused in merged.refused:
             _log.warning("%s", refused.reason)
         if merged.changed:
+            self._log_news(before)
             self._news()
+
+    def _log_news(self, before: Mapping[str, KnownSet]) -> None:
+        for known in self.sets():
+            old = before.get(known.name)
+            if old is None:
+                _log.info("replica set %s is known now: %s", known.name, describe_set(known))
+            elif (old.uuid, old.epoch) != (known.uuid, known.epoch):
+                _log.info("replica set %s is now: %s", known.name, describe_set(known))
 
     def _heard(self, other: cluster_pb2.Speaker, peer: str, *, dialed: bool) -> bool:
         """Whether it belongs to this cluster; notes what does not fit, on both sides."""

@@ -119,7 +119,10 @@ class SocketNetwork:
 
     async def dial(self, address: str) -> SocketTransport:
         host, port = split_address(address)
-        stream = await anyio.connect_tcp(host, port)
+        try:
+            stream = await anyio.connect_tcp(host, port)
+        except OSError as error:
+            raise _with_reason(error) from error
         raw: socket.socket = stream.extra(anyio.abc.SocketAttribute.raw_socket)
         # The readiness functions own the socket from here on: a duplicate, so that closing
         # anyio's stream leaves it open.
@@ -144,3 +147,13 @@ class SocketNetwork:
             raise
         sock.setblocking(False)
         return SocketListener(sock)
+
+
+def _with_reason(error: OSError) -> OSError:
+    """`error`, or what stands behind it when it only says that nothing worked."""
+    cause: BaseException | None = error
+    while cause is not None:
+        if isinstance(cause, OSError) and cause.errno is not None:
+            return error if cause is error else OSError(cause.errno, cause.strerror)
+        cause = cause.exceptions[0] if isinstance(cause, BaseExceptionGroup) else cause.__cause__
+    return error

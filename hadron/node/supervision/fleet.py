@@ -63,6 +63,8 @@ class Fleet:
                     f"no file is about a replica set called {name!r}{did_you_mean(name, names)}",
                     f"there are {', '.join(names)}",
                 )
+        self.has_several = len(names) > 1
+        """Whether a node's name alone does not say which one is meant."""
         self.clusters = [each for each in found if not only or each.config.name in only]
 
     @property
