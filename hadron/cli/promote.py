@@ -17,11 +17,14 @@ if TYPE_CHECKING:
 @click.option("--config", type=click.Path(path_type=Path), metavar="DIR|FILE",
               help="The configuration file, or the directory of a local cluster.  "
                    "[default: ./hadron-cluster]")
+@click.option("--replica-set", metavar="NAME",
+              help="Whose node it is, where the directory has several replica sets.")
 @click.option("--dry-run", is_flag=True, help="Say what would change, and write nothing.")
 @click.option("--debug", is_flag=True, help="Show tracebacks.")
 @click.pass_context
 def command(
-    ctx: click.Context, node: str, config: Path | None, dry_run: bool, debug: bool
+    ctx: click.Context, node: str, config: Path | None, replica_set: str | None, dry_run: bool,
+    debug: bool,
 ) -> None:
     """Raise the configuration's epoch by one and make NODE the leader in it.
 
@@ -39,13 +42,14 @@ def command(
     Examples:
       hadron promote n2
       hadron promote n2 --config /etc/hadron/p0.yaml --dry-run
+      hadron promote n2 --config config/two-regions --replica-set gcp.us-east4/p0
     """
     from hadron.cli.session import session_of
     from hadron.node.promotion import plan, write
-    from hadron.node.supervision.detached import find_config
+    from hadron.node.supervision.fleet import find_config_of
 
     session_of(ctx).debug |= debug
-    promotion = plan(find_config(config), node, os.environ)
+    promotion = plan(find_config_of(config, replica_set or ""), node, os.environ)
     if not dry_run:
         write(promotion)
     old, new = promotion.old, promotion.new
@@ -54,15 +58,18 @@ def command(
         f"{new.leader.name}{' (dry run: nothing was written)' if dry_run else ''}"
     )
     if not dry_run:
-        _say_what_to_restart(promotion, given=config)
+        _say_what_to_restart(promotion, config, replica_set)
 
 
-def _say_what_to_restart(promotion: Promotion, given: Path | None) -> None:
+def _say_what_to_restart(
+    promotion: Promotion, given: Path | None, replica_set: str | None
+) -> None:
     from hadron.node.supervision.detached import DetachedCluster
 
     new = promotion.new
     if any(node.process for node in DetachedCluster(promotion.path).nodes()):
         where = "" if given is None else f" --config {given}"
+        where += "" if replica_set is None else f" --replica-set {replica_set}"
         click.echo(f"now:  hadron cluster restart{where}")
         return
     others = ", ".join(node.name for node in new.nodes if node.name != new.leader.name)

@@ -157,6 +157,19 @@ def find_configs(given: Path | None, *, create: bool = False) -> list[Path]:
     return [find_config(given, create=create)]
 
 
+def find_config_of(given: Path | None, replica_set: str) -> Path:
+    """The one file that is meant by a file or a directory, and by a replica set's name ("" where
+    there is one set only). Raises `ConfigurationError`."""
+    fleet = Fleet(find_configs(given), [replica_set] if replica_set else [])
+    if len(fleet.clusters) > 1:
+        names = ", ".join(each.config.name for each in fleet.clusters)
+        raise ConfigurationError(
+            f"{given or DEFAULT_DIRECTORY} has {len(fleet.clusters)} replica sets: {names}",
+            "say which one is meant with --replica-set, or name its file with --config",
+        )
+    return fleet.clusters[0].config_path
+
+
 def _is_schema(path: Path) -> bool:
     try:
         text = path.read_text(errors="replace")

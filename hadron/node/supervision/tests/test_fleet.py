@@ -16,7 +16,7 @@ from hadron.node.config import render
 from hadron.node.replica_set import NodeConfig, ReplicaSetConfig
 from hadron.node.settings import Settings
 from hadron.node.supervision.cluster import free_ports
-from hadron.node.supervision.fleet import Fleet, find_configs
+from hadron.node.supervision.fleet import Fleet, find_config_of, find_configs
 
 CONFIG = Path(__file__).resolve().parents[4] / "config"
 
@@ -149,6 +149,14 @@ def test_only_sets_that_there_are_can_be_meant(tmp_path: Path) -> None:
     ) as caught:
         Fleet(find_configs(tmp_path), ["eu/p1"])
     assert caught.value.hint == "there are meta/p0, eu/p0"
+
+
+def test_one_file_is_meant_where_one_can_be(tmp_path: Path) -> None:
+    write(tmp_path, {"meta/p0": 1, "eu/p0": 1})
+    assert find_config_of(tmp_path, "eu/p0") == tmp_path / "eu-p0.yaml"
+    assert find_config_of(tmp_path / "meta-p0.yaml", "") == tmp_path / "meta-p0.yaml"
+    with pytest.raises(ConfigurationError, match="has 2 replica sets: meta/p0, eu/p0"):
+        find_config_of(tmp_path, "")
 
 
 def test_files_that_do_not_fit_together_are_refused_with_all_that_is_wrong(
