@@ -28,6 +28,10 @@ def states(report: dict[str, Any]) -> dict[str, str]:
 async def test_any_node_tells_of_the_whole_cluster(tmp_path: Path) -> None:
     async with running_cluster(tmp_path, SETS) as cluster:
         await wait_known(cluster)
+        await cluster.wait_for("the schema pushed", lambda: all(
+            not nodes.status(name).cluster_trouble
+            for nodes in cluster.values() for name in nodes.names
+        ))
         for name in SETS:
             async with cluster.client(f"client-of-{name[:2]}", through=[name]) as client:
                 report = await collect(client)

@@ -41,8 +41,26 @@ async def wait_known(cluster: Cluster, *sets: str, at: str = "") -> None:
     await cluster.wait_for(f"{wanted} known", known)
 
 
+async def wait_registered(cluster: Cluster) -> None:
+    """Until every node knows that the metadata set has registered all others' uuids."""
+    await cluster.wait_for("registered everywhere", lambda: all(
+        known.registered or known.name == cluster.metadata
+        for nodes in cluster.values() for node in nodes.running
+        for known in nodes.node(node).discovery.sets()
+    ))
+
+
 def troubles(nodes: Nodes, name: str = "n1") -> list[str]:
     return list(nodes.status(name).cluster_trouble)
+
+
+async def trouble_at(cluster: Cluster, nodes: Nodes, start: str) -> str:
+    """Wait until n1 of a set reports what begins so; returns the whole of it."""
+    def said() -> list[str]:
+        return [text for text in troubles(nodes) if text.startswith(start)]
+
+    await cluster.wait_for(f"reported: {start}", lambda: said() != [])
+    return said()[0]
 
 
 @pytest.mark.parametrize("order", ORDERS, ids="-".join)
@@ -63,7 +81,10 @@ async def test_sets_find_each_other_whatever_order_they_start_in(
         )
         for nodes in cluster.values():
             for node in nodes.names:
-                assert troubles(nodes, node) == []
+                await cluster.wait_for(
+                    "no trouble",
+                    lambda nodes=nodes, node=node: troubles(nodes, node) == [],  # type: ignore[misc]
+                )
                 known = nodes.node(node).discovery.sets()
                 assert all(len(each.uuid) == 16 and each.agreed for each in known)
                 assert known_at(nodes, node)["us/p0"] == "us-p0-n1:7000"
@@ -156,6 +177,7 @@ async def test_a_second_set_of_a_name_is_refused_and_reported_on_both_sides(
     caplog.set_level(logging.WARNING, "hadron.node.discovery")
     async with running_cluster(tmp_path, SETS) as cluster:
         await wait_known(cluster)
+        await wait_registered(cluster)
         config = cluster["us/p0"].config
         nodes = tuple(
             replace(node, address=f"other-{node.name}:7000", data=tmp_path / "other" / node.name)
@@ -164,14 +186,16 @@ async def test_a_second_set_of_a_name_is_refused_and_reported_on_both_sides(
         second = cluster.add("us/p0", 2, config=replace(config, nodes=nodes))
         await second.start()
         await second.wait_serving()
-        await cluster.wait_for("reported", lambda: troubles(cluster["meta/p0"]) != [])
-        (text,) = troubles(cluster["meta/p0"])
-        assert text.startswith("two replica sets are called us/p0: the one with uuid ")
+        text = await trouble_at(
+            cluster, cluster["meta/p0"], "two replica sets are called us/p0: the one with uuid "
+        )
         assert "n1 at other-n1:7000, n2 at other-n2:7000 is refused; the name belongs" in text
-        assert "n1 at us-p0-n1:7000, n2 at us-p0-n2:7000, which was first" in text
-        await cluster.wait_for("reported there too", lambda: troubles(second) != [])
-        (text,) = troubles(second)
-        assert text.startswith("another replica set is called us/p0 as well: uuid ")
+        assert (
+            "n1 at us-p0-n1:7000, n2 at us-p0-n2:7000, which the metadata set has registered"
+        ) in text
+        await trouble_at(
+            cluster, second, "another replica set is called us/p0 as well: uuid "
+        )
         # The others go on with the first, the second with itself, and it knows all others.
         assert known_at(cluster["meta/p0"], "n1")["us/p0"] == "us-p0-n1:7000"
         assert known_at(second, "n1") == {
@@ -186,25 +210,12 @@ async def test_a_second_set_of_a_name_is_refused_and_reported_on_both_sides(
         assert 0 < caplog.text.count("another replica set is called us/p0") <= len(second.names)
 
 
-async def test_registering_the_second_of_a_name_gives_it_the_name_everywhere(
-    tmp_path: Path,
-) -> None:
+async def test_names_are_registered_and_stay_so_when_the_set_comes_back(tmp_path: Path) -> None:
     async with running_cluster(tmp_path, SETS) as cluster:
-        await wait_known(cluster)
-        first = cluster["us/p0"].node("n1").discovery.directory.own
-        meta = cluster["meta/p0"].node("n1").discovery
-        meta.register("us/p0", first.uuid, first.epoch)
-        for nodes in cluster.values():
-            for node in nodes.names:
-                await cluster.wait_for(
-                    "registered everywhere",
-                    lambda nodes=nodes, node=node: (  # type: ignore[misc]
-                        all(
-                            each.registered == (each.name == "us/p0")
-                            for each in nodes.node(node).discovery.sets()
-                        )
-                    ),
-                )
+        await wait_registered(cluster)
+        await cluster["us/p0"].restart()
+        await wait_registered(cluster)
+        await cluster.wait_for("no trouble", lambda: troubles(cluster["meta/p0"]) == [])
 
 
 async def test_a_node_of_another_cluster_is_refused_and_reported_on_both_sides(
@@ -217,16 +228,14 @@ async def test_a_node_of_another_cluster_is_refused_and_reported_on_both_sides(
         stranger = cluster.add("asia/p0", 1, config=replace(config, nodes=nodes))
         await stranger.start()
         meta = cluster["meta/p0"]
-        await cluster.wait_for("reported here", lambda: troubles(meta) != [])
-        await cluster.wait_for("reported there", lambda: troubles(stranger) != [])
-        (here,), (there,) = troubles(meta), troubles(stranger)
-        assert here.startswith(
-            "node n1 of asia/p0 belongs to cluster 'orders', this node to 'test', and it called "
-            "here (from asia:"
+        await trouble_at(
+            cluster, meta, "node n1 of asia/p0 belongs to cluster 'orders', this node to 'test', "
+            "and it called here (from asia:"
         )
-        assert there == (
+        there = await trouble_at(
+            cluster, stranger,
             "meta-p0-n1:7000 in `discovery:` is refused: node n1 of meta/p0 belongs to cluster "
-            "'test', this node to 'orders' (take the address out, or correct `cluster:`)"
+            "'test', this node to 'orders' (take the address out, or correct `cluster:`)",
         )
         assert "asia/p0" not in known_at(meta, "n1")
         assert list(known_at(stranger, "n1")) == ["asia/p0"]
@@ -239,11 +248,11 @@ async def test_sets_that_disagree_on_where_the_schema_is_say_so(tmp_path: Path) 
         for name in us.names:
             us.configs[name] = replace(us.config, metadata="us/p0")
         await cluster.start()
-        await cluster.wait_for("reported", lambda: troubles(us) != [])
-        assert troubles(us) == [
+        await trouble_at(
+            cluster, us,
             "node n1 of meta/p0 has `metadata: meta/p0`, this node `metadata: us/p0`: one of the "
-            "two configuration files is wrong"
-        ]
+            "two configuration files is wrong",
+        )
         await wait_known(cluster)
 
 
