@@ -30,6 +30,10 @@ MAX_UNSETTLED: Final = 65_536
 offsets more than that, in memory and in the tables: about 100 bytes each here, 20 there. Pulsar
 stops at 200,000 unacknowledged records, Kafka's share groups at 2,000."""
 
+MAX_GROUP_IN_FLIGHT: Final = 1 << 20
+"""Records in flight of one group. What is in flight may come apart later, at worst into half as many
+pieces."""
+
 _PARKED_PER_STEP: Final = 4_096
 """Records put into line in one go: a millisecond or two."""
 
@@ -235,7 +239,7 @@ class Group:
 
     @property
     def _may_go_on(self) -> bool:
-        return self.unsettled < MAX_UNSETTLED
+        return self.unsettled < MAX_UNSETTLED and self.in_flight < MAX_GROUP_IN_FLIGHT
 
     def _available(self, visible_end: int, now: float) -> int:
         """Records that could be delivered now, about: who wants a batch waits for enough."""
@@ -246,6 +250,8 @@ class Group:
         """Why nothing new is delivered although there is something; "" when it is."""
         if self.cursor >= visible_end:
             return ""
+        if self.in_flight >= MAX_GROUP_IN_FLIGHT:
+            return f"{self.in_flight} records are in flight, which is the limit"
         if not self._may_go_on:
             return (
                 f"{self.unsettled} pieces are not acknowledged, which is the limit: acknowledge "

@@ -1,0 +1,511 @@
+"""The group's machine with deadlines, attempts, batches, order, windows and bounds."""
+
+from __future__ import annotations
+
+import itertools
+
+import pytest
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+
+from hadron.delivery import machine
+from hadron.delivery.keys import BatchKeys
+from hadron.delivery.machine import Assignment, Exhausted, Group, Rules
+from hadron.delivery.members import Member
+from hadron.delivery.ranges import Range, RangeSet
+
+BATCH = 8
+
+
+def key_of(offset: int) -> int:
+    """Three keys, and none for every fifth record."""
+    return 0 if offset % 5 == 0 else offset % 3 + 1
+
+
+def deliver(group: Group, end: int, now: float = 0.0) -> Assignment | None:
+    """The next delivery, over whatever only has to be set aside."""
+    while (wanted := group.next_wanted(end, now)) is not None:
+        base = wanted // BATCH * BATCH
+        keys = BatchKeys(base, [key_of(n) for n in range(base, base + BATCH)])
+        found = group.assign(base + BATCH, end, now, keys if group.rules.is_by_key else None)
+        if found is not None:
+            return found
+    return None
+
+
+def drain(group: Group, end: int, now: float = 0.0) -> list[tuple[int, int, int]]:
+    found = []
+    while (assignment := deliver(group, end, now)) is not None:
+        found.append((assignment.member, assignment.first, assignment.last))
+    return found
+
+
+def join(group: Group, credit: int = 100, *, size: int = 0, wait_s: float = 0.0) -> Member:
+    return group.join(credit, lambda: True, batch_size=size, batch_wait_s=wait_s)
+
+
+class TestDeadlines:
+    def test_what_is_not_acknowledged_in_time_goes_to_somebody_else(self) -> None:
+        group = Group(0, (), rules=Rules(deadline_s=10.0))
+        slow, quick = join(group, 4), join(group, 4)
+        assert drain(group, 8, 1.0) == [(1, 0, 3), (2, 4, 7)]
+        assert group.next_due() == 11.0
+        assert group.acknowledge(quick.number, 2, 4, 7, 2.0) == [(4, 7)]
+        assert group.expire(10.9) == []
+        (expired,) = group.expire(11.0)
+        assert (expired.member, expired.delivery, expired.ranges) == (slow.number, 1, ((0, 3),))
+        assert group.ended == [(0, 3, 1)]
+        assert drain(group, 8, 11.0) == [(2, 0, 3)]
+        assert group.acknowledge(slow.number, 1, 0, 3, 12.0) == [], "it is somebody else's now"
+
+    def test_alone_it_is_given_one_at_a_time_until_it_settles_something(self) -> None:
+        group = Group(0, (), rules=Rules(deadline_s=10.0))
+        member = join(group, 4)
+        drain(group, 8, 0.0)
+        group.expire(10.0)
+        assert drain(group, 8, 10.0) == [(1, 0, 0)]
+        group.acknowledge(member.number, 2, 0, 0, 11.0)
+        assert drain(group, 8, 11.0) == [(1, 1, 3), (1, 4, 4)]
+
+    def test_who_is_still_at_work_keeps_what_it_has(self) -> None:
+        group = Group(0, (), rules=Rules(deadline_s=10.0))
+        member = join(group, 8)
+        drain(group, 16, 0.0)
+        assert group.extend(member.number, 1, 6.0)
+        assert group.expire(15.9) == []
+        assert group.acknowledge(member.number, 1, 0, 0, 15.9), "progress is a sign of life too"
+        assert group.expire(25.0) == []
+        assert [e.ranges for e in group.expire(26.0)] == [((1, 7),)]
+        assert not group.extend(member.number, 1, 26.0)
+
+
+class TestAttempts:
+    def test_the_last_one_makes_a_dead_letter(self) -> None:
+        group = Group(0, (), rules=Rules(max_attempts=2))
+        member = join(group)
+        assert drain(group, 4) == [(1, 0, 3)]
+        group.refuse(member.number, 1, 1, 2, not_before=0.0, reason="no such flight")
+        assert (group.ended, group.exhausted) == ([(1, 2, 1)], [])
+        again = deliver(group, 4)
+        assert again is not None
+        assert (again.first, again.last, again.attempt) == (1, 2, 2)
+        group.refuse(member.number, again.delivery, 2, 2, not_before=0.0, reason="no such flight")
+        assert group.exhausted == [Exhausted(2, 2, 2, "no such flight")]
+        group.leave(member.number, 0.0)
+        assert group.exhausted[1:] == [Exhausted(1, 1, 2, "its member has gone")]
+        join(group)
+        assert drain(group, 4) == [(2, 0, 0), (2, 3, 3)], "dead letters are nobody's"
+
+    def test_what_nobody_has_looked_at_does_not_count(self) -> None:
+        group = Group(0, (), rules=Rules(max_attempts=1))
+        member = join(group)
+        drain(group, 4)
+        group.refuse(member.number, 1, 0, 3, not_before=0.0, is_unseen=True)
+        assert (group.ended, group.exhausted) == ([], [])
+        again = deliver(group, 4)
+        assert again is not None
+        assert again.attempt == 1
+
+    def test_an_earlier_leader_has_counted_some(self) -> None:
+        group = Group(0, [(6, 6)], [(1, 2, 1), (4, 4, 2), (5, 5, 1)], rules=Rules(max_attempts=2))
+        join(group)
+        found = []
+        while (assignment := deliver(group, 8)) is not None:
+            found.append((assignment.first, assignment.last, assignment.attempt))
+        assert found == [(0, 0, 1), (1, 2, 2), (3, 3, 1), (5, 5, 2), (7, 7, 1)]
+        (dead,) = group.exhausted
+        assert (dead.first, dead.last, dead.attempts) == (4, 4, 2)
+        group.put_back(dead, 5.0)
+        assert drain(group, 8, 5.0) == [(1, 4, 4)]
+
+
+class TestBatches:
+    def test_they_are_sent_when_they_are_full(self) -> None:
+        group = Group(0, ())
+        join(group, 100, size=10, wait_s=5.0)
+        assert drain(group, 9, 0.0) == []
+        assert group.next_due() == 5.0
+        assert [
+            (a.first, a.last, a.ends_batch)
+            for a in iter(lambda: deliver(group, 21, 1.0), None)
+        ] == [(0, 7, False), (8, 9, True), (10, 15, False), (16, 19, True)]
+
+    def test_or_when_the_first_record_has_waited(self) -> None:
+        group = Group(0, ())
+        member = join(group, 100, size=10, wait_s=5.0)
+        assert drain(group, 3, 1.0) == []
+        assert drain(group, 4, 5.9) == []
+        found = deliver(group, 4, 6.0)
+        assert found is not None
+        assert (found.first, found.last, found.ends_batch) == (0, 3, True)
+        group.acknowledge(member.number, 1, 0, 3)
+        assert drain(group, 4, 7.0) == []
+        assert drain(group, 5, 20.0) == [], "the next one waits for itself"
+        assert group.next_due() == 25.0
+
+    def test_others_are_not_kept_waiting(self) -> None:
+        group = Group(0, ())
+        join(group, 100, size=10, wait_s=5.0)
+        join(group, 100)
+        assert drain(group, 3, 0.0) == [(2, 0, 2)]
+
+    def test_a_batch_is_one_members_and_ends_where_it_must(self) -> None:
+        group = Group(0, ())
+        writable = True
+        group.join(100, lambda: writable, batch_size=20)
+        join(group, 100, size=20)
+        assert [deliver(group, 40), deliver(group, 40)] == [
+            Assignment(1, 1, 0, 7, 1), Assignment(1, 2, 8, 15, 1)
+        ]
+        writable = False
+        assert deliver(group, 40) == Assignment(2, 3, 16, 23, 1)
+        assert [member.number for member in group.takers.ended] == [1]
+
+
+class TestStrictOrder:
+    def test_one_is_in_flight_and_the_next_waits_for_the_commit(self) -> None:
+        group = Group(0, (), rules=Rules(is_strict=True))
+        join(group, 8)
+        other = join(group, 8)
+        assert drain(group, 8) == [(1, 0, 0)]
+        assert group.acknowledge(1, 1, 0, 0) == [(0, 0)]
+        assert drain(group, 8) == [], "it is not committed"
+        group.settled([(0, 0)], 0.0)
+        assert drain(group, 8) == [(other.number, 1, 1)]
+
+    def test_what_is_given_back_holds_back_everything(self) -> None:
+        group = Group(0, (), rules=Rules(is_strict=True))
+        member = join(group, 8)
+        drain(group, 8)
+        group.refuse(member.number, 1, 0, 0, not_before=9.0)
+        assert drain(group, 8, 8.9) == []
+        assert "strict" in group.held_back(8)
+        assert drain(group, 8, 9.0) == [(1, 0, 0)]
+
+    def test_so_does_a_dead_letter_until_it_is_written(self) -> None:
+        group = Group(0, (), rules=Rules(is_strict=True, max_attempts=1))
+        member = join(group, 8)
+        drain(group, 8)
+        group.refuse(member.number, 1, 0, 0, not_before=0.0)
+        assert drain(group, 8) == []
+        group.settled([(0, 0)], 0.0)
+        assert drain(group, 8) == [(1, 1, 1)]
+
+
+class TestOrderByKey:
+    def test_keys_go_side_by_side_and_each_in_its_order(self) -> None:
+        # Keys by offset: none, 2, 3, 1, 2, none, 1, 2
+        group = Group(0, (), rules=Rules(is_by_key=True))
+        one, other = join(group, 3), join(group, 50)
+        assert drain(group, 8) == [(1, 0, 2), (2, 3, 3), (2, 5, 5)]
+        assert group.keys is not None
+        assert group.keys.behind == 3
+        group.acknowledge(one.number, 1, 1, 1)
+        assert drain(group, 8) == [], "it is not committed"
+        group.settled([(1, 1)], 0.0)
+        assert drain(group, 8) == [(2, 4, 4)]
+        group.acknowledge(other.number, 2, 3, 3)
+        group.settled([(3, 3)], 0.0)
+        assert drain(group, 8) == [(1, 6, 6)]
+
+    def test_what_is_given_back_holds_back_its_key_only(self) -> None:
+        group = Group(0, (), rules=Rules(is_by_key=True))
+        member = join(group, 50)
+        drain(group, 8)
+        group.refuse(member.number, 1, 1, 1, not_before=9.0)
+        for first, last, number in ((2, 2, 1), (3, 3, 1)):
+            assert group.acknowledge(member.number, number, first, last) == [(first, last)]
+            group.settled([(first, last)], 0.0)
+        assert drain(group, 8) == [(1, 6, 6)]
+        assert drain(group, 8, 9.0) == [(1, 1, 1)], "and 4 and 7 behind it"
+
+    def test_retention_takes_a_line_along(self) -> None:
+        group = Group(0, (), rules=Rules(is_by_key=True))
+        member = join(group, 50)
+        drain(group, 16)
+        group.skip_below(8, 0.0)
+        group.refuse(member.number, 1, 0, 3, not_before=0.0)
+        assert drain(group, 16) == [(1, 8, 9), (1, 13, 13)], "the next of keys 3, 1 and 2"
+
+
+class TestLateAcknowledgements:
+    def test_they_count_where_nobody_holds_the_record(self) -> None:
+        group = Group(0, [(6, 6)])
+        join(group, 4)
+        drain(group, 8)
+        assert group.acknowledge_late(0, 7) == [(4, 5), (7, 7)], "0 to 3 are in flight"
+        assert drain(group, 10) == []
+        group.leave(1, 0.0)
+        assert group.acknowledge_late(2, 5) == [(2, 3)]
+        join(group)
+        assert drain(group, 10) == [(2, 0, 1), (2, 8, 9)]
+
+
+class TestWindows:
+    def test_nothing_is_delivered_of_which_nothing_is_known(self) -> None:
+        group = Group(0, [(2, 3)], [(1, 1, 1)], window_end=4)
+        join(group)
+        assert drain(group, 20) == [(1, 0, 0), (1, 1, 1)]
+        assert (group.needs_window, group.cursor) == (True, 4)
+        group.resume([(4, 4), (6, 9)], [], 10)
+        assert drain(group, 20) == [(1, 5, 5)]
+        assert group.needs_window
+        group.resume([], [], None)
+        assert drain(group, 20) == [(1, 10, 15), (1, 16, 19)]
+        assert not group.needs_window
+
+    def test_retention_may_overtake_a_window(self) -> None:
+        group = Group(0, [(2, 3)], window_end=4)
+        join(group)
+        group.skip_below(9)
+        assert group.needs_window
+        group.resume([(8, 10), (12, 12)], [(9, 9, 3), (11, 11, 1)], None)
+        assert [group.next_wanted(16, 0.0), drain(group, 16)] == [
+            11, [(1, 11, 11), (1, 13, 15)]
+        ]
+
+
+class TestBounds:
+    def test_too_many_pieces_hold_back_what_is_new(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        """A member that acknowledges every other record, and never the rest."""
+        monkeypatch.setattr(machine, "MAX_UNSETTLED", 100)
+        group = Group(0, ())
+        member = join(group, 1_000)
+        end = 10_000
+        for _ in range(50):
+            for _, first, last in drain(group, end):
+                for offset in range(first, last + 1):
+                    if offset % 2:
+                        for number in list(member.deliveries):
+                            group.acknowledge(member.number, number, offset, offset)
+        assert 100 <= group.unsettled <= 100 + 1_000 // 2, "what was in flight comes apart"
+        assert "the limit" in group.held_back(end)
+        assert group.cursor < 2_000
+        for number, delivery in list(member.deliveries.items()):
+            for first, last in delivery.held.ranges():
+                group.acknowledge(member.number, number, first, last)
+        assert group.held_back(end) == ""
+        assert deliver(group, end) is not None
+
+    def test_so_do_too_many_records_in_flight(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(machine, "MAX_GROUP_IN_FLIGHT", 100)
+        group = Group(0, ())
+        for _ in range(50):
+            join(group, 10)
+        drain(group, 10_000)
+        assert 100 <= group.in_flight <= 100 + BATCH
+        assert "in flight" in group.held_back(10_000)
+
+    def test_a_member_that_takes_nothing_is_not_looked_at(self) -> None:
+        group = Group(0, ())
+        looks = 0
+
+        def never() -> bool:
+            nonlocal looks
+            looks += 1
+            return False
+
+        for _ in range(200):
+            group.join(10, never)
+        quick = join(group, 10)
+        looks = 0
+        for _ in range(100):
+            for number in list(quick.deliveries):
+                group.acknowledge(quick.number, number, 0, 10_000)
+            drain(group, 10_000)
+        assert looks == 0
+
+
+class Ordered(RuleBasedStateMachine):
+    """A group with every rule, that moves from leader to leader: what the log holds goes with it.
+
+    The model knows who holds what, what is committed, and how far each key has got.
+    """
+
+    @initialize(
+        order=st.sampled_from(("none", "strict", "key")), max_attempts=st.sampled_from((0, 2)),
+        deadline=st.sampled_from((None, 5.0)),
+    )
+    def begin(self, order: str, max_attempts: int, deadline: float | None) -> None:
+        self.rules = Rules(order == "strict", order == "key", deadline, max_attempts)
+        self.end = 0
+        self.now = 0.0
+        self.committed: set[int] = set()
+        self.uncommitted: list[Range] = []
+        self.attempts: dict[int, int] = {}
+        self.numbers = itertools.count(1)
+        self.lead()
+
+    def lead(self) -> None:
+        """A leader takes over; what the last one had not logged is forgotten."""
+        self.members: list[Member] = []
+        self.held: dict[int, int] = {}
+        self.uncommitted = []
+        self.group = Group(
+            self.floor, [], [], window_end=self.floor, rules=self.rules, numbers=self.numbers
+        )
+        self.read_window()
+
+    @property
+    def floor(self) -> int:
+        return next(n for n in itertools.count() if n not in self.committed)
+
+    def read_window(self) -> None:
+        offset = self.group.cursor
+        known = RangeSet((n, n) for n in sorted(self.committed) if n >= offset).ranges()[:3]
+        end = known[-1][1] + 1 if len(known) == 3 else None
+        tried = [
+            (n, n, times) for n, times in sorted(self.attempts.items())
+            if n >= offset and n not in self.committed and (end is None or n < end)
+        ]
+        self.group.resume(known, tried, end)
+
+    @rule(count=st.integers(1, 20))
+    def append(self, count: int) -> None:
+        self.end += count
+
+    @rule(seconds=st.integers(1, 3))
+    def time_passes(self, seconds: int) -> None:
+        self.now += seconds
+        for expired in self.group.expire(self.now):
+            for first, last in expired.ranges:
+                for offset in range(first, last + 1):
+                    assert self.held.pop(offset) == expired.delivery
+        self.drain_endings()
+
+    @precondition(lambda self: len(self.members) < 4)
+    @rule(credit=st.sampled_from((1, 4, 30)), size=st.sampled_from((0, 0, 6)))
+    def join(self, credit: int, size: int) -> None:
+        self.members.append(join(self.group, credit, size=size, wait_s=1.0))
+
+    @precondition(lambda self: self.members)
+    @rule(data=st.data())
+    def leave(self, data: st.DataObject) -> None:
+        member = data.draw(st.sampled_from(self.members))
+        self.members.remove(member)
+        for delivery in member.deliveries:
+            self.held = {n: number for n, number in self.held.items() if number != delivery}
+        self.group.leave(member.number, self.now)
+        self.drain_endings()
+
+    @rule()
+    def change_leaders(self) -> None:
+        self.lead()
+
+    @rule()
+    def deliver(self) -> None:
+        for _ in range(20):
+            if self.group.needs_window:
+                self.read_window()
+            found = deliver(self.group, self.end, self.now)
+            if found is None:
+                break
+            for offset in range(found.first, found.last + 1):
+                assert offset not in self.held, "with one member at a time"
+                assert offset not in self.committed
+                assert found.attempt > self.attempts.get(offset, 0) or self.rules.max_attempts
+                self.held[offset] = found.delivery
+            self.check_order(found)
+        self.drain_endings()
+
+    def check_order(self, found: Assignment) -> None:
+        if self.rules.is_strict:
+            assert len(self.held) == 1
+            assert found.first == self.floor, "nothing passes"
+        if self.rules.is_by_key:
+            keys = [key_of(offset) for offset in self.held if key_of(offset)]
+            assert len(keys) == len(set(keys)), "one of each key"
+            for offset in range(found.first, found.last + 1):
+                earlier = {n for n in range(offset) if key_of(n) == key_of(offset) != 0}
+                assert earlier <= self.committed, "one of a key after another"
+
+    def drain_endings(self) -> None:
+        for first, last, times in self.group.ended:
+            self.attempts.update(dict.fromkeys(range(first, last + 1), times))
+        self.group.ended.clear()
+        dead, self.group.exhausted = self.group.exhausted, []
+        for each in dead:
+            offsets = range(each.first, each.last + 1)
+            assert not set(offsets) & (self.committed | self.held.keys())
+            self.committed.update(offsets)
+            self.group.settled([(each.first, each.last)], self.now)
+
+    def a_held_one(self, data: st.DataObject) -> tuple[int, int, int]:
+        offset = data.draw(st.sampled_from(sorted(self.held)))
+        number = self.held[offset]
+        return next(m.number for m in self.members if number in m.deliveries), number, offset
+
+    @precondition(lambda self: self.held)
+    @rule(data=st.data(), length=st.integers(0, 6))
+    def acknowledge(self, data: st.DataObject, length: int) -> None:
+        member, number, offset = self.a_held_one(data)
+        before = dict(self.held)
+        counted = self.group.acknowledge(member, number, offset, offset + length, self.now)
+        for first, last in counted:
+            for each in range(first, last + 1):
+                assert self.held.pop(each, number) == number, "nobody else's"
+        assert before.keys() - self.held.keys() >= {offset}
+        self.uncommitted += counted
+
+    @precondition(lambda self: self.end)
+    @rule(data=st.data())
+    def acknowledge_late(self, data: st.DataObject) -> None:
+        first = data.draw(st.integers(0, self.end - 1))
+        for a, b in self.group.acknowledge_late(first, data.draw(st.integers(first, self.end - 1))):
+            assert not self.held.keys() & set(range(a, b + 1)), "somebody holds it"
+            self.uncommitted.append((a, b))
+
+    @precondition(lambda self: self.held)
+    @rule(data=st.data(), delay=st.sampled_from((0, 2)), unseen=st.booleans())
+    def refuse(self, data: st.DataObject, delay: int, unseen: bool) -> None:
+        member, number, offset = self.a_held_one(data)
+        self.group.refuse(
+            member, number, offset, offset, not_before=self.now + delay, is_unseen=unseen,
+            now=self.now,
+        )
+        del self.held[offset]
+        self.drain_endings()
+
+    @rule()
+    def commit(self) -> None:
+        ranges, self.uncommitted = self.uncommitted, []
+        for first, last in ranges:
+            self.committed.update(range(first, last + 1))
+        self.group.settled(ranges, self.now)
+        self.group.raise_floor(self.floor)
+
+    @invariant()
+    def counts_agree(self) -> None:
+        if hasattr(self, "group"):
+            assert self.group.in_flight == len(self.held)
+            for member in self.members:
+                holds = sum(len(each.held) for each in member.deliveries.values())
+                assert member.credit == member.max_in_flight - holds
+
+    def teardown(self) -> None:
+        """With a member that acknowledges everything, everything is dealt with."""
+        if not hasattr(self, "group"):
+            return
+        for member in list(self.members):
+            self.group.leave(member.number, self.now)
+        self.held.clear()
+        self.members = [join(self.group, 100)]
+        for _ in range(4 * self.end + 10):
+            self.now += 3
+            self.drain_endings()
+            self.deliver()
+            for offset, number in sorted(self.held.items()):
+                self.uncommitted += self.group.acknowledge(
+                    self.members[0].number, number, offset, offset, self.now
+                )
+            self.held.clear()
+            self.commit()
+            if self.floor >= self.end:
+                break
+        assert self.floor >= self.end
+        assert (self.group.in_flight, self.group.unsettled) == (0, 0)
+
+
+TestOrdered = Ordered.TestCase
+TestOrdered.settings = settings(max_examples=120, stateful_step_count=40, deadline=None)
