@@ -31,8 +31,8 @@ offsets more than that, in memory and in the tables: about 100 bytes each here, 
 stops at 200,000 unacknowledged records, Kafka's share groups at 2,000."""
 
 MAX_GROUP_IN_FLIGHT: Final = 1 << 20
-"""Records in flight of one group. What is in flight may come apart later, at worst into half as many
-pieces."""
+"""Records in flight of one group. What is in flight may come apart later, at worst into half as
+many pieces."""
 
 _PARKED_PER_STEP: Final = 4_096
 """Records put into line in one go: a millisecond or two."""

@@ -328,7 +328,7 @@ class Ordered(RuleBasedStateMachine):
         deadline=st.sampled_from((None, 5.0)),
     )
     def begin(self, order: str, max_attempts: int, deadline: float | None) -> None:
-        self.rules = Rules(order == "strict", order == "key", deadline, max_attempts)
+        self.kind = Rules(order == "strict", order == "key", deadline, max_attempts)
         self.end = 0
         self.now = 0.0
         self.committed: set[int] = set()
@@ -343,7 +343,7 @@ class Ordered(RuleBasedStateMachine):
         self.held: dict[int, int] = {}
         self.uncommitted = []
         self.group = Group(
-            self.floor, [], [], window_end=self.floor, rules=self.rules, numbers=self.numbers
+            self.floor, [], [], window_end=self.floor, rules=self.kind, numbers=self.numbers
         )
         self.read_window()
 
@@ -404,16 +404,16 @@ class Ordered(RuleBasedStateMachine):
             for offset in range(found.first, found.last + 1):
                 assert offset not in self.held, "with one member at a time"
                 assert offset not in self.committed
-                assert found.attempt > self.attempts.get(offset, 0) or self.rules.max_attempts
+                assert found.attempt > self.attempts.get(offset, 0) or self.kind.max_attempts
                 self.held[offset] = found.delivery
             self.check_order(found)
         self.drain_endings()
 
     def check_order(self, found: Assignment) -> None:
-        if self.rules.is_strict:
+        if self.kind.is_strict:
             assert len(self.held) == 1
             assert found.first == self.floor, "nothing passes"
-        if self.rules.is_by_key:
+        if self.kind.is_by_key:
             keys = [key_of(offset) for offset in self.held if key_of(offset)]
             assert len(keys) == len(set(keys)), "one of each key"
             for offset in range(found.first, found.last + 1):

@@ -1,0 +1,516 @@
+"""Groups with options over a real log: deadlines, heartbeats, order, dead letters, and the rest."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+from trio.testing import MockClock
+
+from hadron.delivery import groups as module
+from hadron.delivery import letters
+from hadron.delivery.tests.support import Consumer, progress
+from hadron.model.batch import BatchBuilder, decode_batch
+from hadron.model.errors import (
+    DeadlineExceededError,
+    HadronError,
+    NotFoundError,
+    NotReadyError,
+    OffsetOutOfRangeError,
+    RequestError,
+)
+from hadron.model.record import NewRecord
+from hadron.model.schema import StreamSpec
+from hadron.partition.tests.stack import Stack, leading, until
+from hadron.state import groups
+from hadron.state.group_endings import DeadLetterRecords
+from hadron.state.groups import ORDER_KEY, ORDER_STRICT
+from hadron.state.retention import TrimStream
+from hadron.wire.messages import ballot_to, common_pb2, groups_pb2
+
+Ack = groups_pb2.SubscribeRequest.Ack
+LETTERS: dict[str, Any] = {"max_attempts": 2, "dead_letter_stream": "letters"}
+
+
+@pytest.fixture
+async def stack(tmp_path: Path) -> AsyncIterator[Stack]:
+    async with leading(tmp_path) as stack:
+        await stack.stream("flights")
+        await stack.stream("letters")
+        yield stack
+
+
+def keyed(records: Sequence[tuple[str, str]]) -> bytes:
+    """A batch of (key, value)."""
+    builder = BatchBuilder()
+    for key, value in records:
+        builder.add(
+            NewRecord(value=value, key=key, type="t", headers={"h": key}, id=f"id-{value}"), 77
+        )
+    return builder.build(codec="zstd")
+
+
+class TestOptions:
+    async def test_they_are_told_and_kept(self, stack: Stack) -> None:
+        wanted: dict[str, Any] = {"order": ORDER_KEY, "ack_deadline_ms": 9_000, **LETTERS}
+        first = await Consumer(stack).join(**wanted)
+        again = await Consumer(stack).join()
+        for member in (first, again):
+            told = member.call.sent[0][0].opened.options
+            assert (told.order, told.ack_deadline_ms, told.max_attempts) == (2, 9_000, 2)
+            assert (told.dead_letter_stream, told.ephemeral) == ("letters", False)
+
+    @pytest.mark.parametrize(
+        ("wanted", "message"),
+        [
+            ({"order": 1}, "has order 'key', this member asks for 'strict'"),
+            ({"ack_deadline_ms": 1}, "has ack_deadline_ms 0, this member asks for 1"),
+            ({"max_attempts": 3}, "has max_attempts 2, this member asks for 3"),
+            ({"dead_letter_stream": "x"}, "has dead_letter_stream 'letters', this member asks"),
+            ({"ephemeral": True}, "has ephemeral False, this member asks for True"),
+        ],
+    )
+    async def test_others_are_refused_with_both_values(
+        self, stack: Stack, wanted: dict[str, Any], message: str
+    ) -> None:
+        member = await Consumer(stack).join(order=ORDER_KEY, **LETTERS)
+        with pytest.raises(RequestError, match=message):
+            await Consumer(stack).join(**wanted)
+        member.leave()
+        await until(lambda: stack.groups.live(1, "billing") is None)
+        with pytest.raises(RequestError, match=message):
+            await Consumer(stack).join(**wanted)
+        assert stack.groups.live(1, "billing") is None
+
+    @pytest.mark.parametrize(
+        ("wanted", "message"),
+        [
+            ({"max_attempts": 3}, "max_attempts 3 and no dead letter stream"),
+            ({"dead_letter_stream": "letters"}, "max_attempts 0 and letters"),
+            ({"max_attempts": 3, "dead_letter_stream": "nowhere"}, "'nowhere' does not exist"),
+            ({"max_attempts": 3, "dead_letter_stream": "flights"}, "its own dead letter stream"),
+            ({"max_attempts": 3, "dead_letter_stream": "far"}, "has no partition on local/p0"),
+            ({"max_attempts": 1_001}, "max_attempts is 1001, it may be 0 to 1000"),
+            ({"order": 3}, "order is 3, it may be 0 to 2"),
+            ({"heartbeat_threshold": 0}, "heartbeat_threshold is 0"),
+            ({"batch_wait_ms": 60_001}, "batch_wait_ms is 60001"),
+            ({"member": "x" * 201}, "201 characters"),
+            ({"start": "@12x"}, "cannot start at '@12x'"),
+        ],
+    )
+    async def test_what_makes_no_sense_is_refused(
+        self, stack: Stack, wanted: dict[str, Any], message: str
+    ) -> None:
+        await stack.declare("Stream", "far", StreamSpec(partitions=("local/p1",)))
+        with pytest.raises(RequestError, match=message):
+            await Consumer(stack).join(**wanted)
+        assert await stack.rows("SELECT * FROM grp") == []
+
+    async def test_a_start_in_time(self, stack: Stack, mock_clock: MockClock) -> None:
+        await stack.append(1, b"0", b"1")
+        mock_clock.jump(10)
+        at_ms = stack.clock.now_ms()
+        await stack.append(1, b"2")
+        member = await Consumer(stack).join(start=f"@{at_ms}")
+        assert member.offsets == [2]
+
+
+class TestDeadlines:
+    async def test_records_go_on_to_another_member(
+        self, stack: Stack, mock_clock: MockClock
+    ) -> None:
+        await stack.append(1, b"0", b"1", b"2")
+        slow = await Consumer(stack).join(ack_deadline_ms=30_000)
+        await slow.until(0, 1, 2)
+        slow.acknowledge(0, 0, token=1)
+        await slow.confirmed(1)
+        other = await Consumer(stack).join()
+        mock_clock.jump(20)
+        slow.say(extend={})
+        mock_clock.jump(20)
+        await until(lambda: True)
+        assert slow.events("revoked") == []
+        mock_clock.jump(11)
+        await other.until(1, 2)
+        (revoked,) = slow.events("revoked")
+        assert [(r.delivery, r.first_offset, r.last_offset) for r in revoked.ranges] == [(1, 1, 2)]
+        assert (revoked.reason, other.deliveries[0].attempt) == ("ack deadline", 2)
+        slow.acknowledge(1, 2, token=2)
+        assert len(await slow.confirmed(2)) == 1
+        slow.say(extend={"ranges": [groups_pb2.Range(delivery=1, first_offset=1, last_offset=2)]})
+        assert slow.events("revoked")[-1].reason == "not held"
+        assert await stack.rows("SELECT first, last, attempts FROM grp_attempt") == [(1, 2, 1)]
+
+
+class TestHeartbeats:
+    async def test_who_falls_silent_loses_its_records(
+        self, stack: Stack, mock_clock: MockClock
+    ) -> None:
+        await stack.append(1, b"0", b"1")
+        silent = await Consumer(stack).join(
+            member="worker-7", heartbeat_interval_ms=2_000, heartbeat_threshold=4
+        )
+        other = await Consumer(stack).join()
+        for _ in range(3):
+            mock_clock.jump(7.9)
+            silent.say(heartbeat={})
+        assert len(silent.events("heartbeat")) == 3
+        assert other.offsets == []
+        mock_clock.jump(8.1)
+        await other.until(0, 1)
+        assert isinstance(silent.call.failure, DeadlineExceededError)
+        assert "worker-7 of group 'billing'" in str(silent.call.failure)
+        silent.leave()
+        assert other.driver.members == 1
+
+    async def test_who_promises_nothing_may_be_silent(
+        self, stack: Stack, mock_clock: MockClock
+    ) -> None:
+        await stack.append(1, b"0")
+        member = await Consumer(stack).join()
+        mock_clock.jump(100_000)
+        await until(lambda: True)
+        assert (member.call.failure, member.driver.members) == (None, 1)
+
+
+class TestFlow:
+    async def test_a_member_changes_its_window(self, stack: Stack) -> None:
+        await stack.append(1, *[b"x"] * 10)
+        member = await Consumer(stack).join(4)
+        await member.until(0, 1, 2, 3)
+        member.say(flow={"max_in_flight": 0})
+        member.acknowledge(0, 3, token=1)
+        await member.confirmed(1)
+        assert len(member.offsets) == 4
+        member.say(flow={"max_in_flight": 6})
+        await member.until(*range(10))
+        with pytest.raises(RequestError, match="max_in_flight is 4294967295"):
+            member.say(flow={"max_in_flight": (1 << 32) - 1})
+
+    async def test_batches_come_when_full_or_after_a_while(
+        self, stack: Stack, mock_clock: MockClock
+    ) -> None:
+        member = await Consumer(stack).join(batch_size=4, batch_wait_ms=5_000)
+        for _ in range(3):
+            await stack.append(1, b"x")
+        assert member.offsets == []
+        await stack.append(1, b"x")
+        await member.until(0, 1, 2, 3)
+        assert [d.ends_batch for d in member.deliveries] == [False, False, False, True]
+        await stack.append(1, b"x")
+        await stack.append(1, b"x")
+        mock_clock.jump(5.1)
+        await member.until(*range(6))
+        assert [d.ends_batch for d in member.deliveries][4:] == [False, True]
+
+    async def test_a_batch_that_cannot_go_on_is_ended(self, stack: Stack) -> None:
+        member = await Consumer(stack).join(batch_size=4, batch_wait_ms=5_000)
+        for _ in range(3):
+            await stack.append(1, b"x")
+        member.call.writable = False
+        await stack.append(1, b"x")
+        send, sent = member.call.send, 0
+
+        def full_after_one(*args: Any) -> None:
+            nonlocal sent
+            send(*args)
+            sent += 1
+            member.call.writable = sent < 1
+
+        member.call.writable = True
+        member.call.send = full_after_one  # type: ignore[method-assign, assignment]
+        member.call.on_writable()
+        assert member.offsets == [0]
+        assert len(member.events("batch_end")) == 1
+
+
+class TestOrder:
+    async def test_strict(self, stack: Stack) -> None:
+        await stack.append(1, *[b"x"] * 3)
+        one = await Consumer(stack).join(order=ORDER_STRICT)
+        other = await Consumer(stack).join()
+        assert (one.offsets, other.offsets) == ([0], [])
+        one.refuse(0, 0)
+        assert (one.offsets, other.offsets) == ([0], [0])
+        other.acknowledge(0, 0)
+        assert other.offsets == [0], "not before it is committed"
+        await one.call.until(lambda: one.offsets == [0, 1])
+        one.leave()
+        assert other.offsets == [0, 1]
+
+    async def test_by_key(self, stack: Stack) -> None:
+        """The batch is compressed: only its index section was looked at."""
+        data = keyed([("a", "0"), ("b", "1"), ("a", "2"), ("c", "3"), ("b", "4")])
+        await stack.append(1, data=data)
+        member = await Consumer(stack).join(order=ORDER_KEY)
+        assert member.offsets == [0, 1, 3]
+        member.refuse(1, 3_600)
+        member.acknowledge(0, 0)
+        await member.until(0, 1, 3, 2)
+        assert member.driver.machine.keys is not None
+        assert member.driver.machine.keys.behind == 1
+
+
+class TestDeadLetters:
+    async def test_a_record_is_written_again_and_acknowledged(self, stack: Stack) -> None:
+        await stack.append(1, data=keyed([("a", "0"), ("b", "1"), ("c", "2")]))
+        member = await Consumer(stack).join(**LETTERS)
+        await member.until(0, 1, 2)
+        member.refuse(1, 0, "no such flight")
+        await member.until(0, 1, 2, 1)
+        member.refuse(1, 0, "no such flight")
+        watched: list[int] = []
+        stack.visible.watch(2, lambda: watched.append(1))
+        await until(lambda: bool(watched))
+        (letter,) = await stack.read(2)
+        (record,) = decode_batch(letter.data).records()
+        assert (record.value, record.key, record.type, record.id) == ("1", "b", "t", "id-1")
+        assert record.timestamp_ms == 77
+        assert record.headers == {
+            "h": "b", letters.REASON: "no such flight", letters.ATTEMPTS: "2",
+            letters.ORIGIN_STREAM: "flights", letters.ORIGIN_PARTITION: "local/p0",
+            letters.ORIGIN_OFFSET: "1", letters.GROUP: "billing",
+        }
+        member.acknowledge(0, 0)
+        member.acknowledge(2, 2, token=1)
+        await member.confirmed(1)
+        assert await progress(stack) == [(3, None, None)]
+        (summary,) = await stack.controller.query(groups.summaries)
+        assert summary.dead_lettered == 1
+        assert await stack.rows("SELECT * FROM grp_attempt") == []
+
+    async def test_attempts_count_across_leaders(self, tmp_path: Path) -> None:
+        for leader in range(3):
+            async with leading(tmp_path) as stack:
+                if not leader:
+                    await stack.stream("flights")
+                    await stack.stream("letters")
+                    await stack.append(1, b"0", b"1")
+                member = await Consumer(stack).join(1, **LETTERS)
+                if leader < 2:
+                    await member.until(0)
+                    assert member.deliveries[0].attempt == leader + 1
+                    member.leave()
+                    await until(lambda: stack.groups.live(1, "billing") is None)
+                else:
+                    await member.until(1)
+                    await until(lambda: bool(stack.visible.bounds(2).next_offset))
+                    (letter,) = await stack.read(2)
+                    (record,) = decode_batch(letter.data).records()
+                    assert record.headers[letters.REASON] == "its member has gone"
+
+    async def test_one_that_cannot_be_written_is_delivered_again(
+        self, stack: Stack, monkeypatch: pytest.MonkeyPatch, mock_clock: MockClock
+    ) -> None:
+        await stack.append(1, b"0")
+        member = await Consumer(stack).join(**LETTERS)
+        execute = stack.controller.execute
+
+        async def refuse(command: Any, body: bytes = b"") -> Any:
+            if isinstance(command, DeadLetterRecords):
+                raise HadronError("no room")
+            return await execute(command, body)
+
+        with monkeypatch.context() as patch:
+            patch.setattr(stack.controller, "execute", refuse)
+            member.refuse(0, 0)
+            member.refuse(0, 0)
+            await until(lambda: bool(member.driver.machine.waiting))
+        mock_clock.jump(letters.PAUSE_S + 0.1)
+        await member.until(0, 0, 0)
+        assert member.deliveries[-1].attempt == 3
+
+    async def test_what_retention_has_overtaken_is_no_dead_letter(self, stack: Stack) -> None:
+        await stack.append(1, b"0")
+        await stack.append(1, b"1")
+        member = await Consumer(stack).join(**{**LETTERS, "max_attempts": 1})
+        await stack.controller.execute(TrimStream(1, 1))
+        member.refuse(0, 0)
+        member.refuse(1, 0)
+        await until(lambda: member.driver.machine.floor == 2)
+        assert stack.visible.bounds(2).next_offset == 1
+
+    async def test_a_largest_record_fits_with_its_headers(self, stack: Stack) -> None:
+        value = b"x" * ((1 << 20) - 100)
+        await stack.append(1, value)
+        await stack.append(1, value)
+        member = await Consumer(stack).join(**{**LETTERS, "max_attempts": 1})
+        member.leave()
+        await until(lambda: stack.visible.bounds(2).next_offset == 2)
+
+
+class TestLateAcknowledgements:
+    def late(self, member: Consumer, ballot: tuple[int, int], number: int, offset: int) -> None:
+        item = groups_pb2.Range(delivery=number, first_offset=offset, last_offset=offset)
+        member.say(
+            ack=Ack(
+                ranges=[item], token=1,
+                ballot=common_pb2.Ballot(epoch=ballot[0], incarnation=ballot[1]),
+            )
+        )
+
+    async def test_of_another_call_or_ballot(self, stack: Stack) -> None:
+        await stack.append(1, *[b"x"] * 3)
+        gone = await Consumer(stack).join(1)
+        other = await Consumer(stack).join(1)
+        await other.until(1)
+        gone.leave()
+        back = await Consumer(stack).join(1)
+        assert (back.offsets, other.offsets) == ([0], [1])
+        for ballot, number, offset in ((stack.ballot, 1, 0), ((1, 0), 50, 1)):
+            self.late(back, ballot, number, offset)
+            assert back.events("acked")[-1].refused, "somebody holds it"
+        self.late(back, (1, 0), 50, 2)
+        assert len(await back.confirmed(1)) == 1
+        await until(lambda: bool(stack.controller.leads and back.driver.ledger.is_idle))
+        assert await progress(stack) == [(0, 2, 2)], "nobody holds it"
+
+    @pytest.mark.parametrize(
+        ("ballot", "number", "offset"), [((1, 1), 99, 1), ((9, 9), 1, 1), ((1, 0), 1, 3)]
+    )
+    async def test_tokens_that_cannot_be(
+        self, stack: Stack, ballot: tuple[int, int], number: int, offset: int
+    ) -> None:
+        """Not given out yet, of a ballot to come, of a record that is not there."""
+        await stack.append(1, *[b"x"] * 3)
+        member = await Consumer(stack).join(1)
+        self.late(member, ballot, number, offset)
+        assert len(await member.confirmed(1)) == 1
+        assert await progress(stack) == [(0, None, None)]
+
+
+class TestWindows:
+    async def test_a_group_with_many_ranges_is_read_piece_by_piece(
+        self, stack: Stack, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        for _ in range(20):
+            await stack.append(1, *[b"x"] * 10)
+        member = await Consumer(stack).join(1_000)
+        await member.call.until(lambda: len(member.offsets) == 200)
+        for offset in range(1, 200, 2):
+            member.acknowledge(offset, offset)
+        member.acknowledge(199, 199, token=1)
+        await member.confirmed(1)
+        member.leave()
+        await until(lambda: stack.groups.live(1, "billing") is None)
+        whole = groups.window
+        monkeypatch.setattr(
+            groups, "window", lambda db, group, offset, rows=7: whole(db, group, offset, rows)
+        )
+        again = await Consumer(stack).join(1_000)
+        await again.until(*range(0, 200, 2))
+
+
+class TestEphemeral:
+    async def test_it_is_remembered_for_a_while(
+        self, stack: Stack, mock_clock: MockClock
+    ) -> None:
+        await stack.append(1, *[b"x"] * 4)
+        member = await Consumer(stack).join(2, ephemeral=True)
+        await member.until(0, 1)
+        member.acknowledge(0, 1, token=1)
+        assert await member.confirmed(1) == []
+        assert member.events("acked")[0].floor == 2
+        await member.until(0, 1, 2, 3)
+        member.leave()
+        assert await stack.rows("SELECT * FROM grp") == []
+        mock_clock.jump(module.EPHEMERAL_GRACE_S - 1)
+        again = await Consumer(stack).join(2)
+        await again.until(2, 3)
+        again.leave()
+        mock_clock.jump(module.EPHEMERAL_GRACE_S - 1)
+        await until(lambda: True)
+        assert [driver.progress.name for driver in stack.groups.ephemeral()] == ["billing"]
+        mock_clock.jump(2)
+        await until(lambda: not stack.groups.ephemeral())
+
+    async def test_who_comes_back_to_another_leader_says_where_it_was(self, stack: Stack) -> None:
+        await stack.append(1, *[b"x"] * 4)
+        member = await Consumer(stack).join(ephemeral=True, resume_offset=3)
+        assert member.offsets == [3]
+
+    async def test_a_durable_one_of_that_name_is_not_joined(self, stack: Stack) -> None:
+        (await Consumer(stack).join()).leave()
+        with pytest.raises(RequestError, match="ephemeral False"):
+            await Consumer(stack).join(ephemeral=True)
+
+    async def test_its_dead_letters_are_written_too(self, stack: Stack) -> None:
+        await stack.append(1, b"0", b"1")
+        member = await Consumer(stack).join(ephemeral=True, **{**LETTERS, "max_attempts": 1})
+        member.refuse(0, 0)
+        await until(lambda: member.driver.floor == 1)
+        assert stack.visible.bounds(2).next_offset == 1
+
+    async def test_it_can_be_reset_and_deleted(self, stack: Stack) -> None:
+        await stack.append(1, b"0", b"1")
+        member = await Consumer(stack).join(ephemeral=True)
+        member.acknowledge(0, 1, token=1)
+        member.leave()
+        assert await stack.groups.reset(1, "billing", "1") == (2, 1)
+        assert (await Consumer(stack).join()).offsets == [1]
+        assert await stack.groups.delete(1, "billing", force=True) == 1
+        assert stack.groups.ephemeral() == []
+
+
+class TestChanging:
+    async def test_reset(self, stack: Stack) -> None:
+        await stack.append(1, *[b"x"] * 6)
+        member = await Consumer(stack).join()
+        member.acknowledge(0, 2)
+        member.acknowledge(4, 4, token=1)
+        await member.confirmed(1)
+        with pytest.raises(RequestError, match="1 members are connected"):
+            await stack.groups.reset(1, "billing", "earliest")
+        with pytest.raises(OffsetOutOfRangeError):
+            await stack.groups.reset(1, "billing", "7", force=True)
+        assert member.call.failure is None
+        assert await stack.groups.reset(1, "billing", "1", force=True) == (3, 1)
+        assert isinstance(member.call.failure, NotReadyError)
+        assert member.call.failure.retryable
+        again = await Consumer(stack).join()
+        await again.until(1, 2, 3, 4, 5)
+        again.say(
+            ack=Ack(
+                ranges=[groups_pb2.Range(delivery=1, first_offset=5, last_offset=5)],
+                ballot=ballot_to(stack.ballot), token=1,
+            )
+        )
+        assert len(await again.confirmed(1)) == 1, "from before the reset"
+        again.leave()
+        assert await stack.groups.reset(1, "billing", "latest") == (1, 6)
+        await until(lambda: not stack.groups._collecting)
+        assert await stack.rows("SELECT * FROM grp_ack") == []
+
+    async def test_delete(self, stack: Stack) -> None:
+        await stack.append(1, *[b"x"] * 6)
+        member = await Consumer(stack).join()
+        member.acknowledge(0, 2, token=1)
+        await member.confirmed(1)
+        with pytest.raises(RequestError, match="cannot be deleted"):
+            await stack.groups.delete(1, "billing")
+        assert await stack.groups.delete(1, "billing", force=True) == 3
+        assert member.call.failure is not None
+        assert not member.call.failure.retryable, "or it would make the group again"
+        with pytest.raises(NotFoundError, match="has no group 'billing'"):
+            await stack.groups.delete(1, "billing")
+        assert (await Consumer(stack).join()).offsets == list(range(6))
+
+    async def test_what_was_left_behind_goes_under_the_next_leader(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        async with leading(tmp_path) as stack:
+            await stack.stream("flights")
+            await stack.append(1, *[b"x"] * 6)
+            member = await Consumer(stack).join()
+            member.acknowledge(4, 4, token=1)
+            await member.confirmed(1)
+            with monkeypatch.context() as patch:
+                patch.setattr(stack.groups, "_collect_soon", lambda: None)
+                await stack.groups.delete(1, "billing", force=True)
+            assert len(await stack.rows("SELECT * FROM grp_garbage")) == 1
+        async with leading(tmp_path) as stack:
+            while await stack.rows("SELECT * FROM grp_garbage"):
+                await until(lambda: not stack.groups._collecting)
+            assert await stack.rows("SELECT * FROM grp_ack") == []
