@@ -262,10 +262,13 @@ class Discovery:
         if other.cluster != own.cluster:
             found = f"{who} belongs to cluster {other.cluster!r}, this node to {own.cluster!r}"
             if not dialed:
+                # Of the whole set, and without the port: each of its calls comes from another one.
+                host = peer.rpartition(":")[0]
                 self._tell(
-                    f"stranger {other.cluster} {who}",
-                    f"{found}, and it called here (from {peer}): refused (is this node's address "
-                    "in its `discovery:`?)", now_s,
+                    f"stranger {other.cluster} {other.replica_set} {host}",
+                    f"nodes of {other.replica_set} on {host} call here: refused, they belong to "
+                    f"cluster {other.cluster!r}, this node to {own.cluster!r} (is this node's "
+                    "address in their `discovery:`?)", now_s,
                 )
             elif peer in self._strangers:
                 self._tell(peer, f"{peer} in `discovery:` is refused: {found} (take the address "

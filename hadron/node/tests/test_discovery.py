@@ -229,8 +229,8 @@ async def test_a_node_of_another_cluster_is_refused_and_reported_on_both_sides(
         await stranger.start()
         meta = cluster["meta/p0"]
         await trouble_at(
-            cluster, meta, "node n1 of asia/p0 belongs to cluster 'orders', this node to 'test', "
-            "and it called here (from asia:"
+            cluster, meta, "nodes of asia/p0 on asia call here: refused, they belong to cluster "
+            "'orders', this node to 'test' (is this node's address in their `discovery:`?)"
         )
         there = await trouble_at(
             cluster, stranger,
@@ -239,7 +239,12 @@ async def test_a_node_of_another_cluster_is_refused_and_reported_on_both_sides(
         )
         assert "asia/p0" not in known_at(meta, "n1")
         assert list(known_at(stranger, "n1")) == ["asia/p0"]
+        dials = cluster.network.dials("asia", "meta-p0-n1")
+        await cluster.wait_for(
+            "tried again", lambda: cluster.network.dials("asia", "meta-p0-n1") > dials + 1
+        )
         assert caplog.text.count(there) == 1
+        assert caplog.text.count("nodes of asia/p0 on asia call here") == 1
 
 
 async def test_sets_that_disagree_on_where_the_schema_is_say_so(tmp_path: Path) -> None:
