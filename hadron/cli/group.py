@@ -1,4 +1,4 @@
-"""`hadron group`: consumer groups and how far they are."""
+"""`hadron group`: consumer groups, how far they are, and moving or forgetting them."""
 
 from __future__ import annotations
 
@@ -6,26 +6,44 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from hadron.cli.printing import output_option, print_rows
+from hadron.cli.positions import FROM_HELP, Position, PositionType
+from hadron.cli.printing import output_option, print_json, print_rows
 from hadron.cli.session import connects, session_of
 
 if TYPE_CHECKING:
+    from hadron.client.sync import SyncClient
     from hadron.wire.messages import groups_pb2
 
 _COLUMNS = {
     "stream": "STREAM", "group": "GROUP", "partition": "PARTITION", "floor": ">FLOOR",
-    "next_offset": ">NEXT", "lag": ">LAG", "skipped": ">SKIPPED",
-    "in_flight": ">IN FLIGHT", "members": ">MEMBERS",
+    "next_offset": ">NEXT", "lag": ">LAG", "oldest": ">OLDEST", "skipped": ">SKIPPED",
+    "dead_lettered": ">DEAD", "in_flight": ">IN FLIGHT", "members": ">MEMBERS",
 }
+_MEMBER_COLUMNS = {
+    "partition": "PARTITION", "name": "MEMBER", "peer": "PEER", "in_flight": ">IN FLIGHT",
+    "credit": ">CREDIT", "oldest": ">OLDEST", "silent": ">LAST SIGN", "delivered": ">DELIVERED",
+    "acknowledged": ">ACKED", "state": "~STATE",
+}
+_ORDERS = ("none", "strict", "key")
+
+_stream_option = click.option("--stream", required=True, help="The stream that it reads.")
+_partition_option = click.option(
+    "--partition", "-p", "partitions", multiple=True,
+    help="Only at this partition; may be given several times.",
+)
+_force_option = click.option(
+    "--force", is_flag=True, help="Also while members are connected."
+)
 
 
-@click.group("group", short_help="Look at consumer groups.")
+@click.group("group", short_help="Look at consumer groups, reset and delete them.")
 def command() -> None:
     """Consumer groups: who reads what, and how far they are.
 
     \b
-    Example:
+    Examples:
       hadron group list --stream flights
+      hadron group reset billing --stream flights --to earliest
     """
 
 
@@ -38,7 +56,7 @@ def list_(ctx: click.Context, stream: str, output: str) -> None:
     """List groups, one row per partition.
 
     LAG is how many records are not acknowledged; everything below FLOOR is, but for the SKIPPED,
-    which retention dropped before.
+    which retention dropped before. OLDEST is the age of the oldest record that is not.
 
     \b
     Examples:
@@ -62,7 +80,222 @@ def group_row(group: groups_pb2.ListGroupsResponse.Group) -> dict[str, Any]:
         "next_offset": group.next_offset,
         "acknowledged_above": group.acknowledged_above,
         "lag": max(0, group.next_offset - group.floor - group.acknowledged_above),
+        "oldest_append_ms": group.oldest_append_ms,
+        "oldest_age_ms": group.oldest_age_ms,
+        "oldest": _duration(group.oldest_age_ms) if group.oldest_append_ms else "",
         "in_flight": group.in_flight,
         "members": group.members,
         "skipped": group.skipped,
+        "dead_lettered": group.dead_lettered,
+        "ephemeral": group.ephemeral,
     }
+
+
+@command.command("describe")
+@click.argument("group")
+@_stream_option
+@_partition_option
+@output_option
+@connects
+@click.pass_context
+def describe(
+    ctx: click.Context, group: str, stream: str, partitions: tuple[str, ...], output: str
+) -> None:
+    """Show GROUP with its options, its members, and what was given back.
+
+    \b
+    Example:
+      hadron group describe billing --stream flights
+    """
+    with session_of(ctx).connect() as client:
+        found = client.describe_group(stream, group, partitions=partitions)
+    described = [_described(each) for each in found]
+    if output == "json":
+        print_json(described)
+        return
+    print_rows(_COLUMNS, [each["group"] for each in described], output)
+    for each in described:
+        click.echo(f"\n{each['group']['partition']}: {_in_words(each)}")
+    members = [member for each in described for member in each["members"]]
+    if members:
+        click.echo()
+        print_rows(_MEMBER_COLUMNS, members, output)
+
+
+def _described(answer: groups_pb2.DescribeGroupResponse) -> dict[str, Any]:
+    options = answer.options
+    return {
+        "group": group_row(answer.group),
+        "options": {
+            "order": _ORDERS[options.order],
+            "ack_deadline_ms": options.ack_deadline_ms,
+            "max_attempts": options.max_attempts,
+            "dead_letter_stream": options.dead_letter_stream,
+            "ephemeral": options.ephemeral,
+        },
+        "created_ms": answer.created_ms,
+        "waiting_again": answer.waiting_again,
+        "delayed": answer.delayed,
+        "behind_their_key": answer.behind_their_key,
+        "held_back": answer.held_back,
+        "attempts": [
+            {
+                "first_offset": each.first_offset, "last_offset": each.last_offset,
+                "attempts": each.attempts,
+            }
+            for each in answer.attempts
+        ],
+        "members": [_member(answer.group.partition, each) for each in answer.members],
+    }
+
+
+def _member(
+    partition: str, member: groups_pb2.DescribeGroupResponse.Member
+) -> dict[str, Any]:
+    states = (
+        (member.is_blocked, "does not read"),
+        (member.is_stalled, "missed an ack deadline"),
+        (not member.max_in_flight, "paused"),
+    )
+    return {
+        "partition": partition,
+        "name": member.name,
+        "peer": member.peer,
+        "connected_ms": member.connected_ms,
+        "silent_ms": member.silent_ms,
+        "silent": _duration(member.silent_ms),
+        "max_in_flight": member.max_in_flight,
+        "credit": member.credit,
+        "in_flight": member.in_flight,
+        "oldest_delivery_ms": member.oldest_delivery_ms,
+        "oldest": _duration(member.oldest_delivery_ms) if member.in_flight else "",
+        "heartbeat_interval_ms": member.heartbeat_interval_ms,
+        "heartbeat_threshold": member.heartbeat_threshold,
+        "delivered": member.delivered,
+        "acknowledged": member.acknowledged,
+        "state": ", ".join(text for holds, text in states if holds),
+    }
+
+
+def _in_words(described: dict[str, Any]) -> str:
+    options = described["options"]
+    parts = [f"order {options['order']}"]
+    if options["ephemeral"]:
+        parts.append("ephemeral")
+    if options["ack_deadline_ms"]:
+        parts.append(f"ack deadline {_duration(options['ack_deadline_ms'])}")
+    if options["max_attempts"]:
+        parts.append(
+            f"{options['max_attempts']} attempts, then to {options['dead_letter_stream']}"
+        )
+    for field, text in (
+        ("waiting_again", "wait to be delivered again"), ("delayed", "of them delayed"),
+        ("behind_their_key", "wait behind their key"),
+    ):
+        if described[field]:
+            parts.append(f"{described[field]} {text}")
+    if described["held_back"]:
+        parts.append(f"held back: {described['held_back']}")
+    given_back = [
+        f"{each['first_offset']}"
+        + (f" to {each['last_offset']}" if each["last_offset"] > each["first_offset"] else "")
+        + f" ({each['attempts']} attempts)"
+        for each in described["attempts"][:10]
+    ]
+    if given_back:
+        parts.append(f"given back: {', '.join(given_back)}")
+    return "; ".join(parts)
+
+
+def _duration(milliseconds: int) -> str:
+    """The largest unit that has at least one of it, and the next: `3h 20m`."""
+    seconds = milliseconds / 1_000
+    if seconds < 10:
+        return f"{seconds:.1f}s"
+    whole = round(seconds)
+    for unit, size, lesser, least in (("d", 86_400, "h", 3_600), ("h", 3_600, "m", 60),
+                                      ("m", 60, "s", 1)):
+        if whole >= size:
+            rest = whole % size // least
+            return f"{whole // size}{unit}" + (f" {rest}{lesser}" if rest else "")
+    return f"{whole}s"
+
+
+@command.command("reset")
+@click.argument("group")
+@_stream_option
+@click.option("--to", required=True, type=PositionType(), help=f"Where it goes on: {FROM_HELP}")
+@_partition_option
+@_force_option
+@output_option
+@connects
+@click.pass_context
+def reset(
+    ctx: click.Context, group: str, stream: str, to: Position, partitions: tuple[str, ...],
+    force: bool, output: str,
+) -> None:
+    """Move GROUP's progress: forget what it has acknowledged, and go on elsewhere.
+
+    It is refused while members are connected. With --force they are sent away, and join again;
+    what they still acknowledge of before does not count.
+
+    \b
+    Examples:
+      hadron group reset billing --stream flights --to earliest
+      hadron group reset billing --stream flights --to 2026-01-31T12:00:00Z
+    """
+    rows: list[dict[str, Any]] = []
+    with session_of(ctx).connect() as client:
+        for wanted, start in _starts(client, stream, to, partitions):
+            rows += [
+                {
+                    "partition": done.partition, "floor_before": done.floor_before,
+                    "floor": done.floor,
+                }
+                for done in client.reset_group(
+                    stream, group, start, partitions=wanted, force=force
+                )
+            ]
+    print_rows(
+        {"partition": "PARTITION", "floor_before": ">WAS AT", "floor": ">IS AT"}, rows, output
+    )
+
+
+def _starts(
+    client: SyncClient, stream: str, to: Position, partitions: tuple[str, ...]
+) -> list[tuple[tuple[str, ...], str]]:
+    """What to ask which partitions for."""
+    if to.kind == "time":
+        return [(partitions, f"@{to.number}")]
+    if to.kind != "last":
+        return [(partitions, str(to.number) if to.kind == "offset" else to.kind)]
+    return [
+        ((each.partition,), str(to.resolve(each.first_offset, each.next_offset, 0)))
+        for each in client.offsets(stream)
+        if not partitions or each.partition in partitions
+    ]
+
+
+@command.command("delete")
+@click.argument("group")
+@_stream_option
+@_partition_option
+@_force_option
+@output_option
+@connects
+@click.pass_context
+def delete(
+    ctx: click.Context, group: str, stream: str, partitions: tuple[str, ...], force: bool,
+    output: str,
+) -> None:
+    """Forget GROUP and all that it has acknowledged.
+
+    It is refused while members are connected; with --force they fail.
+
+    \b
+    Example:
+      hadron group delete billing --stream flights
+    """
+    with session_of(ctx).connect() as client:
+        gone = client.delete_group(stream, group, partitions=partitions, force=force)
+    print_rows({"partition": "DELETED AT"}, [{"partition": name} for name in gone], output)

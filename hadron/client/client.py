@@ -9,6 +9,7 @@ from hadron.client import producing, reading, stages
 from hadron.client.background import Background
 from hadron.client.catalog import Catalog
 from hadron.client.consumer import DEFAULT_MAX_IN_FLIGHT, Subscription, check_subscribe
+from hadron.client.groups import GroupCalls, GroupReset
 from hadron.client.opening import Opening
 from hadron.client.pipelines import PipelineCalls
 from hadron.client.ports import ClientPorts
@@ -30,7 +31,6 @@ REQUEST_TIMEOUT_S: Final = 30.0
 """For one question, with all its retries: longer than a leader's restart."""
 
 _STATUS: Final = method("Status")
-_LIST_GROUPS: Final = method("ListGroups")
 _TOPOLOGY: Final = method("Topology")
 
 
@@ -60,6 +60,7 @@ class Client:
         self._catalog = Catalog(self._session)
         self._reading = reading.ReadCalls(self._session, self._catalog)
         self._pipelines = PipelineCalls(self._session, self._catalog)
+        self._groups = GroupCalls(self._session, self._catalog)
 
     async def __aenter__(self) -> Client:
         await self._background.__aenter__()
@@ -306,15 +307,42 @@ class Client:
 
     async def groups(self, stream: str = "") -> list[groups_pb2.ListGroupsResponse.Group]:
         """Consumer groups and their progress, per partition; "" is all streams."""
-        names = self._session.topology.names()
-        if stream:
-            names = await self._catalog.partitions(stream)
-        request = groups_pb2.ListGroupsRequest(namespace=self.namespace, stream=stream)
-        found: list[groups_pb2.ListGroupsResponse.Group] = []
-        for name in names:
-            answer, _ = await self._session.request(name, _LIST_GROUPS, request)
-            found.extend(answer.groups)
-        return found
+        return await self._groups.listing(stream)
+
+    async def describe_group(
+        self, stream: str, group: str, *, partitions: Sequence[str] = ()
+    ) -> list[groups_pb2.DescribeGroupResponse]:
+        """A group with its members, per partition (() is all of the stream's that know it).
+
+        Raises `NotFoundError` when no partition knows it.
+        """
+        return await self._groups.describe(stream, group, partitions)
+
+    async def reset_group(
+        self,
+        stream: str,
+        group: str,
+        to: str | int,
+        *,
+        partitions: Sequence[str] = (),
+        force: bool = False,
+    ) -> list[GroupReset]:
+        """Move a group's progress at some partitions (() is all that know it).
+
+        Args:
+            to: "earliest", "latest", an offset, or "@" and milliseconds since the Unix epoch.
+            force: also while members are connected: those join again. They are refused else.
+        """
+        return await self._groups.reset(stream, group, to, partitions, force=force)
+
+    async def delete_group(
+        self, stream: str, group: str, *, partitions: Sequence[str] = (), force: bool = False
+    ) -> list[str]:
+        """Forget a group at some partitions (() is all that know it); returns which.
+
+        With `force` also while members are connected: those fail.
+        """
+        return await self._groups.delete(stream, group, partitions, force=force)
 
     # --- pipelines ------------------------------------------------------------------------------
 

@@ -16,6 +16,7 @@ from anyio.from_thread import BlockingPortal, start_blocking_portal
 from hadron.client import producing, reading, stages
 from hadron.client.client import CONNECT_TIMEOUT_S, REQUEST_TIMEOUT_S, Client, connect
 from hadron.client.consumer import DEFAULT_MAX_IN_FLIGHT
+from hadron.client.groups import GroupReset
 from hadron.client.ports import ClientPorts
 from hadron.client.reader import Span, SpanReader
 from hadron.client.results import Applied, Fetched, PartitionOffsets
@@ -269,6 +270,33 @@ class SyncClient:
     def groups(self, stream: str = "") -> list[groups_pb2.ListGroupsResponse.Group]:
         """See `Client.groups`."""
         return self._call(partial(self._client.groups, stream))
+
+    def describe_group(
+        self, stream: str, group: str, *, partitions: Sequence[str] = ()
+    ) -> list[groups_pb2.DescribeGroupResponse]:
+        """See `Client.describe_group`."""
+        describe = self._client.describe_group
+        return self._call(partial(describe, stream, group, partitions=partitions))
+
+    def reset_group(
+        self,
+        stream: str,
+        group: str,
+        to: str | int,
+        *,
+        partitions: Sequence[str] = (),
+        force: bool = False,
+    ) -> list[GroupReset]:
+        """See `Client.reset_group`."""
+        reset = self._client.reset_group
+        return self._call(partial(reset, stream, group, to, partitions=partitions, force=force))
+
+    def delete_group(
+        self, stream: str, group: str, *, partitions: Sequence[str] = (), force: bool = False
+    ) -> list[str]:
+        """See `Client.delete_group`."""
+        delete = self._client.delete_group
+        return self._call(partial(delete, stream, group, partitions=partitions, force=force))
 
     # --- pipelines ------------------------------------------------------------------------------
 

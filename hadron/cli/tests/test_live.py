@@ -146,6 +146,48 @@ def test_groups_go_on_where_they_were(stream: str) -> None:
     assert stream in good("group", "list")
 
 
+def test_groups_are_described_reset_and_deleted(stream: str) -> None:
+    good("pub", stream, "a", "b", "c")
+    assert good("sub", stream, "--group", "g", "-c", "2") == "a\nb\n"
+    assert good("sub", stream, "--group", "g", "-c", "1", "--ack", "none") == "c\n"
+    (described,) = as_json("group", "describe", "g", "--stream", stream)
+    assert (described["group"]["floor"], described["group"]["lag"]) == (2, 1)
+    assert described["options"]["order"] == "none"
+    assert described["members"] == []
+    assert described["group"]["oldest_age_ms"] > 0
+    shown = good("group", "describe", "g", "--stream", stream)
+    assert "local/p0: order none" in shown
+    assert "given back: 2 (" in shown
+    (moved,) = as_json("group", "reset", "g", "--stream", stream, "--to", "-2")
+    assert moved == {"partition": "local/p0", "floor_before": 2, "floor": 1}
+    assert good("sub", stream, "--group", "g", "-c", "1") == "b\n"
+    good("group", "reset", "g", "--stream", stream, "--to", "2020-01-01")
+    assert good("sub", stream, "--group", "g", "-c", "1") == "a\n"
+    assert "local/p0" in good("group", "delete", "g", "--stream", stream)
+    assert as_json("group", "list", "--stream", stream) == []
+    refused = run("group", "describe", "g", "--stream", stream)
+    assert (refused.returncode, refused.stdout) == (1, "")
+    assert "has no group 'g'" in refused.stderr
+
+
+def test_a_group_with_members_is_left_alone(stream: str) -> None:
+    good("pub", stream, "a", "b")
+    url = os.environ["HADRON_URL"]
+    with hadron.connect_sync(url) as client, client.subscribe(stream, group="g") as members:
+        next(iter(members))
+        (described,) = as_json("group", "describe", "g", "--stream", stream)
+        (member,) = described["members"]
+        assert (member["in_flight"], member["delivered"]) == (2, 2)
+        assert "MEMBER" in good("group", "describe", "g", "--stream", stream)
+        for change in (("reset", "g", "--to", "latest"), ("delete", "g")):
+            refused = run("group", *change, "--stream", stream)
+            assert refused.returncode == 1
+            assert "1 members are connected" in refused.stderr
+        (moved,) = as_json("group", "reset", "g", "--stream", stream, "--to", "1", "--force")
+        assert moved["floor"] == 1
+        assert next(iter(members)).offset == 1
+
+
 def test_a_group_without_limit_acknowledges_what_it_prints(stream: str) -> None:
     good("pub", stream, "a", "b")
     with subprocess.Popen(
