@@ -117,14 +117,16 @@ class Waiting:
     def take(self, first: int, last: int) -> list[Range]:
         """Take out what is here of first … last; returns the ranges."""
         start = max(bisect_right(self._firsts, first) - 1, 0)
+        if start < len(self._firsts) and self._items[self._firsts[start]].last < first:
+            start += 1
         stop = bisect_right(self._firsts, last)
-        taken: list[Range] = []
-        for known in self._firsts[start:stop]:
-            item = self._items[known]
-            if item.last >= first:
-                part = max(first, item.first), min(last, item.last)
-                taken.append(part)
-                self._cut(item, *part)
+        items = [self._items.pop(known) for known in self._firsts[start:stop]]
+        del self._firsts[start:stop]
+        taken = [(max(first, item.first), min(last, item.last)) for item in items]
+        for item in items:
+            self.records -= item.last - item.first + 1
+        for item in items[:1] + items[1:][-1:]:
+            self._keep_outside(item, first, last)
         return taken
 
     def take_below(self, offset: int) -> list[Range]:
@@ -136,6 +138,9 @@ class Waiting:
         del self._items[item.first]
         del self._firsts[bisect_left(self._firsts, item.first)]
         self.records -= item.last - item.first + 1
+        self._keep_outside(item, first, last)
+
+    def _keep_outside(self, item: Again, first: int, last: int) -> None:
         for a, b in ((item.first, first - 1), (last + 1, item.last)):
             if a <= b:
                 self.put(Again(a, b, item.attempt, item.not_before, item.avoid))
