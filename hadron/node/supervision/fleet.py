@@ -11,7 +11,7 @@ import time
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from hadron.model.errors import ConfigurationError, HadronError
 from hadron.model.problems import did_you_mean, list_problems
@@ -25,6 +25,9 @@ from hadron.node.supervision.detached import (
     find_config,
 )
 from hadron.node.supervision.processes import POLL_S
+
+if TYPE_CHECKING:
+    from hadron.client.sync import SyncClient
 
 _CONFIGURATION: Final = re.compile(r"^replica_set\s*:", re.MULTILINE)
 _SCHEMA: Final = re.compile(r"^kind\s*:", re.MULTILINE)
@@ -97,35 +100,15 @@ class Fleet:
         ]
 
     def wait_acquainted(self, timeout_s: float = _ACQUAINTED_WITHIN_S) -> list[str]:
-        """Wait until every running node knows every set of this fleet.
-
-        Returns in words which do not after `timeout_s`; nothing when all do.
-        """
-        import hadron
-
-        deadline = time.monotonic() + timeout_s
-        wanted = {each.config.name for each in self.clusters}
+        """Wait until every running node knows every set of this fleet; returns what
+        `wait_acquainted` returns."""
         asked = [
-            (each.config.name, node) for each in self.clusters for node in each.nodes()
-            if node.process
+            (each.config.name, node.name, node.address)
+            for each in self.clusters for node in each.nodes() if node.process
         ]
-        strangers: dict[str, str] = {}
-        with hadron.connect_sync(self.url) as client:
-            for replica_set, node in asked:
-                while True:
-                    try:
-                        known = {
-                            found.name for found in client.topology(node.address).replica_sets
-                        }
-                        missing = ", ".join(sorted(wanted - known))
-                    except HadronError as error:
-                        missing = error.message
-                    who = f"{node.name} of {replica_set}"
-                    strangers[who] = missing
-                    if not missing or time.monotonic() > deadline:
-                        break
-                    time.sleep(POLL_S)
-        return [f"{who} does not know {missing}" for who, missing in strangers.items() if missing]
+        return wait_acquainted(
+            self.url, [each.config.name for each in self.clusters], asked, timeout_s
+        )
 
     def restart(self) -> Iterator[tuple[ReplicaSetConfig, Restarted]]:
         """Restart one set after the other, each as `DetachedCluster.restart` does."""
@@ -138,6 +121,37 @@ class Fleet:
         return [
             (each.config.name, name) for each in reversed(self.clusters) for name in each.down()
         ]
+
+
+def wait_acquainted(
+    url: str, sets: Iterable[str], nodes: Iterable[tuple[str, str, str]], timeout_s: float
+) -> list[str]:
+    """Wait until each of `nodes` (replica set, name, address) knows all of `sets`.
+
+    Returns in words which do not after `timeout_s`; nothing when all do.
+    """
+    import hadron
+
+    deadline = time.monotonic() + timeout_s
+    wanted = set(sets)
+    strangers: list[str] = []
+    with hadron.connect_sync(url) as client:
+        for replica_set, node, address in nodes:
+            while trouble := _unknown_to(client, address, wanted):
+                if time.monotonic() > deadline:
+                    strangers.append(f"{node} of {replica_set} {trouble}")
+                    break
+                time.sleep(POLL_S)
+    return strangers
+
+
+def _unknown_to(client: SyncClient, address: str, wanted: set[str]) -> str:
+    try:
+        known = {each.name for each in client.topology(address).replica_sets}
+    except HadronError as error:
+        return f"does not answer: {error.message}"
+    missing = ", ".join(sorted(wanted - known))
+    return f"does not know {missing}" if missing else ""
 
 
 def find_configs(given: Path | None, *, create: bool = False) -> list[Path]:

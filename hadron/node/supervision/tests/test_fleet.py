@@ -12,37 +12,18 @@ from pathlib import Path
 import pytest
 
 from hadron.model.errors import ConfigurationError
-from hadron.node.config import render
-from hadron.node.replica_set import NodeConfig, ReplicaSetConfig
-from hadron.node.settings import Settings
-from hadron.node.supervision.cluster import free_ports
-from hadron.node.supervision.fleet import Fleet, find_config_of, find_configs
+from hadron.node.config import load_config, render
+from hadron.node.replica_set import ReplicaSetConfig
+from hadron.node.supervision.fleet import Fleet, find_config_of, find_configs, wait_acquainted
+from hadron.node.supervision.local_fleet import LocalFleet, write_configs
 
 CONFIG = Path(__file__).resolve().parents[4] / "config"
 
 
 def write(directory: Path, counts: dict[str, int]) -> dict[str, ReplicaSetConfig]:
     """A file for each set, with free ports; the first owns the schema."""
-    directory.mkdir(exist_ok=True)
-    ports = iter(free_ports(sum(counts.values())))
-    metadata, configs = next(iter(counts)), {}
-    first = ""
-    for name, count in counts.items():
-        stem = name.replace("/", "-")
-        nodes = tuple(
-            NodeConfig(
-                name=f"n{number}", role="leader" if number == 1 else "replica",
-                address=f"127.0.0.1:{next(ports)}", data=directory / "var" / f"{stem}-n{number}",
-            )
-            for number in range(1, count + 1)
-        )
-        first = first or nodes[0].address
-        configs[name] = ReplicaSetConfig(
-            cluster="test", name=name, epoch=1, nodes=nodes, metadata=metadata,
-            discovery=(first,), settings=Settings(durability="os"), path=directory / f"{stem}.yaml",
-        )
-        (directory / f"{stem}.yaml").write_text(render(configs[name]))
-    return configs
+    paths = write_configs(directory, counts, "os")
+    return {name: load_config(path, {}) for name, path in paths.items()}
 
 
 def run(*arguments: str) -> subprocess.CompletedProcess[str]:
@@ -172,8 +153,30 @@ def test_files_that_do_not_fit_together_are_refused_with_all_that_is_wrong(
         Fleet(find_configs(tmp_path))
     told = caught.value.message
     assert told.startswith("5 problems between these files:")
-    assert f"meta-p0.yaml: cluster 'test', expected 'other' as in {tmp_path}/eu-p0.yaml" in told
+    assert f"meta-p0.yaml: cluster 'local', expected 'other' as in {tmp_path}/eu-p0.yaml" in told
     assert "meta-p0.yaml: metadata 'meta/p0', expected 'elsewhere/p0' as in " in told
     assert "meta-p0.yaml: replica set name meta/p0 is in use already (" in told
     assert f"meta-p0.yaml: address of n1, {first.nodes[0].address} is in use already" in told
     assert "meta-p0.yaml: data directory of n1, " in told
+
+
+def test_a_region_of_processes_is_killed_and_comes_back(tmp_path: Path) -> None:
+    with LocalFleet(tmp_path, {"meta": 1, "eu/p0": 2}, durability="os") as fleet:
+        assert list(fleet) == ["meta", "eu/p0"]
+        assert fleet["meta"].config.metadata == fleet["eu/p0"].config.metadata == "meta"
+        before = fleet["meta"].pid("n1")
+        fleet.kill("eu/p0")
+        assert not any(fleet["eu/p0"].running(name) for name in ("n1", "n2"))
+        eu = fleet["eu/p0"].config.nodes[0]
+        (stranger,) = wait_acquainted(
+            fleet["meta"].url, ["meta", "nowhere"],
+            [("meta", "n1", fleet["meta"].address("n1"))], 0.0,
+        )
+        assert stranger == "n1 of meta does not know nowhere"
+        (stranger,) = wait_acquainted(
+            fleet["meta"].url, ["meta"], [("eu/p0", "n1", eu.address)], 0.0
+        )
+        assert stranger.startswith("n1 of eu/p0 does not answer: ")
+        fleet.start()
+        assert fleet["meta"].pid("n1") == before
+    assert not fleet["meta"].running("n1")
