@@ -67,12 +67,28 @@ def begin(context: Context, kind: str, object_id: int) -> None:
     db = context.db
     if kind == "Stream":
         db.execute("DELETE FROM stream_partition WHERE stream_id = ?", (object_id,))
+        has_rows = _has_rows(db, object_id)
     elif kind == "Pipeline":
         db.execute("DELETE FROM pipeline WHERE pipeline_id = ?", (object_id,))
+        has_rows = db.changes() > 0
     else:
-        return
-    if db.changes():
-        db.execute("INSERT INTO dropped VALUES(?, ?, ?)", (object_id, kind, context.now_ms))
+        has_rows = False
+    if has_rows:
+        db.execute(
+            "INSERT INTO dropped VALUES(?, ?, ?) ON CONFLICT DO NOTHING",
+            (object_id, kind, context.now_ms),
+        )
+
+
+def _has_rows(db: Database, stream_id: int) -> bool:
+    """Whether a stream was ever used here: many are not, and need nothing dropped."""
+    row = db.execute(
+        "SELECT EXISTS (SELECT 1 FROM stream_batch WHERE stream_id = ?1)"
+        " OR EXISTS (SELECT 1 FROM producer WHERE stream_id = ?1)"
+        " OR EXISTS (SELECT 1 FROM grp WHERE stream_id = ?1)", (stream_id,),
+    ).fetchone()
+    assert row is not None
+    return bool(row[0])
 
 
 @applies(DropStream)
