@@ -28,6 +28,10 @@ from hadron.model.replica_sets import KnownNode, KnownSet
 REFUSED_FOR_S: Final = 60.0
 """How long a refused statement is told of after it was last heard; a node speaks every 10 s."""
 
+_CLAIMS: Final = 3
+_CLAIM_PAUSE_S: Final = 30.0
+"""A node contradicts what is said of its address at once, but for a second process that runs under
+its name and contradicts as well: then after a few times only as often as this."""
 _MAX_SETS: Final = 4096
 _MAX_REFUSED: Final = 64
 
@@ -63,6 +67,9 @@ class Directory:
         self._contenders: dict[str, KnownSet] = {}
         self._registered: dict[str, tuple[int, bytes]] = {}
         self._refused: dict[tuple[str, bytes], tuple[Refused, float]] = {}
+        self._claims = 0
+        self._claimed_s = float("-inf")
+        self._disputed = ""
 
     # --- reading --------------------------------------------------------------------------------
 
@@ -103,16 +110,19 @@ class Directory:
         self._refused = {
             key: kept for key, kept in self._refused.items() if kept[1] + REFUSED_FOR_S > now_s
         }
-        return [refused.reason for refused, _ in self._refused.values()]
+        told = [refused.reason for refused, _ in self._refused.values()]
+        if self._disputed and self._claimed_s + REFUSED_FOR_S > now_s:
+            told.append(self._disputed)
+        return told
 
     # --- hearing --------------------------------------------------------------------------------
 
-    def tell_own(self, own: KnownSet) -> bool:
+    def tell_own(self, own: KnownSet, now_s: float) -> bool:
         """The node's own statement has changed, perhaps; returns whether the directory did."""
         before, self._own = self._sets[own.name], own
         # What was heard before this set was founded may have been about another set.
         known = _join(before, own) if before.uuid == own.uuid else own
-        self._sets[own.name] = self._with_own_address(known)
+        self._sets[own.name] = self._with_own_address(known, now_s)
         self._note_registration(own.name)
         return self._sets[own.name] != before
 
@@ -159,7 +169,7 @@ class Directory:
             # must not take for its own: it would say where its members are.
             return
         elif said.uuid == known.uuid:
-            self._set(said.name, _join(known, said))
+            self._set(said.name, _join(known, said), now_s)
             if known.epoch == said.epoch and known.members != said.members:
                 self._refuse(merged, said, _two_configurations(self._sets[said.name], said, known),
                              now_s)
@@ -192,10 +202,11 @@ class Directory:
         self._refused.pop((registered.name, registered.uuid), None)
         self._sets[registered.name] = registered
 
-    def _set(self, name: str, known: KnownSet) -> None:
-        self._sets[name] = self._with_own_address(known) if name == self._own.name else known
+    def _set(self, name: str, known: KnownSet, now_s: float) -> None:
+        is_own = name == self._own.name
+        self._sets[name] = self._with_own_address(known, now_s) if is_own else known
 
-    def _with_own_address(self, known: KnownSet) -> KnownSet:
+    def _with_own_address(self, known: KnownSet, now_s: float) -> KnownSet:
         """The node's own word about its address is above everybody else's, also when its clock has
         been set back since it last gave it."""
         own = self._own.node(self._node)
@@ -204,7 +215,11 @@ class Directory:
         if heard is None or (heard.address, heard.stated_ms) == (own.address, own.stated_ms):
             return known
         if heard.stated_ms >= own.stated_ms:
-            newer = heard.stated_ms + (heard.address != own.address)
+            newer = heard.stated_ms
+            if heard.address != own.address:
+                if not self._may_claim(heard.address, now_s):
+                    return known
+                newer += 1
             own = replace(own, stated_ms=newer)
             self._own = replace(
                 self._own,
@@ -214,6 +229,19 @@ class Directory:
         return replace(
             known, nodes=tuple(mine if node.name == mine.name else node for node in known.nodes)
         )
+
+    def _may_claim(self, address: str, now_s: float) -> bool:
+        if self._claims >= _CLAIMS and now_s < self._claimed_s + _CLAIM_PAUSE_S:
+            return False
+        self._claims += 1
+        self._claimed_s = now_s
+        if self._claims > 1:
+            # Once is a clock that was set back, or this node's own word from before it moved.
+            self._disputed = (
+                f"{self._node} of {self._own.name} is said to be at {address}, again and again: "
+                "does a second process run with this node's name?"
+            )
+        return True
 
     def _note_registration(self, name: str) -> None:
         """What this node was told by the metadata set, as soon as there is a statement for it."""

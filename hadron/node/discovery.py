@@ -17,12 +17,15 @@ import trio
 
 from hadron import __version__
 from hadron.model.errors import (
+    FrameError,
     HadronError,
     NotFoundError,
     PeerError,
     UnknownMethodError,
 )
+from hadron.model.ids import is_valid_name, is_valid_replica_set_name
 from hadron.model.ports import Network, Random
+from hadron.model.problems import shorten
 from hadron.model.replica_sets import KnownNode, KnownSet
 from hadron.node.directory import Directory, Merged, describe_set
 from hadron.node.replica_set import ReplicaSetConfig
@@ -146,7 +149,7 @@ class Discovery:
 
     def refresh(self) -> None:
         """Something about this node may have changed."""
-        if self.directory.tell_own(self._own(self._uuid())):
+        if self.directory.tell_own(self._own(self._uuid()), trio.current_time()):
             self._news()
 
     def _news(self) -> None:
@@ -256,7 +259,16 @@ class Discovery:
                 _log.info("replica set %s is now: %s", known.name, describe_set(known))
 
     def _heard(self, other: cluster_pb2.Speaker, peer: str, *, dialed: bool) -> bool:
-        """Whether it belongs to this cluster; notes what does not fit, on both sides."""
+        """Whether it belongs to this cluster; notes what does not fit, on both sides.
+
+        Raises `FrameError` for names that no node has: they would stand in logs and on screens.
+        """
+        for name in (other.cluster, other.node):
+            if not is_valid_name(name):
+                raise FrameError(f"{peer} is called {shorten(name)}, which is not a name")
+        for name in (other.replica_set, other.metadata):
+            if not is_valid_replica_set_name(name):
+                raise FrameError(f"{peer} is of {shorten(name)}, which is not a replica set's name")
         now_s = trio.current_time()
         own, who = self._config, f"node {other.node} of {other.replica_set}"
         if other.cluster != own.cluster:

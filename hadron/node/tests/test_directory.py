@@ -130,16 +130,16 @@ def test_before_a_set_is_founded_its_configuration_is_known_and_then_its_uuid() 
 
 def test_the_nodes_own_statement_follows_its_state() -> None:
     made = directory(mine=own(uuid=b"", agreed=False))
-    assert made.tell_own(own(uuid=A, agreed=False))
-    assert not made.tell_own(own(uuid=A, agreed=False))
-    assert made.tell_own(own(uuid=A, agreed=True))
+    assert made.tell_own(own(uuid=A, agreed=False), 0.0)
+    assert not made.tell_own(own(uuid=A, agreed=False), 0.0)
+    assert made.tell_own(own(uuid=A, agreed=True), 0.0)
     assert made.own == own(uuid=A, agreed=True)
 
 
 def test_a_node_with_an_old_file_learns_who_leads_its_set() -> None:
     made = directory(own(epoch=2, leader="n2"), mine=own(epoch=1))
     assert (made.own.epoch, made.own.leader.name) == (2, "n2")
-    assert not made.tell_own(own(epoch=1))
+    assert not made.tell_own(own(epoch=1), 0.0)
     assert made.own.leader.name == "n2"
 
 
@@ -153,15 +153,33 @@ def test_a_nodes_own_word_about_its_address_is_above_an_earlier_one_with_a_later
     other = directory(heard, mine=statement())
     other.merge(made.statements(), 0.0)
     assert other.find("us/p0") == made.own
-    assert not made.tell_own(own())
+    assert not made.tell_own(own(), 0.0)
     assert made.own.node("n1") == node
+
+
+def test_two_processes_with_one_name_do_not_keep_the_whole_cluster_busy() -> None:
+    one, other = Directory(own(), "n1"), Directory(moved(own(), "n1", "second:7000", 100), "n1")
+    changes = []
+    for second in range(100):
+        changed = one.merge(other.statements(), float(second)).changed
+        changed |= other.merge(one.statements(), float(second)).changed
+        changes.append(changed)
+        one.tell_own(own(), float(second))
+    assert changes[0]
+    assert sum(changes) <= 2 * (3 + 100 / 30)
+    assert one.troubles(99.0) == [
+        "n1 of us/p0 is said to be at second:7000, again and again: does a second process run "
+        "with this node's name?"
+    ]
+    assert other.troubles(99.0)
+    assert one.own == other.own
 
 
 def test_a_node_that_has_left_its_set_says_nothing_of_its_address() -> None:
     without = replace(own(epoch=2, leader="n2"), nodes=own(epoch=2, leader="n2").nodes[1:])
     made = directory(without)
     assert made.own == without
-    assert not made.tell_own(own())
+    assert not made.tell_own(own(), 0.0)
 
 
 def test_a_member_with_an_empty_disk_does_not_take_another_set_for_its_own() -> None:
@@ -169,7 +187,7 @@ def test_a_member_with_an_empty_disk_does_not_take_another_set_for_its_own() -> 
     made = directory(statement("us/p0", A, host="other"), mine=mine)
     assert made.own == mine
     assert not reasons(made)
-    made.tell_own(own(uuid=B))
+    made.tell_own(own(uuid=B), 0.0)
     made.merge([statement("us/p0", A, host="other")], 0.0)
     assert made.own == own(uuid=B)
     assert len(reasons(made)) == 1
@@ -180,7 +198,7 @@ def test_what_was_heard_before_the_founding_is_forgotten_with_it() -> None:
         moved(own(uuid=b"", agreed=False), "n2", "other:7000", 5),
         mine=own(uuid=b"", agreed=False),
     )
-    made.tell_own(own(uuid=A))
+    made.tell_own(own(uuid=A), 0.0)
     assert made.own == own(uuid=A)
 
 

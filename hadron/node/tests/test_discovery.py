@@ -6,12 +6,15 @@ import itertools
 import logging
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 import trio
 
-from hadron.model.errors import NotFoundError, PeerError
+from hadron.model.errors import FrameError, NotFoundError, PeerError
+from hadron.node.statements import statement_to
 from hadron.testing.nodes import Cluster, Nodes, running_cluster
+from hadron.wire.connection import Connection
 from hadron.wire.messages import cluster_pb2, method
 
 SETS = {"meta/p0": 1, "eu/p0": 3, "us/p0": 2}
@@ -284,6 +287,47 @@ async def test_any_node_says_how_another_one_is(tmp_path: Path) -> None:
                 PeerError, match="us-p0-n2:7000 does not answer n1 of meta/p0 either: Conn"
             ):
                 await ask("us/p0", "n2")
+
+
+async def discover(connection: Connection, **fields: Any) -> cluster_pb2.DiscoverResponse:
+    speaker = {"cluster": "test", "replica_set": "x/p0", "node": "n1", "metadata": "meta/p0"}
+    request = cluster_pb2.DiscoverRequest(
+        speaker=cluster_pb2.Speaker(**{**speaker, **fields.pop("speaker", {})}), **fields
+    )
+    answer, _ = await connection.request(method("Discover"), request)
+    assert isinstance(answer, cluster_pb2.DiscoverResponse)
+    return answer
+
+
+@pytest.mark.parametrize(
+    "speaker",
+    [{"cluster": "\x1b[2J"}, {"node": ""}, {"replica_set": "a/b/c"}, {"metadata": "m" * 200}],
+    ids=str,
+)
+async def test_who_has_no_name_is_not_listened_to(
+    tmp_path: Path, speaker: dict[str, str]
+) -> None:
+    async with running_cluster(tmp_path, {"meta/p0": 1}) as cluster:
+        async with cluster["meta/p0"].connection("n1") as connection:
+            with pytest.raises(FrameError, match=r"not a (replica set's )?name"):
+                await discover(connection, speaker=speaker)
+            assert len((await discover(connection)).replica_sets) == 1
+        assert troubles(cluster["meta/p0"]) == []
+
+
+async def test_what_cannot_be_is_not_believed_and_reported(tmp_path: Path) -> None:
+    async with running_cluster(tmp_path, {"meta/p0": 1}) as cluster:
+        good = statement_to(cluster["meta/p0"].node("n1").discovery.directory.own)
+        good.name, bad = "eu/p0", cluster_pb2.ReplicaSet()
+        bad.CopyFrom(good)
+        bad.name, bad.nodes[0].address = "us/p0", "nowhere"
+        async with cluster["meta/p0"].connection("n1") as connection:
+            await discover(connection, replica_sets=[bad, good])
+        assert sorted(known_at(cluster["meta/p0"], "n1")) == ["eu/p0", "meta/p0"]
+        await trouble_at(
+            cluster, cluster["meta/p0"],
+            "node n1 of x/p0 says what cannot be: replica set 'us/p0': 'nowhere' is not an address",
+        )
 
 
 async def test_sets_alone_say_nothing_about_the_cluster(tmp_path: Path) -> None:
