@@ -7,6 +7,7 @@ wherever the program is, because waking a task just to send costs 30 to 50 µs (
 from __future__ import annotations
 
 import errno
+import os
 import socket
 from collections.abc import Sequence
 
@@ -150,10 +151,13 @@ class SocketNetwork:
 
 
 def _with_reason(error: OSError) -> OSError:
-    """`error`, or what stands behind it when it only says that nothing worked."""
+    """What stands behind an error of connecting, in the system's own words: the library says that
+    all attempts failed, or repeats the address."""
     cause: BaseException | None = error
     while cause is not None:
+        if isinstance(cause, socket.gaierror):
+            return cause
         if isinstance(cause, OSError) and cause.errno is not None:
-            return error if cause is error else OSError(cause.errno, cause.strerror)
+            return OSError(cause.errno, os.strerror(cause.errno))
         cause = cause.exceptions[0] if isinstance(cause, BaseExceptionGroup) else cause.__cause__
     return error
