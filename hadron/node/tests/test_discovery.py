@@ -289,6 +289,43 @@ async def test_any_node_says_how_another_one_is(tmp_path: Path) -> None:
                 await ask("us/p0", "n2")
 
 
+async def test_who_is_not_there_is_named_after_a_while_and_forgotten_when_it_comes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("hadron.node.discovery._PATIENCE_S", 0.0)
+    async with running_cluster(tmp_path, SETS, start=False) as cluster:
+        us = cluster["us/p0"]
+        await us.start()
+        await trouble_at(
+            cluster, us, "meta-p0-n1:7000 in `discovery:` does not answer: Connection refused"
+        )
+        await trouble_at(
+            cluster, us, "the metadata replica set meta/p0 is not known here, so the schema cannot "
+        )
+        await cluster.start("meta/p0")
+        await cluster.wait_for("no trouble", lambda: troubles(us) == [])
+
+
+async def test_a_node_that_knows_no_other_sets_is_called_older(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("hadron.node.discovery._PATIENCE_S", 0.0)
+    async with running_cluster(tmp_path, {"meta/p0": 1}, discovery=["old:7000"]) as cluster:
+        listener = await cluster.network.host("old").listen("old:7000")
+        async with trio.open_nursery() as nursery:
+            async def serve() -> None:
+                while True:
+                    connection = Connection(await listener.accept(), dialed=False)
+                    nursery.start_soon(connection.run)
+
+            nursery.start_soon(serve)
+            await trouble_at(
+                cluster, cluster["meta/p0"], "old:7000 in `discovery:` does not answer: it runs an "
+                "older version of Hadron, which knows no other replica sets"
+            )
+            nursery.cancel_scope.cancel()
+
+
 async def discover(connection: Connection, **fields: Any) -> cluster_pb2.DiscoverResponse:
     speaker = {"cluster": "test", "replica_set": "x/p0", "node": "n1", "metadata": "meta/p0"}
     request = cluster_pb2.DiscoverRequest(
