@@ -31,6 +31,7 @@ from hadron.model.errors import (
     CorruptionError,
     DeadlineExceededError,
     HadronError,
+    MetadataBehindError,
     NotLeaderError,
     NotReadyError,
     OutcomeUnknownError,
@@ -41,7 +42,7 @@ from hadron.model.errors import (
 from hadron.model.limits import PRODUCER_WINDOW
 from hadron.model.record import NewRecord
 
-NOT_LOGGED: Final = (NotLeaderError, NotReadyError, OverloadedError)
+NOT_LOGGED: Final = (NotLeaderError, NotReadyError, OverloadedError, MetadataBehindError)
 """Answers that a node gives before it logs anything: the batch is not in the log because of
 this call."""
 
@@ -219,7 +220,7 @@ class PartitionAccumulator:
         elif isinstance(error, (RequestError, CorruptionError)):
             self._sent.remove(batch)
             self._hole = True
-            self._fail(batch, _unknown(batch, str(error)) if batch.doubtful else error)
+            self._fail(batch, _unknown(batch, str(error)) if batch.may_be_logged else error)
         else:
             batch.state = BatchState.UNANSWERED
             batch.trouble = error
@@ -249,6 +250,28 @@ class PartitionAccumulator:
                 self._resend.append(batch)
         self._queue = deque(sorted(self._queue, key=lambda batch: batch.order))
 
+    # --- to another partition -------------------------------------------------------------------
+
+    def take(
+        self, may_move: Callable[[OutgoingBatch], bool]
+    ) -> tuple[list[OutgoingBatch], list[OutgoingBatch]]:
+        """Part with the batches that may move; return them in order, and those of them whose calls
+        should be cancelled."""
+        taken = [batch for batch in self.unresolved() if may_move(batch)]
+        under_way = []
+        for batch in taken:
+            if self._withdraw(batch):
+                under_way.append(batch)
+                batch.doubtful = True
+        return taken, under_way
+
+    def adopt(self, batch: OutgoingBatch) -> None:
+        """Append a batch that another partition's accumulator has parted with."""
+        self.seal()
+        self._next_order += 1
+        batch.move(self.partition, self._next_order)
+        self._queue.append(batch)
+
     # --- giving up ------------------------------------------------------------------------------
 
     def expire(self, created_before_s: float) -> list[OutgoingBatch]:
@@ -263,20 +286,25 @@ class PartitionAccumulator:
     def _give_up(self, batches: Iterable[OutgoingBatch], reason: str) -> list[OutgoingBatch]:
         under_way = []
         for batch in batches:
-            was_sent = batch.state is BatchState.SENT
-            numbered = was_sent or batch.state is BatchState.UNANSWERED
-            self._forget(batch)
+            was_sent = self._withdraw(batch)
             if was_sent:
                 under_way.append(batch)
-                self.in_flight -= 1
-            if numbered:
-                self._hole = True
-                self.stalled = True
-            if was_sent or batch.doubtful:
+            if was_sent or batch.may_be_logged:
                 self._fail(batch, _unknown(batch, reason))
             else:
                 self._fail(batch, _not_sent(batch, reason))
         return under_way
+
+    def _withdraw(self, batch: OutgoingBatch) -> bool:
+        """Forget a batch; returns whether a call carries it."""
+        was_sent = batch.state is BatchState.SENT
+        self._forget(batch)
+        if was_sent:
+            self.in_flight -= 1
+        if was_sent or batch.state is BatchState.UNANSWERED:
+            self._hole = True
+            self.stalled = True
+        return was_sent
 
     def _forget(self, batch: OutgoingBatch) -> None:
         if batch is self._open:

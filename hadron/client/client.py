@@ -9,6 +9,7 @@ from hadron.client import producing, reading, stages
 from hadron.client.background import Background
 from hadron.client.catalog import Catalog
 from hadron.client.consumer import DEFAULT_MAX_IN_FLIGHT, Subscription, check_subscribe
+from hadron.client.failover import Failover
 from hadron.client.groups import GroupCalls, GroupReset
 from hadron.client.opening import Opening
 from hadron.client.pipelines import PipelineCalls
@@ -83,6 +84,9 @@ class Client:
         *,
         acks: Literal["majority", "leader", "all"] = "majority",
         partition: str | None = None,
+        region: str | None = None,
+        partitioner: Literal["key", "round_robin"] = "key",
+        failover: Failover = "unkeyed",
         codec: Literal["none", "zstd"] = "none",
         batch_bytes: int = producing.DEFAULT_BATCH_BYTES,
         linger_ms: float = producing.DEFAULT_LINGER_MS,
@@ -93,7 +97,18 @@ class Client:
 
         Args:
             acks: what a receipt promises: on the leader's disk, a majority's, or all.
-            partition: a replica set's name, for all records; None lets keys choose.
+            partition: a replica set's name, for all records, wherever it is.
+            region: only partitions whose names begin with it, up to a `/` or `.`, such as
+                `aws.us-east-1`: records never leave it.
+            partitioner: "key" sends equal keys to one partition (`xxh3_64(key) % partitions`, see
+                `client.partitioner`) and records without one round robin, a batch at a time;
+                "round_robin" does so with all.
+            failover: what happens to records whose partition is away. "unkeyed": those without a
+                key go to another one at once, those with a key wait. "any": all go, and keys lose
+                their order meanwhile. "none": all wait. These three never publish a record twice:
+                one that may be in the log already waits for its partition until the delivery
+                timeout, then fails with `OutcomeUnknownError`. "duplicate" sends that one elsewhere
+                as well: rather twice than unknown.
             codec: compression of the records' bodies.
             batch_bytes: a batch is complete at this size, 1 MiB at most.
             linger_ms: how long records gather while an earlier batch is under way; a record that
@@ -104,6 +119,9 @@ class Client:
         settings = producing.ProducerSettings(
             acks=acks,
             partition=partition,
+            region=region,
+            partitioner=partitioner,
+            failover=failover,
             codec=codec,
             batch_bytes=batch_bytes,
             linger_ms=linger_ms,

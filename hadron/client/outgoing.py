@@ -41,8 +41,9 @@ class OutgoingBatch:
 
     __slots__ = (
         "_builder", "_now_ms", "_values", "added", "append_ms", "base_offset", "count", "created_s",
-        "data", "doubtful", "duplicate", "error", "failure_seen", "order", "out_of_sequence",
-        "partition", "refusals", "size", "state", "stream", "trouble", "waiter", "waiting",
+        "data", "doubtful", "doubtful_elsewhere", "duplicate", "error", "failure_seen", "order",
+        "out_of_sequence", "partition", "refusals", "size", "state", "stream", "trouble",
+        "waiter", "waiting",
     )
 
     def __init__(self, stream: str, partition: str, order: int, created_s: float) -> None:
@@ -60,6 +61,8 @@ class OutgoingBatch:
         """Encoded and numbered; empty before the first send."""
         self.doubtful = False
         """It may be in the log, or get there, although nobody said so."""
+        self.doubtful_elsewhere = False
+        """It was when it moved here from another partition (`failover="duplicate"`)."""
         self.out_of_sequence = False
         """The last answer was that it does not follow what is in the log."""
         self.refusals = 0
@@ -126,11 +129,25 @@ class OutgoingBatch:
             )
             self._values = ()
 
+    def move(self, partition: str, order: int) -> None:
+        """To the end of another partition's queue, to be numbered there."""
+        self.partition = partition
+        self.order = order
+        self.state = BatchState.QUEUED
+        self.doubtful_elsewhere |= self.doubtful
+        self.doubtful = self.out_of_sequence = False
+        self.refusals = 0
+
     # --- outcome --------------------------------------------------------------------------------
 
     @property
     def is_done(self) -> bool:
         return self.state is BatchState.ACKED or self.state is BatchState.FAILED
+
+    @property
+    def may_be_logged(self) -> bool:
+        """Whether nobody knows that it is in no log."""
+        return self.doubtful or self.doubtful_elsewhere
 
     def acked(self, base_offset: int, append_ms: int, duplicate: bool) -> None:
         self.base_offset = base_offset

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import logging
 from collections import deque
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Final
 
 import anyio
@@ -16,10 +16,9 @@ import anyio.lowlevel
 
 from hadron.client.bulk import Segment, send_bulk
 from hadron.client.outgoing import BatchState, OutgoingBatch
-from hadron.client.partitioner import Partitioner
 from hadron.client.records import new_record
 from hadron.client.results import BatchReceipt, Receipt
-from hadron.client.sender import PartitionSender
+from hadron.client.routing import Router
 from hadron.client.session import Session
 from hadron.model.errors import RequestError
 from hadron.model.record import NewRecord
@@ -30,7 +29,9 @@ _CALLS_PER_CHECKPOINT: Final = 128
 """`send_soon` lets other tasks run this often; a checkpoint costs 5 µs, a record 2.6."""
 
 _TICKS_PER_TIMEOUT: Final = 20
-"""Delivery timeouts are noticed within a twentieth of their length, or a second."""
+_TICK_S: Final = 0.5
+"""Delivery timeouts are noticed within a twentieth of their length, or this; and so is a partition
+that is away (`failover.AWAY_AFTER_S`)."""
 
 
 class Pending:
@@ -81,17 +82,18 @@ async def wait_done(batch: OutgoingBatch) -> None:
 class Producer:
     """Publishes to one stream. Made by `Client.producer`, used inside its block.
 
-    Every record is in the log at most once, and in the order of the calls within a partition,
-    however often the connection breaks. Calls may come from many tasks. Cancelling a call does
-    not take back a record that was accepted. Partitions added to the stream later are used by
-    producers that are opened later.
+    Every record is in the log at most once, however often connections break and whatever goes away;
+    within a partition in the order of the calls, where a stream has several: those with a key, and
+    those without one, each among themselves. While a partition is away others take its records, as
+    `failover` allows; it is used again once it answers. So are partitions that are added to the
+    stream. Calls may come from many tasks. Cancelling a call does not take back a record that was
+    accepted.
     """
 
     def __init__(
         self,
         session: Session,
-        senders: Sequence[PartitionSender],
-        partitioner: Partitioner[PartitionSender],
+        router: Router,
         *,
         linger_ms: float,
         batch_bytes: int,
@@ -100,9 +102,8 @@ class Producer:
     ) -> None:
         self.batch_bytes = batch_bytes
         self._session = session
-        self._senders = senders
-        self._only = senders[0] if len(senders) == 1 else None
-        self._partitioner = partitioner
+        self._router = router
+        self._only = router.only
         self._linger_s = linger_ms / 1000
         self._eager = linger_ms <= 0
         self._max_buffer_bytes = max_buffer_bytes
@@ -116,6 +117,7 @@ class Producer:
         self._lingering: anyio.Event | None = None
         self._scopes: list[anyio.CancelScope] = []
         self._closed = False
+        self.stop_following: Callable[[], None] = lambda: None
 
     # --- sending --------------------------------------------------------------------------------
 
@@ -232,7 +234,7 @@ class Producer:
         """Buffer one checked record; return its batch and its index there."""
         if self._closed:
             self._check_open()
-        sender = self._only or self._partitioner.choose(record.key)
+        sender = self._only or self._router.choose(record.key)
         accumulator = sender.accumulator
         batch, index = accumulator.add(record, self._now_ms(), self._coarse_s)
         self._buffered_bytes += batch.added
@@ -242,22 +244,22 @@ class Producer:
             self._lingering.set()
             self._lingering = None
         if self._only is None and record.key is None and not accumulator.has_open:
-            self._partitioner.advance()
+            self._router.advance()
         return batch, index
 
     def add_values(self, values: Sequence[bytes], size: int) -> OutgoingBatch:
         """Buffer a whole batch of plain values of `size` bytes."""
         self._check_open()
-        sender = self._only or self._partitioner.choose(None)
+        sender = self._only or self._router.choose(None)
         batch = sender.accumulator.add_values(values, size, self._now_ms(), self._coarse_s)
         self._buffered_bytes += size
         sender.pump()
-        self._partitioner.advance()
+        self._router.advance()
         return batch
 
     def seal(self) -> None:
         """Let everything that is buffered go."""
-        for sender in self._senders:
+        for sender in self._router.senders:
             sender.accumulator.seal()
             sender.pump()
 
@@ -269,6 +271,14 @@ class Producer:
         if self._room is not None and self._buffered_bytes < self._max_buffer_bytes:
             self._room.set()
             self._room = None
+
+    def grown(self) -> None:
+        """The router has more partitions than before."""
+        self._only = self._router.only
+
+    @property
+    def is_closed(self) -> bool:
+        return self._closed
 
     def _add(self, record: NewRecord) -> Pending:
         return Pending(*self.add(record))
@@ -313,9 +323,10 @@ class Producer:
     def _close(self) -> None:
         self._closed = True
         self._session.on_close.pop(self._close, None)
+        self.stop_following()
         for scope in self._scopes:
             scope.cancel()
-        for sender in self._senders:
+        for sender in self._router.senders:
             sender.close("the producer was closed")
         if self._room is not None:
             self._room.set()
@@ -323,9 +334,10 @@ class Producer:
 
     async def _drain(self) -> None:
         self.seal()
-        for sender in self._senders:
-            for batch in sender.accumulator.unresolved():
-                await wait_done(batch)
+        # All of them first: while one is waited for, others may move to another partition.
+        senders = self._router.senders
+        for batch in [each for sender in senders for each in sender.accumulator.unresolved()]:
+            await wait_done(batch)
 
     def _count_unseen(self) -> int:
         return sum(not batch.failure_seen for batch in self._failed)
@@ -340,13 +352,13 @@ class Producer:
                 raise failure
 
     async def _watch_timeouts(self) -> None:
-        interval_s = min(1.0, self._delivery_timeout_s / _TICKS_PER_TIMEOUT)
+        interval_s = min(_TICK_S, self._delivery_timeout_s / _TICKS_PER_TIMEOUT)
         while True:
             await anyio.sleep(interval_s)
             self._coarse_s = now_s = anyio.current_time()
             while self._failed and self._failed[0].failure_seen:
                 self._failed.popleft()
-            for sender in self._senders:
+            for sender in self._router.senders:
                 if not sender.accumulator.is_empty:
                     sender.expire(now_s - self._delivery_timeout_s)
                     sender.watch(now_s)
@@ -357,7 +369,7 @@ class Producer:
         Sleeps only while there is such a batch; a lone `send` never wakes it.
         """
         while not self._eager:
-            if not any(sender.accumulator.has_open for sender in self._senders):
+            if not any(sender.accumulator.has_open for sender in self._router.senders):
                 self._lingering = event = anyio.Event()
                 await event.wait()
             await anyio.sleep(self._linger_s)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from typing import Final
 
 import anyio
@@ -9,15 +10,20 @@ import msgspec
 
 from hadron.client.accumulator import PartitionAccumulator
 from hadron.client.catalog import Catalog
+from hadron.client.failover import FAILOVERS
 from hadron.client.outgoing import OutgoingBatch
-from hadron.client.partitioner import Partitioner
+from hadron.client.partitioner import PARTITIONERS, partitions_in
 from hadron.client.producer import Producer
-from hadron.client.sender import PartitionSender
+from hadron.client.routing import Router
+from hadron.client.sender import PartitionSender, Substitutes
 from hadron.client.session import Session
 from hadron.model.batch import CODECS
 from hadron.model.errors import HadronError, RequestError
 from hadron.model.limits import MAX_BATCH_BYTES, MAX_RECORD_BYTES
+from hadron.model.schema import SchemaObject, StreamSpec
 from hadron.wire.messages import streams_pb2
+
+_log = logging.getLogger(__name__)
 
 _ACKS: Final = {
     "majority": streams_pb2.ACKS_MAJORITY,
@@ -48,6 +54,9 @@ class ProducerSettings(msgspec.Struct, frozen=True, kw_only=True):
 
     acks: str
     partition: str | None
+    region: str | None
+    partitioner: str
+    failover: str
     codec: str
     batch_bytes: int
     linger_ms: float
@@ -56,6 +65,16 @@ class ProducerSettings(msgspec.Struct, frozen=True, kw_only=True):
 
     def check(self) -> None:
         """Raises `RequestError` naming the setting that makes no sense."""
+        for name, known in (("partitioner", PARTITIONERS), ("failover", FAILOVERS)):
+            if getattr(self, name) not in known:
+                raise RequestError(
+                    f"{name} {getattr(self, name)!r} is unknown", f"use one of {', '.join(known)}"
+                )
+        if self.partition is not None and self.region is not None:
+            raise RequestError(
+                f"both the partition {self.partition!r} and the region {self.region!r} are given",
+                "a partition lies in one region: leave one of them out",
+            )
         if self.acks not in _ACKS:
             raise RequestError(f"acks {self.acks!r} is unknown", f"use one of {', '.join(_ACKS)}")
         if self.codec not in CODECS:
@@ -70,23 +89,32 @@ class ProducerSettings(msgspec.Struct, frozen=True, kw_only=True):
         if self.linger_ms < 0:
             raise RequestError(f"linger_ms {self.linger_ms} is out of bounds", "0 or more")
 
+    def choose(self, stream: SchemaObject) -> list[str]:
+        """The stream's partitions that records may go to. Raises `NotFoundError` when none is in
+        the region."""
+        assert isinstance(stream.spec, StreamSpec)
+        names = list(stream.spec.partitions)
+        if self.partition is not None:
+            return [self.partition]
+        if self.region is None:
+            return names
+        return partitions_in(names, self.region, lambda: f"stream {stream.name!r}")
+
 
 async def open_producer(
     session: Session, catalog: Catalog, stream: str, settings: ProducerSettings
 ) -> Producer:
-    """Raises `NotFoundError` for an unknown stream or partition."""
+    """Raises `NotFoundError` for an unknown stream, partition or region."""
     item = await catalog.stream(stream)
-    names = await catalog.partitions(stream, settings.partition)
     producers: list[Producer] = []
 
     def resolved(batch: OutgoingBatch) -> None:
         producers[0].resolved(batch)
 
-    senders = []
-    for name in names:
+    def make(partition: str, substitutes: Substitutes | None) -> PartitionSender:
         accumulator = PartitionAccumulator(
             stream,
-            name,
+            partition,
             new_producer_id=lambda: session.ports.random.token_bytes(16),
             on_resolved=resolved,
             batch_bytes=settings.batch_bytes,
@@ -95,36 +123,82 @@ async def open_producer(
         request = streams_pb2.ProduceRequest(
             namespace=session.endpoint.namespace,
             stream=stream,
-            partition=name,
+            partition=partition,
             acks=_ACKS[settings.acks],
             stream_id=item.id,
             metadata_index=item.metadata_index,
         )
-        senders.append(
-            PartitionSender(session, accumulator, request, eager=settings.linger_ms <= 0)
+        return PartitionSender(
+            session, accumulator, request, eager=settings.linger_ms <= 0, substitutes=substitutes
         )
-    # Producers that start together should not all begin with the same partition.
-    first = int(session.ports.random.uniform(0, len(names)))
-    producers.append(
-        Producer(
-            session,
-            senders,
-            Partitioner(senders, first),
-            linger_ms=settings.linger_ms,
-            batch_bytes=settings.batch_bytes,
-            max_buffer_bytes=settings.max_buffer_bytes,
-            delivery_timeout_s=settings.delivery_timeout_s,
-        )
+
+    if settings.partition is not None:
+        names = await catalog.partitions(stream, settings.partition)
+    else:
+        names = settings.choose(item)
+    router = Router(
+        make,
+        names,
+        failover=settings.failover,
+        pinned=settings.partition is not None,
+        by_key=settings.partitioner == "key",
+        # Producers that start together should not all begin with the same partition.
+        first=lambda count: int(session.ports.random.uniform(0, count)),
     )
+    producer = Producer(
+        session,
+        router,
+        linger_ms=settings.linger_ms,
+        batch_bytes=settings.batch_bytes,
+        max_buffer_bytes=settings.max_buffer_bytes,
+        delivery_timeout_s=settings.delivery_timeout_s,
+    )
+    producers.append(producer)
     await _warm_up(session, names)
-    return producers[0]
+    for sender in router.senders:
+        if session.connection_now(sender.accumulator.partition) is None:
+            sender.go_away("its leader was not found")
+    _follow(session, catalog, item, settings, router, producer)
+    return producer
+
+
+def _follow(
+    session: Session, catalog: Catalog, item: SchemaObject, settings: ProducerSettings,
+    router: Router, producer: Producer,
+) -> None:
+    """Use partitions that are added to the stream while the producer is open."""
+
+    async def look() -> None:
+        try:
+            now = await catalog.stream(item.name)
+        except HadronError as error:
+            _log.debug("stream %s was not looked up again: %s", item.name, error)
+            return
+        # Another stream of that name is none of this producer's business (PROTOCOL D3).
+        if now.id != item.id or producer.is_closed:
+            return
+        for sender in router.senders:
+            sender.request.metadata_index = now.metadata_index
+        if router.extend(settings.choose(now)):
+            _log.info("stream %s has the partitions %s now", item.name, router.partitions)
+            producer.grown()
+
+    def changed() -> None:
+        session.background.start(look)
+
+    producer.stop_following = catalog.listen(changed)
 
 
 async def _warm_up(session: Session, names: list[str]) -> None:
+    """Dial all leaders at once; records wait for those that do not answer, or go elsewhere."""
+
+    async def dial(name: str) -> None:
+        try:
+            await session.connect(name)
+        except HadronError as error:
+            _log.debug("the leader of %s cannot be dialed yet: %s", name, error)
+
     with anyio.move_on_after(_WARM_UP_S):
-        for name in names:
-            try:
-                await session.connect(name)
-            except HadronError:
-                # The sender tries again; records wait for it as long as the delivery timeout.
-                continue
+        async with anyio.create_task_group() as tasks:
+            for name in names:
+                tasks.start_soon(dial, name)

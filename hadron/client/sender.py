@@ -2,18 +2,23 @@
 
 A batch leaves from whichever task completes it, or from the reading task when an answer makes
 room: no task is woken to send. Only trouble has a task of its own, which finds the leader again.
+
+Rule: a partition that is *away* is sent nothing before a majority has answered there: a leader that
+is cut off from its peers takes batches and answers none of them, and each would be in doubt.
 """
 
 from __future__ import annotations
 
 import functools
 import logging
-from typing import Any, Final
+from collections.abc import Callable
+from typing import Any, Final, Protocol
 
 import anyio
 
 from hadron.client.accumulator import PartitionAccumulator
 from hadron.client.backoff import Backoff
+from hadron.client.failover import AWAY_AFTER_S
 from hadron.client.lookout import TELL_AFTER_S
 from hadron.client.outgoing import BatchState, OutgoingBatch
 from hadron.client.session import Session
@@ -27,11 +32,29 @@ from hadron.model.errors import (
     PeerError,
 )
 from hadron.wire.calls import Call
-from hadron.wire.messages import method, streams_pb2
+from hadron.wire.connection import Connection
+from hadron.wire.messages import groups_pb2, method, streams_pb2
 
 _log = logging.getLogger(__name__)
 
 _PRODUCE: Final = method("Produce")
+_LIST_GROUPS: Final = method("ListGroups")
+"""A question that a leader answers only once a majority has confirmed it (PROTOCOL A2)."""
+
+_PROBE_TIMEOUT_S: Final = 6.0
+"""A leader without a majority says so after 5 s."""
+
+
+class Substitutes(Protocol):
+    """The other partitions that records may go to."""
+
+    def has_other(self, away: PartitionSender) -> bool:
+        """Whether one of them is up."""
+        ...
+
+    def take_over(self, away: PartitionSender) -> None:
+        """Move there what may be moved."""
+        ...
 
 
 class PartitionSender:
@@ -39,6 +62,7 @@ class PartitionSender:
 
     Args:
         eager: do not let records gather while a batch is under way (a linger of 0).
+        substitutes: None keeps every record here.
     """
 
     def __init__(
@@ -48,14 +72,21 @@ class PartitionSender:
         request: streams_pb2.ProduceRequest,
         *,
         eager: bool,
+        substitutes: Substitutes | None = None,
     ) -> None:
         self.accumulator = accumulator
+        self.request = request
+        self.is_away = False
+        self._substitutes = substitutes
+        self._closed = False
         self._session = session
-        self._request = request
         self._eager = eager
         self._backoff = Backoff(session.ports.random)
         self._calls: dict[OutgoingBatch, Call] = {}
         self._recovering = False
+        self._recovering_since_s = 0.0
+        self._tries = 0
+        """Times that the leader was found again since its last answer."""
         self._pumping = False
         self._troubled_since_s: float | None = None
         self._told = False
@@ -74,7 +105,7 @@ class PartitionSender:
 
     def _pump(self) -> None:
         accumulator = self.accumulator
-        while True:
+        while not self._recovering:
             if accumulator.stalled and accumulator.in_flight == 0:
                 if accumulator.needs_patience:
                     self._recover()
@@ -93,7 +124,7 @@ class PartitionSender:
             try:
                 call = connection.call(
                     _PRODUCE,
-                    self._request,
+                    self.request,
                     [batch.data],
                     on_message=functools.partial(self._on_answer, batch),
                     on_end=functools.partial(self._on_end, batch),
@@ -114,6 +145,8 @@ class PartitionSender:
     ) -> None:
         self._calls.pop(batch, None)
         self._backoff.reset()
+        self._tries = 0
+        self.is_away = False
         self._troubled_since_s, self._told = None, False
         self._silent_since_s = anyio.current_time()
         self.accumulator.acked(batch, answer.base_offset, answer.append_ms, answer.duplicate)
@@ -133,22 +166,38 @@ class PartitionSender:
         if isinstance(error, PeerError):
             self._complain(error)
         self.accumulator.refused(batch, error)
+        if self.is_away or (self._tries and isinstance(error, PeerError)):
+            self.go_away(error.message)
 
     # --- trouble --------------------------------------------------------------------------------
 
+    def go_away(self, reason: str) -> None:
+        """Let other partitions have what may move, if one is up, until this one answers again."""
+        if self._closed or self._substitutes is None or not self._substitutes.has_other(self):
+            return
+        if not self.is_away:
+            self.is_away = True
+            _log.info("records go elsewhere than %s: %s", self.accumulator.partition, reason)
+        if not self._recovering:
+            self._recover()
+        self._substitutes.take_over(self)
+
     def _recover(self) -> None:
         self._recovering = True
+        self._recovering_since_s = anyio.current_time()
         self._session.background.start(self._find_leader)
 
     async def _find_leader(self) -> None:
-        """Until the leader answers again, or nothing is left to be sent."""
+        """Until the leader answers again, or nothing is left to be sent and nobody asks for it."""
         accumulator = self.accumulator
         try:
             if accumulator.stalled:
                 await anyio.sleep(self._backoff.next_s())
-            while not accumulator.is_empty and self._session.closed is None:
+            while self._is_wanted:
                 try:
-                    await self._session.connect(accumulator.partition)
+                    connection = await self._session.connect(accumulator.partition)
+                    if self.is_away:
+                        await self._probe(connection)
                     break
                 except NotFoundError as error:
                     self._session.suspect(accumulator.partition)
@@ -158,17 +207,44 @@ class PartitionSender:
                 await anyio.sleep(self._backoff.next_s())
         finally:
             self._recovering = False
+        self._tries += 1
         if accumulator.stalled and accumulator.in_flight == 0:
             accumulator.resume()
         self.pump()
+
+    @property
+    def _is_wanted(self) -> bool:
+        idle = self.accumulator.is_empty and not self.is_away
+        return not (idle or self._closed or self._session.closed is not None)
+
+    async def _probe(self, connection: Connection) -> None:
+        """Return once the partition takes records again. Raises what is in the way."""
+        question = groups_pb2.ListGroupsRequest(
+            namespace=self.request.namespace, stream=self.request.stream
+        )
+        try:
+            await connection.request(_LIST_GROUPS, question, timeout_s=_PROBE_TIMEOUT_S)
+        except HadronError as error:
+            if isinstance(error, PeerError):
+                self._session.suspect(self.accumulator.partition)
+            raise
+        if self.is_away:
+            _log.info("%s is back", self.accumulator.partition)
+        self.is_away = False
 
     def _note(self, trouble: HadronError) -> None:
         for batch in self.accumulator.unresolved():
             batch.trouble = trouble
         self._complain(trouble)
+        self.go_away(trouble.message)
 
     def watch(self, now_s: float) -> None:
-        """A leader that is cut off from its peers answers nothing, and its connection is whole."""
+        """A leader that is cut off from its peers answers nothing, and its connection is whole; one
+        whose host is gone is dialed for long."""
+        if self._calls and now_s - self._silent_since_s >= AWAY_AFTER_S:
+            self.go_away("no answer")
+        elif self._recovering and now_s - self._recovering_since_s >= AWAY_AFTER_S:
+            self.go_away("its leader is not found")
         if self._calls and now_s - self._silent_since_s >= TELL_AFTER_S:
             if self._troubled_since_s is None:
                 self._troubled_since_s = self._silent_since_s
@@ -199,7 +275,14 @@ class PartitionSender:
 
     def close(self, reason: str) -> None:
         """Fail everything that has no outcome yet."""
+        self._closed = True
         self._cancel(self.accumulator.close(reason))
+
+    def take(self, may_move: Callable[[OutgoingBatch], bool]) -> list[OutgoingBatch]:
+        """Part with what may go to another partition."""
+        taken, under_way = self.accumulator.take(may_move)
+        self._cancel(under_way)
+        return taken
 
     def _cancel(self, batches: list[OutgoingBatch]) -> None:
         for batch in batches:

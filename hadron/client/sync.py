@@ -16,6 +16,7 @@ from anyio.from_thread import BlockingPortal, start_blocking_portal
 from hadron.client import producing, reading, stages
 from hadron.client.client import CONNECT_TIMEOUT_S, REQUEST_TIMEOUT_S, Client, connect
 from hadron.client.consumer import DEFAULT_MAX_IN_FLIGHT
+from hadron.client.failover import Failover
 from hadron.client.groups import GroupReset
 from hadron.client.ports import ClientPorts
 from hadron.client.reader import Span, SpanReader
@@ -105,6 +106,9 @@ class SyncClient:
         *,
         acks: Literal["majority", "leader", "all"] = "majority",
         partition: str | None = None,
+        region: str | None = None,
+        partitioner: Literal["key", "round_robin"] = "key",
+        failover: Failover = "unkeyed",
         codec: Literal["none", "zstd"] = "none",
         batch_bytes: int = producing.DEFAULT_BATCH_BYTES,
         linger_ms: float = producing.DEFAULT_LINGER_MS,
@@ -117,6 +121,9 @@ class SyncClient:
             stream,
             acks=acks,
             partition=partition,
+            region=region,
+            partitioner=partitioner,
+            failover=failover,
             codec=codec,
             batch_bytes=batch_bytes,
             linger_ms=linger_ms,

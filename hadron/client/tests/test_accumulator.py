@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
 from hadron.client.accumulator import PartitionAccumulator
+from hadron.client.failover import may_move
 from hadron.client.outgoing import BatchState, OutgoingBatch
 from hadron.client.tests.fake_node import Partition
 from hadron.model.batch import decode_batch, read_head
@@ -216,6 +217,35 @@ def test_nothing_new_overtakes_what_is_still_in_doubt() -> None:
     assert take(accumulator) is later
 
 
+def test_what_moves_to_another_partition_is_numbered_there() -> None:
+    here, there = make(), make()
+    refused, lost, queued = (here.add_values([b"a"], 1, 1, 0.0) for _ in range(3))
+    opened = put(here, b"open")
+    assert [take(here), take(here)] == [refused, lost]
+    here.refused(refused, OverloadedError("busy"))
+    here.refused(lost, ConnectionLostError("gone"))
+    taken, under_way = here.take(lambda batch: may_move(batch, twice=False))
+    assert (taken, under_way) == ([refused, queued, opened], [])
+    there.partition = "q"
+    for batch in taken:
+        there.adopt(batch)
+    assert [numbered(take(there))[1:] for _ in taken] == [(0, 1), (1, 1), (2, 1)]
+    assert {batch.partition for batch in taken} == {"q"}
+    here.resume()
+    assert take(here) is lost
+    assert lost.doubtful
+
+
+def test_a_copy_of_what_was_in_doubt_stays_in_doubt() -> None:
+    here, there = make(), make()
+    sent = here.add_values([b"a"], 1, 1, 0.0)
+    take(here)
+    assert here.take(lambda batch: may_move(batch, twice=True)) == ([sent], [sent])
+    there.adopt(sent)
+    there.expire(1.0)
+    assert isinstance(sent.error, OutcomeUnknownError)
+
+
 # --- the model ----------------------------------------------------------------------------------
 
 
@@ -234,6 +264,7 @@ class ProducerAndServer(RuleBasedStateMachine):
         self.values = (b"%d" % number for number in itertools.count())
         self.now_s = 0.0
         self.bytes_by_number: dict[tuple[bytes, int], bytes] = {}
+        self.elsewhere: list[OutgoingBatch] = []
 
     # The program.
 
@@ -268,6 +299,12 @@ class ProducerAndServer(RuleBasedStateMachine):
                 if other is batch:
                     self.ghosts.append(data)
             self.wire = [entry for entry in self.wire if entry[0] is not batch]
+
+    @rule()
+    def move_elsewhere(self) -> None:
+        taken, under_way = self.accumulator.take(lambda batch: may_move(batch, twice=False))
+        assert not under_way
+        self.elsewhere.extend(taken)
 
     # The server.
 
@@ -343,6 +380,8 @@ class ProducerAndServer(RuleBasedStateMachine):
                 acked.extend(values)
             elif batch.is_done and not isinstance(batch.error, OutcomeUnknownError):
                 assert logged.isdisjoint(values), "a record was said not to be in the log"
+        for batch in self.elsewhere:
+            assert logged.isdisjoint(self.batches[batch]), "a record that moved is in the log"
         wanted = set(acked)
         assert [value for value in log if value in wanted] == sorted(acked, key=int)
 
@@ -364,7 +403,7 @@ class ProducerAndServer(RuleBasedStateMachine):
             while self.answers:
                 self.answer()
         assert self.accumulator.is_empty, "records were left behind"
-        assert all(batch.is_done for batch in self.batches)
+        assert all(batch.is_done or batch in self.elsewhere for batch in self.batches)
         self.nothing_is_doubled_lost_or_reordered()
 
 

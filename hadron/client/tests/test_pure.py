@@ -10,13 +10,12 @@ from hypothesis import strategies as st
 
 from hadron.client.acks import AckBuffer, AckRange
 from hadron.client.backoff import CAP_S, FIRST_S, Backoff
-from hadron.client.partitioner import Partitioner
 from hadron.client.ports import SystemRandom
 from hadron.client.records import check_record, new_record
 from hadron.client.slicing import slice_batch
 from hadron.client.topology import Topology
 from hadron.client.url import Endpoint, parse_url
-from hadron.model.batch import BatchBuilder, decode_batch, key_hash
+from hadron.model.batch import BatchBuilder, decode_batch
 from hadron.model.errors import InvalidRecordError, RequestError
 from hadron.model.record import NewRecord
 from hadron.wire.messages import cluster_pb2
@@ -73,20 +72,6 @@ def test_the_higher_epoch_wins_whoever_says_it() -> None:
     assert topology.leader("p") == "newer:1"
     assert topology.leader("q") is None
     assert topology.addresses(["seed:1"]) == ["seed:1", "newer:1"]
-
-
-def test_equal_keys_go_to_one_partition_and_text_equals_its_bytes() -> None:
-    partitioner = Partitioner(["a", "b", "c"])
-    for key in ("", "k", "ü"):
-        expected = ["a", "b", "c"][key_hash(key.encode()) % 3]
-        assert partitioner.choose(key) == partitioner.choose(key.encode()) == expected
-
-
-def test_records_without_a_key_stay_until_the_batch_is_complete() -> None:
-    partitioner = Partitioner(["a", "b"], first=1)
-    assert [partitioner.choose(None), partitioner.choose(None)] == ["b", "b"]
-    partitioner.advance()
-    assert partitioner.choose(None) == "a"
 
 
 @pytest.mark.parametrize(

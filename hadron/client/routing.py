@@ -1,0 +1,131 @@
+"""The partitions of one producer: a sender for each, and which one takes over from which.
+
+Rule: records with a key and records without one share no sender where only the latter may go to
+another partition (`failover="unkeyed"`): a batch moves as a whole or not at all. A stream with one
+partition has one sender, so that all of its records keep their order.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Protocol
+
+from hadron.client import failover as rules
+from hadron.client.outgoing import OutgoingBatch
+from hadron.client.partitioner import Partitioner
+from hadron.client.sender import PartitionSender, Substitutes
+
+
+class MakeSender(Protocol):
+    """Makes the sender of one partition."""
+
+    def __call__(
+        self, partition: str, substitutes: Substitutes | None
+    ) -> PartitionSender: ...
+
+
+class Lane:
+    """Senders for one kind of record, one per partition in declared order.
+
+    Args:
+        moves: records may go to another partition of the lane.
+        twice: in-doubt ones too.
+    """
+
+    def __init__(self, make: MakeSender, *, moves: bool, twice: bool) -> None:
+        self.senders: list[PartitionSender] = []
+        self._make = make
+        self._moves = moves
+        self._twice = twice
+        self._turn = 0
+
+    def add(self, partition: str) -> None:
+        self.senders.append(self._make(partition, self if self._moves else None))
+
+    def has_other(self, away: PartitionSender) -> bool:
+        return any(sender is not away and not sender.is_away for sender in self.senders)
+
+    def take_over(self, away: PartitionSender) -> None:
+        """What may move goes to the others that are up, a batch to each in turn."""
+
+        def may_move(batch: OutgoingBatch) -> bool:
+            return rules.may_move(batch, twice=self._twice)
+
+        batches = away.take(may_move)
+        up = [sender for sender in self.senders if sender is not away and not sender.is_away]
+        for batch in batches:
+            self._turn += 1
+            up[self._turn % len(up)].accumulator.adopt(batch)
+        for sender in up if batches else ():
+            sender.pump()
+
+
+class Router:
+    """Which sender takes a record.
+
+    Args:
+        make: makes senders; called again for partitions that are added later.
+        failover: see `failover.Failover`.
+        pinned: the one partition was asked for: it stays the only one.
+        by_key: whether keys choose the partition.
+        first: which partition the round of records without a key begins with.
+    """
+
+    def __init__(
+        self,
+        make: MakeSender,
+        partitions: list[str],
+        *,
+        failover: str,
+        pinned: bool,
+        by_key: bool,
+        first: Callable[[int], int],
+    ) -> None:
+        moves = failover != "none" and not pinned
+        twice = failover == "duplicate"
+        self._pinned = pinned
+        self._separate = failover == "unkeyed" and by_key and not pinned
+        keyed_move = moves and not self._separate
+        self._keyed = Lane(make, moves=keyed_move, twice=twice)
+        self._free = Lane(make, moves=True, twice=twice) if self._separate else self._keyed
+        self.partitions: list[str] = []
+        self._add(partitions)
+        self._partitioner = Partitioner(
+            self._keyed.senders, self._senders_without_key, first(len(partitions)), by_key=by_key
+        )
+        self.choose = self._partitioner.choose
+        self.advance = self._partitioner.advance
+
+    @property
+    def senders(self) -> list[PartitionSender]:
+        """All of them."""
+        if self._free is self._keyed:
+            return self._keyed.senders
+        return [*self._keyed.senders, *self._free.senders]
+
+    @property
+    def only(self) -> PartitionSender | None:
+        """The sender of everything, if there is just one."""
+        senders = self._keyed.senders
+        return senders[0] if len(senders) == 1 else None
+
+    def extend(self, partitions: list[str]) -> bool:
+        """The stream has these partitions now, those known so far first; whether any is new."""
+        new = partitions[len(self.partitions) :]
+        if self._pinned or not new:
+            return False
+        self._add(new)
+        self._partitioner.extend(self._keyed.senders, self._senders_without_key)
+        return True
+
+    @property
+    def _senders_without_key(self) -> list[PartitionSender]:
+        return self._free.senders or self._keyed.senders
+
+    def _add(self, partitions: list[str]) -> None:
+        self.partitions.extend(partitions)
+        for name in partitions:
+            self._keyed.add(name)
+        if self._separate and len(self.partitions) > 1:
+            for name in self.partitions[len(self._free.senders) :]:
+                self._free.add(name)
