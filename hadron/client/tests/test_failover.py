@@ -49,6 +49,14 @@ async def declared(
         yield cluster, client
 
 
+async def crash(cluster: Cluster, client: Client, name: str) -> None:
+    """Stop a set, and return once the client knows that its connection is gone: what is sent
+    before that is in doubt."""
+    await cluster.crash(name)
+    session = client._session
+    await cluster.wait_for("noticed", lambda: session.connection_now(name) is None)
+
+
 async def logged(client: Client, partition: str) -> list[bytes]:
     return [record.value async for record in client.read("s", partition=partition)]
 
@@ -115,7 +123,7 @@ async def test_while_a_set_is_dead_new_records_go_elsewhere_at_once(tmp_path: Pa
         async with client.producer("s", delivery_timeout_s=60) as producer:
             load = Load(producer)
             await load.run(20)
-            await cluster.crash(US)
+            await crash(cluster, client, US)
             await load.run(60)
             # Nothing was under way when it died, so nothing is in doubt.
             assert (load.errors, len(load.receipts)) == ({}, 80)
@@ -215,7 +223,7 @@ async def test_records_with_a_key_wait_unless_told_otherwise(
         async with client.producer("s", failover=failover) as producer:
             key = key_of(producer, US)
             assert (await producer.send(b"0", key=key)).partition == US
-            await cluster.crash(US)
+            await crash(cluster, client, US)
             pending = [await producer.send_soon(b"%d" % n, key=key) for n in range(1, 4)]
             free = [await producer.send_soon(b"free") for _ in range(4)]
             producer.seal()
@@ -236,11 +244,11 @@ async def test_a_partition_or_a_region_that_was_asked_for_is_never_left(tmp_path
         async with client.producer("s", partition=US) as pinned, client.producer(
             "s", region="us"
         ) as regional:
-            await cluster.crash(US)
+            await crash(cluster, client, US)
             waiting = await pinned.send_soon(b"pinned")
             places = {(await regional.send(b"%d" % n)).partition for n in range(10)}
             assert places == {US1}
-            await cluster.crash(US1)
+            await crash(cluster, client, US1)
             held = [await regional.send_soon(b"held") for _ in range(5)]
             await trio.sleep(0.3)
             assert not any(each.is_done for each in (waiting, *held))
