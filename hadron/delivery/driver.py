@@ -300,7 +300,7 @@ class GroupDriver:
     # --- what is due ----------------------------------------------------------------------------
 
     def _arm_timer(self, now: float) -> None:
-        due, silent = self.machine.next_due(), self._silence.next_due()
+        due, silent = self.machine.next_due(now), self._silence.next_due()
         if silent is not None and (due is None or silent < due):
             due = silent
         if due is None or due >= self._timer_at or self._closed:

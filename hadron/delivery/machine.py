@@ -261,13 +261,14 @@ class Group:
             return "strict order: a record that was given back comes first"
         return ""
 
-    def next_due(self) -> float | None:
+    def next_due(self, now: float) -> float | None:
         """When something is to be done without anybody's doing: a delayed redelivery, a deadline,
-        a batch that has waited long enough."""
+        a batch that has waited long enough. What is due and waits for somebody to take it is
+        nothing that time brings about; only deadlines may have passed."""
         if not (self.waiting or self._deadlines or self.takers.patient):
             return None
         deadline = next(iter(self._deadlines.values())).expires if self._deadlines else None
-        dues = (self.waiting.next_due(), deadline, self.takers.next_due())
+        dues = (self.waiting.next_due(now), deadline, self.takers.next_due(now))
         return min((due for due in dues if due is not None), default=None)
 
     def assign(

@@ -165,12 +165,10 @@ class Takers:
             member.waiting_since = None
         self.patient.clear()
 
-    def next_due(self) -> float | None:
-        """When somebody has waited for a batch long enough."""
-        return min(
-            (
-                member.waiting_since + member.batch_wait_s
-                for member in self.patient.values() if member.waiting_since is not None
-            ),
-            default=None,
+    def next_due(self, now: float) -> float | None:
+        """When somebody will have waited for a batch long enough."""
+        dues = (
+            member.waiting_since + member.batch_wait_s
+            for member in self.patient.values() if member.waiting_since is not None
         )
+        return min((due for due in dues if due > now), default=None)

@@ -93,8 +93,9 @@ class Waiting:
             heapq.heappop(self._due)
         return self._due[0][2] if self._due else None
 
-    def next_due(self) -> float | None:
-        """When the next delay is over."""
+    def next_due(self, now: float) -> float | None:
+        """When the next delay is over, of those that are not."""
+        self.due(now)
         while self._delayed and not self._is_current(self._delayed[0][2]):
             heapq.heappop(self._delayed)
         return self._delayed[0][0] if self._delayed else None

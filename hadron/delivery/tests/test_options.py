@@ -175,6 +175,34 @@ class TestHeartbeats:
         assert (member.call.failure, member.driver.members) == (None, 1)
 
 
+class TestRest:
+    async def test_what_is_due_and_nobody_takes_is_not_asked_for_all_the_time(
+        self, stack: Stack, mock_clock: MockClock, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """Found by the simulator: a node whose loop did nothing else."""
+        await stack.append(1, b"0", b"1")
+        gone = await Consumer(stack).join(1, ack_deadline_ms=60_000)
+        full = await Consumer(stack).join(1)
+        await gone.until(0)
+        await full.until(1)
+        gone.leave()
+        full.say(flow={"max_in_flight": 1})
+        pumps = 0
+        pump = full.driver.pump
+
+        def counted() -> None:
+            nonlocal pumps
+            pumps += 1
+            pump()
+
+        monkeypatch.setattr(full.driver, "pump", counted)
+        mock_clock.jump(30)
+        for _ in range(20):
+            await until(lambda: True)
+        assert pumps <= 2
+        assert full.offsets == [1]
+
+
 class TestFlow:
     async def test_a_member_changes_its_window(self, stack: Stack) -> None:
         await stack.append(1, *[b"x"] * 10)

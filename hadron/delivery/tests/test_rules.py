@@ -50,7 +50,7 @@ class TestDeadlines:
         group = Group(0, (), rules=Rules(deadline_s=10.0))
         slow, quick = join(group, 4), join(group, 4)
         assert drain(group, 8, 1.0) == [(1, 0, 3), (2, 4, 7)]
-        assert group.next_due() == 11.0
+        assert group.next_due(1.0) == 11.0
         assert group.acknowledge(quick.number, 2, 4, 7, 2.0) == [(4, 7)]
         assert group.expire(10.9) == []
         (expired,) = group.expire(11.0)
@@ -125,7 +125,7 @@ class TestBatches:
         group = Group(0, ())
         join(group, 100, size=10, wait_s=5.0)
         assert drain(group, 9, 0.0) == []
-        assert group.next_due() == 5.0
+        assert group.next_due(0.0) == 5.0
         assert [
             (a.first, a.last, a.ends_batch)
             for a in iter(lambda: deliver(group, 21, 1.0), None)
@@ -142,7 +142,7 @@ class TestBatches:
         group.acknowledge(member.number, 1, 0, 3)
         assert drain(group, 4, 7.0) == []
         assert drain(group, 5, 20.0) == [], "the next one waits for itself"
-        assert group.next_due() == 25.0
+        assert group.next_due(20.0) == 25.0
 
     def test_others_are_not_kept_waiting(self) -> None:
         group = Group(0, ())
