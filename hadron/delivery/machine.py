@@ -133,6 +133,9 @@ class Group:
         self._pieces_held = 0
         self._settling = 0
         """Strict order: records that are acknowledged, and it is not committed yet."""
+        self._late = RangeSet()
+        """Order by key: the same of records that the cursor had not reached, whose keys nobody has
+        looked at. Nothing new follows before."""
         self._numbers = numbers if numbers is not None else itertools.count(1)
         self._member_numbers = itertools.count(1)
         self.resume(acknowledged, attempts, window_end)
@@ -239,7 +242,11 @@ class Group:
 
     @property
     def _may_go_on(self) -> bool:
-        return self.unsettled < MAX_UNSETTLED and self.in_flight < MAX_GROUP_IN_FLIGHT
+        return (
+            self.unsettled < MAX_UNSETTLED
+            and self.in_flight < MAX_GROUP_IN_FLIGHT
+            and not self._late
+        )
 
     def _available(self, visible_end: int, now: float) -> int:
         """Records that could be delivered now, about: who wants a batch waits for enough."""
@@ -252,7 +259,7 @@ class Group:
             return ""
         if self.in_flight >= MAX_GROUP_IN_FLIGHT:
             return f"{self.in_flight} records are in flight, which is the limit"
-        if not self._may_go_on:
+        if self.unsettled >= MAX_UNSETTLED:
             return (
                 f"{self.unsettled} pieces are not acknowledged, which is the limit: acknowledge "
                 "the oldest records"
@@ -382,6 +389,8 @@ class Group:
         counted = self._held_by_nobody(first, last)
         for a, b in self.ahead.gaps(max(first, self.cursor), last):
             counted.append((a, b))
+            if self.keys is not None:
+                self._late.add(a, b)
             if a < self.window_end:
                 self.ahead.add(a, min(b, self.window_end - 1))
         self._move_cursor(self.cursor)
@@ -407,6 +416,8 @@ class Group:
         """These acknowledgements are committed: what order held back may follow."""
         self._note_settled(ranges)
         if self.keys is not None:
+            for first, last in ranges:
+                self._late.remove(first, last)
             self._free_keys(ranges, now)
 
     def _note_settled(self, ranges: Sequence[Range]) -> None:
