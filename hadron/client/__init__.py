@@ -4,7 +4,8 @@ Async on anyio, so it works under trio and asyncio; `connect_sync` gives the sam
 """
 
 from hadron.client.client import Client, connect
-from hadron.client.consumer import Delivery, DeliveryBatch, Subscription
+from hadron.client.consumer import Subscription
+from hadron.client.deliveries import Delivery, DeliveryBatch
 from hadron.client.producer import Pending, Producer
 from hadron.client.reader import BatchReader, RecordReader
 from hadron.client.results import (

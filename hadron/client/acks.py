@@ -2,7 +2,13 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from collections.abc import Iterable
+from typing import Final, NamedTuple
+
+from hadron.model.ids import Ballot
+
+MAX_SETTLED: Final = 100_000
+"""Offsets remembered whose acknowledgement is in doubt: as many as a member may hold at most."""
 
 
 class AckRange(NamedTuple):
@@ -42,15 +48,99 @@ class AckBuffer:
         self.count = 0
         return _merge(ranges) if len(ranges) > 1 else ranges
 
+    def take_counted(self) -> tuple[int, list[AckRange]]:
+        """The same with the number of records."""
+        return self.count, self.take()
+
     def _close_range(self) -> None:
         if self._delivery >= 0:
             self._ranges.append(AckRange(self._delivery, self._first, self._last))
             self._delivery = -1
 
 
+class LateAcks:
+    """Acknowledgements that a lost call took along, or that came after it was lost.
+
+    They are sent on the next call with the ballot of their delivery, and count there unless
+    somebody else holds the record now (PROTOCOL D2). The next call may also bring such a record
+    to this very member again: then it is acknowledged at once and not handed out.
+    """
+
+    def __init__(self) -> None:
+        self._ranges: dict[Ballot, list[AckRange]] = {}
+        self._settled: dict[int, Ballot] = {}
+        self.lost = 0
+        """Records whose acknowledgement did not count, since somebody last asked."""
+
+    def __bool__(self) -> bool:
+        return bool(self._ranges)
+
+    def add(self, ballot: Ballot, ranges: Iterable[AckRange]) -> None:
+        for entry in ranges:
+            self._ranges.setdefault(ballot, []).append(entry)
+            if len(self._settled) < MAX_SETTLED:
+                self._settled.update(dict.fromkeys(range(entry.first, entry.last + 1), ballot))
+
+    def take(self) -> list[tuple[Ballot, list[AckRange]]]:
+        """What is to be sent on a new call, by ballot; see `add` when that call is lost too."""
+        taken, self._ranges = self._ranges, {}
+        return [(ballot, _merge(ranges)) for ballot, ranges in taken.items()]
+
+    def claim(self, first: int, last: int, ballot: Ballot, attempt: int) -> list[int]:
+        """Offsets of a delivery to this member that the user has dealt with already.
+
+        A first attempt in the ballot of the earlier delivery is none: a delivery that ended in
+        this ballot was counted, so somebody has reset the group and wants its records again.
+        """
+        if not self._settled:
+            return []
+        found = [
+            offset for offset in range(first, last + 1)
+            if offset in self._settled and (attempt > 1 or self._settled[offset] != ballot)
+        ]
+        for offset in found:
+            del self._settled[offset]
+        return found
+
+    def answered(
+        self, sent: Iterable[AckRange], refused: Iterable[tuple[int, int]], floor: int
+    ) -> None:
+        """The leader has taken what was `sent`, except `refused`."""
+        left = {offset for first, last in refused for offset in range(max(first, floor), last + 1)}
+        self.lost += sum(offset in self._settled for offset in left)
+        for entry in sent:
+            for offset in range(entry.first, entry.last + 1):
+                if offset not in left:
+                    self._settled.pop(offset, None)
+        self.floor_moved(floor)
+
+    def floor_moved(self, floor: int) -> None:
+        """Everything below is acknowledged."""
+        if self._settled:
+            self._settled = {
+                offset: ballot for offset, ballot in self._settled.items() if offset >= floor
+            }
+
+    def forget(self) -> None:
+        """The group was reset: what was acknowledged before counts no more."""
+        self._ranges.clear()
+        self._settled.clear()
+
+
+def runs(offsets: Iterable[int]) -> list[tuple[int, int]]:
+    """Ascending integers as ranges, both ends inclusive."""
+    found: list[tuple[int, int]] = []
+    for offset in offsets:
+        if found and offset == found[-1][1] + 1:
+            found[-1] = found[-1][0], offset
+        else:
+            found.append((offset, offset))
+    return found
+
+
 def _merge(ranges: list[AckRange]) -> list[AckRange]:
     ranges.sort()
-    merged = [ranges[0]]
+    merged = ranges[:1]
     for entry in ranges[1:]:
         previous = merged[-1]
         if entry.delivery == previous.delivery and entry.first <= previous.last + 1:

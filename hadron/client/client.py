@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from datetime import datetime
 from typing import Final, Literal
 
-from hadron.client import producing, reading, stages
+from hadron.client import producing, reading, stages, subscribing
 from hadron.client.background import Background
 from hadron.client.catalog import Catalog
-from hadron.client.consumer import DEFAULT_MAX_IN_FLIGHT, Subscription, check_subscribe
+from hadron.client.consumer import Subscription
 from hadron.client.failover import Failover
 from hadron.client.groups import GroupCalls, GroupReset
 from hadron.client.opening import Opening
@@ -140,18 +141,50 @@ class Client:
         stream: str,
         *,
         group: str,
-        start: Literal["earliest", "latest"] | int = "earliest",
-        max_in_flight: int = DEFAULT_MAX_IN_FLIGHT,
+        start: Literal["earliest", "latest"] | int | datetime = "earliest",
         partitions: Sequence[str] | None = None,
+        max_in_flight: int = subscribing.DEFAULT_MAX_IN_FLIGHT,
+        batch_size: int | None = None,
+        batch_wait_s: float = 0.0,
+        order: subscribing.Order | None = None,
+        ack_deadline_s: float | None = None,
+        max_attempts: int | None = None,
+        dead_letter: str | None = None,
+        ephemeral: bool | None = None,
+        heartbeat_s: float = subscribing.DEFAULT_HEARTBEAT_S,
+        heartbeat_misses: int = subscribing.DEFAULT_HEARTBEAT_MISSES,
+        member: str = "",
     ) -> Opening[Subscription]:
         """A member of a group, for use as `async with client.subscribe(...) as subscription`.
 
+        A group keeps what it was created with: `order` to `ephemeral` left out mean "as the group
+        has it", and given otherwise than it has are refused with a `RequestError`.
+
         Args:
-            start: where a group that does not exist yet begins.
+            start: where a group that does not exist yet begins; a datetime means the first record
+                appended then or later.
+            partitions: which ones to consume; None is all, also those that are added later.
             max_in_flight: records delivered and not acknowledged, per partition, at most.
-            partitions: which ones to consume; None is all.
+            batch_size: `batches()` gives up to so many records of a partition at a time.
+            batch_wait_s: how long the first record of a batch waits for the others.
+            order: "strict" has one record of a partition in flight, "key" one of each key.
+            ack_deadline_s: a record that is not acknowledged for so long after its delivery, or
+                after `extend`, goes to another member; 0 is no deadline.
+            max_attempts: after so many deliveries without an acknowledgement a record goes to the
+                stream `dead_letter`, which has a partition on the same replica set.
+            ephemeral: progress is kept in the leader's memory only.
+            heartbeat_s: the member says something at least this often; 0 is never.
+            heartbeat_misses: after so many intervals of silence its records go to others, and the
+                member gives a leader up that is silent for as long.
+            member: what it is called in descriptions and errors.
         """
-        start_text = check_subscribe(group, start, max_in_flight)
+        settings = subscribing.MemberSettings(
+            group=group, start=start, max_in_flight=max_in_flight, batch_size=batch_size,
+            batch_wait_s=batch_wait_s, order=order, ack_deadline_s=ack_deadline_s,
+            max_attempts=max_attempts, dead_letter=dead_letter, ephemeral=ephemeral,
+            heartbeat_s=heartbeat_s, heartbeat_misses=heartbeat_misses, member=member,
+        )
+        settings.check()
 
         async def make() -> Subscription:
             names = await self._catalog.partitions(stream)
@@ -160,21 +193,9 @@ class Client:
             chosen = names if partitions is None else list(dict.fromkeys(partitions))
             if not chosen:
                 raise RequestError(f"no partition of {stream!r} is chosen", "leave it out for all")
-            openings = [
-                groups_pb2.SubscribeRequest(
-                    open=groups_pb2.SubscribeRequest.Open(
-                        namespace=self.namespace,
-                        stream=stream,
-                        partition=name,
-                        group=group,
-                        start=start_text,
-                        max_in_flight=max_in_flight,
-                    )
-                )
-                for name in chosen
-            ]
             return Subscription(
-                self._session, openings, open_timeout_s=self._session.request_timeout_s
+                self._session, self._catalog, await self._catalog.stream(stream), chosen, settings,
+                follows=partitions is None, open_timeout_s=self._session.request_timeout_s,
             )
 
         return Opening(make)

@@ -8,119 +8,34 @@ from __future__ import annotations
 
 import logging
 from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from itertools import repeat
-from typing import Any, Final
+from typing import Final
 
 import anyio
-import anyio.lowlevel
 
-from hadron.client.membership import Feed, Membership, Parcel
+from hadron.client.acks import runs
+from hadron.client.catalog import Catalog
+from hadron.client.deliveries import AckSender, Delivery, DeliveryBatch
+from hadron.client.feed import Feed, Parcel
+from hadron.client.membership import Membership
 from hadron.client.session import Session
-from hadron.model.errors import ConnectionLostError, HadronError, PeerError, RequestError
+from hadron.client.subscribing import MemberSettings
+from hadron.model.errors import HadronError, NotFoundError, PeerError
 from hadron.model.record import Record
-from hadron.wire.messages import groups_pb2
+from hadron.model.schema import SchemaObject, StreamSpec
 
 _log = logging.getLogger(__name__)
-
-DEFAULT_MAX_IN_FLIGHT: Final = 1_000
 
 ACKS_PER_MESSAGE: Final = 128
 """Acks that go out without waiting for the next turn, so that the leader can send more records
 while the user works on those that are here."""
 
+_BEAT: Final = 0.75
+"""Of the promised interval: so that a late one is not a missed one."""
 
-class Delivery:
-    """One record given to this member, to be acknowledged."""
-
-    __slots__ = ("_parcel", "_subscription", "record")
-
-    def __init__(self, subscription: Subscription, parcel: Parcel, record: Record) -> None:
-        self._subscription = subscription
-        self._parcel = parcel
-        self.record = record
-
-    @property
-    def value(self) -> Any:
-        return self.record.value
-
-    @property
-    def key(self) -> bytes | str | None:
-        return self.record.key
-
-    @property
-    def type(self) -> str:
-        return self.record.type
-
-    @property
-    def offset(self) -> int:
-        return self.record.offset
-
-    @property
-    def partition(self) -> str:
-        return self.record.partition
-
-    @property
-    def attempt(self) -> int:
-        """1 when the group is given this record for the first time."""
-        return self._parcel.attempt
-
-    async def ack(self) -> None:
-        """The record is dealt with. Returns before that is committed; see `Subscription.flush`.
-
-        Does nothing when the record is no longer this member's: then it is delivered again.
-        """
-        parcel, offset = self._parcel, self.record.offset
-        if self._subscription.acknowledge(parcel.feed, parcel.number, offset, offset):
-            await anyio.lowlevel.checkpoint()
-
-    async def nack(self, delay_s: float = 0.0) -> None:
-        """Give the record back, to be delivered again after `delay_s` seconds."""
-        parcel, offset = self._parcel, self.record.offset
-        parcel.feed.send_nack(parcel.number, offset, offset, round(delay_s * 1000))
-
-    def __repr__(self) -> str:
-        return f"Delivery({self.record!r}, attempt={self.attempt})"
-
-
-class DeliveryBatch:
-    """Consecutive records given to this member together."""
-
-    __slots__ = ("_parcel", "_subscription", "records")
-
-    def __init__(
-        self, subscription: Subscription, parcel: Parcel, records: list[Record]
-    ) -> None:
-        self._subscription = subscription
-        self._parcel = parcel
-        self.records = records
-
-    def __len__(self) -> int:
-        return len(self.records)
-
-    @property
-    def partition(self) -> str:
-        return self.records[0].partition
-
-    @property
-    def first_offset(self) -> int:
-        return self._parcel.first
-
-    @property
-    def attempt(self) -> int:
-        """1 when the group is given these records for the first time."""
-        return self._parcel.attempt
-
-    async def ack(self) -> None:
-        """All of them are dealt with; like `Delivery.ack`."""
-        parcel = self._parcel
-        if self._subscription.acknowledge(parcel.feed, parcel.number, parcel.first, parcel.last):
-            await anyio.lowlevel.checkpoint()
-
-    async def nack(self, delay_s: float = 0.0) -> None:
-        """Give all of them back, to be delivered again after `delay_s` seconds."""
-        parcel = self._parcel
-        parcel.feed.send_nack(parcel.number, parcel.first, parcel.last, round(delay_s * 1000))
+_LEAVE_S: Final = 5.0
+"""For acks at leaving, while a partition is away: what is lost then is delivered again."""
 
 
 class DeliveryBatches:
@@ -133,42 +48,59 @@ class DeliveryBatches:
         return self
 
     async def __anext__(self) -> DeliveryBatch:
-        parcel = await self._subscription.next_parcel()
-        if parcel is None:
+        taken = await self._subscription.next_batch()
+        if taken is None:
             raise StopAsyncIteration
-        return DeliveryBatch(self._subscription, parcel, parcel.open())
+        return DeliveryBatch(self._subscription, *taken)
 
 
-class Subscription:
+class Subscription(AckSender):
     """A member of a group at some partitions. Made by `Client.subscribe`, used inside its block.
 
     Iterate it for one `Delivery` at a time, or `batches()`. When a connection is lost the member
-    joins again by itself; what it had not acknowledged is delivered again, perhaps to another
-    member. Leaving the block sends the acks, then leaves the group: the rest goes to others.
+    joins again by itself, for as long as it takes; what it had not acknowledged is delivered again,
+    perhaps to another member. Partitions that are added to the stream are joined. What ends the
+    membership for good is raised by the iteration. Leaving the block sends the acks, then leaves
+    the group: the rest goes to others.
     """
 
     def __init__(
         self,
         session: Session,
-        openings: Sequence[groups_pb2.SubscribeRequest],
+        catalog: Catalog,
+        stream: SchemaObject,
+        partitions: Iterable[str],
+        settings: MemberSettings,
         *,
+        follows: bool,
         open_timeout_s: float,
     ) -> None:
+        """`follows`: also partitions that are added later."""
         self._session = session
+        self._catalog = catalog
+        self._stream = stream
+        self._settings = settings
         self._open_timeout_s = open_timeout_s
-        self._memberships = [
-            Membership(session, opening, on_parcel=self._arrived, on_change=self._notify)
-            for opening in openings
-        ]
+        self._follows = follows
+        self._memberships: dict[str, Membership] = {}
         self._parcels: deque[Parcel] = deque()
         self._news: anyio.Event | None = None
         self._ack_news: anyio.Event | None = None
+        self._schema_news: anyio.Event | None = None
         self._deliveries: Iterator[Delivery] = iter(())
-        self._feed: Feed | None = None
+        self._parcel: Parcel | None = None
         self._scopes: list[anyio.CancelScope] = []
         self._closed = False
-        self._late_acks = 0
-        """Records acknowledged after the call that had brought them was lost."""
+        for name in partitions:
+            self._make(name)
+
+    def _make(self, partition: str, *, added: bool = False) -> Membership:
+        opening = self._settings.opening(self._stream, partition, added=added)
+        member = self._memberships[partition] = Membership(
+            self._session, opening, on_parcel=self._arrived, on_revoked=self._revoked,
+            on_change=self._notify,
+        )
+        return member
 
     # --- iterating ------------------------------------------------------------------------------
 
@@ -176,23 +108,42 @@ class Subscription:
         return self
 
     async def __anext__(self) -> Delivery:
-        feed = self._feed
-        if feed is not None and feed.alive:
+        if self._parcel is not None and self._parcel.feed.alive:
             for delivery in self._deliveries:
                 return delivery
         while True:
             parcel = await self.next_parcel()
             if parcel is None:
                 raise StopAsyncIteration
-            records = parcel.open()
-            self._feed = parcel.feed
-            self._deliveries = map(Delivery, repeat(self), repeat(parcel), records)
+            self._begin(parcel, parcel.open())
             for delivery in self._deliveries:
                 return delivery
 
+    def _begin(self, parcel: Parcel, records: Iterable[Record]) -> None:
+        self._parcel = parcel
+        self._deliveries = map(Delivery, repeat(self), repeat(parcel), records)
+
     def batches(self) -> DeliveryBatches:
-        """Deliveries as the leader sends them: consecutive records of one batch at a time."""
+        """Batches of `batch_size`; without one, records as the leader sends them, consecutive
+        ones of a stored batch at a time."""
         return DeliveryBatches(self)
+
+    async def next_batch(self) -> tuple[list[Parcel], list[Record]] | None:
+        """The parts of the next batch and their records; None once the subscription is closed."""
+        while True:
+            parcel = await self.next_parcel()
+            if parcel is None:
+                return None
+            parcels, records = [parcel], parcel.open()
+            while not parcel.ends_batch and self._parcels:
+                # All parts are there: they arrived one after the other.
+                parcel = self._parcels.popleft()
+                parcels.append(parcel)
+                records += parcel.open()
+            if self._settings.batch_size:
+                parcel.feed.batch_taken()
+            if records:
+                return parcels, records
 
     async def next_parcel(self) -> Parcel | None:
         """The next delivery message; None once the subscription is closed.
@@ -219,12 +170,9 @@ class Subscription:
 
     # --- acknowledging --------------------------------------------------------------------------
 
-    def acknowledge(self, feed: Feed, number: int, first: int, last: int) -> bool:
-        """Collect an ack; whether so many were sent that other tasks should get a turn."""
+    def acknowledged(self, feed: Feed) -> bool:
         if not feed.alive:
-            self._late_acks += last - first + 1
             return False
-        feed.acks.add(number, first, last)
         if feed.acks.count >= ACKS_PER_MESSAGE:
             feed.send_acks()
             return True
@@ -235,32 +183,28 @@ class Subscription:
 
     def send_acks(self) -> None:
         """Send what is acknowledged now."""
-        for membership in self._memberships:
-            if membership.feed is not None:
+        for membership in self._memberships.values():
+            if membership.is_open and membership.feed is not None:
                 membership.feed.send_acks()
 
-    async def flush(self) -> None:
-        """Until every ack so far is committed.
+    async def flush(self, timeout_s: float | None = None) -> None:
+        """Until every ack so far is committed; while a partition is away, until it is back.
 
-        Raises `ConnectionLostError` when a connection took acks along, or was gone before they
-        came: their records will be delivered again.
+        Raises `ConnectionLostError` when some came too late, because others had got the records
+        meanwhile, or when it takes longer than `timeout_s` (default: the client's
+        `request_timeout_s`). Those records are delivered again.
         """
+        limit_s = self._session.request_timeout_s if timeout_s is None else timeout_s
+        deadline = anyio.current_time() + limit_s
         trouble: HadronError | None = None
-        for membership in self._memberships:
+        for membership in list(self._memberships.values()):
             try:
-                await membership.flush()
+                await membership.flush(max(0.0, deadline - anyio.current_time()))
             except HadronError as error:
                 trouble = error
         self._session.check_open()
-        late, self._late_acks = self._late_acks, 0
         if trouble is not None:
             raise trouble
-        if late:
-            raise ConnectionLostError(
-                f"{late} acknowledgements came after the connection was lost that had brought "
-                "their records",
-                "the records are delivered again",
-            )
 
     async def _send_acks_soon(self) -> None:
         while True:
@@ -268,11 +212,24 @@ class Subscription:
             await event.wait()
             self.send_acks()
 
+    async def _beat(self) -> None:
+        while True:
+            await anyio.sleep(self._settings.heartbeat_s * _BEAT)
+            for membership in list(self._memberships.values()):
+                membership.beat(self._settings.heartbeat_misses)
+
     # --- arrivals -------------------------------------------------------------------------------
 
     def _arrived(self, parcel: Parcel) -> None:
         self._parcels.append(parcel)
         self._notify()
+
+    def _revoked(self, feed: Feed, number: int, first: int, last: int) -> None:
+        """Others have these records now: what the user has not seen of them is not handed out."""
+        parcel = self._parcel
+        if parcel is not None and parcel.feed is feed and parcel.number == number:
+            left = [delivery.record for delivery in self._deliveries]
+            self._begin(parcel, [each for each in left if not first <= each.offset <= last])
 
     def _notify(self) -> None:
         if self._news is not None:
@@ -285,35 +242,77 @@ class Subscription:
         await self._news.wait()
 
     def _check_failure(self) -> None:
-        for membership in self._memberships:
+        for membership in self._memberships.values():
             failure = membership.failure
             if failure is not None:
                 raise type(failure)(failure.message, failure.hint, retryable=failure.retryable)
 
+    # --- partitions that are added --------------------------------------------------------------
+
+    async def _follow(self) -> None:
+        """Join partitions that are added to the stream."""
+        stop = self._catalog.listen(self._schema_changed)
+        try:
+            while True:
+                self._schema_news = event = anyio.Event()
+                try:
+                    stream = await self._catalog.stream(self._stream.name)
+                except NotFoundError:
+                    # Deleted: the leaders end the memberships, and say so.
+                    return
+                except HadronError as error:
+                    _log.warning("partitions added to %s: %s", self._stream.name, error)
+                    stream = self._stream
+                if stream.id != self._stream.id:
+                    return
+                self._join_added(stream)
+                await event.wait()
+        finally:
+            stop()
+
+    def _schema_changed(self) -> None:
+        if self._schema_news is not None:
+            self._schema_news.set()
+
+    def _join_added(self, stream: SchemaObject) -> None:
+        self._stream = stream
+        assert isinstance(stream.spec, StreamSpec)
+        for name in stream.spec.partitions:
+            if name not in self._memberships and not self._closed:
+                _log.info("partition %s was added to %s", name, stream.name)
+                member = self._make(name, added=True)
+                self._scopes.append(self._session.background.start(member.standing.run))
+
     # --- life -----------------------------------------------------------------------------------
 
     async def __aenter__(self) -> Subscription:
-        background = self._session.background
-        self._scopes = [
-            background.start(self._send_acks_soon),
-            *(background.start(membership.standing.run) for membership in self._memberships),
-        ]
+        start = self._session.background.start
+        members = list(self._memberships.values())
+        self._scopes = [start(self._send_acks_soon)]
+        self._scopes += [start(member.standing.run) for member in members]
+        if self._settings.heartbeat_s:
+            self._scopes.append(start(self._beat))
+        if self._follows:
+            self._scopes.append(start(self._follow))
         try:
-            await self._wait_open()
+            await self._wait_open(members)
         except BaseException:
             self._close()
             raise
         return self
 
-    async def _wait_open(self) -> None:
+    async def _wait_open(self, members: list[Membership]) -> None:
         """Until the member is known everywhere; partitions that are down are joined later."""
-        waiting = self._memberships
+        waiting = members
         with anyio.move_on_after(self._open_timeout_s):
             while waiting:
                 await self._wait_news()
                 self._check_failure()
-                waiting = [member for member in self._memberships if not member.is_open]
-        if len(waiting) == len(self._memberships):
+                waiting = [member for member in members if not member.is_open]
+                if len(waiting) < len(members) and all(member.trouble for member in waiting):
+                    # Some are there, the others are known not to be: records are not kept waiting.
+                    break
+        if len(waiting) == len(members):
             trouble = waiting[0].trouble or "no answer"
             raise PeerError(
                 f"no partition of {waiting[0].stream} could be joined within "
@@ -327,35 +326,38 @@ class Subscription:
         self, _: object, error: BaseException | None, traceback: object
     ) -> None:
         try:
-            self.send_acks()
+            self.give_back_unseen()
             if error is None or isinstance(error, Exception):
-                with anyio.move_on_after(self._session.request_timeout_s):
-                    await self.flush()
+                await self.flush(min(_LEAVE_S, self._session.request_timeout_s))
         except HadronError as trouble:
             _log.warning("leaving a group: %s", trouble)
         finally:
             self._close()
 
+    def pause(self) -> None:
+        """Send the acks, and get nothing more."""
+        for membership in self._memberships.values():
+            if membership.is_open and membership.feed is not None:
+                membership.feed.pause()
+        self.send_acks()
+
+    def give_back_unseen(self) -> None:
+        """Send the acks, and give back what nobody has looked at; those attempts do not count."""
+        self.pause()
+        left, self._deliveries = [each.offset for each in self._deliveries], iter(())
+        if left and self._parcel is not None:
+            self._parcel.feed.send_nack(self._parcel.number, runs(left), unseen=True)
+        for membership in self._memberships.values():
+            if membership.is_open and membership.feed is not None:
+                membership.feed.give_unread_back()
+        self._parcels.clear()
+
     def _close(self) -> None:
         self._closed = True
         for scope in self._scopes:
             scope.cancel()
-        for membership in self._memberships:
+        for membership in self._memberships.values():
             membership.close()
         self._parcels.clear()
         self._deliveries = iter(())
         self._notify()
-
-
-def check_subscribe(group: str, start: object, max_in_flight: int) -> str:
-    """The wire's form of `start`. Raises `RequestError` naming the argument that is wrong."""
-    if not group:
-        raise RequestError("a subscription needs a group", 'for example group="billing"')
-    if not 0 < max_in_flight < 1 << 32:
-        raise RequestError(f"max_in_flight {max_in_flight} makes no sense", "use 1 or more")
-    is_offset = isinstance(start, int) and not isinstance(start, bool) and start >= 0
-    if start not in ("earliest", "latest") and not is_offset:
-        raise RequestError(
-            f"{start!r} is not where a group can start", 'use "earliest", "latest" or an offset'
-        )
-    return str(start)

@@ -7,13 +7,14 @@ call ends, so a new call starts from a clean slate and the owner forgets the old
 from __future__ import annotations
 
 import logging
+from collections.abc import Callable
 from typing import Any, Final, Protocol
 
 import anyio
 
 from hadron.client.backoff import Backoff
 from hadron.client.session import Session, can_retry
-from hadron.model.errors import HadronError
+from hadron.model.errors import HadronError, NotFoundError, PeerError
 from hadron.wire.calls import Call
 from hadron.wire.messages import Method
 
@@ -51,7 +52,12 @@ class StandingCall:
         self._replica_set = replica_set
         self._what = what
         self._owner = owner
-        self._call: Call | None = None
+        self._drop: Callable[[HadronError | None], None] | None = None
+
+    def drop(self, reason: HadronError) -> None:
+        """Give the open call up, if there is one, and open another."""
+        if self._drop is not None:
+            self._drop(reason)
 
     async def run(self) -> None:
         """Until cancelled, or until the call cannot be opened for a lasting reason."""
@@ -78,7 +84,11 @@ class StandingCall:
 
     async def _hold(self) -> HadronError | None:
         """One call, from opening to its end; returns or raises what ended it."""
-        connection = await self._session.connect(self._replica_set)
+        try:
+            connection = await self._session.connect(self._replica_set)
+        except NotFoundError as error:
+            # The schema names it, so it exists: its region has not been heard of yet.
+            raise PeerError(error.message, error.hint) from error
         ended = anyio.Event()
         outcome: list[HadronError | None] = []
 
@@ -93,9 +103,11 @@ class StandingCall:
             on_end=on_end,
             end=not self._what.client_streams,
         )
+        self._drop = on_end
         try:
             self._owner.opened(call)
             await ended.wait()
         finally:
+            self._drop = None
             call.cancel()
         return outcome[0]

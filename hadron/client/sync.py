@@ -8,14 +8,14 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
+from datetime import datetime
 from functools import partial
 from typing import Any, Final, Literal, TypeVar
 
 from anyio.from_thread import BlockingPortal, start_blocking_portal
 
-from hadron.client import producing, reading, stages
+from hadron.client import producing, reading, stages, subscribing
 from hadron.client.client import CONNECT_TIMEOUT_S, REQUEST_TIMEOUT_S, Client, connect
-from hadron.client.consumer import DEFAULT_MAX_IN_FLIGHT
 from hadron.client.failover import Failover
 from hadron.client.groups import GroupReset
 from hadron.client.ports import ClientPorts
@@ -146,14 +146,31 @@ class SyncClient:
         stream: str,
         *,
         group: str,
-        start: Literal["earliest", "latest"] | int = "earliest",
-        max_in_flight: int = DEFAULT_MAX_IN_FLIGHT,
+        start: Literal["earliest", "latest"] | int | datetime = "earliest",
         partitions: Sequence[str] | None = None,
+        max_in_flight: int = subscribing.DEFAULT_MAX_IN_FLIGHT,
+        batch_size: int | None = None,
+        batch_wait_s: float = 0.0,
+        order: subscribing.Order | None = None,
+        ack_deadline_s: float | None = None,
+        max_attempts: int | None = None,
+        dead_letter: str | None = None,
+        ephemeral: bool | None = None,
+        heartbeat_s: float = subscribing.DEFAULT_HEARTBEAT_S,
+        heartbeat_misses: int = subscribing.DEFAULT_HEARTBEAT_MISSES,
+        member: str = "",
     ) -> Iterator[SyncSubscription]:
-        """A member of a group: `with client.subscribe(...) as sub`; see `Client.subscribe`."""
+        """A member of a group: `with client.subscribe(...) as sub`; see `Client.subscribe`.
+
+        Heartbeats are sent by the client's own thread, however long a handler takes.
+        """
         portal = self._portal
         opening = self._client.subscribe(
-            stream, group=group, start=start, max_in_flight=max_in_flight, partitions=partitions
+            stream, group=group, start=start, partitions=partitions, max_in_flight=max_in_flight,
+            batch_size=batch_size, batch_wait_s=batch_wait_s, order=order,
+            ack_deadline_s=ack_deadline_s, max_attempts=max_attempts, dead_letter=dead_letter,
+            ephemeral=ephemeral, heartbeat_s=heartbeat_s, heartbeat_misses=heartbeat_misses,
+            member=member,
         )
         with portal.wrap_async_context_manager(opening) as made:
             subscription = SyncSubscription(portal, made)

@@ -3,19 +3,24 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from itertools import repeat
 from typing import Any, Final
 
 import anyio
 from anyio.from_thread import BlockingPortal
 
+from hadron.client.acks import runs
 from hadron.client.consumer import Subscription
-from hadron.client.membership import Parcel
+from hadron.client.feed import Parcel
 from hadron.model.record import Record
 
 _ACK_DELAY_S: Final = 0.0005
 """How long acks gather before a task is sent to fetch them: a hop costs 100 µs, ten acks one."""
+
+
+_Part = tuple[Parcel, Sequence[tuple[int, int]]]
+"""A delivery, and ranges of its offsets."""
 
 
 class SyncDelivery:
@@ -58,22 +63,27 @@ class SyncDelivery:
         offset = self.record.offset
         self._subscription.acknowledge(self._parcel, offset, offset)
 
-    def nack(self, delay_s: float = 0.0) -> None:
-        """Give the record back, to be delivered again after `delay_s` seconds."""
+    def nack(self, delay_s: float = 0.0, reason: str = "") -> None:
+        """Give the record back; see `hadron.client.Delivery.nack`."""
         offset = self.record.offset
-        self._subscription.give_back(self._parcel, offset, offset, delay_s)
+        self._subscription.give_back([(self._parcel, ((offset, offset),))], delay_s, reason)
+
+    def extend(self) -> None:
+        """Still at work: the ack deadline starts again."""
+        offset = self.record.offset
+        self._subscription.extend([(self._parcel, ((offset, offset),))])
 
 
 class SyncDeliveryBatch:
-    """Consecutive records given to this member together."""
+    """Records of one partition given to this member together, in order."""
 
-    __slots__ = ("_parcel", "_subscription", "records")
+    __slots__ = ("_parcels", "_subscription", "records")
 
     def __init__(
-        self, subscription: SyncSubscription, parcel: Parcel, records: list[Record]
+        self, subscription: SyncSubscription, parcels: Sequence[Parcel], records: list[Record]
     ) -> None:
         self._subscription = subscription
-        self._parcel = parcel
+        self._parcels = parcels
         self.records = records
 
     def __len__(self) -> int:
@@ -85,22 +95,29 @@ class SyncDeliveryBatch:
 
     @property
     def first_offset(self) -> int:
-        return self._parcel.first
+        return self.records[0].offset
 
     @property
     def attempt(self) -> int:
-        """1 when the group is given these records for the first time."""
-        return self._parcel.attempt
+        """1 when the group is given all of these records for the first time."""
+        return max(parcel.attempt for parcel in self._parcels)
+
+    def _parts(self) -> list[_Part]:
+        return [(parcel, parcel.ranges()) for parcel in self._parcels]
 
     def ack(self) -> None:
         """All of them are dealt with."""
-        self._subscription.acknowledge(self._parcel, self._parcel.first, self._parcel.last)
+        for parcel, ranges in self._parts():
+            for first, last in ranges:
+                self._subscription.acknowledge(parcel, first, last)
 
-    def nack(self, delay_s: float = 0.0) -> None:
+    def nack(self, delay_s: float = 0.0, reason: str = "") -> None:
         """Give all of them back, to be delivered again after `delay_s` seconds."""
-        self._subscription.give_back(
-            self._parcel, self._parcel.first, self._parcel.last, delay_s
-        )
+        self._subscription.give_back(self._parts(), delay_s, reason)
+
+    def extend(self) -> None:
+        """Still at work: the ack deadline of all of them starts again."""
+        self._subscription.extend(self._parts())
 
 
 class SyncSubscription:
@@ -134,8 +151,8 @@ class SyncSubscription:
             self._deliveries = map(SyncDelivery, repeat(self), repeat(parcel), records)
 
     def batches(self) -> Iterator[SyncDeliveryBatch]:
-        """Deliveries as the leader sends them: consecutive records of one batch at a time."""
-        while (item := self._next_parcel()) is not None:
+        """See `Subscription.batches`."""
+        while (item := self._portal.call(self._next_batch)) is not None:
             yield SyncDeliveryBatch(self, *item)
 
     def flush(self) -> None:
@@ -144,21 +161,29 @@ class SyncSubscription:
 
     def acknowledge(self, parcel: Parcel, first: int, last: int) -> None:
         """Collect an ack."""
-        if not parcel.feed.alive:
-            return
         self._acks.append((parcel, first, last))
         if not self._scheduled:
             self._scheduled = True
             self._portal.start_task_soon(self._send_soon)
 
-    def give_back(self, parcel: Parcel, first: int, last: int, delay_s: float) -> None:
-        """Nack a range."""
+    def give_back(self, parts: Sequence[_Part], delay_s: float, reason: str) -> None:
+        """Nack ranges."""
 
         async def nack() -> None:
             await self._send()
-            parcel.feed.send_nack(parcel.number, first, last, round(delay_s * 1000))
+            for parcel, ranges in parts:
+                parcel.feed.send_nack(parcel.number, ranges, round(delay_s * 1_000), reason)
 
         self._portal.call(nack)
+
+    def extend(self, parts: Sequence[_Part]) -> None:
+        """Start the ack deadline of ranges again."""
+
+        async def extend() -> None:
+            for parcel, ranges in parts:
+                parcel.feed.send_extend(parcel.number, ranges)
+
+        self._portal.call(extend)
 
     def _next_parcel(self) -> tuple[Parcel, list[Record]] | None:
         while True:
@@ -180,10 +205,20 @@ class SyncSubscription:
             parcel = self._subscription.next_parcel_now()
         return bool(self._ready)
 
+    async def _next_batch(self) -> tuple[list[Parcel], list[Record]] | None:
+        self._collect()
+        while self._ready:
+            # Fetched for iterating one by one, which the user has left for batches.
+            parcel, records = self._ready.popleft()
+            if parcel.feed.alive:
+                return [parcel], records
+        return await self._subscription.next_batch()
+
     def _collect(self) -> None:
         while self._acks:
             parcel, first, last = self._acks.popleft()
-            self._subscription.acknowledge(parcel.feed, parcel.number, first, last)
+            parcel.feed.acknowledge(parcel.number, first, last)
+            self._subscription.acknowledged(parcel.feed)
 
     async def _send(self) -> None:
         self._collect()
@@ -199,5 +234,14 @@ class SyncSubscription:
         await self._subscription.flush()
 
     async def leave(self) -> None:
-        """What leaving the block does first."""
-        await self._send()
+        """What leaving the block does first: send the acks, and give back what nobody has seen."""
+        self._collect()
+        self._subscription.pause()
+        left = list(self._deliveries)
+        if left and self._parcel is not None:
+            offsets = runs(delivery.offset for delivery in left)
+            self._parcel.feed.send_nack(self._parcel.number, offsets, unseen=True)
+        for parcel, records in self._ready:
+            offsets = runs(record.offset for record in records)
+            parcel.feed.send_nack(parcel.number, offsets, unseen=True)
+        self._ready.clear()

@@ -99,6 +99,8 @@ class Group:
         self.floor = self.next_new
         self.acked: set[int] = set()
         self.again: list[tuple[int, int, int]] = []
+        self.unheld: set[int] = set()
+        """Delivered once, held by nobody, and not to be delivered again."""
         self.members: list[Member] = []
         self.deliveries = 0
 
@@ -112,6 +114,21 @@ class Group:
             self.acked.discard(self.floor)
             self.floor += 1
 
+    def ack_late(self, offsets: set[int]) -> bool:
+        """Whether nobody held them."""
+        waiting = {
+            offset for first, last, _ in self.again for offset in range(first, last + 1)
+        } | self.unheld
+        if not offsets <= waiting:
+            return False
+        self.unheld -= offsets
+        self.again = [
+            (offset, offset, attempt) for first, last, attempt in self.again
+            for offset in range(first, last + 1) if offset not in offsets
+        ]
+        self.ack(min(offsets), max(offsets))
+        return True
+
 
 class Member:
     """One Subscribe call."""
@@ -121,6 +138,7 @@ class Member:
         self.call = call
         self.group: Group | None = None
         self.max_in_flight = 0
+        self.batch_size = self.in_batch = 0
         self.held: dict[int, tuple[set[int], int]] = {}
         self.in_flight = 0
         self.memory: OrderedDict[int, None] = OrderedDict()
@@ -137,18 +155,46 @@ class Member:
             self.ack(message.ack)
         elif kind == "nack":
             for entry in message.nack.ranges:
-                self.release(entry)
+                self.release(entry, unseen=message.nack.unseen)
             assert self.group is not None
+            self.node.nacks.append(message.nack)
             self.group.pump()
+        elif kind == "heartbeat":
+            self.node.heartbeats += 1
+            if self.node.answers_heartbeats:
+                beat = groups_pb2.SubscribeEvent.Heartbeat()
+                self.call.send(groups_pb2.SubscribeEvent(heartbeat=beat))
+        elif kind == "flow":
+            self.max_in_flight = message.flow.max_in_flight
+        elif kind == "extend":
+            self.node.extends.append(message.extend)
+
+    def revoke(self, delivery: int, first: int, last: int) -> None:
+        """As if the ack deadline of these had passed; nobody else takes them."""
+        held, _ = self.held[delivery]
+        held -= set(range(first, last + 1))
+        self.in_flight -= last - first + 1
+        assert self.group is not None
+        self.group.unheld.update(range(first, last + 1))
+        entry = groups_pb2.Range(delivery=delivery, first_offset=first, last_offset=last)
+        revoked = groups_pb2.SubscribeEvent.Revoked(ranges=[entry], reason="ack deadline")
+        self.call.send(groups_pb2.SubscribeEvent(revoked=revoked))
 
     def open(self, opening: groups_pb2.SubscribeRequest.Open) -> None:
         partition = self.node.partition(opening.stream, opening.partition)
         groups = self.node.groups
         key = (opening.stream, opening.partition, opening.group)
+        self.node.openings.append(opening)
+        if self.node.refuse_members is not None:
+            raise self.node.refuse_members
         self.group = groups.setdefault(key, Group(partition, opening.start))
+        self.batch_size = opening.batch_size
         self.group.members.append(self)
         self.max_in_flight = opening.max_in_flight
-        opened = groups_pb2.SubscribeEvent.Opened(floor=self.group.floor)
+        opened = groups_pb2.SubscribeEvent.Opened(
+            floor=self.group.floor, options=opening.options,
+            ballot=common_pb2.Ballot(epoch=1, incarnation=self.node.incarnation),
+        )
         self.call.send(groups_pb2.SubscribeEvent(opened=opened))
         self.pump()
 
@@ -164,20 +210,22 @@ class Member:
                 self.group.ack(entry.first_offset, entry.last_offset)
                 if not held:
                     del self.held[entry.delivery]
-            else:
+            elif not (ack.HasField("ballot") and self.group.ack_late(wanted)):
                 refused.append(entry)
         self.node.acks_received += 1
         if ack.token:
-            acked = groups_pb2.SubscribeEvent.Acked(token=ack.token, refused=refused)
+            acked = groups_pb2.SubscribeEvent.Acked(
+                token=ack.token, refused=refused, floor=self.group.floor
+            )
             self.call.send(groups_pb2.SubscribeEvent(acked=acked))
         self.pump()
 
-    def release(self, entry: groups_pb2.Range) -> None:
+    def release(self, entry: groups_pb2.Range, *, unseen: bool) -> None:
         assert self.group is not None
         held, attempt = self.held[entry.delivery]
         held -= set(range(entry.first_offset, entry.last_offset + 1))
         self.in_flight -= entry.last_offset - entry.first_offset + 1
-        self.group.again.append((entry.first_offset, entry.last_offset, attempt + 1))
+        self.group.again.append((entry.first_offset, entry.last_offset, attempt + (not unseen)))
 
     def ended(self, _: HadronError | None) -> None:
         group = self.group
@@ -195,6 +243,8 @@ class Member:
             return
         while self.call.writable and self.in_flight < self.max_in_flight:
             room = self.max_in_flight - self.in_flight
+            if self.batch_size:
+                room = min(room, self.batch_size - self.in_batch)
             if group.again:
                 first, last, attempt = group.again.pop(0)
                 if last - first + 1 > room:
@@ -224,8 +274,21 @@ class Member:
         delivery = groups_pb2.SubscribeEvent.Delivery(
             delivery=group.deliveries, first_offset=first, last_offset=last, attempt=attempt,
             batch=group.partition.info(index, attached=attach),
+            ends_batch=self._ends_batch(last - first + 1),
         )
         self.call.send(groups_pb2.SubscribeEvent(delivery=delivery), [data] if attach else [])
+
+
+    def _ends_batch(self, count: int) -> bool:
+        self.in_batch += count
+        assert self.group is not None
+        ends = bool(self.batch_size) and (
+            self.in_batch >= self.batch_size
+            or (self.group.next_new >= self.group.partition.next_offset and not self.group.again)
+        )
+        if ends:
+            self.in_batch = 0
+        return ends
 
 
 class FakeNode:
@@ -250,6 +313,13 @@ class FakeNode:
         self.address = ""
         self.produce_calls = 0
         self.acks_received = 0
+        self.incarnation = 1
+        self.openings: list[groups_pb2.SubscribeRequest.Open] = []
+        self.nacks: list[groups_pb2.SubscribeRequest.Nack] = []
+        self.extends: list[groups_pb2.SubscribeRequest.Extend] = []
+        self.heartbeats = 0
+        self.answers_heartbeats = True
+        self.refuse_members: HadronError | None = None
         self.completed: list[tuple[pipelines_pb2.CompleteStagesRequest, bytes]] = []
         self.failed: list[pipelines_pb2.FailStagesRequest] = []
         self.stage_calls: list[tuple[Call, list[int]]] = []

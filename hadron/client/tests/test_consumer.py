@@ -2,14 +2,24 @@
 
 from __future__ import annotations
 
+from datetime import UTC, datetime
+
 import anyio
 import pytest
 
 from hadron.client import Client
-from hadron.client.consumer import Delivery
+from hadron.client.deliveries import Delivery
 from hadron.client.tests.fake_node import FakeNode
 from hadron.client.tests.support import both, served, until
-from hadron.model.errors import ConnectionLostError, NotFoundError, PeerError, RequestError
+from hadron.model.errors import (
+    ConnectionLostError,
+    NotFoundError,
+    NotLeaderError,
+    NotReadyError,
+    PeerError,
+    RequestError,
+)
+from hadron.model.schema import StreamSpec, spec_to_json
 
 
 async def fill(client: Client, count: int, batch: int = 10, partition: str | None = None) -> None:
@@ -46,7 +56,7 @@ async def test_leaving_the_block_sends_the_acks() -> None:
         assert node.groups["s", "local/p0", "g"].floor == 7
         async with client.subscribe("s", group="g") as subscription:
             delivery = await subscription.__anext__()
-            assert (delivery.offset, delivery.attempt) == (7, 2)
+            assert (delivery.offset, delivery.attempt) == (7, 1)
 
 
 @both
@@ -134,32 +144,239 @@ async def test_after_a_cut_the_member_joins_again_and_misses_nothing() -> None:
 
 
 @both
-async def test_flush_says_when_acks_were_lost() -> None:
+async def test_acks_that_a_lost_call_took_along_are_sent_on_the_next_one() -> None:
     async with served() as (node, client):
         await fill(client, 5)
-        async with client.subscribe("s", group="g") as subscription:
-            delivery = await subscription.__anext__()
-            await delivery.ack()
+        async with client.subscribe("s", group="g", max_in_flight=2) as subscription:
+            for _ in range(2):
+                await (await subscription.__anext__()).ack()
             node.cut()
-            with pytest.raises(ConnectionLostError, match="1 ack"):
-                await subscription.flush()
             await subscription.flush()
+            assert node.groups["s", "local/p0", "g"].floor == 2
+            assert (await subscription.__anext__()).offset == 2
+
+
+@both
+async def test_an_ack_after_the_call_was_lost_counts_and_its_record_is_not_handed_out_again(
+) -> None:
+    async with served() as (node, client):
+        await fill(client, 3)
+        async with client.subscribe("s", group="g", max_in_flight=1) as subscription:
+            late = await subscription.__anext__()
+            node.cut()
+            group = node.groups["s", "local/p0", "g"]
+            await until(lambda: not group.members)
+            await late.ack()
+            delivery = await subscription.__anext__()
+            assert (delivery.offset, delivery.attempt) == (1, 1)
+            await subscription.flush()
+            assert group.floor == 1
+
+
+@both
+async def test_an_ack_counts_that_comes_after_its_record_was_delivered_here_again() -> None:
+    async with served() as (node, client):
+        await fill(client, 2, batch=1)
+        async with client.subscribe("s", group="g", max_in_flight=1) as subscription:
+            late = await subscription.__anext__()
+            node.cut()
+            group = node.groups["s", "local/p0", "g"]
+            await until(lambda: bool(group.members and group.members[0].in_flight))
+            await subscription.flush()
+            await late.ack()
+            assert (await subscription.__anext__()).offset == 1
+            await subscription.flush()
+            assert group.floor == 1
+
+
+@both
+async def test_after_a_reset_records_come_again_whatever_was_in_doubt() -> None:
+    async with served() as (node, client):
+        await fill(client, 1)
+        async with client.subscribe("s", group="g") as subscription:
+            await (await subscription.__anext__()).ack()
+            group = node.groups["s", "local/p0", "g"]
+            await until(lambda: group.floor == 1)
+            group.floor = group.next_new = 0
+            group.members[0].call.fail(NotReadyError("the group is being reset"))
+            again = await subscription.__anext__()
+            assert (again.offset, again.attempt) == (0, 1)
 
 
 @both
 async def test_flush_says_when_acks_came_too_late() -> None:
     async with served() as (node, client):
-        await fill(client, 2)
+        await fill(client, 2, batch=1)
+        async with client.subscribe("s", group="g", max_in_flight=1) as subscription:
+            late = await subscription.__anext__()
+            group = node.groups["s", "local/p0", "g"]
+            async with client.subscribe("s", group="g", max_in_flight=2) as other:
+                await other.__anext__()
+                member = group.members[0]
+                member.call.fail(NotLeaderError("it moved"))
+                member.ended(None)
+                delivery = await other.__anext__()
+                assert (delivery.offset, delivery.attempt) == (0, 2)
+                await late.ack()
+                with pytest.raises(ConnectionLostError, match=r"1 acknowledgements .* too late"):
+                    await subscription.flush()
+                await subscription.flush()
+
+
+@both
+async def test_flush_gives_up_in_time_and_leaving_does_not_wait_for_ever() -> None:
+    async with served(request_timeout_s=0.2) as (node, client):
+        await fill(client, 1)
         async with client.subscribe("s", group="g") as subscription:
-            early, late = [await subscription.__anext__() for _ in range(2)]
-            await early.ack()
+            delivery = await subscription.__anext__()
+            node.refuse_members = NotReadyError("a region is down")
+            node.cut()
+            await delivery.ack()
+            with pytest.raises(ConnectionLostError, match="not confirmed in time: a region"):
+                await subscription.flush()
+
+
+@both
+async def test_what_an_ack_deadline_took_away_is_not_handed_out_and_may_be_acked_late() -> None:
+    async with served() as (node, client):
+        await fill(client, 4)
+        async with client.subscribe("s", group="g") as subscription:
+            first = await subscription.__anext__()
+            group = node.groups["s", "local/p0", "g"]
+            (number,) = group.members[0].held
+            group.members[0].revoke(number, 0, 2)
+            await until(lambda: subscription._memberships["local/p0"].feed.has_revoked)  # type: ignore[union-attr]
+            last = await subscription.__anext__()
+            assert last.offset == 3
+            await last.ack()
+            await first.ack()
+            await subscription.flush()
+            assert group.floor == 1
+
+
+@both
+async def test_batches_have_the_size_asked_for_over_stored_batches() -> None:
+    async with served() as (node, client):
+        await fill(client, 100, batch=7)
+        async with client.subscribe(
+            "s", group="g", batch_size=30, batch_wait_s=0.01, max_in_flight=60
+        ) as subscription:
+            sizes: list[int] = []
+            async for batch in subscription.batches():
+                assert batch.first_offset == sum(sizes)
+                assert [int(record.value) for record in batch.records] == list(
+                    range(batch.first_offset, batch.first_offset + len(batch))
+                )
+                sizes.append(len(batch))
+                await batch.ack()
+                if sum(sizes) == 100:
+                    break
+            await subscription.flush()
+        assert sizes == [30, 30, 30, 10]
+        assert node.groups["s", "local/p0", "g"].floor == 100
+
+
+@both
+async def test_a_batch_larger_than_the_calls_window_arrives() -> None:
+    async with served() as (_, client):
+        async with client.producer("s") as producer:
+            for _ in range(6):
+                await producer.send(b"x" * 500_000)
+        async with client.subscribe("s", group="g", batch_size=6) as subscription:
+            batch = await subscription.batches().__anext__()
+            assert len(batch) == 6
+            await batch.extend()
+            await batch.nack(reason="tired")
+            again = await subscription.batches().__anext__()
+            assert again.attempt == 2
+            await again.ack()
+
+
+@both
+async def test_leaving_gives_back_unseen_what_nobody_has_looked_at() -> None:
+    async with served() as (node, client):
+        await fill(client, 10, batch=5)
+        async with client.subscribe("s", group="g") as subscription:
+            first = await subscription.__anext__()
+            await first.nack(2.5, "not now")
+            await until(lambda: len(subscription._parcels) == 1)
+        await until(lambda: len(node.nacks) == 3)
+        told = [
+            (each.unseen, each.delay_ms, each.reason, each.ranges[0].first_offset,
+             each.ranges[0].last_offset)
+            for each in node.nacks
+        ]
+        assert told == [
+            (False, 2500, "not now", 0, 0), (True, 0, "", 1, 4), (True, 0, "", 5, 9)
+        ]
+
+
+@both
+async def test_options_and_starts_reach_the_leader_and_refusals_the_user() -> None:
+    async with served() as (node, client):
+        start = datetime(2026, 1, 31, tzinfo=UTC)
+        async with client.subscribe(
+            "s", group="g", start="latest", order="key", ack_deadline_s=1.5, max_attempts=3,
+            dead_letter="d", ephemeral=True, heartbeat_s=2, heartbeat_misses=4, member="m",
+        ):
+            pass
+        opening = node.openings[0]
+        options = opening.options
+        assert (options.order, options.ack_deadline_ms, options.max_attempts) == (2, 1500, 3)
+        assert (options.dead_letter_stream, options.ephemeral, opening.member) == ("d", True, "m")
+        assert (opening.heartbeat_interval_ms, opening.heartbeat_threshold) == (2000, 4)
+        assert opening.stream_id == node.objects["Stream", "s"].id
+        node.refuse_members = RequestError("group 'g' has order 'none', it asks for 'strict'")
+        with pytest.raises(RequestError, match=r"'none'.*'strict'"):
+            async with client.subscribe("s", group="g", order="strict", start=start):
+                pass
+        assert node.openings[1].start == "@1769817600000"
+        assert not node.openings[1].options.HasField("max_attempts")
+
+
+@both
+async def test_heartbeats_are_sent_and_a_silent_leader_is_left() -> None:
+    async with served() as (node, client), client.subscribe(
+        "s", group="g", heartbeat_s=0.01, heartbeat_misses=2
+    ) as subscription:
+        await until(lambda: node.heartbeats > 5)
+        assert len(node.openings) == 1
+        node.answers_heartbeats = False
+        await until(lambda: len(node.openings) > 1)
+        node.answers_heartbeats = True
+        await fill(client, 1)
+        assert (await subscription.__anext__()).offset == 0
+
+
+@both
+async def test_an_ephemeral_member_says_how_far_it_had_got() -> None:
+    async with served() as (node, client):
+        await fill(client, 3)
+        async with client.subscribe("s", group="g", ephemeral=True) as subscription:
+            for _ in range(2):
+                await (await subscription.__anext__()).ack()
             await subscription.flush()
             node.cut()
-            assert (await subscription.__anext__()).attempt == 2
-            await late.ack()
-            with pytest.raises(ConnectionLostError, match="1 acknowledgements came after"):
-                await subscription.flush()
-            await subscription.flush()
+            await until(lambda: len(node.openings) == 2)
+            assert node.openings[1].resume_offset == 2
+
+
+@both
+async def test_partitions_that_are_added_are_joined_from_their_beginning() -> None:
+    node = FakeNode(partitions=("a", "b"))
+    entry = node.objects["Stream", "s"]
+    both_spec = entry.spec_json
+    entry.spec_json = spec_to_json(StreamSpec(partitions=("a",))).decode()
+    async with served(node) as (_, client), client.subscribe(
+        "s", group="g", start="latest"
+    ) as subscription:
+        assert list(subscription._memberships) == ["a"]
+        entry.spec_json = both_spec
+        client._catalog.forget("s")
+        await fill(client, 1, partition="b")
+        subscription._schema_changed()
+        delivery = await subscription.__anext__()
+        assert (delivery.partition, delivery.offset) == ("b", 0)
 
 
 @both
@@ -189,6 +406,12 @@ async def test_bad_arguments_and_names_are_named() -> None:
             client.subscribe("s", group="g", start="now")  # type: ignore[arg-type]
         with pytest.raises(RequestError, match="max_in_flight 0"):
             client.subscribe("s", group="g", max_in_flight=0)
+        with pytest.raises(RequestError, match="heartbeat_misses 0"):
+            client.subscribe("s", group="g", heartbeat_misses=0)
+        with pytest.raises(RequestError, match="time zone"):
+            client.subscribe("s", group="g", start=datetime(2026, 1, 1))
+        with pytest.raises(RequestError, match="'random'"):
+            client.subscribe("s", group="g", order="random")  # type: ignore[arg-type]
         with pytest.raises(NotFoundError):
             async with client.subscribe("nope", group="g"):
                 pass

@@ -91,6 +91,7 @@ def test_consume(node: FakeNode, client: SyncClient) -> None:
         first.nack()
         second = next(subscription)
         assert (second.offset, second.attempt) == (500, 2)
+        second.extend()
         second.ack()
     assert [group.floor for group in client.groups()] == [501]
 

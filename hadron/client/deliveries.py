@@ -1,0 +1,128 @@
+"""What a member is handed: records to be acknowledged, one by one or in batches."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import anyio.lowlevel
+
+from hadron.client.feed import Feed, Parcel
+from hadron.model.record import Record
+
+
+class AckSender:
+    """What deliveries need of their subscription."""
+
+    def acknowledged(self, feed: Feed) -> bool:
+        """Something was; whether so much was sent that other tasks should get a turn."""
+        raise NotImplementedError
+
+
+class Delivery:
+    """One record given to this member, to be acknowledged."""
+
+    __slots__ = ("_parcel", "_subscription", "record")
+
+    def __init__(self, subscription: AckSender, parcel: Parcel, record: Record) -> None:
+        self._subscription = subscription
+        self._parcel = parcel
+        self.record = record
+
+    @property
+    def value(self) -> Any:
+        return self.record.value
+
+    @property
+    def key(self) -> bytes | str | None:
+        return self.record.key
+
+    @property
+    def type(self) -> str:
+        return self.record.type
+
+    @property
+    def offset(self) -> int:
+        return self.record.offset
+
+    @property
+    def partition(self) -> str:
+        return self.record.partition
+
+    @property
+    def attempt(self) -> int:
+        """1 when the group is given this record for the first time."""
+        return self._parcel.attempt
+
+    async def ack(self) -> None:
+        """The record is dealt with. Returns before that is committed; see `Subscription.flush`.
+
+        Once the connection is lost that has brought it, or its deadline has passed, the ack counts
+        if nobody else has got the record meanwhile (PROTOCOL D2).
+        """
+        parcel, offset = self._parcel, self.record.offset
+        parcel.feed.acknowledge(parcel.number, offset, offset)
+        if self._subscription.acknowledged(parcel.feed):
+            await anyio.lowlevel.checkpoint()
+
+    async def nack(self, delay_s: float = 0.0, reason: str = "") -> None:
+        """Give the record back, to be delivered again after `delay_s` seconds.
+
+        `reason` stands in the dead letter when this was the last attempt.
+        """
+        parcel, offset = self._parcel, self.record.offset
+        parcel.feed.send_nack(parcel.number, [(offset, offset)], round(delay_s * 1_000), reason)
+
+    async def extend(self) -> None:
+        """Still at work: the ack deadline starts again, for all records that came together."""
+        parcel, offset = self._parcel, self.record.offset
+        parcel.feed.send_extend(parcel.number, [(offset, offset)])
+
+    def __repr__(self) -> str:
+        return f"Delivery({self.record!r}, attempt={self.attempt})"
+
+
+class DeliveryBatch:
+    """Records of one partition given to this member together, in order."""
+
+    __slots__ = ("_parcels", "_subscription", "records")
+
+    def __init__(
+        self, subscription: AckSender, parcels: Sequence[Parcel], records: list[Record]
+    ) -> None:
+        self._subscription = subscription
+        self._parcels = parcels
+        self.records = records
+
+    def __len__(self) -> int:
+        return len(self.records)
+
+    @property
+    def partition(self) -> str:
+        return self.records[0].partition
+
+    @property
+    def first_offset(self) -> int:
+        return self.records[0].offset
+
+    @property
+    def attempt(self) -> int:
+        """1 when the group is given all of these records for the first time."""
+        return max(parcel.attempt for parcel in self._parcels)
+
+    async def ack(self) -> None:
+        """All of them are dealt with; like `Delivery.ack`."""
+        for parcel in self._parcels:
+            parcel.acknowledge()
+            if self._subscription.acknowledged(parcel.feed):
+                await anyio.lowlevel.checkpoint()
+
+    async def nack(self, delay_s: float = 0.0, reason: str = "") -> None:
+        """Give all of them back; like `Delivery.nack`."""
+        for parcel in self._parcels:
+            parcel.feed.send_nack(parcel.number, parcel.ranges(), round(delay_s * 1_000), reason)
+
+    async def extend(self) -> None:
+        """Still at work: the ack deadline of all of them starts again."""
+        for parcel in self._parcels:
+            parcel.feed.send_extend(parcel.number, parcel.ranges())

@@ -1,0 +1,127 @@
+"""What a member asks for: the arguments of `Client.subscribe`, checked, and its first message.
+
+Pure. Options of the group (`order` to `ephemeral`) are sent only when they are given: then they
+must be what the group has, and a group that is new gets its defaults for the others.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Final, Literal
+
+from hadron.model.errors import RequestError
+from hadron.model.schema import SchemaObject
+from hadron.wire.messages import groups_pb2
+
+DEFAULT_MAX_IN_FLIGHT: Final = 1_000
+
+DEFAULT_HEARTBEAT_S: Final = 3.0
+DEFAULT_HEARTBEAT_MISSES: Final = 5
+"""15 s of silence: a handler that blocks the event loop for some seconds does not cost the member
+its records, and a connection that breaks is noticed at once anyway."""
+
+Order = Literal["none", "strict", "key"]
+
+_ORDERS: Final = {
+    "none": groups_pb2.ORDER_NONE, "strict": groups_pb2.ORDER_STRICT, "key": groups_pb2.ORDER_KEY,
+}
+
+
+@dataclass(frozen=True, slots=True)
+class MemberSettings:
+    """See `Client.subscribe`."""
+
+    group: str
+    start: Literal["earliest", "latest"] | int | datetime = "earliest"
+    max_in_flight: int = DEFAULT_MAX_IN_FLIGHT
+    batch_size: int | None = None
+    batch_wait_s: float = 0.0
+    order: Order | None = None
+    ack_deadline_s: float | None = None
+    max_attempts: int | None = None
+    dead_letter: str | None = None
+    ephemeral: bool | None = None
+    heartbeat_s: float = DEFAULT_HEARTBEAT_S
+    heartbeat_misses: int = DEFAULT_HEARTBEAT_MISSES
+    member: str = ""
+
+    def check(self) -> None:
+        """Raises `RequestError` naming the argument that is wrong."""
+        if not self.group:
+            raise RequestError("a subscription needs a group", 'for example group="billing"')
+        start_text(self.start)
+        limits = (
+            ("max_in_flight", self.max_in_flight, 1, 100_000),
+            ("batch_size", self.batch_size, 1, 100_000),
+            ("batch_wait_s", self.batch_wait_s, 0, 60),
+            ("ack_deadline_s", self.ack_deadline_s, 0, 86_400),
+            ("max_attempts", self.max_attempts, 0, 1_000),
+            ("heartbeat_s", self.heartbeat_s, 0, 3_600),
+            ("heartbeat_misses", self.heartbeat_misses, 1, 100),
+        )
+        for name, value, least, most in limits:
+            if value is not None and not least <= value <= most:
+                raise RequestError(
+                    f"{name} {value!r} makes no sense", f"use {least} to {most}"
+                )
+        if self.order is not None and self.order not in _ORDERS:
+            raise RequestError(
+                f"{self.order!r} is not an order of deliveries", f"use {', '.join(_ORDERS)}"
+            )
+
+    def opening(
+        self, stream: SchemaObject, partition: str, *, added: bool = False
+    ) -> groups_pb2.SubscribeRequest:
+        """The first message to a partition's leader.
+
+        Args:
+            added: the partition was added while the member was there: from its first record on,
+                also for those who wanted the latest, and offsets of other partitions mean nothing.
+        """
+        start = self.start
+        if added and not isinstance(start, datetime):
+            start = "earliest"
+        return groups_pb2.SubscribeRequest(
+            open=groups_pb2.SubscribeRequest.Open(
+                namespace=stream.namespace, stream=stream.name, partition=partition,
+                group=self.group, start=start_text(start), max_in_flight=self.max_in_flight,
+                stream_id=stream.id, metadata_index=stream.metadata_index,
+                options=self._options(), member=self.member,
+                heartbeat_interval_ms=_ms(self.heartbeat_s),
+                heartbeat_threshold=self.heartbeat_misses if self.heartbeat_s else 0,
+                batch_size=self.batch_size or 0, batch_wait_ms=_ms(self.batch_wait_s),
+            )
+        )
+
+    def _options(self) -> groups_pb2.GroupOptions:
+        return groups_pb2.GroupOptions(
+            order=_ORDERS[self.order] if self.order is not None else None,
+            ack_deadline_ms=None if self.ack_deadline_s is None else _ms(self.ack_deadline_s),
+            max_attempts=self.max_attempts,
+            dead_letter_stream=self.dead_letter,
+            ephemeral=self.ephemeral,
+        )
+
+
+def start_text(start: object) -> str:
+    """The wire's form of where a group starts. Raises `RequestError`."""
+    if isinstance(start, datetime):
+        if start.tzinfo is None:
+            raise RequestError(
+                f"{start.isoformat()} does not say in which time zone",
+                "for example datetime.now(UTC), or .astimezone() for the local one",
+            )
+        return f"@{max(0, round(start.timestamp() * 1_000))}"
+    is_offset = isinstance(start, int) and not isinstance(start, bool) and start >= 0
+    if start not in ("earliest", "latest") and not is_offset:
+        raise RequestError(
+            f"{start!r} is not where a group can start",
+            'use "earliest", "latest", an offset, or a datetime',
+        )
+    return str(start)
+
+
+def _ms(seconds: float) -> int:
+    """Milliseconds; what is not 0 stays so."""
+    return max(1, round(seconds * 1_000)) if seconds else 0
