@@ -22,7 +22,8 @@ import trio
 
 import hadron
 from hadron.client import Client
-from hadron.client.consumer import DeliveryBatch, Subscription
+from hadron.client.consumer import Subscription
+from hadron.client.deliveries import DeliveryBatch
 from hadron.client.ports import ClientPorts
 from hadron.client.producer import Producer
 from hadron.client.results import BatchReceipt, Receipt
