@@ -38,11 +38,14 @@ from hadron.model.errors import (
     OverloadedError,
     RequestError,
     SequenceError,
+    UnreachableError,
 )
 from hadron.model.limits import PRODUCER_WINDOW
 from hadron.model.record import NewRecord
 
-NOT_LOGGED: Final = (NotLeaderError, NotReadyError, OverloadedError, MetadataBehindError)
+NOT_LOGGED: Final = (
+    NotLeaderError, NotReadyError, OverloadedError, MetadataBehindError, UnreachableError,
+)
 """Answers that a node gives before it logs anything: the batch is not in the log because of
 this call."""
 

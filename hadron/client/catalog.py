@@ -30,7 +30,7 @@ from hadron.model.schema import (
     spec_from_json,
     spec_to_json,
 )
-from hadron.wire.connection import Connection
+from hadron.wire.calling import Caller
 from hadron.wire.messages import method, schema_pb2
 
 _APPLY: Final = method("ApplySchema")
@@ -149,7 +149,7 @@ class Catalog:
                 ask_leader = not ask_leader
             await anyio.sleep(backoff.next_s())
 
-    async def _watch(self, connection: Connection, backoff: Backoff) -> None:
+    async def _watch(self, connection: Caller, backoff: Backoff) -> None:
         """Until the call ends; raises what ended it."""
         seen: set[int] = set()
         request = schema_pb2.WatchSchemaRequest(from_index=self._watched or 0)

@@ -31,8 +31,8 @@ from hadron.model.errors import (
     OverloadedError,
     PeerError,
 )
+from hadron.wire.calling import Caller
 from hadron.wire.calls import Call
-from hadron.wire.connection import Connection
 from hadron.wire.messages import groups_pb2, method, streams_pb2
 
 _log = logging.getLogger(__name__)
@@ -217,7 +217,7 @@ class PartitionSender:
         idle = self.accumulator.is_empty and not self.is_away
         return not (idle or self._closed or self._session.closed is not None)
 
-    async def _probe(self, connection: Connection) -> None:
+    async def _probe(self, connection: Caller) -> None:
         """Return once the partition takes records again. Raises what is in the way."""
         question = groups_pb2.ListGroupsRequest(
             namespace=self.request.namespace, stream=self.request.stream

@@ -20,6 +20,7 @@ from hadron.client.backoff import Backoff
 from hadron.client.lookout import TELL_AFTER_S, Lookout
 from hadron.client.ports import ClientPorts
 from hadron.client.topology import Topology
+from hadron.client.tunnels import Tunnels
 from hadron.client.url import Endpoint
 from hadron.model.errors import (
     ConnectionLostError,
@@ -34,6 +35,7 @@ from hadron.model.errors import (
     PeerError,
     RequestError,
 )
+from hadron.wire.calling import Caller
 from hadron.wire.connection import Connection
 from hadron.wire.frames import Bytes
 from hadron.wire.messages import Method, cluster_pb2, method
@@ -138,6 +140,7 @@ class Session:
         self._suspects: set[str] = set()
         self._refreshing = SingleFlight(background, self._refresh, self._closing)
         self.lookout = Lookout(self.refresh, self._ask_another)
+        self.tunnels = Tunnels(self)
         self._asked = 0
 
     # --- life -----------------------------------------------------------------------------------
@@ -183,15 +186,35 @@ class Session:
 
     # --- leaders --------------------------------------------------------------------------------
 
-    def connection_now(self, replica_set: str) -> Connection | None:
+    def connection_now(self, replica_set: str) -> Caller | None:
         """The leader's connection if it is open and nobody suspects it; never waits."""
         link = self._leaders.get(replica_set)
         if link is None or replica_set in self._suspects:
             return None
         connection = link.connection
-        return None if connection is None or connection.is_closed else connection
+        if connection is not None and not connection.is_closed:
+            return connection
+        return self.tunnels.now(replica_set)
 
-    async def connect(self, replica_set: str) -> Connection:
+    async def connect(self, replica_set: str) -> Caller:
+        """The leader's connection, after one try to find and to dial it, or a way there through
+        another node when it cannot be dialed.
+
+        Raises `PeerError` when that fails, `NotFoundError` for an unknown replica set.
+        """
+        connection = self.connection_now(replica_set)
+        if connection is not None:
+            return connection
+        try:
+            return await self.dial_leader(replica_set)
+        except PeerError:
+            tunnel = await self.tunnels.open(replica_set)
+            if tunnel is None:
+                raise
+        self._suspects.discard(replica_set)
+        return tunnel
+
+    async def dial_leader(self, replica_set: str) -> Connection:
         """The leader's connection, after one try to find and to dial it.
 
         Raises `PeerError` when that fails, `NotFoundError` for an unknown replica set.
@@ -241,17 +264,19 @@ class Session:
         """The leader failed, or said that it is none: ask again before the next connect."""
         self._suspects.add(replica_set)
 
-    async def connect_any(self, *, but_leader_of: str = "") -> Connection:
+    async def connect_any(self, *, but_leader_of: str = "", turn: int = 0) -> Connection:
         """A connection to whichever node answers first; to the leader of `but_leader_of` only when
-        nobody else does. Raises `PeerError`."""
+        nobody else does. Of several that are open, the one whose `turn` it is. Raises
+        `PeerError`."""
         self.check_open()
         avoided = self._leaders.get(but_leader_of)
-        for link in self._links.values():
-            if (
-                link.connection is not None and not link.connection.is_closed
-                and link is not avoided
-            ):
-                return link.connection
+        open_now = [
+            link.connection for link in self._links.values()
+            if link.connection is not None and not link.connection.is_closed
+            and link is not avoided
+        ]
+        if open_now:
+            return open_now[turn % len(open_now)]
         trouble: PeerError | None = None
         addresses = self.topology.addresses(self.endpoint.addresses)
         if avoided is not None:
@@ -337,6 +362,7 @@ class Session:
         link = self._leaders[replica_set]
         if link.connection is not None:
             link.connection.close(ConnectionLostError(reason))
+        self.tunnels.leave(replica_set, ConnectionLostError(reason))
 
     # --- requests -------------------------------------------------------------------------------
 

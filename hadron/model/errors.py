@@ -122,6 +122,10 @@ class FrameError(PeerError):
     default_retryable = False
 
 
+class UnreachableError(PeerError):
+    """The node that was to forward a call could not reach the leader: nothing was sent there."""
+
+
 class DeadlineExceededError(PeerError):
     """No answer within the time allowed."""
 

@@ -12,6 +12,7 @@ from typing import TypeVar, cast
 import trio
 
 from hadron import __version__
+from hadron.client.ports import ClientPorts
 from hadron.metadata.pusher import Wires
 from hadron.model.errors import (
     ConfigurationError,
@@ -41,6 +42,7 @@ from hadron.replication.snapshots import SnapshotService
 from hadron.replication.starts import PeerStarts
 from hadron.replication.trimming import LogTrimmer
 from hadron.server.cluster import ClusterService
+from hadron.server.forwarding import ForwardingService
 from hadron.server.groups import GroupsService
 from hadron.server.integrity import IntegrityService
 from hadron.server.leading import Door
@@ -249,8 +251,11 @@ class Node:
             self._config.name, self._node.name, topology=self.discovery.topology,
             describe=self.status, describe_other=self.discovery.status_of,
         )
+        self._forwarding = ForwardingService(
+            self.discovery.leader, ClientPorts(self._network, self._clock, self._random)
+        )
         services = (
-            replication, cluster, self.discovery, StreamsService(self._door),
+            replication, cluster, self._forwarding, self.discovery, StreamsService(self._door),
             GroupsService(self._door), SchemaService(self._door, self._schema_copy),
             PipelinesService(self._door),
             self._snapshots, self._repairer, IntegrityService(self._door, self._scrubber),
@@ -281,6 +286,7 @@ class Node:
             nursery.start_soon(follow_registry, self._schema_copy, self.discovery)
             nursery.start_soon(self._links.run)
             nursery.start_soon(self.discovery.run)
+            nursery.start_soon(self._forwarding.run)
             nursery.start_soon(self._resync.run)
             nursery.start_soon(self._repairer.run)
             nursery.start_soon(self._scrubber.run)

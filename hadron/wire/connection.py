@@ -10,11 +10,10 @@ further requests, and so does a closed gate.
 
 from __future__ import annotations
 
-import contextlib
 import itertools
 import logging
 from collections import deque
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Any, Final, Protocol
 
 import anyio
@@ -23,19 +22,17 @@ from google.protobuf.message import DecodeError as _DecodeError
 
 from hadron.model.errors import (
     ConnectionLostError,
-    DeadlineExceededError,
     FrameError,
     HadronError,
     UnknownMethodError,
 )
 from hadron.model.ports import Transport
 from hadron.wire import frames
+from hadron.wire.calling import Caller
 from hadron.wire.calls import (
     Call,
     Handler,
-    MessageStream,
     ignore_end,
-    ignore_message,
     refuse_message,
 )
 from hadron.wire.frames import END, NO_MESSAGE, Bytes, Frame, FrameDecoder, Kind
@@ -90,7 +87,7 @@ class Cork:
             connection._flush()
 
 
-class Connection:
+class Connection(Caller):
     """One transport and the calls on it. `run` must be running for anything to happen."""
 
     def __init__(
@@ -149,11 +146,12 @@ class Connection:
         on_message: Callable[[Any, memoryview], None],
         on_end: Callable[[HadronError | None], None] = ignore_end,
         end: bool = True,
+        kind: type[Call] = Call,
     ) -> Call:
         """Open a call with its first message. Raises `ConnectionLostError` when closed."""
         if self._closed is not None:
             raise ConnectionLostError(self._closed.message, self._closed.hint)
-        call = Call(self, next(self._ids), method, opener=True, ended=end)
+        call = kind(self, next(self._ids), method, opener=True, ended=end)
         call.on_message = on_message
         call.on_end = on_end
         chunks = frames.encode(
@@ -163,62 +161,6 @@ class Connection:
         self._calls[call.id] = call
         self.write(chunks)
         return call
-
-    async def request(
-        self,
-        method: Method,
-        message: Any,
-        attachments: Sequence[Bytes] = (),
-        *,
-        timeout_s: float | None = None,
-    ) -> tuple[Any, memoryview]:
-        """One question, one answer. Raises what the peer answered, or `DeadlineExceededError`."""
-        done = anyio.Event()
-        answer: list[tuple[Any, memoryview]] = []
-        failure: list[HadronError] = []
-
-        def on_message(message: Any, attachment: memoryview) -> None:
-            answer.append((message, attachment))
-            done.set()
-
-        def on_end(error: HadronError | None) -> None:
-            if error is not None:
-                failure.append(error)
-            done.set()
-
-        call = self.call(method, message, attachments, on_message=on_message, on_end=on_end)
-        try:
-            if timeout_s is None:
-                await done.wait()
-            else:
-                with anyio.move_on_after(timeout_s):
-                    await done.wait()
-        finally:
-            if not done.is_set():
-                call.cancel()
-        if failure:
-            raise failure[0]
-        if not answer:
-            raise DeadlineExceededError(
-                f"{method} on {self.peer} gave no answer within {timeout_s:g} s"
-                if timeout_s is not None
-                else f"{method} on {self.peer} ended without an answer"
-            )
-        return answer[0]
-
-    @contextlib.asynccontextmanager
-    async def open_stream(
-        self, method: Method, message: Any, attachments: Sequence[Bytes] = ()
-    ) -> AsyncIterator[MessageStream]:
-        """Open a streaming call; leaving the block cancels it."""
-        call = self.call(
-            method, message, attachments, on_message=ignore_message, end=not method.client_streams
-        )
-        stream = MessageStream(call)
-        try:
-            yield stream
-        finally:
-            call.cancel()
 
     # --- running --------------------------------------------------------------------------------
 

@@ -17,6 +17,7 @@ from hadron.model.ids import LogPosition as LogPositionValue
 from hadron.wire._pb import (
     cluster_pb2,
     common_pb2,
+    forward_pb2,
     groups_pb2,
     integrity_pb2,
     options_pb2,
@@ -38,6 +39,7 @@ __all__ = [
     "common_pb2",
     "error_from_message",
     "error_to_message",
+    "forward_pb2",
     "groups_pb2",
     "integrity_pb2",
     "method",
@@ -72,6 +74,7 @@ def _collect() -> dict[int, Method]:
     files = (
         streams_pb2, groups_pb2, schema_pb2, pipelines_pb2, cluster_pb2, replication_pb2,
         snapshots_pb2, integrity_pb2,
+        forward_pb2,
     )
     for file in files:
         for service in file.DESCRIPTOR.services_by_name.values():

@@ -1,0 +1,83 @@
+"""Leaders that a client cannot dial: reached through nodes that it can (DESIGN §4).
+
+A tunnel costs a hop and holds up two nodes, so it is the second choice: the leader is dialed again
+every few seconds, and once that works new calls go there.
+"""
+
+from __future__ import annotations
+
+import logging
+from typing import TYPE_CHECKING, Final
+
+import anyio
+
+from hadron.model.errors import HadronError
+from hadron.wire.messages import cluster_pb2, method
+from hadron.wire.tunnel import Tunnel
+
+if TYPE_CHECKING:
+    from hadron.client.session import Session
+
+_log = logging.getLogger(__name__)
+
+_TOPOLOGY: Final = method("Topology")
+
+_ANSWER_TIMEOUT_S: Final = 3.0
+"""For a leader that is reached in this way to answer what every node answers at any time."""
+
+_AGAIN_S: Final = 5.0
+"""From one try to dial the leader to the next; one for each client and leader is no load."""
+
+
+class Tunnels:
+    """One client's ways to leaders through other nodes."""
+
+    def __init__(self, session: Session) -> None:
+        self._session = session
+        self._tunnels: dict[str, Tunnel] = {}
+        self._tries = 0
+
+    def now(self, replica_set: str) -> Tunnel | None:
+        """The way that is in use, if there is one and it works."""
+        tunnel = self._tunnels.get(replica_set)
+        return None if tunnel is None or tunnel.is_closed else tunnel
+
+    async def open(self, replica_set: str) -> Tunnel | None:
+        """A way to a leader that cannot be dialed, one that it has answered through; None when
+        there is none through the node that was tried. Each time another one is."""
+        session = self._session
+        self._tries += 1
+        try:
+            connection = await session.connect_any(but_leader_of=replica_set, turn=self._tries)
+            tunnel = Tunnel(connection, replica_set)
+            await tunnel.request(
+                _TOPOLOGY, cluster_pb2.TopologyRequest(), timeout_s=_ANSWER_TIMEOUT_S
+            )
+        except HadronError as error:
+            _log.debug("no way to the leader of %s: %s", replica_set, error)
+            return None
+        known = self._tunnels.get(replica_set)
+        self._tunnels[replica_set] = tunnel
+        if known is None:
+            _log.info("the leader of %s is reached through %s", replica_set, connection.peer)
+            session.background.start(self._redial, replica_set)
+        return tunnel
+
+    def leave(self, replica_set: str, reason: HadronError) -> None:
+        """Somebody else leads: end what waits for the old one."""
+        tunnel = self._tunnels.get(replica_set)
+        if tunnel is not None:
+            tunnel.close(reason)
+
+    async def _redial(self, replica_set: str) -> None:
+        """Until the leader can be dialed."""
+        while self._session.closed is None:
+            await anyio.sleep(_AGAIN_S)
+            try:
+                await self._session.dial_leader(replica_set)
+            except HadronError as error:
+                _log.debug("still no direct way to %s: %s", replica_set, error)
+                continue
+            _log.info("the leader of %s is reached directly again", replica_set)
+            self._tunnels.pop(replica_set).retire()
+            return

@@ -1,0 +1,239 @@
+"""Serves `hadron.v1.Forwarding`: calls to leaders that a client cannot dial.
+
+Rules: calls are opened at the leader in the order in which they came, or a producer's batches would
+overtake each other; what one side may send is bounded by what the other side takes, so a relay
+holds a window each way and no more; and nothing is forwarded twice, or two nodes with contradicting
+directories could send a call round for ever.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable
+from dataclasses import replace
+from functools import cache
+from typing import Any, Final
+
+import trio
+
+from hadron.client.background import Background
+from hadron.client.ports import ClientPorts
+from hadron.client.session import Link
+from hadron.model.errors import (
+    HadronError,
+    NotFoundError,
+    RequestError,
+    ShuttingDownError,
+    UnreachableError,
+)
+from hadron.wire.calls import Call, Handler
+from hadron.wire.connection import Connection
+from hadron.wire.messages import METHODS, Method, forward_pb2
+from hadron.wire.tunnel import FORWARD
+
+_SERVICES: Final = ("Streams", "Groups", "Schema", "Pipelines", "Cluster")
+_BETWEEN_NODES: Final = ("AdoptSchema", "Discover")
+
+
+class _Raw:
+    """A message that is passed on without being looked into."""
+
+    __slots__ = ("data",)
+
+    def __init__(self, data: bytes) -> None:
+        self.data = data
+
+    FromString: Callable[[bytes], _Raw]
+
+    def SerializeToString(self) -> bytes:  # noqa: N802 - protobuf's name
+        return self.data
+
+
+_Raw.FromString = _Raw
+
+
+@cache
+def _unopened(number: int) -> Method:
+    return replace(METHODS[number], response=_Raw)
+
+
+class ForwardingService:
+    """Keeps one connection to each leader that was asked for. `run` must be running.
+
+    Args:
+        leader: the address of a replica set's leader; None for an unknown one.
+    """
+
+    def __init__(self, leader: Callable[[str], str | None], ports: ClientPorts) -> None:
+        self._leader = leader
+        self._ports = ports
+        self._background = Background()
+        self._ways: dict[str, _Way] = {}
+
+    async def run(self) -> None:
+        """Hold the connections, until cancelled."""
+        async with self._background:
+            await trio.sleep_forever()
+
+    def handlers(self) -> dict[int, Handler]:
+        return {FORWARD.number: self._forward}
+
+    def _forward(self, call: Call, request: Any, attachment: memoryview) -> None:
+        inner = METHODS.get(request.method)
+        if inner is None or inner.service not in _SERVICES or inner.name in _BETWEEN_NODES:
+            raise RequestError(
+                f"method {inner or request.method} is not forwarded",
+                "ask the node itself; only calls of clients pass through another one, and once",
+            )
+        address = self._leader(request.replica_set)
+        if address is None:
+            raise NotFoundError(
+                f"this node knows no replica set {request.replica_set!r}", "see `hadron status`"
+            )
+        way = self._ways.get(address)
+        if way is None:
+            way = self._ways[address] = _Way(address, self._ports, self._background)
+        relay = _Relay(call, inner, request.message, attachment)
+        way.take(relay)
+        # A task that ends with the call: it hears of a cancel at any time.
+        call.spawn(relay.run)
+
+
+class _Way:
+    """The connection to one leader, and who waits for it."""
+
+    def __init__(self, address: str, ports: ClientPorts, background: Background) -> None:
+        self._address = address
+        self._background = background
+        self._link = Link(
+            address, ports, background, ShuttingDownError("the node that forwards is stopping")
+        )
+        self._waiting: deque[_Relay] = deque()
+
+    @property
+    def connection(self) -> Connection | None:
+        return self._link.connection
+
+    def take(self, relay: _Relay) -> None:
+        connection = self._link.connection
+        if connection is not None and not connection.is_closed and not self._waiting:
+            relay.open(connection)
+            return
+        self._waiting.append(relay)
+        if len(self._waiting) == 1:
+            self._background.start(self._dial)
+
+    async def _dial(self) -> None:
+        try:
+            connection = await self._link.open()
+        except HadronError as error:
+            failure = UnreachableError(
+                f"the leader at {self._address} cannot be reached from the node that was to "
+                f"forward: {error.message}", error.hint,
+            )
+            while self._waiting:
+                self._waiting.popleft().fail(failure)
+            return
+        while self._waiting:
+            self._waiting.popleft().open(connection)
+
+
+class _Relay:
+    """One call: `outer` is the client's, `inner` the one at the leader."""
+
+    def __init__(
+        self, outer: Call, method: Method, message: bytes, attachment: memoryview
+    ) -> None:
+        self._outer = outer
+        self._method = method
+        self._inner: Call | None = None
+        self._first = message, attachment
+        self._early: deque[tuple[bytes, memoryview]] = deque()
+        self._client_has_ended = False
+        self._owed_to_client = 0
+        """Bytes that the client has sent and the leader has not taken yet; and the other way."""
+        self._owed_to_leader = 0
+        self._done = trio.Event()
+        outer.on_message = self._from_client
+        outer.on_end = self._client_ended
+        outer.on_writable = self._client_takes_more
+
+    async def run(self) -> None:
+        """Until the leader has ended the call; cancelled when the client cancels it."""
+        try:
+            await self._done.wait()
+        finally:
+            self._done.set()
+            if self._inner is not None:
+                self._inner.cancel()
+
+    def open(self, connection: Connection) -> None:
+        """Open the call at the leader and pass on what came meanwhile."""
+        if self._done.is_set():
+            return
+        message, attachment = self._first
+        try:
+            inner = connection.call(
+                _unopened(self._method.number), _Raw(message),
+                [attachment] if attachment else (), on_message=self._from_leader,
+                on_end=self._leader_ended, end=not self._method.client_streams,
+            )
+        except HadronError as error:
+            self.fail(error)
+            return
+        self._inner = inner
+        inner.on_writable = self._leader_takes_more
+        while self._early:
+            message, attachment = self._early.popleft()
+            inner.send(_Raw(message), [attachment] if attachment else ())
+        if self._client_has_ended:
+            inner.end()
+        elif inner.writable:
+            self._leader_takes_more()
+
+    def fail(self, error: HadronError) -> None:
+        """The call cannot be opened at the leader."""
+        self._outer.fail(error)
+        self._done.set()
+
+    # --- from the client ------------------------------------------------------------------------
+
+    def _from_client(self, message: Any, attachment: memoryview) -> None:
+        self._owed_to_client += message.ByteSize() + len(attachment)
+        if self._inner is None:
+            self._early.append((message.message, attachment))
+            return
+        self._inner.send(_Raw(message.message), [attachment] if attachment else ())
+        if self._inner.writable:
+            self._leader_takes_more()
+
+    def _leader_takes_more(self) -> None:
+        owed, self._owed_to_client = self._owed_to_client, 0
+        self._outer.consumed(owed)
+
+    def _client_ended(self, error: HadronError | None) -> None:
+        self._client_has_ended = True
+        if error is None and self._inner is not None:
+            self._inner.end()
+
+    # --- from the leader ------------------------------------------------------------------------
+
+    def _from_leader(self, message: _Raw, attachment: memoryview) -> None:
+        self._owed_to_leader += len(message.data) + len(attachment)
+        self._outer.send(
+            forward_pb2.ForwardResponse(message=message.data), [attachment] if attachment else ()
+        )
+        if self._outer.writable:
+            self._client_takes_more()
+
+    def _client_takes_more(self) -> None:
+        owed, self._owed_to_leader = self._owed_to_leader, 0
+        if self._inner is not None:
+            self._inner.consumed(owed)
+
+    def _leader_ended(self, error: HadronError | None) -> None:
+        if error is None:
+            self._outer.end()
+        else:
+            self._outer.fail(error)
+        self._done.set()

@@ -1,0 +1,154 @@
+"""Clients that reach one node only: calls to leaders through it, and directly once that works."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from hadron.client import Client, session, tunnels
+from hadron.model.errors import (
+    HadronError,
+    NotFoundError,
+    PeerError,
+    RequestError,
+    UnreachableError,
+)
+from hadron.model.schema import SchemaObject, StreamSpec
+from hadron.testing.nodes import Cluster, running_cluster
+from hadron.wire.connection import Connection
+from hadron.wire.messages import forward_pb2, method, schema_pb2, streams_pb2
+from hadron.wire.tunnel import Tunnel
+
+SETS = {"eu/p0": 1, "us/p0": 1}
+EU, US = SETS
+FORWARD, OFFSETS, WATCH = method("Forward"), method("Offsets"), method("WatchSchema")
+
+
+@asynccontextmanager
+async def cut_off(
+    directory: Path, monkeypatch: pytest.MonkeyPatch
+) -> AsyncIterator[tuple[Cluster, Client]]:
+    """A client that reaches the set in Europe, and a stream on the one in America."""
+    monkeypatch.setattr(session, "DIAL_TIMEOUT_S", 0.1)
+    monkeypatch.setattr(tunnels, "_AGAIN_S", 0.1)
+    async with running_cluster(directory, SETS) as cluster:
+        discovery = cluster[EU].node("n1").discovery
+
+        def registered() -> bool:
+            return [each.registered for each in discovery.sets() if each.name == US] == [True]
+
+        await cluster.wait_for("both sets registered", registered)
+        cluster.network.cut("client", cluster[US].host("n1"))
+        async with cluster.client(through=[EU]) as client:
+            stream = SchemaObject(kind="Stream", name="s", spec=StreamSpec(partitions=(US,)))
+            await client.apply([stream])
+            yield cluster, client
+
+
+def calls_at_leader(cluster: Cluster) -> int:
+    """How many calls a node holds open at the leader in America."""
+    service = cluster[EU].node("n1")._forwarding
+    connections = [way.connection for way in service._ways.values()]
+    return sum(len(connection._calls) for connection in connections if connection is not None)
+
+
+async def test_everything_works_through_one_node(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    values = [b"%07d" % n + b"x" * 4000 for n in range(1500)]
+    async with cut_off(tmp_path, monkeypatch) as (cluster, client):
+        async with client.producer("s", batch_bytes=64 << 10) as producer:
+            receipts = await producer.send_many(values)
+            assert {receipt.partition for receipt in receipts} == {US}
+        assert isinstance(client._session.connection_now(US), Tunnel)
+        assert [record.value async for record in client.read("s")] == values
+        # Six megabytes through a window of one: credit passes both ways.
+        seen = []
+        async with client.subscribe("s", group="g") as subscription:
+            async for delivery in subscription:
+                seen.append(delivery.value)
+                await delivery.ack()
+                if len(seen) == len(values):
+                    break
+        assert seen == values
+        await cluster.wait_for("all calls over", lambda: calls_at_leader(cluster) == 0)
+
+
+async def test_a_leader_that_can_be_dialed_again_is(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with (
+        cut_off(tmp_path, monkeypatch) as (cluster, client),
+        client.producer("s") as producer,
+    ):
+        await producer.send(b"through a tunnel")
+        cluster.network.heal_all()
+        now = client._session.connection_now
+        await cluster.wait_for("direct", lambda: isinstance(now(US), Connection))
+        assert (await producer.send(b"directly")).offset == 1
+
+
+async def test_a_cancelled_call_is_cancelled_at_the_leader(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with cut_off(tmp_path, monkeypatch) as (cluster, client):
+        tunnel = await client._session.connect(US)
+        assert isinstance(tunnel, Tunnel)
+        before = calls_at_leader(cluster)
+        async with tunnel.open_stream(WATCH, schema_pb2.WatchSchemaRequest()) as changes:
+            assert await changes.receive() is not None
+            assert calls_at_leader(cluster) == before + 1
+        await cluster.wait_for("cancelled", lambda: calls_at_leader(cluster) == before)
+        outcome: list[Any] = []
+        tunnel.call(
+            WATCH, schema_pb2.WatchSchemaRequest(), on_message=lambda *_: None,
+            on_end=outcome.append,
+        )
+        tunnel.close(PeerError("somebody else leads"))
+        assert [str(error) for error in outcome] == ["somebody else leads"]
+        await cluster.wait_for("cancelled", lambda: calls_at_leader(cluster) == before)
+
+
+@pytest.mark.parametrize(
+    ("replica_set", "inner", "error"),
+    [
+        (US, "Forward", RequestError),
+        (US, "Append", RequestError),
+        (US, "AdoptSchema", RequestError),
+        ("nobody/p9", "Offsets", NotFoundError),
+    ],
+)
+async def test_what_is_not_forwarded(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, replica_set: str, inner: str,
+    error: type[HadronError],
+) -> None:
+    async with (
+        cut_off(tmp_path, monkeypatch) as (cluster, _),
+        cluster[EU].connection("n1") as connection,
+    ):
+        request = forward_pb2.ForwardRequest(replica_set=replica_set, method=method(inner).number)
+        with pytest.raises(error, match=inner if replica_set == US else replica_set):
+            await connection.request(FORWARD, request)
+
+
+async def test_errors_of_the_leader_and_its_absence_are_told_apart(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with cut_off(tmp_path, monkeypatch) as (cluster, client):
+        tunnel = await client._session.connect(US)
+        with pytest.raises(NotFoundError, match="'missing'"):
+            await tunnel.request(OFFSETS, streams_pb2.OffsetsRequest(stream="missing"))
+        await cluster.crash(US)
+        [way] = cluster[EU].node("n1")._forwarding._ways.values()
+        connection = way.connection
+        assert connection is not None
+        await cluster.wait_for("the node has noticed", lambda: connection.is_closed)
+        with pytest.raises(UnreachableError, match="us-p0-n1"):
+            await tunnel.request(OFFSETS, streams_pb2.OffsetsRequest(stream="s"))
+        client._session.suspect(US)
+        with pytest.raises(PeerError, match="us-p0-n1"):
+            await client._session.connect(US)
