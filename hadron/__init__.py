@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from hadron.client import connect, connect_sync
+    from hadron.model.cloudevents import CloudEvent
     from hadron.model.errors import (
         FencedError,
         HadronError,
@@ -27,6 +28,7 @@ __version__ = "0.1.0"
 _HOMES = {
     "connect": "hadron.client",
     "connect_sync": "hadron.client",
+    "CloudEvent": "hadron.model.cloudevents",
     "NewRecord": "hadron.model.record",
     "Record": "hadron.model.record",
     "HadronError": "hadron.model.errors",
@@ -39,6 +41,7 @@ _HOMES = {
 }
 
 __all__ = [
+    "CloudEvent",
     "FencedError",
     "HadronError",
     "NewRecord",

@@ -17,7 +17,9 @@ from pathlib import Path
 from typing import Any, BinaryIO, Final, cast
 
 import click
+import msgspec
 
+from hadron.model.cloudevents import from_json, to_record
 from hadron.model.errors import InvalidRecordError
 from hadron.model.record import NewRecord
 
@@ -34,6 +36,18 @@ class Recipe:
     key_field: str | None
     event_type: str
     headers: Mapping[str, str]
+    id: str = ""
+    timestamp_ms: int | None = None
+
+    def event(self, line: bytes, where: str) -> NewRecord:
+        """The record of a CloudEvent in JSON. Raises `InvalidRecordError` naming `where`."""
+        try:
+            record = to_record(from_json(line))
+        except InvalidRecordError as error:
+            raise InvalidRecordError(f"{where}: {error.message}", error.hint) from error
+        headers = {**(record.headers or {}), **self.headers}
+        key = record.key if self.key is None else self.key
+        return msgspec.structs.replace(record, key=key, headers=headers)
 
     def record(self, value: Any, where: str) -> NewRecord:
         """Raises `InvalidRecordError` naming `where` when the key's field is missing."""
@@ -46,7 +60,8 @@ class Recipe:
             field = value[self.key_field]
             key = None if field is None else field if isinstance(field, str) else json.dumps(field)
         return NewRecord(
-            value=value, key=key, type=self.event_type, headers=self.headers or None
+            value=value, key=key, type=self.event_type, headers=self.headers or None,
+            id=self.id, timestamp_ms=self.timestamp_ms,
         )
 
 
@@ -55,7 +70,7 @@ class Source:
     """Where records come from.
 
     Attributes:
-        form: "lines", "jsonl" or "csv".
+        form: "lines", "jsonl", "csv" or "cloudevents".
         values: from the command line, when there is no file.
         path: a file's path, "-" for stdin, or None.
     """
@@ -130,6 +145,9 @@ def _records(
         if form == "jsonl":
             if line.strip():
                 yield recipe.record(_parse_json(line, where), where)
+        elif form == "cloudevents":
+            if line.strip():
+                yield recipe.event(line, where)
         else:
             yield recipe.record(_text(line), where)
 

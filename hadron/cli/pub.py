@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from typing import TYPE_CHECKING, Literal
+from collections.abc import Callable, Iterable, Mapping
+from typing import TYPE_CHECKING, Any, Literal
 
 import click
 
@@ -11,10 +11,11 @@ from hadron.cli.printing import output_option, print_json
 from hadron.cli.session import connects, session_of
 
 if TYPE_CHECKING:
+    from hadron.client.failover import Failover
     from hadron.client.sync_producer import SyncProducer
     from hadron.model.record import NewRecord
 
-FORMATS = ("lines", "jsonl", "csv")
+FORMATS = ("lines", "jsonl", "csv", "cloudevents")
 
 
 def _headers(
@@ -29,19 +30,44 @@ def _headers(
     return headers
 
 
+_EVENT_OPTIONS = (
+    click.option("--id", "event_id", default="", help="The id of the one record."),
+    click.option("--source", help="Makes each record a CloudEvent of this source; needs --type."),
+    click.option("--subject", help="CloudEvents: what in the source it is about."),
+    click.option("--time", help="CloudEvents: when it happened, such as 2013-01-01T05:17:00Z."),
+    click.option("--content-type", "datacontenttype", help="CloudEvents: the data's media type."),
+    click.option("--data-schema", "dataschema", help="CloudEvents: where the data is described."),
+    click.option("--extension", "-E", "extensions", multiple=True, metavar="NAME=VALUE",
+                 callback=_headers, help="CloudEvents: an extension attribute; repeatable."),
+)
+
+
+def _event_options(function: Callable[..., Any]) -> Callable[..., Any]:
+    for option in reversed(_EVENT_OPTIONS):
+        function = option(function)
+    return function
+
+
 @click.command("pub", short_help="Publish records from arguments, a file or stdin.")
 @click.argument("stream")
 @click.argument("values", nargs=-1, metavar="[VALUE]...")
 @click.option("--file", "-l", metavar="FILE", help="Read records from FILE (.gz too); - is stdin.")
 @click.option("--format", "form", type=click.Choice(FORMATS),
-              help="How input is divided: text lines, a JSON value a line, or CSV rows as JSON "
-                   "objects. By default the file's name decides, else lines.")
+              help="How input is divided: text lines, a JSON value a line, CSV rows as JSON "
+                   "objects, or a CloudEvent in JSON a line. By default the file's name decides, "
+                   "else lines.")
 @click.option("--key", "-k", help="The key of every record.")
 @click.option("--key-field", metavar="FIELD", help="Take each key from this field (jsonl, csv).")
 @click.option("--type", "event_type", default="", help="The event type, such as order.placed.")
 @click.option("--header", "-H", "headers", multiple=True, metavar="NAME=VALUE", callback=_headers,
               help="A header of every record; repeatable.")
 @click.option("--partition", "-p", help="Pin to this partition (a replica set's name).")
+@click.option("--region", help="Only partitions whose names begin so, up to a / or a dot.")
+@click.option("--failover", type=click.Choice(["unkeyed", "any", "none", "duplicate"]),
+              default="unkeyed", show_default=True,
+              help="What may go to another partition while its own is away: records without a "
+                   "key, any, none, or any and rather twice than not.")
+@_event_options
 @click.option("--acks", type=click.Choice(["majority", "leader", "all"]), default="majority",
               show_default=True, help="Who has it on disk when it counts as published.")
 @click.option("--codec", "-z", type=click.Choice(["none", "zstd"]), default="none",
@@ -50,10 +76,11 @@ def _headers(
 @connects
 @click.pass_context
 def command(
-    ctx: click.Context, stream: str, values: tuple[str, ...], file: str | None, form: str | None,
+    ctx: click.Context, /, stream: str, values: tuple[str, ...], file: str | None, form: str | None,
     key: str | None, key_field: str | None, event_type: str, headers: dict[str, str],
-    partition: str | None, acks: Literal["majority", "leader", "all"],
-    codec: Literal["none", "zstd"], output: str,
+    partition: str | None, region: str | None, failover: Failover, event_id: str,
+    acks: Literal["majority", "leader", "all"], codec: Literal["none", "zstd"], output: str,
+    **attributes: Any,
 ) -> None:
     """Publish records to STREAM and print how many.
 
@@ -64,18 +91,43 @@ def command(
       hadron pub greetings hello world
       hadron pub orders --file orders.jsonl --key-field customer --type order.placed
       tail -f app.log | hadron pub logs
+      hadron pub orders '{"n": 1}' --format jsonl --source /shop --type order.placed
     """
     from hadron.cli import inputs
 
     source = inputs.Source.choose(values, file, form)
     if key_field and (key or source.form == "lines"):
         raise click.UsageError("--key-field needs --format jsonl or csv, and no --key", ctx)
-    recipe = inputs.Recipe(key, key_field, event_type, headers)
+    if event_id and len(values) != 1:
+        raise click.UsageError("--id is for one VALUE", ctx)
+    event_headers, timestamp_ms = _event(ctx, source.form, event_type, attributes)
+    recipe = inputs.Recipe(
+        key, key_field, event_type, {**event_headers, **headers}, event_id, timestamp_ms
+    )
     with session_of(ctx).connect() as client:
         client.stream(stream)
-        with client.producer(stream, acks=acks, partition=partition, codec=codec) as producer:
+        with client.producer(
+            stream, acks=acks, partition=partition, region=region, failover=failover, codec=codec
+        ) as producer:
             tally = _publish(producer, source.chunks(recipe))
     _print_tally(stream, tally, output)
+
+
+def _event(
+    ctx: click.Context, form: str, event_type: str, attributes: dict[str, Any]
+) -> tuple[Mapping[str, str], int | None]:
+    """Headers and timestamp of records that are CloudEvents by the command's options."""
+    from hadron.model.cloudevents import CloudEvent, to_record
+
+    given = {name: value for name, value in attributes.items() if value}
+    if not given:
+        return {}, None
+    if form == "cloudevents":
+        raise click.UsageError("with --format cloudevents the input has all attributes", ctx)
+    if not event_type or "source" not in given:
+        raise click.UsageError("a CloudEvent needs --source and --type", ctx)
+    record = to_record(CloudEvent(id="-", type=event_type, data=b"", **given))
+    return record.headers or {}, record.timestamp_ms
 
 
 def _publish(

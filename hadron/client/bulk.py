@@ -13,11 +13,10 @@ import anyio.lowlevel
 import msgspec
 
 from hadron.client.outgoing import OutgoingBatch
-from hadron.client.records import check_record
+from hadron.client.records import whole_record
 from hadron.client.results import BatchReceipt
 from hadron.model.batch import too_large
 from hadron.model.limits import MAX_BATCH_RECORDS, MAX_RECORD_BYTES
-from hadron.model.record import NewRecord
 
 if TYPE_CHECKING:
     from hadron.client.producer import Producer
@@ -90,8 +89,7 @@ def _add_each(producer: Producer, values: Sequence[Any], segments: list[Segment]
         segment.batch: segment for segment in segments[-8:]
     }
     for value in values:
-        record = value if isinstance(value, NewRecord) else NewRecord(value=value)
-        batch, index = producer.add(check_record(record))
+        batch, index = producer.add(whole_record(value))
         segment = current.get(batch)
         if segment is not None and segment.first + segment.count == index:
             segment.count += 1

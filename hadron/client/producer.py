@@ -134,7 +134,7 @@ class Producer:
         """Publish one record and wait until it is as durable as the producer's `acks` asks.
 
         Args:
-            value: bytes, str, anything JSON, or a `NewRecord` with everything in it.
+            value: bytes, str, anything JSON, or a whole `NewRecord` or `CloudEvent`.
             key: equal keys go to the same partition and keep their order.
             type: event type, dot segments; pipelines match on it.
             timestamp_ms: event time; None stamps the time of this call.

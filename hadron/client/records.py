@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Final
 
+from hadron.model.cloudevents import CloudEvent, to_record
 from hadron.model.errors import InvalidRecordError
 from hadron.model.record import NewRecord
 
@@ -28,12 +29,15 @@ def new_record(
     headers: Mapping[str, str] | None,
     record_id: str,
 ) -> NewRecord:
-    """The record to send; `value` may itself be a `NewRecord`. Raises `InvalidRecordError`."""
+    """The record to send; `value` may itself be a `NewRecord` or a `CloudEvent`. Raises
+    `InvalidRecordError`."""
+    if isinstance(value, CloudEvent):
+        value = to_record(value)
     if isinstance(value, NewRecord):
         if key is not None or event_type or timestamp_ms is not None or headers or record_id:
             raise InvalidRecordError(
-                "a NewRecord was given together with key, type, timestamp_ms, headers or id",
-                "put them into the NewRecord",
+                "a whole record was given together with key, type, timestamp_ms, headers or id",
+                "put them into the NewRecord or the CloudEvent",
             )
         return check_record(value)
     record = NewRecord(
@@ -41,6 +45,13 @@ def new_record(
         id=record_id,
     )
     return check_record(record)
+
+
+def whole_record(value: Any) -> NewRecord:
+    """The record that `value` is, or is the value of. Raises `InvalidRecordError`."""
+    if isinstance(value, CloudEvent):
+        value = to_record(value)
+    return check_record(value if isinstance(value, NewRecord) else NewRecord(value=value))
 
 
 def check_record(record: NewRecord) -> NewRecord:

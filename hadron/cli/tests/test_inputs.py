@@ -10,7 +10,9 @@ from typing import Any
 
 import click
 import pytest
+from click.testing import CliRunner
 
+from hadron.cli import pub
 from hadron.cli.inputs import Recipe, Source
 from hadron.model.errors import InvalidRecordError
 from hadron.model.record import NewRecord
@@ -134,3 +136,33 @@ def test_nothing_to_publish_is_a_usage_error(monkeypatch: pytest.MonkeyPatch) ->
     monkeypatch.setattr("sys.stdin", Terminal())
     with pytest.raises(click.UsageError, match="nothing to publish"):
         Source.choose((), None, None)
+
+
+def test_cloudevents_bring_their_attributes_along(tmp_path: Path) -> None:
+    path = tmp_path / "events"
+    path.write_text(
+        '{"specversion": "1.0", "id": "1", "source": "/s", "type": "t", "partitionkey": "k",'
+        ' "data": [1]}\n\n{"specversion": "1.0", "id": "2", "source": "/s", "type": ""}\n'
+    )
+    chunk = Source.choose((), str(path), "cloudevents").chunks(Recipe(None, None, "", {"a": "b"}))
+    with pytest.raises(InvalidRecordError, match=r"line 3: .*type"):
+        next(chunk)
+    path.write_text(path.read_text().splitlines()[0])
+    [record] = read(path, Recipe(None, None, "", {"a": "b"}), "cloudevents")
+    assert (record.id, record.key, record.type, record.value) == ("1", "k", "t", [1])
+    assert record.headers == {"specversion": "1.0", "source": "/s", "a": "b"}
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["a", "--subject", "x"], "--source and --type"),
+        (["a", "--source", "/s"], "--source and --type"),
+        (["a", "b", "--id", "1"], "--id is for one VALUE"),
+        (["a", "--format", "cloudevents", "--source", "/s", "--type", "t"], "all attributes"),
+        (["a", "-E", "x"], "NAME=VALUE"),
+    ],
+)
+def test_options_that_make_no_event_are_refused(arguments: list[str], said: str) -> None:
+    result = CliRunner().invoke(pub.command, ["s", *arguments])
+    assert (result.exit_code, said in result.output) == (2, True)

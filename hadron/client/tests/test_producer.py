@@ -11,6 +11,7 @@ from hadron.client import Client, connect
 from hadron.client.tests.fake_node import FakeNode
 from hadron.client.tests.support import both, served, start, until
 from hadron.model.batch import decode_batch, key_hash
+from hadron.model.cloudevents import CloudEvent, from_record
 from hadron.model.errors import (
     DeadlineExceededError,
     InvalidRecordError,
@@ -43,6 +44,19 @@ async def test_send_gives_the_record_back_as_it_was_sent() -> None:
         ]
         assert (records[0].value, records[0].key, records[0].id) == ({"carrier": "UA"}, "UA", "f1")
         assert records[1].value == b"raw"
+
+
+@both
+async def test_cloudevents_are_sent_as_they_are() -> None:
+    event = CloudEvent(id="1", source="/s", type="t", subject="x", data={"a": 1})
+    async with served() as (node, client), client.producer("s") as producer:
+        await producer.send(event)
+        await producer.send_many([event, b"plain"])
+        with pytest.raises(InvalidRecordError, match="CloudEvent"):
+            await producer.send(event, key="k")
+        read = [record async for record in client.read("s")]
+        assert [from_record(record) for record in read[:2]] == [event, event]
+        assert len(node.values()) == 3
 
 
 @both
