@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Literal
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Any, Literal
 
 import anyio
 
@@ -29,6 +31,8 @@ class Request:
     exit_at_end: bool
     form: str | None
     output: str | None
+    membership: Mapping[str, Any] = field(default_factory=dict)
+    """Arguments of `Client.subscribe` that were given."""
 
 
 async def run(url: str, request: Request) -> None:
@@ -78,7 +82,7 @@ async def _consume(client: Client, request: Request, printer: RecordPrinter) -> 
     assert request.group
     async with client.subscribe(
         request.stream, group=request.group, start=await _group_start(client, request),
-        partitions=list(request.partitions) or None,
+        partitions=list(request.partitions) or None, **request.membership,
     ) as subscription:
         if request.limit is None:
             await _print_batches(subscription, request, printer)
@@ -88,11 +92,18 @@ async def _consume(client: Client, request: Request, printer: RecordPrinter) -> 
 
 async def _group_start(
     client: Client, request: Request
-) -> Literal["earliest", "latest"] | int:
-    """Where a new group starts, as the protocol wants it."""
+) -> Literal["earliest", "latest"] | int | datetime:
+    """Where a new group starts, as the client wants it."""
     start = request.start or Position("earliest")
     if start.kind == "earliest" or start.kind == "latest":
         return start.kind
+    if start.kind == "time":
+        try:
+            return datetime.fromtimestamp(start.number / 1_000, UTC)
+        except (OverflowError, ValueError, OSError):
+            raise RequestError(
+                f"@{start.number} is no time that a calendar has", "it counts milliseconds"
+            ) from None
     starts = await _starts(client, request, start)
     if start.kind != "offset" and len(starts) > 1:
         raise RequestError(

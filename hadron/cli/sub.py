@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 import click
 
@@ -13,6 +13,32 @@ from hadron.cli.session import connects, session_of
 
 if TYPE_CHECKING:
     from hadron.cli.following import Request
+
+
+_OF_MEMBERS: Final = (
+    "max_in_flight", "batch_size", "batch_wait_s", "order", "ack_deadline_s", "max_attempts",
+    "dead_letter", "ephemeral", "heartbeat_s", "heartbeat_misses", "member",
+)
+"""Options that `Client.subscribe` takes as they are; None is not given."""
+
+
+class Duration(click.ParamType[float]):
+    """Seconds, from "500ms", "30s", "5m"."""
+
+    name = "duration"
+
+    def convert(
+        self, value: str | float, param: click.Parameter | None, ctx: click.Context | None
+    ) -> float:
+        if isinstance(value, float):
+            return value
+        from hadron.model.errors import RequestError
+        from hadron.model.units import parse_duration_ms
+
+        try:
+            return parse_duration_ms(value) / 1_000
+        except RequestError as error:
+            self.fail(error.message, param, ctx)
 
 
 @click.command("sub", short_help="Follow a stream, alone or as a member of a group.")
@@ -28,6 +54,27 @@ if TYPE_CHECKING:
               help="Stop after N records.")
 @click.option("--exit", "-e", "exit_at_end", is_flag=True,
               help="Stop at the end of every partition (without --group).")
+@click.option("--max-in-flight", type=click.IntRange(1, 100_000), metavar="N",
+              help="Records delivered and not acknowledged, per partition. Default: 1000.")
+@click.option("--batch-size", type=click.IntRange(1, 100_000), metavar="N",
+              help="Be given N records of a partition at a time.")
+@click.option("--batch-wait", "batch_wait_s", type=Duration(), metavar="TIME",
+              help="How long the first record of a batch waits for the others (500ms).")
+@click.option("--order", type=click.Choice(["none", "strict", "key"]),
+              help="strict: one record in flight per partition; key: one per key.")
+@click.option("--ack-deadline", "ack_deadline_s", type=Duration(), metavar="TIME",
+              help="Give a record to another member when it is not acknowledged for so long; 0s: "
+                   "never.")
+@click.option("--max-attempts", type=click.IntRange(0, 1_000), metavar="N",
+              help="Deliveries without an acknowledgement before a record is a dead letter.")
+@click.option("--dead-letter", metavar="STREAM", help="Where dead letters go.")
+@click.option("--ephemeral/--durable", default=None,
+              help="Whether a new group's progress is kept in the leader's memory only.")
+@click.option("--heartbeat", "heartbeat_s", type=Duration(), metavar="TIME",
+              help="Be heard of at least this often; 0s: never. Default: 3s.")
+@click.option("--heartbeat-misses", type=click.IntRange(1, 100), metavar="N",
+              help="Missed heartbeats after which records go to other members. Default: 5.")
+@click.option("--member", metavar="NAME", help="How descriptions and errors call this member.")
 @click.option("--format", "-f", "form", metavar="FORMAT", help=TOKENS_HELP)
 @click.option("--output", type=click.Choice(["table", "json"]),
               help="Columns, or a JSON object a line. Default: the values, one a line.")
@@ -36,15 +83,24 @@ if TYPE_CHECKING:
 def command(ctx: click.Context, /, **given: Any) -> None:
     """Print the records of STREAM as they come.
 
+    A group keeps the order, deadline, attempts, dead letter stream and durability that it was
+    created with; named otherwise later they are refused.
+
     \b
     Examples:
       hadron sub flights --from -10
       hadron sub flights -f '%k %s %o\\n' -o earliest -c 5
       hadron sub orders --group billing --output json
+      hadron sub orders -G billing --order key --ack-deadline 30s --max-attempts 5 --dead-letter bad
     """
     from hadron.cli.following import Request
 
-    request = Request(**given)
+    membership = {name: given.pop(name) for name in _OF_MEMBERS}
+    named = {name: value for name, value in membership.items() if value is not None}
+    request = Request(**given, membership=named)
+    if named and not request.group:
+        option = next(iter(named)).removesuffix("_s").replace("_", "-")
+        raise click.UsageError(f"--{option} is for members of a group: name it with --group", ctx)
     if request.group and request.exit_at_end:
         raise click.UsageError("-e reads without a group: leave out --group, or use --limit", ctx)
     follow_stream(session_of(ctx).url, request)

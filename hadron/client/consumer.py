@@ -84,6 +84,7 @@ class Subscription(AckSender):
         self._follows = follows
         self._memberships: dict[str, Membership] = {}
         self._parcels: deque[Parcel] = deque()
+        self._parts: deque[tuple[Parcel, list[Record]]] = deque()
         self._news: anyio.Event | None = None
         self._ack_news: anyio.Event | None = None
         self._schema_news: anyio.Event | None = None
@@ -131,19 +132,34 @@ class Subscription(AckSender):
     async def next_batch(self) -> tuple[list[Parcel], list[Record]] | None:
         """The parts of the next batch and their records; None once the subscription is closed."""
         while True:
+            while self._parts:
+                part, records = self._parts.popleft()
+                if part.feed.alive:
+                    return [part], records
             parcel = await self.next_parcel()
             if parcel is None:
                 return None
+            if not self._settings.batch_size:
+                self._take_apart(parcel)
+                continue
             parcels, records = [parcel], parcel.open()
             while not parcel.ends_batch and self._parcels:
                 # All parts are there: they arrived one after the other.
                 parcel = self._parcels.popleft()
                 parcels.append(parcel)
                 records += parcel.open()
-            if self._settings.batch_size:
-                parcel.feed.batch_taken()
+            parcel.feed.batch_taken()
             if records:
                 return parcels, records
+
+    def _take_apart(self, parcel: Parcel) -> None:
+        """Where records in the middle are not handed out, the others are several batches."""
+        records = parcel.open()
+        start = 0
+        for first, last in parcel.ranges():
+            stop = start + last - first + 1
+            self._parts.append((parcel.part(first, last), records[start:stop]))
+            start = stop
 
     async def next_parcel(self) -> Parcel | None:
         """The next delivery message; None once the subscription is closed.
@@ -347,6 +363,9 @@ class Subscription(AckSender):
         left, self._deliveries = [each.offset for each in self._deliveries], iter(())
         if left and self._parcel is not None:
             self._parcel.feed.send_nack(self._parcel.number, runs(left), unseen=True)
+        for part, _ in self._parts:
+            part.feed.send_nack(part.number, part.ranges(), unseen=True)
+        self._parts.clear()
         for membership in self._memberships.values():
             if membership.is_open and membership.feed is not None:
                 membership.feed.give_unread_back()

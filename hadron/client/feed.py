@@ -9,6 +9,7 @@ from __future__ import annotations
 import itertools
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Sequence
+from copy import copy
 from dataclasses import dataclass
 from typing import Final
 
@@ -326,6 +327,12 @@ class Parcel:
         if self._skipped:
             records = [each for each in records if each.offset not in self._skipped]
         return records
+
+    def part(self, first: int, last: int) -> Parcel:
+        """One of its `ranges` by itself."""
+        part = copy(self)
+        part.first, part.last, part._skipped = first, last, set()
+        return part
 
     def acknowledge(self) -> None:
         """All that it handed out is dealt with."""

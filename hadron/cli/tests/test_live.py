@@ -146,6 +146,18 @@ def test_groups_go_on_where_they_were(stream: str) -> None:
     assert stream in good("group", "list")
 
 
+def test_a_group_keeps_its_options_and_refuses_others(stream: str) -> None:
+    good("pub", stream, "a", "b", "c", "d", "e")
+    options = ["--order", "key", "--ack-deadline", "30s", "--member", "m", "--heartbeat", "500ms"]
+    assert good("sub", stream, "-G", "g", "-o", "2020-01-01", "-c", "1", *options) == "a\n"
+    assert good("sub", stream, "-G", "g", "-c", "2", "--batch-size", "3") == "b\nc\n"
+    (described,) = as_json("group", "describe", "g", "--stream", stream)
+    assert (described["options"]["order"], described["group"]["floor"]) == ("key", 3)
+    refused = run("sub", stream, "-G", "g", "-c", "1", "--order", "strict")
+    assert (refused.returncode, refused.stdout) == (1, "")
+    assert "has order 'key', this member asks for 'strict'" in refused.stderr
+
+
 def test_groups_are_described_reset_and_deleted(stream: str) -> None:
     good("pub", stream, "a", "b", "c")
     assert good("sub", stream, "--group", "g", "-c", "2") == "a\nb\n"

@@ -69,7 +69,8 @@ def test_help_lists_commands_and_imports_none(capsys: pytest.CaptureFixture[str]
     "arguments",
     [["nonsense"], ["--nonsense"], ["pub"], ["node"], ["get", "teapots"], ["read"],
      ["sub", "s", "--from", "yesterday"], ["sub", "s", "-f", "%q"], ["context", "use"],
-     ["sub", "s", "--group", "g", "-e"], ["pipeline", "show", "--watch"]],
+     ["sub", "s", "--group", "g", "-e"], ["sub", "s", "--order", "key"],
+     ["sub", "s", "-G", "g", "--ack-deadline", "30"], ["pipeline", "show", "--watch"]],
     ids=" ".join,
 )
 def test_wrong_usage_is_status_2(

@@ -255,6 +255,25 @@ async def test_what_an_ack_deadline_took_away_is_not_handed_out_and_may_be_acked
 
 
 @both
+async def test_batches_have_no_gaps_where_records_are_not_handed_out() -> None:
+    async with served() as (node, client):
+        await fill(client, 6)
+        async with client.subscribe("s", group="g") as subscription:
+            group = node.groups["s", "local/p0", "g"]
+            await until(lambda: bool(subscription._parcels))
+            (number,) = group.members[0].held
+            group.members[0].revoke(number, 2, 3)
+            await until(lambda: subscription._memberships["local/p0"].feed.has_revoked)  # type: ignore[union-attr]
+            batches = subscription.batches()
+            first, second = await batches.__anext__(), await batches.__anext__()
+            assert [(each.first_offset, len(each)) for each in (first, second)] == [(0, 2), (4, 2)]
+            await first.ack()
+            await second.ack()
+            await subscription.flush()
+            assert (group.floor, group.acked) == (2, {4, 5})
+
+
+@both
 async def test_batches_have_the_size_asked_for_over_stored_batches() -> None:
     async with served() as (node, client):
         await fill(client, 100, batch=7)
