@@ -2,28 +2,27 @@
 
 from __future__ import annotations
 
-import os
-import sys
-from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, Final
 
 import click
 
-from hadron.cli.objects import object_to_dict
+from hadron.cli.objects import object_to_dict, print_diff, read_files
 from hadron.cli.printing import output_option, print_json
 from hadron.cli.session import connects, session_of
 
 if TYPE_CHECKING:
     from hadron.client.results import Applied
+    from hadron.metadata.document_set import DocumentSet
     from hadron.model.schema import SchemaObject
 
-_COLOURS = {"+": "green", "-": "red", "@": "cyan"}
+_ELSE_S: Final = 2.0
+"""How long a node is asked what else is wrong, before what is known already is told alone."""
 
 
 @click.command("apply", short_help="Apply schema documents; print what changes.")
 @click.option("--filename", "-f", "files", multiple=True, required=True, metavar="FILE",
-              help="A YAML file of documents, or - for stdin; repeatable.")
-@click.option("--dry-run", is_flag=True, help="Only say what would change.")
+              type=click.Path(), help="A YAML file of documents, or - for stdin; repeatable.")
+@click.option("--dry-run", is_flag=True, help="Only say what would change, as a diff.")
 @click.option("--allow-destructive", is_flag=True,
               help="Permit changes that lose something, such as a stage with live instances.")
 @output_option
@@ -35,53 +34,95 @@ def command(
 ) -> None:
     """Apply schema documents: all of them, or none when one is refused.
 
+    A new Token's secret is printed once; only its hash is stored. Kinds that this version stores,
+    and does nothing else with, are named.
+
     \b
     Examples:
       hadron apply -f schema.yaml --dry-run
       hadron apply -f schema.yaml
     """
-    documents = [found for name in files for found in _load(name)]
-    with session_of(ctx).connect() as client:
-        applied = client.apply(
-            documents, dry_run=dry_run, allow_destructive=allow_destructive
-        )
+    from hadron.model.errors import SchemaError
+
+    documents = read_files(files)
+    objects = _objects(ctx, documents, allow_destructive)
+    try:
+        with session_of(ctx).connect() as client:
+            applied = client.apply(
+                objects, dry_run=dry_run, allow_destructive=allow_destructive
+            )
+    except SchemaError as refusal:
+        raise documents.located(refusal) from refusal
+    notes = _notes(objects)
     if output == "json":
-        print_json(_to_dict(applied, dry_run))
-    else:
-        _print_changes(applied, dry_run)
+        print_json(_to_dict(applied, dry_run, notes))
+        return
+    _print_changes(applied, dry_run)
+    for note in notes:
+        click.echo(f"note: {note}", err=True)
 
 
-def _load(name: str) -> list[SchemaObject]:
-    """The documents of a file. Raises `SchemaError` naming file and line of each problem."""
-    from hadron.metadata.documents import load_documents, parse_documents
+def _objects(
+    ctx: click.Context, documents: DocumentSet, allow_destructive: bool
+) -> list[SchemaObject]:
+    """What is declared. Raises `SchemaError` for mistakes in the files, and for those that the
+    cluster would find in the rest, so that people hear of all at once."""
+    from hadron.model.errors import HadronError, SchemaError
 
-    if name == "-":
-        return parse_documents(sys.stdin.read(), "stdin")
-    return load_documents(Path(name))
+    try:
+        return documents.objects
+    except SchemaError:
+        judgeable = documents.judgeable
+        if judgeable:
+            try:
+                with session_of(ctx).connect(timeout_s=_ELSE_S) as client:
+                    client.apply(judgeable, dry_run=True, allow_destructive=allow_destructive)
+            except SchemaError as refusal:
+                documents.add_problems(refusal)
+            except HadronError:
+                # Nobody there to ask; what is known is worth telling.
+                pass
+    return documents.objects
 
 
-def _to_dict(applied: Applied, dry_run: bool) -> dict[str, object]:
-    changes = [
-        {
+def _notes(objects: list[SchemaObject]) -> list[str]:
+    """What was declared, and is only stored so far."""
+    from hadron.model.schema import NOT_BUILT
+
+    kinds = dict.fromkeys(obj.kind for obj in objects)
+    return [
+        f"kind {kind} is only stored by this version of Hadron: {NOT_BUILT[kind]} yet"
+        for kind in kinds if kind in NOT_BUILT
+    ]
+
+
+def _to_dict(applied: Applied, dry_run: bool, notes: list[str]) -> dict[str, Any]:
+    changes = []
+    for change in applied.changes:
+        shown: dict[str, Any] = {
             "action": change.action,
             "before": object_to_dict(change.before) if change.before else None,
             "after": object_to_dict(change.after) if change.after else None,
         }
-        for change in applied.changes
-    ]
-    return {"dry_run": dry_run, "metadata_index": applied.metadata_index, "changes": changes}
+        if change.secret:
+            shown["secret"] = change.secret
+        changes.append(shown)
+    return {
+        "dry_run": dry_run, "metadata_index": applied.metadata_index, "changes": changes,
+        "notes": notes,
+    }
 
 
 def _print_changes(applied: Applied, dry_run: bool) -> None:
-    from hadron.metadata.diff import render_diff
-
-    coloured = sys.stdout.isatty() and not os.environ.get("NO_COLOR")
     for change in applied.changes:
         shown = change.after or change.before
         assert shown is not None
         click.echo(f"{shown.label} {change.action}{' (dry run)' if dry_run else ''}")
-        if change.action != "changed":
-            continue
-        for line in render_diff([change]).splitlines():
-            colour = _COLOURS.get(line[:1]) if coloured else None
-            click.echo(click.style(f"  {line}", fg=colour) if colour else f"  {line}")
+        if change.action == "changed" or dry_run:
+            print_diff(change)
+        if change.secret:
+            click.echo(f"  secret: {change.secret}")
+            click.echo(
+                f"note: keep the secret of {shown.name}: only its hash is stored, it is not shown "
+                "again", err=True,
+            )

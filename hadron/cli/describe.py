@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from hadron.cli.objects import KindType, object_to_dict
+from hadron.cli.objects import KindType, complete_names, object_to_dict
 from hadron.cli.session import connects, session_of
 
 if TYPE_CHECKING:
@@ -16,7 +17,7 @@ if TYPE_CHECKING:
 
 @click.command("describe", short_help="Show one schema object and how it is doing.")
 @click.argument("kind", type=KindType())
-@click.argument("name")
+@click.argument("name", shell_complete=complete_names)
 @click.option("--namespace", "-n", default="", help="Its namespace; that of the server's URL else.")
 @click.option("--output", type=click.Choice(["yaml", "json"]), default="yaml", show_default=True,
               help="How to print.")
@@ -33,8 +34,9 @@ def command(ctx: click.Context, kind: str, name: str, namespace: str, output: st
     from hadron.cli.printing import print_json
     from hadron.model.errors import NotFoundError
 
-    with session_of(ctx).connect() as client:
-        found = client.objects(kind, namespace, name)
+    with session_of(ctx).connect(namespace=namespace) as client:
+        # A namespace stands in none.
+        found = client.objects(kind, "" if kind == "Namespace" else client.namespace, name)
         if not found:
             raise NotFoundError(
                 f"there is no {kind} {name!r}", f"`hadron get {kind.lower()}s` lists all"
@@ -47,13 +49,33 @@ def command(ctx: click.Context, kind: str, name: str, namespace: str, output: st
 
 
 def _status(client: SyncClient, found: SchemaObject) -> dict[str, Any]:
-    if found.kind == "Stream":
-        return _stream_status(client, found.name)
-    if found.kind == "Pipeline":
+    from hadron.model.schema import NOT_BUILT
+
+    status: dict[str, Any] = {}
+    if found.kind in NOT_BUILT:
+        status["note"] = f"only stored by this version of Hadron: {NOT_BUILT[found.kind]} yet"
+    elif found.kind == "Stream":
+        status = _stream_status(client, found.name)
+    elif found.kind == "Pipeline":
         from hadron.cli.pipelines import progress_rows
 
-        return next(iter(progress_rows(client, found.name)), {})
-    return {}
+        status = next(iter(progress_rows(client, found.name)), {})
+    else:
+        within = client.objects("", found.name)
+        status["objects"] = dict(Counter(each.kind for each in within if each.kind != "Namespace"))
+        return status
+    return {**status, "referred_by": _referring(client, found)}
+
+
+def _referring(client: SyncClient, found: SchemaObject) -> list[str]:
+    """What has to go, or change, before `found` can be deleted."""
+    from hadron.metadata.deletion import references
+    from hadron.metadata.validation import key_of
+
+    return [
+        each.label for each in client.objects("", found.namespace)
+        if key_of(found) in references(each)
+    ]
 
 
 def _stream_status(client: SyncClient, name: str) -> dict[str, Any]:

@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from hadron.cli.objects import KindType, object_to_dict
-from hadron.cli.printing import output_option, print_rows
+from hadron.cli.objects import KindType, complete_names, object_to_dict
+from hadron.cli.printing import print_rows
 from hadron.cli.session import connects, session_of
 
 if TYPE_CHECKING:
@@ -18,47 +18,89 @@ _COLUMNS = {
     "Pipeline": {"input": "INPUT", "replica_set": "REPLICA SET", "stages": "STAGES",
                  "max_parallel": ">MAX PARALLEL"},
     "Namespace": {"description": "~DESCRIPTION"},
+    "Queue": {"replica_set": "REPLICA SET", "lanes": "LANES", "max_attempts": ">MAX ATTEMPTS",
+              "lease": ">LEASE"},
+    "Schedule": {"cron": "CRON", "target": "TARGET", "catch_up": "CATCH UP"},
+    "Exchange": {"replica_set": "REPLICA SET", "description": "~DESCRIPTION"},
+    "Endpoint": {"replica_set": "REPLICA SET", "description": "~DESCRIPTION"},
+    "Token": {"access": "ACCESS", "namespaces": "NAMESPACES", "expires": "EXPIRES"},
 }
+_ALL_COLUMNS = {"kind": "KIND", "namespace": "NAMESPACE", "name": "NAME", "id": ">ID",
+                "description": "~DESCRIPTION"}
 
 
 @click.command("get", short_help="List schema objects of a kind.")
-@click.argument("kind", type=KindType())
-@click.argument("name", required=False)
+@click.argument("kind", type=KindType(takes_all=True))
+@click.argument("name", required=False, shell_complete=complete_names)
 @click.option("--namespace", "-n", default="", help="Only this namespace; all when left out.")
-@output_option
+@click.option("--output", type=click.Choice(["table", "json", "yaml"]), default="table",
+              show_default=True, help="How to print; yaml is what `hadron apply` takes.")
 @connects
 @click.pass_context
 def command(
     ctx: click.Context, kind: str, name: str | None, namespace: str, output: str
 ) -> None:
-    """List objects of KIND (stream, pipeline, namespace), or the one called NAME.
+    """List objects of KIND, or the one called NAME.
+
+    KIND is namespace, stream, pipeline, queue, schedule, exchange, endpoint or token, in any case,
+    singular or plural; or all.
 
     \b
     Examples:
       hadron get streams
       hadron get pipeline departures --output json
+      hadron get all --output yaml > schema.yaml
     """
     from hadron.model.errors import NotFoundError
 
     with session_of(ctx).connect() as client:
-        found = client.objects(kind, namespace, name or "")
+        # A namespace stands in none.
+        within = "" if kind == "Namespace" else namespace
+        found = client.objects(kind, within, name or "")
     if name and not found:
         raise NotFoundError(
-            f"there is no {kind} {name!r}", f"`hadron get {kind.lower()}s` lists all"
+            f"there is no {kind or 'object'} {name!r}",
+            f"`hadron get {f'{kind.lower()}s' if kind else 'all'}` lists all",
         )
-    if output == "json":
+    if output == "yaml":
+        _print_yaml(found)
+    elif output == "json":
         print_rows({}, [object_to_dict(each) for each in found], output)
-        return
-    columns = {"namespace": "NAMESPACE", "name": "NAME", **_COLUMNS.get(kind, {}), "id": ">ID"}
-    print_rows(columns, [_row(each) for each in found], output)
+    else:
+        columns = {"namespace": "NAMESPACE", "name": "NAME", **_COLUMNS[kind], "id": ">ID"} \
+            if kind else _ALL_COLUMNS
+        print_rows(columns, [_row(each) for each in found], output)
+
+
+def _print_yaml(found: list[SchemaObject]) -> None:
+    from hadron.metadata.rendering import to_yaml
+
+    click.echo("---\n".join(map(to_yaml, found)), nl=False)
 
 
 def _row(found: SchemaObject) -> dict[str, Any]:
+    from hadron.model.schema import QueueSpec, ScheduleSpec, TokenSpec
+    from hadron.model.units import format_duration, format_time
+
     row = object_to_dict(found)
+    spec = found.spec
     if stages := row.get("stages"):
         row["stages"] = [stage["name"] for stage in stages]
+        row["max_parallel"] = getattr(spec, "max_parallel", None)
     if "retention" in row:
         row["retention"] = _retention(row["retention"])
+    if isinstance(spec, QueueSpec):
+        row["lanes"] = spec.lane_names
+        row["max_attempts"], row["lease"] = spec.max_attempts, format_duration(spec.lease_ms)
+    elif isinstance(spec, ScheduleSpec):
+        target = spec.target
+        where = (target.queue, target.lane) if target.queue else (target.stream, target.partition)
+        kind = "queue" if target.queue else "stream"
+        row["target"] = " ".join([kind, *filter(None, where)])
+        row["catch_up"] = spec.catch_up
+    elif isinstance(spec, TokenSpec):
+        row["namespaces"] = spec.namespaces or (found.namespace,)
+        row["expires"] = format_time(spec.expires_ms) if spec.expires_ms else "never"
     return row
 
 

@@ -1,20 +1,42 @@
-"""Schema objects as commands name and show them: kinds in any case and number, JSON of specs."""
+"""Schema objects as commands name, read and show them."""
 
 from __future__ import annotations
 
 import json
-from typing import TYPE_CHECKING, Any
+import os
+import sys
+from collections.abc import Iterable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
 
 import click
 
+from hadron.cli.session import session_of
+
 if TYPE_CHECKING:
+    from hadron.metadata.diff import ShownChange
+    from hadron.metadata.document_set import DocumentSet
     from hadron.model.schema import SchemaObject
+
+ALL_KINDS: Final = "all"
+"""What `hadron get` takes in place of a kind."""
+
+_COLOURS: Final = {"+": "green", "-": "red", "@": "cyan"}
+_COMPLETION_S: Final = 1.0
+"""How long a shell waits for names."""
 
 
 class KindType(click.ParamType[str]):
-    """The click type of KIND: `stream`, `Streams` and `STREAM` all mean Stream."""
+    """The click type of KIND: `stream`, `Streams` and `STREAM` all mean Stream.
+
+    Args:
+        takes_all: whether `all` will do, too; it is converted to "".
+    """
 
     name = "kind"
+
+    def __init__(self, *, takes_all: bool = False) -> None:
+        self._takes_all = takes_all
 
     def convert(
         self, value: str, param: click.Parameter | None, ctx: click.Context | None
@@ -23,12 +45,55 @@ class KindType(click.ParamType[str]):
         from hadron.model.schema import SPECS
 
         kinds = {name: kind for kind in SPECS for name in (kind.lower(), f"{kind.lower()}s")}
+        if self._takes_all:
+            kinds[ALL_KINDS] = ""
         if value.lower() not in kinds:
             from hadron.model.problems import did_you_mean
 
             meant = did_you_mean(value.lower(), kinds)
-            self.fail(f"{value!r} is no kind{meant}; there are {', '.join(SPECS)}", param, ctx)
+            listed = ", ".join([*SPECS, *([ALL_KINDS] if self._takes_all else [])])
+            self.fail(f"{value!r} is no kind{meant}; there are {listed}", param, ctx)
         return kinds[value.lower()]
+
+    def shell_complete(
+        self, ctx: click.Context, param: click.Parameter, incomplete: str  # noqa: ARG002 - click's
+    ) -> list[Any]:
+        """Kinds in lower case, as people type them."""
+        from click.shell_completion import CompletionItem
+
+        from hadron.model.schema import SPECS
+
+        names = [kind.lower() for kind in SPECS] + ([ALL_KINDS] if self._takes_all else [])
+        return [CompletionItem(name) for name in names if name.startswith(incomplete.lower())]
+
+
+def complete_names(ctx: click.Context, _param: click.Parameter, incomplete: str) -> list[str]:
+    """Names of objects of the kind on the command line, as the server knows them; none when it does
+    not answer at once: a shell waits."""
+    from hadron.model.errors import HadronError
+
+    kind = ctx.params.get("kind")
+    if not kind:
+        return []
+    try:
+        with session_of(ctx).connect(timeout_s=_COMPLETION_S) as client:
+            found = client.objects(kind, ctx.params.get("namespace") or "")
+    except (HadronError, OSError):
+        return []
+    return sorted({each.name for each in found if each.name.startswith(incomplete)})
+
+
+def read_files(names: Iterable[str]) -> DocumentSet:
+    """The documents in these files; `-` is stdin."""
+    from hadron.metadata.document_set import DocumentSet
+
+    documents = DocumentSet()
+    for name in names:
+        if name == "-":
+            documents.parse(sys.stdin.read(), "stdin")
+        else:
+            documents.load(Path(name))
+    return documents
 
 
 def object_to_dict(found: SchemaObject) -> dict[str, Any]:
@@ -38,3 +103,13 @@ def object_to_dict(found: SchemaObject) -> dict[str, Any]:
     spec: dict[str, Any] = json.loads(spec_to_json(found.spec))
     named = {"kind": found.kind, "namespace": found.namespace, "name": found.name}
     return {**named, **spec, "id": found.id, "metadata_index": found.metadata_index}
+
+
+def print_diff(change: ShownChange) -> None:
+    """The lines of one object's document that change; in colour on a terminal, without NO_COLOR."""
+    from hadron.metadata.diff import render_diff
+
+    coloured = sys.stdout.isatty() and not os.environ.get("NO_COLOR")
+    for line in render_diff([change]).splitlines():
+        colour = _COLOURS.get(line[:1]) if coloured else None
+        click.echo(click.style(f"  {line}", fg=colour) if colour else f"  {line}")

@@ -33,6 +33,7 @@ COMMANDS: Final[dict[str, tuple[str, str]]] = {
     "apply": ("hadron.cli.apply", "Apply schema documents; print what changes."),
     "get": ("hadron.cli.get", "List schema objects of a kind."),
     "describe": ("hadron.cli.describe", "Show one schema object and how it is doing."),
+    "delete": ("hadron.cli.delete", "Delete schema objects, by name or by file."),
     "pub": ("hadron.cli.pub", "Publish records from arguments, a file or stdin."),
     "sub": ("hadron.cli.sub", "Follow a stream, alone or as a member of a group."),
     "read": ("hadron.cli.read", "Read records of one partition and stop at its end."),

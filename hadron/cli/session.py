@@ -11,6 +11,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, TypeVar
+from urllib.parse import urlsplit
 
 import click
 
@@ -53,11 +54,21 @@ class Session:
         name = os.environ.get("HADRON_CONTEXT") or contexts.current
         return contexts.url(name) if name else _default_url()
 
-    def connect(self) -> SyncClient:
-        """A blocking client of the server; use it as a context manager."""
+    def connect(self, *, namespace: str = "", timeout_s: float | None = None) -> SyncClient:
+        """A blocking client of the server; use it as a context manager.
+
+        Args:
+            namespace: in place of the one in the URL; "" for that one.
+            timeout_s: how long to connect and to wait for an answer, when it is not to be as usual.
+        """
         import hadron
 
-        return hadron.connect_sync(self.url)
+        url = self.url
+        if namespace:
+            url = urlsplit(url)._replace(path=f"/{namespace}").geturl()
+        if timeout_s is None:
+            return hadron.connect_sync(url)
+        return hadron.connect_sync(url, connect_timeout_s=timeout_s, request_timeout_s=timeout_s)
 
 
 def _default_url() -> str:

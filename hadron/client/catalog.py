@@ -12,6 +12,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, Final
 
 import anyio
+import msgspec
 
 from hadron.client.backoff import Backoff
 from hadron.client.results import Applied, Change
@@ -27,9 +28,11 @@ from hadron.model.schema import (
     PipelineSpec,
     SchemaObject,
     StreamSpec,
+    TokenSpec,
     spec_from_json,
     spec_to_json,
 )
+from hadron.model.tokens import hash_secret, make_secret
 from hadron.wire.calling import Caller
 from hadron.wire.messages import method, schema_pb2
 
@@ -58,8 +61,12 @@ class Catalog:
     async def apply(
         self, objects: Sequence[SchemaObject], *, dry_run: bool, allow_destructive: bool
     ) -> Applied:
+        secrets = {} if dry_run else await self._make_secrets(objects)
         request = schema_pb2.ApplySchemaRequest(
-            objects=[_to_message(entry) for entry in objects],
+            objects=[
+                _to_message(_with_secret(entry, secrets.get((entry.namespace, entry.name))))
+                for entry in objects
+            ],
             dry_run=dry_run,
             allow_destructive=allow_destructive,
         )
@@ -71,10 +78,23 @@ class Catalog:
                 change.action,
                 _from_message(change.before) if change.HasField("before") else None,
                 _from_message(change.after) if change.HasField("after") else None,
+                secrets.get((change.after.namespace, change.after.name), "")
+                if change.after.kind == "Token" else "",
             )
             for change in answer.changes
         ]
         return Applied(changes, answer.metadata_index)
+
+    async def _make_secrets(self, objects: Sequence[SchemaObject]) -> dict[tuple[str, str], str]:
+        """Secrets for tokens that are new and come without a hash, by (namespace, name)."""
+        wanted = {
+            (entry.namespace, entry.name): "" for entry in objects
+            if isinstance(entry.spec, TokenSpec) and not entry.spec.sha256
+        }
+        if wanted:
+            for known in await self.objects("Token", "", ""):
+                wanted.pop((known.namespace, known.name), None)
+        return {key: make_secret(self._session.ports.random) for key in wanted}
 
     async def delete(
         self, names: Sequence[tuple[str, str, str]], *, dry_run: bool, allow_destructive: bool
@@ -240,6 +260,14 @@ class Catalog:
                 f"declare it with `hadron apply`, or look with `hadron get {kind}`",
             )
         return found[0]
+
+
+def _with_secret(entry: SchemaObject, secret: str | None) -> SchemaObject:
+    """A token with its secret's hash: the secret itself goes nowhere."""
+    if not isinstance(entry.spec, TokenSpec) or secret is None:
+        return entry
+    spec = msgspec.structs.replace(entry.spec, sha256=hash_secret(secret))
+    return msgspec.structs.replace(entry, spec=spec)
 
 
 def _to_message(entry: SchemaObject) -> schema_pb2.SchemaObject:

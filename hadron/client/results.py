@@ -67,11 +67,16 @@ class PartitionOffsets(msgspec.Struct, frozen=True):
 
 
 class Change(msgspec.Struct, frozen=True):
-    """What applying did to one object: `action` is "created", "changed" or "unchanged"."""
+    """What applying did to one object: `action` is "created", "changed" or "unchanged".
+
+    Attributes:
+        secret: of a token that was created without a hash of its own: here, once, and nowhere else.
+    """
 
     action: str
     before: SchemaObject | None
     after: SchemaObject | None
+    secret: str = ""
 
 
 class Applied(msgspec.Struct, frozen=True):

@@ -7,20 +7,19 @@ schema, because a client may send anything.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
 from typing import Final
 
+from hadron.metadata.names import NAME_FORM, SET_NAME_FORM, check_named, check_replica_set
 from hadron.metadata.problem import Notes, Problem
+from hadron.metadata.services import check_service
 from hadron.metadata.stages import check_stages
 from hadron.model.errors import RequestError
 from hadron.model.ids import DEFAULT_NAMESPACE, is_valid_name, is_valid_replica_set_name
-from hadron.model.limits import MAX_DESCRIPTION_LENGTH, MAX_NAME_LENGTH
-from hadron.model.problems import ValuePath, did_you_mean, shorten
-from hadron.model.schema import SPECS, PipelineSpec, SchemaObject, StreamSpec
+from hadron.model.limits import MAX_DESCRIPTION_LENGTH
+from hadron.model.problems import did_you_mean, shorten
+from hadron.model.schema import SPECS, NamespaceSpec, PipelineSpec, SchemaObject, StreamSpec
 from hadron.model.units import parse_time_ms
 
-NAME_FORM: Final = f"1 to {MAX_NAME_LENGTH} of a-z A-Z 0-9 - _ and dots between non-empty segments"
-SET_NAME_FORM: Final = "a replica set's name such as aws.us-east-1/p0"
 START_FORM: Final = "earliest, latest, an offset, or an RFC 3339 time such as 2013-01-01T05:00:00Z"
 TRIGGER_FORM: Final = (
     "dot segments such as flight.departed; a whole segment may be *, and the last one >"
@@ -52,20 +51,12 @@ def check_object(obj: SchemaObject) -> list[Problem]:
         _check_stream(notes, spec)
     elif isinstance(spec, PipelineSpec):
         _check_pipeline(notes, spec)
+    elif not isinstance(spec, NamespaceSpec):
+        check_service(notes, spec)
     elif obj.namespace != DEFAULT_NAMESPACE:
         found = f"{shorten(obj.namespace)} around a namespace"
         notes.note(("namespace",), found, "no namespace: a namespace stands in none")
     return notes.problems
-
-
-def check_named(
-    notes: Notes, path: ValuePath, name: str, is_valid: Callable[[str], bool], form: str
-) -> None:
-    """Note a name that is missing or does not follow its rule."""
-    if not name:
-        notes.note(path, "missing", form)
-    elif not is_valid(name):
-        notes.note(path, f"{shorten(name)} is not a valid name", form)
 
 
 def is_valid_start(start: str) -> bool:
@@ -112,9 +103,7 @@ def _check_stream(notes: Notes, spec: StreamSpec) -> None:
 
 
 def _check_pipeline(notes: Notes, spec: PipelineSpec) -> None:
-    check_named(
-        notes, ("replica_set",), spec.replica_set, is_valid_replica_set_name, SET_NAME_FORM
-    )
+    check_replica_set(notes, spec.replica_set)
     check_named(notes, ("input",), spec.input, is_valid_name, "the name of a stream")
     if len(spec.triggers) > MAX_TRIGGERS:
         notes.note(("triggers",), f"{len(spec.triggers)} patterns", f"at most {MAX_TRIGGERS}")

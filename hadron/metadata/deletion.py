@@ -9,13 +9,17 @@ from hadron.metadata.problem import Problem
 from hadron.metadata.validation import INSIST, Key, key_of
 from hadron.model.ids import DEFAULT_NAMESPACE
 from hadron.model.problems import did_you_mean
-from hadron.model.schema import PipelineSpec, SchemaObject
+from hadron.model.schema import PipelineSpec, ScheduleSpec, SchemaObject, TokenSpec
 
 _LOSSES: Final = {
     "Stream": "its records and its consumer groups", "Pipeline": "its instances",
     "Queue": "its jobs",
 }
 """What goes with an object of a kind."""
+
+_DEFAULT: Final = ("Namespace", DEFAULT_NAMESPACE, DEFAULT_NAMESPACE)
+_SHOWN: Final = 10
+"""Objects that are named one by one."""
 
 
 def validate_deletion(
@@ -26,7 +30,7 @@ def validate_deletion(
     for key in keys:
         kind, namespace, name = key
         label = f"{kind} {namespace}/{name}"
-        if key == ("Namespace", DEFAULT_NAMESPACE, DEFAULT_NAMESPACE):
+        if key == _DEFAULT:
             problems.append(
                 Problem(label, (), "the default namespace cannot be deleted", "any other object")
             )
@@ -44,27 +48,41 @@ def validate_deletion(
 
 def _dangling(keys: set[Key], existing: Mapping[Key, SchemaObject]) -> Iterator[Problem]:
     """What stays and would refer to nothing."""
+    referring: dict[Key, list[str]] = {}
     for key, obj in existing.items():
         if key in keys:
             continue
         for target in dict.fromkeys(references(obj)):
-            if target in keys:
-                kind, namespace, name = target
-                yield Problem(
-                    f"{kind} {namespace}/{name}", (), f"{obj.label} refers to it",
-                    "nothing that does; change or delete that first, or both at once",
-                )
+            if target in keys and target != _DEFAULT:
+                referring.setdefault(target, []).append(obj.label)
+    for (kind, namespace, name), labels in referring.items():
+        more = f" and {len(labels) - _SHOWN} more" if len(labels) > _SHOWN else ""
+        verb = "refers" if len(labels) == 1 else "refer"
+        yield Problem(
+            f"{kind} {namespace}/{name}", (), f"{', '.join(labels[:_SHOWN])}{more} {verb} to it",
+            "nothing that does; change or delete that first, or both at once",
+        )
 
 
 def references(obj: SchemaObject) -> Iterator[Key]:
     """The objects that `obj` needs."""
     if obj.kind != "Namespace":
         yield "Namespace", DEFAULT_NAMESPACE, obj.namespace
-    if isinstance(obj.spec, PipelineSpec):
-        yield "Stream", obj.namespace, obj.spec.input
-        for stage in obj.spec.stages:
+    spec = obj.spec
+    if isinstance(spec, PipelineSpec):
+        yield "Stream", obj.namespace, spec.input
+        for stage in spec.stages:
             if stage.output is not None:
                 yield "Stream", obj.namespace, stage.output.stream
+    elif isinstance(spec, ScheduleSpec):
+        if spec.target.queue:
+            yield "Queue", obj.namespace, spec.target.queue
+        else:
+            yield "Stream", obj.namespace, spec.target.stream
+    elif isinstance(spec, TokenSpec):
+        for name in spec.namespaces:
+            if name != "*":
+                yield "Namespace", DEFAULT_NAMESPACE, name
 
 
 __all__ = ["key_of", "references", "validate_deletion"]

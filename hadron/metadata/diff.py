@@ -9,7 +9,7 @@ from typing import Final, Literal, Protocol
 
 from hadron.metadata.rendering import to_yaml
 from hadron.metadata.validation import Key, key_of
-from hadron.model.schema import SchemaObject, spec_to_json
+from hadron.model.schema import SchemaObject, Spec, spec_from_json, spec_to_json
 
 Action = Literal["created", "changed", "unchanged"]
 
@@ -44,7 +44,8 @@ def plan(
 ) -> list[Change]:
     """One change per declared object, in order; `objects` were validated before.
 
-    Specifications are compared as they are stored, so a repeated apply changes nothing.
+    Specifications are compared as they are read back from tables, so a repeated apply changes
+    nothing, and neither does a default that is written out.
     """
     return [_plan_one(obj, existing.get(key_of(obj))) for obj in objects]
 
@@ -60,7 +61,7 @@ def render_diff(changes: Iterable[ShownChange]) -> str:
 def _plan_one(obj: SchemaObject, before: SchemaObject | None) -> Change:
     if before is None:
         return Change("created", None, obj)
-    if spec_to_json(before.spec) == spec_to_json(obj.spec):
+    if _as_stored(before) == _as_stored(obj):
         return Change("unchanged", before, before)
     after = SchemaObject(
         kind=obj.kind,
@@ -71,6 +72,11 @@ def _plan_one(obj: SchemaObject, before: SchemaObject | None) -> Change:
         metadata_index=before.metadata_index,
     )
     return Change("changed", before, after)
+
+
+def _as_stored(obj: SchemaObject) -> Spec:
+    """Read back: JSON alone may or may not have a default that somebody has written out."""
+    return spec_from_json(obj.kind, spec_to_json(obj.spec))
 
 
 def _render_one(change: ShownChange) -> str:

@@ -7,37 +7,18 @@ by a client obey the same rules. Everything wrong with a file is told at once, e
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final
 
 from hadron.metadata.checks import check_object
 from hadron.metadata.problem import Problem
+from hadron.metadata.spec_readers import READERS
 from hadron.model.errors import SchemaError
 from hadron.model.ids import DEFAULT_NAMESPACE
 from hadron.model.marked_fields import Fields
 from hadron.model.marked_yaml import Marked, line_at, parse_yaml, read_text
 from hadron.model.problems import Problems, ValuePath, did_you_mean, shorten
-from hadron.model.schema import (
-    SPECS,
-    NamespaceSpec,
-    Output,
-    PipelineSpec,
-    Retention,
-    Retry,
-    SchemaObject,
-    Spec,
-    StageSpec,
-    StreamSpec,
-)
-from hadron.model.units import DURATION_FORM, SIZE_FORM, parse_duration_ms, parse_size
-
-LATER_KINDS: Final = ("Queue", "Schedule", "Exchange", "Endpoint", "Token")
-"""Kinds that Hadron's design has and this version does not."""
-
-_PIPELINE: Final = PipelineSpec(replica_set="", input="", stages=())
-_STAGE: Final = StageSpec(name="")
+from hadron.model.schema import SPECS, SchemaObject
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,6 +28,8 @@ class Document:
     object: SchemaObject
     file: str
     root: Marked
+    is_flawed: bool = False
+    """Something in it is wrong, or could not be read."""
 
     def line_of(self, path: ValuePath) -> int:
         """The line of a value, or of what encloses it when it is not there."""
@@ -73,20 +56,30 @@ def load_documents(path: Path) -> list[SchemaObject]:
 def parse_marked_documents(text: str, file: str) -> list[Document]:
     """`parse_documents`, with what it takes to find a problem's line later."""
     problems = Problems(file)
+    documents, _ = read_documents(text, problems)
+    problems.raise_as(SchemaError)
+    return documents
+
+
+def read_documents(text: str, problems: Problems) -> tuple[list[Document], bool]:
+    """Every document whose kind is known, flawed ones too, and whether these are all.
+
+    What is wrong is in `problems`.
+    """
     roots = parse_yaml(text, problems)
-    if not roots and not problems:
+    is_whole = not problems
+    if not roots and is_whole:
         problems.add(0, "there are no documents", "at least one, such as kind: Stream")
     documents = []
     for root in roots:
-        own = Problems(file)
+        own = Problems(problems.file)
         obj = _read(Fields(root, own), own)
         if obj is not None:
-            _check(Document(obj, file, root), own)
-            documents.append(Document(obj, file, root))
+            _check(Document(obj, problems.file, root), own)
+            documents.append(Document(obj, problems.file, root, is_flawed=bool(own)))
         problems.extend(own)
     _check_unique(documents, problems)
-    problems.raise_as(SchemaError)
-    return documents
+    return documents, is_whole and len(documents) == len(roots)
 
 
 def _check(document: Document, problems: Problems) -> None:
@@ -124,7 +117,7 @@ def _read(fields: Fields, problems: Problems) -> SchemaObject | None:
     if not fields.readable or not fields.require("kind", f"one of {', '.join(SPECS)}"):
         return None
     kind = fields.text("kind")
-    reader = _READERS.get(kind)
+    reader = READERS.get(kind)
     if reader is None:
         if ("kind",) not in problems.paths:
             _note_unknown_kind(fields, kind)
@@ -137,85 +130,5 @@ def _read(fields: Fields, problems: Problems) -> SchemaObject | None:
 
 def _note_unknown_kind(fields: Fields, kind: str) -> None:
     known = f"one of {', '.join(SPECS)}"
-    if kind in LATER_KINDS:
-        fields.note("kind", f"kind {kind}, which this version of Hadron does not have yet", known)
-    else:
-        meant = did_you_mean(kind, (*SPECS, *LATER_KINDS))
-        fields.note("kind", f"unknown kind {shorten(kind)}{meant}", known)
-
-
-def _read_namespace(fields: Fields) -> Spec:
-    return NamespaceSpec(description=fields.text("description"))
-
-
-def _read_stream(fields: Fields) -> Spec:
-    description = fields.text("description")
-    partitions = fields.texts("partitions")
-    retention = Retention()
-    nested = fields.table("retention")
-    if nested is not None:
-        retention = Retention(
-            max_age_ms=nested.parsed("max_age", parse_duration_ms, 0, DURATION_FORM),
-            max_bytes=nested.parsed("max_bytes", parse_size, 0, SIZE_FORM),
-        )
-        nested.finish()
-    return StreamSpec(partitions=partitions, retention=retention, description=description)
-
-
-def _read_pipeline(fields: Fields) -> Spec:
-    return PipelineSpec(
-        description=fields.text("description"),
-        replica_set=fields.text("replica_set"),
-        input=fields.text("input"),
-        triggers=fields.texts("triggers"),
-        start=fields.text("start", _PIPELINE.start),
-        max_parallel=fields.whole("max_parallel", _PIPELINE.max_parallel),
-        stages=tuple(_read_stage(stage) for stage in fields.tables("stages") or ()),
-    )
-
-
-def _read_stage(fields: Fields) -> StageSpec:
-    stage = StageSpec(
-        name=fields.text("name"),
-        engine=fields.text("engine", _STAGE.engine),
-        run=fields.text("run"),
-        schema=fields.text("schema"),
-        dependencies=fields.texts("dependencies"),
-        after=fields.texts("after"),
-        delay_ms=fields.parsed("delay", parse_duration_ms, _STAGE.delay_ms, DURATION_FORM),
-        timeout_ms=fields.parsed("timeout", parse_duration_ms, _STAGE.timeout_ms, DURATION_FORM),
-        retry=_read_retry(fields.table("retry")),
-        output=_read_output(fields),
-    )
-    fields.finish()
-    return stage
-
-
-def _read_retry(fields: Fields | None) -> Retry:
-    if fields is None:
-        return Retry()
-    default = Retry()
-    retry = Retry(
-        max_attempts=fields.whole("max_attempts", default.max_attempts),
-        backoff_ms=fields.parsed("backoff", parse_duration_ms, default.backoff_ms, DURATION_FORM),
-    )
-    fields.finish()
-    return retry
-
-
-def _read_output(stage: Fields) -> Output | None:
-    fields = stage.table("output")
-    if fields is None:
-        # One that cannot be read is still one: stages that depend on it are not at fault.
-        return Output(stream="") if stage.has("output") else None
-    output = Output(stream=fields.text("stream"), partition=fields.text("partition"))
-    fields.finish()
-    return output
-
-
-_READERS: Final[dict[str, Callable[[Fields], Spec]]] = {
-    "Namespace": _read_namespace,
-    "Stream": _read_stream,
-    "Pipeline": _read_pipeline,
-}
-assert _READERS.keys() == SPECS.keys()
+    meant = did_you_mean(kind, SPECS)
+    fields.note("kind", f"unknown kind {shorten(kind)}{meant}", known)

@@ -9,6 +9,7 @@ import trio
 from hadron.metadata.deletion import validate_deletion
 from hadron.metadata.diff import Change, plan
 from hadron.metadata.problem import Problem, schema_error
+from hadron.metadata.tokens import keep_hashes, missing_hashes
 from hadron.metadata.validation import Key, key_of, validate
 from hadron.model.errors import NotLeaderError
 from hadron.model.schema import PipelineSpec, SchemaObject, spec_to_json
@@ -51,10 +52,13 @@ class SchemaChanges:
         self._check_owns()
         async with self._one_at_a_time:
             existing = self._existing()
+            objects = keep_hashes(objects, existing)
             problems = validate(
                 objects, existing, replica_sets=self._replica_sets(),
                 allow_destructive=allow_destructive,
             )
+            if not dry_run:
+                problems += missing_hashes(objects)
             changes = plan(objects, existing) if not problems else []
             problems += [each for change in changes for each in _moved_inputs(change)]
             if problems:

@@ -68,8 +68,8 @@ def _check_stage(notes: Notes, path: ValuePath, stage: StageSpec) -> None:
         ("delay", stage.delay_ms, 0),
         ("timeout", stage.timeout_ms, 1),
     ):
-        _check_wait(notes, (*path, key), value, least)
-    _check_wait(notes, (*path, "retry", "backoff"), stage.retry.backoff_ms, 0)
+        check_wait(notes, (*path, key), value, least)
+    check_wait(notes, (*path, "retry", "backoff"), stage.retry.backoff_ms, 0)
     if not 1 <= stage.retry.max_attempts <= MAX_ATTEMPTS:
         found = f"{stage.retry.max_attempts}"
         notes.note((*path, "retry", "max_attempts"), found, f"1 to {MAX_ATTEMPTS}")
@@ -101,7 +101,8 @@ def is_valid_run(run: str) -> bool:
     )
 
 
-def _check_wait(notes: Notes, path: ValuePath, ms: int, least: int) -> None:
+def check_wait(notes: Notes, path: ValuePath, ms: int, least: int) -> None:
+    """Note a duration in milliseconds that is below `least` or above ten years."""
     if not least <= ms <= MAX_WAIT_MS:
         shown = format_duration(ms) if ms >= 0 else f"{ms}ms"
         expected = f"{format_duration(least)} to {format_duration(MAX_WAIT_MS)}"

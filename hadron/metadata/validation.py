@@ -14,7 +14,19 @@ from hadron.metadata.checks import check_object
 from hadron.metadata.problem import Notes, Problem
 from hadron.model.ids import DEFAULT_NAMESPACE
 from hadron.model.problems import ValuePath, did_you_mean, shorten
-from hadron.model.schema import NamespaceSpec, PipelineSpec, SchemaObject, StageSpec, StreamSpec
+from hadron.model.schema import (
+    EndpointSpec,
+    ExchangeSpec,
+    NamespaceSpec,
+    PipelineSpec,
+    QueueSpec,
+    ScheduleSpec,
+    SchemaObject,
+    Spec,
+    StageSpec,
+    StreamSpec,
+    TokenSpec,
+)
 
 Key = tuple[str, str, str]
 """(kind, namespace, name): what an object is found by."""
@@ -43,12 +55,13 @@ def validate(
     """
     own = [problem for obj in objects for problem in check_object(obj)]
     repeated = _check_unique(objects)
-    broken = {problem.label for problem in own}
+    labels = {problem.label for problem in own}
+    broken = frozenset(key_of(obj) for obj in objects if obj.label in labels)
     after = {**existing, **{key_of(obj): obj for obj in objects}}
-    judge = _Judge(existing, after, frozenset(replica_sets), allow_destructive)
+    judge = _Judge(existing, after, broken, frozenset(replica_sets), allow_destructive)
     # What an object with problems of its own refers to would only be noise.
     related = [
-        problem for obj in objects if obj.label not in broken for problem in judge.check(obj)
+        problem for obj in objects if key_of(obj) not in broken for problem in judge.check(obj)
     ]
     return [*own, *repeated, *related, *judge.check_dependents(objects)]
 
@@ -71,11 +84,13 @@ class _Judge:
         self,
         existing: Mapping[Key, SchemaObject],
         after: Mapping[Key, SchemaObject],
+        broken: frozenset[Key],
         replica_sets: frozenset[str],
         allow_destructive: bool,
     ) -> None:
         self._existing = existing
         self._after = after
+        self._broken = broken
         self._replica_sets = replica_sets
         self._allow_destructive = allow_destructive
 
@@ -92,29 +107,45 @@ class _Judge:
         elif isinstance(spec, PipelineSpec):
             old_pipeline = previous if isinstance(previous, PipelineSpec) else None
             self._check_pipeline(notes, obj.namespace, spec, old_pipeline)
+        elif isinstance(spec, QueueSpec):
+            self._check_queue(notes, spec, previous if isinstance(previous, QueueSpec) else None)
+        elif isinstance(spec, ScheduleSpec):
+            self._check_target(notes, obj.namespace, spec)
+        elif isinstance(spec, (ExchangeSpec, EndpointSpec)):
+            self._check_home(notes, spec, previous)
+        elif isinstance(spec, TokenSpec):
+            self._check_token(notes, spec, previous if isinstance(previous, TokenSpec) else None)
         return notes.problems
 
     def check_dependents(self, objects: Sequence[SchemaObject]) -> list[Problem]:
-        """Pipelines that stay as they are, and would write to a partition that goes away."""
+        """What stays as it is, and would refer to a partition or a lane that goes away."""
         declared = {key_of(obj) for obj in objects}
-        streams = {(obj.namespace, obj.name) for obj in objects if obj.kind == "Stream"}
-        notes: list[Problem] = []
+        problems: list[Problem] = []
         for key, obj in self._existing.items():
-            if key in declared or not isinstance(obj.spec, PipelineSpec):
+            if key in declared:
                 continue
             own = Notes(obj.label)
-            for index, stage in enumerate(obj.spec.stages):
-                if stage.output and (obj.namespace, stage.output.stream) in streams:
-                    self._check_output(own, obj.namespace, obj.spec, index, stage)
-            notes += own.problems
-        return notes
+            if isinstance(obj.spec, PipelineSpec):
+                for index, stage in enumerate(obj.spec.stages):
+                    if stage.output and ("Stream", obj.namespace, stage.output.stream) in declared:
+                        self._check_output(own, obj.namespace, obj.spec, index, stage)
+            elif isinstance(obj.spec, ScheduleSpec):
+                target = obj.spec.target
+                kind = "Queue" if target.queue else "Stream"
+                if (kind, obj.namespace, target.queue or target.stream) in declared:
+                    self._check_target(own, obj.namespace, obj.spec)
+            problems += own.problems
+        return problems
 
     def _check_namespace(self, notes: Notes, obj: SchemaObject) -> None:
-        known = [name for kind, _, name in self._after if kind == "Namespace"]
-        if obj.namespace != DEFAULT_NAMESPACE and obj.namespace not in known:
-            meant = did_you_mean(obj.namespace, [DEFAULT_NAMESPACE, *known])
-            found = f"there is no namespace {shorten(obj.namespace)}{meant}"
-            notes.note(("namespace",), found, "an existing one, or its declaration beside this")
+        self._find_namespace(notes, ("namespace",), obj.namespace)
+
+    def _find_namespace(self, notes: Notes, path: ValuePath, name: str) -> None:
+        known = [key[2] for key in self._after if key[0] == "Namespace"]
+        if name != DEFAULT_NAMESPACE and name not in known:
+            meant = did_you_mean(name, [DEFAULT_NAMESPACE, *known])
+            found = f"there is no namespace {shorten(name)}{meant}"
+            notes.note(path, found, "an existing one, or its declaration beside this")
 
     def _check_replica_set(self, notes: Notes, path: ValuePath, name: str) -> None:
         if name not in self._replica_sets:
@@ -158,14 +189,66 @@ class _Judge:
     def _find_stream(
         self, notes: Notes, path: ValuePath, namespace: str, name: str
     ) -> StreamSpec | None:
-        found = self._after.get(("Stream", namespace, name))
-        if found is not None and isinstance(found.spec, StreamSpec):
-            return found.spec
-        streams = [key[2] for key in self._after if key[:2] == ("Stream", namespace)]
-        text = f"there is no stream {shorten(name)} in namespace {namespace}"
-        expected = "an existing stream, or its declaration beside this"
-        notes.note(path, f"{text}{did_you_mean(name, streams)}", expected)
+        found = self._find(notes, path, "Stream", namespace, name)
+        assert found is None or isinstance(found, StreamSpec), found
+        return found
+
+    def _find(
+        self, notes: Notes, path: ValuePath, kind: str, namespace: str, name: str
+    ) -> Spec | None:
+        """What is referred to; None when it is not there, or cannot be judged by."""
+        key = kind, namespace, name
+        if key in self._broken:
+            return None
+        if key in self._after:
+            return self._after[key].spec
+        others = [other[2] for other in self._after if other[:2] == (kind, namespace)]
+        what = kind.lower()
+        text = f"there is no {what} {shorten(name)} in namespace {namespace}"
+        expected = f"an existing {what}, or its declaration beside this"
+        notes.note(path, f"{text}{did_you_mean(name, others)}", expected)
         return None
+
+    def _check_home(
+        self, notes: Notes, spec: QueueSpec | ExchangeSpec | EndpointSpec, before: Spec | None
+    ) -> None:
+        if getattr(before, "replica_set", None) != spec.replica_set:
+            self._check_replica_set(notes, ("replica_set",), spec.replica_set)
+
+    def _check_queue(self, notes: Notes, spec: QueueSpec, before: QueueSpec | None) -> None:
+        self._check_home(notes, spec, before)
+        if before is None or self._allow_destructive:
+            return
+        if before.replica_set != spec.replica_set:
+            _note_move(notes, "replica_set", before.replica_set, spec.replica_set, "its jobs")
+        for name in before.lane_names:
+            if name not in spec.lane_names:
+                found = f"lane {shorten(name)} was removed, and may have jobs"
+                notes.note(("lanes",), found, f"every existing lane, or {INSIST}")
+
+    def _check_target(self, notes: Notes, namespace: str, spec: ScheduleSpec) -> None:
+        target = spec.target
+        if target.queue:
+            queue = self._find(notes, ("target", "queue"), "Queue", namespace, target.queue)
+            if not isinstance(queue, QueueSpec) or not target.lane:
+                return
+            if target.lane not in queue.lane_names:
+                meant = did_you_mean(target.lane, queue.lane_names)
+                found = f"queue {target.queue} has no lane {shorten(target.lane)}{meant}"
+                notes.note(("target", "lane"), found, f"one of {', '.join(queue.lane_names)}")
+            return
+        stream = self._find_stream(notes, ("target", "stream"), namespace, target.stream)
+        if stream is not None and target.partition not in stream.partitions:
+            found = f"{shorten(target.partition)} is no partition of stream {target.stream}"
+            notes.note(("target", "partition"), found, f"one of {', '.join(stream.partitions)}")
+
+    def _check_token(self, notes: Notes, spec: TokenSpec, before: TokenSpec | None) -> None:
+        for index, name in enumerate(spec.namespaces):
+            if name != "*":
+                self._find_namespace(notes, ("namespaces", index), name)
+        if before is not None and before.sha256 != spec.sha256 and not self._allow_destructive:
+            found = "changed, which would lock out whoever has the present secret"
+            notes.note(("sha256",), found, f"{before.sha256}, or none to leave it, or {INSIST}")
 
     def _check_output(
         self, notes: Notes, namespace: str, spec: PipelineSpec, index: int, stage: StageSpec
@@ -193,5 +276,9 @@ def _check_losses(notes: Notes, spec: PipelineSpec, before: PipelineSpec) -> Non
         ("replica_set", before.replica_set, spec.replica_set, "its instances, which do not move"),
     ):
         if old != new:
-            found = f"changed from {shorten(old)} to {shorten(new)}, which would lose {loses}"
-            notes.note((key,), found, f"{old}, or {INSIST}")
+            _note_move(notes, key, old, new, loses)
+
+
+def _note_move(notes: Notes, key: str, old: str, new: str, loses: str) -> None:
+    found = f"changed from {shorten(old)} to {shorten(new)}, which would lose {loses}"
+    notes.note((key,), found, f"{old}, or {INSIST}")

@@ -13,6 +13,9 @@ import msgspec
 from hadron.model.errors import SchemaError
 from hadron.model.ids import DEFAULT_NAMESPACE
 
+DEFAULT_LANE: Final = "default"
+"""The lane of a queue that declares none."""
+
 
 class Retention(msgspec.Struct, frozen=True, omit_defaults=True):
     """How long whole batches are kept; 0 means without limit."""
@@ -78,14 +81,117 @@ class NamespaceSpec(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tru
     description: str = ""
 
 
-Spec = StreamSpec | PipelineSpec | NamespaceSpec
+class Lane(msgspec.Struct, frozen=True, omit_defaults=True):
+    """A part of a queue. Lanes share its workers by weight, so that none ever starves."""
+
+    name: str
+    weight: int = 1
+
+
+class QueueSpec(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """A work queue on one replica set. The n-th retry of a job waits backoff_ms * 2 ** (n - 1)."""
+
+    replica_set: str
+    lanes: tuple[Lane, ...] = ()
+    """None means one, called `default`."""
+    max_attempts: int = 5
+    lease_ms: int = 30_000
+    """How long a claimed job stays with its worker without a heartbeat."""
+    backoff_ms: int = 1_000
+    result_ttl_ms: int = 3_600_000
+    """How long a finished job's result can be asked for; 0 keeps none."""
+    description: str = ""
+
+    @property
+    def lane_names(self) -> tuple[str, ...]:
+        return tuple(lane.name for lane in self.lanes) or (DEFAULT_LANE,)
+
+
+class Target(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """Where a schedule puts what is due: a job into a queue, or a record into a stream.
+
+    The schedule lives where its target does: on the queue's replica set, or on `partition`, so
+    that a firing and what it puts there are one entry.
+    """
+
+    queue: str = ""
+    lane: str = ""
+    """Of the queue; empty for its first one."""
+    priority: int = 0
+    stream: str = ""
+    partition: str = ""
+    """Of the stream."""
+    type: str = ""
+    """The record's event type."""
+    key: str = ""
+    """The record's key; empty for none."""
+
+
+class ScheduleSpec(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """Puts `value` into `target` whenever it is due, exactly once per due time."""
+
+    cron: str
+    """Five or six fields, in UTC, or `@every DURATION`; see `hadron.model.cron`."""
+    target: Target
+    value: str = ""
+    catch_up: str = "latest"
+    """What becomes of due times that nobody was there for: "none", "latest" or "all"."""
+    description: str = ""
+
+
+class ExchangeSpec(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """Ephemeral publish/subscribe; `replica_set`'s leader knows who is subscribed."""
+
+    replica_set: str
+    description: str = ""
+
+
+class EndpointSpec(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """Remote calls; `replica_set`'s leader knows which servers are live."""
+
+    replica_set: str
+    description: str = ""
+
+
+class TokenSpec(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """Lets whoever has a secret in. The secret itself is nowhere: see `hadron.model.tokens`."""
+
+    access: str
+    """"read"; "write", which includes it; "admin", which includes both and changes the schema."""
+    namespaces: tuple[str, ...] = ()
+    """Where it is good for that: none means the token's own, `*` means all."""
+    expires_ms: int = 0
+    """Time from which it is refused, milliseconds since the Unix epoch; 0 is never."""
+    sha256: str = ""
+    """Of the secret, in lower-case hex; empty in what is declared leaves it as it is."""
+    description: str = ""
+
+
+Spec = (
+    StreamSpec | PipelineSpec | NamespaceSpec | QueueSpec | ScheduleSpec | ExchangeSpec
+    | EndpointSpec | TokenSpec
+)
 
 SPECS: Final[dict[str, type[Spec]]] = {
     "Namespace": NamespaceSpec,
     "Stream": StreamSpec,
     "Pipeline": PipelineSpec,
+    "Queue": QueueSpec,
+    "Schedule": ScheduleSpec,
+    "Exchange": ExchangeSpec,
+    "Endpoint": EndpointSpec,
+    "Token": TokenSpec,
 }
 """The kinds that exist."""
+
+NOT_BUILT: Final[dict[str, str]] = {
+    "Queue": "jobs cannot be pushed or claimed",
+    "Schedule": "nothing fires",
+    "Exchange": "nobody can publish or subscribe",
+    "Endpoint": "it cannot be called or served",
+    "Token": "nobody is asked for one",
+}
+"""Kinds that are stored, and do nothing in this version: what that means to who declares one."""
 
 
 class SchemaObject(msgspec.Struct, frozen=True, kw_only=True):

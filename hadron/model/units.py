@@ -122,6 +122,16 @@ def parse_time_ms(text: str) -> int:
         raise _refused(text, "time", TIME_FORM) from error
 
 
+def format_time(ms: int) -> str:
+    """RFC 3339 in UTC, with milliseconds when there are any; `parse_time_ms` gives them back.
+
+    `ms` must be from the year 1 to 9999.
+    """
+    moment = _EPOCH + timedelta(milliseconds=ms)
+    shown = moment.isoformat(timespec="milliseconds" if ms % 1_000 else "seconds")
+    return shown.replace("+00:00", "Z")
+
+
 def _whole(text: str, total: Fraction, what: str, unit: str, form: str) -> int:
     if total.denominator != 1:
         raise RequestError(f"{text!r} is not a whole number of {unit}", f"expected {form}")

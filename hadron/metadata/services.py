@@ -1,0 +1,148 @@
+"""Queues, schedules, exchanges, endpoints and tokens, each on its own."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from hadron.metadata.names import NAME_FORM, SET_NAME_FORM, check_named, check_replica_set
+from hadron.metadata.problem import Notes
+from hadron.metadata.stages import MAX_ATTEMPTS, check_wait
+from hadron.model.cron import CRON_FORM, parse_cron
+from hadron.model.errors import RequestError
+from hadron.model.ids import is_valid_name, is_valid_replica_set_name
+from hadron.model.problems import did_you_mean, one_of, shorten
+from hadron.model.schema import (
+    EndpointSpec,
+    ExchangeSpec,
+    QueueSpec,
+    ScheduleSpec,
+    Target,
+    TokenSpec,
+)
+from hadron.model.tokens import is_valid_hash
+
+CATCH_UP: Final = ("none", "latest", "all")
+ACCESS: Final = ("read", "write", "admin")
+
+MAX_LANES: Final = 100
+"""A claim looks at each of them."""
+MAX_WEIGHT: Final = 1_000
+MAX_PRIORITY: Final = 1_000_000
+MAX_NAMESPACES: Final = 1_000
+MAX_SCHEDULED_BYTES: Final = 64 << 10
+"""What a schedule puts into its target is part of the schema, which every node keeps."""
+
+_LAST_MS: Final = 253_402_300_799_999
+"""The last millisecond of the year 9999, the last that RFC 3339 can write."""
+
+
+def check_service(
+    notes: Notes, spec: QueueSpec | ScheduleSpec | ExchangeSpec | EndpointSpec | TokenSpec
+) -> None:
+    """Note everything wrong with an object of one of these kinds."""
+    if isinstance(spec, QueueSpec):
+        _check_queue(notes, spec)
+    elif isinstance(spec, ScheduleSpec):
+        _check_schedule(notes, spec)
+    elif isinstance(spec, TokenSpec):
+        _check_token(notes, spec)
+    else:
+        check_replica_set(notes, spec.replica_set)
+
+
+def _check_queue(notes: Notes, spec: QueueSpec) -> None:
+    check_replica_set(notes, spec.replica_set)
+    if len(spec.lanes) > MAX_LANES:
+        notes.note(("lanes",), f"{len(spec.lanes)} lanes", f"at most {MAX_LANES}")
+    seen: set[str] = set()
+    for index, lane in enumerate(spec.lanes):
+        path = ("lanes", index)
+        check_named(notes, (*path, "name"), lane.name, is_valid_name, NAME_FORM)
+        if lane.name and lane.name in seen:
+            found = f"{shorten(lane.name)} is another lane's name"
+            notes.note((*path, "name"), found, "unique names")
+        seen.add(lane.name)
+        if not 1 <= lane.weight <= MAX_WEIGHT:
+            notes.note((*path, "weight"), f"{lane.weight}", f"1 to {MAX_WEIGHT}")
+    if not 1 <= spec.max_attempts <= MAX_ATTEMPTS:
+        notes.note(("max_attempts",), f"{spec.max_attempts}", f"1 to {MAX_ATTEMPTS}")
+    check_wait(notes, ("lease",), spec.lease_ms, 1)
+    check_wait(notes, ("backoff",), spec.backoff_ms, 0)
+    check_wait(notes, ("result_ttl",), spec.result_ttl_ms, 0)
+
+
+def _check_schedule(notes: Notes, spec: ScheduleSpec) -> None:
+    if not spec.cron:
+        notes.note(("cron",), "missing", CRON_FORM)
+    else:
+        try:
+            parse_cron(spec.cron)
+        except RequestError as error:
+            expected = error.hint.removeprefix("expected ") or CRON_FORM
+            notes.note(("cron",), error.message, expected)
+    if spec.catch_up not in CATCH_UP:
+        found = f"{shorten(spec.catch_up)} is unknown{did_you_mean(spec.catch_up, CATCH_UP)}"
+        notes.note(("catch_up",), found, one_of(CATCH_UP))
+    size = len(spec.value.encode(errors="replace"))
+    if size > MAX_SCHEDULED_BYTES:
+        notes.note(("value",), f"{size} bytes", f"at most {MAX_SCHEDULED_BYTES}")
+    _check_target(notes, spec.target)
+
+
+def _check_target(notes: Notes, target: Target) -> None:
+    if bool(target.queue) == bool(target.stream):
+        found = "both a queue and a stream" if target.queue else "neither a queue nor a stream"
+        notes.note(("target",), found, "{queue: NAME} or {stream: NAME, partition: NAME}")
+        return
+    kind = "queue" if target.queue else "stream"
+    name = target.queue or target.stream
+    check_named(notes, ("target", kind), name, is_valid_name, f"the name of a {kind}")
+    alien = ("partition", "type", "key") if target.queue else ("lane", "priority")
+    for key in alien:
+        if getattr(target, key):
+            what = "a stream" if target.queue else "a queue"
+            found = f"{shorten(str(getattr(target, key)))}, which only {what} has"
+            notes.note(("target", key), found, f"no {key} with a {kind}")
+    if target.stream:
+        path = ("target", "partition")
+        check_named(notes, path, target.partition, is_valid_replica_set_name, SET_NAME_FORM)
+    elif target.lane:
+        check_named(notes, ("target", "lane"), target.lane, is_valid_name, "a lane of the queue")
+    if abs(target.priority) > MAX_PRIORITY:
+        expected = f"{-MAX_PRIORITY} to {MAX_PRIORITY}"
+        notes.note(("target", "priority"), f"{target.priority}", expected)
+    for key in ("type", "key"):
+        size = len(getattr(target, key).encode(errors="replace"))
+        if size > MAX_SCHEDULED_BYTES:
+            notes.note(("target", key), f"{size} bytes", f"at most {MAX_SCHEDULED_BYTES}")
+
+
+def _check_token(notes: Notes, spec: TokenSpec) -> None:
+    if not spec.access:
+        notes.note(("access",), "missing", one_of(ACCESS))
+    elif spec.access not in ACCESS:
+        found = f"{shorten(spec.access)} is unknown{did_you_mean(spec.access, ACCESS)}"
+        notes.note(("access",), found, one_of(ACCESS))
+    if len(spec.namespaces) > MAX_NAMESPACES:
+        found = f"{len(spec.namespaces)} namespaces"
+        notes.note(("namespaces",), found, f"at most {MAX_NAMESPACES}, or * for all")
+    seen: set[str] = set()
+    for index, name in enumerate(spec.namespaces):
+        path = ("namespaces", index)
+        if name != "*":
+            check_named(notes, path, name, is_valid_name, "a namespace's name, or * for all")
+        elif len(spec.namespaces) > 1:
+            notes.note(path, "* beside others", "* alone, or namespaces by name")
+        if name in seen:
+            notes.note(path, f"{shorten(name)} again", "each namespace once")
+        seen.add(name)
+    if not 0 <= spec.expires_ms <= _LAST_MS:
+        notes.note(("expires",), "out of range", "a time from 1970 to 9999")
+    if spec.sha256 and not is_valid_hash(spec.sha256):
+        # Not shown: it may be the secret itself.
+        found = "not a SHA-256"
+        expected = (
+            "64 lower-case hex digits, the SHA-256 of a random secret; or no sha256, then "
+            "`hadron apply` makes a secret and prints it once"
+        )
+        notes.note(("sha256",), found, expected)
