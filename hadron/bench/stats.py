@@ -16,6 +16,21 @@ def percentile(values: Sequence[float], share: float) -> float:
     return ordered[min(int(len(ordered) * share), len(ordered) - 1)]
 
 
+class ProcessUse:
+    """CPU time and memory of one other process."""
+
+    def __init__(self, pid: int) -> None:
+        self._process = psutil.Process(pid)
+
+    def cpu_s(self) -> float:
+        """User and system seconds so far."""
+        return float(sum(self._process.cpu_times()[:2]))
+
+    def rss_bytes(self) -> int:
+        """Resident memory."""
+        return int(self._process.memory_info().rss)
+
+
 class Processes:
     """CPU time and memory of some processes together with this one."""
 

@@ -70,7 +70,8 @@ def test_help_lists_commands_and_imports_none(capsys: pytest.CaptureFixture[str]
     [["nonsense"], ["--nonsense"], ["pub"], ["node"], ["get", "teapots"], ["read"],
      ["sub", "s", "--from", "yesterday"], ["sub", "s", "-f", "%q"], ["context", "use"],
      ["sub", "s", "--group", "g", "-e"], ["sub", "s", "--order", "key"],
-     ["sub", "s", "-G", "g", "--ack-deadline", "30"], ["pipeline", "show", "--watch"]],
+     ["sub", "s", "-G", "g", "--ack-deadline", "30"],
+     ["bench", "--nodes", "1", "groups"], ["pipeline", "show", "--watch"]],
     ids=" ".join,
 )
 def test_wrong_usage_is_status_2(
