@@ -141,11 +141,12 @@ class _Judge:
         self._find_namespace(notes, ("namespace",), obj.namespace)
 
     def _find_namespace(self, notes: Notes, path: ValuePath, name: str) -> None:
+        # By key: there may be thousands of objects, and this is asked for each of them.
+        if name == DEFAULT_NAMESPACE or ("Namespace", DEFAULT_NAMESPACE, name) in self._after:
+            return
         known = [key[2] for key in self._after if key[0] == "Namespace"]
-        if name != DEFAULT_NAMESPACE and name not in known:
-            meant = did_you_mean(name, [DEFAULT_NAMESPACE, *known])
-            found = f"there is no namespace {shorten(name)}{meant}"
-            notes.note(path, found, "an existing one, or its declaration beside this")
+        found = f"there is no namespace {shorten(name)}{did_you_mean(name, known)}"
+        notes.note(path, found, "an existing one, or its declaration beside this")
 
     def _check_replica_set(self, notes: Notes, path: ValuePath, name: str) -> None:
         if name not in self._replica_sets:
