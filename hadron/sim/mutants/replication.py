@@ -157,3 +157,60 @@ plant(
     ),
     scenarios=("old-copy-of-the-leaders-disk",),
 )
+
+plant(
+    "tail that the leader lost is not fetched",
+    "a leader begins with what its own disk holds, and gives lost entries' offsets away again",
+    Edit(
+        "replication.ballot:Candidate._reconcile", "if best is None or best == own:", "if True:"
+    ),
+    scenarios=("wiped-leader-under-load",),
+)
+
+plant(
+    "incarnation used again",
+    "a leader that starts again takes the highest incarnation that was promised, not the next",
+    Edit(
+        "replication.ballot:Candidate._try",
+        "1 + max([floor, identity.promised.incarnation, *reported])",
+        "max([1, floor, identity.promised.incarnation, *reported])",
+    ),
+    scenarios=("leader-dies-before-its-own-sync",),
+)
+
+plant(
+    "learner counts at once",
+    "a leader counts what a node without memory has on disk, as if it had never lost any",
+    Edit(
+        "partition.controller:Controller.teach",
+        "self.quorum.demote(feed.name)", "self.quorum.admit(feed.name)",
+    ),
+    scenarios=("learner-who-had-promised-another",),
+)
+
+plant(
+    "learner counts before others were heard",
+    "a node without memory counts again when it holds the log, whatever it may have promised",
+    Edit(
+        "partition.controller:Controller._grant_if_caught_up",
+        "            and self._has_heard_enough(learner)\n", "",
+    ),
+    scenarios=("learner-who-had-promised-another",),
+)
+
+plant(
+    "learner counts before it has caught up",
+    "a node without memory counts again while it is still being sent the log",
+    Edit(
+        "partition.controller:Controller._grant_if_caught_up",
+        "            and max(self.committed_lsn, self._started_lsn) <= match_lsn\n", "",
+    ),
+    scenarios=("learner-that-everybody-has-heard-of",),
+)
+
+plant(
+    "any clock leads",
+    "a node leads, and stamps records, whatever its peers' clocks say",
+    Edit("replication.skew:check", "if abs(off_ms) > MAX_SKEW_MS:", "if False:"),
+    scenarios=("clock-far-off",),
+)

@@ -2,20 +2,26 @@
 
 from __future__ import annotations
 
+from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 from typing import Final
 
+import apsw
 import trio
 
 from hadron.sim.scenarios.play import Play, scenario
 from hadron.sim.world import SETTINGS
+from hadron.storage.checksums import with_checksums
 
 _SHORT_LOG: Final = replace(SETTINGS, log_keep_bytes=64 << 10, log_max_lag_bytes=256 << 10)
 """A member that is away for a few records needs a snapshot."""
 
 _SMALL_CHECKPOINTS: Final = replace(SETTINGS, checkpoint_bytes=64 << 10)
 _MAX_WAL_BYTES: Final = 64 * _SMALL_CHECKPOINTS.checkpoint_bytes
+
+_NO_SCRUBS: Final = replace(SETTINGS, scrub_interval_s=86_400.0)
+"""Damage is found by whoever reads it."""
 
 _BIG: Final = 700_000
 
@@ -119,6 +125,37 @@ def _change_a_byte(path: Path | None) -> None:
     content = bytearray(path.read_bytes())
     content[len(content) // 2] ^= 1
     path.write_bytes(content)
+
+
+@scenario("A6: what leaves a disk is compared with its hash", settings=_NO_SCRUBS)
+async def body_changed_by_somebody(play: Play) -> None:
+    """Somebody changes a record on n1, with valid page checksums, while it is stopped and n3 away:
+    whoever reads it, a client or n3, which lacks it, gets what n2 has."""
+    world = play.world
+    for is_read_first in (True, False):
+        await play.fill(3)
+        await world.wait_in_step()
+        await world.stop("n3")
+        await play.publish(f"X, {is_read_first=}")
+        await world.wait_in_step("n1", "n2")
+        lsn = play.last_lsn("n1")
+        await world.stop("n1")
+        _change_a_body(world.data("n1"), lsn)
+        play.history.event("damage", "n1", f"the body of entry {lsn}")
+        world.faults["row changed"] += 1
+        await world.start("n1")
+        await world.wait_serving()
+        if is_read_first and (await play.read()).outcome != "ok":
+            raise AssertionError("a reader is not given what n2 has")
+        await world.start("n3")
+        await world.wait_in_step()
+
+
+def _change_a_body(directory: Path, lsn: int) -> None:
+    with closing(apsw.Connection(str(directory / "hadron.db"), vfs=with_checksums("unix"))) as db:
+        body = bytearray(db.execute("SELECT bytes FROM body WHERE lsn = ?", (lsn,)).get)
+        body[-1] ^= 1
+        db.execute("UPDATE body SET bytes = ? WHERE lsn = ?", (bytes(body), lsn))
 
 
 @scenario("B7: a full disk loses nothing")
