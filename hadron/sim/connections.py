@@ -324,6 +324,12 @@ class Pipe:
         self._writer_error = errno.ECONNRESET
         self._wake()
 
+    def break_reader(self) -> None:
+        """The reader is told that the connection is gone; its writer hears of it later."""
+        if self._reader_ended is None:
+            self._reader_ended = errno.ECONNRESET
+        self._wake()
+
     # --- the reader's side ----------------------------------------------------------------------
 
     def take(self, buffer: memoryview) -> int | None:

@@ -19,6 +19,7 @@ from typing import Final
 
 import trio
 
+from hadron.sim.damage import change_rows
 from hadron.sim.files import SimFile, Style
 from hadron.sim.trace import Trace
 from hadron.sim.volume import VOLUMES, Volume, failure, no_room
@@ -283,6 +284,19 @@ class SimDisk:
     def wipe(self) -> None:
         """An empty disk in place of this one."""
         self.throw_away(self._end_life())
+
+    def change_rows(self, count: int = 1) -> list[str]:
+        """Change rows of the log, pages' checksums and all: what a bit that flips in memory leaves.
+
+        Returns what was changed. The node must have been stopped in good order.
+        """
+        path = self.volume.path / "hadron.db"
+        changed = change_rows(path, count, self._random) if path.exists() else []
+        if changed:
+            # It did not go through this disk: it is read from the file again.
+            self.volume.files.pop(path.stat().st_ino, None)
+        self.faults["changed row"] += len(changed)
+        return changed
 
     def flip_bits(self, count: int = 1) -> list[str]:
         """Flip bits at rest in what SQLite has written; returns where. No node may be running."""

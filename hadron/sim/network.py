@@ -175,6 +175,20 @@ class SimNetwork:
             self.trace.log(f"network: {broken} connections of {host} broken")
         return broken
 
+    def reset(self, host: str, other: str) -> int:
+        """Tell `host` that its connections with `other` are gone, as a box between them may; what
+        it has sent is still under way. Returns how many."""
+        told = 0
+        for pair in list(self._pairs):
+            if {end.host.name for end in pair.ends} == {host, other}:
+                told += 1
+                for end in pair.ends:
+                    if end.host.name == host:
+                        end.incoming.break_reader()
+        if told:
+            self.trace.log(f"network: {told} connections of {host} with {other} reset")
+        return told
+
     # --- inside ---------------------------------------------------------------------------------
 
     def wire(self, source: str, target: str) -> Wire:

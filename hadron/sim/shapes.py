@@ -10,11 +10,15 @@ from dataclasses import dataclass, replace
 from typing import Final
 
 from hadron.node.settings import Settings
+from hadron.sim import plots
 from hadron.sim.nemesis import FaultPlan
 from hadron.sim.world import SETTINGS
 
 _NODES: Final = ((3, 12.0), (5, 3.0), (2, 2.0), (4, 1.0))
 """Sizes of replica sets, and how often each is drawn."""
+
+_FOCUS: Final = 10.0
+"""Weight of the kind of fault that a world is about; all others together have up to 40."""
 
 
 @dataclass(frozen=True)
@@ -55,6 +59,9 @@ def _plan(rng: random.Random) -> FaultPlan:
         for kind, weight in plan.weights.items()
         if rng.random() < share
     }
+    if rng.random() < 0.6:
+        # A world that is about one thing.
+        weights[rng.choice(sorted(plots.WEIGHTS))] = _FOCUS
     low_s = rng.choice((0.02, 0.2, 1.0))
     return replace(
         plan,

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import random
 from abc import ABC, abstractmethod
-from collections.abc import Iterator
 from typing import Final, Literal
 
 import trio
@@ -364,16 +363,3 @@ class DrainingMember(MemberActor):
 def text(value: object) -> str:
     """A record's value as the history has it."""
     return value.decode() if isinstance(value, bytes) else str(value)
-
-
-def actors(world: World, history: History, seed: int, groups: int) -> Iterator[Actor]:
-    """Everybody of a random run."""
-    chance = random.Random(f"actors/{seed}")
-    for number in range(chance.randint(2, 4)):
-        yield ProducerActor(world, history, f"p{number}", f"{seed}/p{number}")
-    for number in range(chance.randint(1, 2)):
-        yield ReaderActor(world, history, f"r{number}", f"{seed}/r{number}")
-    for group in range(groups):
-        for number in range(chance.randint(1, 4)):
-            host = f"g{group}m{number}"
-            yield MemberActor(world, history, host, f"{seed}/{host}", f"g{group}")

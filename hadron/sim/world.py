@@ -12,7 +12,7 @@ import random
 import shutil
 import tempfile
 from collections import Counter
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -272,6 +272,8 @@ class World:
             self.disks[name].heal()
             self.clocks[name].offset_s = self.clocks[name].drift = 0.0
         self.trace.log("everything healed")
+        if self.nemesis is not None:
+            await self.nemesis.hand_out()
         for name in self.names:
             if not self.running(name):
                 if self.nemesis is not None:
@@ -283,6 +285,22 @@ class World:
         """Crash and start nodes, all of them when none is named."""
         await self.crash(*names)
         await self.start(*names)
+
+    def promote(self, leader: str, members: Sequence[str] = ()) -> None:
+        """Write the configuration file of the next epoch: these members (the present ones when none
+        is named), `leader` leading. Whoever runs has the old file until `hand_out`."""
+        old = self.config
+        for name in self.names:
+            self.configs.setdefault(name, old)
+        self.config = replace(old, epoch=old.epoch + 1, nodes=tuple(
+            replace(node, role="leader" if node.name == leader else "replica")
+            for node in old.nodes if node.name in (members or old.members)
+        ))
+        self.trace.log(f"{leader} is to lead epoch {self.config.epoch}")
+
+    def hand_out(self, name: str) -> None:
+        """Give a node the newest configuration file, for its next start."""
+        self.configs.pop(name, None)
 
     def wipe(self, name: str) -> None:
         """Lose a stopped node's disk."""

@@ -7,12 +7,13 @@ import trio
 
 from hadron.model.errors import StorageError
 from hadron.replication.follower import DivergedError
+from hadron.sim.crowd import actors
 from hadron.sim.history import Deliver, Publish, Read, Settle
 from hadron.sim.nemesis import FaultPlan
 from hadron.sim.observing import observe, open_history
 from hadron.sim.run import Judgement, Outcome, run_seed
 from hadron.sim.workload import RandomRun, Run
-from hadron.sim.workload_clients import ProducerActor, actors
+from hadron.sim.workload_clients import ProducerActor
 from hadron.sim.world import World
 
 QUIET = FaultPlan(weights={"clock drift": 1.0})
