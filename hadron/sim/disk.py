@@ -7,12 +7,11 @@ start again.
 
 from __future__ import annotations
 
-import contextlib
 import os
 import random
 import shutil
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
@@ -113,19 +112,14 @@ class SimDisk:
         """How long work waits until it begins."""
         return self._random.uniform(*self.speed.hop_s)
 
-    @contextlib.contextmanager
-    def working(self) -> Iterator[Callable[[], float]]:
-        """What is spent in the block is time of the work; the value tells how much, and ends it."""
+    def begin_work(self) -> None:
+        """What is spent from here to `end_work` is time of a piece of work."""
         self._working_s = 0.0
 
-        def taken() -> float:
-            taken_s, self._working_s = self._working_s or 0.0, None
-            return taken_s
-
-        try:
-            yield taken
-        finally:
-            taken()
+    def end_work(self) -> float:
+        """How long the work has taken."""
+        taken_s, self._working_s = self._working_s or 0.0, None
+        return taken_s
 
     def spend_write(self) -> None:
         self._spend(self.speed.write_s)
@@ -251,8 +245,7 @@ class SimDisk:
 
     def _end_life(self) -> Volume:
         old = self.volume
-        old.is_dead = True
-        old.died.set()
+        old.die()
         self._crashes_late = False
         self.volume = self._new_volume()
         return old
