@@ -323,13 +323,14 @@ class World:
         return self._lives[name].node.status()
 
     async def wait_for(
-        self, what: str, condition: Callable[[], bool], timeout_s: float = 60.0
+        self, what: str, condition: Callable[[], bool], timeout_s: float = 60.0, *,
+        poll_s: float = _POLL_S,
     ) -> None:
         """Wait until `condition` holds; raises `AssertionError` saying what was seen instead."""
         with trio.move_on_after(timeout_s):
             # Conditions look at nodes' insides, which set no event.
             while not condition():  # noqa: ASYNC110
-                await trio.sleep(_POLL_S)
+                await trio.sleep(poll_s)
             return
         seen = "\n  ".join(self.describe(name) for name in self.names)
         raise AssertionError(f"not {what} after {timeout_s:g} simulated seconds:\n  {seen}")
@@ -366,7 +367,8 @@ class World:
                 for name in names or self.names
             )
 
-        await self.wait_for("all nodes in step", in_step, timeout_s)
+        # It takes seconds, and asking all nodes for their state takes CPU.
+        await self.wait_for("all nodes in step", in_step, timeout_s, poll_s=5 * _POLL_S)
 
     # --- clients --------------------------------------------------------------------------------
 

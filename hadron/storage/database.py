@@ -60,7 +60,11 @@ def connect(
     Args:
         vfs: what the disk is (`ports.Disk.vfs`); "" is this machine's.
     """
-    return apsw.Connection(str(path), flags=flags, vfs=with_checksums(vfs or "unix"))
+    connection = apsw.Connection(str(path), flags=flags, vfs=with_checksums(vfs or "unix"))
+    # SQLite built with STAT4 would prepare a query with a range anew for each of its bounds, for
+    # the sake of statistics that these files do not have: 29 µs instead of 12 to read the log.
+    connection.config(apsw.SQLITE_DBCONFIG_ENABLE_QPSG, 1)
+    return connection
 
 
 def open_writer(path: Path, *, sync: str, vfs: str = "") -> apsw.Connection:
