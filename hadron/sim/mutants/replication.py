@@ -232,3 +232,10 @@ plant(
     ),
     scenarios=("epoch-that-others-have-not-begun",),
 )
+
+plant(
+    "lower ballot promised",
+    "a node promises any ballot that it is asked for, also one below what it has promised",
+    Edit("storage.identity:IdentityFile.promise", "if ballot < now.promised:", "if False:"),
+    scenarios=("stale-leader-alone-with-its-clients",),
+)

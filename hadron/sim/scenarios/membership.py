@@ -75,9 +75,9 @@ async def members_leave_while_others_lag(play: Play) -> None:
 
 @scenario("B5: an epoch begins on majorities of the old and of the new members", nodes=5)
 async def epoch_that_others_have_not_begun(play: Play) -> None:
-    """The members are to be n3, n4 and n5: all three promise, but n5's first entry gets to n4 alone,
-    which is a majority of them. Then they are to be n1, n2 and n3, none of whom has heard of that
-    entry: what was acknowledged is with them, so Y, which n4 and n5 have, must not be."""
+    """The members are to be n3, n4 and n5: all three promise, but n5's first entry gets to n4
+    alone, which makes a majority of them. Then they are to be n1, n2 and n3, none of whom has heard
+    of that entry: Y, which n4 and n5 have, must not have been acknowledged."""
     world, network = play.world, play.world.network
     await play.fill(3)
     await world.wait_in_step()
