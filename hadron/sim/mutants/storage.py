@@ -93,3 +93,10 @@ plant(
     Edit("storage.log:Log.drop_after", "self.reload()", "pass"),
     scenarios=("replica-with-a-lost-claim",),
 )
+
+plant(
+    "copy without the tail",
+    "a copy takes the file's place, and what the log held beyond the copy's end is gone",
+    Edit("storage.snapshot:copy_tail", "return _append_rows(old, new, at)", "return 0"),
+    scenarios=("copy-without-the-latest-entry",),
+)

@@ -13,6 +13,7 @@ import trio
 from hadron.sim.scenarios.play import Play, scenario
 from hadron.sim.world import SETTINGS
 from hadron.storage.checksums import with_checksums
+from hadron.storage.generations import current_number
 
 _SHORT_LOG: Final = replace(SETTINGS, log_keep_bytes=64 << 10, log_max_lag_bytes=256 << 10)
 """A member that is away for a few records needs a snapshot."""
@@ -102,6 +103,34 @@ async def copy_damaged_half_way(play: Play) -> None:
     await world.start("n3")
     await world.wait_in_step()
     await play.read()
+
+
+@scenario("B6: what others may count on comes along with a copy")
+async def copy_without_the_latest_entry(play: Play) -> None:
+    """n1, which led, has applied what nobody else has, and fetches a copy from n3, which leads now.
+    While it comes X is acknowledged by n1 and n3; n2 is away. n1 has just installed the copy, which
+    ends before X, when n3's disk is lost: n1 and n2 must have X."""
+    world, network = play.world, play.world.network
+    for _ in range(4):
+        await play.fill(1, _BIG)
+    await world.wait_in_step()
+    play.part("n1")
+    await play.produce("on n1 alone", timeout_s=0.5)
+    await play.promote("n3", ("n1", "n2", "n3"), "n3", "n2")
+    await world.crash("n1", power=False)
+    play.join("n1")
+    network.slow("n3", "n1", 1e6, 1 << 20)
+    await play.hand_out("n1")
+    await world.wait_for("a part of a copy", lambda: _copied_bytes(play, "n1") >= 1 << 20)
+    play.part("n2")
+    await play.publish("X")
+    network.delay("n3", "n1", 0.3)
+    await world.wait_for("the copy", lambda: current_number(world.data("n1")) == 1)
+    await play.lose("n3")
+    play.join("n2")
+    await world.start("n3")
+    await world.wait_serving()
+    await world.wait_in_step()
 
 
 def _copy(play: Play, name: str) -> Path | None:
