@@ -229,6 +229,7 @@ class Node:
         self._snapshots = SnapshotService(
             self._membership, store, self._follower, self._disk, self._clock,
             version=__version__, pin=self._trimmer.pin, found=self._repairer.found,
+            require_peer=replication.require_peer,
         )
         self._status = StatusPage(
             self._config, self._node.name, identity=lambda: store.identity.current,

@@ -80,7 +80,8 @@ class FollowerLog:
         self.on_diverged: Callable[[str], None] = lambda _reason: None
         self.applied_lsn = 0 if self.diverged else get_meta(connection, "applied_lsn")
         """0 when the tables have diverged."""
-        self.committed_lsn = get_meta(connection, "committed_lsn")
+        self.committed_lsn = self._noted_lsn = get_meta(connection, "committed_lsn")
+        """What the file says of it stands in `_noted_lsn`."""
         self._configurations = self.configurations_in_log(connection)
 
     def configurations_in_log(self, connection: apsw.Connection) -> list[Configuration]:
@@ -178,7 +179,11 @@ class FollowerLog:
         return Prepared(AppendOutcome(match_lsn, self.applied_lsn, promised), size)
 
     def _write(self, connection: apsw.Connection, new: list[Entry], committed: int) -> None:
-        if not new and (committed <= self.applied_lsn or self.diverged):
+        # Of tables that are ahead of the watermark (an old leader's, or a copy of one's that was
+        # not committed) the file has to say when it has caught up: nobody else may be left to
+        # tell after a restart, and then no other node could have them.
+        is_told = committed <= min(self.applied_lsn, self._noted_lsn)
+        if not new and (is_told or self.diverged):
             self.committed_lsn = committed
         else:
             # Flushed also where nothing is new: a commit that is not must never stand before one
@@ -255,7 +260,7 @@ class FollowerLog:
             self.applied_lsn = applied_before
             self._log.reload()
             raise
-        self.committed_lsn = committed
+        self.committed_lsn = self._noted_lsn = committed
 
     def drop_after(self, lsn: int) -> None:
         """Drop an uncommitted tail.
