@@ -117,7 +117,8 @@ def run_default(seed: int, trace: Trace | None = None) -> Outcome:
     """What the command line runs for a seed: the random workload under every kind of fault."""
     shape = shape_of(seed)
     return run_seed(
-        seed, RandomRun(plan=shape.plan), nodes=shape.nodes, settings=shape.settings, trace=trace
+        seed, RandomRun(plan=shape.plan, retention=shape.retention), nodes=shape.nodes,
+        settings=shape.settings, trace=trace,
     )
 
 

@@ -112,6 +112,9 @@ PATHS: Final = (
     _returned(
         "snapshot keeps a tail", "replication.resync:copy_tail", lambda kept, _: kept > 0
     ),
+    _called(
+        "retention drops records", "state.retention:drop_bodies", lambda given: bool(given[1])
+    ),
     _called("log trimmed", "storage.log:Log.trim"),
     _called("trimmed while lagging", "node.leadership:Leadership._send_to_snapshot"),
     # what is told, and when

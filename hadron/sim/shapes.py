@@ -9,6 +9,7 @@ import random
 from dataclasses import dataclass, replace
 from typing import Final
 
+from hadron.model.schema import Retention
 from hadron.node.settings import Settings
 from hadron.sim import plots
 from hadron.sim.nemesis import FaultPlan
@@ -26,6 +27,7 @@ class Shape:
     nodes: int
     settings: Settings
     plan: FaultPlan
+    retention: Retention
 
 
 def shape_of(seed: int) -> Shape:
@@ -47,7 +49,17 @@ def shape_of(seed: int) -> Shape:
             log_keep_bytes=rng.choice((1 << 10, 8 << 10)),
             log_max_lag_bytes=rng.choice((4 << 10, 32 << 10)),
         )
-    return Shape(nodes=nodes, settings=settings, plan=_plan(rng))
+    return Shape(nodes=nodes, settings=settings, plan=_plan(rng), retention=_retention(seed))
+
+
+def _retention(seed: int) -> Retention:
+    """Of a quarter of all seeds: so little that it drops records under everybody's eyes."""
+    rng = random.Random(f"retention/{seed}")
+    if rng.random() >= 0.25:
+        return Retention()
+    return Retention(
+        max_age_ms=rng.choice((0, 2_000, 5_000)), max_bytes=rng.choice((2_000, 10_000, 40_000))
+    )
 
 
 def _plan(rng: random.Random) -> FaultPlan:

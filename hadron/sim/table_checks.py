@@ -15,6 +15,7 @@ from hadron.state import leadership, machine, schema
 from hadron.state.groups import AckRecords, CreateGroup
 from hadron.state.machine import Command
 from hadron.state.pipelines import CompleteStages
+from hadron.state.retention import TrimStream
 from hadron.state.streams import AppendBatch
 
 _ALSO_IN_LOGS: Final = (leadership, schema)
@@ -62,6 +63,8 @@ def _check_tables(node: NodeFile) -> Iterator[Violation]:
     model = _Model()
     for lsn in range(1, node.applied_lsn + 1):
         row = node.log.get(lsn)
+        if lsn in node.damage:
+            return  # `files_are_whole` tells; nothing follows from such a log
         if row is None:
             yield Violation(
                 "tables_follow_the_log", f"{node.name} has applied {lsn}, which is not in its log"
@@ -70,8 +73,7 @@ def _check_tables(node: NodeFile) -> Iterator[Violation]:
         try:
             model.apply(lsn, row.now_ms, machine.decode(row.command), row.body)
         except CorruptionError as error:
-            if lsn not in node.damage:  # else `files_are_whole` tells
-                yield Violation("tables_follow_the_log", f"{node.name} at {lsn}: {error}")
+            yield Violation("tables_follow_the_log", f"{node.name} at {lsn}: {error}")
             return
     for batch in node.batches:
         found = batch.stream_id, batch.base_offset, batch.count
@@ -109,6 +111,7 @@ class _Model:
         self.batches: dict[int, tuple[int, int, int]] = {}
         self.producers: dict[tuple[int, bytes], tuple[int, int]] = {}
         self.groups: dict[int, set[int]] = {}
+        self._groups_of: dict[int, list[int]] = {}
         self._next: dict[int, int] = {}
 
     def apply(self, lsn: int, now_ms: int, command: Command, body: bytes | None) -> None:
@@ -123,10 +126,15 @@ class _Model:
             self._append(lsn, command.out_stream_id, read_head(body).n)
         elif isinstance(command, CreateGroup):
             self.groups[lsn] = set(range(command.floor))
+            self._groups_of.setdefault(command.stream_id, []).append(lsn)
         elif isinstance(command, AckRecords):
             acknowledged = self.groups[command.group_id]
             for first, last in command.ranges:
                 acknowledged.update(range(first, last + 1))
+        elif isinstance(command, TrimStream):
+            # What retention drops, nobody is to acknowledge any more (PROTOCOL D2).
+            for group_id in self._groups_of.get(command.stream_id, []):
+                self.groups[group_id].update(range(command.first_offset))
 
     def _append(self, lsn: int, stream_id: int, count: int) -> None:
         base = self._next.get(stream_id, 0)

@@ -21,6 +21,7 @@ from hadron.model.errors import (
     ConnectionLostError,
     DeadlineExceededError,
     HadronError,
+    OffsetOutOfRangeError,
     RequestError,
 )
 from hadron.sim.history import Acks, History, Operation, Publish, Settle
@@ -216,6 +217,8 @@ class ReaderActor(Actor):
             )
         except HadronError as error:
             self.history.unknown(operation, error)
+            if isinstance(error, OffsetOutOfRangeError):
+                await self._go_on_from_the_first(client)
             raise
         for batch in fetched.batches:
             records = decode_batch(batch.data, base_offset=batch.base_offset).records(
@@ -225,6 +228,11 @@ class ReaderActor(Actor):
             self._position = batch.next_offset
         operation.end = self._end = fetched.next_offset
         self.history.ok(operation)
+
+    async def _go_on_from_the_first(self, client: Client) -> None:
+        """Retention was faster."""
+        (kept,) = await client.offsets(STREAM, partition=self.partition)
+        self._position = kept.first_offset
 
     async def _iterate(self, client: Client) -> None:
         operation = self.history.read(self.name, STREAM, self.partition, self._position)
