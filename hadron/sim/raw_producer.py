@@ -18,7 +18,7 @@ from hadron.sim.history import Publish
 from hadron.sim.workload_clients import STREAM, Actor
 from hadron.sim.world import World
 from hadron.wire.connection import Connection
-from hadron.wire.messages import method, streams_pb2
+from hadron.wire.messages import Method, method, streams_pb2
 
 PRODUCE: Final = method("Produce")
 _TRIES: Final = 4
@@ -26,6 +26,14 @@ _TRIES: Final = 4
 
 async def produce_once(
     world: World, node: str, host: str, request: Message, attachment: bytes, timeout_s: float
+) -> Any:
+    """One batch to one node; raises what `ask_once` raises."""
+    return await ask_once(world, node, host, PRODUCE, request, [attachment], timeout_s)
+
+
+async def ask_once(
+    world: World, node: str, host: str, what: Method, request: Message,
+    attachments: list[bytes], timeout_s: float,
 ) -> Any:
     """One request to one node, on a connection of its own.
 
@@ -39,7 +47,7 @@ async def produce_once(
         nursery.start_soon(connection.run)
         try:
             answer, _ = await connection.request(
-                PRODUCE, request, [attachment], timeout_s=timeout_s
+                what, request, attachments, timeout_s=timeout_s
             )
         except HadronError as error:
             failure = error

@@ -6,9 +6,12 @@ from functools import partial
 
 import trio
 
-from hadron.model.errors import FencedError
+from hadron.model.errors import FencedError, HadronError
 from hadron.model.schema import SchemaObject, StreamSpec
+from hadron.sim.raw_producer import ask_once
 from hadron.sim.scenarios.play import Play, scenario
+from hadron.sim.workload_clients import STREAM, DrainingMember
+from hadron.wire.messages import groups_pb2, method
 
 _ALL = ("n1", "n2", "n3")
 
@@ -46,6 +49,29 @@ async def stale_leader_alone_with_its_clients(play: Play) -> None:
     await play.read(host="r2")
     play.join("n1")
     await trio.sleep(1.0)
+    await play.hand_out("n1")
+    await world.wait_in_step()
+
+
+@scenario("A2: a deposed leader does not answer from a stale table")
+async def question_to_a_deposed_leader(play: Play) -> None:
+    """n2 is promoted and Y is acknowledged while n1, alone, still believes that it leads. Asked how
+    far groups are, it would tell of a stream without Y: it must not answer."""
+    world = play.world
+    await play.fill(3)
+    await DrainingMember(world, play.history, "g0", f"{world.seed}/g0", "g").run()
+    await world.wait_in_step()
+    play.part("n1")
+    await play.promote("n2", _ALL, "n2", "n3")
+    await play.publish("Y")
+    question = groups_pb2.ListGroupsRequest(namespace="default", stream=STREAM)
+    try:
+        answer = await ask_once(world, "n1", "c1", method("ListGroups"), question, [], 10.0)
+    except HadronError as error:
+        world.trace.log(f"n1 does not answer: {error}")
+    else:
+        raise AssertionError(f"n1 answers when it leads no more: {answer.groups}")
+    play.join("n1")
     await play.hand_out("n1")
     await world.wait_in_step()
 
