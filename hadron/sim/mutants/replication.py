@@ -81,10 +81,6 @@ plant(
         "replication.configurations:what_is_missing",
         "len(names.intersection(remembering)) < configuration.amnesia_quorum", "False",
     ),
-    Edit(
-        "replication.ballot:Candidate._check_promises",
-        "have + self._store.identity.current.is_member < needed", "False",
-    ),
     scenarios=("wiped-leader-meets-the-one-that-lags",),
 )
 
@@ -213,4 +209,33 @@ plant(
     "a node leads, and stamps records, whatever its peers' clocks say",
     Edit("replication.skew:check", "if abs(off_ms) > MAX_SKEW_MS:", "if False:"),
     scenarios=("clock-far-off",),
+)
+
+plant(
+    "replica truncates to its own watermark",
+    "who promises a ballot drops what it does not know to be committed: others may know it",
+    Edit(
+        "replication.follower:FollowerLog.promise",
+        "        return self._log.head\n",
+        "        self._log.drop_after(max(self.committed_lsn, self.applied_lsn))\n"
+        "        return self._log.head\n",
+    ),
+    scenarios=("wiped-leader-under-load",),
+)
+
+plant(
+    "first entry of an epoch on the new members alone",
+    "a new epoch begins when a majority of its own members has its first entry",
+    Edit(
+        "replication.quorum:Quorum._advance",
+        "for configuration in self._older:", "for configuration in ():",
+    ),
+    scenarios=("epoch-that-others-have-not-begun",),
+)
+
+plant(
+    "lower ballot promised",
+    "a node promises any ballot that it is asked for, also one below what it has promised",
+    Edit("storage.identity:IdentityFile.promise", "if ballot < now.promised:", "if False:"),
+    scenarios=("stale-leader-alone-with-its-clients",),
 )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from functools import partial
 
 import trio
@@ -95,6 +96,34 @@ async def members_leave_while_others_lag(play: Play) -> None:
     await play.hand_out("n3")
     await world.wait_serving()
     await world.stop("n1", "n2")
+    await world.wait_in_step()
+
+
+@scenario("B5: an epoch begins on majorities of the old and of the new members", nodes=5)
+async def epoch_that_others_have_not_begun(play: Play) -> None:
+    """The members are to be n3, n4 and n5: all three promise, but n5's first entry gets to n4
+    alone, which makes a majority of them. Then they are to be n1, n2 and n3, none of whom has heard
+    of that entry: Y, which n4 and n5 have, must not have been acknowledged."""
+    world, network = play.world, play.world.network
+    await play.fill(3)
+    await world.wait_in_step()
+    first, end = world.config, play.last_lsn("n5")
+    for name in ("n1", "n2"):
+        play.part(name)
+    network.delay("n5", "n3", 0.3)
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(partial(play.promote, "n5", ("n3", "n4", "n5"), "n5", wait_s=5.0))
+        await world.wait_for(
+            "n5's first entry", lambda: world.running("n5") and play.last_lsn("n5") > end
+        )
+        play.part("n3")
+        network.break_connections("n5", "n3", lose_all=True)
+    await play.publish("Y", timeout_s=2.0)
+    await world.stop("n4", "n5")
+    network.heal_all()
+    world.config = replace(first, epoch=world.config.epoch)
+    await play.promote("n1", _ALL, *_ALL)
+    await play.publish("Z")
     await world.wait_in_step()
 
 
