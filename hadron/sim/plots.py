@@ -17,12 +17,12 @@ if TYPE_CHECKING:
     from hadron.sim.nemesis import Nemesis
 
 WEIGHTS: Final = {
-    "promotion": 1.0,
-    "promotion of one cut off": 1.0,
-    "clock far off": 1.0,
-    "full disk": 1.0,
-    "changed row": 1.0,
-    "broken replication": 1.0,
+    "promotion": 1.5,
+    "promotion of one cut off": 1.5,
+    "clock far off": 1.5,
+    "full disk": 1.5,
+    "changed row": 1.5,
+    "broken replication": 1.5,
 }
 
 _FAR_S: Final = (6.0, 60.0)

@@ -160,7 +160,7 @@ PATHS: Final = (
     ),
     _called("refused before the disk is full", "partition.room:Room.refusal"),
     _called("damaged entry put back", "storage.repair:_write"),
-    _called("damaged body put back", "storage.repair:put_back_body"),
+    _called("damaged body put back", "replication.repair:put_back_body"),
     _raised("clock too far off to lead", "replication.skew:check", "FencedError"),
     # clients
     _called(

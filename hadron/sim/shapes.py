@@ -71,7 +71,7 @@ def _plan(rng: random.Random) -> FaultPlan:
         for kind, weight in plan.weights.items()
         if rng.random() < share
     }
-    if rng.random() < 0.6:
+    if rng.random() < 0.75:
         # A world that is about one thing.
         weights[rng.choice(sorted(plots.WEIGHTS))] = _FOCUS
     low_s = rng.choice((0.02, 0.2, 1.0))
