@@ -20,6 +20,7 @@ def topology_of(config: ReplicaSetConfig, node: str) -> cluster_pb2.TopologyResp
         node=node,
         version=__version__,
         metadata=config.metadata,
+        replica_set=config.name,
         replica_sets=[
             cluster_pb2.ReplicaSet(
                 name=config.name,

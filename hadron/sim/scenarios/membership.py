@@ -175,6 +175,21 @@ async def old_file_after_a_promotion(play: Play) -> None:
     await world.wait_in_step()
 
 
+@scenario("B5: a configuration begins with its leader")
+async def new_file_ahead_of_its_leader(play: Play) -> None:
+    """The file that promotes n2 is written; n3 crashes and starts with it, n1 and n2 have not been
+    stopped. n1 leads n2 on, and clients must not wait for n2; then n2 and n1 get the file too."""
+    world = play.world
+    await play.fill(3)
+    await world.wait_in_step()
+    await play.promote("n2", _ALL, "n3", wait_s=1.0)
+    early = await play.publish("to n1", timeout_s=10.0)
+    assert early.outcome == "ok"
+    await play.hand_out("n2", "n1")
+    await world.wait_serving()
+    await play.publish("to n2")
+
+
 @scenario("B3: an old copy of a disk counts in no majority")
 async def old_copy_of_the_leaders_disk(play: Play) -> None:
     """n1's disk is copied, then X is on n1 and n2 while n3 lags. The old copy takes the disk's
