@@ -31,7 +31,7 @@ from hadron.replication.entries import pack, unpack
 from hadron.replication.membership import Membership
 from hadron.replication.peers import PeerLink, PeerLinks
 from hadron.state import streams
-from hadron.storage.database import is_about_file, is_damage, transaction
+from hadron.storage.database import in_words, is_about_file, is_damage, transaction
 from hadron.storage.log import Entry, damaged_entry, read_after
 from hadron.storage.repair import (
     NotFittingError,
@@ -103,6 +103,8 @@ class Repairer:
         self._hopeless: dict[int, str] = {}
         self.repaired = 0
         """How many entries were given back since the start."""
+        self.wants_snapshot = False
+        """Whether one is to replace this node's file, which ends this repairer."""
 
     @property
     def trouble(self) -> str:
@@ -112,6 +114,11 @@ class Repairer:
         for reason in self._damaged.values():
             return f"repairing: {reason}"
         return ""
+
+    @property
+    def is_repairing(self) -> bool:
+        """Whether an entry is damaged that some other member may give back."""
+        return bool(self._damaged) and bool(self._membership.peers)
 
     def found(self, error: CorruptionError) -> bool:
         """Something here is damaged; whether it is an entry, which may be repaired in a moment."""
@@ -135,13 +142,16 @@ class Repairer:
             self._cannot(0, text)
 
     async def heal(self, error: CorruptionError) -> bool:
-        """`found`, and wait a little; whether the entry is whole now."""
-        if not self.found(error) or error.lsn in self._hopeless:
-            return False
-        with trio.move_on_after(_PATIENCE_S):
-            while error.lsn in self._damaged and error.lsn not in self._hopeless:
-                await self._changed.wait()
-        return error.lsn not in self._damaged
+        """`found`, and wait a little; whether the entry is whole now. Where a snapshot will make
+        it whole, who asks again later is served: the error says so."""
+        if self.found(error):
+            with trio.move_on_after(_PATIENCE_S):
+                while error.lsn in self._damaged and error.lsn not in self._hopeless:
+                    await self._changed.wait()
+            if error.lsn not in self._damaged:
+                return True
+        error.retryable = error.retryable or self.wants_snapshot
+        return False
 
     def _settle(self, lsn: int) -> None:
         self._damaged.pop(lsn, None)
@@ -250,6 +260,7 @@ class Repairer:
                 "place (`hadron restore`)",
             )
             return
+        self.wants_snapshot = True
         self._resync(reason, lsn)
         self._say_hopeless(lsn, "a snapshot of another member is to replace this node's file")
 
@@ -303,7 +314,7 @@ class Repairer:
             except apsw.Error as error:
                 if not is_damage(error):
                     raise
-                raise _UnreadableError(str(error)) from None
+                raise _UnreadableError(in_words(error)) from None
             except NotFittingError:
                 raise
             except CorruptionError as error:

@@ -176,6 +176,17 @@ def is_about_file(error: CorruptionError) -> bool:
     return bool(error.lsn) or isinstance(error.__cause__, apsw.Error)
 
 
+def in_words(error: apsw.Error) -> str:
+    """What SQLite has met, as people know it: of a page with a wrong checksum it says that the
+    disk failed, and the disk did not."""
+    kind = getattr(error, "extendedresult", 0)
+    if kind == apsw.SQLITE_IOERR_DATA:
+        return "a page does not match its checksum"
+    if kind == apsw.SQLITE_IOERR_SHORT_READ:
+        return "the file ends within a page"
+    return str(error)
+
+
 @contextlib.contextmanager
 def translated_errors(path: Path) -> Iterator[None]:
     """Turn apsw's errors about a file into ours, which say what to do."""
@@ -192,7 +203,7 @@ def translated_errors(path: Path) -> Iterator[None]:
     except apsw.IOError as error:
         if getattr(error, "extendedresult", 0) == apsw.SQLITE_IOERR_DATA:
             raise CorruptionError(
-                f"{path} is damaged: a page does not match its checksum", way_out(path)
+                f"{path} is damaged: {in_words(error)}", way_out(path)
             ) from error
         raise StorageError(f"the disk under {path} failed: {error}", "replace it") from error
 

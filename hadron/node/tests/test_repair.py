@@ -167,8 +167,14 @@ async def test_a_leader_without_peers_says_what_is_damaged_and_how_to_go_on(
         await nodes.wait_serving()
         async with nodes.connection("n1") as connection:
             assert len(await fetch(connection, 10)) == 10
-            with pytest.raises(CorruptionError, match=r"offset \d+ of stream 'events' \(entry 9\)"):
-                await fetch(connection, 0)
+            before = len(await fetch(connection, 0))
+            assert 0 < before < 10
+            with pytest.raises(
+                CorruptionError, match=rf"offset {before} of stream 'events' \(entry 9\)"
+            ) as caught:
+                await fetch(connection, before)
+            # Nobody is there who could repair it.
+            assert not caught.value.retryable
             # Everything else goes on.
             await produce(connection, b"more")
         trouble = nodes.status("n1").trouble
@@ -206,8 +212,9 @@ async def test_an_entry_that_nobody_has_is_never_served(tmp_path: Path, clock: M
         await nodes.start()
         await nodes.wait_serving()
         async with nodes.connection("n1") as connection:
+            before = len(await fetch(connection, 0))
             with pytest.raises(CorruptionError):
-                await fetch(connection, 0)
+                await fetch(connection, before)
         assert "entry 9" in nodes.status("n1").trouble
 
 
