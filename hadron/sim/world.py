@@ -11,7 +11,7 @@ from __future__ import annotations
 import random
 import shutil
 import tempfile
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field, replace
@@ -129,6 +129,7 @@ class World:
             )
             self.clocks[name] = SimClock(disk.local_s)
         self._lives: dict[str, _Life] = {}
+        self._starting: defaultdict[str, trio.Lock] = defaultdict(trio.Lock)
         self._starts = 0
         self._clients = 0
 
@@ -164,7 +165,10 @@ class World:
         before that. Raises what a node raises that cannot start.
         """
         for name in names or self.names:
-            await self._nursery.start(self._run, name)
+            # Two that bring a node back at the same moment would begin two lives on one disk.
+            async with self._starting[name]:
+                if not self.running(name):
+                    await self._nursery.start(self._run, name)
 
     async def _run(self, name: str, task_status: trio.TaskStatus[None]) -> None:
         self._starts += 1

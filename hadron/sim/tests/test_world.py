@@ -160,3 +160,17 @@ def test_a_node_may_lose_power_before_it_listens() -> None:
         return Judgement()
 
     assert run_seed(1, body).violations == []
+
+
+def test_who_is_started_twice_at_once_has_one_life() -> None:
+    async def body(world: World) -> Judgement:
+        await world.crash("n2", power=False)
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(world.start, "n2")
+            nursery.start_soon(world.start, "n2")
+        assert world.running("n2")
+        assert not world.failures
+        await world.wait_in_step()
+        return Judgement()
+
+    _run(body)
