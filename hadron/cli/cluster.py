@@ -11,11 +11,11 @@ import click
 from hadron.cli.printing import output_option, print_rows
 
 if TYPE_CHECKING:
-    from hadron.node.supervision.detached import DetachedCluster
+    from hadron.node.supervision.detached import DetachedCluster, DetachedNode
 
 _Function = TypeVar("_Function", bound=Callable[..., Any])
-_COLUMNS = {"node": "NODE", "role": "ROLE", "address": "ADDRESS", "state": "STATE", "pid": ">PID",
-            "log": "LOG"}
+_COLUMNS = {"node": "NODE", "role": "ROLE IN FILE", "address": "ADDRESS", "state": "STATE",
+            "pid": ">PID", "log": "LOG"}
 
 
 def _config_option(function: _Function) -> _Function:
@@ -43,6 +43,9 @@ def command() -> None:
 def up(config: Path | None) -> None:
     """Start the nodes that do not run and wait until they serve. Repeated, it changes nothing.
 
+    Nodes that are not ready in time stay up: they go on as soon as they can, and `hadron status`
+    shows what they wait for. Nodes that run keep the file that they were started with.
+
     Commands run in this directory find the cluster in ./hadron-cluster by themselves; with
     another --config, set HADRON_URL as this command prints.
 
@@ -54,11 +57,19 @@ def up(config: Path | None) -> None:
     from hadron.node.supervision.cluster import cluster_url
 
     cluster = _cluster(config, create=True)
-    started = cluster.up()
+    started = cluster.up(tell=_tell)
+    said = cluster.ask()
     for node in cluster.nodes():
         done = "started" if node.name in started else "was running"
         pid = node.process.pid if node.process else "?"
-        click.echo(f"{node.name} {done}: {node.role} at {node.address}, pid {pid}")
+        state, note = "no answer", ""
+        if found := said.get(node.name):
+            state = found.status.state
+            note = _old_file(cluster.config.epoch, found.file.epoch)
+        note = note if node.role else ", not in the file any more"
+        click.echo(f"{node.name} {done}: {state}{_at(node.address)}, pid {pid}{note}")
+    if any(found.file.epoch != cluster.config.epoch for found in said.values()):
+        click.echo("\n`hadron cluster restart` gives every node the file as it is now")
     click.echo(f"\nconnect with:  export HADRON_URL={cluster_url(cluster.config)}")
 
 
@@ -68,7 +79,8 @@ def restart(config: Path | None) -> None:
     """Restart the nodes with the configuration file as it is now, the leader first.
 
     Then the others, one after the other: a majority is up all the time. Nodes that do not run are
-    started, and those that the file does not have any more are stopped.
+    started, and those that the file does not have any more are stopped. Nothing is stopped when
+    the file does not fit what the nodes run with.
 
     \b
     Example:
@@ -77,7 +89,7 @@ def restart(config: Path | None) -> None:
     cluster = _cluster(config)
     epoch, name = cluster.config.epoch, cluster.config.name
     before = cluster.all_running()
-    for node in cluster.restart():
+    for node in cluster.restart(tell=_tell):
         leads = node.role == "leader"
         state = f"leads {name} with epoch {epoch}, serving" if leads else "follows"
         done = "started" if node.was_away else "restarted"
@@ -103,7 +115,9 @@ def down(config: Path | None) -> None:
 @_config_option
 @output_option
 def status(config: Path | None, output: str) -> None:
-    """Show which nodes run; `hadron status` shows how they are.
+    """Show which nodes run; `hadron status` shows how they are, and who leads.
+
+    A node has the role that the file says once it has been started with this file.
 
     \b
     Example:
@@ -114,14 +128,32 @@ def status(config: Path | None, output: str) -> None:
     cluster = _cluster(config)
     rows = [
         {
-            "node": node.name, "role": node.role, "address": node.address,
-            "state": "running" if node.process else "stopped",
+            "node": node.name, "role": node.role or None, "address": node.address or None,
+            "state": _state(node),
             "pid": node.process.pid if node.process else None,
-            "log": str(log_path(cluster.config, node.name)),
+            "log": str(log_path(cluster.config, node.name)) if node.role else None,
         }
         for node in cluster.nodes()
     ]
     print_rows(_COLUMNS, rows, output)
+
+
+def _state(node: DetachedNode) -> str:
+    if node.process is None:
+        return "stopped"
+    return "running" if node.role else "running, not in the file any more"
+
+
+def _at(address: str) -> str:
+    return f" at {address}" if address else ""
+
+
+def _old_file(newest: int, epoch: int) -> str:
+    return "" if epoch == newest else f", with epoch {epoch} (the file has {newest})"
+
+
+def _tell(text: str) -> None:
+    click.echo(text, err=True)
 
 
 def _cluster(config: Path | None, *, create: bool = False) -> DetachedCluster:

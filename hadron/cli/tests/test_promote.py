@@ -36,7 +36,9 @@ class Shell:
 
     def good(self, *arguments: str, stdin: str = "") -> str:
         done = self.run(*arguments, stdin=stdin)
-        assert (done.returncode, done.stderr) == (0, ""), done.stderr
+        assert done.returncode == 0, done.stderr
+        # A busy machine's nodes may have to wait for each other long enough to say so.
+        assert not done.stderr or arguments[0] == "cluster", done.stderr
         return done.stdout
 
 
@@ -79,14 +81,15 @@ def test_the_old_leader_is_not_told_and_then_an_old_file_is_used(shell: Shell) -
     shell.good("promote", "n3")
     nodes = json.loads(shell.good("status", "--output", "json"))["nodes"]
     os.kill(next(node["pid"] for node in nodes if node["node"] == "n3"), 9)
-    assert "n3 started: leader" in shell.good("cluster", "up")
+    assert "n3 started: serving" in shell.good("cluster", "up")
     status = shell.good("status")
     assert re.search(r"n3 +leader .* serving +2\.", status)
     assert "trouble at n1: this node's configuration file is old: it has epoch 1" in status
     shell.config.write_text(old)
     refused = shell.run("cluster", "restart")
     assert refused.returncode == 1
-    assert "the configuration has epoch 1, this node has promised epoch 2" in refused.stderr
+    assert "cluster.yaml has epoch 1, node n1 has promised epoch 2" in refused.stderr
+    assert "nothing was started or stopped" in refused.stderr
     assert "use the newest configuration file of the replica set" in refused.stderr
 
 
