@@ -59,6 +59,12 @@ def command(
     loaded, node = _disk_of(config, node, data)
     recovered = recover(loaded, node, SystemDisk())
     end = recovered.end
+    if recovered.was_whole:
+        click.echo(
+            f"{node} counts already and has lost nothing, there is nothing to recover: its log "
+            f"ends at entry {end.lsn} of ballot {end.ballot}"
+        )
+        return
     click.echo(
         f"{node} counts again, with a log that ends at entry {end.lsn} of ballot {end.ballot}, "
         f"chain {end.chain.hex()}"

@@ -9,6 +9,7 @@ import anyio
 import click
 
 from hadron.cli.printing import output_option, print_json, print_rows
+from hadron.cli.root import FAILED
 from hadron.cli.session import connects, session_of
 from hadron.model.errors import HadronError
 
@@ -19,6 +20,8 @@ if TYPE_CHECKING:
 _ANSWER_WITHIN_S: Final = 2.0
 """A node that takes longer is shown as unreachable; a stopped process does not answer at all."""
 
+_WELL: Final = frozenset({"serving", "following"})
+
 _COLUMNS: Final = {
     "replica_set": "REPLICA SET", "node": "NODE", "role": "ROLE", "address": "ADDRESS",
     "state": "STATE", "ballot": "BALLOT", "last_lsn": ">LAST", "committed_lsn": ">COMMITTED",
@@ -28,24 +31,40 @@ _COLUMNS: Final = {
 
 @click.command("status", short_help="Show replica sets, roles, lag, ballots and trouble.")
 @output_option
+@click.option("--check", is_flag=True,
+              help="End with status 1 unless all nodes answer and none has any trouble.")
 @connects
 @click.pass_context
-def command(ctx: click.Context, output: str) -> None:
+def command(ctx: click.Context, output: str, check: bool) -> int:
     """Ask every node of the cluster how it is.
 
     LAG is how many log entries of the leader are not yet known to be on that replica's disk.
+
+    Ends with status 0 when some node could be asked, whatever it says, and with 1 when none could;
+    scripts that want to know whether all is well say --check.
 
     \b
     Examples:
       hadron status
       hadron status --output json
+      hadron status --check > /dev/null || page-somebody
     """
     report = anyio.run(_ask, session_of(ctx).url, backend="trio")
     if output == "json":
         print_json(report)
-        return
+    else:
+        _print(report)
+    return FAILED if check and not is_well(report) else 0
+
+
+def is_well(report: dict[str, Any]) -> bool:
+    """Whether every node answers, leads or follows, and has no trouble."""
+    return all(node["state"] in _WELL and not node["trouble"] for node in report["nodes"])
+
+
+def _print(report: dict[str, Any]) -> None:
     click.echo(f"cluster {report['cluster']}, metadata on {report['metadata']}")
-    print_rows(_COLUMNS, report["nodes"], output)
+    print_rows(_COLUMNS, report["nodes"], "table")
     for node in report["nodes"]:
         for trouble in node["trouble"]:
             first, *_ = trouble.strip().splitlines() or [""]
@@ -108,8 +127,9 @@ def _rows(
     leader = next((node for node in replica_set.nodes if node.role == "leader"), None)
     said = found[leader.address] if leader else ""
     lags = {} if leader is None or isinstance(said, str) else _lags(leader.name, said)
+    silent = {node.name for node in replica_set.nodes if isinstance(found[node.address], str)}
     return [
-        _row(replica_set, node, found[node.address], lags.get(node.name))
+        _row(replica_set, node, found[node.address], lags.get(node.name), silent)
         for node in replica_set.nodes
     ]
 
@@ -121,15 +141,25 @@ def _lags(leader: str, status: cluster_pb2.StatusResponse) -> dict[str, int]:
 
 def _row(
     replica_set: cluster_pb2.ReplicaSet, node: cluster_pb2.Node,
-    status: cluster_pb2.StatusResponse | str, lag: int | None,
+    status: cluster_pb2.StatusResponse | str, lag: int | None, silent: set[str],
 ) -> dict[str, Any]:
+    """
+    Args:
+        silent: nodes that do not answer. Each has one line of its own that says so; what all the
+            others have to say about it is only in `peers`.
+    """
     named = {
         "replica_set": replica_set.name, "node": node.name, "role": node.role,
         "address": node.address,
     }
     if isinstance(status, str):
-        return {**named, "state": "unreachable", "lag": lag, "trouble": [status]}
-    troubles = [status.trouble, *map(_peer_trouble, status.peers)]
+        # What it had when it was last heard of says nothing about what it has.
+        return {**named, "state": "unreachable", "lag": None, "trouble": [status]}
+    told = {peer.trouble for peer in status.peers if peer.name in silent}
+    troubles = [
+        "" if status.trouble in told else status.trouble,
+        *(_peer_trouble(peer) for peer in status.peers if peer.name not in silent),
+    ]
     return {
         **named,
         "state": status.state,

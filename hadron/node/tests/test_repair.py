@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import random
 import shutil
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, closing
@@ -245,3 +246,40 @@ async def test_a_copy_for_others_is_made_of_what_is_whole(
         await nodes.wait_in_step()
         await nodes.wait_for("repaired", lambda: nodes.node("n1")._repairer.repaired == 1)
         assert problems(nodes, "n1") == problems(nodes, "n3") == []
+
+
+async def test_a_leader_with_a_page_it_cannot_read_serves_what_comes_before_and_then_the_rest(
+    tmp_path: Path, clock: MockClock
+) -> None:
+    values = [random.Random(number).randbytes(6_000) for number in range(20)]
+    async with loaded(tmp_path) as nodes:
+        async with nodes.connection("n1") as connection:
+            for value in values:
+                await produce(connection, value)
+        await nodes.wait_in_step()
+        await nodes.crash()
+        path = nodes.data("n1") / "hadron.db"
+        content = bytearray(path.read_bytes())
+        content[content.index(values[12][3_000:3_020])] ^= 1
+        path.write_bytes(content)
+        await nodes.start()
+        await nodes.wait_serving()
+        async with nodes.connection("n1") as connection:
+            before = await fetch(connection)
+            assert before == [*VALUES, *values[:12]]
+        async with nodes.client() as client:
+            assert await read_all(client) == [*VALUES, *values]
+        assert (nodes.data("n1") / "gen-1").exists()
+        await nodes.wait_for("settled", lambda: nodes.status("n1").trouble == "")
+
+
+async def test_an_error_says_that_a_snapshot_is_on_its_way(
+    tmp_path: Path, clock: MockClock
+) -> None:
+    async with loaded(tmp_path) as nodes:
+        repairer = nodes.node("n1")._repairer
+        nodes.network.isolate("n1", "n2", "n3")
+        error = CorruptionError("hadron.db is damaged: a page")
+        error.__cause__ = apsw.CorruptError("database disk image is malformed")
+        assert not await repairer.heal(error)
+        assert error.retryable
