@@ -179,21 +179,23 @@ class World:
             _with_data(config, name, disk.volume.path), name, clock=self.clocks[name],
             random=SimRandom(f"{self.seed}/{name}/{self._starts}"), network=host, disk=disk.volume,
         )
-        with trio.CancelScope() as scope:
-            life = self._lives[name] = _Life(node, disk.volume, host, scope)
-            disk.on_crash = lambda: self._crash_in_the_act(name)
-            self.failures.pop(name, None)
-            self.trace.log(f"{name}: starts")
-            try:
+        scope = trio.CancelScope()
+        life = self._lives[name] = _Life(node, disk.volume, host, scope)
+        disk.on_crash = lambda: self._crash_in_the_act(name)
+        self.failures.pop(name, None)
+        self.trace.log(f"{name}: starts")
+        try:
+            # What a node raises with its last breath is without its cancellation only out here.
+            with scope:
                 await node.run(_Started(task_status, life))
-            except Exception as caught:
-                error = _without_closing(caught)
-                if error is not None and not life.is_dead:
-                    self._stopped(name, error)
-                    if not life.is_listening:
-                        raise error from None
-            finally:
-                self._ended(name, life)
+        except Exception as caught:
+            error = _without_closing(caught)
+            if error is not None and not life.is_dead:
+                self._stopped(name, error)
+                if not life.is_listening:
+                    raise error from None
+        finally:
+            self._ended(name, life)
         if not life.is_listening:
             task_status.started()
 
@@ -279,6 +281,10 @@ class World:
         if self.nemesis is not None:
             await self.nemesis.hand_out()
         for name in self.names:
+            life = self._lives.get(name)
+            if life is not None and life.scope.cancel_called:
+                # Whoever stopped it may be gone.
+                await life.ended.wait()
             if not self.running(name):
                 if self.nemesis is not None:
                     await self.nemesis.revive(name)
