@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from contextlib import AsyncExitStack
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
 import anyio
 
+from hadron.cli.patience import MAJORITY_TOLD_AFTER_S, connected, telling
 from hadron.cli.positions import Position, check_partitions
 from hadron.cli.records import RecordPrinter
 from hadron.model.errors import RequestError
@@ -33,10 +35,8 @@ class Request:
 
 async def run(url: str, request: Request) -> None:
     """Print records until the limit, the end (when asked for), or an interrupt."""
-    import hadron
-
     printer = RecordPrinter(request.form, request.output, request.limit)
-    async with hadron.connect(url) as client:
+    async with connected(url) as client:
         if request.group:
             await _consume(client, request, printer)
         else:
@@ -76,10 +76,14 @@ async def _starts(client: Client, request: Request, start: Position) -> dict[str
 
 async def _consume(client: Client, request: Request, printer: RecordPrinter) -> None:
     assert request.group
-    async with client.subscribe(
+    opening = client.subscribe(
         request.stream, group=request.group, start=await _group_start(client, request),
         partitions=list(request.partitions) or None,
-    ) as subscription:
+    )
+    waiting = f"waiting to join group {request.group!r}; is a majority up? see `hadron status`"
+    async with AsyncExitStack() as stack:
+        with telling(waiting, MAJORITY_TOLD_AFTER_S):
+            subscription = await stack.enter_async_context(opening)
         if request.limit is None:
             await _print_batches(subscription, request, printer)
         else:

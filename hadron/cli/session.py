@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, TypeVar
@@ -53,11 +54,11 @@ class Session:
         name = os.environ.get("HADRON_CONTEXT") or contexts.current
         return contexts.url(name) if name else _default_url()
 
-    def connect(self) -> SyncClient:
+    def connect(self) -> AbstractContextManager[SyncClient]:
         """A blocking client of the server; use it as a context manager."""
-        import hadron
+        from hadron.cli.patience import connected_sync
 
-        return hadron.connect_sync(self.url)
+        return connected_sync(self.url)
 
 
 def _default_url() -> str:

@@ -14,11 +14,14 @@ from hadron.cli.session import connects, session_of
 from hadron.model.errors import HadronError
 
 if TYPE_CHECKING:
+    from hadron.cli.overview import Overview
     from hadron.client import Client
     from hadron.wire.messages import cluster_pb2
 
 _ANSWER_WITHIN_S: Final = 2.0
 """A node that takes longer is shown as unreachable; a stopped process does not answer at all."""
+_CONNECT_WITHIN_S: Final = 3.0
+"""Nobody who asks how nodes are wants to wait for one to come up."""
 
 _WELL: Final = frozenset({"serving", "following"})
 
@@ -38,7 +41,9 @@ _COLUMNS: Final = {
 def command(ctx: click.Context, output: str, check: bool) -> int:
     """Ask every node of the cluster how it is.
 
-    LAG is how many log entries of the leader are not yet known to be on that replica's disk.
+    ROLE is the one in force: who leads is who serves, whatever a newer configuration file says
+    that nodes have been started with; what that one changes is told below the table. LAG is how
+    many log entries of the leader are not yet known to be on that replica's disk.
 
     Ends with status 0 when some node could be asked, whatever it says, and with 1 when none could;
     scripts that want to know whether all is well say --check.
@@ -69,43 +74,47 @@ def _print(report: dict[str, Any]) -> None:
         for trouble in node["trouble"]:
             first, *_ = trouble.strip().splitlines() or [""]
             click.echo(f"trouble at {node['node']}: {first}")
+    for pending in report["pending"]:
+        click.echo(f"pending: {pending}")
 
 
 async def _ask(url: str) -> dict[str, Any]:
-    import hadron
+    from hadron.cli.overview import Overview
+    from hadron.cli.patience import connected
 
-    async with hadron.connect(url) as client:
+    async with connected(url, _CONNECT_WITHIN_S) as client:
         topology = await client.topology()
-        newest = await _newest(client, topology)
+        known = {each.name: Overview(each) for each in topology.replica_sets}
+        await _learn(client, known)
         found: dict[str, cluster_pb2.StatusResponse | str] = {}
         async with anyio.create_task_group() as tasks:
-            for replica_set in newest:
-                for node in replica_set.nodes:
-                    tasks.start_soon(_ask_node, client, node.address, found)
-    nodes = [
-        row
-        for replica_set in newest
-        for row in _rows(replica_set, found)
-    ]
-    return {"cluster": topology.cluster, "metadata": topology.metadata, "nodes": nodes}
+            for address in {each for overview in known.values() for each in overview.addresses}:
+                tasks.start_soon(_ask_node, client, address, found)
+    for overview in known.values():
+        overview.found = found
+    return {
+        "cluster": topology.cluster, "metadata": topology.metadata,
+        "nodes": [row for overview in known.values() for row in _rows(overview)],
+        "pending": [text for overview in known.values() if (text := overview.pending())],
+    }
 
 
-async def _newest(
-    client: Client, topology: cluster_pb2.TopologyResponse
-) -> list[cluster_pb2.ReplicaSet]:
-    """Every replica set as the node with the newest configuration file has it."""
-    newest = {known.name: known for known in topology.replica_sets}
+async def _learn(client: Client, known: dict[str, Overview]) -> None:
+    """Ask every node for its configuration file, also those that only another one's file has."""
+    from hadron.cli.overview import Overview
+
+    asked: set[str] = set()
 
     async def ask(address: str) -> None:
         with contextlib.suppress(HadronError), anyio.move_on_after(_ANSWER_WITHIN_S):
-            for known in (await client.topology(address)).replica_sets:
-                if known.name not in newest or known.epoch > newest[known.name].epoch:
-                    newest[known.name] = known
+            for file in (await client.topology(address)).replica_sets:
+                known.setdefault(file.name, Overview(file)).learn(address, file)
 
-    async with anyio.create_task_group() as tasks:
-        for address in {node.address for known in newest.values() for node in known.nodes}:
-            tasks.start_soon(ask, address)
-    return list(newest.values())
+    while new := {each for overview in known.values() for each in overview.addresses} - asked:
+        asked |= new
+        async with anyio.create_task_group() as tasks:
+            for address in new:
+                tasks.start_soon(ask, address)
 
 
 async def _ask_node(
@@ -120,37 +129,29 @@ async def _ask_node(
         found[address] = error.message
 
 
-def _rows(
-    replica_set: cluster_pb2.ReplicaSet, found: dict[str, cluster_pb2.StatusResponse | str]
-) -> list[dict[str, Any]]:
+def _rows(overview: Overview) -> list[dict[str, Any]]:
     """One row per node of a replica set; lag is what its leader knows."""
-    leader = next((node for node in replica_set.nodes if node.role == "leader"), None)
-    said = found[leader.address] if leader else ""
-    lags = {} if leader is None or isinstance(said, str) else _lags(leader.name, said)
-    silent = {node.name for node in replica_set.nodes if isinstance(found[node.address], str)}
+    lags = overview.lags()
+    silent = {node.name for node in overview.nodes if isinstance(overview.found[node.address], str)}
     return [
-        _row(replica_set, node, found[node.address], lags.get(node.name), silent)
-        for node in replica_set.nodes
+        _row(overview, node, overview.found[node.address], lags.get(node.name), silent)
+        for node in overview.nodes
     ]
 
 
-def _lags(leader: str, status: cluster_pb2.StatusResponse) -> dict[str, int]:
-    lags = {peer.name: max(0, status.last_lsn - peer.match_lsn) for peer in status.peers}
-    return lags | {leader: 0}
-
-
 def _row(
-    replica_set: cluster_pb2.ReplicaSet, node: cluster_pb2.Node,
-    status: cluster_pb2.StatusResponse | str, lag: int | None, silent: set[str],
+    overview: Overview, node: cluster_pb2.Node, status: cluster_pb2.StatusResponse | str,
+    lag: int | None, silent: set[str],
 ) -> dict[str, Any]:
     """
     Args:
         silent: nodes that do not answer. Each has one line of its own that says so; what all the
             others have to say about it is only in `peers`.
     """
+    file = overview.files.get(node.address)
     named = {
-        "replica_set": replica_set.name, "node": node.name, "role": node.role,
-        "address": node.address,
+        "replica_set": overview.newest.name, "node": node.name, "role": overview.role(node.name),
+        "address": node.address, "file_epoch": file.epoch if file else None,
     }
     if isinstance(status, str):
         # What it had when it was last heard of says nothing about what it has.

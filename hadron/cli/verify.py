@@ -64,10 +64,10 @@ def _verify_live(url: str) -> Verified:
     import anyio
 
     async def run() -> Verified:
-        import hadron
+        from hadron.cli.patience import connected
         from hadron.node.live_verification import verify_live
 
-        async with hadron.connect(url) as client:
+        async with connected(url) as client:
             return await verify_live(client, _show_progress)
 
     return anyio.run(run, backend="trio")

@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from hadron.cli import main, status
+from hadron.cli.overview import Overview
 from hadron.wire.messages import cluster_pb2
 
 REFUSED = "n3:7000 does not answer: Connection refused"
@@ -35,8 +36,13 @@ def said(
 
 
 def rows(*answers: cluster_pb2.StatusResponse | str) -> list[dict[str, Any]]:
-    found = {f"n{number}:7000": answer for number, answer in enumerate(answers, 1)}
-    return status._rows(NODES, found)
+    overview = Overview(NODES)
+    overview.found = {f"n{number}:7000": answer for number, answer in enumerate(answers, 1)}
+    for number, answer in enumerate(answers, 1):
+        if not isinstance(answer, str):
+            answer.node = f"n{number}"
+            overview.learn(f"n{number}:7000", NODES)
+    return status._rows(overview)
 
 
 WELL = (
@@ -96,7 +102,9 @@ def test_the_status_it_ends_with(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     async def ask(_url: str) -> dict[str, Any]:
-        return {"cluster": "local", "metadata": "local/p0", "nodes": rows(*answers)}
+        return {
+            "cluster": "local", "metadata": "local/p0", "nodes": rows(*answers), "pending": [],
+        }
 
     monkeypatch.setattr(status, "_ask", ask)
     assert main(["status"]) == 0
