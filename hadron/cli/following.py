@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Literal
 import anyio
 
 from hadron.cli.patience import MAJORITY_TOLD_AFTER_S, connected, telling
-from hadron.cli.positions import Position, check_partitions
+from hadron.cli.positions import Position, check_offset, check_partitions
 from hadron.cli.records import RecordPrinter
 from hadron.model.errors import RequestError
 
@@ -66,12 +66,12 @@ async def _starts(client: Client, request: Request, start: Position) -> dict[str
     found = await client.offsets(request.stream, at_ms=start.at_ms)
     bounds = {partition.partition: partition for partition in found}
     wanted = check_partitions(request.stream, request.partitions, list(bounds))
-    return {
-        name: start.resolve(
-            bounds[name].first_offset, bounds[name].next_offset, bounds[name].at_offset or 0
-        )
-        for name in wanted
-    }
+    starts: dict[str, int] = {}
+    for name in wanted:
+        first, end = bounds[name].first_offset, bounds[name].next_offset
+        starts[name] = start.resolve(first, end, bounds[name].at_offset or 0)
+        check_offset(f"{request.stream}/{name}", starts[name], first, end)
+    return starts
 
 
 async def _consume(client: Client, request: Request, printer: RecordPrinter) -> None:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import logging
 import threading
+import time
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import AsyncExitStack, ExitStack, asynccontextmanager, contextmanager
 from typing import TYPE_CHECKING, Final
@@ -13,9 +15,30 @@ if TYPE_CHECKING:
     from hadron.client import Client
     from hadron.client.sync import SyncClient
 
-CONNECTING_TOLD_AFTER_S: Final = 1.0
+CONNECTING_TOLD_AFTER_S: Final = 1.5
 MAJORITY_TOLD_AFTER_S: Final = 3.0
 """A leader's restart takes a second or two."""
+_REPEATED_AFTER_S: Final = 60.0
+
+
+class Seldom(logging.Filter):
+    """Lets the same words through once a minute: whoever tries again waits for the same thing."""
+
+    def __init__(self, now_s: Callable[[], float] = time.monotonic) -> None:
+        super().__init__()
+        self._now_s = now_s
+        self._shown_s: dict[str, float] = {}
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        """Whether these words are to be shown."""
+        text, now_s = record.getMessage(), self._now_s()
+        if now_s - self._shown_s.get(text, -_REPEATED_AFTER_S) < _REPEATED_AFTER_S:
+            return False
+        self._shown_s[text] = now_s
+        return True
+
+
+_seldom = Seldom()
 
 
 @contextmanager
@@ -66,6 +89,9 @@ async def connected(url: str, timeout_s: float | None = None) -> AsyncIterator[C
 def _connecting(url: str) -> Iterator[None]:
     from hadron.client.url import parse_url
 
+    if logging.lastResort is not None:
+        # It prints the client's warnings for people, where nothing else was set up.
+        logging.lastResort.addFilter(_seldom)
     addresses = ", ".join(parse_url(url).addresses)
     with telling(f"trying {addresses} …", CONNECTING_TOLD_AFTER_S):
         yield

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import threading
 import time
 
@@ -9,7 +10,7 @@ import click
 import pytest
 
 from hadron.cli import patience
-from hadron.cli.patience import telling
+from hadron.cli.patience import Seldom, telling
 from hadron.cli.root import run
 
 
@@ -28,6 +29,20 @@ def test_a_short_wait_is_not_told(capsys: pytest.CaptureFixture[str]) -> None:
     assert capsys.readouterr().err == ""
     running = [each for each in threading.enumerate() if isinstance(each, threading.Timer)]
     assert all(timer.finished.is_set() for timer in running)
+
+
+def test_the_same_words_are_shown_once_a_minute() -> None:
+    now_s = [0.0]
+    seldom = Seldom(lambda: now_s[0])
+
+    def shows(text: str) -> bool:
+        return seldom.filter(logging.LogRecord("x", logging.WARNING, "", 0, text, None, None))
+
+    assert [shows("a"), shows("a"), shows("b")] == [True, False, True]
+    now_s[0] = 59.0
+    assert not shows("a")
+    now_s[0] = 60.0
+    assert shows("a")
 
 
 def test_commands_say_what_they_try(
