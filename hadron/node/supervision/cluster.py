@@ -244,7 +244,8 @@ class LocalCluster:
             if waiting:
                 time.sleep(POLL_S)
         if waiting:
-            first, *others = waiting
+            # The others wait for the leader, which says what it waits for itself.
+            first, *others = sorted(waiting, key=lambda name: name != self.leader)
             seen = {name: reasons.last.get(name, NO_ANSWER) for name in waiting}
             raise ClusterError(
                 f"node {first} is not {self._wanted(first)} after {timeout_s:g} s: {seen[first]}",

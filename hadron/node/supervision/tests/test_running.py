@@ -10,7 +10,7 @@ import yaml
 
 from hadron.model.errors import ConfigurationError
 from hadron.node.replica_set import NodeConfig, ReplicaSetConfig
-from hadron.node.supervision.cluster import free_ports, write_config
+from hadron.node.supervision.cluster import LocalCluster, free_ports, write_config
 from hadron.node.supervision.detached import DetachedCluster
 from hadron.node.supervision.processes import ClusterError, last_words
 from hadron.node.supervision.reasons import Reasons, reason_of
@@ -188,6 +188,18 @@ def test_nodes_that_are_not_ready_stay_up(tmp_path: Path) -> None:
         assert all(node.process for node in cluster.nodes())
     finally:
         cluster.down()
+
+
+def test_the_leader_is_asked_first_why_nobody_serves(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cluster = LocalCluster(tmp_path, nodes=2)
+    said = {"n1": status("waiting for a majority", "n2 is away"), "n2": status("waiting")}
+    monkeypatch.setattr(cluster, "pid", lambda _name: 0)
+    monkeypatch.setattr(cluster, "status", said.__getitem__)
+    with pytest.raises(ClusterError, match=r"n1 is not serving .* majority: n2 is away") as no:
+        cluster.wait_ready(["n2", "n1"], timeout_s=0.1)
+    assert no.value.hint == "n2 is not following: waiting"
 
 
 def test_a_node_that_ends_is_heard(tmp_path: Path) -> None:
