@@ -183,6 +183,10 @@ class Repairer:
                 pause_s = min(2 * pause_s, _MAX_PAUSE_S)
 
     async def _repair(self, lsn: int) -> None:
+        if lsn > self._store.log.head.lsn:
+            # A tail that was dropped; tables that have diverged may still name it.
+            self._settle(lsn)
+            return
         logged = is_logged(self._store.log, lsn)
         wrong = await self._store.readers.run_once(partial(self._wrong_with, lsn, logged))
         if not wrong:
@@ -294,7 +298,8 @@ class Repairer:
 
         def write(db: apsw.Connection) -> None:
             known = streams.batch_of(db, lsn)
-            if known is None:
+            if known is None or lsn > self._store.log.anchor.lsn:
+                # Dropped meanwhile, with the tail that it was in: another entry may take its place.
                 return
             found = len(entry.body), read_head(entry.body).n
             if found != known:

@@ -108,11 +108,25 @@ class Nemesis:
         self.damageable = self.random.sample(world.names, minority)
         """Nodes whose disks may lose what was synced; the others' never do."""
 
+    def _let_lie(self) -> bool:
+        """Let disks lie, if this plan has any; returns whether one does.
+
+        A node on such a disk forgets, and does not know it: what a majority counts on it for may be
+        gone. Only a leader whose disk does not lie, and that stays the leader, makes up for that.
+        """
+        leader = self.world.config.leader.name
+        able = [name for name in self.damageable if name != leader]
+        for name in able[: self._plan.lying_disks]:
+            self.world.disks[name].broken.is_lying = True
+        return bool(able[: self._plan.lying_disks])
+
     async def run(self) -> None:
         """Do faults, for ever."""
-        for name in self.damageable[: self._plan.lying_disks]:
-            self.world.disks[name].broken.is_lying = True
-        kinds = [kind for kind in self._kinds if self._plan.weights.get(kind)]
+        lying = self._let_lie()
+        kinds = [
+            kind for kind in self._kinds
+            if self._plan.weights.get(kind) and not (lying and kind in plots.PROMOTIONS)
+        ]
         weights = [self._plan.weights[kind] for kind in kinds]
         async with trio.open_nursery() as nursery:
             while True:

@@ -29,6 +29,9 @@ _FAR_S: Final = (6.0, 60.0)
 """Beyond the 5 s that PROTOCOL B8 allows to a leader."""
 
 
+PROMOTIONS: Final = ("promotion", "promotion of one cut off")
+
+
 class Plots:
     """Plays them for a nemesis, whose choices it shares."""
 
