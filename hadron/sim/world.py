@@ -373,9 +373,15 @@ class World:
                 return False
             end = self.status(self.config.leader.name)
             return end.committed_lsn == end.last_lsn > 0 and all(
-                self.running(name) and self.status(name).applied_lsn == end.last_lsn
-                for name in names or self.names
+                is_at(end, name) for name in names or self.names
             )
+
+        def is_at(end: cluster_pb2.StatusResponse, name: str) -> bool:
+            if not self.running(name):
+                return False
+            status = self.status(name)
+            # An old leader may have applied as much, of its own.
+            return status.applied_lsn == end.last_lsn and status.chain == end.chain
 
         # It takes seconds, and asking all nodes for their state takes CPU.
         await self.wait_for("all nodes in step", in_step, timeout_s, poll_s=5 * _POLL_S)
