@@ -196,6 +196,8 @@ class Repairer:
         why: list[str] = []
         refusals = 0
         for link in self._sources():
+            if self._has_moved(lsn, logged):
+                break
             try:
                 if logged:
                     await self._fetch_entries(link, lsn)
@@ -208,15 +210,24 @@ class Repairer:
                 why.append(f"{link.name}: {error.message}")
                 refusals += isinstance(error, _NEVER)
             else:
+                if self._has_moved(lsn, logged):
+                    break
                 self.repaired += 1
                 _log.warning("repaired entry %d from %s: %s", lsn, link.name, wrong)
                 self._settle(lsn)
                 return
-        if why and refusals == len(self._membership.peers):
+        if self._has_moved(lsn, logged):
+            # What is wrong now, if anything, is another question.
+            self._wanted.set()
+        elif why and refusals == len(self._membership.peers):
             # Their logs begin later, or say otherwise: a snapshot helps, or shows who is wrong.
             self._cannot(lsn, f"{wrong}; nobody can give it back: {'; '.join(why)}")
         else:
             self._nobody(lsn, why)
+
+    def _has_moved(self, lsn: int, logged: bool) -> bool:
+        """Whether the entry was trimmed, or dropped, while others were asked for it."""
+        return is_logged(self._store.log, lsn) != logged
 
     def _wrong_with(self, lsn: int, logged: bool, db: apsw.Connection) -> str:
         if logged:
