@@ -79,7 +79,9 @@ class FollowerLog:
         """Why the tables are worth nothing; "" when they are what the log makes of them."""
         self.on_diverged: Callable[[str], None] = lambda _reason: None
         self.applied_lsn = 0 if self.diverged else get_meta(connection, "applied_lsn")
-        """0 when the tables have diverged."""
+        """Where the tables are in the transaction at hand; 0 when they have diverged."""
+        self.stored_applied_lsn = self.applied_lsn
+        """Where they are for everybody else: the last COMMIT that has returned."""
         self.committed_lsn = self._noted_lsn = get_meta(connection, "committed_lsn")
         """What the file says of it stands in `_noted_lsn`."""
         self._configurations = self.configurations_in_log(connection)
@@ -197,7 +199,7 @@ class FollowerLog:
         with transaction(connection):
             set_meta(connection, DIVERGED, error.message)
         self.diverged = error.message
-        self.applied_lsn = 0
+        self.applied_lsn = self.stored_applied_lsn = 0
         self.on_diverged(error.message)
 
     def _unknown(self, entries: list[Entry]) -> list[Entry]:
@@ -317,6 +319,7 @@ class FollowerLog:
                     connection, lambda: None, self.committed_lsn, until=self._log.head.lsn
                 )
                 connection.execute("COMMIT")
+                self.stored_applied_lsn = self.applied_lsn
             except DivergedError as error:
                 self._mark_diverged(connection, error)
         if self.diverged:

@@ -217,16 +217,16 @@ class SnapshotService:
 
     async def _make(self, min_lsn: int, asker: _Asker) -> Manifest:
         """Raises `NotReadyError` when no majority confirms it, or this node is behind."""
-        if self._follower.applied_lsn < min_lsn:
+        if self._follower.stored_applied_lsn < min_lsn:
             raise NotReadyError(
-                f"{self._membership.node} has applied entry {self._follower.applied_lsn}, the copy "
-                f"must hold entry {min_lsn}"
+                f"{self._membership.node} has applied entry {self._follower.stored_applied_lsn}, "
+                f"the copy must hold entry {min_lsn}"
             )
         await self._drop_current()
         self._made += 1
         path = self._store.directory / OUTGOING / f"{self._made}.db"
         # Whoever installs the copy goes on from its end.
-        unpin = self._pin(self._follower.applied_lsn + 1)
+        unpin = self._pin(self._follower.stored_applied_lsn + 1)
         try:
             with contextlib.closing(await self._prepare(path)) as copying:
                 while (position := await self._disk.do(copying.step)) is None:
