@@ -329,8 +329,11 @@ class World:
         recover(_with_data(self.config, name, volume.path), name, volume)
 
     def status(self, name: str) -> cluster_pb2.StatusResponse:
-        """What a running node says of itself."""
-        return self._lives[name].node.status()
+        """What a running node says of itself; a process that does not listen yet says nothing."""
+        life = self._lives[name]
+        if not life.is_listening:
+            return cluster_pb2.StatusResponse(node=name, state="starting")
+        return life.node.status()
 
     async def wait_for(
         self, what: str, condition: Callable[[], bool], timeout_s: float = 60.0, *,
