@@ -111,7 +111,10 @@ class Plots:
         await self._nemesis.revive(leader)
         if world.running(leader):
             with trio.move_on_after(2.0):
-                while world.status(leader).state != "reconciling":  # noqa: ASYNC110
+                # Somebody else may have crashed it meanwhile, and may be starting it.
+                while not (  # noqa: ASYNC110
+                    world.listens(leader) and world.status(leader).state == "reconciling"
+                ):
                     await trio.sleep(0.001)
             await world.crash(leader)
 

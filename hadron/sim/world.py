@@ -158,6 +158,10 @@ class World:
         life = self._lives.get(name)
         return life is not None and not life.is_dead and not life.ended.is_set()
 
+    def listens(self, name: str) -> bool:
+        """Whether the node lives and has come as far as listening: before, it has no status."""
+        return self.running(name) and self._lives[name].is_listening
+
     # --- life -----------------------------------------------------------------------------------
 
     async def start(self, *names: str) -> None:
@@ -352,6 +356,8 @@ class World:
         """A node's state in one line."""
         if not self.running(name):
             return f"{name} is down{f': {self.failures[name]}' if name in self.failures else ''}"
+        if not self.listens(name):
+            return f"{name} is starting"
         status = self.status(name)
         peers = ", ".join(f"{peer.name} {peer.state} {peer.trouble}" for peer in status.peers)
         return (
@@ -362,7 +368,7 @@ class World:
     def is_serving(self) -> bool:
         """Whether the leader serves."""
         leader = self.config.leader.name
-        return self.running(leader) and self.status(leader).state == "serving"
+        return self.listens(leader) and self.status(leader).state == "serving"
 
     async def wait_serving(self, timeout_s: float = 60.0) -> None:
         """Until the leader serves."""
