@@ -62,15 +62,25 @@ def _fetch(url: str, node: str | None, destination: Path) -> Manifest:
     import anyio
 
     async def run() -> Manifest:
-        import hadron
+        from hadron.cli.patience import MAJORITY_TOLD_AFTER_S, connected, telling
         from hadron.node.backup import backup_live, find_node
         from hadron.node.world import SystemDisk
 
-        async with hadron.connect(url) as client:
+        async with connected(url) as client:
             source = await find_node(client, node)
-            return await backup_live(
-                client, source.address, destination, SystemDisk(), _show_progress, _show_trouble
+            waiting = (
+                f"waiting for {source.name}'s copy; a large one takes a while, and a majority must "
+                "be up: see `hadron status`"
             )
+            with telling(waiting, MAJORITY_TOLD_AFTER_S) as hush:
+
+                def on_progress(have: int, size: int) -> None:
+                    hush()
+                    _show_progress(have, size)
+
+                return await backup_live(
+                    client, source.address, destination, SystemDisk(), on_progress, _show_trouble
+                )
 
     try:
         return anyio.run(run, backend="trio")

@@ -11,11 +11,12 @@ import click
 from hadron.cli.printing import output_option, print_rows
 
 if TYPE_CHECKING:
+    from hadron.node.supervision.detached import DetachedCluster, DetachedNode
     from hadron.node.supervision.fleet import Fleet
 
 _Function = TypeVar("_Function", bound=Callable[..., Any])
-_COLUMNS = {"replica_set": "REPLICA SET", "node": "NODE", "role": "ROLE", "address": "ADDRESS",
-            "state": "STATE", "pid": ">PID", "log": "LOG"}
+_COLUMNS = {"replica_set": "REPLICA SET", "node": "NODE", "role": "ROLE IN FILE",
+            "address": "ADDRESS", "state": "STATE", "pid": ">PID", "log": "LOG"}
 
 
 def _config_option(function: _Function) -> _Function:
@@ -51,6 +52,9 @@ def command() -> None:
 def up(config: Path | None, replica_sets: tuple[str, ...]) -> None:
     """Start the nodes that do not run and wait until they serve. Repeated, it changes nothing.
 
+    Nodes that are not ready in time stay up: they go on as soon as they can, and `hadron status`
+    shows what they wait for. Nodes that run keep the file that they were started with.
+
     Commands run in this directory find the cluster in ./hadron-cluster by themselves; with
     another --config, set HADRON_URL as this command prints.
 
@@ -62,12 +66,9 @@ def up(config: Path | None, replica_sets: tuple[str, ...]) -> None:
       hadron cluster up --config config/two-regions --replica-set aws.us-east-1/p0
     """
     fleet = _fleet(config, replica_sets, create=True)
-    for node in fleet.up():
-        done = "was running" if node.was_running else "started"
-        click.echo(
-            f"{_named(fleet, node.replica_set, node.node.name)} {done}: {node.node.role} at "
-            f"{node.node.address}, pid {node.pid or '?'}"
-        )
+    are_old = [_print_nodes(fleet, *each) for each in fleet.up(tell=_tell)]
+    if any(are_old):
+        click.echo("\n`hadron cluster restart` gives every node the file as it is now")
     if len(fleet.clusters) > 1:
         strangers = fleet.wait_acquainted()
         for stranger in strangers:
@@ -77,14 +78,31 @@ def up(config: Path | None, replica_sets: tuple[str, ...]) -> None:
     click.echo(f"\nconnect with:  export HADRON_URL={fleet.url}")
 
 
+def _print_nodes(fleet: Fleet, cluster: DetachedCluster, started: list[str]) -> bool:
+    """Print how each node of a set is; whether one runs with another file."""
+    said = cluster.ask()
+    for node in cluster.nodes():
+        done = "started" if node.name in started else "was running"
+        pid = node.process.pid if node.process else "?"
+        state, note = "no answer", ""
+        if found := said.get(node.name):
+            state = found.status.state
+            note = _old_file(cluster.config.epoch, found.file.epoch)
+        note = note if node.role else ", not in the file any more"
+        who = _named(fleet, cluster.config.name, node.name)
+        click.echo(f"{who} {done}: {state}{_at(node.address)}, pid {pid}{note}")
+    return any(found.file.epoch != cluster.config.epoch for found in said.values())
+
+
 @command.command("restart")
 @_config_option
 def restart(config: Path | None, replica_sets: tuple[str, ...]) -> None:
     """Restart the nodes with the configuration file as it is now, the leader first.
 
     Then the others, one after the other: a majority is up all the time. Nodes that do not run are
-    started, and those that the file does not have any more are stopped. Of several replica sets,
-    one is restarted after the other.
+    started, and those that the file does not have any more are stopped. Nothing is stopped when
+    the file does not fit what the nodes run with. Of several replica sets, one is restarted after
+    the other.
 
     \b
     Example:
@@ -92,7 +110,7 @@ def restart(config: Path | None, replica_sets: tuple[str, ...]) -> None:
     """
     fleet = _fleet(config, replica_sets)
     before = {each.config.name: each.all_running() for each in fleet.clusters}
-    for of, node in fleet.restart():
+    for of, node in fleet.restart(tell=_tell):
         leads = node.role == "leader"
         state = f"leads {of.name} with epoch {of.epoch}, serving" if leads else "follows"
         done = "started" if node.was_away else "restarted"
@@ -124,7 +142,9 @@ def down(config: Path | None, replica_sets: tuple[str, ...]) -> None:
 @_config_option
 @output_option
 def status(config: Path | None, replica_sets: tuple[str, ...], output: str) -> None:
-    """Show which nodes run; `hadron status` shows how they are.
+    """Show which nodes run; `hadron status` shows how they are, and who leads.
+
+    A node has the role that the file says once it has been started with this file.
 
     \b
     Example:
@@ -135,10 +155,10 @@ def status(config: Path | None, replica_sets: tuple[str, ...], output: str) -> N
     rows = [
         {
             "replica_set": each.config.name,
-            "node": node.name, "role": node.role, "address": node.address,
-            "state": "running" if node.process else "stopped",
+            "node": node.name, "role": node.role or None, "address": node.address or None,
+            "state": _state(node),
             "pid": node.process.pid if node.process else None,
-            "log": str(log_path(each.config, node.name)),
+            "log": str(log_path(each.config, node.name)) if node.role else None,
         }
         for each in _fleet(config, replica_sets).clusters for node in each.nodes()
     ]
@@ -148,6 +168,24 @@ def status(config: Path | None, replica_sets: tuple[str, ...], output: str) -> N
 def _named(fleet: Fleet, replica_set: str, node: str) -> str:
     """A node, with its replica set where there are several."""
     return f"{replica_set} {node}" if fleet.has_several else node
+
+
+def _state(node: DetachedNode) -> str:
+    if node.process is None:
+        return "stopped"
+    return "running" if node.role else "running, not in the file any more"
+
+
+def _at(address: str) -> str:
+    return f" at {address}" if address else ""
+
+
+def _old_file(newest: int, epoch: int) -> str:
+    return "" if epoch == newest else f", with epoch {epoch} (the file has {newest})"
+
+
+def _tell(text: str) -> None:
+    click.echo(text, err=True)
 
 
 def _fleet(config: Path | None, only: tuple[str, ...], *, create: bool = False) -> Fleet:

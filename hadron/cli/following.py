@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from contextlib import AsyncExitStack
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, Literal
 
 import anyio
 
-from hadron.cli.positions import Position, check_partitions
+from hadron.cli.patience import MAJORITY_TOLD_AFTER_S, connected, telling
+from hadron.cli.positions import Position, check_offset, check_partitions
 from hadron.cli.records import RecordPrinter
 from hadron.model.errors import RequestError
 
@@ -37,10 +39,8 @@ class Request:
 
 async def run(url: str, request: Request) -> None:
     """Print records until the limit, the end (when asked for), or an interrupt."""
-    import hadron
-
     printer = RecordPrinter(request.form, request.output, request.limit)
-    async with hadron.connect(url) as client:
+    async with connected(url) as client:
         if request.group:
             await _consume(client, request, printer)
         else:
@@ -70,20 +70,24 @@ async def _starts(client: Client, request: Request, start: Position) -> dict[str
     found = await client.offsets(request.stream, at_ms=start.at_ms)
     bounds = {partition.partition: partition for partition in found}
     wanted = check_partitions(request.stream, request.partitions, list(bounds))
-    return {
-        name: start.resolve(
-            bounds[name].first_offset, bounds[name].next_offset, bounds[name].at_offset or 0
-        )
-        for name in wanted
-    }
+    starts: dict[str, int] = {}
+    for name in wanted:
+        first, end = bounds[name].first_offset, bounds[name].next_offset
+        starts[name] = start.resolve(first, end, bounds[name].at_offset or 0)
+        check_offset(f"{request.stream}/{name}", starts[name], first, end)
+    return starts
 
 
 async def _consume(client: Client, request: Request, printer: RecordPrinter) -> None:
     assert request.group
-    async with client.subscribe(
+    opening = client.subscribe(
         request.stream, group=request.group, start=await _group_start(client, request),
         partitions=list(request.partitions) or None, **request.membership,
-    ) as subscription:
+    )
+    waiting = f"waiting to join group {request.group!r}; is a majority up? see `hadron status`"
+    async with AsyncExitStack() as stack:
+        with telling(waiting, MAJORITY_TOLD_AFTER_S):
+            subscription = await stack.enter_async_context(opening)
         if request.limit is None:
             await _print_batches(subscription, request, printer)
         else:

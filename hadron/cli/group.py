@@ -55,8 +55,14 @@ def command() -> None:
 def list_(ctx: click.Context, stream: str, output: str) -> None:
     """List groups, one row per partition.
 
-    LAG is how many records are not acknowledged; everything below FLOOR is, but for the SKIPPED,
-    which retention dropped before. OLDEST is the age of the oldest record that is not.
+    \b
+    FLOOR      every record below this offset is acknowledged, or was SKIPPED
+    NEXT       the offset of the partition's next record
+    LAG        records below NEXT that are not acknowledged
+    OLDEST     the age of the oldest record that is not acknowledged
+    SKIPPED    records that retention dropped before they were acknowledged
+    IN FLIGHT  delivered to a member, not acknowledged yet
+    MEMBERS    members that are connected
 
     \b
     Examples:

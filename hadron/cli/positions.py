@@ -8,7 +8,7 @@ from typing import Final, Literal
 
 import click
 
-from hadron.model.errors import NotFoundError, RequestError
+from hadron.model.errors import NotFoundError, OffsetOutOfRangeError, RequestError
 from hadron.model.units import parse_time_ms
 
 FROM_HELP: Final = (
@@ -72,6 +72,19 @@ class PositionType(click.ParamType[Position]):
             return Position("time", parse_time_ms(time))
         except RequestError:
             self.fail(f"{value!r} is none of: {FROM_HELP}", param, ctx)
+
+
+def check_offset(where: str, offset: int, first_offset: int, next_offset: int) -> None:
+    """Raise `OffsetOutOfRangeError` unless reading a partition that holds [first_offset,
+    next_offset) may start at `offset`: the next record's is the last one that may be waited for."""
+    if first_offset <= offset <= next_offset:
+        return
+    has = f"offsets {first_offset} to {next_offset - 1}" if first_offset < next_offset else "none"
+    raise OffsetOutOfRangeError(
+        f"there is no offset {offset} in {where}, which has {has}",
+        "retention has dropped it; read from earliest" if offset < first_offset
+        else f"the next record gets {next_offset}; latest waits for it, -N reads the last N",
+    )
 
 
 def check_partitions(stream: str, wanted: tuple[str, ...], known: list[str]) -> list[str]:

@@ -33,6 +33,9 @@ def command(
     old file then, and an old leader with the old file can commit nothing. What was acknowledged
     stays.
 
+    Restart soon after this: a node that crashes meanwhile starts with the new file, and if it is
+    NODE, it takes over. `hadron status` shows who leads, and what is pending.
+
     Members are added and removed the same way, with an editor: raise `epoch`, change the nodes,
     start new ones first, then restart the leader and the others. A majority of the members so far
     must be among the new ones; go in steps if it is not. (From two members to one there is no such

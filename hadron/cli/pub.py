@@ -147,8 +147,8 @@ def _publish(
         published = sum(count for count, _, _ in tally.values())
         if not published and not isinstance(error, InvalidRecordError):
             raise
-        done = f"{published or 'no'} records before it were published"
-        raise HadronError(error.message, f"{error.hint}; {done}" if error.hint else done) from error
+        many = "1 record was" if published == 1 else f"{published or 'no'} records were"
+        raise HadronError(f"{error.message}; {many} published before that", error.hint) from error
     return tally
 
 

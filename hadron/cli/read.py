@@ -1,4 +1,4 @@
-"""`hadron read`: the records of one partition from an offset to its end."""
+"""`hadron read`: the records that a stream has, from an offset to its end."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from hadron.cli.records import TOKENS_HELP
 from hadron.cli.session import connects, session_of
 
 
-@click.command("read", short_help="Read records of one partition and stop at its end.")
+@click.command("read", short_help="Read the records that a stream has, and stop at its end.")
 @click.argument("stream")
 @click.option("--partition", "-p", help="Which partition; all when left out.")
 @click.option("--offset", "--from", "-o", "start", type=PositionType(), default="earliest",

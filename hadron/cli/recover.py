@@ -13,8 +13,8 @@ if TYPE_CHECKING:
 
 
 @click.command("recover", short_help="Let a disk count again that may have lost records.")
-@click.option("--config", type=click.Path(path_type=Path), metavar="FILE",
-              help="The replica set's configuration file.")
+@click.option("--config", type=click.Path(path_type=Path), metavar="DIR|FILE",
+              help="The replica set's configuration file, or the directory of a local cluster.")
 @click.option("--node", metavar="NAME", help="Whose disk, on this machine.")
 @click.option("--data", type=click.Path(path_type=Path), metavar="DIR",
               help="The disk of `hadron dev --data DIR` instead.")
@@ -38,9 +38,13 @@ def command(
     still has its disk, and wait, before you decide; recover as few as are needed, those with the
     most entries first. A node that comes back later with what was lost stops, and keeps it.
 
+    Stop the node for this command only (`hadron cluster down` stops a local cluster's), and copy
+    what its disk has first, with `hadron backup DEST --data DIR`.
+
     \b
     Examples:
-      hadron recover --config cluster.yaml --node n1 --accept-loss
+      hadron recover --config hadron-cluster --node n1 --accept-loss
+      hadron recover --config /etc/hadron/p0.yaml --node n1 --accept-loss
       hadron recover --data hadron-data --accept-loss
     """
     from hadron.cli.session import session_of
@@ -59,6 +63,12 @@ def command(
     loaded, node = _disk_of(config, node, data)
     recovered = recover(loaded, node, SystemDisk())
     end = recovered.end
+    if recovered.was_whole:
+        click.echo(
+            f"{node} counts already and has lost nothing, there is nothing to recover: its log "
+            f"ends at entry {end.lsn} of ballot {end.ballot}"
+        )
+        return
     click.echo(
         f"{node} counts again, with a log that ends at entry {end.lsn} of ballot {end.ballot}, "
         f"chain {end.chain.hex()}"
@@ -73,10 +83,11 @@ def _disk_of(
 ) -> tuple[ReplicaSetConfig, str]:
     from hadron.node.config import load_config
     from hadron.node.replica_set import single_node_config
+    from hadron.node.supervision.detached import given_config
 
     if data is not None:
         single = single_node_config(data, "127.0.0.1:7000")
         return single, single.leader.name
     assert config is not None
     assert node is not None
-    return load_config(config, os.environ), node
+    return load_config(given_config(config), os.environ), node

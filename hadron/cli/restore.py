@@ -14,8 +14,8 @@ if TYPE_CHECKING:
 
 @click.command("restore", short_help="Restore a node, or a whole replica set, from a backup.")
 @click.argument("backup", type=click.Path(path_type=Path), metavar="BACKUP")
-@click.option("--config", type=click.Path(path_type=Path), metavar="FILE",
-              help="The replica set's configuration file.")
+@click.option("--config", type=click.Path(path_type=Path), metavar="DIR|FILE",
+              help="The replica set's configuration file, or the directory of a local cluster.")
 @click.option("--node", metavar="NAME",
               help="Restore this node of FILE; the others teach it what it lacks.")
 @click.option("--all", "everyone", is_flag=True,
@@ -60,16 +60,30 @@ def command(
         _restore_single(backup, data, overwrite)
         return
     from hadron.node.config import load_config
+    from hadron.node.supervision.detached import given_config
 
     assert config is not None
-    loaded = load_config(config, os.environ)
+    loaded = load_config(given_config(config), os.environ)
     if node is not None:
         _restore_one(backup, loaded, node, overwrite)
     else:
         _restore_all(backup, loaded, overwrite)
         click.echo(
-            f"start every node with `hadron node --config {loaded.path} --name NODE`"
+            f"start every node with {loaded.path}, or a file with a higher epoch than its "
+            f"{loaded.epoch}: `{_start(loaded, 'NODE')}`"
         )
+
+
+def _start(config: ReplicaSetConfig, node: str) -> str:
+    """The command that starts a node with this file, as its cluster was started before."""
+    from hadron.node.supervision.detached import DEFAULT_DIRECTORY, FILE_NAME, was_started_here
+
+    assert config.path is not None
+    if was_started_here(config):
+        default = Path(DEFAULT_DIRECTORY) / FILE_NAME
+        given = "" if config.path.absolute() == default.absolute() else f" --config {config.path}"
+        return f"hadron cluster up{given}"
+    return f"hadron node --config {config.path} --name {node}"
 
 
 def _check_usage(ctx: click.Context, config: Path | None, targets: list[bool]) -> None:
@@ -91,7 +105,7 @@ def _restore_one(backup: Path, config: ReplicaSetConfig, node: str, overwrite: b
     click.echo(f"restored and verified in {config.node(node).data}")
     click.echo(
         f"{node} counts in no majority until the others have taught it; start it with "
-        f"`hadron node --config {config.path} --name {node}`"
+        f"`{_start(config, node)}`"
     )
 
 

@@ -36,7 +36,7 @@ COMMANDS: Final[dict[str, tuple[str, str]]] = {
     "delete": ("hadron.cli.delete", "Delete schema objects, by name or by file."),
     "pub": ("hadron.cli.pub", "Publish records from arguments, a file or stdin."),
     "sub": ("hadron.cli.sub", "Follow a stream, alone or as a member of a group."),
-    "read": ("hadron.cli.read", "Read records of one partition and stop at its end."),
+    "read": ("hadron.cli.read", "Read the records that a stream has, and stop at its end."),
     "group": ("hadron.cli.group", "Look at consumer groups, reset and delete them."),
     "pipeline": ("hadron.cli.pipeline", "Run a pipeline's stages and watch its instances."),
     "verify": ("hadron.cli.verify", "Check what nodes have on disk, and compare them."),

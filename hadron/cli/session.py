@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, TypeVar
@@ -54,21 +55,21 @@ class Session:
         name = os.environ.get("HADRON_CONTEXT") or contexts.current
         return contexts.url(name) if name else _default_url()
 
-    def connect(self, *, namespace: str = "", timeout_s: float | None = None) -> SyncClient:
+    def connect(
+        self, *, namespace: str = "", timeout_s: float | None = None
+    ) -> AbstractContextManager[SyncClient]:
         """A blocking client of the server; use it as a context manager.
 
         Args:
             namespace: in place of the one in the URL; "" for that one.
             timeout_s: how long to connect and to wait for an answer, when it is not to be as usual.
         """
-        import hadron
+        from hadron.cli.patience import connected_sync
 
         url = self.url
         if namespace:
             url = urlsplit(url)._replace(path=f"/{namespace}").geturl()
-        if timeout_s is None:
-            return hadron.connect_sync(url)
-        return hadron.connect_sync(url, connect_timeout_s=timeout_s, request_timeout_s=timeout_s)
+        return connected_sync(url, timeout_s)
 
 
 def _default_url() -> str:

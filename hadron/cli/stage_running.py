@@ -61,12 +61,12 @@ def run_stages(
 
 def _check(url: str, pipeline: str, stages: Sequence[str]) -> None:
     """Refuse what cannot work; see `run_stages`."""
-    import hadron
+    from hadron.cli.patience import connected_sync
     from hadron.cli.pipelines import progress_rows
     from hadron.model.schema import PipelineSpec
     from hadron.spark.functions import check_functions
 
-    with hadron.connect_sync(url) as client:
+    with connected_sync(url) as client:
         (row,) = progress_rows(client, pipeline)
         found = client.objects(kind="Pipeline", name=pipeline)
     for declared in found:

@@ -10,15 +10,21 @@ import anyio
 import click
 
 from hadron.cli.printing import output_option, print_json, print_rows
+from hadron.cli.root import FAILED
 from hadron.cli.session import connects, session_of
 from hadron.model.errors import HadronError
 
 if TYPE_CHECKING:
+    from hadron.cli.overview import Overview
     from hadron.client import Client
     from hadron.wire.messages import cluster_pb2
 
 _ANSWER_WITHIN_S: Final = 2.0
 """A node that takes longer is shown as unreachable; a stopped process does not answer at all."""
+_CONNECT_WITHIN_S: Final = 3.0
+"""Nobody who asks how nodes are wants to wait for one to come up."""
+
+_WELL: Final = frozenset({"serving", "following"})
 
 _HELPERS: Final = 4
 """Nodes that are asked about one that does not answer."""
@@ -32,26 +38,46 @@ _COLUMNS: Final = {
 
 @click.command("status", short_help="Show replica sets, roles, lag, ballots and trouble.")
 @output_option
+@click.option("--check", is_flag=True,
+              help="End with status 1 unless all nodes answer and none has any trouble.")
 @connects
 @click.pass_context
-def command(ctx: click.Context, output: str) -> None:
+def command(ctx: click.Context, output: str, check: bool) -> int:
     """Ask every node of the cluster how it is.
 
-    LAG is how many log entries of the leader are not yet known to be on that replica's disk.
+    ROLE is the one in force: who leads is who serves, whatever a newer configuration file says
+    that nodes have been started with; what that one changes is told below the table. LAG is how
+    many log entries of the leader are not yet known to be on that replica's disk.
+
+    Ends with status 0 when some node could be asked, whatever it says, and with 1 when none could;
+    scripts that want to know whether all is well say --check.
 
     \b
     Examples:
       hadron status
       hadron status --output json
+      hadron status --check > /dev/null || page-somebody
     """
     report = anyio.run(_ask, session_of(ctx).url, backend="trio")
     if output == "json":
         print_json(report)
-        return
+    else:
+        _print(report)
+    return FAILED if check and not is_well(report) else 0
+
+
+def is_well(report: dict[str, Any]) -> bool:
+    """Whether every node answers, leads or follows, and has no trouble."""
+    return all(node["state"] in _WELL and not node["trouble"] for node in report["nodes"])
+
+
+def _print(report: dict[str, Any]) -> None:
     click.echo(f"cluster {report['cluster']}, metadata on {report['metadata']}")
-    print_rows(_COLUMNS, report["nodes"], output)
+    print_rows(_COLUMNS, report["nodes"], "table")
     for line in _troubles(report["nodes"]):
         click.echo(line)
+    for pending in report["pending"]:
+        click.echo(f"pending: {pending}")
 
 
 def _troubles(nodes: Sequence[dict[str, Any]]) -> list[str]:
@@ -79,51 +105,59 @@ def _names(nodes: Sequence[dict[str, Any]], several: bool) -> str:
 
 
 async def _ask(url: str) -> dict[str, Any]:
-    import hadron
+    from hadron.cli.patience import connected
 
-    async with hadron.connect(url) as client:
+    async with connected(url, _CONNECT_WITHIN_S) as client:
         return await collect(client)
 
 
 async def collect(client: Client) -> dict[str, Any]:
     """The whole cluster's state, as `--output json` has it: nodes that this client cannot reach
     are asked by others."""
+    from hadron.cli.overview import Overview
+
     topology = await client.topology()
-    newest = await _newest(client, topology)
-    members = [(known.name, node) for known in newest for node in known.nodes]
+    known = {each.name: Overview(each) for each in topology.replica_sets}
+    await _learn(client, known)
     found: dict[str, cluster_pb2.StatusResponse | str] = {}
     async with anyio.create_task_group() as tasks:
-        for _, node in members:
-            tasks.start_soon(_ask_node, client, node.address, found)
+        for address in {each for overview in known.values() for each in overview.addresses}:
+            tasks.start_soon(_ask_node, client, address, found)
     helpers = [address for address, said in found.items() if not isinstance(said, str)]
     async with anyio.create_task_group() as tasks:
-        for name, node in members:
-            if helpers and isinstance(found[node.address], str):
-                tasks.start_soon(_ask_for_node, client, helpers, name, node, found)
-    nodes = [
-        row
-        for replica_set in newest
-        for row in _rows(replica_set, found)
-    ]
-    return {"cluster": topology.cluster, "metadata": topology.metadata, "nodes": nodes}
+        for name, overview in known.items():
+            for node in overview.newest.nodes:
+                if helpers and isinstance(found[node.address], str):
+                    tasks.start_soon(_ask_for_node, client, helpers, name, node, found)
+    for overview in known.values():
+        overview.found = found
+    return {
+        "cluster": topology.cluster, "metadata": topology.metadata,
+        "nodes": [row for overview in known.values() for row in _rows(overview)],
+        "pending": [text for overview in known.values() if (text := overview.pending())],
+    }
 
 
-async def _newest(
-    client: Client, topology: cluster_pb2.TopologyResponse
-) -> list[cluster_pb2.ReplicaSet]:
-    """Every replica set as the node with the newest configuration file has it."""
-    newest = {known.name: known for known in topology.replica_sets}
+async def _learn(client: Client, known: dict[str, Overview]) -> None:
+    """Ask every node for its configuration file, also those that only another one's file has."""
+    from hadron.cli.overview import Overview
+
+    asked: set[str] = set()
 
     async def ask(address: str) -> None:
         with contextlib.suppress(HadronError), anyio.move_on_after(_ANSWER_WITHIN_S):
-            for known in (await client.topology(address)).replica_sets:
-                if known.name not in newest or known.epoch > newest[known.name].epoch:
-                    newest[known.name] = known
+            answer = await client.topology(address)
+            for file in answer.replica_sets:
+                overview = known.setdefault(file.name, Overview(file))
+                overview.hear(file)
+                if file.name == answer.replica_set:
+                    overview.learn(address, file)
 
-    async with anyio.create_task_group() as tasks:
-        for address in {node.address for known in newest.values() for node in known.nodes}:
-            tasks.start_soon(ask, address)
-    return list(newest.values())
+    while new := {each for overview in known.values() for each in overview.addresses} - asked:
+        asked |= new
+        async with anyio.create_task_group() as tasks:
+            for address in new:
+                tasks.start_soon(ask, address)
 
 
 async def _ask_node(
@@ -164,35 +198,39 @@ async def _ask_for_node(
                 tasks.start_soon(ask, helper)
 
 
-def _rows(
-    replica_set: cluster_pb2.ReplicaSet, found: dict[str, cluster_pb2.StatusResponse | str]
-) -> list[dict[str, Any]]:
+def _rows(overview: Overview) -> list[dict[str, Any]]:
     """One row per node of a replica set; lag is what its leader knows."""
-    leader = next((node for node in replica_set.nodes if node.role == "leader"), None)
-    said = found[leader.address] if leader else ""
-    lags = {} if leader is None or isinstance(said, str) else _lags(leader.name, said)
+    lags = overview.lags()
+    silent = {node.name for node in overview.nodes if isinstance(overview.found[node.address], str)}
     return [
-        _row(replica_set, node, found[node.address], lags.get(node.name))
-        for node in replica_set.nodes
+        _row(overview, node, overview.found[node.address], lags.get(node.name), silent)
+        for node in overview.nodes
     ]
 
 
-def _lags(leader: str, status: cluster_pb2.StatusResponse) -> dict[str, int]:
-    lags = {peer.name: max(0, status.last_lsn - peer.match_lsn) for peer in status.peers}
-    return lags | {leader: 0}
-
-
 def _row(
-    replica_set: cluster_pb2.ReplicaSet, node: cluster_pb2.Node,
-    status: cluster_pb2.StatusResponse | str, lag: int | None,
+    overview: Overview, node: cluster_pb2.Node, status: cluster_pb2.StatusResponse | str,
+    lag: int | None, silent: set[str],
 ) -> dict[str, Any]:
+    """
+    Args:
+        silent: nodes that do not answer. Each has one line of its own that says so; what all the
+            others have to say about it is only in `peers`.
+    """
+    file = overview.files.get(node.address)
     named = {
-        "replica_set": replica_set.name, "node": node.name, "role": node.role,
-        "address": node.address,
+        "replica_set": overview.newest.name, "node": node.name, "role": overview.role(node.name),
+        "address": node.address, "file_epoch": file.epoch if file else None,
     }
     if isinstance(status, str):
-        return {**named, "state": "unreachable", "lag": lag, "trouble": [status]}
-    troubles = [status.trouble, *map(_peer_trouble, status.peers), *status.cluster_trouble]
+        # What it had when it was last heard of says nothing about what it has.
+        return {**named, "state": "unreachable", "lag": None, "trouble": [status]}
+    told = {peer.trouble for peer in status.peers if peer.name in silent}
+    troubles = [
+        "" if status.trouble in told else status.trouble,
+        *(_peer_trouble(peer) for peer in status.peers if peer.name not in silent),
+        *status.cluster_trouble,
+    ]
     return {
         **named,
         "state": status.state,

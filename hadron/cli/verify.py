@@ -64,10 +64,10 @@ def _verify_live(url: str) -> Verified:
     import anyio
 
     async def run() -> Verified:
-        import hadron
+        from hadron.cli.patience import connected
         from hadron.node.live_verification import verify_live
 
-        async with hadron.connect(url) as client:
+        async with connected(url) as client:
             return await verify_live(client, _show_progress)
 
     return anyio.run(run, backend="trio")
@@ -102,7 +102,7 @@ def _file_row(file: VerifiedFile) -> dict[str, Any]:
     owner = file.owner
     return {
         "node": owner.node if owner else "", "path": str(file.path), "running": file.live,
-        "backup": file.is_backup,
+        "backup": file.is_backup, "remedy": file.remedy,
         "replica_set": owner.replica_set if owner else "", **report_row(file.report),
     }
 
@@ -126,11 +126,17 @@ def report_row(report: Report) -> dict[str, Any]:
 
 
 def _print(verified: Verified) -> None:
-    print_rows(_COLUMNS, [_file_row(file) for file in verified.files], "table")
+    columns = dict(_COLUMNS)
+    if not any(file.report.tables for file in verified.files):
+        # Of running nodes' tables, digests tell.
+        del columns["rows"]
+    print_rows(columns, [_file_row(file) for file in verified.files], "table")
     for file in verified.files:
         for skipped in file.report.skipped:
             click.echo(f"{file.name}: not done: {skipped}")
         print_problems(file.name, file.report)
+        if file.remedy:
+            click.echo(f"{file.name} {file.remedy}; run `hadron verify` again")
     for each in verified.agreements:
         names = ", ".join(each.names)
         if each.problem:

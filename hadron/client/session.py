@@ -230,6 +230,7 @@ class Session:
             return await link.open()
         except PeerError as error:
             self.suspect(replica_set)
+            self.topology.doubt(replica_set)
             if fresh:
                 raise self._unreachable(replica_set, link.address, error) from error
             raise

@@ -2,21 +2,31 @@
 
 Pure. Safety rule: of two statements about one replica set the one with the higher epoch wins,
 because after a promotion a node that has not been told yet still names the old leader; and where a
-node is, it says itself, because it may move without a new epoch.
+node is, it says itself, because it may move without a new epoch. But a configuration begins with
+its leader: before that one has said that it goes by it, some other node has just been started
+early, and the leader of the epoch before may well be serving.
+*(The file with n4 as leader is written, n3 crashes and starts with it; n1 leads n2 and n4 on.)*
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable
+from typing import Final
 
 from hadron.wire.messages import cluster_pb2
+
+_EPOCHS: Final = 4
+"""Configurations of one replica set that are remembered: the newest."""
 
 
 class Topology:
     """The answers of nodes, merged."""
 
     def __init__(self) -> None:
-        self._sets: dict[str, cluster_pb2.ReplicaSet] = {}
+        self._sets: dict[str, dict[int, cluster_pb2.ReplicaSet]] = {}
+        """By name and epoch."""
+        self._goes_by: dict[tuple[str, str], int] = {}
+        """The epoch of the file that a node (replica set, name) was started with, as it says."""
         self.latest: cluster_pb2.TopologyResponse | None = None
         """The last answer, whoever gave it."""
         self.metadata = ""
@@ -27,29 +37,52 @@ class Topology:
         self.latest = answer
         self.metadata = answer.metadata or self.metadata
         for replica_set in answer.replica_sets:
-            known = self._sets.get(replica_set.name)
-            self._sets[replica_set.name] = (
-                replica_set if known is None else _merged(known, replica_set)
-            )
+            self._take(replica_set)
+            if replica_set.name == answer.replica_set:
+                self._goes_by[answer.replica_set, answer.node] = replica_set.epoch
+
+    def _take(self, said: cluster_pb2.ReplicaSet) -> None:
+        known = self._sets.setdefault(said.name, {})
+        newest = known[max(known)] if known else said
+        if known and newest.uuid and said.uuid and newest.uuid != said.uuid:
+            # Two sets want the name: the metadata set has given it to one of them.
+            if (said.registered, said.epoch) < (newest.registered, newest.epoch):
+                return
+            known.clear()
+        before = known.get(said.epoch)
+        known[said.epoch] = said if before is None else _merged(before, said)
+        for epoch in sorted(known)[:-_EPOCHS]:
+            del known[epoch]
+
+    def doubt(self, replica_set: str) -> None:
+        """The leader does not answer: what it said is no reason any more to prefer it."""
+        _, leader = self.rule(replica_set)
+        self._goes_by.pop((replica_set, leader), None)
+
+    def _current(self, replica_set: str) -> cluster_pb2.ReplicaSet | None:
+        known = [entry for _, entry in sorted(self._sets.get(replica_set, {}).items())]
+        begun = [
+            entry for entry in known
+            if entry.agreed
+            or self._goes_by.get((replica_set, _leader(entry).name)) == entry.epoch
+        ]
+        candidates = begun or known
+        return candidates[-1] if candidates else None
 
     def leader(self, replica_set: str) -> str | None:
         """The leader's address, or None for an unknown replica set."""
-        known = self._sets.get(replica_set)
-        if known is None:
-            return None
-        return next((node.address for node in known.nodes if node.role == "leader"), None)
+        known = self._current(replica_set)
+        return None if known is None else _leader(known).address or None
 
     def rule(self, replica_set: str) -> tuple[int, str]:
         """(epoch, the leader's name); (0, "") for an unknown replica set. Addresses do not tell
         whether another node leads: nodes may have different ones for the same."""
-        known = self._sets.get(replica_set)
-        if known is None:
-            return 0, ""
-        return known.epoch, next((node.name for node in known.nodes if node.role == "leader"), "")
+        known = self._current(replica_set)
+        return (0, "") if known is None else (known.epoch, _leader(known).name)
 
     def nodes(self, replica_set: str) -> list[cluster_pb2.Node]:
         """The members of a replica set; none when it is unknown."""
-        known = self._sets.get(replica_set)
+        known = self._current(replica_set)
         return [] if known is None else list(known.nodes)
 
     def names(self) -> list[str]:
@@ -58,20 +91,24 @@ class Topology:
 
     def addresses(self, first: Iterable[str] = ()) -> list[str]:
         """Every known node's address, those in `first` at the front, none twice."""
-        known = [node.address for entry in self._sets.values() for node in entry.nodes]
-        return list(dict.fromkeys([*first, *known]))
+        current = [node.address for name in self._sets for node in self.nodes(name)]
+        others = [
+            node.address for known in self._sets.values()
+            for _, entry in sorted(known.items(), reverse=True) for node in entry.nodes
+        ]
+        return list(dict.fromkeys([*first, *current, *others]))
+
+
+def _leader(entry: cluster_pb2.ReplicaSet) -> cluster_pb2.Node:
+    """The leader by a statement; an empty node where it names none."""
+    return next((node for node in entry.nodes if node.role == "leader"), cluster_pb2.Node())
 
 
 def _merged(
     known: cluster_pb2.ReplicaSet, said: cluster_pb2.ReplicaSet
 ) -> cluster_pb2.ReplicaSet:
-    """Two nodes' statements about one name; where nothing else decides, the later answer."""
-    if known.uuid and said.uuid and known.uuid != said.uuid:
-        # Two sets want the name: the metadata set has given it to one of them.
-        newer = (said.registered, said.epoch) >= (known.registered, known.epoch)
-        return said if newer else known
-    newer = (said.epoch, said.agreed) >= (known.epoch, known.agreed)
-    chosen, other = (said, known) if newer else (known, said)
+    """Two nodes' statements about one configuration; where nothing else decides, the later one."""
+    chosen, other = (said, known) if said.agreed >= known.agreed else (known, said)
     stated = {node.name: node for node in other.nodes}
     merged = cluster_pb2.ReplicaSet()
     merged.CopyFrom(chosen)

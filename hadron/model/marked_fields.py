@@ -130,10 +130,13 @@ class Fields:
 
     def finish(self) -> None:
         """Note every key that nobody asked for."""
+        expected = f"one of {', '.join(self._known)}"
         for key, entry in self._entries.items():
             if key not in self._known:
                 found = f"unknown key {self.name_of(key)!r}{did_you_mean(key, self._known)}"
-                self._problems.add(entry.line, found, f"one of {', '.join(self._known)}")
+                self._problems.add(entry.line, found, expected)
+                # The same list in each line would hide what differs.
+                expected = "one of the same keys"
 
     def _parse(
         self,

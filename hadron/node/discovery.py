@@ -122,8 +122,9 @@ class Discovery:
         metadata = self._config.metadata
         known = sorted(self.sets(), key=lambda each: (each.name != metadata, each.name))
         return cluster_pb2.TopologyResponse(
-            cluster=self._config.cluster, node=self._node, version=__version__,
-            metadata=metadata, replica_sets=[statement_to(each) for each in known],
+            cluster=self._config.cluster, replica_set=self._config.name, node=self._node,
+            version=__version__, metadata=metadata,
+            replica_sets=[statement_to(each) for each in known],
         )
 
     def troubles(self) -> list[str]:

@@ -14,7 +14,7 @@ from typing import Final
 import trio
 
 from hadron.client import Client
-from hadron.model.errors import HadronError, PeerError
+from hadron.model.errors import ConnectionLostError, HadronError, NotReadyError, PeerError
 from hadron.node.verification import Agreement, TableComparison, Verified, VerifiedFile
 from hadron.server.integrity import report_from
 from hadron.storage.identity import Owner
@@ -58,22 +58,22 @@ async def _verify_set(
             nursery.start_soon(_ask_committed, client, node, committed)
     known = [lsn for lsn in committed.values() if isinstance(lsn, int)]
     until = min(known, default=0)
-    reports: dict[str, Report] = {}
+    files = {
+        node.name: VerifiedFile(
+            Path(node.address), Owner(cluster, replica_set.name, node.name, b""), True, Report()
+        )
+        for node in replica_set.nodes
+    }
     async with trio.open_nursery() as nursery:
         for node in replica_set.nodes:
             nursery.start_soon(
-                _verify_node, client, node, committed[node.name], until, reports, on_progress
+                _verify_node, client, node, committed[node.name], until, files[node.name],
+                on_progress,
             )
-    files = [
-        VerifiedFile(
-            Path(node.address), Owner(cluster, replica_set.name, node.name, b""), True,
-            reports[node.name],
-        )
-        for node in replica_set.nodes
-    ]
-    verified.files.extend(files)
-    if len(files) > 1:
-        verified.agreements.append(_compare_chains(replica_set.name, files, until))
+    verified.files.extend(files.values())
+    agreement = _compare_chains(replica_set.name, [*files.values()], until)
+    if agreement.problem or len(agreement.names) > 1:
+        verified.agreements.append(agreement)
 
 
 async def _ask_committed(
@@ -89,9 +89,9 @@ async def _ask_committed(
 
 async def _verify_node(
     client: Client, node: cluster_pb2.Node, committed: int | str, until: int,
-    reports: dict[str, Report], on_progress: Progress,
+    file: VerifiedFile, on_progress: Progress,
 ) -> None:
-    reports[node.name] = report = Report()
+    report = file.report
     if isinstance(committed, str):
         report.add(f"{node.name} does not answer: {committed}")
         return
@@ -106,23 +106,36 @@ async def _verify_node(
             async for answer, _ in answers:
                 on_progress(node.name, f"entry {answer.reached_lsn} of {until}")
                 if answer.HasField("report"):
-                    reports[node.name] = report_from(answer.report)
+                    file.report = report_from(answer.report)
+                    file.remedy = answer.report.remedy
                     return
         raise PeerError("it ended without a report")
     except HadronError as error:
         report.add(f"{node.name} could not verify its disk: {error.message}")
+        if isinstance(error, ConnectionLostError) and await _answers(client, node):
+            # A node closes its connections when another member's copy takes its file's place.
+            file.remedy = "has started anew meanwhile"
+
+
+async def _answers(client: Client, node: cluster_pb2.Node) -> bool:
+    found: dict[str, int | str] = {}
+    await _ask_committed(client, node, found)
+    return isinstance(found[node.name], int)
 
 
 def _compare_chains(replica_set: str, files: list[VerifiedFile], until: int) -> Agreement:
-    names = [file.name for file in files]
-    chains = {file.report.chain for file in files if file.report.last_lsn == until}
-    agreement = Agreement(replica_set, names, 0, "")
-    if len(chains) == 1 and all(file.report.last_lsn == until for file in files):
-        agreement.lsn, agreement.chain = until, chains.pop()
-    elif len(chains) > 1:
+    """Of those who answered: that the others did not is in their own reports."""
+    there = [file for file in files if until and file.report.last_lsn == until]
+    chains = {file.report.chain for file in there}
+    agreement = Agreement(replica_set, [file.name for file in there], 0, "")
+    lacking = ", ".join(
+        file.name for file in files if file not in there and file.report.ok
+    )
+    if len(chains) == 1:
+        agreement.lsn, agreement.chain = until, next(iter(chains))
+    if len(chains) > 1:
         agreement.problem = f"their logs differ at or before entry {until}, which is committed"
-    else:
-        lacking = ", ".join(file.name for file in files if file.report.last_lsn != until)
+    elif lacking:
         agreement.problem = f"{lacking} cannot be compared: no chain at entry {until}"
     return agreement
 
@@ -151,6 +164,8 @@ async def _compare_tables(
                     ]
                     return comparison
         raise PeerError("it ended without an answer")
+    except NotReadyError as error:
+        comparison.problems = [f"not compared: {error.message}"]
     except HadronError as error:
         comparison.problems = [f"the leader could not have them compared: {error.message}"]
     return comparison

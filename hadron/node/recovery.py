@@ -26,7 +26,7 @@ from hadron.storage.database import (
     translated_os_errors,
 )
 from hadron.storage.generations import DATABASE, current_database, next_generation, switch_to
-from hadron.storage.identity import DirectoryLock
+from hadron.storage.identity import NODE_DATABASE, DirectoryLock, read_last_stop
 from hadron.storage.log import last_lsn, position_at
 
 
@@ -38,6 +38,8 @@ class Recovered:
     """Where its log ends."""
     aside: Path | None
     """What was there, where a part of a write-ahead log may be lost; its `-wal` is beside it."""
+    was_whole: bool = False
+    """It counted, and has lost nothing: nothing was done."""
 
 
 def recover(config: ReplicaSetConfig, name: str, disk: Disk) -> Recovered:
@@ -53,6 +55,8 @@ def recover(config: ReplicaSetConfig, name: str, disk: Disk) -> Recovered:
     lock = DirectoryLock(node.data)
     aside = None
     try:
+        if _is_whole(node.data, path, disk):
+            return Recovered(_examine(path, node.data, disk)[0], None, was_whole=True)
         wal = path.with_name(f"{path.name}-wal")
         if wal.exists() and wal.stat().st_size:
             end, uuid = _take_what_is_left(path, node.data, disk)
@@ -71,6 +75,20 @@ def recover(config: ReplicaSetConfig, name: str, disk: Disk) -> Recovered:
     finally:
         lock.release()
     return Recovered(end, aside)
+
+
+def _is_whole(data: Path, path: Path, disk: Disk) -> bool:
+    """Whether the next start will let this disk count by itself. Writes nothing."""
+    identity = data / NODE_DATABASE
+    if not identity.is_file():
+        return False
+    with translated_errors(identity), contextlib.closing(
+        open_reader(identity, vfs=disk.vfs)
+    ) as database:
+        row = database.execute("SELECT is_member FROM identity").fetchone()
+    with translated_os_errors(data):
+        left = aftermath.examine(path, disk, read_last_stop(data), was_member=True)
+    return row is not None and bool(row[0]) and not left.amnesia
 
 
 def _take_what_is_left(path: Path, data: Path, disk: Disk) -> tuple[LogPosition, bytes]:

@@ -45,7 +45,7 @@ from hadron.server.cluster import ClusterService
 from hadron.server.forwarding import ForwardingService
 from hadron.server.groups import GroupsService
 from hadron.server.integrity import IntegrityService
-from hadron.server.leading import Door
+from hadron.server.leading import Door, missing_majority
 from hadron.server.pipelines import PipelinesService
 from hadron.server.schema import SchemaService
 from hadron.server.streams import StreamsService
@@ -103,6 +103,7 @@ class Node:
         self._gave_up = False
         self._unreadable: CorruptionError | None = None
         self._installation: Installation | None = None
+        self._counts = False
         self._ended = trio.Event()
         self.address = self._node.address
         self.discovery = Discovery(
@@ -196,6 +197,7 @@ class Node:
 
     def _assemble(self, store: Store) -> None:
         self._store = store
+        self._counts = store.identity.current.is_member
         with translated_errors(store.path):
             self._follower = FollowerLog(
                 store.writer.connection, store.log, store.identity, self._config.name
@@ -241,6 +243,7 @@ class Node:
         self._snapshots = SnapshotService(
             self._membership, store, self._follower, self._disk, self._clock,
             version=__version__, pin=self._trimmer.pin, found=self._repairer.found,
+            require_peer=replication.require_peer,
         )
         self._status = StatusPage(
             self._config, self._node.name, identity=lambda: store.identity.current,
@@ -257,8 +260,8 @@ class Node:
         services = (
             replication, cluster, self._forwarding, self.discovery, StreamsService(self._door),
             GroupsService(self._door), SchemaService(self._door, self._schema_copy),
-            PipelinesService(self._door),
-            self._snapshots, self._repairer, IntegrityService(self._door, self._scrubber),
+            PipelinesService(self._door), self._snapshots, self._repairer,
+            IntegrityService(self._door, self._scrubber, self._repairer),
         )
         self._handlers: dict[int, Handler] = {}
         for service in services:
@@ -300,6 +303,12 @@ class Node:
                 "node %s of %s listens on %s, data in %s",
                 self._node.name, self._config.name, self.address, self._node.data,
             )
+            if not self._counts and self._membership.peers:
+                _log.info(
+                    "its disk %s; it counts in no majority before it has learnt from its peers",
+                    "was a member's and has lost what it held"
+                    if self._store.identity.has_forgotten else "is new",
+                )
             task_status.started()
             await self._ended.wait()
             nursery.cancel_scope.cancel()
@@ -385,6 +394,8 @@ class Node:
             self._leadership.stop(reason)
 
     def _promised(self, ballot: Ballot, name: str) -> None:
+        # Of a replica set that is being founded all are members, and nothing is to be learnt.
+        self._counts = self._store.identity.current.is_member
         if ballot.epoch > self._membership.epoch:
             self._door.point_to(name, self._membership.addresses.get(name, ""))
         leadership = self._leadership
@@ -410,7 +421,13 @@ class Node:
         await run_on_writer(self._store, lambda _: self._store.identity.forget_membership(""))
         self._stop_leading(FencedError(f"{name} has seen a later start of this node"))
 
-    def _appended(self, _ballot: Ballot, _outcome: AppendOutcome) -> None:
+    def _appended(self, _ballot: Ballot, outcome: AppendOutcome) -> None:
+        if not self._counts and self._store.identity.current.is_member:
+            self._counts = True
+            _log.info(
+                "rebuilt from its peers up to entry %d: it counts in majorities now",
+                outcome.match_lsn,
+            )
         if self._status.state != "following":
             self._report("following", "")
         self._schema_copy.note_applied()
@@ -453,6 +470,7 @@ class Node:
     def status(self) -> cluster_pb2.StatusResponse:
         """This node, as it sees itself."""
         leadership = self._leadership
+        leading = leadership.leading if leadership is not None else None
         page = self._status.describe(
             leadership.controller if leadership is not None else None,
             self._schema_copy.index,
@@ -467,6 +485,8 @@ class Node:
             page.trouble = self._repairer.trouble
         elif self._store.space.is_low:
             page.trouble = self._store.space.trouble
+        if leading is not None and (missing := missing_majority(leading.controller)):
+            page.trouble = f"{missing}, writes wait"
         return page
 
     def _cannot_read(self, error: CorruptionError) -> None:

@@ -81,7 +81,7 @@ class StatusPage:
             ballot=ballot_to(self._identity().promised),
             last_lsn=head.lsn,
             committed_lsn=self._follower.committed_lsn,
-            applied_lsn=self._follower.applied_lsn,
+            applied_lsn=self._follower.stored_applied_lsn,
             chain=head.chain.hex(),
             durability=self._durability,
             metadata_index=metadata_index,

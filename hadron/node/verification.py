@@ -16,9 +16,10 @@ import apsw
 from hadron.model.errors import ConfigurationError, HadronError
 from hadron.node.world import SystemDisk
 from hadron.state.verify import Verification
-from hadron.storage.database import open_at_rest, open_reader
-from hadron.storage.generations import MANIFEST
-from hadron.storage.identity import Owner, in_use, read_owner
+from hadron.storage import aftermath
+from hadron.storage.database import open_at_rest, open_reader, translated_os_errors
+from hadron.storage.generations import MANIFEST, current_database
+from hadron.storage.identity import Owner, in_use, read_last_stop, read_owner
 from hadron.storage.log import read_anchor
 from hadron.storage.snapshot import decode_manifest, measure
 from hadron.storage.verify import Report
@@ -36,6 +37,8 @@ class VerifiedFile:
     live: bool
     report: Report
     is_backup: bool = False
+    remedy: str = ""
+    """What a running node does about its problems, in words that follow its name."""
 
     @property
     def name(self) -> str:
@@ -129,8 +132,11 @@ def verify_paths(
     """
     databases = [database_of(path) for path in paths]
     verified = Verified()
-    for path in databases:
-        verified.files.append(_verify_file(path, on_step))
+    for given, path in zip(paths, databases, strict=True):
+        file = _verify_file(path, on_step)
+        if file.owner is None and not file.report.problem_count:
+            _miss_manifest(file, is_directory=given.is_dir())
+        verified.files.append(file)
     sets: dict[tuple[str, str, bytes], list[VerifiedFile]] = {}
     for file in verified.files:
         if file.owner is not None:
@@ -142,6 +148,20 @@ def verify_paths(
     return verified
 
 
+def _miss_manifest(file: VerifiedFile, *, is_directory: bool) -> None:
+    """Nothing tells whose file it is and which entry it should end with: a cut one looks whole."""
+    directory = file.path.parent
+    if is_directory:
+        file.report.add(
+            f"{MANIFEST} is missing: {directory} is not a complete backup, and without a node.db "
+            "not a node's directory either"
+        )
+    else:
+        file.report.skipped.append(
+            f"comparing it with a manifest; there is no {MANIFEST} beside it"
+        )
+
+
 def _verify_file(
     path: Path, on_step: Callable[[Path, Verification], None] | None
 ) -> VerifiedFile:
@@ -151,12 +171,42 @@ def _verify_file(
     is_backup = owner is None and (directory / MANIFEST).is_file()
     if is_backup:
         owner, trouble = _origin_of(path)
-    report = verify_database(
-        path, owner.replica_set if owner is not None else "", live=live, on_step=on_step
-    )
-    if trouble:
-        report.add(trouble)
+    loss = "" if live or owner is None or is_backup else _loss_of(directory)
+    if loss and not _has_log(path):
+        # All of it stood in what is gone: what the checks say would be about nothing.
+        report = Report()
+    else:
+        report = verify_database(
+            path, owner.replica_set if owner is not None else "", live=live, on_step=on_step
+        )
+    for each in (trouble, loss):
+        if each:
+            report.add(each)
     return VerifiedFile(path, owner, live, report, is_backup)
+
+
+def _loss_of(directory: Path) -> str:
+    """What a stopped node's disk may lack, in words: what is gone leaves no trace in the file. ""
+    for nothing."""
+    try:
+        with translated_os_errors(directory):
+            left = aftermath.examine(
+                current_database(directory), SystemDisk(), read_last_stop(directory),
+                was_member=True,
+            )
+    except HadronError as error:
+        return error.message
+    return f"it may lack what it acknowledged: {left.amnesia}" if left.amnesia else ""
+
+
+def _has_log(path: Path) -> bool:
+    """Whether the file has a log at all; also when nobody can tell."""
+    try:
+        with closing(_open(path, live=False)) as db:
+            found = db.execute("SELECT 1 FROM sqlite_schema WHERE name = 'log'").fetchone()
+    except (HadronError, apsw.Error):
+        return True
+    return found is not None
 
 
 def verify_database(
@@ -210,6 +260,8 @@ def _origin_of(path: Path) -> tuple[Owner | None, str]:
 
 
 def _open(path: Path, live: bool) -> apsw.Connection:
+    # The write-ahead log stands beside the file itself, not beside a link to it.
+    path = path.resolve()
     wal = path.with_name(f"{path.name}-wal")
     if live or (wal.exists() and wal.stat().st_size):
         return open_reader(path)

@@ -250,6 +250,7 @@ class Controller:
         if group.entries:
             self._persisted_lsn = group.entries[-1].lsn
             self._follower.applied_lsn = self._persisted_lsn
+            self._follower.stored_applied_lsn = self._persisted_lsn
             self.quorum.record(self.node, self._persisted_lsn)
             for feed in self._feeds.values():
                 if not feed.is_live:

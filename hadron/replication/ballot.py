@@ -242,7 +242,9 @@ class Candidate:
             ballot, counts_self=identity.is_member,
         )
         needed = await self._check_log(promised, standing, counts_self=identity.is_member)
-        await self._on_writer(self._apply_all_and_join(uuid))
+        diverged = await self._on_writer(self._apply_all_and_join(uuid))
+        if diverged is not None:
+            raise diverged
         older = tuple(known for known in needed if known.epoch != ballot.epoch)
         return Won(ballot, uuid, older, begins_epoch=len(older) == len(needed))
 
@@ -407,10 +409,18 @@ class Candidate:
             self._store.log.reload()
             raise
 
-    def _apply_all_and_join(self, uuid: bytes) -> Callable[[apsw.Connection], None]:
-        def job(db: apsw.Connection) -> None:
-            self._follower.apply_all(db)
+    def _apply_all_and_join(
+        self, uuid: bytes
+    ) -> Callable[[apsw.Connection], DivergedError | None]:
+        def job(db: apsw.Connection) -> DivergedError | None:
+            try:
+                self._follower.apply_all(db)
+            except DivergedError as error:
+                # A snapshot helps. Raised here, it would end the process as a failed disk does:
+                # before the snapshot has come, at every start.
+                return error
             self._store.identity.become_member(uuid)
+            return None
 
         return job
 

@@ -80,10 +80,13 @@ class FollowerLog:
         """Why the tables are worth nothing; "" when they are what the log makes of them."""
         self.on_diverged: Callable[[str], None] = lambda _reason: None
         self.applied_lsn = 0 if self.diverged else get_meta(connection, "applied_lsn")
-        """0 when the tables have diverged."""
+        """Where the tables are in the transaction at hand; 0 when they have diverged."""
+        self.stored_applied_lsn = self.applied_lsn
+        """Where they are for everybody else: the last COMMIT that has returned."""
         self.schema_lsn = 0
         """The latest entry applied here, as a replica, that may have changed the schema."""
-        self.committed_lsn = get_meta(connection, "committed_lsn")
+        self.committed_lsn = self._noted_lsn = get_meta(connection, "committed_lsn")
+        """What the file says of it stands in `_noted_lsn`."""
         self._configurations = self.configurations_in_log(connection)
 
     def configurations_in_log(self, connection: apsw.Connection) -> list[Configuration]:
@@ -181,7 +184,11 @@ class FollowerLog:
         return Prepared(AppendOutcome(match_lsn, self.applied_lsn, promised), size)
 
     def _write(self, connection: apsw.Connection, new: list[Entry], committed: int) -> None:
-        if not new and (committed <= self.applied_lsn or self.diverged):
+        # Of tables that are ahead of the watermark (an old leader's, or a copy of one's that was
+        # not committed) the file has to say when it has caught up: nobody else may be left to
+        # tell after a restart, and then no other node could have them.
+        is_told = committed <= min(self.applied_lsn, self._noted_lsn)
+        if not new and (is_told or self.diverged):
             self.committed_lsn = committed
         else:
             # Flushed also where nothing is new: a commit that is not must never stand before one
@@ -195,7 +202,7 @@ class FollowerLog:
         with transaction(connection):
             set_meta(connection, DIVERGED, error.message)
         self.diverged = error.message
-        self.applied_lsn = 0
+        self.applied_lsn = self.stored_applied_lsn = 0
         self.on_diverged(error.message)
 
     def _unknown(self, entries: list[Entry]) -> list[Entry]:
@@ -258,7 +265,7 @@ class FollowerLog:
             self.applied_lsn = applied_before
             self._log.reload()
             raise
-        self.committed_lsn = committed
+        self.committed_lsn = self._noted_lsn = committed
 
     def drop_after(self, lsn: int) -> None:
         """Drop an uncommitted tail.
@@ -317,6 +324,7 @@ class FollowerLog:
                     connection, lambda: None, self.committed_lsn, until=self._log.head.lsn
                 )
                 connection.execute("COMMIT")
+                self.stored_applied_lsn = self.applied_lsn
             except DivergedError as error:
                 self._mark_diverged(connection, error)
         if self.diverged:

@@ -31,7 +31,7 @@ from hadron.replication.entries import pack, unpack
 from hadron.replication.membership import Membership
 from hadron.replication.peers import PeerLink, PeerLinks
 from hadron.state import streams
-from hadron.storage.database import is_about_file, is_damage, transaction
+from hadron.storage.database import in_words, is_about_file, is_damage, transaction
 from hadron.storage.log import Entry, damaged_entry, read_after
 from hadron.storage.repair import (
     NotFittingError,
@@ -103,6 +103,8 @@ class Repairer:
         self._hopeless: dict[int, str] = {}
         self.repaired = 0
         """How many entries were given back since the start."""
+        self.wants_snapshot = False
+        """Whether one is to replace this node's file, which ends this repairer."""
 
     @property
     def trouble(self) -> str:
@@ -112,6 +114,11 @@ class Repairer:
         for reason in self._damaged.values():
             return f"repairing: {reason}"
         return ""
+
+    @property
+    def is_repairing(self) -> bool:
+        """Whether an entry is damaged that some other member may give back."""
+        return bool(self._damaged) and bool(self._membership.peers)
 
     def found(self, error: CorruptionError) -> bool:
         """Something here is damaged; whether it is an entry, which may be repaired in a moment."""
@@ -135,13 +142,16 @@ class Repairer:
             self._cannot(0, text)
 
     async def heal(self, error: CorruptionError) -> bool:
-        """`found`, and wait a little; whether the entry is whole now."""
-        if not self.found(error) or error.lsn in self._hopeless:
-            return False
-        with trio.move_on_after(_PATIENCE_S):
-            while error.lsn in self._damaged and error.lsn not in self._hopeless:
-                await self._changed.wait()
-        return error.lsn not in self._damaged
+        """`found`, and wait a little; whether the entry is whole now. Where a snapshot will make
+        it whole, who asks again later is served: the error says so."""
+        if self.found(error):
+            with trio.move_on_after(_PATIENCE_S):
+                while error.lsn in self._damaged and error.lsn not in self._hopeless:
+                    await self._changed.wait()
+            if error.lsn not in self._damaged:
+                return True
+        error.retryable = error.retryable or self.wants_snapshot
+        return False
 
     def _settle(self, lsn: int) -> None:
         self._damaged.pop(lsn, None)
@@ -173,6 +183,10 @@ class Repairer:
                 pause_s = min(2 * pause_s, _MAX_PAUSE_S)
 
     async def _repair(self, lsn: int) -> None:
+        if lsn > self._store.log.head.lsn:
+            # A tail that was dropped; tables that have diverged may still name it.
+            self._settle(lsn)
+            return
         logged = is_logged(self._store.log, lsn)
         wrong = await self._store.readers.run_once(partial(self._wrong_with, lsn, logged))
         if not wrong:
@@ -182,6 +196,8 @@ class Repairer:
         why: list[str] = []
         refusals = 0
         for link in self._sources():
+            if self._has_moved(lsn, logged):
+                break
             try:
                 if logged:
                     await self._fetch_entries(link, lsn)
@@ -194,15 +210,24 @@ class Repairer:
                 why.append(f"{link.name}: {error.message}")
                 refusals += isinstance(error, _NEVER)
             else:
+                if self._has_moved(lsn, logged):
+                    break
                 self.repaired += 1
                 _log.warning("repaired entry %d from %s: %s", lsn, link.name, wrong)
                 self._settle(lsn)
                 return
-        if why and refusals == len(self._membership.peers):
+        if self._has_moved(lsn, logged):
+            # What is wrong now, if anything, is another question.
+            self._wanted.set()
+        elif why and refusals == len(self._membership.peers):
             # Their logs begin later, or say otherwise: a snapshot helps, or shows who is wrong.
             self._cannot(lsn, f"{wrong}; nobody can give it back: {'; '.join(why)}")
         else:
             self._nobody(lsn, why)
+
+    def _has_moved(self, lsn: int, logged: bool) -> bool:
+        """Whether the entry was trimmed, or dropped, while others were asked for it."""
+        return is_logged(self._store.log, lsn) != logged
 
     def _wrong_with(self, lsn: int, logged: bool, db: apsw.Connection) -> str:
         if logged:
@@ -250,6 +275,7 @@ class Repairer:
                 "place (`hadron restore`)",
             )
             return
+        self.wants_snapshot = True
         self._resync(reason, lsn)
         self._say_hopeless(lsn, "a snapshot of another member is to replace this node's file")
 
@@ -283,7 +309,8 @@ class Repairer:
 
         def write(db: apsw.Connection) -> None:
             known = streams.batch_of(db, lsn)
-            if known is None:
+            if known is None or lsn > self._store.log.anchor.lsn:
+                # Dropped meanwhile, with the tail that it was in: another entry may take its place.
                 return
             found = len(entry.body), read_head(entry.body).n
             if found != known:
@@ -303,7 +330,7 @@ class Repairer:
             except apsw.Error as error:
                 if not is_damage(error):
                     raise
-                raise _UnreadableError(str(error)) from None
+                raise _UnreadableError(in_words(error)) from None
             except NotFittingError:
                 raise
             except CorruptionError as error:

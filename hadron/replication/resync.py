@@ -26,7 +26,7 @@ from typing import Final
 import trio
 
 from hadron.model.errors import CorruptionError, HadronError, PeerError
-from hadron.model.ids import Ballot, LogPosition
+from hadron.model.ids import NO_BALLOT, Ballot, LogPosition
 from hadron.model.ports import Disk, Random
 from hadron.replication.fetching import SnapshotRefusedError, fetch
 from hadron.replication.follower import FollowerLog
@@ -63,8 +63,10 @@ class Installation:
     position: LogPosition
     reason: str
     is_committed: bool = True
+    asked_in: Ballot = NO_BALLOT
+    """What this node had promised when it asked."""
     leads: bool = False
-    """Whether this node leads, and the copy is a member's."""
+    """Whether that was its own ballot, and the copy is a member's."""
 
     def finish(self, directory: Path, old: Path, disk: Disk, promised: Ballot) -> None:
         """Blocking. Everything in `directory` is closed; `promised` is the last ballot that this
@@ -88,8 +90,10 @@ class Installation:
 
     def _trouble(self, old: Path, disk: Disk, promised: Ballot) -> str:
         """Why a copy that is not committed must not take the old file's place any more."""
-        if not self.leads and self.position.ballot != promised:
-            return f"it is of ballot {self.position.ballot}, this node has promised {promised}"
+        # A leader may have tried another ballot since: nobody else has any in its epoch.
+        since = promised.epoch != self.asked_in.epoch if self.leads else promised != self.asked_in
+        if since:
+            return f"it was for ballot {self.asked_in}, this node has promised {promised} since"
         with translated_errors(old), contextlib.closing(open_reader(old, vfs=disk.vfs)) as reader:
             return _contradiction(
                 self.position, position_at(reader, self.position.lsn), head_of(reader)
@@ -219,12 +223,13 @@ class Resync:
                 f"{wanted.reason}"
             )
 
+        promised, leads = self._store.identity.current.promised, self._leads
         manifest = await fetch(
             connection, generation, self._disk,
             # Where this log begins, so that what follows the copy can be kept.
             min_lsn=max(wanted.min_lsn, self._follower.anchor.lsn, 1),
             accept=self._check_origin, on_progress=show,
-            promised=self._store.identity.current.promised, leads=self._leads,
+            promised=promised, leads=leads,
         )
         # What is committed here may have moved on while it came.
         await self._check_position(manifest)
@@ -232,7 +237,7 @@ class Resync:
         await self._bring_tail(generation, manifest)
         return Installation(
             generation, manifest.position, wanted.reason,
-            is_committed=manifest.is_committed, leads=self._leads,
+            is_committed=manifest.is_committed, asked_in=promised, leads=leads,
         )
 
     @property
@@ -254,9 +259,12 @@ class Resync:
                 raise SnapshotRefusedError(
                     f"the snapshot of {manifest.node} is of {what} {theirs}, ours is {ours}"
                 )
-        follows = (
-            manifest.node == self._membership.leader and manifest.position.ballot == own.promised
+        # Who leads a later epoch than this node's file has, the file does not tell.
+        is_leader = (
+            own.promised.epoch > self._membership.epoch
+            or manifest.node == self._membership.leader
         )
+        follows = is_leader and manifest.position.ballot == own.promised
         if not (manifest.is_committed or follows or self._leads):
             raise SnapshotRefusedError(f"the snapshot of {manifest.node} is not committed")
         if manifest.position.ballot > own.promised:

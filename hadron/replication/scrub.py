@@ -77,9 +77,9 @@ class Scrubber:
             else:
                 self.passes += 1
                 _log.log(
-                    logging.INFO if report.ok else logging.ERROR,
-                    "looked through entries %d to %d (%d bytes): %d problems",
-                    report.first_lsn, report.last_lsn, report.bytes, report.problem_count,
+                    logging.INFO if report.ok else logging.ERROR, "looked through %s: %d problems",
+                    f"entries {report.first_lsn} to {report.last_lsn} ({report.bytes} bytes)"
+                    if report.entries else "a log without entries", report.problem_count,
                 )
             await trio.sleep(self._random.uniform(self._interval_s / 2, self._interval_s * 1.5))
 
@@ -111,6 +111,8 @@ class Scrubber:
             read, size = max(report.bytes - size, _SLICE_BYTES), report.bytes
             on_slice(verification.reached_lsn)
             await trio.sleep(read / rate)
+        # The node knows more than its file: the watermark is written down now and then.
+        report.committed_lsn = max(report.committed_lsn, self._follower.committed_lsn)
         # Tables that do not fit a damaged entry may well fit the one that comes in its place.
         if report.problems and not any(map(_is_about_entry, report.problems)):
             worst = max(report.problems, key=lambda problem: problem.is_unreadable)

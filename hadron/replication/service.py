@@ -206,6 +206,7 @@ class ReplicationService:
             elif error is not None:
                 self._on_fatal(error)
             else:
+                self._follower.stored_applied_lsn = outcome.applied_lsn
                 self._answer_append(call, outcome)
                 if not outcome.reason:
                     self._on_append(ballot, outcome)

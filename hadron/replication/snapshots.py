@@ -36,7 +36,7 @@ from hadron.model.errors import (
     OverloadedError,
     RequestError,
 )
-from hadron.model.ids import Ballot, LogPosition
+from hadron.model.ids import NO_BALLOT, Ballot, LogPosition
 from hadron.model.ports import Clock, Disk
 from hadron.replication.fetching import SPARE_BYTES
 from hadron.replication.follower import FollowerLog
@@ -60,6 +60,9 @@ _BALLOT_PATIENCE_S: Final = 1.0
 """The same between leader and member of one ballot: a majority moves it within milliseconds."""
 
 _WATERMARK_POLL_S: Final = 0.01
+
+_READ_S: Final = 5.0
+"""Who fetches a copy reads again within that time, or has gone."""
 
 _IDLE_S: Final = 30.0
 """How long a copy that nobody reads is kept, and the log from its end on: for one who lost the
@@ -122,12 +125,15 @@ class SnapshotService:
         version: str,
         pin: Callable[[int], Callable[[], None]],
         found: Callable[[CorruptionError], object],
+        require_peer: Callable[[Call], str],
     ) -> None:
         """
         Args:
             pin: keeps the log from an lsn on until what it returns is called.
             found: told of damage that a copy has brought to light.
+            require_peer: raises unless a call comes from a member of this replica set.
         """
+        self._require_peer = require_peer
         self._found = found
         self._pin = pin
         self._membership = membership
@@ -165,6 +171,9 @@ class SnapshotService:
     def _open(self, call: Call, request: Any, _attachment: memoryview) -> None:
         min_lsn = check_number("lsn", request.min_lsn)
         asker = _Asker(ballot_from(request.promised), request.leads)
+        if asker.promised != NO_BALLOT:
+            # Only a member knows what it must not believe of a copy that is not committed.
+            self._require_peer(call)
 
         async def answer() -> None:
             async with self._making:
@@ -183,6 +192,14 @@ class SnapshotService:
             return None
         manifest = current.manifest
         if not manifest.is_committed and not self._shares_ballot(manifest.position, asker):
+            is_read = self._clock.monotonic_s() - current.read_s < _READ_S
+            if self._follower.committed_lsn < manifest.lsn and is_read:
+                # Dropping it for one that has to wait for that very member would keep it away.
+                raise NotReadyError(
+                    f"no majority has confirmed entry {manifest.lsn}, a member without which there "
+                    "is none fetches its copy first",
+                    "see `hadron status` for the nodes that are away",
+                )
             return None
         if manifest.hash == digest or 0 < min_lsn <= manifest.lsn:
             current.read_s = self._clock.monotonic_s()
@@ -193,24 +210,23 @@ class SnapshotService:
         """Whether the asker may have tables above the watermark: this node leads it, and made the
         entry at `position` itself; or has promised to follow it."""
         promised = self._store.identity.current.promised
-        if promised != asker.promised:
-            return False
-        if self._membership.is_leader:
-            return position.ballot == promised
-        return asker.leads
+        if asker.leads:
+            # Nobody else leads in its epoch; it may have tried another ballot since it asked.
+            return promised.epoch == asker.promised.epoch
+        return self._membership.is_leader and position.ballot == promised == asker.promised
 
     async def _make(self, min_lsn: int, asker: _Asker) -> Manifest:
         """Raises `NotReadyError` when no majority confirms it, or this node is behind."""
-        if self._follower.applied_lsn < min_lsn:
+        if self._follower.stored_applied_lsn < min_lsn:
             raise NotReadyError(
-                f"{self._membership.node} has applied entry {self._follower.applied_lsn}, the copy "
-                f"must hold entry {min_lsn}"
+                f"{self._membership.node} has applied entry {self._follower.stored_applied_lsn}, "
+                f"the copy must hold entry {min_lsn}"
             )
         await self._drop_current()
         self._made += 1
         path = self._store.directory / OUTGOING / f"{self._made}.db"
         # Whoever installs the copy goes on from its end.
-        unpin = self._pin(self._follower.applied_lsn + 1)
+        unpin = self._pin(self._follower.stored_applied_lsn + 1)
         try:
             with contextlib.closing(await self._prepare(path)) as copying:
                 while (position := await self._disk.do(copying.step)) is None:
@@ -268,8 +284,6 @@ class SnapshotService:
     async def _wait_committed(self, position: LogPosition, asker: _Asker) -> int:
         """Returns `position.lsn` once it is committed, and for who may have it earlier the
         watermark when that does not move."""
-        if self._follower.committed_lsn >= position.lsn:
-            return position.lsn
         early = self._shares_ballot(position, asker)
         with trio.move_on_after(_BALLOT_PATIENCE_S if early else _WATERMARK_PATIENCE_S):
             # The watermark of a leader moves in callbacks, a replica's with what its leader says.

@@ -3,6 +3,7 @@ tables of its replicas compared with its own. What nodes ask of each other is in
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from typing import Any, Final
 
 import trio
@@ -10,8 +11,10 @@ import trio
 from hadron.model.errors import NotReadyError
 from hadron.partition.controller import Controller
 from hadron.partition.digests import go_round
+from hadron.partition.group_commit import Submission
+from hadron.replication.repair import Repairer
 from hadron.replication.scrub import Scrubber
-from hadron.server.leading import Door
+from hadron.server.leading import Door, missing_majority
 from hadron.storage.verify import Report
 from hadron.wire.calls import Call, Handler
 from hadron.wire.messages import check_number, integrity_pb2, method
@@ -28,16 +31,23 @@ _TOLD_EVERY: Final = 16
 _MAX_DIGESTS: Final = 4_000
 """In one round: 2 million rows, a few seconds of every writer. The next one goes on there."""
 
+_STALLED_S: Final = 5.0
+"""After this long without anything becoming committed, a round is given up: each of its digests is
+an entry, and one that nobody commits is followed by no other."""
+
 _PATIENCE_S: Final = 10.0
 """For replicas to apply the round's last entry."""
 
 _POLL_S: Final = 0.02
 
+_NO_MAJORITY: Final = "see `hadron status` for the nodes that are away"
+
 
 class IntegrityService:
-    def __init__(self, door: Door, scrubber: Scrubber) -> None:
+    def __init__(self, door: Door, scrubber: Scrubber, repairer: Repairer) -> None:
         self._door = door
         self._scrubber = scrubber
+        self._repairer = repairer
         self._verifying = trio.Lock()
 
     def handlers(self) -> dict[int, Handler]:
@@ -57,17 +67,30 @@ class IntegrityService:
 
         async def answer() -> None:
             async with self._verifying:
+                repaired = self._repairer.repaired
                 report = await self._scrubber.check(
                     until_lsn=until_lsn, bytes_per_s=_BYTES_PER_S, on_slice=tell
                 )
+            message = report_to(report)
+            message.remedy = self._remedy(self._repairer.repaired - repaired)
             call.send(
-                integrity_pb2.VerifyResponse(
-                    reached_lsn=report.last_lsn, report=report_to(report)
-                ),
-                end=True,
+                integrity_pb2.VerifyResponse(reached_lsn=report.last_lsn, report=message), end=True
             )
 
         call.spawn(answer)
+
+    def _remedy(self, repaired: int) -> str:
+        """What is done about damage, in words that follow this node's name.
+
+        Args:
+            repaired: how many entries were given back meanwhile.
+        """
+        if self._repairer.wants_snapshot:
+            return "is being rebuilt from another member"
+        if self._repairer.is_repairing:
+            return "is being repaired from another member"
+        entries = "entry" if repaired == 1 else "entries"
+        return f"has got {repaired} {entries} back from another member" if repaired else ""
 
     # --- the tables of all of them --------------------------------------------------------------
 
@@ -81,9 +104,7 @@ class IntegrityService:
         async def answer() -> None:
             async with self._verifying:
                 before = dict(controller.diverged)
-                rows, lsn, is_complete = await go_round(
-                    controller, max_digests=_MAX_DIGESTS, on_progress=tell
-                )
+                rows, lsn, is_complete = await _go_round(controller, tell)
                 members = await _wait_applied(controller, lsn, before)
             call.send(
                 integrity_pb2.CompareTablesResponse(
@@ -93,6 +114,35 @@ class IntegrityService:
             )
 
         call.spawn(answer)
+
+
+async def _go_round(
+    controller: Controller, on_progress: Callable[[int], None]
+) -> tuple[int, int, bool]:
+    """`digests.go_round`, as long as a majority takes what it logs.
+
+    Raises `NotReadyError` when none does; nothing was logged if none did from the beginning.
+    """
+    if missing := missing_majority(controller):
+        raise NotReadyError(missing, _NO_MAJORITY)
+    await controller.confirm_leadership()
+    scope = trio.CancelScope(deadline=trio.current_time() + _STALLED_S)
+
+    def on_visible(_submissions: Sequence[Submission]) -> None:
+        scope.deadline = trio.current_time() + _STALLED_S
+
+    unobserve = controller.observe(on_visible)
+    try:
+        with scope:
+            return await go_round(
+                controller, max_digests=_MAX_DIGESTS, on_progress=on_progress
+            )
+    finally:
+        unobserve()
+    raise NotReadyError(
+        missing_majority(controller) or f"no majority took a digest within {_STALLED_S:g} s",
+        _NO_MAJORITY,
+    )
 
 
 async def _wait_applied(

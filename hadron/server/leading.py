@@ -82,6 +82,24 @@ class Leading:
         self.controller.stop(reason)
 
 
+def missing_majority(controller: Controller) -> str:
+    """That so few members answer that nothing can be committed, in words; "" while enough do."""
+    members = controller.quorum.members
+    fed = [name for name in members if controller.feed_of(name) is not None]
+    counting = [name for name in fed if controller.quorum.is_voter(name)]
+    needed = len(members) // 2 + 1
+    # The leader answers itself, and feeds only the others.
+    if len(counting) + 1 >= needed:
+        return ""
+    if len(fed) + 1 >= needed:
+        return (
+            f"no majority: {len(counting) + 1} of {len(members)} members count, "
+            f"{', '.join(name for name in fed if name not in counting)} after having caught up"
+        )
+    verb = "members answer" if fed else "members answers"
+    return f"no majority: {len(fed) + 1} of {len(members)} {verb}"
+
+
 class Door:
     """Lets handlers in while this node leads, and says who does or why nobody, when it does not."""
 

@@ -85,12 +85,19 @@ class StreamsService:
     async def _wait_and_read(
         self, leading: Leading, call: Call, stream_id: int, request: Any, max_bytes: int
     ) -> None:
-        arrived = trio.Event()
-        unwatch = leading.visible.watch(stream_id, arrived.set)
+        changed = trio.Event()
+
+        def woken() -> None:
+            # A new one: retention moves the bounds too, and nothing has arrived by that.
+            nonlocal changed
+            changed.set()
+            changed = trio.Event()
+
+        unwatch = leading.visible.watch(stream_id, woken)
         try:
             with trio.move_on_after(min(request.max_wait_ms, _MAX_WAIT_MS) / 1000):
                 while leading.visible.bounds(stream_id).next_offset <= request.offset:
-                    await arrived.wait()
+                    await changed.wait()
         finally:
             unwatch()
         await self._read(leading, call, stream_id, request.offset, max_bytes)

@@ -85,7 +85,7 @@ class SimTransport:
                 taken = self.incoming.take(buffer)
                 if taken is not None:
                     return taken
-                await self.incoming.changed.wait()
+                await self.incoming.changed.park()
             else:
                 await trio.lowlevel.checkpoint()
             self._eager_reads = 0
@@ -98,7 +98,7 @@ class SimTransport:
     async def wait_writable(self) -> None:
         await trio.lowlevel.checkpoint()
         while not self.closed and not self.outgoing.is_writable:
-            await self.outgoing.changed.wait()
+            await self.outgoing.changed.park()
         if self.closed:
             raise os_error(errno.EBADF)
 
@@ -167,11 +167,12 @@ class Pipe:
         self._reader_ended: int | None = None
         """0 at the end of the stream, an errno when it broke."""
         self._writer_error: int | None = None
-        self.changed = trio.Event()
+        self.changed = trio.lowlevel.ParkingLot()
+        """Where both sides wait for the next change."""
 
     def _wake(self) -> None:
-        self.changed.set()
-        self.changed = trio.Event()
+        if self.changed:
+            self.changed.unpark_all()
 
     # --- the writer's side ----------------------------------------------------------------------
 
@@ -322,6 +323,12 @@ class Pipe:
         if self._reader_ended is None:
             self._reader_ended = errno.ECONNRESET
         self._writer_error = errno.ECONNRESET
+        self._wake()
+
+    def break_reader(self) -> None:
+        """The reader is told that the connection is gone; its writer hears of it later."""
+        if self._reader_ended is None:
+            self._reader_ended = errno.ECONNRESET
         self._wake()
 
     # --- the reader's side ----------------------------------------------------------------------

@@ -7,18 +7,18 @@ start again.
 
 from __future__ import annotations
 
-import contextlib
 import os
 import random
 import shutil
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
 import trio
 
+from hadron.sim.damage import change_rows
 from hadron.sim.files import SimFile, Style
 from hadron.sim.trace import Trace
 from hadron.sim.volume import VOLUMES, Volume, failure, no_room
@@ -112,19 +112,14 @@ class SimDisk:
         """How long work waits until it begins."""
         return self._random.uniform(*self.speed.hop_s)
 
-    @contextlib.contextmanager
-    def working(self) -> Iterator[Callable[[], float]]:
-        """What is spent in the block is time of the work; the value tells how much, and ends it."""
+    def begin_work(self) -> None:
+        """What is spent from here to `end_work` is time of a piece of work."""
         self._working_s = 0.0
 
-        def taken() -> float:
-            taken_s, self._working_s = self._working_s or 0.0, None
-            return taken_s
-
-        try:
-            yield taken
-        finally:
-            taken()
+    def end_work(self) -> float:
+        """How long the work has taken."""
+        taken_s, self._working_s = self._working_s or 0.0, None
+        return taken_s
 
     def spend_write(self) -> None:
         self._spend(self.speed.write_s)
@@ -250,8 +245,7 @@ class SimDisk:
 
     def _end_life(self) -> Volume:
         old = self.volume
-        old.is_dead = True
-        old.died.set()
+        old.die()
         self._crashes_late = False
         self.volume = self._new_volume()
         return old
@@ -283,6 +277,19 @@ class SimDisk:
     def wipe(self) -> None:
         """An empty disk in place of this one."""
         self.throw_away(self._end_life())
+
+    def change_rows(self, count: int = 1) -> list[str]:
+        """Change rows of the log, pages' checksums and all: what a bit that flips in memory leaves.
+
+        Returns what was changed. The node must have been stopped in good order.
+        """
+        path = self.volume.path / "hadron.db"
+        changed = change_rows(path, count, self._random) if path.exists() else []
+        if changed:
+            # It did not go through this disk: it is read from the file again.
+            self.volume.files.pop(path.stat().st_ino, None)
+        self.faults["changed row"] += len(changed)
+        return changed
 
     def flip_bits(self, count: int = 1) -> list[str]:
         """Flip bits at rest in what SQLite has written; returns where. No node may be running."""

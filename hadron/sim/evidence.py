@@ -74,7 +74,8 @@ class Rules:
             lost.add("power")
         if publish.acks == "leader":
             return not any(
-                event.kind == "promote" or (event.kind in lost and event.subject == self.leader)
+                event.kind == "promote"
+                or (event.kind in lost and event.subject in self.leaders | {self.leader})
                 for event in events
             )
         return True
@@ -203,7 +204,11 @@ class Evidence:
 
     def must_survive(self, publish: Publish) -> bool:
         """Whether an acknowledged publish has to be in the final log."""
-        since = [event for event in self.disk_events if event.at > publish.began]
+        since = [
+            event for event in self.disk_events
+            # The leader before goes on until it has heard of its successor.
+            if event.at > publish.began or event.kind == "promote"
+        ]
         return self.rules.must_survive(publish, since)
 
     def damaged_since(self, time: int) -> set[str]:

@@ -1,13 +1,15 @@
 """The command line of the simulator.
 
     python -m hadron.sim --seeds 200                    seeds 0 to 199
-    python -m hadron.sim --seed 17 --replay             one seed, with what happened
+    python -m hadron.sim --seed 17                      one seed, and what led to a violation
+    python -m hadron.sim --seed 17 --replay             one seed, with all that happens
     python -m hadron.sim --seeds 200 --check-traces     and again, elsewhere: same traces?
     python -m hadron.sim --seeds 50 --coverage          lines that run under the simulator alone
     python -m hadron.sim --mutants                      planted bugs: is each of them caught?
 
 The exit status is 1 when there was a violation or a trace that differed, and when nothing at all
-was acknowledged: such a run has shown nothing.
+was acknowledged: such a run has shown nothing. It is 2 for options that do not go together, 130
+after SIGINT (what had been found by then is printed) and 141 when nobody reads the output.
 """
 
 from __future__ import annotations
@@ -16,6 +18,7 @@ import argparse
 import gc
 import json
 import logging
+import os
 import sys
 import time
 from collections.abc import Iterator, Sequence
@@ -25,22 +28,20 @@ import msgspec
 
 from hadron.sim.fleet import run_elsewhere
 from hadron.sim.mutants import MUTANTS
-from hadron.sim.mutants.hunt import (
-    PATIENCE_S,
-    SEEDS,
-    Report,
-    describe,
-    hunt,
-    hunt_elsewhere,
-)
+from hadron.sim.mutants.hunt import Report, describe, hunt, hunt_elsewhere
+from hadron.sim.options import parse
 from hadron.sim.run import Outcome, run_seed
 from hadron.sim.scenarios import SCENARIOS
 from hadron.sim.shapes import shape_of
-from hadron.sim.summary import Summary, decode_outcome, encode_outcome
+from hadron.sim.summary import Progress, Summary, decode_outcome, encode_outcome
 from hadron.sim.trace import Trace
 from hadron.sim.workload import RandomRun
 
-_SEEDS: Final = 100
+_OTHER_HASHES: Final = 4711
+"""PYTHONHASHSEED of second runs; first ones have 0."""
+_INTERRUPTED: Final = 130
+_CUT_OFF: Final = 141
+"""What shells report for a process that SIGINT or SIGPIPE has ended."""
 
 _COLLECT_EVERY: Final = 20_000
 """Objects more than before at which a worker's garbage collector looks at the youngest."""
@@ -48,15 +49,31 @@ _COLLECT_EVERY: Final = 20_000
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Returns the exit status."""
-    options = _parser().parse_args(arguments)
-    if options.seeds is None:
-        options.seeds = SEEDS if options.mutants or options.mutant else _SEEDS
+    options = parse(arguments)
     disabled = logging.root.manager.disable
     logging.disable(logging.CRITICAL)
     try:
-        return _dispatch(options)
+        status = _dispatch(options)
+        sys.stdout.flush()
+    except BrokenPipeError:
+        # `| head` has seen enough. What is still buffered must not be tried again at the exit.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return _CUT_OFF
+    except BaseException as error:
+        # One that comes while a world runs is passed on by its nurseries, in groups.
+        if not _is_interrupt(error):
+            raise
+        print("interrupted", file=sys.stderr, flush=True)
+        return _INTERRUPTED
     finally:
         logging.disable(disabled)
+    return status
+
+
+def _is_interrupt(error: BaseException) -> bool:
+    if isinstance(error, BaseExceptionGroup):
+        return any(map(_is_interrupt, error.exceptions))
+    return isinstance(error, KeyboardInterrupt)
 
 
 def _dispatch(options: argparse.Namespace) -> int:
@@ -64,60 +81,22 @@ def _dispatch(options: argparse.Namespace) -> int:
         return _hunt(options)
     if options.worker:
         return _work(options)
-    if options.replay or options.seed is not None:
-        return _replay(options.seed if options.seed is not None else options.start)
+    if options.seed is not None:
+        return _run_one(options)
     if options.coverage:
         from hadron.sim.coverage import measure
 
+        print("counting lines, which takes several times as long …", file=sys.stderr, flush=True)
         return measure(options.start, options.seeds)
     return _run(options)
-
-
-def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
-        prog="python -m hadron.sim", description="Run a replica set in simulated worlds, by seed."
-    )
-    add = parser.add_argument
-    add(
-        "--seeds", type=_positive, metavar="N",
-        help=f"how many (default {_SEEDS}; for each planted bug at most {SEEDS})",
-    )
-    add("--start", type=int, default=0, metavar="S", help="the first seed (default 0)")
-    add("--jobs", type=_positive, default=2, metavar="N", help="processes at a time (default 2)")
-    add("--output", choices=("text", "json"), default="text", help="of the summary")
-    add("--seed", type=int, metavar="K", help="run this one seed, in this process")
-    add("--replay", action="store_true", help="with --seed: print what happened")
-    add("--check-traces", action="store_true", help="run each seed a second time and compare")
-    add(
-        "--coverage", action="store_true",
-        help="print the lines that the seeds and every directed scenario covered, by room",
-    )
-    add("--mutants", action="store_true", help="plant every bug that there is, and look for it")
-    add("--mutant", choices=tuple(MUTANTS), metavar="NAME", help="plant one bug, and look for it")
-    add(
-        "--patience", type=float, default=PATIENCE_S, metavar="S",
-        help="real seconds for random seeds with each planted bug, after the directed scenarios "
-        f"(default {PATIENCE_S:g})",
-    )
-    add("--worker", action="store_true", help=argparse.SUPPRESS)
-    add("--ask", action="store_true", help=argparse.SUPPRESS)
-    add("--scenarios", action="store_true", help=argparse.SUPPRESS)
-    add("--no-gc", action="store_true", help=argparse.SUPPRESS)
-    return parser
-
-
-def _positive(text: str) -> int:
-    value = int(text)
-    if value < 1:
-        raise argparse.ArgumentTypeError(f"{value} is not a positive number")
-    return value
 
 
 def run_default(seed: int, trace: Trace | None = None) -> Outcome:
     """What the command line runs for a seed: the random workload under every kind of fault."""
     shape = shape_of(seed)
     return run_seed(
-        seed, RandomRun(plan=shape.plan), nodes=shape.nodes, settings=shape.settings, trace=trace
+        seed, RandomRun(plan=shape.plan, retention=shape.retention), nodes=shape.nodes,
+        settings=shape.settings, trace=trace,
     )
 
 
@@ -157,7 +136,7 @@ def _hunt(options: argparse.Namespace) -> int:
     )
     for found in hunted:
         report.found.append(found)
-        if options.output == "text":
+        if options.output != "json":
             print(describe(found), flush=True)
     if options.output == "json":
         print(json.dumps(report.to_json()))
@@ -166,10 +145,21 @@ def _hunt(options: argparse.Namespace) -> int:
     return report.status()
 
 
-def _replay(seed: int) -> int:
-    outcome = run_default(seed, Trace(show=print))
+def _run_one(options: argparse.Namespace) -> int:
+    """One seed in this process: all that happens with `--replay`, else what led to a violation."""
+    outcome = run_default(options.seed, Trace(show=print if options.replay else None))
     summary = Summary()
     summary.add(outcome)
+    if options.check_traces:
+        seeds = range(options.seed, options.seed + 1)
+        for line in run_elsewhere(seeds, 1, hash_seed=_OTHER_HASHES, collect=False):
+            again = decode_outcome(line)
+            summary.compare(again.seed, outcome.trace_hash, again.trace_hash)
+    if options.output == "json":
+        print(json.dumps(summary.to_json()))
+        return summary.status()
+    if outcome.violations and not options.replay:
+        print("\n".join(outcome.story))
     print("\n".join(summary.describe()))
     return summary.status()
 
@@ -177,21 +167,32 @@ def _replay(seed: int) -> int:
 def _run(options: argparse.Namespace) -> int:
     started_s = time.monotonic()
     summary = Summary()
-    first: dict[int, str] = {}
     seeds = range(options.start, options.start + options.seeds)
-    for line in run_elsewhere(seeds, options.jobs):
-        outcome = decode_outcome(line)
-        first[outcome.seed] = outcome.trace_hash
-        summary.add(outcome)
-        if len(first) % 50 == 0:
-            print(f"{len(first)} of {len(seeds)} seeds …", file=sys.stderr, flush=True)
-    if options.check_traces:
-        for line in run_elsewhere(seeds, options.jobs, hash_seed=4711, collect=False):
-            outcome = decode_outcome(line)
-            summary.compare(outcome.seed, first[outcome.seed], outcome.trace_hash)
+    interrupted = False
+    try:
+        _run_seeds(seeds, options, summary)
+    except KeyboardInterrupt:
+        # What hours have found is worth more than a clean end; a second one ends it all.
+        interrupted = True
+        print(f"interrupted after {summary.seeds} of {len(seeds)} seeds", file=sys.stderr)
     summary.wall_s = time.monotonic() - started_s
     if options.output == "json":
         print(json.dumps(summary.to_json()))
     else:
         print("\n".join(summary.describe()))
-    return summary.status()
+    return _INTERRUPTED if interrupted else summary.status()
+
+
+def _run_seeds(seeds: range, options: argparse.Namespace, summary: Summary) -> None:
+    first: dict[int, str] = {}
+    shown = Progress(len(seeds) * (2 if options.check_traces else 1))
+    for line in run_elsewhere(seeds, options.jobs):
+        outcome = decode_outcome(line)
+        first[outcome.seed] = outcome.trace_hash
+        summary.add(outcome)
+        shown.step(summary)
+    if options.check_traces:
+        for line in run_elsewhere(seeds, options.jobs, hash_seed=_OTHER_HASHES, collect=False):
+            outcome = decode_outcome(line)
+            summary.compare(outcome.seed, first[outcome.seed], outcome.trace_hash)
+            shown.step(summary)

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Final
 import trio
 
 from hadron.model.errors import HadronError
+from hadron.sim import plots
 from hadron.sim.disk import FAST, ORDINARY, SLOW
 
 if TYPE_CHECKING:
@@ -39,11 +40,11 @@ WEIGHTS: Final = {
     "write error": 0.7,
     "sync error": 0.7,
     "read error": 0.7,
-    "full disk": 0.7,
     "clock jump": 1.0,
     "clock drift": 0.5,
     "bit flips": 0.7,
     "wiped disk": 0.7,
+    **plots.WEIGHTS,
 }
 """How often each kind of fault is chosen, relative to the others."""
 
@@ -71,10 +72,11 @@ class Nemesis:
     """Does one fault after the other, sometimes several at a time."""
 
     def __init__(self, world: World, plan: FaultPlan) -> None:
-        self._world = world
+        self.world = world
         self._plan = plan
-        self._random = random.Random(f"nemesis/{world.seed}")
-        self._kinds: dict[str, Callable[[], Awaitable[None]]] = {
+        self.random = random.Random(f"nemesis/{world.seed}")
+        self._plots = plots.Plots(self)
+        self._kinds: dict[str, Callable[[], Awaitable[object]]] = {
             "kill": self._kill,
             "power loss": self._power_loss,
             "power loss at a write": lambda: self._power_loss_at("crash_at_write_in", 40),
@@ -94,30 +96,44 @@ class Nemesis:
             "write error": lambda: self._disk_error("write_error_in", 30),
             "sync error": lambda: self._disk_error("sync_error_in", 10),
             "read error": lambda: self._disk_error("read_error_in", 20),
-            "full disk": self._full_disk,
             "clock jump": self._clock_jump,
             "clock drift": self._clock_drift,
             "bit flips": self._bit_flips,
             "wiped disk": self._wiped_disk,
+            **self._plots.kinds(),
         }
         unknown = sorted(set(plan.weights) - set(self._kinds))
         assert not unknown, unknown
         minority = (len(world.names) - 1) // 2
-        self._damageable = self._random.sample(world.names, minority)
+        self.damageable = self.random.sample(world.names, minority)
         """Nodes whose disks may lose what was synced; the others' never do."""
+
+    def _let_lie(self) -> bool:
+        """Let disks lie, if this plan has any; returns whether one does.
+
+        A node on such a disk forgets, and does not know it: what a majority counts on it for may be
+        gone. Only a leader whose disk does not lie, and that stays the leader, makes up for that.
+        """
+        leader = self.world.config.leader.name
+        able = [name for name in self.damageable if name != leader]
+        for name in able[: self._plan.lying_disks]:
+            self.world.disks[name].broken.is_lying = True
+        return bool(able[: self._plan.lying_disks])
 
     async def run(self) -> None:
         """Do faults, for ever."""
-        for name in self._damageable[: self._plan.lying_disks]:
-            self._world.disks[name].broken.is_lying = True
-        kinds = [kind for kind in self._kinds if self._plan.weights.get(kind)]
+        lying = self._let_lie()
+        kinds = [
+            kind for kind in self._kinds
+            if self._plan.weights.get(kind) and not (lying and kind in plots.PROMOTIONS)
+        ]
         weights = [self._plan.weights[kind] for kind in kinds]
         async with trio.open_nursery() as nursery:
             while True:
-                await trio.sleep(self._random.uniform(*self._plan.pause_s))
-                kind = self._random.choices(kinds, weights)[0]
-                self._world.trace.log(f"nemesis: {kind}")
-                if self._random.random() < 0.3:
+                await trio.sleep(self.random.uniform(*self._plan.pause_s))
+                kind = self.random.choices(kinds, weights)[0]
+                self.world.trace.log(f"nemesis: {kind}")
+                if self.random.random() < 0.3:
                     nursery.start_soon(self._kinds[kind])
                 else:
                     await self._kinds[kind]()
@@ -131,217 +147,224 @@ class Nemesis:
         await self._crash_and_start(self._node(), power=True)
 
     async def _crash_and_start(self, *names: str, power: bool) -> None:
-        await self._world.crash(*names, power=power)
-        await self._last(0.3)
+        await self.world.crash(*names, power=power)
+        await self.last(0.3)
         for name in names:
             await self.revive(name)
 
     async def _crash_all(self, *, power: bool) -> None:
-        self._world.faults["all at once"] += 1
-        names = list(self._world.names)
-        await self._world.crash(power=power)
-        self._random.shuffle(names)
+        self.world.faults["all at once"] += 1
+        names = list(self.world.names)
+        await self.world.crash(power=power)
+        self.random.shuffle(names)
         for name in names:
-            await self._last(0.1)
+            await self.last(0.1)
             await self.revive(name)
 
     async def _power_loss_at(self, which: str, within: int) -> None:
         name = self._node()
-        broken = self._world.disks[name].broken
-        setattr(broken, which, self._random.randint(1, within))
+        broken = self.world.disks[name].broken
+        setattr(broken, which, self.random.randint(1, within))
         await self._until_stopped(name)
         setattr(broken, which, 0)
         await self.revive(name)
 
     async def _stop(self) -> None:
         name = self._node()
-        await self._world.stop(name)
-        self._world.faults["stop"] += 1
+        await self.world.stop(name)
+        self.world.faults["stop"] += 1
         await self.revive(name)
 
     async def _pause(self) -> None:
         """As by SIGSTOP and SIGCONT."""
-        length_s = self._length()
-        self._world.disks[self._node()].pause(length_s)
+        length_s = self.length()
+        self.world.disks[self._node()].pause(length_s)
         await trio.sleep(length_s)
 
     async def _until_stopped(self, name: str) -> None:
         """Give a node that is to stop by itself some time for it."""
-        with trio.move_on_after(self._length()):
-            while self._world.running(name):  # noqa: ASYNC110
+        with trio.move_on_after(self.length()):
+            while self.world.running(name):  # noqa: ASYNC110
                 await trio.sleep(0.05)
 
     async def revive(self, name: str) -> None:
         """Start a node that is down, as an operator would: with an empty disk if its own is
         damaged and it may be."""
-        world = self._world
+        world = self.world
         if world.running(name):
             return
         try:
             await world.start(name)
         except* (HadronError, OSError) as group:
             world.trace.log(f"nemesis: {name} does not start: {group.exceptions[0]}")
-            if name in self._damageable:
+            if name in world.configs:
+                # It was told of a later epoch, and its file is old.
+                world.hand_out(name)
+                world.faults["old configuration"] += 1
+            elif name in self.damageable:
                 world.wipe(name)
+
+    async def hand_out(self) -> None:
+        """Start every node that has an old configuration file again, with the newest."""
+        for name in self.world.names:
+            if name in self.world.configs:
+                self.world.hand_out(name)
+                await self.world.crash(name)
+                await self.revive(name)
 
     # --- network --------------------------------------------------------------------------------
 
     async def _cut(self) -> None:
         one, other = self._pair()
-        self._world.network.cut(one, other)
-        self._world.faults["cut"] += 1
-        await self._last()
-        self._world.network.heal(one, other)
+        self.world.network.cut(one, other)
+        self.world.faults["cut"] += 1
+        await self.last()
+        self.world.network.heal(one, other)
 
     async def _cut_one_way(self) -> None:
         one, other = self._pair()
-        self._world.network.cut_one_way(one, other)
-        self._world.faults["one-way cut"] += 1
-        await self._last()
-        if self._random.random() < 0.5:
+        self.world.network.cut_one_way(one, other)
+        self.world.faults["one-way cut"] += 1
+        await self.last()
+        if self.random.random() < 0.5:
             # What was held back is lost; otherwise it arrives late.
-            self._world.network.break_connections(one, other)
-        self._world.network.heal(one, other)
+            self.world.network.break_connections(one, other)
+        self.world.network.heal(one, other)
 
     async def _isolate(self) -> None:
         name = self._node()
-        others = [other for other in self._world.network.hosts() if other != name]
-        self._world.network.isolate(name, *others)
-        self._world.faults["isolation"] += 1
-        await self._last()
+        others = [other for other in self.world.network.hosts() if other != name]
+        self.world.network.isolate(name, *others)
+        self.world.faults["isolation"] += 1
+        await self.last()
         for other in others:
-            self._world.network.heal(name, other)
+            self.world.network.heal(name, other)
 
     async def _partition(self) -> None:
         """Some nodes lose the others, and clients reach all of them; then often one of those who
         knew more dies, perhaps for good, and others are away when it comes back."""
-        world = self._world
+        world = self.world
         side = self._part()
-        await self._last()
-        if self._random.random() < 0.6:
+        await self.last()
+        if self.random.random() < 0.6:
             leader = world.config.leader.name
-            name = leader if self._random.random() < 0.6 else self._random.choice(side)
+            name = leader if self.random.random() < 0.6 else self.random.choice(side)
             await world.crash(name)
-            if name in self._damageable and self._random.random() < 0.6:
+            if name in self.damageable and self.random.random() < 0.6:
                 world.wipe(name)
-            self._join_all()
-            if self._random.random() < 0.5:
+            self.join_all()
+            if self.random.random() < 0.5:
                 self._part()
             await self.revive(name)
-            await self._last(0.5)
-        self._join_all()
+            await self.last(0.5)
+        self.join_all()
 
     def _part(self) -> list[str]:
         """Cut some nodes, not the same ones each time, off from the others; returns them."""
-        names = list(self._world.names)
-        self._random.shuffle(names)
-        side = names[: self._random.randint(1, max(1, len(names) - 1))]
+        names = list(self.world.names)
+        self.random.shuffle(names)
+        side = names[: self.random.randint(1, max(1, len(names) - 1))]
         for name in side:
-            self._world.network.isolate(name, *(other for other in names if other not in side))
-        self._world.faults["partition"] += 1
+            self.world.network.isolate(name, *(other for other in names if other not in side))
+        self.world.faults["partition"] += 1
         return side
 
-    def _join_all(self) -> None:
-        network, names = self._world.network, self._world.names
+    def join_all(self) -> None:
+        network, names = self.world.network, self.world.names
         for number, one in enumerate(names):
             for other in names[number + 1 :]:
-                if self._random.random() < 0.5:
+                if self.random.random() < 0.5:
                     network.break_connections(one, other)
                 network.heal(one, other)
 
     async def _break_connections(self) -> None:
         one, other = self._pair()
-        if self._world.network.break_connections(one, other):
-            self._world.faults["broken connections"] += 1
+        if self.world.network.break_connections(one, other):
+            self.world.faults["broken connections"] += 1
 
     async def _slow_wire(self) -> None:
         one, other = self._pair()
-        high_s = self._random.choice((0.01, 0.1, 1.0))
-        self._world.network.delay(one, other, high_s / 10, high_s)
-        self._world.faults["slow wire"] += 1
-        await self._last()
-        self._world.network.wire(one, other).be_normal()
+        high_s = self.random.choice((0.01, 0.1, 1.0))
+        self.world.network.delay(one, other, high_s / 10, high_s)
+        self.world.faults["slow wire"] += 1
+        await self.last()
+        self.world.network.wire(one, other).be_normal()
 
     async def _thin_wire(self) -> None:
         one, other = self._pair()
-        self._world.network.slow(one, other, self._random.choice((1e4, 1e5, 1e6)))
-        self._world.faults["thin wire"] += 1
-        await self._last()
-        self._world.network.wire(one, other).be_normal()
+        self.world.network.slow(one, other, self.random.choice((1e4, 1e5, 1e6)))
+        self.world.faults["thin wire"] += 1
+        await self.last()
+        self.world.network.wire(one, other).be_normal()
 
     # --- disks ----------------------------------------------------------------------------------
 
     async def _slow_disk(self) -> None:
-        disk = self._world.disks[self._node()]
+        disk = self.world.disks[self._node()]
         usual = disk.speed
-        disk.speed = self._random.choice((FAST, ORDINARY, SLOW))
-        self._world.faults["disk speed"] += 1
-        await self._last()
+        disk.speed = self.random.choice((FAST, ORDINARY, SLOW))
+        self.world.faults["disk speed"] += 1
+        await self.last()
         disk.speed = usual
 
     async def _disk_error(self, which: str, within: int) -> None:
         name = self._node()
-        broken = self._world.disks[name].broken
-        setattr(broken, which, self._random.randint(1, within))
+        broken = self.world.disks[name].broken
+        setattr(broken, which, self.random.randint(1, within))
         await self._until_stopped(name)
         setattr(broken, which, 0)
         await self.revive(name)
 
-    async def _full_disk(self) -> None:
-        name = self._node()
-        disk = self._world.disks[name]
-        usual = disk.broken.capacity_bytes
-        disk.broken.capacity_bytes = disk.volume.used_bytes() + self._random.randrange(64 << 10)
-        await self._last()
-        disk.broken.capacity_bytes = usual
-        await self.revive(name)
-
     async def _bit_flips(self) -> None:
-        await self._damage(lambda name: self._flip(name))
+        name = await self._damage(lambda name: self._flip(name))
+        if name and self.random.random() < 0.4:
+            await self._plots.fetch_slowly(name)
 
     def _flip(self, name: str) -> None:
-        flipped = self._world.disks[name].flip_bits(self._random.choice((1, 1, 3, 20)))
-        self._world.trace.log(f"{name}: bits flipped: {', '.join(flipped)}")
+        flipped = self.world.disks[name].flip_bits(self.random.choice((1, 1, 3, 20)))
+        self.world.trace.log(f"{name}: bits flipped: {', '.join(flipped)}")
 
     async def _wiped_disk(self) -> None:
-        await self._damage(self._world.wipe)
+        await self._damage(self.world.wipe)
 
-    async def _damage(self, damage: Callable[[str], None]) -> None:
-        if not self._damageable:
-            return
-        name = self._random.choice(self._damageable)
-        await self._world.crash(name)
+    async def _damage(self, damage: Callable[[str], None]) -> str:
+        """Returns whose disk it was; "" when none may be damaged."""
+        if not self.damageable:
+            return ""
+        name = self.random.choice(self.damageable)
+        await self.world.crash(name)
         damage(name)
         await self.revive(name)
+        return name
 
     # --- clocks ---------------------------------------------------------------------------------
 
     async def _clock_jump(self) -> None:
         limit_s = self._plan.max_skew_s
-        self._world.clocks[self._node()].offset_s = self._random.uniform(-limit_s, limit_s)
-        self._world.faults["clock jump"] += 1
+        self.world.clocks[self._node()].offset_s = self.random.uniform(-limit_s, limit_s)
+        self.world.faults["clock jump"] += 1
 
     async def _clock_drift(self) -> None:
-        self._world.clocks[self._node()].drift = self._random.uniform(-1e-3, 1e-3)
-        self._world.faults["clock drift"] += 1
+        self.world.clocks[self._node()].drift = self.random.uniform(-1e-3, 1e-3)
+        self.world.faults["clock drift"] += 1
 
     # --- choices --------------------------------------------------------------------------------
 
     def _node(self) -> str:
-        return self._random.choice(self._world.names)
+        return self.random.choice(self.world.names)
 
     def _pair(self) -> tuple[str, str]:
         """A node, and another host, a client's perhaps."""
         one = self._node()
-        others = [name for name in self._world.network.hosts() if name != one]
-        pair = one, self._random.choice(others)
-        return pair if self._random.random() < 0.5 else pair[::-1]
+        others = [name for name in self.world.network.hosts() if name != one]
+        pair = one, self.random.choice(others)
+        return pair if self.random.random() < 0.5 else pair[::-1]
 
-    def _length(self) -> float:
-        return self._random.uniform(*self._plan.length_s)
+    def length(self) -> float:
+        return self.random.uniform(*self._plan.length_s)
 
-    async def _last(self, share: float = 1.0) -> None:
-        await trio.sleep(self._length() * share)
+    async def last(self, share: float = 1.0) -> None:
+        await trio.sleep(self.length() * share)
 
 
 async def run_faults(world: World, plan: FaultPlan | None = None) -> None:

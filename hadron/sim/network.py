@@ -23,6 +23,7 @@ from typing import Final
 
 import trio
 
+from hadron.sim.alarms import Alarm
 from hadron.sim.connections import Pair, SimTransport, Wire, os_error
 from hadron.sim.trace import Trace
 
@@ -53,7 +54,7 @@ class SimNetwork:
         self._ports = itertools.count(_FIRST_EPHEMERAL_PORT)
         self._due: list[tuple[float, int, Wire, Callable[[], None]]] = []
         self._order = itertools.count()
-        self._sleep = trio.CancelScope()
+        self._alarm = Alarm()
 
     # --- hosts ----------------------------------------------------------------------------------
 
@@ -175,6 +176,20 @@ class SimNetwork:
             self.trace.log(f"network: {broken} connections of {host} broken")
         return broken
 
+    def reset(self, host: str, other: str) -> int:
+        """Tell `host` that its connections with `other` are gone, as a box between them may; what
+        it has sent is still under way. Returns how many."""
+        told = 0
+        for pair in list(self._pairs):
+            if {end.host.name for end in pair.ends} == {host, other}:
+                told += 1
+                for end in pair.ends:
+                    if end.host.name == host:
+                        end.incoming.break_reader()
+        if told:
+            self.trace.log(f"network: {told} connections of {host} with {other} reset")
+        return told
+
     # --- inside ---------------------------------------------------------------------------------
 
     def wire(self, source: str, target: str) -> Wire:
@@ -195,8 +210,7 @@ class SimNetwork:
     def schedule(self, wire: Wire, due_s: float, action: Callable[[], None]) -> None:
         """Do `action` at the far end of `wire` at `due_s`, or once it is healed after that."""
         heapq.heappush(self._due, (due_s, next(self._order), wire, action))
-        if due_s < self._sleep.deadline:
-            self._sleep.deadline = due_s
+        self._alarm.bring_forward(due_s)
 
     def transit_s(self, wire: Wire, size: int) -> float:
         """How long `size` bytes take now."""
@@ -213,9 +227,7 @@ class SimNetwork:
                     wire.held.append(action)
                 else:
                     action()
-            deadline = self._due[0][0] if self._due else math.inf
-            with trio.CancelScope(deadline=deadline) as self._sleep:
-                await trio.sleep_forever()
+            await self._alarm.wait(self._due[0][0] if self._due else math.inf)
 
     async def dial(self, host: HostNetwork, address: str) -> SimTransport:
         target = address.rpartition(":")[0]

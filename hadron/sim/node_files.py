@@ -125,7 +125,10 @@ def _read_log(node: NodeFile, db: apsw.Connection) -> None:
     )
     before: LogRow | None = None
     for lsn, epoch, incarnation, now_ms, command, body, body_hash, chain in rows:
-        row = LogRow(lsn, Ballot(epoch, incarnation), now_ms, command, body, body_hash, chain)
+        # Of a body that retention has dropped, an empty one is left (FORMAT.md).
+        row = LogRow(
+            lsn, Ballot(epoch, incarnation), now_ms, command, body or None, body_hash, chain
+        )
         node.log[lsn] = row
         if trouble := _trouble(before, row):
             node.damage[lsn] = trouble

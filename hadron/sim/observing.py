@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Final
@@ -10,7 +10,7 @@ from typing import Any, Final
 import apsw
 import trio
 
-from hadron.model.errors import DataDirectoryError, StorageError
+from hadron.model.errors import DataDirectoryError, FencedError, StorageError
 from hadron.replication.follower import DivergedError, FollowerLog
 from hadron.replication.resync import Installation
 from hadron.sim.history import History
@@ -18,6 +18,7 @@ from hadron.sim.world import World
 
 _DISK_FAULTS: Final = (
     "write error", "sync error", "read error", "disk full", "bit flip", "lying sync",
+    "changed row",
 )
 
 
@@ -45,6 +46,9 @@ class Stops(dict[str, BaseException]):
         faulty = any(self._world.faults[kind] for kind in _DISK_FAULTS)
         if isinstance(cause, DivergedError):
             provoked = name in damaged
+        elif isinstance(cause, FencedError) and name in self._world.configs:
+            # Started with the file of an epoch that is over: it must refuse.
+            provoked = True
         else:
             provoked = isinstance(cause, StorageError | DataDirectoryError | OSError) and faulty
         if not provoked:
@@ -53,7 +57,7 @@ class Stops(dict[str, BaseException]):
 
 def observe(world: World, history: History) -> Stops:
     """Note crashes, power losses, lost and damaged disks; returns why nodes stop from here on."""
-    crash_now, wipe = world.crash_now, world.wipe
+    crash_now, wipe, promote = world.crash_now, world.wipe, world.promote
 
     def noted_crash(name: str, *, power: bool, **others: Any) -> None:
         if world.running(name):
@@ -66,10 +70,18 @@ def observe(world: World, history: History) -> Stops:
         history.event("wipe", name)
         wipe(name)
 
+    def noted_promote(leader: str, members: Sequence[str] = ()) -> None:
+        before = set(world.names)
+        promote(leader, members)
+        history.event("reconfigure" if before - set(world.names) else "promote", leader)
+
     # Through __dict__: the world's own calls of itself are heard as well.
-    world.__dict__.update(crash_now=noted_crash, wipe=noted_wipe)
+    world.__dict__.update(crash_now=noted_crash, wipe=noted_wipe, promote=noted_promote)
     for name, disk in world.disks.items():
-        disk.__dict__.update(flip_bits=_noted_flip(history, name, disk.flip_bits))
+        disk.__dict__.update(
+            flip_bits=_noted_damage(history, name, disk.flip_bits),
+            change_rows=_noted_damage(history, name, disk.change_rows),
+        )
     stops = Stops(world, history)
     world.failures = stops
     return stops
@@ -100,14 +112,14 @@ def noting_divergence(history: History) -> Iterator[None]:
         Installation.finish = finish  # type: ignore[method-assign]
 
 
-def _noted_flip(
-    history: History, name: str, flip: Callable[[int], list[str]]
+def _noted_damage(
+    history: History, name: str, damage: Callable[[int], list[str]]
 ) -> Callable[[int], list[str]]:
     def noted(count: int = 1) -> list[str]:
-        flipped = flip(count)
-        if flipped:
-            history.event("damage", name, ", ".join(flipped))
-        return flipped
+        damaged = damage(count)
+        if damaged:
+            history.event("damage", name, ", ".join(damaged))
+        return damaged
 
     return noted
 

@@ -112,6 +112,9 @@ PATHS: Final = (
     _returned(
         "snapshot keeps a tail", "replication.resync:copy_tail", lambda kept, _: kept > 0
     ),
+    _called(
+        "retention drops records", "state.retention:drop_bodies", lambda given: bool(given[1])
+    ),
     _called("log trimmed", "storage.log:Log.trim"),
     _called("trimmed while lagging", "node.leadership:Leadership._send_to_snapshot"),
     # what is told, and when
@@ -157,7 +160,7 @@ PATHS: Final = (
     ),
     _called("refused before the disk is full", "partition.room:Room.refusal"),
     _called("damaged entry put back", "storage.repair:_write"),
-    _called("damaged body put back", "storage.repair:put_back_body"),
+    _called("damaged body put back", "replication.repair:put_back_body"),
     _raised("clock too far off to lead", "replication.skew:check", "FencedError"),
     # clients
     _called(

@@ -9,12 +9,17 @@ import random
 from dataclasses import dataclass, replace
 from typing import Final
 
+from hadron.model.schema import Retention
 from hadron.node.settings import Settings
+from hadron.sim import plots
 from hadron.sim.nemesis import FaultPlan
 from hadron.sim.world import SETTINGS
 
 _NODES: Final = ((3, 12.0), (5, 3.0), (2, 2.0), (4, 1.0))
 """Sizes of replica sets, and how often each is drawn."""
+
+_FOCUS: Final = 10.0
+"""Weight of the kind of fault that a world is about; all others together have up to 40."""
 
 
 @dataclass(frozen=True)
@@ -22,6 +27,7 @@ class Shape:
     nodes: int
     settings: Settings
     plan: FaultPlan
+    retention: Retention
 
 
 def shape_of(seed: int) -> Shape:
@@ -43,7 +49,17 @@ def shape_of(seed: int) -> Shape:
             log_keep_bytes=rng.choice((1 << 10, 8 << 10)),
             log_max_lag_bytes=rng.choice((4 << 10, 32 << 10)),
         )
-    return Shape(nodes=nodes, settings=settings, plan=_plan(rng))
+    return Shape(nodes=nodes, settings=settings, plan=_plan(rng), retention=_retention(seed))
+
+
+def _retention(seed: int) -> Retention:
+    """Of a quarter of all seeds: so little that it drops records under everybody's eyes."""
+    rng = random.Random(f"retention/{seed}")
+    if rng.random() >= 0.25:
+        return Retention()
+    return Retention(
+        max_age_ms=rng.choice((0, 2_000, 5_000)), max_bytes=rng.choice((2_000, 10_000, 40_000))
+    )
 
 
 def _plan(rng: random.Random) -> FaultPlan:
@@ -55,6 +71,9 @@ def _plan(rng: random.Random) -> FaultPlan:
         for kind, weight in plan.weights.items()
         if rng.random() < share
     }
+    if rng.random() < 0.75:
+        # A world that is about one thing.
+        weights[rng.choice(sorted(plots.WEIGHTS))] = _FOCUS
     low_s = rng.choice((0.02, 0.2, 1.0))
     return replace(
         plan,

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import sys
+import time
 from collections import Counter
 from dataclasses import dataclass, field
 from typing import Any, Final
@@ -11,6 +13,8 @@ import msgspec
 from hadron.sim.run import Outcome
 
 _SHOWN_FAILURES: Final = 20
+_SHOWN_EVERY_S: Final = {True: 1.0, False: 10.0}
+"""How often progress is told on a terminal, and to a file, which keeps each line."""
 
 
 def encode_outcome(outcome: Outcome) -> bytes:
@@ -29,6 +33,11 @@ def decode_outcome(line: bytes | str) -> Outcome:
 def replay_command(seed: int) -> str:
     """What to type to see a seed's run again."""
     return f"python -m hadron.sim --seed {seed} --replay"
+
+
+def counted(number: int, what: str) -> str:
+    """"1 seed", "2 seeds"."""
+    return f"{number:,} {what}{'' if number == 1 else 's'}"
 
 
 @dataclass
@@ -99,8 +108,8 @@ class Summary:
     def describe(self) -> list[str]:
         """Lines for people."""
         lines = [
-            f"{self.seeds} seeds, {self.simulated_s:,.0f} simulated seconds, {self.operations:,} "
-            f"operations, {self.acknowledged:,} records acknowledged",
+            f"{counted(self.seeds, 'seed')}, {self.simulated_s:,.0f} simulated seconds, "
+            f"{self.operations:,} operations, {self.acknowledged:,} records acknowledged",
             f"faults: {_counts(self.faults)}",
             f"rare paths: {_counts(+self.rare_paths)}",
         ]
@@ -113,15 +122,52 @@ class Summary:
             for seed in sorted(self.mismatches)
         ]
         for seed, violations in sorted(self.failures.items())[:_SHOWN_FAILURES]:
-            lines.append(f"seed {seed}: {len(violations)} violations; {replay_command(seed)}")
+            many = counted(len(violations), "violation")
+            lines.append(f"seed {seed}: {many}; {replay_command(seed)}")
             lines += [f"    {violation}" for violation in violations[:3]]
         if len(self.failures) > _SHOWN_FAILURES:
-            lines.append(f"… and {len(self.failures) - _SHOWN_FAILURES} more seeds")
+            lines.append(f"… and {counted(len(self.failures) - _SHOWN_FAILURES, 'more seed')}")
         if not self.acknowledged:
             lines.append("unknown: nothing was acknowledged, so nothing was shown")
         else:
-            lines.append(f"{self.violations} violations")
+            lines.append(counted(self.violations, "violation"))
         return lines
+
+
+class Progress:
+    """Tells on the standard error how far a long run has come: a line that is written over on a
+    terminal, else one every now and then.
+
+    Args:
+        total: runs until the end.
+    """
+
+    def __init__(self, total: int) -> None:
+        self._total = total
+        self._done = 0
+        self._is_terminal = sys.stderr.isatty()
+        self._every_s = _SHOWN_EVERY_S[self._is_terminal]
+        self._started_s = self._shown_s = time.monotonic()
+
+    def step(self, summary: Summary) -> None:
+        """One more run is over."""
+        self._done += 1
+        now_s = time.monotonic()
+        if self._done == self._total:
+            self._show("\r\x1b[K" if self._is_terminal and self._shown_s > self._started_s else "")
+        elif now_s >= self._shown_s + self._every_s:
+            self._shown_s = now_s
+            left_s = (now_s - self._started_s) / self._done * (self._total - self._done)
+            left = f"{left_s / 60:.0f} min" if left_s >= 90 else f"{left_s:.0f} s"
+            text = (
+                f"{self._done:,} of {counted(self._total, 'run')}, "
+                f"{counted(summary.violations, 'violation')}, about {left} left"
+            )
+            self._show(f"\r{text}\x1b[K" if self._is_terminal else f"{text}\n")
+
+    def _show(self, text: str) -> None:
+        sys.stderr.write(text)
+        sys.stderr.flush()
 
 
 def _counts(counter: Counter[str]) -> str:

@@ -17,6 +17,7 @@ from hadron.state.group_endings import DeadLetterRecords
 from hadron.state.groups import AckRecords, CreateGroup
 from hadron.state.machine import Command
 from hadron.state.pipelines import CompleteStages
+from hadron.state.retention import TrimStream
 from hadron.state.streams import AppendBatch
 
 _ALSO_IN_LOGS: Final = (leadership, schema)
@@ -64,6 +65,8 @@ def _check_tables(node: NodeFile) -> Iterator[Violation]:
     model = _Model()
     for lsn in range(1, node.applied_lsn + 1):
         row = node.log.get(lsn)
+        if lsn in node.damage:
+            return  # `files_are_whole` tells; nothing follows from such a log
         if row is None:
             yield Violation(
                 "tables_follow_the_log", f"{node.name} has applied {lsn}, which is not in its log"
@@ -72,8 +75,7 @@ def _check_tables(node: NodeFile) -> Iterator[Violation]:
         try:
             model.apply(lsn, row.now_ms, machine.decode(row.command), row.body)
         except CorruptionError as error:
-            if lsn not in node.damage:  # else `files_are_whole` tells
-                yield Violation("tables_follow_the_log", f"{node.name} at {lsn}: {error}")
+            yield Violation("tables_follow_the_log", f"{node.name} at {lsn}: {error}")
             return
     for batch in node.batches:
         found = batch.stream_id, batch.base_offset, batch.count
@@ -111,6 +113,7 @@ class _Model:
         self.batches: dict[int, tuple[int, int, int]] = {}
         self.producers: dict[tuple[int, bytes], tuple[int, int]] = {}
         self.groups: dict[int, set[int]] = {}
+        self._groups_of: dict[int, list[int]] = {}
         self._next: dict[int, int] = {}
 
     def apply(self, lsn: int, now_ms: int, command: Command, body: bytes | None) -> None:
@@ -125,8 +128,14 @@ class _Model:
             self._append(lsn, command.out_stream_id, read_head(body).n)
         elif isinstance(command, CreateGroup):
             self.groups[lsn] = set(range(command.floor))
+            self._groups_of.setdefault(command.stream_id, []).append(lsn)
         elif isinstance(command, AckRecords):
             self._acknowledge(command.group_id, command.ranges)
+        elif isinstance(command, TrimStream):
+            # What retention drops, nobody is to acknowledge any more (PROTOCOL D2).
+            for group_id in self._groups_of.get(command.stream_id, []):
+                if group_id in self.groups:
+                    self.groups[group_id].update(range(command.first_offset))
         elif isinstance(command, DeadLetterRecords):
             count = sum(last - first + 1 for first, last in command.ranges)
             self._append(lsn, command.out_stream_id, count)
@@ -135,6 +144,9 @@ class _Model:
         elif isinstance(command, ResetGroup):
             del self.groups[command.group_id]
             self.groups[lsn] = set(range(command.floor))
+            for of_stream in self._groups_of.values():
+                if command.group_id in of_stream:
+                    of_stream.append(lsn)
         elif isinstance(command, DeleteGroup):
             del self.groups[command.group_id]
 

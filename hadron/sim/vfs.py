@@ -111,8 +111,10 @@ def install(seed: int) -> None:
     """
     if not _installed:
         _installed.append(_Vfs())
-    # Before the seed is planted: the first call loads a library, which draws random numbers.
+    # Before the seed is planted: the first call for each base loads a library, which draws random
+    # numbers. Who changes or judges a node's files opens them as they are on the real disk.
     with_checksums(VFS_NAME)
+    with_checksums(_BASE)
     apsw.set_default_vfs(VFS_NAME)
     _installed[0].random = random.Random(f"sqlite/{seed}")
     apsw.randomness(0)

@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, Final, TypeVar
 
 import trio
 
+from hadron.sim.alarms import Alarm
 from hadron.sim.files import SimFile
 from hadron.sim.trace import SYNC, TRUNCATE, WRITE
 
@@ -44,13 +45,13 @@ class Volume:
         self.path = path
         self.vfs = vfs
         self.is_dead = False
-        self.died = trio.Event()
         self.files: dict[int, SimFile] = {}
         """By inode, so that renaming a file or its directory moves its state along."""
         self.unlinked: dict[str, SimFile] = {}
         """Removed, by name, from directories that have not been synced since."""
         self._disk = disk
         self._names: dict[str | Path, str] = {}
+        self._alarms: dict[Alarm, None] = {}
 
     def name(self, path: str | Path) -> str:
         """A path as people and the trace know it: below the volume."""
@@ -83,16 +84,26 @@ class Volume:
     async def do(self, work: Callable[[], T]) -> T:
         await trio.lowlevel.checkpoint()
         await self._pass(self._disk.hop_s())
-        with self._disk.working() as taken:
-            try:
-                return work()
-            finally:
-                await self._pass(taken())
+        self._disk.begin_work()
+        try:
+            return work()
+        finally:
+            await self._pass(self._disk.end_work())
 
     async def _pass(self, seconds: float) -> None:
         """Let time pass, for as long as the host lives."""
-        with trio.CancelScope(shield=True), trio.move_on_after(seconds):
-            await self.died.wait()
+        if self.is_dead:
+            return
+        alarm = Alarm(shield=True)
+        self._alarms[alarm] = None
+        await alarm.wait(trio.current_time() + seconds)
+        self._alarms.pop(alarm, None)
+
+    def die(self) -> None:
+        """From here on nothing that the node does is recorded, and it waits for no disk."""
+        self.is_dead = True
+        for alarm in self._alarms:
+            alarm.ring()
 
     def free_bytes(self, path: Path) -> int:
         del path

@@ -8,19 +8,22 @@ from typing import Final
 import trio
 
 from hadron.model.errors import HadronError
-from hadron.model.schema import SchemaObject, StreamSpec
+from hadron.model.schema import Retention, SchemaObject, StreamSpec
 from hadron.sim.checker import Verdict, check
+from hadron.sim.crowd import actors
 from hadron.sim.evidence import Rules
 from hadron.sim.history import History, Publish
 from hadron.sim.nemesis import FaultPlan
 from hadron.sim.node_files import read_node
 from hadron.sim.observing import Stops, noting_divergence, observe, open_history
 from hadron.sim.run import Judgement
-from hadron.sim.workload_clients import STREAM, DrainingMember, ProducerActor, actors
+from hadron.sim.workload_clients import STREAM, DrainingMember, ProducerActor
 from hadron.sim.world import World, run_faults
 
 PROGRESS_S: Final = 30.0
 """Simulated seconds after healing within which a publish must succeed."""
+
+NO_RETENTION: Final = Retention()
 
 _GROUPS: Final = 2
 
@@ -30,17 +33,19 @@ class RandomRun:
     """A scenario: everybody works under the faults of `plan`.
 
     Attributes:
+        retention: of the stream that everybody uses.
         acknowledged: records after which it ends, if `least_s` are over.
         least_s, most_s: simulated seconds under faults.
     """
 
     plan: FaultPlan | None = None
+    retention: Retention = NO_RETENTION
     acknowledged: int = 450
     least_s: float = 8.0
     most_s: float = 60.0
 
     async def __call__(self, world: World) -> Judgement:
-        run = Run(world)
+        run = Run(world, self.retention)
         with noting_divergence(run.history):
             return await self._work(run)
 
@@ -73,15 +78,16 @@ class RandomRun:
 class Run:
     """A world with a history: what every scenario does before and after what it is about."""
 
-    def __init__(self, world: World) -> None:
+    def __init__(self, world: World, retention: Retention = NO_RETENTION) -> None:
         self.world = world
+        self.retention = retention
         self.history: History = open_history()
         self.stops: Stops = observe(world, self.history)
         self._first_leader = world.config.leader.name
 
     async def declare(self) -> None:
         """Declare the stream, as often as it takes."""
-        spec = StreamSpec(partitions=(self.world.config.name,))
+        spec = StreamSpec(partitions=(self.world.config.name,), retention=self.retention)
         while True:
             operation = self.history.apply("c0", [("Stream", STREAM)])
             try:
@@ -161,6 +167,7 @@ class Run:
             }),
             durability="os" if world.config.settings.durability == "os" else "fsync",
             progress_s=progress_s,
+            retention=self.retention != NO_RETENTION,
             stops=self.stops.unprovoked,
         )
         return check(self.history, files, rules)

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import random
 from abc import ABC, abstractmethod
-from collections.abc import Iterator
 from typing import Final, Literal
 
 import trio
@@ -22,6 +21,7 @@ from hadron.model.errors import (
     ConnectionLostError,
     DeadlineExceededError,
     HadronError,
+    OffsetOutOfRangeError,
     RequestError,
 )
 from hadron.sim.history import Acks, History, Operation, Publish, Settle
@@ -217,6 +217,8 @@ class ReaderActor(Actor):
             )
         except HadronError as error:
             self.history.unknown(operation, error)
+            if isinstance(error, OffsetOutOfRangeError):
+                await self._go_on_from_the_first(client)
             raise
         for batch in fetched.batches:
             records = decode_batch(batch.data, base_offset=batch.base_offset).records(
@@ -226,6 +228,11 @@ class ReaderActor(Actor):
             self._position = batch.next_offset
         operation.end = self._end = fetched.next_offset
         self.history.ok(operation)
+
+    async def _go_on_from_the_first(self, client: Client) -> None:
+        """Retention was faster."""
+        (kept,) = await client.offsets(STREAM, partition=self.partition)
+        self._position = kept.first_offset
 
     async def _iterate(self, client: Client) -> None:
         operation = self.history.read(self.name, STREAM, self.partition, self._position)
@@ -364,16 +371,3 @@ class DrainingMember(MemberActor):
 def text(value: object) -> str:
     """A record's value as the history has it."""
     return value.decode() if isinstance(value, bytes) else str(value)
-
-
-def actors(world: World, history: History, seed: int, groups: int) -> Iterator[Actor]:
-    """Everybody of a random run."""
-    chance = random.Random(f"actors/{seed}")
-    for number in range(chance.randint(2, 4)):
-        yield ProducerActor(world, history, f"p{number}", f"{seed}/p{number}")
-    for number in range(chance.randint(1, 2)):
-        yield ReaderActor(world, history, f"r{number}", f"{seed}/r{number}")
-    for group in range(groups):
-        for number in range(chance.randint(1, 4)):
-            host = f"g{group}m{number}"
-            yield MemberActor(world, history, host, f"{seed}/{host}", f"g{group}")

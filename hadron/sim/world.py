@@ -11,8 +11,8 @@ from __future__ import annotations
 import random
 import shutil
 import tempfile
-from collections import Counter
-from collections.abc import AsyncIterator, Callable
+from collections import Counter, defaultdict
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -129,6 +129,7 @@ class World:
             )
             self.clocks[name] = SimClock(disk.local_s)
         self._lives: dict[str, _Life] = {}
+        self._starting: defaultdict[str, trio.Lock] = defaultdict(trio.Lock)
         self._starts = 0
         self._clients = 0
 
@@ -157,6 +158,10 @@ class World:
         life = self._lives.get(name)
         return life is not None and not life.is_dead and not life.ended.is_set()
 
+    def listens(self, name: str) -> bool:
+        """Whether the node lives and has come as far as listening: before, it has no status."""
+        return self.running(name) and self._lives[name].is_listening
+
     # --- life -----------------------------------------------------------------------------------
 
     async def start(self, *names: str) -> None:
@@ -164,7 +169,10 @@ class World:
         before that. Raises what a node raises that cannot start.
         """
         for name in names or self.names:
-            await self._nursery.start(self._run, name)
+            # Two that bring a node back at the same moment would begin two lives on one disk.
+            async with self._starting[name]:
+                if not self.running(name):
+                    await self._nursery.start(self._run, name)
 
     async def _run(self, name: str, task_status: trio.TaskStatus[None]) -> None:
         self._starts += 1
@@ -175,21 +183,23 @@ class World:
             _with_data(config, name, disk.volume.path), name, clock=self.clocks[name],
             random=SimRandom(f"{self.seed}/{name}/{self._starts}"), network=host, disk=disk.volume,
         )
-        with trio.CancelScope() as scope:
-            life = self._lives[name] = _Life(node, disk.volume, host, scope)
-            disk.on_crash = lambda: self._crash_in_the_act(name)
-            self.failures.pop(name, None)
-            self.trace.log(f"{name}: starts")
-            try:
+        scope = trio.CancelScope()
+        life = self._lives[name] = _Life(node, disk.volume, host, scope)
+        disk.on_crash = lambda: self._crash_in_the_act(name)
+        self.failures.pop(name, None)
+        self.trace.log(f"{name}: starts")
+        try:
+            # What a node raises with its last breath is without its cancellation only out here.
+            with scope:
                 await node.run(_Started(task_status, life))
-            except Exception as caught:
-                error = _without_closing(caught)
-                if error is not None and not life.is_dead:
-                    self._stopped(name, error)
-                    if not life.is_listening:
-                        raise error from None
-            finally:
-                self._ended(name, life)
+        except Exception as caught:
+            error = _without_closing(caught)
+            if error is not None and not life.is_dead:
+                self._stopped(name, error)
+                if not life.is_listening:
+                    raise error from None
+        finally:
+            self._ended(name, life)
         if not life.is_listening:
             task_status.started()
 
@@ -272,7 +282,13 @@ class World:
             self.disks[name].heal()
             self.clocks[name].offset_s = self.clocks[name].drift = 0.0
         self.trace.log("everything healed")
+        if self.nemesis is not None:
+            await self.nemesis.hand_out()
         for name in self.names:
+            life = self._lives.get(name)
+            if life is not None and life.scope.cancel_called:
+                # Whoever stopped it may be gone.
+                await life.ended.wait()
             if not self.running(name):
                 if self.nemesis is not None:
                     await self.nemesis.revive(name)
@@ -283,6 +299,22 @@ class World:
         """Crash and start nodes, all of them when none is named."""
         await self.crash(*names)
         await self.start(*names)
+
+    def promote(self, leader: str, members: Sequence[str] = ()) -> None:
+        """Write the configuration file of the next epoch: these members (the present ones when none
+        is named), `leader` leading. Whoever runs has the old file until `hand_out`."""
+        old = self.config
+        for name in self.names:
+            self.configs.setdefault(name, old)
+        self.config = replace(old, epoch=old.epoch + 1, nodes=tuple(
+            replace(node, role="leader" if node.name == leader else "replica")
+            for node in old.nodes if node.name in (members or old.members)
+        ))
+        self.trace.log(f"{leader} is to lead epoch {self.config.epoch}")
+
+    def hand_out(self, name: str) -> None:
+        """Give a node the newest configuration file, for its next start."""
+        self.configs.pop(name, None)
 
     def wipe(self, name: str) -> None:
         """Lose a stopped node's disk."""
@@ -301,17 +333,21 @@ class World:
         recover(_with_data(self.config, name, volume.path), name, volume)
 
     def status(self, name: str) -> cluster_pb2.StatusResponse:
-        """What a running node says of itself."""
-        return self._lives[name].node.status()
+        """What a running node says of itself; a process that does not listen yet says nothing."""
+        life = self._lives[name]
+        if not life.is_listening:
+            return cluster_pb2.StatusResponse(node=name, state="starting")
+        return life.node.status()
 
     async def wait_for(
-        self, what: str, condition: Callable[[], bool], timeout_s: float = 60.0
+        self, what: str, condition: Callable[[], bool], timeout_s: float = 60.0, *,
+        poll_s: float = _POLL_S,
     ) -> None:
         """Wait until `condition` holds; raises `AssertionError` saying what was seen instead."""
         with trio.move_on_after(timeout_s):
             # Conditions look at nodes' insides, which set no event.
             while not condition():  # noqa: ASYNC110
-                await trio.sleep(_POLL_S)
+                await trio.sleep(poll_s)
             return
         seen = "\n  ".join(self.describe(name) for name in self.names)
         raise AssertionError(f"not {what} after {timeout_s:g} simulated seconds:\n  {seen}")
@@ -320,6 +356,8 @@ class World:
         """A node's state in one line."""
         if not self.running(name):
             return f"{name} is down{f': {self.failures[name]}' if name in self.failures else ''}"
+        if not self.listens(name):
+            return f"{name} is starting"
         status = self.status(name)
         peers = ", ".join(f"{peer.name} {peer.state} {peer.trouble}" for peer in status.peers)
         return (
@@ -330,7 +368,7 @@ class World:
     def is_serving(self) -> bool:
         """Whether the leader serves."""
         leader = self.config.leader.name
-        return self.running(leader) and self.status(leader).state == "serving"
+        return self.listens(leader) and self.status(leader).state == "serving"
 
     async def wait_serving(self, timeout_s: float = 60.0) -> None:
         """Until the leader serves."""
@@ -344,11 +382,18 @@ class World:
                 return False
             end = self.status(self.config.leader.name)
             return end.committed_lsn == end.last_lsn > 0 and all(
-                self.running(name) and self.status(name).applied_lsn == end.last_lsn
-                for name in names or self.names
+                is_at(end, name) for name in names or self.names
             )
 
-        await self.wait_for("all nodes in step", in_step, timeout_s)
+        def is_at(end: cluster_pb2.StatusResponse, name: str) -> bool:
+            if not self.running(name):
+                return False
+            status = self.status(name)
+            # An old leader may have applied as much, of its own.
+            return status.applied_lsn == end.last_lsn and status.chain == end.chain
+
+        # It takes seconds, and asking all nodes for their state takes CPU.
+        await self.wait_for("all nodes in step", in_step, timeout_s, poll_s=5 * _POLL_S)
 
     # --- clients --------------------------------------------------------------------------------
 

@@ -219,8 +219,11 @@ def read_batches(
     Args:
         below: offsets from here on are not visible (the high watermark).
 
-    Raises `OffsetOutOfRangeError` when retention has dropped `offset`, `CorruptionError` when what
-    it asks for, or what comes between, is damaged or missing.
+    They end before what is damaged or missing: what comes before it is good, and who goes on there
+    is told.
+
+    Raises `OffsetOutOfRangeError` when retention has dropped `offset`, `CorruptionError` when the
+    batch that holds it is damaged or missing.
     """
     if offset >= below:
         return []
@@ -230,25 +233,31 @@ def read_batches(
     def reached() -> int:
         return batches[-1].next_offset if batches else offset
 
-    with _naming_damage(db, stream_id, reached):
-        for lsn, base_offset, count, append_ms, epoch, incarnation, length, data in _rows(
-            db, stream_id, offset, below
-        ):
-            if batches and base_offset != reached():
-                raise CorruptionError(f"offset {base_offset} comes next")
-            if not batches and not base_offset <= offset < base_offset + count:
-                break
-            if type(data) is not bytes:
-                raise damaged_entry(lsn, f"the body of entry {lsn} is missing")
-            if len(data) != length:
-                raise CorruptionError(f"entry {lsn} has a body of {len(data)} bytes, not {length}")
-            check_batch(data)
-            batches.append(
-                StampedBatch(base_offset, count, append_ms, epoch, incarnation, data)
-            )
-            size += len(data)
-            if size >= max_bytes:
-                break
+    try:
+        with _naming_damage(db, stream_id, reached):
+            for lsn, base_offset, count, append_ms, epoch, incarnation, length, data in _rows(
+                db, stream_id, offset, below
+            ):
+                if batches and base_offset != reached():
+                    raise CorruptionError(f"offset {base_offset} comes next")
+                if not batches and not base_offset <= offset < base_offset + count:
+                    break
+                if type(data) is not bytes:
+                    raise damaged_entry(lsn, f"the body of entry {lsn} is missing")
+                if len(data) != length:
+                    raise CorruptionError(
+                        f"entry {lsn} has a body of {len(data)} bytes, not {length}"
+                    )
+                check_batch(data)
+                batches.append(
+                    StampedBatch(base_offset, count, append_ms, epoch, incarnation, data)
+                )
+                size += len(data)
+                if size >= max_bytes:
+                    break
+    except CorruptionError:
+        if not batches:
+            raise
     if not batches:
         first = bounds(db, stream_id).first_offset
         if offset >= first:

@@ -16,6 +16,7 @@ from hadron.state import machine
 from hadron.state.pipelines import CompleteStages
 from hadron.state.replay import ReplayCheck
 from hadron.state.streams import AppendBatch
+from hadron.storage.database import in_words
 from hadron.storage.log import NO_BODY, Entry, first_lsn
 from hadron.storage.verify import (
     SLICE_BYTES,
@@ -42,7 +43,8 @@ class Verification:
     Args:
         replica_set: whose file it is; "" when nobody knows, and then the log is not re-applied.
         live: a node is writing the file: nothing that takes a long read transaction.
-        replay: re-apply the log and compare the tables, which takes a second copy of them.
+        replay: re-apply the log and compare the tables, which takes a second copy of them; a
+            running node's are compared by state digests instead.
         until_lsn: where a live log's committed part ends; None for all of it.
     """
 
@@ -56,11 +58,9 @@ class Verification:
             IntegrityCheck(report, live=live), MetaCheck(report), self._log,
             KeptBodiesCheck(report), StreamsCheck(report), GroupsCheck(report),
         ]
-        if not replay:
-            report.skipped.append("re-applying the log; state digests compare the tables meanwhile")
-        elif not replica_set:
+        if replay and not replica_set:
             report.skipped.append("re-applying the log; without node.db its replica set is unknown")
-        else:
+        elif replay:
             self._checks.append(ReplayCheck(report, replica_set))
 
     @property
@@ -130,7 +130,8 @@ class KeptBodiesCheck:
         except apsw.Error as error:
             self._lsn += 1
             self._report.add(
-                f"the body of entry {self._lsn}, or of one that follows, cannot be read: {error}",
+                f"the body of entry {self._lsn}, or of one that follows, cannot be read: "
+                f"{in_words(error)}",
                 table="body", is_unreadable=True,
             )
             return True
@@ -185,7 +186,7 @@ class StreamsCheck:
                 self._expected = None
         except apsw.Error as error:
             self._report.add(
-                f"the streams' tables cannot be read: {error}", table="stream_batch",
+                f"the streams' tables cannot be read: {in_words(error)}", table="stream_batch",
                 is_unreadable=True,
             )
             return True
@@ -275,7 +276,8 @@ class GroupsCheck:
             return self._floors(db) if self._range is None else self._ranges(db, self._range)
         except apsw.Error as error:
             self._report.add(
-                f"the groups' tables cannot be read: {error}", table="grp", is_unreadable=True
+                f"the groups' tables cannot be read: {in_words(error)}", table="grp",
+                is_unreadable=True,
             )
             return True
 

@@ -60,7 +60,11 @@ def connect(
     Args:
         vfs: what the disk is (`ports.Disk.vfs`); "" is this machine's.
     """
-    return apsw.Connection(str(path), flags=flags, vfs=with_checksums(vfs or "unix"))
+    connection = apsw.Connection(str(path), flags=flags, vfs=with_checksums(vfs or "unix"))
+    # SQLite built with STAT4 would prepare a query with a range anew for each of its bounds, for
+    # the sake of statistics that these files do not have: 29 µs instead of 12 to read the log.
+    connection.config(apsw.SQLITE_DBCONFIG_ENABLE_QPSG, 1)
+    return connection
 
 
 def open_writer(path: Path, *, sync: str, vfs: str = "") -> apsw.Connection:
@@ -172,6 +176,17 @@ def is_about_file(error: CorruptionError) -> bool:
     return bool(error.lsn) or isinstance(error.__cause__, apsw.Error)
 
 
+def in_words(error: apsw.Error) -> str:
+    """What SQLite has met, as people know it: of a page with a wrong checksum it says that the
+    disk failed, and the disk did not."""
+    kind = getattr(error, "extendedresult", 0)
+    if kind == apsw.SQLITE_IOERR_DATA:
+        return "a page does not match its checksum"
+    if kind == apsw.SQLITE_IOERR_SHORT_READ:
+        return "the file ends within a page"
+    return str(error)
+
+
 @contextlib.contextmanager
 def translated_errors(path: Path) -> Iterator[None]:
     """Turn apsw's errors about a file into ours, which say what to do."""
@@ -188,7 +203,7 @@ def translated_errors(path: Path) -> Iterator[None]:
     except apsw.IOError as error:
         if getattr(error, "extendedresult", 0) == apsw.SQLITE_IOERR_DATA:
             raise CorruptionError(
-                f"{path} is damaged: a page does not match its checksum", way_out(path)
+                f"{path} is damaged: {in_words(error)}", way_out(path)
             ) from error
         raise StorageError(f"the disk under {path} failed: {error}", "replace it") from error
 

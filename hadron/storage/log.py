@@ -27,7 +27,7 @@ import xxhash
 from hadron.model.errors import CorruptionError, TrimmedError
 from hadron.model.ids import EMPTY_LOG, Ballot, LogPosition
 from hadron.model.ports import Database
-from hadron.storage.database import is_damage
+from hadron.storage.database import in_words, is_damage
 
 TABLES: Final = """
 CREATE TABLE IF NOT EXISTS log(
@@ -269,7 +269,10 @@ def reading_entry(lsn: Callable[[], int]) -> Iterator[None]:
         if not is_damage(error):
             raise
         number = lsn()
-        raise damaged_entry(number, f"entry {number or '?'} cannot be read: {error}") from None
+        what = in_words(error)
+        raise damaged_entry(
+            number, f"entry {number} cannot be read: {what}" if number else what
+        ) from None
 
 
 def position_at(connection: apsw.Connection, lsn: int) -> LogPosition | None:

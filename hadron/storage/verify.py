@@ -20,7 +20,7 @@ import apsw
 from hadron.model.batch import check_batch
 from hadron.model.errors import CorruptionError
 from hadron.model.ids import Ballot
-from hadron.storage.database import read_transaction
+from hadron.storage.database import in_words, read_transaction
 from hadron.storage.log import (
     NO_BODY,
     Entry,
@@ -44,6 +44,9 @@ _INTEGRITY_STEPS: Final = 1_000
 _INTEGRITY_TURNS: Final = 500
 """An integrity check of one table on a running node ends after this many times so many steps of
 SQLite's machine: about a quarter of a second."""
+
+_FINDINGS: Final = 3
+"""Of one row of an integrity check that are told; the others mostly follow from them."""
 
 EntryCheck = Callable[[Entry], str]
 """What is wrong with an entry beyond its hashes, "" when nothing is."""
@@ -255,11 +258,12 @@ class LogCheck:
 
     def _unreadable(self, error: apsw.Error) -> bool:
         """The next entry stands on a page that cannot be read; go on behind it."""
-        if self._until is None:
-            self._report.add(f"the log cannot be read: {error}", table="log", is_unreadable=True)
+        what = in_words(error)
+        if self._until is None or not self._next:
+            self._report.add(f"the log cannot be read: {what}", table="log", is_unreadable=True)
             return True
         lsn = self._next
-        self._report.add(f"entry {lsn} cannot be read: {error}", table="log", lsn=lsn)
+        self._report.add(f"entry {lsn} cannot be read: {what}", table="log", lsn=lsn)
         self._stored = self._computed = None
         self._next += 1
         return self._next > self._until
@@ -296,7 +300,9 @@ class IntegrityCheck:
                 table = self._tables.pop(0)
                 self._check(db, f"PRAGMA integrity_check('{table}')", table)
         except apsw.Error as error:
-            self._report.add(f"the file's schema cannot be read: {error}", is_unreadable=True)
+            self._report.add(
+                f"the file's schema cannot be read: {in_words(error)}", is_unreadable=True
+            )
             return True
         return not self._tables
 
@@ -314,7 +320,8 @@ class IntegrityCheck:
             for (text,) in db.execute(pragma).fetchall():
                 if text != "ok":
                     self._report.add(
-                        f"SQLite's integrity check: {text}", table=table, is_unreadable=True
+                        f"SQLite's integrity check: {_in_one_line(str(text))}", table=table,
+                        is_unreadable=True,
                     )
         except apsw.InterruptError:
             self._report.skipped.append(
@@ -322,11 +329,18 @@ class IntegrityCheck:
             )
         except apsw.Error as error:
             self._report.add(
-                f"the integrity check found a page it cannot read: {error}", table=table,
+                f"the integrity check found a page it cannot read: {in_words(error)}", table=table,
                 is_unreadable=True,
             )
         finally:
             db.set_progress_handler(None)
+
+
+def _in_one_line(findings: str) -> str:
+    """A row of the integrity check, which may be a page of findings under a heading."""
+    lines = [line.strip() for line in findings.splitlines() if not line.startswith("***")]
+    shown, more = lines[:_FINDINGS], len(lines) - _FINDINGS
+    return "; ".join(shown) + (f"; and {more} more" if more > 0 else "")
 
 
 class MetaCheck:
@@ -350,5 +364,5 @@ class MetaCheck:
             if row is not None and row[0] is not None:
                 report.add(f"the body of entry {row[0]} has no entry", table="body", lsn=row[0])
         except apsw.Error as error:
-            report.add(f"meta cannot be read: {error}", table="meta", is_unreadable=True)
+            report.add(f"meta cannot be read: {in_words(error)}", table="meta", is_unreadable=True)
         return True

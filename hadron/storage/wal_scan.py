@@ -228,8 +228,21 @@ class _Frames:
 def _sum(data: bytes, seed: Checksum, order: str) -> Checksum:
     """SQLite's checksum of a multiple of 8 bytes."""
     first, second = seed
-    words = iter(struct.unpack(f"{order}{len(data) // 4}I", data))
-    for even, odd in zip(words, words, strict=True):
-        first = (first + even + second) & _MASK
-        second = (second + odd + first) & _MASK
+    whole = len(data) // 32 * 32
+    # In four rounds the sums outgrow 32 bits by eight: it is enough to cut them after those, which
+    # makes a page cost a third. A node that starts after a crash sums up its whole log.
+    for a, b, c, d, e, f, g, h in struct.iter_unpack(f"{order}8I", memoryview(data)[:whole]):
+        first += a + second
+        second += b + first
+        first += c + second
+        second += d + first
+        first += e + second
+        second += f + first
+        first += g + second
+        second += h + first
+        first &= _MASK
+        second &= _MASK
+    for a, b in struct.iter_unpack(f"{order}2I", memoryview(data)[whole:]):
+        first = (first + a + second) & _MASK
+        second = (second + b + first) & _MASK
     return first, second

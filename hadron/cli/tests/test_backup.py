@@ -81,6 +81,15 @@ def test_a_backup_and_back(tmp_path: Path, say: Say) -> None:
     assert told.endswith("hint: move the directory away, or say --overwrite\n")
     told = say("restore", backup, "--config", config, "--all", "--accept-loss", "--overwrite")
     assert f"what was acknowledged after entry {found['lsn']} is lost" in told
+    assert told.endswith(
+        f"start every node with {config}, or a file with a higher epoch than its 2: "
+        f"`hadron node --config {config} --name NODE`\n"
+    )
+    (tmp_path / "cluster.processes.lock").touch()
+    # The directory will do, and the cluster is one that `hadron cluster` started.
+    config.write_text(config.read_text().replace("epoch: 2", "epoch: 3"))
+    told = say("restore", backup, "--config", tmp_path, "--all", "--accept-loss", "--overwrite")
+    assert told.endswith(f"higher epoch than its 3: `hadron cluster up --config {config}`\n")
     with LocalCluster(tmp_path, config=config) as cluster:
         assert values(cluster) == ["a", "b"]
     stopped = tmp_path / "stopped"
@@ -105,6 +114,18 @@ def test_a_backup_and_back(tmp_path: Path, say: Say) -> None:
 )
 def test_what_is_not_said_is_asked_for(words: str, told: str, say: Say) -> None:
     assert told in say(*words.split(), status=2)
+
+
+@pytest.mark.parametrize("command", ["restore b --all", "recover --node n1"])
+def test_what_is_no_configuration_file(
+    command: str, tmp_path: Path, say: Say, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    for config, told in (
+        ("b/manifest.json", "error: b/manifest.json says what a backup is; it is not a replica"),
+        (".", "error: there is no cluster in ./."),
+    ):
+        assert told in say(*command.split(), "--config", config, "--accept-loss", status=1)
 
 
 def test_what_is_no_backup(

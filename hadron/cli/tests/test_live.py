@@ -97,6 +97,7 @@ def test_a_bad_line_is_named_and_the_rest_counted(stream: str) -> None:
     done = run("pub", stream, "--format", "jsonl", stdin='{"a": 1}\n{"a": \n')
     assert done.returncode == 1
     assert done.stderr.startswith("error: line 2 is not JSON")
+    assert "; no records were published before that\nhint: use --format lines\n" in done.stderr
     assert good("read", stream) == ""
 
 
@@ -283,6 +284,16 @@ def test_refusals_are_status_1_without_traceback(arguments: list[str], message: 
     assert message in done.stderr
     assert "hint: " in done.stderr
     assert "Traceback" not in done.stderr
+
+
+def test_an_offset_that_is_not_there_is_named(stream: str) -> None:
+    done = run("read", stream, "-o", "99999")
+    assert done.returncode == 1
+    assert f"there is no offset 99999 in {stream}/local/p0, which has none" in done.stderr
+    good("pub", stream, "a", "b")
+    done = run("read", stream, "-o", "3")
+    assert "which has offsets 0 to 1\nhint: the next record gets 2; " in done.stderr
+    assert good("read", stream, "-o", "2") == ""
 
 
 def test_an_unknown_partition_is_named(stream: str) -> None:

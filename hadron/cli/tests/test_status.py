@@ -1,80 +1,115 @@
-"""`hadron status` of a whole cluster, also of nodes that the client cannot reach."""
+"""What `hadron status` makes of what the nodes say, and the status it ends with."""
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any
 
 import pytest
 
-from hadron.cli import status
-from hadron.cli.status import _troubles, collect
-from hadron.testing.nodes import Cluster, running_cluster
+from hadron.cli import main, status
+from hadron.cli.overview import Overview
+from hadron.wire.messages import cluster_pb2
 
-SETS = {"meta/p0": 1, "eu/p0": 3, "us/p0": 1}
-
-
-async def wait_known(cluster: Cluster) -> None:
-    await cluster.wait_for("all known", lambda: all(
-        len(nodes.node(name).discovery.sets()) == len(SETS)
-        for nodes in cluster.values() for name in nodes.running
-    ))
-
-
-def states(report: dict[str, Any]) -> dict[str, str]:
-    return {f"{row['replica_set']} {row['node']}": row["state"] for row in report["nodes"]}
+REFUSED = "n3:7000 does not answer: Connection refused"
+NODES = cluster_pb2.ReplicaSet(
+    name="local/p0", epoch=1,
+    nodes=[
+        cluster_pb2.Node(name=f"n{number}", role=role, address=f"n{number}:7000")
+        for number, role in ((1, "leader"), (2, "replica"), (3, "replica"))
+    ],
+)
 
 
-async def test_any_node_tells_of_the_whole_cluster(tmp_path: Path) -> None:
-    async with running_cluster(tmp_path, SETS) as cluster:
-        await wait_known(cluster)
-        await cluster.wait_for("the schema pushed", lambda: all(
-            not nodes.status(name).cluster_trouble
-            for nodes in cluster.values() for name in nodes.names
-        ))
-        for name in SETS:
-            async with cluster.client(f"client-of-{name[:2]}", through=[name]) as client:
-                report = await collect(client)
-            assert list(states(report)) == [
-                "meta/p0 n1", "eu/p0 n1", "eu/p0 n2", "eu/p0 n3", "us/p0 n1"
-            ]
-            assert set(states(report).values()) == {"serving", "following"}
-            assert _troubles(report["nodes"]) == []
+def said(
+    state: str, trouble: str = "", *, last_lsn: int = 9, **peers: tuple[str, int, str]
+) -> cluster_pb2.StatusResponse:
+    """A node's status; of each peer (state, match_lsn, trouble)."""
+    return cluster_pb2.StatusResponse(
+        state=state, trouble=trouble, last_lsn=last_lsn,
+        peers=[
+            cluster_pb2.StatusResponse.Peer(
+                name=name, state=each[0], match_lsn=each[1], trouble=each[2]
+            )
+            for name, each in peers.items()
+        ],
+    )
 
 
-async def test_nodes_out_of_reach_are_asked_by_others(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+def rows(*answers: cluster_pb2.StatusResponse | str) -> list[dict[str, Any]]:
+    overview = Overview(NODES)
+    overview.found = {f"n{number}:7000": answer for number, answer in enumerate(answers, 1)}
+    for number, answer in enumerate(answers, 1):
+        if not isinstance(answer, str):
+            answer.node = f"n{number}"
+            overview.learn(f"n{number}:7000", NODES)
+    return status._rows(overview)
+
+
+WELL = (
+    said("serving", n2=("in sync", 9, ""), n3=("in sync", 8, "")), said("following"),
+    said("following"),
+)
+ONE_AWAY = (
+    said("serving", n2=("in sync", 9, ""), n3=("connecting", 9, REFUSED)),
+    said("following", n1=("connected", 0, ""), n3=("connecting", 0, REFUSED)),
+    "nobody listens at n3:7000",
+)
+
+
+def test_lag_is_what_the_leader_does_not_know_to_be_there() -> None:
+    assert [row["lag"] for row in rows(*WELL)] == [0, 0, 1]
+
+
+def test_a_node_that_is_away_is_told_once_and_has_no_lag() -> None:
+    found = rows(*ONE_AWAY)
+    assert [row["lag"] for row in found] == [0, 0, None]
+    assert [row["trouble"] for row in found] == [[], [], ["nobody listens at n3:7000"]]
+    # For programs all of it is there.
+    assert found[0]["peers"][1]["trouble"] == REFUSED
+
+
+def test_a_leader_that_is_away_is_told_once() -> None:
+    found = rows(
+        "nobody listens at n1:7000",
+        said("waiting for the leader", REFUSED, n1=("connecting", 0, REFUSED)),
+        said("waiting for the leader", REFUSED, n1=("connecting", 0, REFUSED)),
+    )
+    assert [row["lag"] for row in found] == [None, None, None]
+    assert [row["trouble"] for row in found] == [["nobody listens at n1:7000"], [], []]
+
+
+def test_what_two_nodes_say_of_each_other_is_told() -> None:
+    found = rows(
+        said("serving", n2=("mismatch", 0, "its members differ"), n3=("in sync", 9, "")),
+        said("waiting for the leader", "its members differ"), said("following"),
+    )
+    assert found[0]["trouble"] == ["with n2 (mismatch): its members differ"]
+    assert found[1]["trouble"] == ["its members differ"]
+
+
+@pytest.mark.parametrize(
+    ("answers", "checked"),
+    [
+        (WELL, 0),
+        (ONE_AWAY, 1),
+        ((said("serving", "no majority: 1 of 3 members answers, writes wait"), *WELL[1:]), 1),
+        ((said("reconciling"), *WELL[1:]), 1),
+    ],
+    ids=["well", "one away", "trouble", "not yet"],
+)
+def test_the_status_it_ends_with(
+    answers: tuple[Any, ...], checked: int, monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
-    monkeypatch.setattr(status, "_ANSWER_WITHIN_S", 0.3)
-    async with running_cluster(tmp_path, SETS) as cluster:
-        await wait_known(cluster)
-        cluster.cut(["client"], cluster.hosts("eu/p0"))
-        await cluster["eu/p0"].crash("n3")
-        async with cluster.client(through=["us/p0"]) as client:
-            report = await collect(client)
-        assert states(report) == {
-            "meta/p0 n1": "serving", "eu/p0 n1": "serving", "eu/p0 n2": "following",
-            "eu/p0 n3": "unreachable", "us/p0 n1": "serving",
+    async def ask(_url: str) -> dict[str, Any]:
+        return {
+            "cluster": "local", "metadata": "local/p0", "nodes": rows(*answers), "pending": [],
         }
-        rows = {f"{row['replica_set']} {row['node']}": row for row in report["nodes"]}
-        assert rows["eu/p0 n2"]["trouble"][0].startswith(
-            "no answer within 0.3 s; what stands here it has told "
-        )
-        assert rows["eu/p0 n2"]["lag"] == 0
 
-
-def row(replica_set: str, node: str, *trouble: str) -> dict[str, Any]:
-    return {"replica_set": replica_set, "node": node, "trouble": list(trouble)}
-
-
-def test_what_several_nodes_say_is_printed_once() -> None:
-    rows = [
-        row("eu", "n1", "the disk is full"), row("eu", "n2", "who is x?"),
-        row("us", "n1", "who is x?\n at length", "b"), row("us", "n2", "who is x?"),
-    ]
-    assert _troubles(rows) == [
-        "trouble at eu (n1): the disk is full",
-        "trouble at eu (n2), us (n1, n2): who is x?",
-        "trouble at us (n1): b",
-    ]
-    assert _troubles(rows[:2]) == ["trouble at n1: the disk is full", "trouble at n2: who is x?"]
+    monkeypatch.setattr(status, "_ask", ask)
+    assert main(["status"]) == 0
+    assert main(["status", "--check"]) == checked
+    assert main(["status", "--check", "--output", "json"]) == checked
+    assert capsys.readouterr().out.count("trouble at ") == 2 * sum(
+        len(row["trouble"]) for row in rows(*answers)
+    )

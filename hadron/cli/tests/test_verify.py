@@ -9,9 +9,12 @@ from pathlib import Path
 
 import pytest
 
-from hadron.cli import main
+from hadron.cli import main, verify
+from hadron.node.verification import Verified, VerifiedFile
 from hadron.partition.tests.stack import leading
 from hadron.storage.database import open_writer
+from hadron.storage.identity import Owner
+from hadron.storage.verify import Report
 
 
 @pytest.fixture
@@ -50,6 +53,24 @@ async def test_damage_is_named_and_fails(
     assert answer["ok"] is False
     (found,) = answer["files"][0]["problems"]
     assert (found["table"], found["lsn"]) == ("body", 4)
+
+
+def test_a_running_cluster_is_told_without_what_is_not_looked_at(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    report = Report(last_lsn=53, committed_lsn=53, applied_lsn=53, entries=53)
+    report.add("the body of entry 9 does not match its hash", table="body", lsn=9)
+    file = VerifiedFile(
+        Path("n2:7000"), Owner("local", "local/p0", "n2", b""), True, report,
+        remedy="is being repaired from another member",
+    )
+    monkeypatch.setattr(verify, "_verify_live", lambda _url: Verified([file]))
+    assert main(["verify", "--server", "hadron://n1:7000"]) == 1
+    heading, _row, problem, remedy, last = capsys.readouterr().out.splitlines()
+    assert "ROWS" not in heading
+    assert problem == "problem at n2: the body of entry 9 does not match its hash"
+    assert remedy == "n2 is being repaired from another member; run `hadron verify` again"
+    assert last == "1 problem found"
 
 
 def test_nothing_to_verify(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -58,20 +58,53 @@ def test_bad_urls_are_named(url: str, named: str) -> None:
     assert caught.value.hint
 
 
-def test_the_higher_epoch_wins_whoever_says_it() -> None:
-    def answer(epoch: int, leader: str) -> cluster_pb2.TopologyResponse:
-        node = cluster_pb2.Node(name="n", role="leader", address=leader)
-        replica_set = cluster_pb2.ReplicaSet(name="p", epoch=epoch, nodes=[node])
-        return cluster_pb2.TopologyResponse(replica_sets=[replica_set], metadata="p")
+def answer(epoch: int, leader: str, *, by: str = "") -> cluster_pb2.TopologyResponse:
+    """A statement about p, by its node `by` or a stranger."""
+    nodes = [
+        cluster_pb2.Node(
+            name=name, role="leader" if name == leader else "replica", address=f"{name}:1"
+        )
+        for name in ("n1", "n2", "n3")
+    ]
+    return cluster_pb2.TopologyResponse(
+        replica_sets=[cluster_pb2.ReplicaSet(name="p", epoch=epoch, nodes=nodes)],
+        metadata="p", replica_set="p" if by else "", node=by,
+    )
 
+
+def test_the_higher_epoch_wins_whoever_says_it() -> None:
     topology = Topology()
-    topology.merge(answer(2, "new:1"))
-    topology.merge(answer(1, "old:1"))
-    assert topology.leader("p") == "new:1"
-    topology.merge(answer(3, "newer:1"))
-    assert topology.leader("p") == "newer:1"
+    topology.merge(answer(2, "n2"))
+    topology.merge(answer(1, "n1"))
+    assert topology.leader("p") == "n2:1"
+    topology.merge(answer(3, "n3"))
+    assert topology.leader("p") == "n3:1"
     assert topology.leader("q") is None
-    assert topology.addresses(["seed:1"]) == ["seed:1", "newer:1"]
+    assert topology.addresses(["seed:1"]) == ["seed:1", "n1:1", "n2:1", "n3:1"]
+
+
+def test_a_configuration_begins_with_its_leader() -> None:
+    """n3 was started early with the file by which n2 leads; n1 serves on."""
+    topology = Topology()
+    topology.merge(answer(1, "n1", by="n1"))
+    topology.merge(answer(2, "n2", by="n3"))
+    topology.merge(answer(1, "n1", by="n2"))
+    assert topology.rule("p") == (1, "n1")
+    topology.merge(answer(2, "n2", by="n2"))
+    assert topology.rule("p") == (2, "n2")
+    # The old leader comes back with its old file.
+    topology.merge(answer(1, "n1", by="n1"))
+    assert topology.rule("p") == (2, "n2")
+
+
+def test_an_old_leader_that_does_not_answer_is_not_waited_for() -> None:
+    topology = Topology()
+    topology.merge(answer(1, "n1", by="n1"))
+    topology.merge(answer(2, "n2", by="n3"))
+    topology.doubt("p")
+    assert topology.rule("p") == (2, "n2")
+    topology.merge(answer(1, "n1", by="n1"))
+    assert topology.rule("p") == (1, "n1")
 
 
 @pytest.mark.parametrize(

@@ -184,6 +184,17 @@ def test_fields_note_what_does_not_fit(text: str, expected: str) -> None:
     assert line.startswith(expected)
 
 
+def test_the_known_keys_are_listed_once() -> None:
+    fields, problems = _fields("a: 1\nb: 2\ntt: 3\n")
+    fields.text("t")
+    fields.finish()
+    assert problems.lines() == [
+        "f.yaml:1: unknown key 'a', expected one of t",
+        "f.yaml:2: unknown key 'b', expected one of the same keys",
+        "f.yaml:3: unknown key 'tt', expected one of the same keys",
+    ]
+
+
 def test_required_keys_are_noted_when_missing_or_empty() -> None:
     fields, problems = _fields("a:\n")
     assert fields.required("a", parse_whole, 7, "a number") == 7

@@ -30,9 +30,12 @@ from hadron.node.supervision.processes import (
     POLL_S,
     ClusterError,
     ProcessIdentity,
+    last_words,
     log_tail,
     spawn_node,
 )
+from hadron.node.supervision.reasons import NO_ANSWER, Reasons, reason_of
+from hadron.node.supervision.running import FOLLOWING, SERVING
 
 if TYPE_CHECKING:
     from hadron.client.sync import SyncClient
@@ -46,8 +49,6 @@ START_WITHIN_S: Final = 30.0
 STOP_WITHIN_S: Final = 10.0
 _ANSWER_WITHIN_S: Final = 2.0
 """Short, so that whoever polls notices soon when a process ends."""
-SERVING: Final = "serving"
-FOLLOWING: Final = "following"
 
 
 class LocalCluster:
@@ -221,14 +222,64 @@ class LocalCluster:
             self._client = self._stack.enter_context(client)
         return self._client.status(self.address(name))
 
-    def wait_ready(self, names: Sequence[str], timeout_s: float = START_WITHIN_S) -> None:
+    def wait_ready(
+        self, names: Sequence[str], timeout_s: float = START_WITHIN_S,
+        tell: Callable[[str], None] = lambda _: None,
+    ) -> None:
         """Wait until the leader among `names` serves and the replicas follow.
 
-        Raises `ClusterError` as soon as the process of any of them ends.
+        Args:
+            tell: told what a node waits for, as soon as it has for a second.
+
+        Raises `ClusterError` as soon as the process of any of them ends or no waiting can help,
+        and when `timeout_s` passes: with what each of them waits for.
         """
-        for name in names:
-            wanted = SERVING if name == self.leader else FOLLOWING
-            self.wait_for(name, wanted, _is_in(wanted), timeout_s, with_nodes=names)
+        reasons = Reasons(tell)
+        deadline = time.monotonic() + timeout_s
+        waiting = list(names)
+        while waiting and time.monotonic() < deadline:
+            for name in names:
+                self._check_alive(name)
+            waiting = [name for name in waiting if not self._is_ready(name, reasons)]
+            if waiting:
+                time.sleep(POLL_S)
+        if waiting:
+            # The others wait for the leader, which says what it waits for itself.
+            first, *others = sorted(waiting, key=lambda name: name != self.leader)
+            seen = {name: reasons.last.get(name, NO_ANSWER) for name in waiting}
+            raise ClusterError(
+                f"node {first} is not {self._wanted(first)} after {timeout_s:g} s: {seen[first]}",
+                "\n".join(
+                    [f"{name} is not {self._wanted(name)}: {seen[name]}" for name in others]
+                    + [f"the log of {name} ends:\n{self._tail(name)}" for name in waiting
+                       if not reasons.has_answered(name)]
+                ),
+            )
+
+    def _check_alive(self, name: str) -> None:
+        """Raise `ClusterError` with the node's own words when its process has ended."""
+        try:
+            self.pid(name)
+        except ClusterError as ended:
+            error, hint = last_words(self.log(name))
+            if not error:
+                raise
+            raise ClusterError(f"{ended.message}: {error}", hint) from None
+
+    def _wanted(self, name: str) -> str:
+        return SERVING if name == self.leader else FOLLOWING
+
+    def _is_ready(self, name: str, reasons: Reasons) -> bool:
+        try:
+            status = self.status(name)
+        except (HadronError, OSError) as error:
+            reasons.last[name] = str(error) or NO_ANSWER
+            return False
+        self._check_own(name, status)
+        if status.state == self._wanted(name):
+            return True
+        reasons.note(name, status)
+        return False
 
     def wait_for(
         self, name: str, what: str, condition: Callable[[cluster_pb2.StatusResponse], bool],
@@ -244,7 +295,7 @@ class LocalCluster:
         or when `timeout_s` passes.
         """
         deadline = time.monotonic() + timeout_s
-        seen = "no answer"
+        seen = NO_ANSWER
         while time.monotonic() < deadline:
             for needed in (name, *with_nodes):
                 self.pid(needed)
@@ -256,7 +307,7 @@ class LocalCluster:
                 self._check_own(name, status)
                 if condition(status):
                     return status
-                seen = f"{status.state} {status.trouble}".strip()
+                seen = reason_of(status)
             time.sleep(POLL_S)
         raise ClusterError(
             f"node {name} is not {what} after {timeout_s:g} s: {seen}",
@@ -302,10 +353,6 @@ def _in_use(name: str, address: str, who: str) -> ClusterError:
         "stop it (Ctrl-C for a `hadron dev`, `hadron cluster down` where another cluster was "
         "started), or change the addresses in this cluster's configuration file",
     )
-
-
-def _is_in(state: str) -> Callable[[cluster_pb2.StatusResponse], bool]:
-    return lambda status: status.state == state
 
 
 def cluster_url(config: ReplicaSetConfig) -> str:

@@ -12,7 +12,7 @@ import fcntl
 import json
 import os
 import time
-from collections.abc import Collection, Iterator
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
@@ -27,17 +27,29 @@ from hadron.node.supervision.cluster import (
     check_ports,
     write_config,
 )
-from hadron.node.supervision.processes import ProcessIdentity
+from hadron.node.supervision.processes import ClusterError, ProcessIdentity
+from hadron.node.supervision.running import RunningNode, ask_running, check_fits
+from hadron.storage.generations import MANIFEST
 
 FILE_NAME: Final = "cluster.yaml"
 DEFAULT_DIRECTORY: Final = "hadron-cluster"
 _PORTS: Final = (7000, 7001, 7002)
 """From the default one on, so that commands find the cluster without being told where it is."""
 
+_LOST_DISKS: Final = (
+    "where too many disks are lost or damaged: `hadron restore --help` (from a backup), `hadron "
+    "recover --help` (with what the disks still have; `hadron backup DEST --data DIR` keeps a copy "
+    "of it)"
+)
+
 
 @dataclass(frozen=True, slots=True)
 class DetachedNode:
-    """A node of a detached cluster; `process` is None when it does not run."""
+    """A node of a detached cluster; `process` is None when it does not run.
+
+    `role` and `address` are the file's, which it may not have been started with; "" for a node that
+    was started from here and runs, but that the file does not have any more.
+    """
 
     name: str
     role: str
@@ -54,6 +66,14 @@ class Restarted:
     role: str
     was_away: bool
     seconds: float
+
+
+def _left_running(names: Sequence[str]) -> str:
+    run, them = ("runs", "it") if len(names) == 1 else ("run", "them")
+    return (
+        f"{', '.join(names)} still {run}: `hadron status` shows what is waited for, `hadron "
+        f"cluster down` stops {them}"
+    )
 
 
 def find_config(given: Path | None, *, create: bool = False) -> Path:
@@ -82,6 +102,26 @@ def find_config(given: Path | None, *, create: bool = False) -> Path:
     return found
 
 
+def given_config(path: Path) -> Path:
+    """The configuration file that somebody named, who may have named its directory.
+
+    Raises `ConfigurationError` for a directory without one, and for a backup's manifest.
+    """
+    if path.is_dir():
+        return find_config(path)
+    if path.name == MANIFEST:
+        raise ConfigurationError(
+            f"{path} says what a backup is; it is not a replica set's configuration file",
+            "the file that the nodes are started with, `hadron-cluster/cluster.yaml` for instance",
+        )
+    return path
+
+
+def was_started_here(config: ReplicaSetConfig) -> bool:
+    """Whether `hadron cluster` has started the nodes whose data this is, with whatever file."""
+    return any(config.nodes[0].data.parent.glob("*.processes.lock"))
+
+
 class DetachedCluster:
     """One configuration file's processes.
 
@@ -96,70 +136,113 @@ class DetachedCluster:
         self.state_path = data / f"{self.config_path.stem}.processes.json"
 
     def nodes(self) -> list[DetachedNode]:
-        """Every node of the configuration, and whether it runs."""
-        remembered = self._read()
-        alive = {name: process for name, process in remembered.items() if process.alive}
+        """Every node of the configuration, and whether it runs; then others that still run."""
+        alive = self._alive()
         return [
             DetachedNode(node.name, node.role, node.address, alive.get(node.name))
             for node in self.config.nodes
+        ] + [
+            DetachedNode(name, "", "", process) for name, process in alive.items()
+            if name not in self.config.members
         ]
+
+    def ask(self) -> dict[str, RunningNode]:
+        """What the nodes say of themselves that run; those that do not answer are left out."""
+        addresses = {node.name: node.address for node in self.config.nodes}
+        return ask_running(addresses, self._alive())
+
+    def _alive(self) -> dict[str, ProcessIdentity]:
+        return {name: process for name, process in self._read().items() if process.alive}
 
     def all_running(self) -> list[str]:
         """Names of all nodes that were started from here and run, in the configuration or not."""
-        return [name for name, process in self._read().items() if process.alive]
+        return list(self._alive())
 
-    def up(self, timeout_s: float = START_WITHIN_S) -> list[str]:
+    def up(
+        self, timeout_s: float = START_WITHIN_S, tell: Callable[[str], None] = lambda _: None
+    ) -> list[str]:
         """Start what does not run, wait until all serve, and return the names that were started.
 
-        When one fails, those started here are stopped again. Raises `ClusterError`.
+        Args:
+            tell: told what a node waits for, as soon as it has for a second.
+
+        Raises `ConfigurationError` before anything is started when the file does not fit what the
+        others run with, and `ClusterError` when a node is not ready; those that were started stay.
         """
         with self.starting() as (cluster, missing):
             for name in missing:
                 cluster.spawn(name)
-            cluster.wait_ready(missing, timeout_s)
+            cluster.wait_ready(missing, timeout_s, tell)
         return missing
 
     @contextlib.contextmanager
     def starting(self) -> Iterator[tuple[LocalCluster, list[str]]]:
         """For the length of the block nobody else starts or stops these nodes; what it has started
-        stays when it ends well, and is stopped again when it fails.
+        stays, whatever happens in it.
 
         Gives a cluster to start with, and the names of the nodes that do not run. Raises
-        `ClusterError` when their ports are in use.
+        `ConfigurationError` when the file does not fit what the others run with, and `ClusterError`
+        when ports are in use.
         """
         with self._locked():
-            running = {name: each for name, each in self._read().items() if each.alive}
+            running = self._alive()
             missing = [name for name in self.config.members if name not in running]
             cluster = LocalCluster(
                 self.state_path.parent, config=self.config_path, die_with_parent=False
             )
+            if missing:
+                check_fits(self.config, self.ask())
             check_ports((name, cluster.address(name)) for name in missing)
-            try:
+            with self._kept(cluster, running):
                 yield cluster, missing
-                started = {name: cluster.identity(name) for name in missing}
-            except BaseException:
-                cluster.stop_all()
-                raise
-            self._write({**running, **started})
+
+    @contextlib.contextmanager
+    def _kept(
+        self, cluster: LocalCluster, known: Mapping[str, ProcessIdentity]
+    ) -> Iterator[None]:
+        """Whatever happens in the block, nodes that run then stay, and are remembered."""
+        try:
+            yield
+        except ClusterError as error:
+            names = [name for name in cluster.names if cluster.running(name) or name in known]
+            lost = _LOST_DISKS if "waiting for a majority" in error.message else ""
+            left = _left_running(names) if names else ""
+            error.message = f"{error.message} (started with {self.config_path})"
+            error.hint = "\n".join(filter(None, [error.hint, left, lost]))
+            raise
+        finally:
+            running = {name: cluster.identity(name) for name in cluster.names
+                       if cluster.running(name)}
+            self._write({**known, **running})
             cluster.disown()
 
-    def restart(self, timeout_s: float = START_WITHIN_S) -> Iterator[Restarted]:
+    def restart(
+        self, timeout_s: float = START_WITHIN_S, tell: Callable[[str], None] = lambda _: None
+    ) -> Iterator[Restarted]:
         """Restart all nodes with the file as it is now, the leader first, then one after the other;
         start what does not run, and at last stop what the file does not have any more.
 
-        Each is given out when it is ready: a leader serves, a replica follows. Raises
-        `ClusterError` when one is not; those that were started stay.
+        Each is given out when it is ready: a leader serves, a replica follows.
+
+        Args:
+            tell: told what a node waits for, as soon as it has for a second.
+
+        Raises `ConfigurationError` before anything is stopped when the file does not fit what the
+        nodes run with, and `ClusterError` when one is not ready; those that were started stay.
         """
         with self._locked():
-            known = {name: each for name, each in self._read().items() if each.alive}
+            known = self._alive()
+            said = self.ask()
+            check_fits(self.config, said)
+            self._check_moves(said)
             cluster = LocalCluster(
                 self.state_path.parent, config=self.config_path, die_with_parent=False
             )
             leader = self.config.leader.name
             away = [name for name in cluster.names if name not in known]
             spawned_s = time.monotonic()
-            try:
-                check_ports((name, cluster.address(name)) for name in away)
+            check_ports((name, cluster.address(name)) for name in away)
+            with self._kept(cluster, known):
                 for name in away:
                     cluster.spawn(name)
                 others = (name for name in cluster.names if name != leader)
@@ -167,17 +250,21 @@ class DetachedCluster:
                     begun_s = spawned_s if name in away else time.monotonic()
                     if name not in away:
                         self._stop_and_spawn(cluster, name, known)
-                    cluster.wait_ready([name], timeout_s)
+                    cluster.wait_ready([name], timeout_s, tell)
                     role = self.config.node(name).role
                     yield Restarted(name, role, name in away, time.monotonic() - begun_s)
-            finally:
-                running = {name: cluster.identity(name) for name in cluster.names
-                           if cluster.running(name)}
-                self._write({**known, **running})
-                cluster.disown()
             for name in [name for name in known if name not in self.config.members]:
                 known.pop(name).stop(STOP_WITHIN_S)
             self._write(self._read_of(self.config.members))
+
+    def _check_moves(self, said: Mapping[str, RunningNode]) -> None:
+        """A node's new port must be free while the node still has its old one."""
+        for name, node in said.items():
+            if name not in self.config.members:
+                continue
+            old = next(each.address for each in node.file.nodes if each.name == name)
+            if old != (new := self.config.node(name).address):
+                check_ports([(name, new)])
 
     @staticmethod
     def _stop_and_spawn(

@@ -8,14 +8,13 @@ from __future__ import annotations
 import contextlib
 import re
 import time
-from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from hadron.model.errors import ConfigurationError, HadronError
 from hadron.model.problems import did_you_mean, list_problems
-from hadron.node.replica_set import NodeConfig, ReplicaSetConfig
+from hadron.node.replica_set import ReplicaSetConfig
 from hadron.node.supervision.cluster import START_WITHIN_S
 from hadron.node.supervision.detached import (
     DEFAULT_DIRECTORY,
@@ -32,16 +31,6 @@ if TYPE_CHECKING:
 _CONFIGURATION: Final = re.compile(r"^replica_set\s*:", re.MULTILINE)
 _SCHEMA: Final = re.compile(r"^kind\s*:", re.MULTILINE)
 _ACQUAINTED_WITHIN_S: Final = 10.0
-
-
-@dataclass(frozen=True, slots=True)
-class Started:
-    """A node, and whether it was started now or ran already."""
-
-    replica_set: str
-    node: NodeConfig
-    pid: int
-    was_running: bool
 
 
 class Fleet:
@@ -78,10 +67,13 @@ class Fleet:
             chosen = [self.clusters[0].config.nodes]
         return "hadron://" + ",".join(node.address for nodes in chosen for node in nodes)
 
-    def up(self, timeout_s: float = START_WITHIN_S) -> list[Started]:
-        """Start what does not run, all at once, and wait until all of it serves.
+    def up(
+        self, timeout_s: float = START_WITHIN_S, tell: Callable[[str], None] = lambda _: None
+    ) -> list[tuple[DetachedCluster, list[str]]]:
+        """Start what does not run, all at once, and wait until all of it serves; returns what was
+        started of each set.
 
-        When a node fails, all that were started here are stopped again. Raises `ClusterError`.
+        Raises `ClusterError` when a node is not ready; those that were started stay.
         """
         with contextlib.ExitStack() as stack:
             begun = [stack.enter_context(each.starting()) for each in self.clusters]
@@ -89,14 +81,9 @@ class Fleet:
                 for name in missing:
                     local.spawn(name)
             for local, missing in begun:
-                local.wait_ready(missing, timeout_s)
+                local.wait_ready(missing, timeout_s, tell)
         return [
-            Started(
-                each.config.name, each.config.node(node.name),
-                node.process.pid if node.process else 0, node.name not in missing,
-            )
-            for each, (_, missing) in zip(self.clusters, begun, strict=True)
-            for node in each.nodes()
+            (each, missing) for each, (_, missing) in zip(self.clusters, begun, strict=True)
         ]
 
     def wait_acquainted(self, timeout_s: float = _ACQUAINTED_WITHIN_S) -> list[str]:
@@ -110,10 +97,12 @@ class Fleet:
             self.url, [each.config.name for each in self.clusters], asked, timeout_s
         )
 
-    def restart(self) -> Iterator[tuple[ReplicaSetConfig, Restarted]]:
+    def restart(
+        self, tell: Callable[[str], None] = lambda _: None
+    ) -> Iterator[tuple[ReplicaSetConfig, Restarted]]:
         """Restart one set after the other, each as `DetachedCluster.restart` does."""
         for each in self.clusters:
-            for restarted in each.restart():
+            for restarted in each.restart(tell=tell):
                 yield each.config, restarted
 
     def down(self) -> list[tuple[str, str]]:

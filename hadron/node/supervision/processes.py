@@ -118,6 +118,21 @@ def _environment() -> dict[str, str]:
     return {**os.environ, "PYTHONPATH": path, "PYTHONUNBUFFERED": "1"}
 
 
+def last_words(log: Path) -> tuple[str, str]:
+    """The error and the hint with which a node ended its log; "" where it did not end so."""
+    lines = [line.strip() for line in log_tail(log).splitlines()]
+    begins = [number for number, line in enumerate(lines) if line.startswith("error: ")]
+    if not begins or any(map(_is_logged, lines[begins[-1] :])):
+        return "", ""
+    error, *hint = lines[begins[-1] :]
+    return error.removeprefix("error: "), " ".join(hint).removeprefix("hint: ")
+
+
+def _is_logged(line: str) -> bool:
+    """Whether a line begins with a date."""
+    return line[:4].isdigit() and line[4:5] == "-"
+
+
 def log_tail(log: Path, lines: int = _LOG_LINES) -> str:
     """The last lines of a log, indented, for an error message."""
     try:

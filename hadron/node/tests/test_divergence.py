@@ -20,6 +20,8 @@ from hadron.state import machine
 from hadron.state.leadership import LeaderStarted
 from hadron.storage import generations
 from hadron.storage.database import open_reader, open_writer
+from hadron.storage.log import set_meta
+from hadron.storage.snapshot import DIVERGED
 from hadron.testing import nodes as testing_nodes
 from hadron.testing.nodes import running_nodes
 from hadron.wire.messages import replication_pb2
@@ -53,6 +55,26 @@ async def test_a_replica_whose_tables_differ_is_found_and_takes_a_snapshot(
                 rows.append(db.execute("SELECT * FROM stream_batch").fetchall())
         assert rows[0] == rows[1] == rows[2]
         assert generations.current_number(nodes.data("n3")) == 0
+
+
+async def test_a_leader_whose_tables_differ_leads_with_those_of_another(
+    tmp_path: Path, clock: MockClock
+) -> None:
+    """A ballot may be won before the snapshot has come; that must not end the process, which would
+    win the next one as soon again."""
+    async with running_nodes(tmp_path, 3, settings=SETTINGS) as nodes:
+        await make_stream(nodes)
+        async with nodes.client() as client:
+            await send(client, ["a", "b", "c"])
+            await nodes.wait_in_step()
+            await nodes.crash("n1")
+            with closing(open_writer(nodes.data("n1") / "hadron.db", sync="NORMAL")) as db:
+                set_meta(db, DIVERGED, "its tables are another ballot's")
+            await nodes.start("n1")
+            await nodes.wait_serving()
+            assert generations.current_number(nodes.data("n1"))
+            await send(client, ["d"])
+            await nodes.wait_in_step()
 
 
 def answered(version: int) -> replication_pb2.HandshakeResponse:

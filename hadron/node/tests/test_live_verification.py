@@ -3,9 +3,11 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import pytest
+import trio
 from trio.testing import MockClock
 
 from hadron.node.live_verification import verify_live
@@ -14,6 +16,7 @@ from hadron.partition import digests
 from hadron.server import integrity
 from hadron.state import rows
 from hadron.storage import generations
+from hadron.wire.messages import integrity_pb2, method
 
 
 async def test_a_sound_replica_set(tmp_path: Path, clock: MockClock) -> None:
@@ -48,6 +51,9 @@ async def test_damage_is_told_once_and_repaired(
         wrong = [file for file in verified.files if not file.report.ok]
         assert [file.name for file in wrong] == [name]
         assert any(each.lsn == 9 for each in wrong[0].report.problems)
+        assert re.fullmatch(
+            r"(is being repaired|has got \d+ \w+ back) from another member", wrong[0].remedy
+        )
         await nodes.wait_for("repaired", lambda: nodes.node(name)._repairer.trouble == "")
         assert problems(nodes, name) == []
         assert (await verify_live(client)).ok
@@ -79,8 +85,76 @@ async def test_a_node_that_is_away_is_a_problem(tmp_path: Path, clock: MockClock
         assert away.name == "n3"
         assert "n3 does not answer" in away.report.problems[0].text
         assert verified.tables[0].problems == ["n3 is away"]
-        assert "n3 cannot be compared" in verified.agreements[0].problem
-        assert verified.problem_count == 3
+        assert verified.problem_count == 2
+        # Those who answer are compared all the same.
+        (agreement,) = verified.agreements
+        assert (agreement.names, agreement.problem) == (["n1", "n2"], "")
+        assert agreement.lsn >= 22
+
+
+async def test_without_a_majority_nothing_is_logged_and_that_is_told(
+    tmp_path: Path, clock: MockClock
+) -> None:
+    async with loaded(tmp_path, 4) as nodes, nodes.client() as client:
+        await nodes.crash("n3", "n4")
+        missing = "no majority: 2 of 4 members answer"
+        await nodes.wait_for(
+            "told", lambda: nodes.status("n1").trouble == f"{missing}, writes wait"
+        )
+        assert nodes.status("n1").state == "serving"
+        last = nodes.status("n1").last_lsn
+        for _ in range(2):
+            with trio.fail_after(20):
+                verified = await verify_live(client)
+            assert not verified.ok
+            assert verified.tables[0].problems == [f"not compared: {missing}"]
+            reports = {file.name: file.report for file in verified.files}
+            assert reports["n1"].entries == reports["n2"].entries == last
+            assert verified.agreements[0].names == ["n1", "n2"]
+        assert nodes.status("n1").last_lsn == last
+        await nodes.start("n3", "n4")
+        await nodes.wait_for("well", lambda: nodes.status("n1").trouble == "")
+        await nodes.wait_in_step()
+        assert (await verify_live(client)).ok
+
+
+async def test_a_majority_that_is_lost_meanwhile_ends_the_comparison(
+    tmp_path: Path, clock: MockClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with loaded(tmp_path) as nodes, nodes.client() as client:
+        last = nodes.status("n1").last_lsn
+
+        async def confirmed_just_before() -> None:
+            nodes.network.isolate("n1", "n2", "n3")
+
+        leadership = nodes.node("n1")._leadership
+        assert leadership is not None
+        monkeypatch.setattr(
+            leadership.controller, "confirm_leadership", confirmed_just_before
+        )
+        with trio.fail_after(60):
+            verified = await verify_live(client)
+        (problem,) = verified.tables[0].problems
+        assert problem.startswith("not compared: no majority")
+        # The one that nobody has taken is followed by no other.
+        assert nodes.status("n1").last_lsn == last + 1
+
+
+async def test_a_node_that_is_rebuilt_says_so(tmp_path: Path, clock: MockClock) -> None:
+    async with loaded(tmp_path) as nodes, nodes.client() as client:
+        damage_live(nodes, "n2", "UPDATE stream_partition SET bytes = bytes + 1")
+        # Alone: digests would have its tables replaced before it looks.
+        async with nodes.connection("n2") as connection, connection.open_stream(
+            method("Verify"), integrity_pb2.VerifyRequest()
+        ) as answers:
+            reports = [answer.report async for answer, _ in answers if answer.HasField("report")]
+        assert "it says" in reports[0].problems[0].text
+        assert reports[0].remedy == "is being rebuilt from another member"
+        await nodes.wait_for(
+            "replaced", lambda: generations.current_number(nodes.data("n2")) == 1
+        )
+        await nodes.wait_in_step()
+        assert (await verify_live(client)).ok
 
 
 async def test_large_tables_are_compared_in_parts(

@@ -37,6 +37,7 @@ async def put_x_on_n1_and_n2(nodes: Nodes) -> None:
 async def test_a_wiped_replica_rebuilds_and_counts_again(
     tmp_path: Path, clock: MockClock, caplog: pytest.LogCaptureFixture
 ) -> None:
+    caplog.set_level("INFO", "hadron.node.runtime")
     async with running_nodes(tmp_path, 3) as nodes:
         await make_stream(nodes)
         async with nodes.connection("n1") as connection:
@@ -52,6 +53,10 @@ async def test_a_wiped_replica_rebuilds_and_counts_again(
         async with nodes.connection("n1") as connection:
             await produce(connection, b"counted on n2", timeout_s=20)
     assert_no_traceback(caplog)
+    said = [each.message for each in caplog.records if each.name == "hadron.node.runtime"]
+    # Once for each when the replica set was founded, which nobody had to be taught.
+    assert sum("its disk is new; it counts in no majority" in each for each in said) == 4
+    assert sum("rebuilt from its peers up to entry" in each for each in said) == 1
 
 
 async def test_a_wiped_replica_makes_no_majority_while_the_other_is_away(

@@ -95,6 +95,7 @@ def test_where_nothing_is_left_nothing_is_changed(killed: Killed) -> None:
 def test_a_damaged_file_is_refused(killed: Killed) -> None:
     with closing(open_reader(killed.data / DATABASE)) as database:
         assert last_lsn(database) == killed.last_lsn
+    killed.damage(-30)
     recover(killed.config, "n1", DISK)
     path = (killed.data / DATABASE).resolve()
     content = bytearray(path.read_bytes())
@@ -102,6 +103,16 @@ def test_a_damaged_file_is_refused(killed: Killed) -> None:
     path.write_bytes(content)
     with pytest.raises(CorruptionError):
         recover(killed.config, "n1", DISK)
+
+
+def test_where_nothing_is_lost_nothing_is_done(killed: Killed) -> None:
+    before = killed.content()
+    recovered = recover(killed.config, "n1", DISK)
+    assert recovered.was_whole
+    assert (recovered.end.lsn, recovered.aside) == (killed.last_lsn, None)
+    assert killed.content() == before
+    killed.damage(-30)
+    assert not recover(killed.config, "n1", DISK).was_whole
 
 
 def test_a_crash_at_any_step_loses_nothing_that_was_left(killed: Killed) -> None:

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import random
 import shutil
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, closing
@@ -167,8 +168,14 @@ async def test_a_leader_without_peers_says_what_is_damaged_and_how_to_go_on(
         await nodes.wait_serving()
         async with nodes.connection("n1") as connection:
             assert len(await fetch(connection, 10)) == 10
-            with pytest.raises(CorruptionError, match=r"offset \d+ of stream 'events' \(entry 9\)"):
-                await fetch(connection, 0)
+            before = len(await fetch(connection, 0))
+            assert 0 < before < 10
+            with pytest.raises(
+                CorruptionError, match=rf"offset {before} of stream 'events' \(entry 9\)"
+            ) as caught:
+                await fetch(connection, before)
+            # Nobody is there who could repair it.
+            assert not caught.value.retryable
             # Everything else goes on.
             await produce(connection, b"more")
         trouble = nodes.status("n1").trouble
@@ -206,8 +213,9 @@ async def test_an_entry_that_nobody_has_is_never_served(tmp_path: Path, clock: M
         await nodes.start()
         await nodes.wait_serving()
         async with nodes.connection("n1") as connection:
+            before = len(await fetch(connection, 0))
             with pytest.raises(CorruptionError):
-                await fetch(connection, 0)
+                await fetch(connection, before)
         assert "entry 9" in nodes.status("n1").trouble
 
 
@@ -238,3 +246,40 @@ async def test_a_copy_for_others_is_made_of_what_is_whole(
         await nodes.wait_in_step()
         await nodes.wait_for("repaired", lambda: nodes.node("n1")._repairer.repaired == 1)
         assert problems(nodes, "n1") == problems(nodes, "n3") == []
+
+
+async def test_a_leader_with_a_page_it_cannot_read_serves_what_comes_before_and_then_the_rest(
+    tmp_path: Path, clock: MockClock
+) -> None:
+    values = [random.Random(number).randbytes(6_000) for number in range(20)]
+    async with loaded(tmp_path) as nodes:
+        async with nodes.connection("n1") as connection:
+            for value in values:
+                await produce(connection, value)
+        await nodes.wait_in_step()
+        await nodes.crash()
+        path = nodes.data("n1") / "hadron.db"
+        content = bytearray(path.read_bytes())
+        content[content.index(values[12][3_000:3_020])] ^= 1
+        path.write_bytes(content)
+        await nodes.start()
+        await nodes.wait_serving()
+        async with nodes.connection("n1") as connection:
+            before = await fetch(connection)
+            assert before == [*VALUES, *values[:12]]
+        async with nodes.client() as client:
+            assert await read_all(client) == [*VALUES, *values]
+        assert (nodes.data("n1") / "gen-1").exists()
+        await nodes.wait_for("settled", lambda: nodes.status("n1").trouble == "")
+
+
+async def test_an_error_says_that_a_snapshot_is_on_its_way(
+    tmp_path: Path, clock: MockClock
+) -> None:
+    async with loaded(tmp_path) as nodes:
+        repairer = nodes.node("n1")._repairer
+        nodes.network.isolate("n1", "n2", "n3")
+        error = CorruptionError("hadron.db is damaged: a page")
+        error.__cause__ = apsw.CorruptError("database disk image is malformed")
+        assert not await repairer.heal(error)
+        assert error.retryable

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import re
 import shutil
 from collections.abc import Callable
 from contextlib import closing
@@ -188,6 +189,75 @@ async def test_a_file_that_is_not_a_database_is_a_problem(tmp_path: Path) -> Non
     verified = verify_paths([tmp_path])
     assert not verified.ok
     assert "file is not a database" in problems(verified)[0]
+
+
+@pytest.fixture
+async def killed(tmp_path: Path) -> Path:
+    """A node whose process was killed: its last entries stand in the write-ahead log only."""
+    async with leading(tmp_path / "n1") as stack:
+        stream = await stack.stream("events")
+        for number in range(40):
+            await stack.append(stream, b"value %d" % number)
+        shutil.copytree(tmp_path / "n1", tmp_path / "killed")
+    assert (tmp_path / "killed" / "hadron.db-wal").stat().st_size
+    assert verify_paths([tmp_path / "killed"]).ok
+    return tmp_path / "killed"
+
+
+GONE = r"it may lack what it acknowledged: .*hadron\.db-wal is gone, though the node was not"
+
+
+async def test_a_write_ahead_log_that_is_gone_is_told_in_one_sentence(killed: Path) -> None:
+    """Nothing had been copied from it, so that nothing is left."""
+    for ending in ("-wal", "-shm"):
+        (killed / f"hadron.db{ending}").unlink()
+    (said,) = problems(verify_paths([killed]))
+    assert re.match(GONE, said)
+
+
+async def test_a_file_that_has_lost_its_last_entries_is_not_right(killed: Path) -> None:
+    with closing(open_writer(killed / "hadron.db", sync="NORMAL")) as db:
+        db.wal_checkpoint(mode=apsw.SQLITE_CHECKPOINT_TRUNCATE)
+    for ending in ("-wal", "-shm"):
+        (killed / f"hadron.db{ending}").unlink(missing_ok=True)
+    (file,) = verify_paths([killed]).files
+    assert file.report.last_lsn == 42
+    (problem,) = file.report.problems
+    assert re.match(GONE, problem.text)
+
+
+async def test_a_damaged_write_ahead_log_is_told(killed: Path) -> None:
+    path = killed / "hadron.db-wal"
+    content = bytearray(path.read_bytes())
+    content[len(content) // 2] ^= 1
+    path.write_bytes(content)
+    assert any("hadron.db-wal is damaged: " in said for said in problems(verify_paths([killed])))
+
+
+async def test_the_log_of_a_file_behind_a_link_is_read(killed: Path) -> None:
+    generation = killed / "gen-1"
+    generation.mkdir()
+    for ending in ("", "-wal", "-shm"):
+        (killed / f"hadron.db{ending}").rename(generation / f"hadron.db{ending}")
+    (killed / "hadron.db").symlink_to("gen-1/hadron.db")
+    verified = verify_paths([killed])
+    assert verified.ok
+    assert verified.files[0].report.last_lsn == 42
+
+
+async def test_a_directory_without_manifest_or_node_is_not_right(
+    directory: Path, tmp_path: Path
+) -> None:
+    backup = tmp_path / "backup"
+    backup.mkdir()
+    shutil.copy(directory / "hadron.db", backup)
+    (said,) = problems(verify_paths([backup]))
+    assert said.startswith("manifest.json is missing: ")
+    assert "is not a complete backup" in said
+    # Who names the file means the file.
+    verified = verify_paths([backup / "hadron.db"])
+    assert verified.ok
+    assert any("no manifest.json beside it" in each for each in verified.files[0].report.skipped)
 
 
 async def test_a_path_that_leads_nowhere_is_refused(tmp_path: Path) -> None:

@@ -254,7 +254,7 @@ class TestUncommitted:
             hold(one, entries(8, others_from=7, ballot=SECOND), 6, SECOND)
         before = one.store.path.resolve()
         installation.finish(one.store.directory, before, DISK, SECOND)
-        assert "is not installed: it is of ballot 1.1, this node has promised 1.2" in caplog.text
+        assert "not installed: it was for ballot 1.1, this node has promised 1.2" in caplog.text
         # And should a leader, which has raised its ballot since, have led with it meanwhile:
         replaced = dataclasses.replace(installation, leads=True)
         replaced.finish(one.store.directory, before, DISK, SECOND)

@@ -81,10 +81,6 @@ plant(
         "replication.configurations:what_is_missing",
         "len(names.intersection(remembering)) < configuration.amnesia_quorum", "False",
     ),
-    Edit(
-        "replication.ballot:Candidate._check_promises",
-        "have + self._store.identity.current.is_member < needed", "False",
-    ),
     scenarios=("wiped-leader-meets-the-one-that-lags",),
 )
 
@@ -156,4 +152,90 @@ plant(
         "return False",
     ),
     scenarios=("old-copy-of-the-leaders-disk",),
+)
+
+plant(
+    "tail that the leader lost is not fetched",
+    "a leader begins with what its own disk holds, and gives lost entries' offsets away again",
+    Edit(
+        "replication.ballot:Candidate._reconcile", "if best is None or best == own:", "if True:"
+    ),
+    scenarios=("wiped-leader-under-load",),
+)
+
+plant(
+    "incarnation used again",
+    "a leader that starts again takes the highest incarnation that was promised, not the next",
+    Edit(
+        "replication.ballot:Candidate._try",
+        "1 + max([floor, identity.promised.incarnation, *reported])",
+        "max([1, floor, identity.promised.incarnation, *reported])",
+    ),
+    scenarios=("leader-dies-before-its-own-sync",),
+)
+
+plant(
+    "learner counts at once",
+    "a leader counts what a node without memory has on disk, as if it had never lost any",
+    Edit(
+        "partition.controller:Controller.teach",
+        "self.quorum.demote(feed.name)", "self.quorum.admit(feed.name)",
+    ),
+    scenarios=("learner-who-had-promised-another",),
+)
+
+plant(
+    "learner counts before others were heard",
+    "a node without memory counts again when it holds the log, whatever it may have promised",
+    Edit(
+        "partition.controller:Controller._grant_if_caught_up",
+        "            and self._has_heard_enough(learner)\n", "",
+    ),
+    scenarios=("learner-who-had-promised-another",),
+)
+
+plant(
+    "learner counts before it has caught up",
+    "a node without memory counts again while it is still being sent the log",
+    Edit(
+        "partition.controller:Controller._grant_if_caught_up",
+        "            and max(self.committed_lsn, self._started_lsn) <= match_lsn\n", "",
+    ),
+    scenarios=("learner-that-everybody-has-heard-of",),
+)
+
+plant(
+    "any clock leads",
+    "a node leads, and stamps records, whatever its peers' clocks say",
+    Edit("replication.skew:check", "if abs(off_ms) > MAX_SKEW_MS:", "if False:"),
+    scenarios=("clock-far-off",),
+)
+
+plant(
+    "replica truncates to its own watermark",
+    "who promises a ballot drops what it does not know to be committed: others may know it",
+    Edit(
+        "replication.follower:FollowerLog.promise",
+        "        return self._log.head\n",
+        "        self._log.drop_after(max(self.committed_lsn, self.applied_lsn))\n"
+        "        return self._log.head\n",
+    ),
+    scenarios=("wiped-leader-under-load",),
+)
+
+plant(
+    "first entry of an epoch on the new members alone",
+    "a new epoch begins when a majority of its own members has its first entry",
+    Edit(
+        "replication.quorum:Quorum._advance",
+        "for configuration in self._older:", "for configuration in ():",
+    ),
+    scenarios=("epoch-that-others-have-not-begun",),
+)
+
+plant(
+    "lower ballot promised",
+    "a node promises any ballot that it is asked for, also one below what it has promised",
+    Edit("storage.identity:IdentityFile.promise", "if ballot < now.promised:", "if False:"),
+    scenarios=("stale-leader-alone-with-its-clients",),
 )

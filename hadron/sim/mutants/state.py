@@ -38,7 +38,7 @@ plant(
     Edit(
         "state.groups:apply_ack_records", "if first <= floor:", "if first <= floor + 1:",
     ),
-    scenarios=(),
+    scenarios=("records-acknowledged-out-of-turn",),
 )
 
 plant(

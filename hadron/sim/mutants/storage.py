@@ -69,3 +69,34 @@ plant(
     ),
     scenarios=("one-bit-in-a-table",),
 )
+
+plant(
+    "bodies not verified on their way to replicas",
+    "a record is taken from the leader's disk without a look at its hash, and sent",
+    Edit(
+        "storage.log:_sound_body",
+        "if type(data) is not bytes or hash_body(data) != body_hash:", "if False:",
+    ),
+    scenarios=("body-changed-by-somebody",),
+)
+
+plant(
+    "batches not verified on their way to readers",
+    "a batch is taken from the disk without a look at its checksum, and served",
+    Edit("state.streams:read_batches", "check_batch(data)", "pass"),
+    scenarios=("body-changed-by-somebody",),
+)
+
+plant(
+    "head not taken from the tables again",
+    "after a tail was dropped the log goes on from where it ended before",
+    Edit("storage.log:Log.drop_after", "self.reload()", "pass"),
+    scenarios=("replica-with-a-lost-claim",),
+)
+
+plant(
+    "copy without the tail",
+    "a copy takes the file's place, and what the log held beyond the copy's end is gone",
+    Edit("storage.snapshot:copy_tail", "return _append_rows(old, new, at)", "return 0"),
+    scenarios=("copy-without-the-latest-entry",),
+)

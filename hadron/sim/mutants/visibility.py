@@ -45,3 +45,13 @@ plant(
     ),
     scenarios=("read-of-an-uncommitted-record",),
 )
+
+plant(
+    "deposed leader answers questions",
+    "what is answered from tables is not confirmed by a majority that still follows",
+    Edit(
+        "partition.controller:Controller.confirm_leadership",
+        "        if len(heard) >= needed:\n            return\n", "        return\n",
+    ),
+    scenarios=("question-to-a-deposed-leader",),
+)

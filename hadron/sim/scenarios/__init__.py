@@ -2,6 +2,7 @@
 
     visibility   A: apply, answers and watermark
     leadership   B: ballots, memory, damage
+    learners     B: members without memory
     membership   B: promotion, members that come and go
     files        A, B, F: trimming, copies, room, write-ahead logs
     pipelines    A: stages' outputs, exactly once
@@ -10,10 +11,18 @@
 `SCENARIOS` has them all by name; each names the rule that it proves.
 """
 
-from hadron.sim.scenarios import files, leadership, membership, pipelines, promises, visibility
+from hadron.sim.scenarios import (
+    files,
+    leadership,
+    learners,
+    membership,
+    pipelines,
+    promises,
+    visibility,
+)
 from hadron.sim.scenarios.play import SCENARIOS, Directed
 
 __all__ = [
-    "SCENARIOS", "Directed", "files", "leadership", "membership", "pipelines", "promises",
-    "visibility",
+    "SCENARIOS", "Directed", "files", "leadership", "learners", "membership", "pipelines",
+    "promises", "visibility",
 ]

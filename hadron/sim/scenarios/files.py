@@ -2,20 +2,27 @@
 
 from __future__ import annotations
 
+from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 from typing import Final
 
+import apsw
 import trio
 
 from hadron.sim.scenarios.play import Play, scenario
 from hadron.sim.world import SETTINGS
+from hadron.storage.checksums import with_checksums
+from hadron.storage.generations import current_number
 
 _SHORT_LOG: Final = replace(SETTINGS, log_keep_bytes=64 << 10, log_max_lag_bytes=256 << 10)
 """A member that is away for a few records needs a snapshot."""
 
 _SMALL_CHECKPOINTS: Final = replace(SETTINGS, checkpoint_bytes=64 << 10)
 _MAX_WAL_BYTES: Final = 64 * _SMALL_CHECKPOINTS.checkpoint_bytes
+
+_NO_SCRUBS: Final = replace(SETTINGS, scrub_interval_s=86_400.0)
+"""Damage is found by whoever reads it."""
 
 _BIG: Final = 700_000
 
@@ -98,6 +105,34 @@ async def copy_damaged_half_way(play: Play) -> None:
     await play.read()
 
 
+@scenario("B6: what others may count on comes along with a copy")
+async def copy_without_the_latest_entry(play: Play) -> None:
+    """n1, which led, has applied what nobody else has, and fetches a copy from n3, which leads now.
+    While it comes X is acknowledged by n1 and n3; n2 is away. n1 has just installed the copy, which
+    ends before X, when n3's disk is lost: n1 and n2 must have X."""
+    world, network = play.world, play.world.network
+    for _ in range(4):
+        await play.fill(1, _BIG)
+    await world.wait_in_step()
+    play.part("n1")
+    await play.produce("on n1 alone", timeout_s=0.5)
+    await play.promote("n3", ("n1", "n2", "n3"), "n3", "n2")
+    await world.crash("n1", power=False)
+    play.join("n1")
+    network.slow("n3", "n1", 1e6, 1 << 20)
+    await play.hand_out("n1")
+    await world.wait_for("a part of a copy", lambda: _copied_bytes(play, "n1") >= 1 << 20)
+    play.part("n2")
+    await play.publish("X")
+    network.delay("n3", "n1", 0.3)
+    await world.wait_for("the copy", lambda: current_number(world.data("n1")) == 1)
+    await play.lose("n3")
+    play.join("n2")
+    await world.start("n3")
+    await world.wait_serving()
+    await world.wait_in_step()
+
+
 def _copy(play: Play, name: str) -> Path | None:
     """The database that a node is fetching."""
     directory = play.world.data(name)
@@ -119,6 +154,37 @@ def _change_a_byte(path: Path | None) -> None:
     content = bytearray(path.read_bytes())
     content[len(content) // 2] ^= 1
     path.write_bytes(content)
+
+
+@scenario("A6: what leaves a disk is compared with its hash", settings=_NO_SCRUBS)
+async def body_changed_by_somebody(play: Play) -> None:
+    """Somebody changes a record on n1, with valid page checksums, while it is stopped and n3 away:
+    whoever reads it, a client or n3, which lacks it, gets what n2 has."""
+    world = play.world
+    for is_read_first in (True, False):
+        await play.fill(3)
+        await world.wait_in_step()
+        await world.stop("n3")
+        await play.publish(f"X, {is_read_first=}")
+        await world.wait_in_step("n1", "n2")
+        lsn = play.last_lsn("n1")
+        await world.stop("n1")
+        _change_a_body(world.data("n1"), lsn)
+        play.history.event("damage", "n1", f"the body of entry {lsn}")
+        world.faults["row changed"] += 1
+        await world.start("n1")
+        await world.wait_serving()
+        if is_read_first and (await play.read()).outcome != "ok":
+            raise AssertionError("a reader is not given what n2 has")
+        await world.start("n3")
+        await world.wait_in_step()
+
+
+def _change_a_body(directory: Path, lsn: int) -> None:
+    with closing(apsw.Connection(str(directory / "hadron.db"), vfs=with_checksums("unix"))) as db:
+        body = bytearray(db.execute("SELECT bytes FROM body WHERE lsn = ?", (lsn,)).get)
+        body[-1] ^= 1
+        db.execute("UPDATE body SET bytes = ? WHERE lsn = ?", (bytes(body), lsn))
 
 
 @scenario("B7: a full disk loses nothing")

@@ -7,11 +7,10 @@ moment that it is about; what it claims, it claims as a client, and the checker 
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Sequence
-from dataclasses import dataclass, field, replace
-from typing import Any, Final
+from dataclasses import dataclass, field
+from typing import Final
 
 import trio
-from google.protobuf.message import Message
 
 from hadron.client import Client
 from hadron.client.results import BatchReceipt
@@ -20,20 +19,19 @@ from hadron.model.errors import HadronError
 from hadron.node.settings import Settings
 from hadron.sim.history import Acks, Publish, Read
 from hadron.sim.observing import noting_divergence
+from hadron.sim.raw_producer import produce_once
 from hadron.sim.run import Judgement, Outcome, run_seed
 from hadron.sim.trace import Trace
 from hadron.sim.workload import Run, judgement
 from hadron.sim.workload_clients import STREAM, text
 from hadron.sim.world import SETTINGS, World
-from hadron.wire.connection import Connection
-from hadron.wire.messages import method, streams_pb2
+from hadron.wire.messages import streams_pb2
 
 _ACKS: Final = {
     "majority": streams_pb2.ACKS_MAJORITY,
     "leader": streams_pb2.ACKS_LEADER,
     "all": streams_pb2.ACKS_ALL,
 }
-_PRODUCE: Final = method("Produce")
 
 
 class Play(Run):
@@ -79,7 +77,7 @@ class Play(Run):
         )
         request = streams_pb2.ProduceRequest(stream=STREAM, acks=_ACKS[acks])
         try:
-            answer = await self._ask(node, host, request, batch, timeout_s)
+            answer = await produce_once(self.world, node, host, request, batch, timeout_s)
         except (HadronError, OSError) as error:
             self.history.unknown(operation, error)
         else:
@@ -88,28 +86,6 @@ class Play(Run):
             operation.duplicate = answer.duplicate
             self.history.ok(operation)
         return operation
-
-    async def _ask(
-        self, node: str, host: str, request: Message, attachment: bytes, timeout_s: float
-    ) -> Any:
-        """One request on a bare connection; raises `OSError` when the node does not answer."""
-        network = self.world.network.host(host)
-        transport = await network.dial(self.world.config.node(node).address)
-        connection = Connection(transport, dialed=True)
-        failure: HadronError | None = None
-        async with trio.open_nursery() as nursery:
-            nursery.start_soon(connection.run)
-            try:
-                answer, _ = await connection.request(
-                    _PRODUCE, request, [attachment], timeout_s=timeout_s
-                )
-            except HadronError as error:
-                failure = error
-            connection.close()
-            nursery.cancel_scope.cancel()
-        if failure is not None:
-            raise failure
-        return answer
 
     async def read(self, *, timeout_s: float = 5.0, host: str = "r1", offset: int = 0) -> Read:
         """What a reader is shown from `offset` on."""
@@ -184,15 +160,7 @@ class Play(Run):
         """Raise the epoch: these members, one of them leading. The named nodes get the new file;
         wait until the leader serves, for no longer than `wait_s`."""
         world = self.world
-        old = world.config
-        for name in world.names:
-            world.configs.setdefault(name, old)
-        world.config = replace(old, epoch=old.epoch + 1, nodes=tuple(
-            replace(node, role="leader" if node.name == leader else "replica")
-            for node in old.nodes if node.name in members
-        ))
-        gone = set(old.members) - set(members)
-        self.history.event("reconfigure" if gone else "promote", leader)
+        world.promote(leader, members)
         await self.hand_out(*names)
         if wait_s < 60.0:
             with trio.move_on_after(wait_s):
@@ -204,7 +172,7 @@ class Play(Run):
         """Start nodes again with the newest configuration file."""
         world = self.world
         for name in names:
-            world.configs.pop(name, None)
+            world.hand_out(name)
             await world.crash(name, power=False)
             await world.start(name)
 

@@ -11,7 +11,7 @@ import trio
 
 from hadron.sim.disk import SLOW
 from hadron.sim.scenarios.play import Play, scenario
-from hadron.sim.workload_clients import DrainingMember
+from hadron.sim.workload_clients import STREAM, DrainingMember, text
 from hadron.sim.world import SETTINGS
 from hadron.storage.checksums import with_checksums
 
@@ -91,6 +91,34 @@ async def delivery_of_an_uncommitted_record(play: Play) -> None:
         await world.start("n1")
         await world.wait_serving()
         nursery.cancel_scope.cancel()
+
+
+@scenario("D2: a group's floor never passes a record that is not acknowledged")
+async def records_acknowledged_out_of_turn(play: Play) -> None:
+    """A member acknowledges every other record and goes away; n1 is killed; the others are given to
+    the next member."""
+    world, history, stream = play.world, play.history, (STREAM, play.world.config.name)
+    for _ in range(6):
+        await play.fill(1)
+    async with (
+        world.client("g0") as client,
+        client.subscribe(STREAM, group="g", max_in_flight=10) as subscription,
+    ):
+        settled = []
+        for number in range(6):
+            record = await anext(subscription)
+            offset, value = record.offset, text(record.value)
+            history.deliver("g0", "g", "g0", *stream, offset, [value], attempt=record.attempt)
+            if number % 2:
+                settled.append(history.settle("g0", "g", "g0", *stream, [(offset, offset)]))
+                await record.ack()
+                await subscription.flush()
+        for settle in settled:
+            history.ok(settle)
+    await world.crash("n1", power=True)
+    await world.start("n1")
+    with trio.fail_after(60.0):
+        await DrainingMember(world, history, "g1", f"{world.seed}/g1", "g").run()
 
 
 @scenario("A3: committed is what the leader and a majority have persisted")

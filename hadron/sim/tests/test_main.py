@@ -3,17 +3,22 @@
 from __future__ import annotations
 
 import json
+import subprocess
 import sys
+import time
 from collections import Counter
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from hadron.sim import fleet
+from hadron.sim import main as sim_main
 from hadron.sim.main import main
+from hadron.sim.mutants import MUTANTS
 from hadron.sim.run import Outcome
 from hadron.sim.shapes import shape_of
-from hadron.sim.summary import Summary, decode_outcome, encode_outcome
+from hadron.sim.summary import Progress, Summary, decode_outcome, encode_outcome
 
 
 def test_seeds_run_twice_give_the_same_traces(capsys: pytest.CaptureFixture[str]) -> None:
@@ -44,7 +49,7 @@ def test_a_replay_tells_what_happened_by_names_and_times(
 def test_no_seeds_are_a_mistake(capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit):
         main(["--seeds", "0"])
-    assert "not a positive number" in capsys.readouterr().err
+    assert "0 is not from 1 to " in capsys.readouterr().err
 
 
 def outcome(**changes: object) -> Outcome:
@@ -107,3 +112,103 @@ def test_shapes_are_the_seeds() -> None:
     assert shapes == [shape_of(seed) for seed in range(60)]
     assert {shape.nodes for shape in shapes} == {2, 3, 4, 5}
     assert any(shape.plan.lying_disks for shape in shapes)
+
+
+def test_a_seed_without_replay_prints_its_summary_alone(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    status = main(["--seed", "1"])
+    shown = capsys.readouterr().out
+    assert shown.startswith("1 seed, ")
+    assert len(shown.splitlines()) < 10
+    assert status == 0
+
+
+def test_a_violated_seed_tells_its_story(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    bad = outcome(violations=["lost"], story=["n1: starts", "n1: dies"])
+    monkeypatch.setattr(sim_main, "run_default", lambda *_, **__: bad)
+    assert main(["--seed", "7"]) == 1
+    shown = capsys.readouterr().out
+    assert "n1: starts\nn1: dies\n" in shown
+    assert "seed 7: 1 violation; " in shown
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        ("--replay", "--replay needs --seed K"),
+        ("--seed 3 --seeds 5", "--seeds has no effect with --seed"),
+        ("--seed 3 --start 0", "--start has no effect with --seed"),
+        ("--seed 3 --mutants", "--mutants has no effect with --seed"),
+        ("--seed 3 --replay --output json", "has no effect with --replay"),
+        ("--mutants --check-traces", "--check-traces has no effect while planted bugs"),
+        ("--coverage --output json", "--output has no effect with --coverage"),
+        ("--patience 3", "--patience has no effect without --mutants"),
+        ("--seeds x", "'x' is not a whole number"),
+        ("--start -5", "-5 is not from 0 to "),
+        ("--seed -1", "-1 is not from 0 to "),
+        ("--mutants --patience nan", "'nan' is not a number of seconds"),
+        ("--mutant trunc", "no planted bug is called 'trunc'"),
+    ],
+)
+def test_options_without_an_effect_are_mistakes(
+    arguments: str, says: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit) as ended:
+        main(arguments.split())
+    assert ended.value.code == 2
+    assert says in capsys.readouterr().err
+
+
+def test_an_unknown_bug_gets_the_names_a_line_each(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        main(["--mutant", "x"])
+    lines = [line.strip() for line in capsys.readouterr().err.splitlines()]
+    assert set(MUTANTS) <= set(lines)
+
+
+def test_an_interrupted_run_prints_what_it_has_found(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def elsewhere(*_: object) -> Iterator[bytes]:
+        yield encode_outcome(outcome(seed=0, violations=["lost"]))
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(sim_main, "run_elsewhere", elsewhere)
+    assert main(["--seeds", "9"]) == 130
+    shown = capsys.readouterr()
+    assert "seed 0: 1 violation" in shown.out
+    assert "interrupted after 1 of 9 seeds" in shown.err
+
+
+def test_a_seed_that_is_interrupted_ends_without_a_traceback(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def interrupted(*_: object, **__: object) -> Outcome:
+        raise BaseExceptionGroup("a world", [BaseExceptionGroup("clients", [KeyboardInterrupt()])])
+
+    monkeypatch.setattr(sim_main, "run_default", interrupted)
+    assert main(["--seed", "7"]) == 130
+    assert capsys.readouterr().err == "interrupted\n"
+
+
+def test_output_that_nobody_reads_ends_a_run_without_a_traceback() -> None:
+    ended = subprocess.run(
+        f"{sys.executable} -m hadron.sim --seed 1 --replay | head -n 1; echo ${{PIPESTATUS[0]}}",
+        shell=True, executable="/bin/bash", capture_output=True, text=True, check=True,
+    )
+    assert ended.stderr == ""
+    assert ended.stdout.splitlines()[-1] == "141"
+
+
+def test_progress_is_told_as_time_passes(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    times = iter([0.0, 5.0, 12.0, 13.0])
+    monkeypatch.setattr(time, "monotonic", lambda: next(times))
+    progress = Progress(3)
+    for _ in range(3):
+        progress.step(Summary())
+    assert capsys.readouterr().err == "2 of 3 runs, 0 violations, about 6 s left\n"

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from collections.abc import Callable
 from typing import Any
 
@@ -122,3 +124,19 @@ def test_a_hidden_name_does_not_matter() -> None:
         trace.note(1, "n1", 0, f"at /tmp/{name}/f".encode())
         hashes.add(trace.hexdigest())
     assert len(hashes) == 1
+
+
+def test_the_first_world_of_a_process_draws_what_later_ones_draw() -> None:
+    """Loading the checksum extension draws some of SQLite's random numbers, once per process."""
+    code = (
+        "import apsw\n"
+        "from hadron.sim import vfs\n"
+        "from hadron.storage.checksums import with_checksums\n"
+        "def draw():\n"
+        "    vfs.install(1)\n"
+        "    with_checksums('unix')\n"
+        "    return apsw.randomness(8)\n"
+        "print(draw() == draw())\n"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout == "True\n"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections import Counter
 
 import pytest
@@ -17,6 +18,25 @@ def test_no_function_that_is_watched_has_vanished() -> None:
     assert rare_paths.vanished() == []
     names = [path.name for path in rare_paths.PATHS]
     assert len(set(names)) == len(names) >= 25
+
+
+def test_functions_are_watched_where_they_are_called() -> None:
+    """One that another module has imported by name is called there, past the seam."""
+    bound = {
+        (name, attribute): value
+        for name, module in sorted(sys.modules.items())
+        if name.startswith("hadron.") and ".tests" not in name
+        for attribute, value in vars(module).items()
+    }
+    for path in rare_paths.PATHS:
+        module, _, name = path.where.partition(":")
+        if "." not in name and name[0].islower():
+            watched = bound[f"hadron.{module}", name]
+            users = {
+                where for (where, attribute), value in bound.items()
+                if value is watched and where not in (watched.__module__, f"hadron.{module}")
+            }
+            assert not users, (path.name, users)
 
 
 def test_calls_results_and_errors_are_counted_until_the_block_ends(

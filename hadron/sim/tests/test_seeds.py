@@ -26,7 +26,7 @@ FAULTS: Final = frozenset({
     "disk full", "bit flip", "lying sync", "wiped disk",
     # nodes
     "kill", "power loss", "crash at write", "crash at sync", "all at once", "stop", "pause",
-    "clock jump", "clock drift",
+    "clock jump", "clock drift", "clock far off", "little room", "changed row", "promotion",
 })
 
 

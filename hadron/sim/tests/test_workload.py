@@ -6,13 +6,15 @@ import pytest
 import trio
 
 from hadron.model.errors import StorageError
+from hadron.model.schema import Retention
 from hadron.replication.follower import DivergedError
+from hadron.sim.crowd import actors
 from hadron.sim.history import Deliver, Publish, Read, Settle
 from hadron.sim.nemesis import FaultPlan
 from hadron.sim.observing import observe, open_history
 from hadron.sim.run import Judgement, Outcome, run_seed
-from hadron.sim.workload import RandomRun, Run
-from hadron.sim.workload_clients import ProducerActor, actors
+from hadron.sim.workload import NO_RETENTION, RandomRun, Run
+from hadron.sim.workload_clients import ProducerActor
 from hadron.sim.world import World
 
 QUIET = FaultPlan(weights={"clock drift": 1.0})
@@ -24,8 +26,8 @@ def runs(monkeypatch: pytest.MonkeyPatch) -> list[Run]:
     made: list[Run] = []
 
     class Kept(Run):
-        def __init__(self, world: World) -> None:
-            super().__init__(world)
+        def __init__(self, world: World, retention: Retention = NO_RETENTION) -> None:
+            super().__init__(world, retention)
             made.append(self)
 
     monkeypatch.setattr("hadron.sim.workload.Run", Kept)
@@ -54,6 +56,14 @@ def test_without_faults_everybody_gets_something_done(runs: list[Run]) -> None:
     assert any(settle.outcome == "ok" for settle in history.of(Settle))
     assert len(history.events("heal")) == 1
     assert {event.subject for event in history.events("drained")} == {"g0", "g1"}
+
+
+def test_retention_drops_records_under_everybodys_eyes() -> None:
+    """A fetch that waits at the end is woken by what retention drops, and must wait on: it once
+    asked again and again without an end, and time stood still."""
+    outcome = run_seed(1, RandomRun(plan=QUIET, retention=Retention(max_bytes=2_000)))
+    assert outcome.violations == []
+    assert outcome.rare_paths["retention drops records"] > 0
 
 
 def test_the_same_seed_is_the_same_history(runs: list[Run]) -> None:

@@ -160,3 +160,36 @@ def test_a_node_may_lose_power_before_it_listens() -> None:
         return Judgement()
 
     assert run_seed(1, body).violations == []
+
+
+def test_who_is_started_twice_at_once_has_one_life() -> None:
+    async def body(world: World) -> Judgement:
+        await world.crash("n2", power=False)
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(world.start, "n2")
+            nursery.start_soon(world.start, "n2")
+        assert world.running("n2")
+        assert not world.failures
+        await world.wait_in_step()
+        return Judgement()
+
+    _run(body)
+
+
+def test_a_node_that_is_starting_can_be_asked_for() -> None:
+    """Whoever waits for a leader may look at it between another one's crash and start of it."""
+
+    async def body(world: World) -> Judgement:
+        await world.crash("n1")
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(world.start, "n1")
+            while not world.running("n1"):
+                await trio.lowlevel.checkpoint()
+            assert not world.listens("n1")
+            assert not world.is_serving()
+            assert world.describe("n1") == "n1 is starting"
+        assert world.listens("n1")
+        await world.wait_serving()
+        return Judgement()
+
+    _run(body)

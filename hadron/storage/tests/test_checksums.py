@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 import re
+from contextlib import closing
 from pathlib import Path
 from typing import ClassVar
 
@@ -22,10 +23,11 @@ from hadron.storage.database import (
     open_reader,
 )
 from hadron.storage.identity import IdentityFile
-from hadron.storage.log import read_entries
+from hadron.storage.log import position_at, read_entries
 from hadron.storage.store import Store
 from hadron.storage.tests.test_identity import DISK
 from hadron.storage.tests.test_store import TABLES, open_store
+from hadron.storage.verify import LogCheck, Report, _in_one_line, read_slice
 
 
 def append(store: Store, count: int) -> None:
@@ -85,6 +87,30 @@ async def test_900_flips_of_a_closed_file_are_found(tmp_path: Path) -> None:
         assert "rebuilds itself from its peers" in caught.value.hint
         flip(path, bit)
     assert read_everything(path) == truth
+
+
+async def test_a_flipped_byte_is_told_as_a_checksum_and_not_as_a_failing_disk(
+    tmp_path: Path
+) -> None:
+    path = closed_file(tmp_path)
+    with closing(open_reader(path)) as connection:
+        root = connection.execute(
+            "SELECT rootpage FROM sqlite_schema WHERE name = 'log'"
+        ).fetchone()
+    assert root is not None
+    flip(path, 8 * PAGE_BYTES * (root[0] - 1) + 8 * 2_000)
+    with (
+        closing(open_reader(path)) as connection,
+        pytest.raises(CorruptionError, match=r"^entry 7 cannot be read: a page does not match its"),
+    ):
+        position_at(connection, 7)
+    with closing(open_reader(path)) as connection:
+        report = Report()
+        check = LogCheck(report, lambda _entry: "", until_lsn=2)
+        while not read_slice(connection, check):
+            pass
+        said = [problem.text for problem in report.problems]
+        assert said == ["the log cannot be read: a page does not match its checksum"]
 
 
 async def test_truncations_of_a_closed_file_are_found(tmp_path: Path) -> None:
@@ -261,3 +287,11 @@ async def test_another_format_of_node_db(tmp_path: Path) -> None:
     connection.close()
     with pytest.raises(DataDirectoryError, match="has format version 9, this Hadron knows 1"):
         IdentityFile(tmp_path, "c", "s", "n1", DISK)
+
+
+def test_findings_of_the_integrity_check_take_one_line() -> None:
+    assert _in_one_line("row 3 missing from index x") == "row 3 missing from index x"
+    findings = "\n".join(f"Tree 6 page 12 cell {number}: out of order" for number in range(14))
+    said = _in_one_line(f"*** in database main ***\n{findings}")
+    assert said.startswith("Tree 6 page 12 cell 0: out of order; ")
+    assert said.endswith("cell 2: out of order; and 11 more")

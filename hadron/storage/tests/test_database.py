@@ -8,7 +8,7 @@ from pathlib import Path
 import apsw
 import pytest
 
-from hadron.storage.database import read_transaction, transaction
+from hadron.storage.database import connect, read_transaction, transaction
 
 
 def test_a_commit_that_fails_lets_its_locks_go(tmp_path: Path) -> None:
@@ -41,3 +41,18 @@ def test_a_read_that_fails_is_told_and_not_the_end_of_its_transaction(tmp_path: 
         with read_transaction(reader):
             assert reader.execute("SELECT count(*) FROM t").fetchall() == [(0,)]
         assert not reader.in_transaction
+
+
+def test_a_range_is_not_planned_anew_for_each_of_its_bounds(tmp_path: Path) -> None:
+    planned: list[int] = []
+
+    def asked(operation: int, *_: str | None) -> int:
+        planned.append(operation)
+        return apsw.SQLITE_OK
+
+    with closing(connect(tmp_path / "x.db")) as db:
+        db.execute("CREATE TABLE t(x INTEGER PRIMARY KEY)")
+        db.authorizer = asked
+        for bound in range(3):
+            db.execute("SELECT x FROM t WHERE x > ? ORDER BY x LIMIT ?", (bound, 5)).fetchall()
+    assert planned.count(apsw.SQLITE_SELECT) == 1

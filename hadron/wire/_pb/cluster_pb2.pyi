@@ -73,18 +73,20 @@ class DiscoverResponse(_message.Message):
     def __init__(self, speaker: _Optional[_Union[Speaker, _Mapping]] = ..., digest: _Optional[bytes] = ..., replica_sets: _Optional[_Iterable[_Union[ReplicaSet, _Mapping]]] = ...) -> None: ...
 
 class TopologyResponse(_message.Message):
-    __slots__ = ("cluster", "node", "version", "replica_sets", "metadata")
+    __slots__ = ("cluster", "node", "version", "replica_sets", "metadata", "replica_set")
     CLUSTER_FIELD_NUMBER: _ClassVar[int]
     NODE_FIELD_NUMBER: _ClassVar[int]
     VERSION_FIELD_NUMBER: _ClassVar[int]
     REPLICA_SETS_FIELD_NUMBER: _ClassVar[int]
     METADATA_FIELD_NUMBER: _ClassVar[int]
+    REPLICA_SET_FIELD_NUMBER: _ClassVar[int]
     cluster: str
     node: str
     version: str
     replica_sets: _containers.RepeatedCompositeFieldContainer[ReplicaSet]
     metadata: str
-    def __init__(self, cluster: _Optional[str] = ..., node: _Optional[str] = ..., version: _Optional[str] = ..., replica_sets: _Optional[_Iterable[_Union[ReplicaSet, _Mapping]]] = ..., metadata: _Optional[str] = ...) -> None: ...
+    replica_set: str
+    def __init__(self, cluster: _Optional[str] = ..., node: _Optional[str] = ..., version: _Optional[str] = ..., replica_sets: _Optional[_Iterable[_Union[ReplicaSet, _Mapping]]] = ..., metadata: _Optional[str] = ..., replica_set: _Optional[str] = ...) -> None: ...
 
 class StatusRequest(_message.Message):
     __slots__ = ("replica_set", "node")

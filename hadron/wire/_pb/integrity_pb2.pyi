@@ -37,7 +37,7 @@ class VerifyResponse(_message.Message):
     def __init__(self, reached_lsn: _Optional[int] = ..., report: _Optional[_Union[VerifyReport, _Mapping]] = ...) -> None: ...
 
 class VerifyReport(_message.Message):
-    __slots__ = ("first_lsn", "last_lsn", "chain", "committed_lsn", "applied_lsn", "entries", "bodies", "batches", "bytes", "dropped_bodies", "checked", "skipped", "problems", "problem_count")
+    __slots__ = ("first_lsn", "last_lsn", "chain", "committed_lsn", "applied_lsn", "entries", "bodies", "batches", "bytes", "dropped_bodies", "checked", "skipped", "problems", "problem_count", "remedy")
     class Problem(_message.Message):
         __slots__ = ("text", "table", "lsn", "stream_id", "offset")
         TEXT_FIELD_NUMBER: _ClassVar[int]
@@ -65,6 +65,7 @@ class VerifyReport(_message.Message):
     SKIPPED_FIELD_NUMBER: _ClassVar[int]
     PROBLEMS_FIELD_NUMBER: _ClassVar[int]
     PROBLEM_COUNT_FIELD_NUMBER: _ClassVar[int]
+    REMEDY_FIELD_NUMBER: _ClassVar[int]
     first_lsn: int
     last_lsn: int
     chain: bytes
@@ -79,7 +80,8 @@ class VerifyReport(_message.Message):
     skipped: _containers.RepeatedScalarFieldContainer[str]
     problems: _containers.RepeatedCompositeFieldContainer[VerifyReport.Problem]
     problem_count: int
-    def __init__(self, first_lsn: _Optional[int] = ..., last_lsn: _Optional[int] = ..., chain: _Optional[bytes] = ..., committed_lsn: _Optional[int] = ..., applied_lsn: _Optional[int] = ..., entries: _Optional[int] = ..., bodies: _Optional[int] = ..., batches: _Optional[int] = ..., bytes: _Optional[int] = ..., dropped_bodies: _Optional[int] = ..., checked: _Optional[_Iterable[str]] = ..., skipped: _Optional[_Iterable[str]] = ..., problems: _Optional[_Iterable[_Union[VerifyReport.Problem, _Mapping]]] = ..., problem_count: _Optional[int] = ...) -> None: ...
+    remedy: str
+    def __init__(self, first_lsn: _Optional[int] = ..., last_lsn: _Optional[int] = ..., chain: _Optional[bytes] = ..., committed_lsn: _Optional[int] = ..., applied_lsn: _Optional[int] = ..., entries: _Optional[int] = ..., bodies: _Optional[int] = ..., batches: _Optional[int] = ..., bytes: _Optional[int] = ..., dropped_bodies: _Optional[int] = ..., checked: _Optional[_Iterable[str]] = ..., skipped: _Optional[_Iterable[str]] = ..., problems: _Optional[_Iterable[_Union[VerifyReport.Problem, _Mapping]]] = ..., problem_count: _Optional[int] = ..., remedy: _Optional[str] = ...) -> None: ...
 
 class CompareTablesRequest(_message.Message):
     __slots__ = ()

@@ -1,0 +1,112 @@
+"""What the nodes of a replica set say, put together: who leads now, and what is to change.
+
+Roles are in the configuration file, and a file counts when its leader has been started with it and
+a majority has promised its epoch. Until then nodes with another file may run already, so who leads
+is asked of the ballots, not of the newest file.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+from hadron.wire.messages import cluster_pb2
+
+SERVING = "serving"
+
+
+@dataclass(slots=True)
+class Overview:
+    """One replica set.
+
+    Attributes:
+        newest: as the node with the newest configuration file has it.
+        files: by address, as the node there has it.
+        found: by address, what the node says of itself, or why it says nothing.
+    """
+
+    newest: cluster_pb2.ReplicaSet
+    files: dict[str, cluster_pb2.ReplicaSet] = field(default_factory=dict)
+    found: Mapping[str, cluster_pb2.StatusResponse | str] = field(default_factory=dict)
+
+    @property
+    def addresses(self) -> list[str]:
+        """Of every node in any file."""
+        files = [self.newest, *self.files.values()]
+        return list(dict.fromkeys(node.address for file in files for node in file.nodes))
+
+    def learn(self, address: str, file: cluster_pb2.ReplicaSet) -> None:
+        """The node at `address` was started with `file`."""
+        self.files[address] = file
+        self.hear(file)
+
+    def hear(self, file: cluster_pb2.ReplicaSet) -> None:
+        """Some node knows that this configuration exists."""
+        if file.epoch > self.newest.epoch:
+            self.newest = file
+
+    @property
+    def leader(self) -> cluster_pb2.StatusResponse | None:
+        """Who serves, with the highest ballot of those who think that they do."""
+        serving = [
+            said for address, said in self.found.items()
+            if address in self.files and not isinstance(said, str) and said.state == SERVING
+        ]
+        return max(
+            serving, key=lambda said: (said.ballot.epoch, said.ballot.incarnation), default=None
+        )
+
+    @property
+    def in_force(self) -> cluster_pb2.ReplicaSet:
+        """The configuration that the leader leads with; the newest while nobody leads."""
+        leader = self.leader
+        if leader is None:
+            return self.newest
+        return next(
+            file for address, file in self.files.items() if self.found.get(address) is leader
+        )
+
+    @property
+    def nodes(self) -> list[cluster_pb2.Node]:
+        """Members of the newest configuration, then those that only the one in force has."""
+        named = {node.name for node in self.newest.nodes}
+        return [
+            *self.newest.nodes, *(node for node in self.in_force.nodes if node.name not in named)
+        ]
+
+    def role(self, name: str) -> str:
+        """The role in force: "leader", "replica", or "pending" of a member that is to come."""
+        members = {node.name: node.role for node in self.in_force.nodes}
+        return members.get(name, "pending")
+
+    def lags(self) -> dict[str, int]:
+        """By node, how many entries of the leader are not known to be on its disk."""
+        leader = self.leader
+        if leader is None:
+            return {}
+        lags = {peer.name: max(0, leader.last_lsn - peer.match_lsn) for peer in leader.peers}
+        return lags | {leader.node: 0}
+
+    def pending(self) -> str:
+        """What changes with the newest file, and when, in words; "" when it is in force."""
+        leader, newest = self.leader, self.newest
+        if leader is None or newest.epoch <= leader.ballot.epoch:
+            return ""
+        next_leader = next(node for node in newest.nodes if node.role == "leader")
+        own = self.files.get(next_leader.address)
+        if own is not None and own.epoch == newest.epoch:
+            when = f"{next_leader.name} leads with it once a majority has promised it"
+        else:
+            when = f"{next_leader.name} leads once it is started with epoch {newest.epoch}"
+        now = f"until then {leader.node} leads with epoch {leader.ballot.epoch}"
+        holders = [
+            node.name for node in newest.nodes
+            if (file := self.files.get(node.address)) and file.epoch == newest.epoch
+        ]
+        return (
+            f"{_listed(holders)} started with epoch {newest.epoch} of {newest.name}: {when}; {now}"
+        )
+
+
+def _listed(names: Sequence[str]) -> str:
+    return f"{', '.join(names)} {'was' if len(names) == 1 else 'were'}"

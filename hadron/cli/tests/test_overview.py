@@ -1,0 +1,97 @@
+"""Who leads is asked of the ballots; a file that nobody leads with yet is pending."""
+
+from __future__ import annotations
+
+import pytest
+
+from hadron.cli.overview import Overview
+from hadron.wire.messages import cluster_pb2
+
+
+def file(epoch: int, *names: str, leader: str) -> cluster_pb2.ReplicaSet:
+    return cluster_pb2.ReplicaSet(
+        name="p0", epoch=epoch,
+        nodes=[
+            cluster_pb2.Node(
+                name=name, role="leader" if name == leader else "replica", address=f"{name}:1"
+            )
+            for name in names
+        ],
+    )
+
+
+def says(
+    node: str, state: str, epoch: int, incarnation: int = 1, **peers: int
+) -> cluster_pb2.StatusResponse:
+    return cluster_pb2.StatusResponse(
+        node=node, state=state, last_lsn=100,
+        ballot={"epoch": epoch, "incarnation": incarnation},
+        peers=[
+            cluster_pb2.StatusResponse.Peer(name=name, match_lsn=lsn)
+            for name, lsn in peers.items()
+        ],
+    )
+
+
+OLD = file(7, "n1", "n3", "n4", leader="n1")
+NEW = file(8, "n1", "n3", "n4", leader="n4")
+
+
+def overview(early: str) -> Overview:
+    """Everybody runs with the old file but for `early`, who has started with the new one."""
+    made = Overview(OLD)
+    for name in ("n1", "n3", "n4"):
+        made.learn(f"{name}:1", NEW if name == early else OLD)
+    made.found = {
+        "n1:1": says("n1", "serving", 7, n3=100, n4=90), "n3:1": says("n3", "following", 7),
+        "n4:1": says("n4", "following", 7),
+    }
+    return made
+
+
+def test_roles_and_lags_are_those_in_force() -> None:
+    made = overview("n3")
+    assert made.newest == NEW
+    assert [made.role(node.name) for node in made.nodes] == ["leader", "replica", "replica"]
+    assert made.lags() == {"n1": 0, "n3": 0, "n4": 10}
+    assert made.pending() == (
+        "n3 was started with epoch 8 of p0: n4 leads once it is started with epoch 8; "
+        "until then n1 leads with epoch 7"
+    )
+    assert "n4 leads with it once a majority has promised it" in overview("n4").pending()
+    assert overview("nobody").pending() == ""
+
+
+def test_the_higher_ballot_leads() -> None:
+    """A deposed leader may think that it serves."""
+    made = overview("n4")
+    made.found = {**made.found, "n4:1": says("n4", "serving", 8, n1=1, n3=2)}
+    assert [made.role(node.name) for node in made.nodes] == ["replica", "replica", "leader"]
+    assert made.lags() == {"n1": 99, "n3": 98, "n4": 0}
+    assert made.pending() == ""
+
+
+def test_while_nobody_leads_the_newest_file_says_who_should() -> None:
+    made = overview("n3")
+    made.found = {**made.found, "n1:1": "no answer"}
+    assert [made.role(node.name) for node in made.nodes] == ["replica", "replica", "leader"]
+    assert made.lags() == {}
+    assert made.pending() == ""
+
+
+def test_members_that_come_and_go() -> None:
+    made = Overview(file(1, "n1", "n2", leader="n1"))
+    made.learn("n1:1", file(1, "n1", "n2", leader="n1"))
+    made.learn("n3:1", file(2, "n1", "n3", leader="n1"))
+    made.found = {"n1:1": says("n1", "serving", 1), "n3:1": says("n3", "following", 0)}
+    assert made.addresses == ["n1:1", "n3:1", "n2:1"]
+    assert [(node.name, made.role(node.name)) for node in made.nodes] == [
+        ("n1", "leader"), ("n3", "pending"), ("n2", "replica")
+    ]
+
+
+@pytest.mark.parametrize("epoch", [1, 9])
+def test_order_of_learning_does_not_matter(epoch: int) -> None:
+    made = Overview(file(epoch, "n1", leader="n1"))
+    made.learn("n1:1", file(5, "n1", leader="n1"))
+    assert made.newest.epoch == max(5, epoch)

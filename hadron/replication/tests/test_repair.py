@@ -1,0 +1,170 @@
+"""What a repair must not write, nor ask for: the log goes on while others are asked."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import apsw
+import pytest
+import trio
+
+from hadron.model.batch import encode_values
+from hadron.model.errors import CorruptionError, HadronError, PeerError, TrimmedError
+from hadron.model.ids import EMPTY_LOG, LogPosition
+from hadron.replication import repair
+from hadron.replication.peers import PeerLink
+from hadron.replication.repair import Repairer
+from hadron.replication.tests.support import (
+    FIRST,
+    UUID,
+    Follower,
+    follower,
+    make_entries,
+    membership,
+    namespace_command,
+)
+from hadron.storage.database import transaction
+from hadron.storage.log import Entry, damaged_entry
+
+
+class _Connected:
+    """Links to members who are all connected."""
+
+    def __init__(self, *names: str) -> None:
+        self._links = [PeerLink(name, "replica", f"{name}:7000") for name in names]
+        self.changed = trio.Event()
+
+    def connected(self) -> list[PeerLink]:
+        return self._links
+
+
+def _repairer(one: Follower, links: _Connected) -> Repairer:
+    def resync(reason: str, lsn: int) -> None:
+        raise AssertionError(f"a snapshot that holds {lsn} is asked for: {reason}")
+
+    return Repairer(
+        membership(3, "n2"), one.store, links,  # type: ignore[arg-type]
+        resync=resync, require_peer=lambda _: "",
+    )
+
+
+async def test_a_body_whose_entry_was_dropped_meanwhile(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An old leader's tables name entry 9, which its log has lost to another leader's; a body
+    without an entry would be in the way of the next entry 9."""
+    body = encode_values([b"value"], 1)
+    entries = make_entries(EMPTY_LOG, FIRST, [namespace_command(index) for index in range(9)])
+    with follower(tmp_path) as one:
+        one.promise(FIRST)
+        one.append(FIRST, entries[:8], committed=8, member_of=UUID)
+        connection = one.store.writer.connection
+        connection.execute(
+            "INSERT INTO stream_batch VALUES(1, 0, 1, 9, 0, ?, 1, 1)", (len(body),)
+        )
+        repairer = _repairer(one, _Connected())
+
+        async def ask(_connection: Any, _lsn: int) -> tuple[LogPosition | None, Entry]:
+            return entries[7].position, entries[8]._replace(body=body)
+
+        async def write(job: Callable[[apsw.Connection], None]) -> None:
+            job(connection)
+
+        monkeypatch.setattr(repair, "_ask", ask)
+        monkeypatch.setattr(repairer, "_write", write)
+        await repairer._fetch_body(PeerLink("n1", "leader", "n1:7000"), 9)
+        one.append(FIRST, entries[8:], after=entries[7].position, committed=9)
+        assert one.stored_lsns() == list(range(1, 10))
+        assert connection.execute("SELECT count(*) FROM body").get == 0
+
+
+@pytest.mark.parametrize("refusal", [PeerError("it went away"), TrimmedError("it begins later")])
+async def test_an_entry_that_is_trimmed_while_others_are_asked(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, refusal: HadronError
+) -> None:
+    """The leader cannot give back entry 4, and before the next one is asked this log begins after
+    it: there is nothing to ask for any more, and nothing that a snapshot would have to hold."""
+    commands = [namespace_command(index) for index in range(8)]
+    entries = make_entries(EMPTY_LOG, FIRST, commands, body=b"body")
+    asked: list[int] = []
+    with follower(tmp_path) as one:
+        one.promise(FIRST)
+        one.append(FIRST, entries, committed=8, member_of=UUID)
+        repairer = _repairer(one, _Connected("n1", "n3"))
+        _damage(one, 4)
+
+        async def ask(_connection: Any, lsn: int) -> tuple[LogPosition | None, Entry]:
+            asked.append(lsn)
+            with transaction(one.store.writer.connection):
+                one.store.log.trim(6, max_rows=100)
+            raise refusal
+
+        monkeypatch.setattr(repair, "_ask", ask)
+        await _run_until_settled(repairer, damaged_entry(4, "entry 4 is damaged"))
+        assert asked == [3]
+        assert repairer.repaired == 0
+        assert repairer.trouble == ""
+
+
+async def test_an_entry_that_is_trimmed_before_its_copy_is_here(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The copy still fits the row that follows, and has no row to be written to."""
+    commands = [namespace_command(index) for index in range(8)]
+    entries = make_entries(EMPTY_LOG, FIRST, commands, body=b"body")
+    with follower(tmp_path) as one:
+        one.promise(FIRST)
+        one.append(FIRST, entries, committed=8, member_of=UUID)
+        connection = one.store.writer.connection
+        repairer = _repairer(one, _Connected("n1", "n3"))
+        _damage(one, 4)
+
+        async def ask(_connection: Any, lsn: int) -> tuple[LogPosition | None, Entry]:
+            if lsn == 4:
+                with transaction(connection):
+                    one.store.log.trim(4, max_rows=100)
+            return entries[lsn - 2].position, entries[lsn - 1]
+
+        async def write(job: Callable[[apsw.Connection], None]) -> None:
+            job(connection)
+
+        monkeypatch.setattr(repair, "_ask", ask)
+        monkeypatch.setattr(repairer, "_write", write)
+        await _run_until_settled(repairer, damaged_entry(4, "entry 4 is damaged"))
+        assert repairer.repaired == 0
+        assert one.stored_lsns() == [5, 6, 7, 8]
+
+
+async def test_an_entry_of_a_dropped_tail(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """An old leader's tables name entry 9, which its log has lost: no member can give it back, and
+    a snapshot that had to hold it would never come."""
+    entries = make_entries(EMPTY_LOG, FIRST, [namespace_command(index) for index in range(8)])
+    with follower(tmp_path) as one:
+        one.promise(FIRST)
+        one.append(FIRST, entries, committed=8, member_of=UUID)
+        one.store.writer.connection.execute(
+            "INSERT INTO stream_batch VALUES(1, 0, 1, 9, 0, 10, 1, 1)"
+        )
+        repairer = _repairer(one, _Connected("n1", "n3"))
+
+        async def ask(_connection: Any, lsn: int) -> tuple[LogPosition | None, Entry]:
+            raise TrimmedError(f"entry {lsn} was trimmed, and its body dropped")
+
+        monkeypatch.setattr(repair, "_ask", ask)
+        await _run_until_settled(repairer, damaged_entry(9, "the body of entry 9 is missing"))
+        assert repairer.trouble == ""
+
+
+def _damage(one: Follower, lsn: int) -> None:
+    one.store.writer.connection.execute(
+        "UPDATE body SET bytes = ? WHERE lsn = ?", (b"bodx", lsn)
+    )
+
+
+async def _run_until_settled(repairer: Repairer, error: CorruptionError) -> None:
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(repairer.run)
+        assert await repairer.heal(error)
+        nursery.cancel_scope.cancel()

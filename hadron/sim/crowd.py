@@ -1,0 +1,26 @@
+"""Everybody who is at work in a random run."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator
+
+from hadron.sim.history import History
+from hadron.sim.raw_producer import RawProducerActor
+from hadron.sim.workload_clients import Actor, MemberActor, ProducerActor, ReaderActor
+from hadron.sim.world import World
+
+
+def actors(world: World, history: History, seed: int, groups: int) -> Iterator[Actor]:
+    """Everybody of a random run."""
+    chance = random.Random(f"actors/{seed}")
+    for number in range(chance.randint(2, 4)):
+        yield ProducerActor(world, history, f"p{number}", f"{seed}/p{number}")
+    for number in range(chance.randint(1, 2)):
+        yield ReaderActor(world, history, f"r{number}", f"{seed}/r{number}")
+    for group in range(groups):
+        for number in range(chance.randint(1, 4)):
+            host = f"g{group}m{number}"
+            yield MemberActor(world, history, host, f"{seed}/{host}", f"g{group}")
+    if chance.random() < 0.6:
+        yield RawProducerActor(world, history, "q0", f"{seed}/q0")

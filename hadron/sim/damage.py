@@ -1,0 +1,56 @@
+"""Damage that no page's checksum tells of: a bit flipped in memory, before its page was written.
+
+The hash chain of the log, and the checksum that every batch carries, must find it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import random
+from contextlib import closing
+from pathlib import Path
+from typing import Any, Final
+
+import apsw
+
+from hadron.storage.checksums import with_checksums
+
+_COLUMNS: Final = (
+    ("body", "bytes"), ("body", "bytes"), ("body", "bytes"),
+    ("log", "command"), ("log", "body_hash"), ("log", "chain"),
+)
+
+
+def change_rows(path: Path, count: int, rng: random.Random) -> list[str]:
+    """Flip a bit in each of `count` entries of a closed `hadron.db`; returns which ones.
+
+    Bodies are favoured, as they are most of a file. The last entry is left alone: what it was
+    cannot be told from the chain, just as damage to the last transaction looks torn (PROTOCOL B4).
+    """
+    changed: list[str] = []
+    with (
+        # Pages that were damaged before cannot be read: they stay as they are.
+        contextlib.suppress(apsw.IOError, apsw.CorruptError),
+        closing(apsw.Connection(str(path), vfs=with_checksums("unix"))) as db,
+    ):
+        for _ in range(count):
+            table, column = rng.choice(_COLUMNS)
+            lsns: list[Any] = db.execute(
+                f"SELECT lsn FROM {table} WHERE length({column}) > 0"
+                " AND lsn < (SELECT max(lsn) FROM log) ORDER BY lsn"
+            ).fetchall()
+            first: Any = db.execute("SELECT min(lsn) FROM log").get
+            trimmed = [row for row in lsns if row[0] < first]
+            if trimmed and rng.random() < 0.5:
+                # Bodies whose hash went with their rows.
+                lsns = trimmed
+            if not lsns:
+                continue
+            (lsn,) = rng.choice(lsns)
+            content = bytearray(
+                db.execute(f"SELECT {column} FROM {table} WHERE lsn = ?", (lsn,)).get
+            )
+            content[rng.randrange(len(content))] ^= 1 << rng.randrange(8)
+            db.execute(f"UPDATE {table} SET {column} = ? WHERE lsn = ?", (bytes(content), lsn))
+            changed.append(f"{table}.{column} of entry {lsn}")
+    return changed

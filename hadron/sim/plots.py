@@ -1,0 +1,221 @@
+"""Faults in several acts: each leads to states that single faults hardly ever do.
+
+A leader that loses its peers, goes on taking records that nobody acknowledges, and comes back to
+another one; a disk that is full on a majority; a replica that is slow while its connections break.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from typing import TYPE_CHECKING, Final
+
+import trio
+
+from hadron.sim.disk import SLOW
+
+if TYPE_CHECKING:
+    from hadron.sim.nemesis import Nemesis
+
+WEIGHTS: Final = {
+    "promotion": 1.5,
+    "promotion of one cut off": 1.5,
+    "clock far off": 1.5,
+    "full disk": 1.5,
+    "changed row": 1.5,
+    "broken replication": 1.5,
+}
+
+_FAR_S: Final = (6.0, 60.0)
+"""Beyond the 5 s that PROTOCOL B8 allows to a leader."""
+
+
+PROMOTIONS: Final = ("promotion", "promotion of one cut off")
+
+
+class Plots:
+    """Plays them for a nemesis, whose choices it shares."""
+
+    def __init__(self, nemesis: Nemesis) -> None:
+        self._nemesis = nemesis
+        self._world = nemesis.world
+        self._random = nemesis.random
+
+    def kinds(self) -> dict[str, Callable[[], Awaitable[None]]]:
+        """By the names in `WEIGHTS`."""
+        return {
+            "promotion": lambda: self._promote(cuts=False),
+            "promotion of one cut off": lambda: self._promote(cuts=True),
+            "clock far off": self._clock_far_off,
+            "full disk": self._full_disk,
+            "changed row": self._changed_row,
+            "broken replication": self._broken_replication,
+        }
+
+    # --- leaders --------------------------------------------------------------------------------
+
+    async def _promote(self, *, cuts: bool) -> None:
+        """Let another node lead. The old leader goes on for a while: it has the old file, and is
+        perhaps alone with its clients (`cuts`), or stands still."""
+        world, nemesis = self._world, self._nemesis
+        old = world.config.leader.name
+        others = [name for name in world.names if name != old]
+        if not others:
+            return
+        if cuts:
+            self._cut_off(old, others)
+            await nemesis.last(0.3)
+        elif self._random.random() < 0.3:
+            world.disks[old].pause(nemesis.length())
+        leader = self._random.choice(others)
+        world.faults["promotion"] += 1
+        world.promote(leader)
+        if self._random.random() < 0.3:
+            await self._fall_at_once(leader)
+            await self._restart_as_it_is(old)
+        told = [leader, *(
+            name for name in others if name != leader and self._random.random() < 0.6
+        )]
+        for name in told:
+            await self._restart(name)
+        await nemesis.last()
+        if cuts:
+            nemesis.join_all()
+            await nemesis.last(0.3)
+        for name in world.names:
+            if name in world.configs and self._random.random() < 0.8:
+                await self._restart(name)
+
+    def _cut_off(self, leader: str, others: list[str]) -> None:
+        """Take its peers from a leader, or let one of them hear it still."""
+        network = self._world.network
+        spared = self._random.choice((None, None, *others))
+        for other in others:
+            if other != spared:
+                network.cut(leader, other)
+            else:
+                network.cut_one_way(other, leader)
+        self._world.faults["cut"] += 1
+
+    async def _restart(self, name: str) -> None:
+        """With the newest file."""
+        self._world.hand_out(name)
+        await self._world.crash(name)
+        await self._nemesis.revive(name)
+
+    async def _fall_at_once(self, leader: str) -> None:
+        """The new leader loses power as soon as it has asked for promises: some members have given
+        theirs, and nothing in their logs says why."""
+        world = self._world
+        world.hand_out(leader)
+        await world.crash(leader)
+        await self._nemesis.revive(leader)
+        if world.running(leader):
+            with trio.move_on_after(2.0):
+                # Somebody else may have crashed it meanwhile, and may be starting it.
+                while not (  # noqa: ASYNC110
+                    world.listens(leader) and world.status(leader).state == "reconciling"
+                ):
+                    await trio.sleep(0.001)
+            await world.crash(leader)
+
+    async def _restart_as_it_is(self, name: str) -> None:
+        """With the file that it has."""
+        await self._world.crash(name)
+        await self._nemesis.last(0.1)
+        await self._nemesis.revive(name)
+
+    # --- clocks ---------------------------------------------------------------------------------
+
+    async def _clock_far_off(self) -> None:
+        """A clock is set to a wrong time, the leader's mostly, and mended after a while."""
+        world = self._world
+        name = self._leader_or_any()
+        off_s = self._random.uniform(*_FAR_S) * self._random.choice((-1, 1))
+        world.clocks[name].offset_s = off_s
+        world.faults["clock far off"] += 1
+        if self._random.random() < 0.5:
+            await world.crash(name)
+            await self._nemesis.revive(name)
+        await self._nemesis.last()
+        world.clocks[name].offset_s = 0.0
+
+    # --- disks ----------------------------------------------------------------------------------
+
+    async def _full_disk(self) -> None:
+        """No room on the leader's disk, on anybody's, or on those of a majority: none at all, or
+        less than is kept in reserve, for long enough to be noticed."""
+        world, rng = self._world, self._random
+        names = list(world.names)
+        rng.shuffle(names)
+        majority = names[: len(names) // 2 + 1]
+        chosen = rng.choice(([world.config.leader.name], names[:1], majority))
+        reserve = world.config.settings.disk_reserve_bytes
+        room = rng.choice((64 << 10, reserve // 2, reserve))
+        usual = {}
+        for name in chosen:
+            disk = world.disks[name]
+            usual[name] = disk.broken.capacity_bytes
+            disk.broken.capacity_bytes = disk.volume.used_bytes() + rng.randrange(room)
+        world.faults["little room"] += 1
+        await trio.sleep(1.0)
+        await self._nemesis.last()
+        for name, capacity_bytes in usual.items():
+            world.disks[name].broken.capacity_bytes = capacity_bytes
+            await self._nemesis.revive(name)
+
+    async def _changed_row(self) -> None:
+        """Entries change on a disk that may be damaged; its node's wires are thin for a while, so
+        that what it fetches takes its time."""
+        world, nemesis = self._world, self._nemesis
+        if not nemesis.damageable:
+            return
+        name = self._random.choice(nemesis.damageable)
+        if not world.running(name):
+            return
+        await world.stop(name)
+        if world.running(name):
+            return
+        changed = world.disks[name].change_rows(self._random.choice((1, 2, 5)))
+        world.trace.log(f"{name}: changed: {', '.join(changed)}")
+        await nemesis.revive(name)
+        await self.fetch_slowly(name)
+
+    async def fetch_slowly(self, name: str) -> None:
+        """Let a node wait for what its peers send it, while its log goes on."""
+        network = self._world.network
+        wires = [network.wire(other, name) for other in self._world.names if other != name]
+        for wire in wires:
+            network.slow(wire.source, wire.target, self._random.choice((3e4, 1e5, 1e6)))
+        await self._nemesis.last()
+        for wire in wires:
+            wire.be_normal()
+
+    # --- connections ----------------------------------------------------------------------------
+
+    async def _broken_replication(self) -> None:
+        """The connections of leader and replica break again and again. The leader mostly hears of
+        it first: what it had sent before arrives among what it sends once more."""
+        world = self._world
+        leader = world.config.leader.name
+        name = self._random.choice(world.names)
+        if name == leader:
+            return
+        disk, network = world.disks[name], world.network
+        usual, disk.speed = disk.speed, SLOW
+        for _ in range(self._random.randint(2, 6)):
+            if self._random.random() < 0.3:
+                broken = network.break_connections(leader, name)
+            else:
+                network.delay(leader, name, 0.3, 1.0)
+                await trio.sleep(self._random.uniform(0.1, 1.0))
+                broken = network.reset(leader, name)
+                network.wire(leader, name).be_normal()
+            if broken:
+                world.faults["broken connections"] += 1
+            await trio.sleep(self._random.uniform(0.0, 1.0))
+        disk.speed = usual
+
+    def _leader_or_any(self) -> str:
+        if self._random.random() < 0.7:
+            return self._world.config.leader.name
+        return self._random.choice(self._world.names)

@@ -1,0 +1,78 @@
+"""Each plot, alone in a world of its own, leads to the rare paths that it is for."""
+
+from __future__ import annotations
+
+import pytest
+
+from hadron.sim import plots
+from hadron.sim.nemesis import FaultPlan
+from hadron.sim.node_files import read_node
+from hadron.sim.observing import observe, open_history
+from hadron.sim.run import Judgement, run_seed
+from hadron.sim.scenarios.play import Play
+from hadron.sim.workload import RandomRun
+from hadron.sim.world import World
+
+REACHED = {
+    "promotion": ("promotion", "leader copies what it lacks"),
+    "promotion of one cut off": ("promotion", "tables diverged"),
+    "clock far off": ("clock far off", "clock too far off to lead"),
+    "full disk": ("little room", "refused before the disk is full"),
+    "changed row": ("changed row", "damaged entry put back"),
+    "broken replication": ("broken connections", "entries sent twice"),
+}
+
+
+@pytest.mark.parametrize("kind", sorted(plots.WEIGHTS))
+def test_a_plot_leads_where_it_should(kind: str) -> None:
+    fault, path = REACHED[kind]
+    fired = reached = 0
+    for seed in range(4):
+        outcome = run_seed(seed, RandomRun(plan=FaultPlan({kind: 1.0}), least_s=12.0))
+        assert outcome.violations == []
+        fired += outcome.faults.get(fault, 0)
+        reached += outcome.rare_paths[path]
+        if fired and reached:
+            return
+    raise AssertionError(f"{fault}: {fired}, {path}: {reached}")
+
+
+def test_changed_rows_are_found_and_given_back() -> None:
+    async def body(world: World) -> Judgement:
+        play = Play(world)
+        await play.declare()
+        for _ in range(5):
+            await play.fill(2)
+        await world.wait_in_step()
+        await world.stop("n3")
+        changed = world.disks["n3"].change_rows(2)
+        assert changed
+        path = world.data("n3") / "hadron.db"
+        assert read_node("n3", path, vfs="unix").damage
+        assert [event.subject for event in play.history.events("damage")] == ["n3"]
+        await world.start("n3")
+        await world.wait_in_step()
+        await world.wait_for("a look through the disk", lambda: world.now_s() > 10.0)
+        await world.stop("n3")
+        assert not read_node("n3", world.data("n3") / "hadron.db", vfs="unix").damage
+        return Judgement(acknowledged=1)
+
+    assert run_seed(1, body).violations == []
+
+
+def test_a_node_that_has_the_old_file_is_given_the_new_one() -> None:
+    async def body(world: World) -> Judgement:
+        history = open_history()
+        observe(world, history)
+        world.promote("n2")
+        assert [event.subject for event in history.events("promote")] == ["n2"]
+        assert set(world.configs) == {"n1", "n2", "n3"}
+        for name in ("n2", "n3"):
+            world.hand_out(name)
+            await world.restart(name)
+        await world.wait_serving()
+        assert world.config.leader.name == "n2"
+        assert set(world.configs) == {"n1"}
+        return Judgement(acknowledged=1)
+
+    assert run_seed(1, body).violations == []
