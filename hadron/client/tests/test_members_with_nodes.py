@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 import trio
 
-from hadron.client import Client
+from hadron.client import Client, Delivery
 from hadron.model.errors import RequestError
 from hadron.model.schema import SchemaObject, StreamSpec
 from hadron.testing.nodes import Cluster, running_cluster, running_nodes
@@ -78,7 +78,8 @@ async def test_attempts_deadlines_and_options_as_the_leader_keeps_them(tmp_path:
             with pytest.raises(RequestError, match="has max_attempts 2, this member asks for 3"):
                 async with client.subscribe("s", group="g", max_attempts=3, dead_letter="letters"):
                     pass
-            held, seen = None, []
+            held: Delivery | None = None
+            seen: list[tuple[int, int]] = []
             with trio.fail_after(60):
                 while len(seen) < 5:
                     delivery = await anext(subscription)
