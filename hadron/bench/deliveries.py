@@ -19,7 +19,9 @@ SMALL_BYTES: Final = 16
 """Of values in logs that are long: what counts there is the number of records."""
 
 _BATCH_RECORDS: Final = 5_000
-_MAX_IN_FLIGHT: Final = 5_000
+_MAX_IN_FLIGHT: Final = 1_000
+"""What 200 members have got before all of them are there is little beside the stream."""
+
 _JOIN_S: Final = 60.0
 _WARM_UP: Final = 20
 

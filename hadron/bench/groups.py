@@ -28,6 +28,10 @@ GROUPS: Final = (1, 10, 100)
 MEMBERS: Final = (1, 10, 50, 200)
 SHORT_LOG: Final = 10_000
 
+_READ_PER_S: Final = 1_000_000
+"""Records of the stream that is consumed, per second of a measurement: some groups may read all of
+it before time is up, and then their time is shorter."""
+
 _STUCK_READERS: Final = 3
 _ROUNDS: Final = 3
 """With and without the member that has stopped, in turn: a busy machine disturbs both alike."""
@@ -81,16 +85,14 @@ async def _measure(url: str, plan: Plan, leader: ProcessUse) -> Figures:
     async with connect(url) as client:
         await deliveries.declare(client, "fan", "idle", "short", "long", "holes")
         await deliveries.fill(
-            client, "fan", max(SHORT_LOG, round(20_000 * plan.seconds)), plan.record_bytes,
-            plan.fill_s,
+            client, "fan", round(_READ_PER_S * plan.seconds), plan.record_bytes, plan.fill_s,
         )
         steps: tuple[tuple[str, Callable[[], Awaitable[Figures]]], ...] = (
             ("idle members", lambda: _idle(url, plan, leader)),
             ("groups", lambda: _groups(client, plan, leader)),
             ("members", lambda: _members(client, plan, leader)),
             ("a member that stops reading", lambda: _stopped(url, plan)),
-            ("a short log", lambda: _log(client, "short", SHORT_LOG, plan, leader)),
-            ("a long log", lambda: _log(client, "long", plan.log_records, plan, leader)),
+            ("a short and a long log", lambda: _logs(client, plan, leader)),
             ("a large acknowledged set", lambda: _holes(client, plan, leader)),
         )
         for name, step in steps:
@@ -144,16 +146,22 @@ async def _stopped(url: str, plan: Plan) -> Figures:
     alone: list[float] = []
     beside: list[float] = []
     async with AsyncExitStack() as stack:
-        clients = [
+        *readers, stopped = [
             await stack.enter_async_context(connect(url)) for _ in range(_STUCK_READERS + 1)
         ]
+
+        async def measure(name: str) -> float:
+            work = [(client, name) for client in readers]
+            return (await deliveries.consume("fan", work, plan.seconds)).records_per_s
+
+        async def measure_beside(name: str) -> float:
+            async with stopped.subscribe("fan", group=name):
+                return await measure(name)
+
+        await measure("warm")
         for number in range(_ROUNDS):
-            work = [(client, f"alone-{number}") for client in clients[:_STUCK_READERS]]
-            alone.append((await deliveries.consume("fan", work, plan.seconds)).records_per_s)
-            name = f"beside-{number}"
-            work = [(client, name) for client in clients[:_STUCK_READERS]]
-            async with clients[-1].subscribe("fan", group=name, heartbeat_s=0):
-                beside.append((await deliveries.consume("fan", work, plan.seconds)).records_per_s)
+            alone.append(await measure(f"alone-{number}"))
+            beside.append(await measure_beside(f"beside-{number}"))
     usual, slowed = sorted(alone)[_ROUNDS // 2], sorted(beside)[_ROUNDS // 2]
     return {
         "alone_records_per_s": usual,
@@ -162,14 +170,27 @@ async def _stopped(url: str, plan: Plan) -> Figures:
     }
 
 
-async def _log(
-    client: Client, stream: str, records: int, plan: Plan, leader: ProcessUse
-) -> Figures:
-    """Deliveries one at a time at the end of a log of so many records."""
-    held = await deliveries.fill(client, stream, records, deliveries.SMALL_BYTES, plan.fill_s)
-    start = max(0, held - SHORT_LOG)
-    cost = await deliveries.one_by_one(client, stream, "cost", start, plan.seconds, leader)
-    return {f"{stream}_log_records": float(held), **cost.figures(f"{stream}_log")}
+async def _logs(client: Client, plan: Plan, leader: ProcessUse) -> Figures:
+    """Deliveries one at a time at the end of a short log and of a long one, in turn."""
+    figures: Figures = {}
+    costs: dict[str, list[deliveries.Cost]] = {"short": [], "long": []}
+    for stream, records in (("short", SHORT_LOG), ("long", plan.log_records)):
+        held = await deliveries.fill(
+            client, stream, records, deliveries.SMALL_BYTES, plan.fill_s
+        )
+        figures[f"{stream}_log_records"] = float(held)
+    for number in range(_ROUNDS):
+        for stream, known in costs.items():
+            start = max(0, round(figures[f"{stream}_log_records"]) - SHORT_LOG)
+            known.append(
+                await deliveries.one_by_one(
+                    client, stream, f"cost-{number}", start, plan.seconds, leader
+                )
+            )
+    for stream, known in costs.items():
+        median = sorted(known, key=lambda cost: cost.p50_us)[_ROUNDS // 2]
+        figures.update(median.figures(f"{stream}_log"))
+    return figures
 
 
 async def _holes(client: Client, plan: Plan, leader: ProcessUse) -> Figures:

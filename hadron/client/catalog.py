@@ -190,7 +190,13 @@ class Catalog:
                         listener()
 
     def _take(self, message: Any) -> bool:
-        """Whether a stream that was looked up has changed."""
+        """Whether a stream may have changed that somebody has looked up. What is known here does
+        not tell: it is forgotten when this client changes the schema, and a later look-up may have
+        been quicker than this message."""
+        changed = any(
+            entry.kind == "Stream" and entry.namespace == self._namespace
+            for entry in message.objects
+        )
         gone = {entry.id for entry in message.deleted}
         before = dict(self._streams)
         for name, known in before.items():
@@ -203,7 +209,7 @@ class Catalog:
                 and entry.metadata_index > old.metadata_index
             ):
                 self._streams[entry.name] = _from_message(entry)
-        return self._streams != before
+        return changed or self._streams != before
 
     def _keep_only(self, ids: set[int]) -> bool:
         kept = {name: known for name, known in self._streams.items() if known.id in ids}

@@ -82,7 +82,9 @@ class Membership:
 
     def received(self, message: groups_pb2.SubscribeEvent, attachment: memoryview) -> None:
         feed = self.feed
-        assert feed is not None
+        if feed is None:
+            # The member has left, and its task has not got round to cancelling the call.
+            return
         feed.heard = True
         kind = message.WhichOneof("kind")
         if kind == "delivery":

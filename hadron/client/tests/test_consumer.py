@@ -20,6 +20,7 @@ from hadron.model.errors import (
     RequestError,
 )
 from hadron.model.schema import StreamSpec, spec_to_json
+from hadron.wire.messages import groups_pb2
 
 
 async def fill(client: Client, count: int, batch: int = 10, partition: str | None = None) -> None:
@@ -328,6 +329,16 @@ async def test_leaving_gives_back_unseen_what_nobody_has_looked_at() -> None:
         assert told == [
             (False, 2500, "not now", 0, 0), (True, 0, "", 1, 4), (True, 0, "", 5, 9)
         ]
+
+
+@both
+async def test_what_still_arrives_when_a_member_has_left_is_ignored() -> None:
+    async with served() as (_, client):
+        async with client.subscribe("s", group="g") as subscription:
+            (membership,) = subscription._memberships.values()
+        delivery = groups_pb2.SubscribeEvent.Delivery(delivery=1, attempt=1)
+        membership.received(groups_pb2.SubscribeEvent(delivery=delivery), memoryview(b"x"))
+        assert not subscription._parcels
 
 
 @both
