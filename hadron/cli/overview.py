@@ -50,7 +50,7 @@ class Overview:
         """Who serves, with the highest ballot of those who think that they do."""
         serving = [
             said for address, said in self.found.items()
-            if address in self.files and not isinstance(said, str) and said.state == SERVING
+            if address in self.addresses and not isinstance(said, str) and said.state == SERVING
         ]
         return max(
             serving, key=lambda said: (said.ballot.epoch, said.ballot.incarnation), default=None
@@ -63,7 +63,9 @@ class Overview:
         if leader is None:
             return self.newest
         return next(
-            file for address, file in self.files.items() if self.found.get(address) is leader
+            (file for address, file in self.files.items() if self.found.get(address) is leader),
+            # One that only others can reach.
+            self.newest,
         )
 
     @property

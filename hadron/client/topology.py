@@ -50,7 +50,12 @@ class Topology:
                 return
             known.clear()
         before = known.get(said.epoch)
-        known[said.epoch] = said if before is None else _merged(before, said)
+        if before is None or said.agreed >= before.agreed:
+            known[said.epoch] = said
+        # Where nothing else decides, the later answer; where a node is, it says itself.
+        heard = [*known.values(), said] if before is None else [*known.values(), before, said]
+        for epoch, entry in known.items():
+            known[epoch] = _located(entry, heard)
         for epoch in sorted(known)[:-_EPOCHS]:
             del known[epoch]
 
@@ -104,16 +109,18 @@ def _leader(entry: cluster_pb2.ReplicaSet) -> cluster_pb2.Node:
     return next((node for node in entry.nodes if node.role == "leader"), cluster_pb2.Node())
 
 
-def _merged(
-    known: cluster_pb2.ReplicaSet, said: cluster_pb2.ReplicaSet
+def _located(
+    entry: cluster_pb2.ReplicaSet, heard: Iterable[cluster_pb2.ReplicaSet]
 ) -> cluster_pb2.ReplicaSet:
-    """Two nodes' statements about one configuration; where nothing else decides, the later one."""
-    chosen, other = (said, known) if said.agreed >= known.agreed else (known, said)
-    stated = {node.name: node for node in other.nodes}
-    merged = cluster_pb2.ReplicaSet()
-    merged.CopyFrom(chosen)
-    for node in merged.nodes:
-        before = stated.get(node.name)
-        if before is not None and before.stated_ms > node.stated_ms:
-            node.address, node.stated_ms = before.address, before.stated_ms
-    return merged
+    """A statement with every node where its own latest word has it."""
+    latest: dict[str, cluster_pb2.Node] = {}
+    for node in (node for each in heard for node in each.nodes):
+        if node.name not in latest or node.stated_ms > latest[node.name].stated_ms:
+            latest[node.name] = node
+    located = cluster_pb2.ReplicaSet()
+    located.CopyFrom(entry)
+    for node in located.nodes:
+        own = latest.get(node.name)
+        if own is not None and own.stated_ms > node.stated_ms:
+            node.address, node.stated_ms = own.address, own.stated_ms
+    return located
