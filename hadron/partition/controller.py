@@ -249,8 +249,7 @@ class Controller:
             return
         if group.entries:
             self._persisted_lsn = group.entries[-1].lsn
-            self._follower.applied_lsn = self._persisted_lsn
-            self._follower.stored_applied_lsn = self._persisted_lsn
+            self._follower.note_applied(self._persisted_lsn)
             self.quorum.record(self.node, self._persisted_lsn)
             for feed in self._feeds.values():
                 if not feed.is_live:
@@ -399,7 +398,8 @@ class Controller:
             raise self._stopped
         if not enough.is_set():
             raise NotReadyError(
-                f"no majority of {needed} answered within {timeout_s:g} s (heard {len(heard)})",
+                f"{len(heard)} of {len(self.quorum.members)} members answered within "
+                f"{timeout_s:g} s, and {needed} are needed",
                 "see `hadron status` for the nodes that are away",
             )
 

@@ -101,6 +101,10 @@ class FollowerLog:
         held = [known for known in self._configurations if known.lsn <= head]
         return still_needed(held, self.committed_lsn)
 
+    def note_applied(self, lsn: int) -> None:
+        """The tables are at `lsn`, stored: what a leader says, which applies as it writes."""
+        self.applied_lsn = self.stored_applied_lsn = lsn
+
     def note_committed(self, connection: apsw.Connection) -> None:
         """Write the watermark down: what a leader does when its first entry is committed."""
         with transaction(connection):

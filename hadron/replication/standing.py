@@ -63,8 +63,7 @@ def stand(
         missing = f"all {size} members, because the replica set is new"
     elif not own_is_member and remembering < memories:
         missing = (
-            f"{memories} members that remember the log, because this node's disk "
-            "is new"
+            f"{memories} members that remember the log, because this node's disk does not"
         )
     elif 1 + len(reports) < membership.majority:
         missing = f"a majority of {membership.majority} of {size} members"

@@ -250,7 +250,7 @@ class Nemesis:
             leader = world.config.leader.name
             name = leader if self.random.random() < 0.6 else self.random.choice(side)
             await world.crash(name)
-            if name in self.damageable and self.random.random() < 0.6:
+            if self.may_damage(name) and self.random.random() < 0.6:
                 world.wipe(name)
             self.join_all()
             if self.random.random() < 0.5:
@@ -327,12 +327,20 @@ class Nemesis:
     async def _wiped_disk(self) -> None:
         await self._damage(self.world.wipe)
 
+    def may_damage(self, name: str) -> bool:
+        """Not while another node awaits its tables, as an old leader does whose tail was dropped:
+        until they have come its disk counts as one of the minority that is lost."""
+        return name in self.damageable and self.world.awaiting_copies <= {name}
+
     async def _damage(self, damage: Callable[[str], None]) -> str:
         """Returns whose disk it was; "" when none may be damaged."""
         if not self.damageable:
             return ""
         name = self.random.choice(self.damageable)
         await self.world.crash(name)
+        if not self.may_damage(name):
+            await self.revive(name)
+            return ""
         damage(name)
         await self.revive(name)
         return name

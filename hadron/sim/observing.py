@@ -15,6 +15,7 @@ from hadron.replication.follower import DivergedError, FollowerLog
 from hadron.replication.resync import Installation
 from hadron.sim.history import History
 from hadron.sim.world import World
+from hadron.storage.generations import DATABASE
 
 _DISK_FAULTS: Final = (
     "write error", "sync error", "read error", "disk full", "bit flip", "lying sync",
@@ -88,7 +89,7 @@ def observe(world: World, history: History) -> Stops:
 
 
 @contextmanager
-def noting_divergence(history: History) -> Iterator[None]:
+def noting_divergence(world: World, history: History) -> Iterator[None]:
     """Note, for the length of the block, when a node finds that its tables are not what the log
     makes of them, and when it takes tables that are ahead of the watermark."""
     original, finish = FollowerLog._mark_diverged, Installation.finish
@@ -96,12 +97,17 @@ def noting_divergence(history: History) -> Iterator[None]:
     def noted(follower: FollowerLog, connection: apsw.Connection, error: DivergedError) -> None:
         name = follower._identity.current.node
         history.event("diverged", name, error.message)
+        world.awaiting_copies.add(name)
         original(follower, connection, error)
 
-    def noted_finish(self: Installation, directory: Path, *others: Any) -> None:
+    def noted_finish(self: Installation, directory: Path, old: Path, *others: Any) -> None:
+        finish(self, directory, old, *others)
+        if (directory / DATABASE).resolve() == old:
+            return
+        name = _whose(world, directory)
+        world.awaiting_copies.discard(name)
         if not self.is_committed:
-            history.event("ahead", directory.name, f"a copy as of {self.position}")
-        finish(self, directory, *others)
+            history.event("ahead", name, f"a copy as of {self.position}")
 
     FollowerLog._mark_diverged = noted  # type: ignore[method-assign, assignment]
     Installation.finish = noted_finish  # type: ignore[method-assign, assignment]
@@ -110,6 +116,10 @@ def noting_divergence(history: History) -> Iterator[None]:
     finally:
         FollowerLog._mark_diverged = original  # type: ignore[method-assign]
         Installation.finish = finish  # type: ignore[method-assign]
+
+
+def _whose(world: World, directory: Path) -> str:
+    return next(name for name, disk in world.disks.items() if disk.volume.path == directory)
 
 
 def _noted_damage(

@@ -175,6 +175,9 @@ class Plots:
         await world.stop(name)
         if world.running(name):
             return
+        if not nemesis.may_damage(name):
+            await nemesis.revive(name)
+            return
         changed = world.disks[name].change_rows(self._random.choice((1, 2, 5)))
         world.trace.log(f"{name}: changed: {', '.join(changed)}")
         await nemesis.revive(name)

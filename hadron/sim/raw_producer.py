@@ -11,7 +11,6 @@ from typing import Any, Final
 import trio
 from google.protobuf.message import Message
 
-from hadron.client import Client
 from hadron.model.batch import encode_values
 from hadron.model.errors import HadronError, SequenceError
 from hadron.sim.history import Publish
@@ -70,10 +69,6 @@ class RawProducerActor(Actor):
             self._sessions += 1
             await self._one_producer()
             await trio.sleep(self.random.uniform(0.05, 0.5))
-
-    async def session(self, client: Client) -> None:
-        """It has no client."""
-        raise NotImplementedError
 
     async def _one_producer(self) -> None:
         """Until the outcome of a batch stays unknown: what follows it would have no place."""

@@ -46,7 +46,7 @@ class RandomRun:
 
     async def __call__(self, world: World) -> Judgement:
         run = Run(world, self.retention)
-        with noting_divergence(run.history):
+        with noting_divergence(world, run.history):
             return await self._work(run)
 
     async def _work(self, run: Run) -> Judgement:

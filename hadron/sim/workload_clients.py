@@ -36,10 +36,7 @@ _FLUSH_S: Final = 8.0
 
 
 class Actor(ABC):
-    """Somebody on a host, who connects again and again until `stop`.
-
-    `session` is one connected client's life.
-    """
+    """Somebody on a host, who goes on until `stop`."""
 
     def __init__(self, world: World, history: History, host: str, seed: str) -> None:
         self.world = world
@@ -53,6 +50,33 @@ class Actor(ABC):
     def stop(self) -> None:
         """Finish what is under way and begin nothing new."""
         self.stopping = True
+
+    @abstractmethod
+    async def run(self) -> None:
+        """Its life, until `stop`."""
+
+    @property
+    def name(self) -> str:
+        """Of this session, unique in the history."""
+        return f"{self.host}.{self._sessions}"
+
+    async def pause(self, mean_s: float) -> None:
+        """Between two requests: often none, sometimes a long one."""
+        if self.random.random() < 0.5:
+            await trio.sleep(self.random.expovariate(0.5 / mean_s))
+        else:
+            await trio.lowlevel.checkpoint()
+
+    def ended(self, operation: Operation, error: HadronError) -> None:
+        """Note how an operation failed, as far as its error promises anything."""
+        if isinstance(error, DeadlineExceededError | RequestError):
+            self.history.refused(operation, error)
+        else:
+            self.history.unknown(operation, error)
+
+
+class ClientActor(Actor):
+    """One who connects again and again; `session` is one connected client's life."""
 
     async def run(self) -> None:
         while not self.stopping:
@@ -76,31 +100,12 @@ class Actor(ABC):
                 self.world.network.kill(self.host)
             await trio.sleep(self.random.uniform(0.0, 1.0))
 
-    @property
-    def name(self) -> str:
-        """Of this session, unique in the history."""
-        return f"{self.host}.{self._sessions}"
-
     @abstractmethod
     async def session(self, client: Client) -> None:
         """What it does with one client, until that is taken away from it."""
 
-    async def pause(self, mean_s: float) -> None:
-        """Between two requests: often none, sometimes a long one."""
-        if self.random.random() < 0.5:
-            await trio.sleep(self.random.expovariate(0.5 / mean_s))
-        else:
-            await trio.lowlevel.checkpoint()
 
-    def ended(self, operation: Operation, error: HadronError) -> None:
-        """Note how an operation failed, as far as its error promises anything."""
-        if isinstance(error, DeadlineExceededError | RequestError):
-            self.history.refused(operation, error)
-        else:
-            self.history.unknown(operation, error)
-
-
-class ProducerActor(Actor):
+class ProducerActor(ClientActor):
     """Publishes one at a time, many at once, or without waiting."""
 
     def __init__(self, world: World, history: History, host: str, seed: str) -> None:
@@ -187,7 +192,7 @@ class ProducerActor(Actor):
         self.history.ok(operation)
 
 
-class ReaderActor(Actor):
+class ReaderActor(ClientActor):
     """Reads from wherever it was, from the beginning, or from anywhere, and follows."""
 
     def __init__(self, world: World, history: History, host: str, seed: str) -> None:
@@ -251,7 +256,7 @@ class ReaderActor(Actor):
         self.history.ok(operation)
 
 
-class MemberActor(Actor):
+class MemberActor(ClientActor):
     """A member of a group: acknowledges, gives back, sits on records, leaves and comes again."""
 
     def __init__(

@@ -93,6 +93,8 @@ class World:
         random: for the workload's choices, a stream of its own.
         config: what nodes are started with; `data` is where their life's volume is. May be
             replaced, for promotions; `configs` has those of nodes that differ on purpose.
+        awaiting_copies: nodes whose tables are worth nothing before another's have come, as far as
+            a history notes it (`observing.noting_divergence`).
         failures: why a node stopped by itself.
         faults: how often each kind of fault has fired.
     """
@@ -115,6 +117,7 @@ class World:
         self.network = SimNetwork(self._stream("network"), self.trace, self.faults)
         self.config = _replica_set(root, nodes, settings)
         self.configs: dict[str, ReplicaSetConfig] = {}
+        self.awaiting_copies: set[str] = set()
         self.failures: dict[str, BaseException] = {}
         self.nemesis: Nemesis | None = None
         self._nursery = nursery
@@ -322,6 +325,7 @@ class World:
         self.faults["wiped disk"] += 1
         self.trace.log(f"{name}: its disk is empty")
         self.disks[name].wipe()
+        self.awaiting_copies.discard(name)
 
     # --- looking --------------------------------------------------------------------------------
 

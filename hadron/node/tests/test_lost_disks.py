@@ -134,7 +134,7 @@ async def test_a_wiped_leader_does_not_lead_with_one_member_that_remembers(
         await nodes.wait_for(
             "refusing", lambda: "2 members that remember" in nodes.status("n1").trouble
         )
-        assert "this node's disk is new" in nodes.status("n1").trouble
+        assert "this node's disk does not" in nodes.status("n1").trouble
         assert "n2 cannot be reached" in nodes.status("n1").trouble
         assert chains(nodes, "n1") == []
         await nodes.start("n2")

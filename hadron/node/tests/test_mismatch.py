@@ -27,7 +27,7 @@ def fewer_members(config: ReplicaSetConfig) -> ReplicaSetConfig:
     ("change", "what", "theirs", "ours"),
     [
         (other_cluster, "cluster", "staging", "test"),
-        (fewer_members, "members", "n1 (leader), n3 (replica)",
+        (fewer_members, "list of members", "n1 (leader), n3 (replica)",
          "n1 (leader), n2 (replica), n3 (replica)"),
     ],
 )

@@ -152,7 +152,7 @@ async def test_two_files_of_one_epoch_that_differ(tmp_path: Path, clock: MockClo
             "told", lambda: "raise `epoch`" in str(nodes.status("n3").peers)
         )
         assert nodes.status("n3").state != "serving"
-        assert "its members is" in str(nodes.status("n2").peers)
+        assert "its list of members is" in str(nodes.status("n2").peers)
 
 
 async def test_promoted_back_and_forth_with_records_between(

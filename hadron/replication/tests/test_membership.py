@@ -82,7 +82,8 @@ def test_whose_file_is_old_is_said() -> None:
 def test_other_members_or_roles_are_named() -> None:
     own = membership(3)
     fewer = identity_message(membership(2, "n2"), uuid=UUID, boot=1)
-    with pytest.raises(HandshakeError, match=r"its members is n1 \(leader\), n2 \(replica\), ours"):
+    said = r"its list of members is n1 \(leader\), n2 \(replica\), ours"
+    with pytest.raises(HandshakeError, match=said):
         check_peer(own, UUID, fewer, "n2")
     swapped = peer()
     swapped.members[0].role, swapped.members[1].role = "replica", "leader"

@@ -67,7 +67,7 @@ def test_a_wiped_leader_needs_others_that_meet_every_majority(size: int, others:
         assert (found.missing == "") == (count >= others)
         if 0 < count < others:
             assert f"{others} members that remember the log" in found.missing
-            assert "disk is new" in found.missing
+            assert "disk does not" in found.missing
 
 
 def test_a_lone_node_with_a_log_but_no_record_waits_for_its_operator() -> None:

@@ -216,7 +216,7 @@ class Directed:
 
     async def __call__(self, world: World) -> Judgement:
         play = Play(world)
-        with noting_divergence(play.history):
+        with noting_divergence(world, play.history):
             return await self._act(play)
 
     async def _act(self, play: Play) -> Judgement:

@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 
 from hadron.sim import plots
-from hadron.sim.nemesis import FaultPlan
+from hadron.sim.nemesis import FaultPlan, Nemesis
 from hadron.sim.node_files import read_node
-from hadron.sim.observing import observe, open_history
+from hadron.sim.observing import noting_divergence, observe, open_history
 from hadron.sim.run import Judgement, run_seed
 from hadron.sim.scenarios.play import Play
 from hadron.sim.workload import RandomRun
@@ -73,6 +73,37 @@ def test_a_node_that_has_the_old_file_is_given_the_new_one() -> None:
         await world.wait_serving()
         assert world.config.leader.name == "n2"
         assert set(world.configs) == {"n1"}
+        return Judgement(acknowledged=1)
+
+    assert run_seed(1, body).violations == []
+
+
+def test_nobody_is_damaged_while_an_old_leader_awaits_its_tables() -> None:
+    async def body(world: World) -> Judgement:
+        play = Play(world)
+        nemesis = Nemesis(world, FaultPlan())
+        nemesis.damageable = ["n2"]
+        with noting_divergence(world, play.history):
+            await play.declare()
+            await world.wait_in_step()
+            play.part("n1")
+            await play.produce("on n1 alone", timeout_s=1.0)
+            world.promote("n2")
+            for name in ("n2", "n3", "n1"):
+                await world.stop(name)
+                world.hand_out(name)
+            await world.start("n2", "n3")
+            await world.wait_serving()
+            await play.publish("what n2 leads")
+            assert nemesis.may_damage("n2")
+            await world.start("n1")
+            world.network.heal_all()
+            await world.wait_for("n1's tail dropped", lambda: world.awaiting_copies == {"n1"})
+            assert not nemesis.may_damage("n2")
+            await nemesis._wiped_disk()
+            assert not world.faults["wiped disk"]
+            await world.wait_in_step()
+            assert nemesis.may_damage("n2")
         return Judgement(acknowledged=1)
 
     assert run_seed(1, body).violations == []
