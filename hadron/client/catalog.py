@@ -115,6 +115,14 @@ class Catalog:
         return [_from_message(entry) for entry in answer.deleted], answer.metadata_index
 
     async def objects(self, kind: str, namespace: str, name: str) -> list[SchemaObject]:
+        """All objects that match; "" matches all."""
+        found, _ = await self._ask(kind, namespace, name)
+        return found
+
+    async def _ask(
+        self, kind: str, namespace: str, name: str
+    ) -> tuple[list[SchemaObject], int]:
+        """The objects that match, and the metadata index as of which."""
         request = schema_pb2.GetObjectsRequest(
             kind=kind, namespace=namespace, name=name, min_index=self._index
         )
@@ -123,18 +131,22 @@ class Catalog:
             any_after_s=min(_FIRST_S, self._session.request_timeout_s / 2),
         )
         self._index = max(self._index, answer.metadata_index)
-        return [_from_message(entry) for entry in answer.objects]
+        return [_from_message(entry) for entry in answer.objects], answer.metadata_index
 
     async def stream(self, name: str) -> SchemaObject:
         """The stream called `name` in the client's namespace. Raises `NotFoundError`.
 
         With its `id` and `metadata_index` any node knows which stream, and which state of it, is
         meant."""
-        known = self._streams.get(name)
-        if known is None:
-            known = self._streams[name] = await self._one("Stream", name)
+        while (known := self._streams.get(name)) is None:
+            found, index = await self._one("Stream", name)
+            if index < self._index:
+                # The watch was quicker than this answer: what it has told meanwhile is not in it,
+                # and does not come again.
+                continue
+            self._streams[name] = found
             if self._watched is None:
-                self._watched = self._index
+                self._watched = index
                 self._session.background.start(self._follow)
         return known
 
@@ -184,6 +196,7 @@ class Catalog:
                     if message.is_whole:
                         changed |= self._keep_only(seen)
                     self._watched = message.to_index
+                    self._index = max(self._index, message.to_index)
                     seen.clear()
                 if changed:
                     for listener in list(self._listeners):
@@ -193,6 +206,8 @@ class Catalog:
         """Whether a stream may have changed that somebody has looked up. What is known here does
         not tell: it is forgotten when this client changes the schema, and a later look-up may have
         been quicker than this message."""
+        for told in (*message.objects, *message.deleted):
+            self._index = max(self._index, told.metadata_index)
         changed = any(
             entry.kind == "Stream" and entry.namespace == self._namespace
             for entry in message.objects
@@ -239,7 +254,7 @@ class Catalog:
 
     async def pipeline_home(self, name: str) -> str:
         """The replica set of the pipeline called `name`. Raises `NotFoundError`."""
-        found = await self._one("Pipeline", name)
+        found, _ = await self._one("Pipeline", name)
         assert isinstance(found.spec, PipelineSpec)
         self._pipelines[found.id] = found.spec.replica_set
         return found.spec.replica_set
@@ -256,16 +271,17 @@ class Catalog:
             raise NotFoundError(f"no pipeline has the id {pipeline_id}", "was it deleted?")
         return home
 
-    async def _one(self, kind: str, name: str) -> SchemaObject:
+    async def _one(self, kind: str, name: str) -> tuple[SchemaObject, int]:
+        """The object, and the metadata index as of which. Raises `NotFoundError`."""
         if not name:
             raise RequestError(f"a {kind.lower()} needs a name", f"see `hadron get {kind}`")
-        found = await self.objects(kind, self._namespace, name)
+        found, index = await self._ask(kind, self._namespace, name)
         if not found:
             raise NotFoundError(
                 f"no {kind.lower()} is called {name!r} in namespace {self._namespace!r}",
                 f"declare it with `hadron apply`, or look with `hadron get {kind}`",
             )
-        return found[0]
+        return found[0], index
 
 
 def _with_secret(entry: SchemaObject, secret: str | None) -> SchemaObject:

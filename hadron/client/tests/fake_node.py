@@ -508,7 +508,8 @@ class FakeNode:
             and request.namespace in ("", entry.namespace)
             and request.name in ("", entry.name)
         ]
-        call.send(schema_pb2.GetObjectsResponse(objects=found), end=True)
+        answer = schema_pb2.GetObjectsResponse(objects=found, metadata_index=len(self.objects))
+        call.send(answer, end=True)
 
     def on_topology(self, call: Call, _: Any, __: memoryview) -> None:
         promoted, first = self.promoted, self.first_leader.address
