@@ -6,8 +6,9 @@ import random
 from collections.abc import Iterator
 
 from hadron.sim.history import History
+from hadron.sim.members import MemberActor
 from hadron.sim.raw_producer import RawProducerActor
-from hadron.sim.workload_clients import Actor, MemberActor, ProducerActor, ReaderActor
+from hadron.sim.workload_clients import Actor, ProducerActor, ReaderActor
 from hadron.sim.world import World
 
 

@@ -13,11 +13,12 @@ from hadron.sim.checker import Verdict, check
 from hadron.sim.crowd import actors
 from hadron.sim.evidence import Rules
 from hadron.sim.history import History, Publish
+from hadron.sim.members import DrainingMember
 from hadron.sim.nemesis import FaultPlan
 from hadron.sim.node_files import read_node
 from hadron.sim.observing import Stops, noting_divergence, observe, open_history
 from hadron.sim.run import Judgement
-from hadron.sim.workload_clients import STREAM, DrainingMember, ProducerActor
+from hadron.sim.workload_clients import STREAM, ProducerActor
 from hadron.sim.world import World, run_faults
 
 PROGRESS_S: Final = 30.0

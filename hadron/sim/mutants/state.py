@@ -36,7 +36,7 @@ plant(
     "group floor past an unacknowledged offset",
     "an acknowledgement next to the floor takes the offset between along",
     Edit(
-        "state.groups:apply_ack_records", "if first <= floor:", "if first <= floor + 1:",
+        "state.groups:acknowledge", "if first <= floor:", "if first <= floor + 1:",
     ),
     scenarios=("records-acknowledged-out-of-turn",),
 )

@@ -9,9 +9,10 @@ import trio
 
 from hadron.model.errors import FencedError, HadronError
 from hadron.model.schema import SchemaObject, StreamSpec
+from hadron.sim.members import DrainingMember
 from hadron.sim.raw_producer import ask_once
 from hadron.sim.scenarios.play import Play, scenario
-from hadron.sim.workload_clients import STREAM, DrainingMember
+from hadron.sim.workload_clients import STREAM
 from hadron.wire.messages import groups_pb2, method
 
 _ALL = ("n1", "n2", "n3")

@@ -10,8 +10,9 @@ import apsw
 import trio
 
 from hadron.sim.disk import SLOW
+from hadron.sim.members import DrainingMember
 from hadron.sim.scenarios.play import Play, scenario
-from hadron.sim.workload_clients import STREAM, DrainingMember, text
+from hadron.sim.workload_clients import STREAM, text
 from hadron.sim.world import SETTINGS
 from hadron.storage.checksums import with_checksums
 
