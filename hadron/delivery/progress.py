@@ -13,7 +13,7 @@ from typing import Any, Final, Protocol
 
 from hadron.delivery.machine import Attempts
 from hadron.delivery.ranges import Range, RangeSet
-from hadron.model.errors import HadronError
+from hadron.model.errors import HadronError, OldMemberError
 from hadron.partition.controller import Controller
 from hadron.state.group_endings import RecordAttempts
 from hadron.state.groups import AckRecords
@@ -122,8 +122,9 @@ class LoggedLedger:
             self._controller.submit(RecordAttempts(self._group_id, part), done=self._recorded)
 
     def _recorded(self, _result: Any, error: HadronError | None) -> None:
+        """While a member is too old to know of attempts they are in memory only."""
         self._recording -= 1
-        if error is not None:
+        if error is not None and not isinstance(error, OldMemberError):
             self._on_failure(error)
         elif self.is_idle:
             self._on_committed((), self.floor)

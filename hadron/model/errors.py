@@ -150,6 +150,11 @@ class DiskFullError(OverloadedError):
     """A node has no room for more records: nothing was written (PROTOCOL B7)."""
 
 
+class OldMemberError(PeerError):
+    """Some member of the replica set may run a version of Hadron that does not know yet what this
+    needs (PROTOCOL A5)."""
+
+
 class FencedError(PeerError):
     """A higher ballot was promised: this leader may not go on (PROTOCOL B1)."""
 

@@ -45,8 +45,8 @@ from hadron.replication.follower import FollowerLog
 from hadron.replication.membership import Membership, common_apply_version
 from hadron.replication.peers import PeerLink, PeerLinks
 from hadron.server.leading import Door, Leading
-from hadron.state import streams
-from hadron.state.leadership import LeaderStarted, apply_version
+from hadron.state import machine, streams
+from hadron.state.leadership import FollowRules, LeaderStarted, apply_version
 from hadron.storage.log import position_at
 from hadron.storage.store import Store
 from hadron.wire.connection import Cork
@@ -59,6 +59,9 @@ _SNAPSHOT_PAUSE_S: Final = 1.0
 
 _CLOCK_PERIOD_S: Final = 5.0
 """Between two looks at the peers' clocks: so long entries may be stamped by a clock that jumped."""
+
+_RULES_PERIOD_S: Final = 1.0
+"""Between two looks at the versions that the members run, until all of them run the newest."""
 
 
 class Leadership:
@@ -140,10 +143,11 @@ class Leadership:
 
     async def _serve(self, nursery: trio.Nursery, report: Callable[[str, str], None]) -> None:
         report("reconciling", "waiting for a majority to store the ballot's first entry")
+        rules = await self._apply_version()
         await self.controller.execute(
             LeaderStarted(
                 self._membership.node, self._won.uuid, self._membership.members,
-                self._membership.digest, await self._apply_version(), self._won.predecessor_digest,
+                self._membership.digest, rules, self._won.predecessor_digest,
             )
         )
         # So that the next leader knows which configurations do not count any more (PROTOCOL B5).
@@ -183,6 +187,7 @@ class Leadership:
                 self.controller, catalog, self.leading.schema, self._sets, self._wires,
             )
             nursery.start_soon(self._pusher.run)
+        nursery.start_soon(self._raise_rules, rules)
         nursery.start_soon(DropDriver(self.controller, catalog).run)
         nursery.start_soon(RetentionDriver(self.controller, catalog).run)
         nursery.start_soon(
@@ -228,6 +233,21 @@ class Leadership:
                 for link in self._links.links.values()
             },
         )
+
+    async def _raise_rules(self, followed: int) -> None:
+        """Go over to the newest rules once every member knows them: one that was away when this
+        ballot began counts as old then, and so does one that is upgraded later."""
+        while followed < machine.APPLY_VERSION:
+            await trio.sleep(_RULES_PERIOD_S)
+            known = await self._apply_version()
+            if known > followed:
+                try:
+                    await self.controller.execute(FollowRules(known))
+                except HadronError as error:
+                    _log.info("version %d of the rules has to wait: %s", known, error)
+                else:
+                    _log.info("%s goes on by version %d of its rules", self._config.name, known)
+                    followed = known
 
     async def _watch_clock(self) -> None:
         """Stop leading when the clock has become wrong (PROTOCOL B8)."""

@@ -18,7 +18,7 @@ import apsw
 from hadron.model.errors import HadronError
 from hadron.model.ids import Ballot, LogPosition
 from hadron.model.limits import GROUP_COMMIT_BYTES, GROUP_COMMIT_COMMANDS
-from hadron.state import machine
+from hadron.state import leadership, machine
 from hadron.storage.log import Entry, Log, set_meta
 
 _log = logging.getLogger(__name__)
@@ -124,6 +124,7 @@ class GroupWriter:
         try:
             submission.seal(context)
             submission.result = machine.apply(context, submission.command)
+            leadership.check_rules(context, submission.command)
         except machine.NoChange as known:
             submission.result = known.result
         except HadronError as error:

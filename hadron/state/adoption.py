@@ -68,6 +68,7 @@ class SchemaAdopted(Command, frozen=True, array_like=True, tag=11):
 
     # Without it a full disk could not be told of a shorter retention.
     uses_reserve: ClassVar[bool] = True
+    since: ClassVar[int] = 2
 
     source: bytes
     source_epoch: int

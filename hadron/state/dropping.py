@@ -41,6 +41,7 @@ class DropStream(Command, frozen=True, array_like=True, tag=20):
     """
 
     uses_reserve: ClassVar[bool] = True
+    since: ClassVar[int] = 2
 
     stream_id: int
     until_lsn: int
@@ -50,6 +51,7 @@ class DropPipeline(Command, frozen=True, array_like=True, tag=21):
     """Drop one slice of a deleted pipeline's instances."""
 
     uses_reserve: ClassVar[bool] = True
+    since: ClassVar[int] = 2
 
     pipeline_id: int
 

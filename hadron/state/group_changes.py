@@ -35,6 +35,7 @@ class ResetGroup(Command, frozen=True, array_like=True, tag=16):
     """
 
     uses_reserve: ClassVar[bool] = True
+    since: ClassVar[int] = 2
 
     group_id: int
     floor: int
@@ -45,6 +46,7 @@ class DeleteGroup(Command, frozen=True, array_like=True, tag=17):
     """Forget a group."""
 
     uses_reserve: ClassVar[bool] = True
+    since: ClassVar[int] = 2
 
     group_id: int
 
@@ -53,6 +55,7 @@ class CollectGroups(Command, frozen=True, array_like=True, tag=18):
     """Drop a slice of what groups have left behind that were reset or deleted."""
 
     uses_reserve: ClassVar[bool] = True
+    since: ClassVar[int] = 2
 
 
 @applies(ResetGroup)

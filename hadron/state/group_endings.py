@@ -23,6 +23,7 @@ class RecordAttempts(Command, frozen=True, array_like=True, tag=14):
     """So many deliveries of these offsets have ended without an acknowledgement."""
 
     uses_reserve: ClassVar[bool] = True
+    since: ClassVar[int] = 2
 
     group_id: int
     attempts: tuple[Attempts, ...]
@@ -37,6 +38,8 @@ class DeadLetterRecords(Command, frozen=True, array_like=True, tag=15):
         ranges: ascending and apart, as many offsets as the body has records.
         size: bytes of the body.
     """
+
+    since: ClassVar[int] = 2
 
     group_id: int
     out_stream_id: int

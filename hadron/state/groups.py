@@ -86,6 +86,9 @@ class CreateGroup(Command, frozen=True, array_like=True, tag=3):
     floor: int
     options: GroupOptions = GroupOptions()
 
+    def needs_rules(self) -> int:
+        return 1 if self.options == GroupOptions() else 2
+
 
 class AckRecords(Command, frozen=True, array_like=True, tag=4):
     """Acknowledge offsets of a group. Acknowledged twice is acknowledged once."""

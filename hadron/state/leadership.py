@@ -1,4 +1,10 @@
-"""The first entry of every ballot. It says who leads and with which configuration."""
+"""The first entry of every ballot. It says who leads, with which configuration, and by which
+version of the rules of `apply` the log goes on (PROTOCOL A5).
+
+While members are upgraded one by one, that stays the version that all of them know; nothing is
+logged meanwhile that needs a newer one, because a member that met it would stop. Once all of them
+run the newer version, `FollowRules` raises it, for ever.
+"""
 
 from __future__ import annotations
 
@@ -7,10 +13,10 @@ from typing import ClassVar
 
 import msgspec
 
-from hadron.model.errors import FencedError, VersionError
+from hadron.model.errors import FencedError, OldMemberError, VersionError
 from hadron.model.ports import Database
 from hadron.state import machine
-from hadron.state.machine import Command, Context, applies, tables
+from hadron.state.machine import Command, Context, NoChange, applies, tables
 
 tables("""
 CREATE TABLE IF NOT EXISTS leadership(
@@ -55,6 +61,15 @@ class LeaderStarted(Command, frozen=True, array_like=True, tag=1):
     predecessor_digest: bytes = b""
 
 
+class FollowRules(Command, frozen=True, array_like=True, tag=22):
+    """From here on the log follows a newer version of the rules: every member knows it by now."""
+
+    uses_reserve: ClassVar[bool] = True
+    since: ClassVar[int] = 2
+
+    apply_version: int
+
+
 def is_leader_started(command: bytes) -> bool:
     """Whether an encoded command may be one: the number stands behind the array's header."""
     return command[1:2] == b"\x01"
@@ -92,17 +107,7 @@ class Configuration:
 def apply_leader_started(context: Context, command: LeaderStarted) -> None:
     """Raises `VersionError` when the log goes on by rules that this version does not have,
     `FencedError` when the configuration does not follow the one before it."""
-    if command.apply_version > machine.APPLY_VERSION:
-        raise VersionError(
-            f"from entry {context.lsn} on, the log of {context.replica_set} follows version "
-            f"{command.apply_version} of its rules; this Hadron knows them up to version "
-            f"{machine.APPLY_VERSION}",
-            f"install the version of Hadron that {command.leader} runs, and start this node again",
-        )
-    context.db.execute(
-        "INSERT INTO apply_rules VALUES(1, ?) ON CONFLICT(only) DO UPDATE SET"
-        " apply_version = excluded.apply_version", (command.apply_version,),
-    )
+    _set_rules(context, command.apply_version, command.leader)
     epoch = context.ballot.epoch
     latest = max(configurations(context.db), key=lambda known: known.epoch, default=None)
     if latest is not None and not _follows(latest, epoch, command):
@@ -121,6 +126,41 @@ def apply_leader_started(context: Context, command: LeaderStarted) -> None:
             msgspec.json.encode(command.members).decode(),
         ),
     )
+
+
+@applies(FollowRules)
+def apply_follow_rules(context: Context, command: FollowRules) -> None:
+    """Raises `VersionError` as above; what is followed already is followed further."""
+    if command.apply_version <= apply_version(context.db):
+        raise NoChange(result=None)
+    _set_rules(context, command.apply_version, "the leader")
+
+
+def _set_rules(context: Context, version: int, leader: str) -> None:
+    if version > machine.APPLY_VERSION:
+        raise VersionError(
+            f"from entry {context.lsn} on, the log of {context.replica_set} follows version "
+            f"{version} of its rules; this Hadron knows them up to version "
+            f"{machine.APPLY_VERSION}",
+            f"install the version of Hadron that {leader} runs, and start this node again",
+        )
+    context.db.execute(
+        "INSERT INTO apply_rules VALUES(1, ?) ON CONFLICT(only) DO UPDATE SET"
+        " apply_version = excluded.apply_version", (version,),
+    )
+
+
+def check_rules(context: Context, command: Command) -> None:
+    """Before a leader logs what it has applied: raises `OldMemberError` when a member may not know
+    it. (A `FollowRules` has raised the version by then, and may stay.)"""
+    needed = command.needs_rules()
+    if needed > 1 and needed > (followed := apply_version(context.db)):
+        raise OldMemberError(
+            f"{context.replica_set} still follows version {followed} of its rules, "
+            f"{type(command).__name__} needs version {needed}",
+            "run the same version of Hadron on all its members; a few seconds after the last one "
+            "has started the leader goes over to the newer rules by itself",
+        )
 
 
 def _follows(latest: Configuration, epoch: int, command: LeaderStarted) -> bool:

@@ -17,8 +17,12 @@ from hadron.model.errors import CorruptionError
 from hadron.model.ids import Ballot
 from hadron.model.ports import Database
 
-APPLY_VERSION: Final = 1
-"""Raised when an `apply` function changes what it does with the same command (PROTOCOL A5)."""
+APPLY_VERSION: Final = 2
+"""Of the rules that this version of Hadron knows: raised when there are new commands, or when an
+`apply` function does something else with a known one (PROTOCOL A5).
+
+2: commands 11 to 22, options of groups, and all kinds of objects but `schema.FIRST_KINDS`.
+"""
 
 
 class Command(msgspec.Struct, frozen=True, array_like=True, tag=0):
@@ -27,9 +31,15 @@ class Command(msgspec.Struct, frozen=True, array_like=True, tag=0):
     Attributes:
         uses_reserve: it is logged also when the disk has no room for ordinary writes: it ends
             something, or makes room (PROTOCOL B7).
+        since: the version of the rules that has brought it.
     """
 
     uses_reserve: ClassVar[bool] = False
+    since: ClassVar[int] = 1
+
+    def needs_rules(self) -> int:
+        """The version of the rules that every member must know before this is logged."""
+        return self.since
 
 
 C = TypeVar("C", bound=Command)

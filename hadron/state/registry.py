@@ -30,6 +30,7 @@ class RegisterReplicaSet(Command, frozen=True, array_like=True, tag=12):
     """A replica set has introduced itself to the metadata set."""
 
     uses_reserve: ClassVar[bool] = True
+    since: ClassVar[int] = 2
 
     name: str
     uuid: bytes

@@ -57,6 +57,9 @@ CREATE TABLE IF NOT EXISTS schema_source(
 ) STRICT;
 """)
 
+FIRST_KINDS: Final = frozenset({"Namespace", "Stream", "Pipeline"})
+"""Kinds of objects that every version knows."""
+
 MAX_TOMBSTONES: Final = 10_000
 """Deletions that are remembered one by one. Whoever was away for more gets the whole schema."""
 
@@ -83,6 +86,9 @@ class ApplySchema(Command, frozen=True, array_like=True, tag=5):
     expected_index: int
     changes: tuple[ObjectChange, ...]
 
+    def needs_rules(self) -> int:
+        return 1 if all(change.kind in FIRST_KINDS for change in self.changes) else 2
+
 
 class DeleteObjects(Command, frozen=True, array_like=True, tag=13):
     """Delete schema objects, all in one entry; each takes an index of its own.
@@ -91,6 +97,7 @@ class DeleteObjects(Command, frozen=True, array_like=True, tag=13):
     """
 
     uses_reserve: ClassVar[bool] = True
+    since: ClassVar[int] = 2
 
     expected_index: int
     ids: tuple[int, ...]

@@ -15,7 +15,7 @@ from hadron.state.dropping import DropPipeline, DropStream
 from hadron.state.group_changes import CollectGroups, DeleteGroup, ResetGroup
 from hadron.state.group_endings import DeadLetterRecords, RecordAttempts
 from hadron.state.groups import ORDER_KEY, AckRecords, CreateGroup, GroupOptions
-from hadron.state.leadership import LeaderStarted
+from hadron.state.leadership import FollowRules, LeaderStarted
 from hadron.state.machine import Command
 from hadron.state.pipelines import CompleteStages, FailStages, TriggerInstances
 from hadron.state.registry import RegisteredSet, RegisterReplicaSet
@@ -118,6 +118,10 @@ GOLDEN: list[tuple[Command, str]] = [
         DropPipeline(300),
         "9215cd012c",
     ),
+    (
+        FollowRules(2),
+        "921602",
+    ),
 ]
 
 
@@ -134,7 +138,7 @@ def test_every_command_has_golden_bytes() -> None:
 def test_the_number_comes_first() -> None:
     tags = [msgspec.msgpack.decode(machine.encode(command))[0] for command, _ in GOLDEN]
     assert tags == [
-        1, 2, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15, 16, 17, 18, 20, 21
+        1, 2, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15, 16, 17, 18, 20, 21, 22
     ]
 
 
@@ -173,3 +177,14 @@ def test_fields_added_later_at_the_end_are_passed_over() -> None:
 def test_a_group_from_before_there_were_options() -> None:
     data = bytes.fromhex("940303a762696c6c696e6711")
     assert machine.decode(data) == CreateGroup(3, "billing", 17)
+
+
+def test_what_needs_newer_rules_says_so() -> None:
+    """Commands that older members know must stay usable while these are still here."""
+    first = {LeaderStarted, AppendBatch, CreateGroup, AckRecords, ApplySchema, TriggerInstances,
+             CompleteStages, FailStages, StateDigest, TrimStream}
+    assert {type(command) for command, _ in GOLDEN if command.since == 1} == first
+    assert CreateGroup(3, "g", 0).needs_rules() == 1
+    assert CreateGroup(3, "g", 0, GroupOptions(ORDER_KEY)).needs_rules() == 2
+    for kind, version in (("Stream", 1), ("Queue", 2)):
+        assert ApplySchema(0, (ObjectChange(kind, "default", "o", "{}"),)).needs_rules() == version
