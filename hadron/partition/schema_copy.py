@@ -116,7 +116,9 @@ class SchemaCopy:
             await self._wanted.wait()
             self._wanted = trio.Event()
             if self._leading is None:
-                self._seen_lsn = self._follower.schema_lsn
+                follower = self._follower
+                # Both are raised before the tables have it, `schema_lsn` before the COMMIT.
+                self._seen_lsn = min(follower.schema_lsn, follower.stored_applied_lsn)
                 await self._refresh()
 
     async def _refresh(self) -> None:
