@@ -20,7 +20,7 @@ from hadron.sim.node_files import NodeFile
 
 Check = Callable[[Evidence], Iterable[Violation]]
 
-_SHOWN: Final = 5
+SHOWN: Final = 5
 """Violations told per check; one defect breaks a promise for many records."""
 
 
@@ -36,6 +36,25 @@ class Verdict:
     """What clients asked for, deliveries included."""
     read: int
     delivered: int
+
+    @classmethod
+    def of(cls, history: History, violations: Sequence[Violation]) -> Verdict:
+        """What the history amounts to, with these violations."""
+        acknowledged = sum(
+            len(publish.values) for publish in history.of(Publish) if publish.outcome == "ok"
+        )
+        operations = sum(
+            len(entry.values) if isinstance(entry, Publish | Deliver) else 1
+            for entry in history.entries if isinstance(entry, Publish | Deliver | Read | Settle)
+        )
+        return cls(
+            "invalid" if violations else "valid" if acknowledged else "unknown",
+            tuple(violations),
+            acknowledged,
+            operations,
+            sum(len(read.values) for read in history.of(Read)),
+            sum(len(delivery.values) for delivery in history.of(Deliver)),
+        )
 
     def __str__(self) -> str:
         what = "; ".join(map(str, self.violations))
@@ -71,20 +90,11 @@ CHECKS: Final[tuple[Check, ...]] = (
 
 def check(history: History, files: Sequence[NodeFile], rules: Rules) -> Verdict:
     """Judge a history by the files that it left behind."""
-    evidence = Evidence(history, list(files), rules)
+    return check_evidence(Evidence(history, list(files), rules))
+
+
+def check_evidence(evidence: Evidence) -> Verdict:
     violations: list[Violation] = []
     for judge in CHECKS:
-        violations.extend(islice(judge(evidence), _SHOWN))
-    acknowledged = sum(len(publish.values) for publish in evidence.acknowledged)
-    operations = sum(
-        len(entry.values) if isinstance(entry, Publish | Deliver) else 1
-        for entry in history.entries if isinstance(entry, Publish | Deliver | Read | Settle)
-    )
-    return Verdict(
-        "invalid" if violations else "valid" if acknowledged else "unknown",
-        tuple(violations),
-        acknowledged,
-        operations,
-        sum(len(read.values) for read in history.of(Read)),
-        sum(len(delivery.values) for delivery in history.of(Deliver)),
-    )
+        violations.extend(islice(judge(evidence), SHOWN))
+    return Verdict.of(evidence.history, violations)

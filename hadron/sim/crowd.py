@@ -12,7 +12,7 @@ from hadron.sim.workload_clients import Actor, ProducerActor, ReaderActor
 from hadron.sim.world import World
 
 
-def actors(world: World, history: History, seed: int, groups: int) -> Iterator[Actor]:
+def actors(world: World, history: History, seed: int | str, groups: int) -> Iterator[Actor]:
     """Everybody of a random run."""
     chance = random.Random(f"actors/{seed}")
     for number in range(chance.randint(2, 4)):

@@ -223,6 +223,14 @@ class Evidence:
         return self.history.of(Publish)
 
     @cached_property
+    def may_be_twice(self) -> set[str]:
+        """Values of producers that rather publish twice than not know."""
+        return {
+            value for publish in self.publishes if publish.failover == "duplicate"
+            for value in publish.values
+        }
+
+    @cached_property
     def acknowledged(self) -> list[Publish]:
         return [publish for publish in self.publishes if publish.outcome == "ok"]
 

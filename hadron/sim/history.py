@@ -47,6 +47,9 @@ class Publish(Operation, tag="publish", kw_only=True):
         runs: (base offset, count) of consecutive offsets that the values got, in order; empty
             unless the outcome is "ok".
         duplicate: a retry found them logged.
+        failover: of the producer; with "duplicate" a record may be in the log more than once.
+        allowed: partitions that the records may be in; empty: in any. `partition` is "" as long as
+            nobody knows which one they are in.
     """
 
     producer: str
@@ -56,6 +59,8 @@ class Publish(Operation, tag="publish", kw_only=True):
     acks: Acks = "majority"
     runs: list[tuple[int, int]] = []
     duplicate: bool = False
+    failover: str = ""
+    allowed: list[str] = []
 
     def offsets(self) -> Iterator[tuple[int, str]]:
         """(offset, value) of each acknowledged record."""
@@ -102,10 +107,11 @@ class Settle(Operation, tag="settle", kw_only=True):
 
 
 class Apply(Operation, tag="apply", kw_only=True):
-    """Schema objects were declared, as (kind, name)."""
+    """Schema objects were declared, or deleted, as (kind, name)."""
 
     objects: list[tuple[str, str]]
     metadata_index: int = 0
+    deletes: bool = False
 
 
 class Event(msgspec.Struct, tag="event", kw_only=True):
@@ -159,12 +165,13 @@ class History:
 
     def publish(
         self, client: str, producer: str, stream: str, partition: str, values: Sequence[str],
-        *, acks: Acks = "majority",
+        *, acks: Acks = "majority", failover: str = "", allowed: Sequence[str] = (),
     ) -> Publish:
         return self._begin(
             Publish(
                 client=client, began=self.tick(), producer=producer, stream=stream,
-                partition=partition, values=list(values), acks=acks,
+                partition=partition, values=list(values), acks=acks, failover=failover,
+                allowed=list(allowed),
             )
         )
 
@@ -199,8 +206,12 @@ class History:
             )
         )
 
-    def apply(self, client: str, objects: Iterable[tuple[str, str]]) -> Apply:
-        return self._begin(Apply(client=client, began=self.tick(), objects=list(objects)))
+    def apply(
+        self, client: str, objects: Iterable[tuple[str, str]], *, deletes: bool = False
+    ) -> Apply:
+        return self._begin(
+            Apply(client=client, began=self.tick(), objects=list(objects), deletes=deletes)
+        )
 
     def event(self, kind: str, subject: str = "", detail: str = "", *, at: int = 0) -> None:
         """`at`: an earlier tick, when that is what the event tells of. Raises `ValueError` for a

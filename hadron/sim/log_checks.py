@@ -53,11 +53,13 @@ def refused_is_absent(evidence: Evidence) -> Iterator[Violation]:
 
 
 def no_duplicates(evidence: Evidence) -> Iterator[Violation]:
-    """Every record is in the log at most once; the workload gives each another value."""
+    """Every record is in the log at most once, unless its producer prefers twice to unknown; the
+    workload gives each another value."""
+    may_be_twice = evidence.may_be_twice
     for stream, contents in evidence.streams.items():
         seen: dict[str, int] = {}
         for offset, value in sorted(contents.values.items()):
-            if value in seen:
+            if value in seen and value not in may_be_twice:
                 yield Violation(
                     "no_duplicates", f"{value!r} is at {stream}@{seen[value]} and @{offset}"
                 )
@@ -73,7 +75,7 @@ def producer_order(evidence: Evidence) -> Iterator[Violation]:
     places = _places(evidence)
     last: dict[tuple[str, str, str], tuple[int, str]] = {}
     for publish in evidence.publishes:
-        if not publish.producer:
+        if not publish.producer or publish.failover == "duplicate":
             continue
         key = publish.producer, publish.stream, publish.partition
         for value in publish.values:
@@ -97,6 +99,8 @@ def real_time_order(evidence: Evidence) -> Iterator[Violation]:
     began: list[tuple[int, str, str, int, str]] = []
     ended: list[tuple[int, str, str, int, str]] = []
     for publish in evidence.publishes:
+        if publish.failover == "duplicate":
+            continue
         offsets = [
             (places[value][1], value) for value in publish.values if value in places
         ]
@@ -194,13 +198,18 @@ def published(evidence: Evidence) -> dict[str, Publish]:
 
 
 def nothing_from_nowhere(evidence: Evidence) -> Iterable[Violation]:
-    """Every record in the log was published by somebody."""
+    """Every record in the log was published by somebody, to that stream."""
     known = published(evidence)
     for stream, contents in evidence.streams.items():
         for offset, value in contents.values.items():
             if value not in known:
                 yield Violation(
                     "nothing_from_nowhere", f"nobody sent {value!r} at {stream}@{offset}"
+                )
+            elif known[value].stream != stream:
+                yield Violation(
+                    "nothing_from_nowhere",
+                    f"{value!r} at {stream}@{offset} was sent to {known[value].stream}",
                 )
 
 

@@ -66,6 +66,9 @@ class NodeFile:
         damage: what does not match its own checksums, by lsn; lsn 0 is the file as a whole.
         bounds: (first offset, next offset) by stream id.
         objects: (kind, namespace, name) by id.
+        specs: (specification as JSON, metadata index of the last change) by id.
+        schema_index: where the schema stands.
+        replica_sets: (uuid, epoch, metadata index) by name, as they are registered.
         bodies: of records whose log rows were trimmed, by lsn.
         digests: of the rows of every table that the log makes.
     """
@@ -81,6 +84,9 @@ class NodeFile:
     groups: list[GroupRow] = field(default_factory=list)
     producers: dict[tuple[int, bytes], int] = field(default_factory=dict)
     objects: dict[int, tuple[str, str, str]] = field(default_factory=dict)
+    specs: dict[int, tuple[str, int]] = field(default_factory=dict)
+    schema_index: int = 0
+    replica_sets: dict[str, tuple[bytes, int, int]] = field(default_factory=dict)
     digests: dict[str, str] = field(default_factory=dict)
 
     @property
@@ -187,10 +193,21 @@ def _read_tables(node: NodeFile, db: apsw.Connection) -> None:
         "SELECT stream_id, producer_id, next_sequence FROM producer"
     ):
         node.producers[stream_id, producer_id] = next_sequence
-    for object_id, kind, namespace, name in db.execute(
-        "SELECT id, kind, namespace, name FROM schema_object"
+    _read_schema(node, db)
+
+
+def _read_schema(node: NodeFile, db: apsw.Connection) -> None:
+    for object_id, kind, namespace, name, spec, index in db.execute(
+        "SELECT id, kind, namespace, name, spec, metadata_index FROM schema_object"
     ):
         node.objects[object_id] = (kind, namespace, name)
+        node.specs[object_id] = (spec, index)
+    for (index,) in db.execute("SELECT metadata_index FROM schema_index"):
+        node.schema_index = index
+    for name, uuid, epoch, index in db.execute(
+        "SELECT name, uuid, epoch, metadata_index FROM replica_set"
+    ):
+        node.replica_sets[name] = (uuid, epoch, index)
 
 
 def _digest(db: apsw.Connection, table: str) -> str:

@@ -96,15 +96,16 @@ def noting_divergence(world: World, history: History) -> Iterator[None]:
 
     def noted(follower: FollowerLog, connection: apsw.Connection, error: DivergedError) -> None:
         name = follower._identity.current.node
-        history.event("diverged", name, error.message)
-        world.awaiting_copies.add(name)
+        if name in world.disks:
+            history.event("diverged", name, error.message)
+            world.awaiting_copies.add(name)
         original(follower, connection, error)
 
     def noted_finish(self: Installation, directory: Path, old: Path, *others: Any) -> None:
         finish(self, directory, old, *others)
-        if (directory / DATABASE).resolve() == old:
-            return
         name = _whose(world, directory)
+        if not name or (directory / DATABASE).resolve() == old:
+            return
         world.awaiting_copies.discard(name)
         if not self.is_committed:
             history.event("ahead", name, f"a copy as of {self.position}")
@@ -119,7 +120,9 @@ def noting_divergence(world: World, history: History) -> Iterator[None]:
 
 
 def _whose(world: World, directory: Path) -> str:
-    return next(name for name, disk in world.disks.items() if disk.volume.path == directory)
+    """"" when it is another replica set's."""
+    owners = (name for name, disk in world.disks.items() if disk.volume.path == directory)
+    return next(owners, "")
 
 
 def _noted_damage(

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import gc
 from collections import Counter
+from collections.abc import Awaitable, Callable
+from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, field
-from typing import Final, Protocol
+from typing import Final, Protocol, TypeVar
 
 import trio
 
@@ -27,6 +29,16 @@ class Judgement:
     """Records of which a client was told that they are safe."""
     operations: int = 0
     violations: list[str] = field(default_factory=list)
+
+
+class HasFaults(Protocol):
+    """Any world."""
+
+    @property
+    def faults(self) -> Counter[str]: ...
+
+
+W = TypeVar("W", bound=HasFaults)
 
 
 class Scenario(Protocol):
@@ -62,19 +74,32 @@ def run_seed(
     limit_s: float = LIMIT_S,
     trace: Trace | None = None,
 ) -> Outcome:
-    """Run `scenario` in the world of `seed`.
+    """Run `scenario` in the world of `seed`, a replica set of so many nodes; see `run_in`."""
+    trace = trace or Trace()
+    opening = open_world(seed, nodes=nodes, settings=settings, trace=trace)
+    return run_in(seed, opening, scenario, limit_s=limit_s, trace=trace)
+
+
+def run_in(
+    seed: int,
+    opening: AbstractAsyncContextManager[W],
+    scenario: Callable[[W], Awaitable[Judgement]],
+    *,
+    trace: Trace,
+    limit_s: float = LIMIT_S,
+) -> Outcome:
+    """Run `scenario` in the world that `opening` makes.
 
     A scenario that raises, gets stuck or does not end is a violation as well: after healing there
     must be progress. `KeyboardInterrupt` is passed on.
     """
-    trace = trace or Trace()
     faults: list[Counter[str]] = []
     ended_s: list[float] = []
 
     async def main(time: SimTime) -> Judgement:
         try:
             with trio.fail_after(limit_s):
-                async with open_world(seed, nodes=nodes, settings=settings, trace=trace) as world:
+                async with opening as world:
                     faults.append(world.faults)
                     return await scenario(world)
         finally:

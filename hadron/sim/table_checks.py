@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from typing import Final
 
 from hadron.model.batch import read_head
@@ -11,16 +11,18 @@ from hadron.model.limits import PRODUCER_IDLE_MS
 from hadron.sim.evidence import Evidence, Violation
 from hadron.sim.history import Apply
 from hadron.sim.node_files import NodeFile
-from hadron.state import leadership, machine, schema
+from hadron.state import leadership, machine
+from hadron.state.adoption import SchemaAdopted
 from hadron.state.group_changes import DeleteGroup, ResetGroup
 from hadron.state.group_endings import DeadLetterRecords
 from hadron.state.groups import AckRecords, CreateGroup
 from hadron.state.machine import Command
 from hadron.state.pipelines import CompleteStages
 from hadron.state.retention import TrimStream
+from hadron.state.schema import DeleteObjects
 from hadron.state.streams import AppendBatch
 
-_ALSO_IN_LOGS: Final = (leadership, schema)
+_ALSO_IN_LOGS: Final = (leadership,)
 """Imported for the commands that they register: every entry of a log is decoded here."""
 
 
@@ -149,6 +151,16 @@ class _Model:
                     of_stream.append(lsn)
         elif isinstance(command, DeleteGroup):
             del self.groups[command.group_id]
+        elif isinstance(command, DeleteObjects):
+            self._forget(command.ids)
+        elif isinstance(command, SchemaAdopted):
+            self._forget([gone.id for gone in command.deleted])
+
+    def _forget(self, ids: Collection[int]) -> None:
+        """A deleted stream's rows go a slice at a time: its producers need not be there."""
+        self.producers = {
+            key: known for key, known in self.producers.items() if key[0] not in ids
+        }
 
     def _acknowledge(self, group_id: int, ranges: tuple[tuple[int, int], ...]) -> None:
         for first, last in ranges:

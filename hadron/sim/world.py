@@ -1,5 +1,7 @@
 """A simulated world: the nodes of a replica set, their clients, and what can happen to them.
 
+Several replica sets that share a network are `regions.Regions`.
+
 Nodes are the real `node.runtime.Node`, clients the real `hadron.client`; only what is behind the
 ports is simulated. A crash happens in an instant, also inside synchronous code: from then on
 nothing that the node's remaining code does reaches the network, or the disk that its next life will
@@ -86,10 +88,17 @@ class _Started(trio.TaskStatus[None]):
 
 
 class World:
-    """A replica set of nodes n1 …, n1 leading, on simulated hosts of the same names.
+    """A replica set of nodes, n1 … with n1 leading unless told otherwise, on simulated hosts of the
+    same names.
+
+    Args:
+        nodes: how many; with `settings`, what makes the replica set when no `config` is given.
+        config: the replica set's own, with nodes that no other set of `network` has.
+        network: the one that several sets share; its faults are theirs as well.
 
     Attributes:
         seed: decides everything.
+        entrances: the addresses that clients are given.
         random: for the workload's choices, a stream of its own.
         config: what nodes are started with; `data` is where their life's volume is. May be
             replaced, for promotions; `configs` has those of nodes that differ on purpose.
@@ -101,21 +110,27 @@ class World:
 
     def __init__(
         self,
-        seed: int,
+        seed: int | str,
         root: Path,
         nursery: trio.Nursery,
         *,
         nodes: int = 3,
         settings: Settings = SETTINGS,
         trace: Trace | None = None,
+        config: ReplicaSetConfig | None = None,
+        network: SimNetwork | None = None,
     ) -> None:
         self.seed = seed
         self.root = root
         self.random = self._stream("workload")
-        self.trace = trace or Trace(trio.current_time)
-        self.faults: Counter[str] = Counter()
-        self.network = SimNetwork(self._stream("network"), self.trace, self.faults)
-        self.config = _replica_set(root, nodes, settings)
+        if network is None:
+            network = SimNetwork(
+                self._stream("network"), trace or Trace(trio.current_time), Counter()
+            )
+        self.network = network
+        self.trace, self.faults = network.trace, network.faults
+        self.config = config or _replica_set(root, nodes, settings)
+        self.entrances = tuple(node.address for node in self.config.nodes)
         self.configs: dict[str, ReplicaSetConfig] = {}
         self.awaiting_copies: set[str] = set()
         self.failures: dict[str, BaseException] = {}
@@ -408,8 +423,7 @@ class World:
             network=self.network.host(host), clock=SimClock(),
             random=SimRandom(f"{self.seed}/{host}/{self._clients}"),
         )
-        addresses = ",".join(node.address for node in self.config.nodes)
-        return connect(f"hadron://{addresses}", ports=ports, **kwargs)
+        return connect(f"hadron://{','.join(self.entrances)}", ports=ports, **kwargs)
 
 
 def _without_closing(error: BaseException) -> BaseException | None:
@@ -437,16 +451,21 @@ def _was_closing(error: BaseException) -> bool:
 
 
 def _replica_set(root: Path, count: int, settings: Settings) -> ReplicaSetConfig:
-    nodes = tuple(
-        NodeConfig(
-            name=f"n{number}", role="leader" if number == 1 else "replica",
-            address=f"n{number}:{_PORT}", data=root / f"n{number}",
-        )
-        for number in range(1, count + 1)
-    )
+    nodes = members(root, "n", count)
     return ReplicaSetConfig(
         cluster="sim", name="local/p0", epoch=1, nodes=nodes, metadata="local/p0",
         discovery=(nodes[0].address,), settings=settings,
+    )
+
+
+def members(root: Path, letter: str, count: int) -> tuple[NodeConfig, ...]:
+    """Nodes called by a letter and a number, the first one leading."""
+    return tuple(
+        NodeConfig(
+            name=f"{letter}{number}", role="leader" if number == 1 else "replica",
+            address=f"{letter}{number}:{_PORT}", data=root / f"{letter}{number}",
+        )
+        for number in range(1, count + 1)
     )
 
 
@@ -463,6 +482,22 @@ def _new_directory() -> Path:
 
 
 @asynccontextmanager
+async def playground(seed: int, trace: Trace | None) -> AsyncIterator[tuple[Path, trio.Nursery]]:
+    """Where a world can be for the length of a block, in a loop of `scheduling.run_seeded`: a
+    directory, gone at its end, and a nursery."""
+    vfs.install(seed)
+    root = _new_directory()
+    try:
+        async with trio.open_nursery() as nursery:
+            if trace is not None:
+                trace.hide(str(root))
+            yield root, nursery
+    finally:
+        vfs.uninstall()
+        shutil.rmtree(root, ignore_errors=True)
+
+
+@asynccontextmanager
 async def open_world(
     seed: int,
     *,
@@ -471,22 +506,14 @@ async def open_world(
     trace: Trace | None = None,
     start: bool = True,
 ) -> AsyncIterator[World]:
-    """A world for the length of a block, in a loop of `scheduling.run_seeded`: its nodes started
-    and serving, and everything gone at its end."""
-    vfs.install(seed)
-    root = _new_directory()
-    try:
-        async with trio.open_nursery() as nursery:
-            if trace is not None:
-                trace.hide(str(root))
-            world = World(seed, root, nursery, nodes=nodes, settings=settings, trace=trace)
-            nursery.start_soon(world.network.run)
-            if start:
-                await world.start()
-                await world.wait_serving()
-            yield world
-            await world.crash(power=False)
-            nursery.cancel_scope.cancel()
-    finally:
-        vfs.uninstall()
-        shutil.rmtree(root, ignore_errors=True)
+    """A world for the length of a block: its nodes started and serving, and everything gone at its
+    end."""
+    async with playground(seed, trace) as (root, nursery):
+        world = World(seed, root, nursery, nodes=nodes, settings=settings, trace=trace)
+        nursery.start_soon(world.network.run)
+        if start:
+            await world.start()
+            await world.wait_serving()
+        yield world
+        await world.crash(power=False)
+        nursery.cancel_scope.cancel()

@@ -7,6 +7,7 @@
     files        A, B, F: trimming, copies, room, write-ahead logs
     pipelines    A: stages' outputs, exactly once
     promises     C: what each setting survives
+    regions      A, D: several replica sets, the schema that they share, failover
 
 `SCENARIOS` has them all by name; each names the rule that it proves.
 """
@@ -18,11 +19,12 @@ from hadron.sim.scenarios import (
     membership,
     pipelines,
     promises,
+    regions,
     visibility,
 )
 from hadron.sim.scenarios.play import SCENARIOS, Directed
 
 __all__ = [
     "SCENARIOS", "Directed", "files", "leadership", "learners", "membership", "pipelines",
-    "promises", "visibility",
+    "promises", "regions", "visibility",
 ]

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Final
+from typing import Final, Protocol
 
 import trio
 
@@ -235,7 +235,22 @@ class Directed:
         return run_seed(seed, self, nodes=self.nodes, settings=self.settings, trace=trace)
 
 
-SCENARIOS: Final[dict[str, Directed]] = {}
+class Playable(Protocol):
+    """A directed scenario in any kind of world; attributes as of `Directed`."""
+
+    @property
+    def name(self) -> str: ...
+
+    @property
+    def rule(self) -> str: ...
+
+    @property
+    def history(self) -> str: ...
+
+    def play(self, seed: int = 0, trace: Trace | None = None) -> Outcome: ...
+
+
+SCENARIOS: Final[dict[str, Playable]] = {}
 """Every directed scenario, by name."""
 
 

@@ -1,0 +1,35 @@
+"""Bugs between replica sets: the schema on its way, and producers that change partitions."""
+
+from __future__ import annotations
+
+from hadron.sim.mutants.mutant import plant
+from hadron.sim.mutants.seams import Edit
+
+plant(
+    "metadata applied out of order",
+    "what is pushed is adopted whether it follows what was adopted before or not",
+    Edit("state.adoption:check_follows", "command.from_index != index", "False"),
+    Edit("state.adoption:check_follows", "command.to_index <= index", "False"),
+    scenarios=("push-that-arrives-late",),
+)
+
+plant(
+    "push resumed from a wrong index",
+    "a push begins at the metadata set's latest change, wherever the other side stands",
+    Edit(
+        "metadata.push:Push._note_position",
+        "self._position = index", "self._position = max(index, self._own_index - 1)",
+    ),
+    scenarios=("region-that-misses-changes",),
+)
+
+plant(
+    "failover publishing twice",
+    "a batch that may be in the log of its partition is published in another one",
+    Edit(
+        "client.failover:may_move",
+        "batch.state is BatchState.UNANSWERED and not batch.doubtful",
+        "batch.state in (BatchState.SENT, BatchState.UNANSWERED)",
+    ),
+    scenarios=("region-dies-with-an-answer",),
+)

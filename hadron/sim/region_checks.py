@@ -1,0 +1,139 @@
+"""The judge of several replica sets: each by itself, as any, and what holds between them.
+
+Between them: every set's schema is what the metadata set's log says (PROTOCOL A4), a record is
+published once, in one of the partitions that it may be in (D1), and an acknowledged change of the
+schema stays.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from itertools import islice
+from typing import Final
+
+from hadron.sim.checker import SHOWN, Verdict, check_evidence
+from hadron.sim.evidence import Violation
+from hadron.sim.history import Apply, Publish
+from hadron.sim.region_evidence import Cluster
+from hadron.sim.schema_log import SchemaLog, State, state_of
+
+RegionCheck = Callable[[Cluster], Iterable[Violation]]
+
+
+def schema_is_the_metadata_sets(cluster: Cluster) -> Iterator[Violation]:
+    """Every node's schema, as of its index, is what the metadata set's log says as of that index.
+    """
+    log = SchemaLog.of(cluster)
+    for name, files in cluster.files.items():
+        for file in files:
+            if 0 in file.damage or file.applied_lsn == 0:
+                continue
+            expected = log.at.get(file.schema_index)
+            if expected is None:
+                yield Violation(
+                    "schema_is_the_metadata_sets",
+                    f"{file.name} of {name} stands at index {file.schema_index}, where the "
+                    f"metadata set's schema never stood",
+                )
+            elif difference := expected.difference(state_of(file)):
+                yield Violation(
+                    "schema_is_the_metadata_sets",
+                    f"{file.name} of {name} at index {file.schema_index}: {difference}",
+                )
+
+
+def pushes_follow_each_other(cluster: Cluster) -> Iterator[Violation]:
+    """What a set has logged of the schema leads from index to index without a gap, and each time to
+    what the metadata set had there."""
+    log = SchemaLog.of(cluster)
+    for name, evidence in cluster.sets.items():
+        if name != cluster.metadata:
+            for trouble in log.adopted_wrongly(evidence.reference, evidence.committed):
+                yield Violation("pushes_follow_each_other", f"{name}: {trouble}")
+
+
+def schema_arrives_everywhere(cluster: Cluster) -> Iterator[Violation]:
+    """Once everything is healed all nodes stand at the metadata set's index."""
+    if not cluster.history.events("heal"):
+        return
+    end = max((file.schema_index for file in cluster.files[cluster.metadata]), default=0)
+    for name, files in cluster.files.items():
+        for file in files:
+            if 0 not in file.damage and file.schema_index != end:
+                yield Violation(
+                    "schema_arrives_everywhere",
+                    f"{file.name} of {name} stands at index {file.schema_index}, the metadata set "
+                    f"at {end}",
+                )
+
+
+def schema_changes_stay(cluster: Cluster) -> Iterator[Violation]:
+    """As of the index that came with an acknowledgement, what was declared exists, and what was
+    deleted does not."""
+    log = SchemaLog.of(cluster)
+    for operation in cluster.history.of(Apply):
+        if operation.outcome != "ok":
+            continue
+        state: State | None = log.at.get(operation.metadata_index)
+        if state is None:
+            yield Violation(
+                "schema_changes_stay",
+                f"{operation.client} was told index {operation.metadata_index} for "
+                f"{operation.objects}; the metadata set's schema never stood there",
+            )
+            continue
+        known = {(kind, name) for kind, _, name, _, _ in state.objects.values()}
+        for kind, called in operation.objects:
+            if ((kind, called) in known) == operation.deletes:
+                yield Violation(
+                    "schema_changes_stay",
+                    f"{kind} {called} was {'deleted' if operation.deletes else 'declared'} at "
+                    f"index {operation.metadata_index}; the log says otherwise",
+                )
+
+
+def published_once(cluster: Cluster) -> Iterator[Violation]:
+    """No record is in two partitions, unless its producer prefers twice to unknown; and each is in
+    one that it may be in."""
+    publishes = {
+        value: publish for publish in cluster.history.of(Publish) for value in publish.values
+    }
+    places: dict[str, str] = {}
+    for name, evidence in cluster.sets.items():
+        for stream, contents in evidence.streams.items():
+            for offset, value in contents.values.items():
+                publish = publishes.get(value)
+                if publish is None:
+                    continue
+                place = f"{stream}@{offset} of {name}"
+                if publish.allowed and name not in publish.allowed:
+                    yield Violation(
+                        "published_once",
+                        f"{value!r} may be in {', '.join(publish.allowed)} only; it is at {place}",
+                    )
+                if value in places and publish.failover != "duplicate":
+                    yield Violation(
+                        "published_once",
+                        f"{value!r} of {publish.client} (failover {publish.failover or 'none'}, "
+                        f"{publish.outcome}) is at {places[value]} and at {place}",
+                    )
+                places[value] = place
+
+
+CHECKS: Final[tuple[RegionCheck, ...]] = (
+    schema_is_the_metadata_sets, pushes_follow_each_other, schema_arrives_everywhere,
+    schema_changes_stay, published_once,
+)
+
+
+def check_regions(cluster: Cluster) -> Verdict:
+    """Judge each replica set by itself, and all of them together."""
+    violations: list[Violation] = []
+    for name, evidence in cluster.sets.items():
+        violations.extend(
+            Violation(f"{name}: {each.invariant}", each.message)
+            for each in check_evidence(evidence).violations
+        )
+    for judge in CHECKS:
+        violations.extend(islice(judge(cluster), SHOWN))
+    return Verdict.of(cluster.history, violations)

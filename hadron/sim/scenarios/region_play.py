@@ -1,0 +1,125 @@
+"""What directed scenarios over several replica sets are written in; see `play`."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+
+import trio
+
+from hadron.client.failover import Failover
+from hadron.client.producer import Producer
+from hadron.node.settings import Settings
+from hadron.sim.history import Publish
+from hadron.sim.region_run import RegionRun
+from hadron.sim.regions import AMERICA, EUROPE, Regions, open_regions
+from hadron.sim.run import Judgement, Outcome, run_in
+from hadron.sim.scenarios.play import SCENARIOS
+from hadron.sim.trace import Trace
+from hadron.sim.workload import judgement
+from hadron.sim.workload_clients import STREAM
+from hadron.sim.world import SETTINGS, World
+
+
+class RegionPlay(RegionRun):
+    """A cluster with a history, and the sentences."""
+
+    @property
+    def metadata(self) -> World:
+        return self.regions.metadata
+
+    @property
+    def europe(self) -> World:
+        return self.regions.sets[EUROPE]
+
+    @property
+    def america(self) -> World:
+        return self.regions.sets[AMERICA]
+
+    @asynccontextmanager
+    async def producer(
+        self, host: str = "c1", *, failover: Failover = "any", region: str | None = None,
+        timeout_s: float = 60.0,
+    ) -> AsyncIterator[Callable[..., Awaitable[Publish]]]:
+        """A producer for the length of the block, as a function that publishes one value."""
+        allowed = () if region is None else (region,)
+        async with (
+            self.regions.client(host, connect_timeout_s=60.0) as client,
+            client.producer(
+                STREAM, failover=failover, region=region, delivery_timeout_s=timeout_s
+            ) as producer,
+        ):
+
+            async def publish(value: str, key: str | None = None) -> Publish:
+                return await self._publish(producer, host, value, key, failover, allowed)
+
+            yield publish
+
+    async def _publish(
+        self, producer: Producer, host: str, value: str, key: str | None, failover: str,
+        allowed: tuple[str, ...],
+    ) -> Publish:
+        operation = self.history.publish(
+            host, "", STREAM, "", [value], failover=failover, allowed=allowed
+        )
+        await self.send(producer, operation, key)
+        return operation
+
+    def schema_index(self, world: World) -> int:
+        """Where the schema stands at a set's leader."""
+        return int(world.status(world.config.leader.name).metadata_index)
+
+
+RegionBody = Callable[[RegionPlay], Awaitable[None]]
+
+
+@dataclass(frozen=True)
+class DirectedRegions:
+    """A named scenario over several replica sets; attributes as of `play.Directed`.
+
+    Attributes:
+        nodes: of the metadata set, the one in Europe and the one in America.
+    """
+
+    name: str
+    rule: str
+    history: str
+    body: RegionBody
+    nodes: tuple[int, int, int] = (1, 1, 1)
+    settings: Settings = field(default=SETTINGS)
+
+    async def __call__(self, regions: Regions) -> Judgement:
+        play = RegionPlay(regions)
+        with play.noting():
+            await play.declare()
+            await regions.wait_same_schema()
+            await self.body(play)
+            async with trio.open_nursery() as nursery:
+                await play.heal()
+                nursery.start_soon(play.operate)
+                verdict = await play.finish()
+                nursery.cancel_scope.cancel()
+        return judgement(verdict)
+
+    def play(self, seed: int = 0, trace: Trace | None = None) -> Outcome:
+        """Run it in the world of `seed`."""
+        trace = trace or Trace()
+        opening = open_regions(seed, nodes=self.nodes, settings=self.settings, trace=trace)
+        return run_in(seed, opening, self, trace=trace)
+
+
+def region_scenario(
+    rule: str, *, nodes: tuple[int, int, int] = (1, 1, 1), settings: Settings = SETTINGS
+) -> Callable[[RegionBody], RegionBody]:
+    """Register a scenario under its function's name; its docstring is the history."""
+
+    def register(body: RegionBody) -> RegionBody:
+        name = getattr(body, "__name__", "").replace("_", "-")
+        history = " ".join((body.__doc__ or "").split())
+        assert name not in SCENARIOS, name
+        assert history, name
+        SCENARIOS[name] = DirectedRegions(name, rule, history, body, nodes, settings)
+        return body
+
+    return register

@@ -1,0 +1,76 @@
+"""PROTOCOL A4, D1 and D3: several replica sets, whose schema comes from one of them."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Final
+
+import trio
+
+from hadron.model.schema import SchemaObject, StreamSpec
+from hadron.sim.regions import AMERICA, EUROPE
+from hadron.sim.scenarios.region_play import RegionPlay, region_scenario
+from hadron.sim.world import SETTINGS
+
+PATIENT: Final = replace(SETTINGS, keepalive_s=10.0, silence_limit_s=30.0)
+"""Connections live through seconds in which nothing arrives."""
+
+
+@region_scenario("A4: what is adopted follows what was adopted before", settings=PATIENT)
+async def push_that_arrives_late(play: RegionPlay) -> None:
+    """The metadata set pushes a new stream to Europe, slowly. Its connection is broken meanwhile,
+    so it asks anew, pushes the same again, then the stream's deletion; then the first push arrives.
+    """
+    regions, network = play.regions, play.regions.network
+    network.delay("m1", "e1", 6.0)
+    await play.declare("passing", [EUROPE])
+    await trio.sleep(1.0)
+    network.wire("m1", "e1").be_normal()
+    network.reset("m1", "e1")
+    await regions.wait_same_schema()
+    await play.delete("passing")
+    await regions.wait_same_schema()
+    await trio.sleep(8.0)
+    await play.declare("another", [EUROPE])
+    await regions.wait_same_schema()
+
+
+@region_scenario("A4: a push resumes where the other side stands")
+async def region_that_misses_changes(play: RegionPlay) -> None:
+    """Europe is cut off from the metadata set, and keeps serving what it knows, while streams are
+    declared, changed, deleted and declared again; then it must get all of that."""
+    regions = play.regions
+    regions.cut(play.metadata, play.europe)
+    await trio.sleep(5.0)  # They give their connection up.
+    for number in range(3):
+        await play.declare(f"missed {number}".replace(" ", "-"), [EUROPE, AMERICA])
+    await play.delete("missed-1")
+    await play.declare("missed-1", [AMERICA])
+    spec = StreamSpec(partitions=(EUROPE, AMERICA), description="changed")
+    await play.change([SchemaObject(kind="Stream", name="missed-2", spec=spec)])
+    async with play.producer(region=EUROPE) as publish:
+        await publish("in Europe, cut off from the metadata set")
+    regions.join(play.metadata, play.europe)
+    await regions.wait_same_schema()
+
+
+@region_scenario("D1: a record in doubt stays with its partition")
+async def region_dies_with_an_answer(play: RegionPlay) -> None:
+    """Europe logs records whose answers are under way when the whole set dies. Their producer sends
+    new ones to America; those in doubt stay, and are answered when Europe is back."""
+    world, network = play.europe, play.regions.network
+    async with play.producer() as publish, trio.open_nursery() as nursery:
+        for number in range(6):
+            await publish(f"before {number}")
+        network.delay("e1", "c1", 20.0)
+        for number in range(8):
+            nursery.start_soon(publish, f"while answers are slow {number}")
+        await trio.sleep(0.5)
+        await world.crash(power=True)
+        # Until the producer has noticed, new records join those in doubt.
+        await trio.sleep(2.0)
+        for number in range(8):
+            await publish(f"while Europe is away {number}")
+        network.wire("e1", "c1").be_normal()
+        await world.start()
+        await world.wait_serving()
