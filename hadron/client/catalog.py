@@ -252,12 +252,12 @@ class Catalog:
             )
         return [partition]
 
-    async def pipeline_home(self, name: str) -> str:
-        """The replica set of the pipeline called `name`. Raises `NotFoundError`."""
+    async def pipeline(self, name: str) -> tuple[SchemaObject, str]:
+        """The pipeline called `name` as it is now, and its replica set. Raises `NotFoundError`."""
         found, _ = await self._one("Pipeline", name)
         assert isinstance(found.spec, PipelineSpec)
         self._pipelines[found.id] = found.spec.replica_set
-        return found.spec.replica_set
+        return found, found.spec.replica_set
 
     async def pipeline_home_by_id(self, pipeline_id: int) -> str:
         """The replica set of a pipeline. Raises `NotFoundError`."""

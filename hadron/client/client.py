@@ -245,14 +245,19 @@ class Client:
         *,
         max_bytes: int = reading.FETCH_BYTES,
         max_wait_ms: int = 0,
+        stream_id: int | None = None,
     ) -> Fetched:
         """Batches as they stand in the partition, from the one that holds `offset` on.
 
         Args:
             max_bytes: whole batches up to this size, and at least one.
             max_wait_ms: how long to wait when there is nothing at `offset` yet.
+            stream_id: the stream's id, if it is known: `NotFoundError` when that was deleted, also
+                where another stream has its name by now. None: whichever has the name.
         """
-        return await self._reading.fetch(stream, partition, offset, max_bytes, max_wait_ms)
+        return await self._reading.fetch(
+            stream, partition, offset, max_bytes, max_wait_ms, stream_id
+        )
 
     async def offsets(
         self, stream: str, *, partition: str | None = None, at_ms: int | None = None

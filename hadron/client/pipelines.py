@@ -30,10 +30,10 @@ class PipelineCalls:
         self._namespace = session.endpoint.namespace
 
     async def progress(self, name: str) -> list[pipelines_pb2.PipelineProgressResponse.Pipeline]:
-        homes = (
-            [await self._catalog.pipeline_home(name)] if name else self._session.topology.names()
-        )
+        homes = self._session.topology.names()
         request = pipelines_pb2.PipelineProgressRequest(namespace=self._namespace, pipeline=name)
+        if name:
+            homes = [await self._find(name, request)]
         found: list[pipelines_pb2.PipelineProgressResponse.Pipeline] = []
         for home in homes:
             answer, _ = await self._session.request(home, _PROGRESS, request)
@@ -50,7 +50,6 @@ class PipelineCalls:
                 f"limit {limit} or after_id {after_id} is out of bounds",
                 "a page has 1 record or more, ids start at 1",
             )
-        home = await self._catalog.pipeline_home(pipeline)
         request = pipelines_pb2.ListInstancesRequest(
             namespace=self._namespace,
             pipeline=pipeline,
@@ -58,6 +57,7 @@ class PipelineCalls:
             after_id=after_id,
             limit=limit,
         )
+        home = await self._find(pipeline, request)
         answer, _ = await self._session.request(home, _INSTANCES, request)
         return list(answer.instances)
 
@@ -72,7 +72,6 @@ class PipelineCalls:
             )
 
         async def make() -> StageRun:
-            home = await self._catalog.pipeline_home(pipeline)
             opening = pipelines_pb2.RunStagesRequest(
                 namespace=self._namespace,
                 pipeline=pipeline,
@@ -81,9 +80,22 @@ class PipelineCalls:
                 max_batch=max_batch,
                 credit=credit,
             )
+            home = await self._find(pipeline, opening)
             return StageRun(self._session, home, opening)
 
         return Opening(make)
+
+    async def _find(
+        self,
+        name: str,
+        request: pipelines_pb2.PipelineProgressRequest | pipelines_pb2.ListInstancesRequest
+        | pipelines_pb2.RunStagesRequest,
+    ) -> str:
+        """Say in a request which pipeline is meant, by its id (PROTOCOL D3); returns its replica
+        set. Raises `NotFoundError`."""
+        item, home = await self._catalog.pipeline(name)
+        request.pipeline_id, request.metadata_index = item.id, item.metadata_index
+        return home
 
     async def complete(
         self,

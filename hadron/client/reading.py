@@ -74,7 +74,8 @@ class ReadCalls:
         return found
 
     async def fetch(
-        self, stream: str, partition: str, offset: int, max_bytes: int, max_wait_ms: int
+        self, stream: str, partition: str, offset: int, max_bytes: int, max_wait_ms: int,
+        stream_id: int | None,
     ) -> Fetched:
         if offset < 0 or not 0 < max_bytes <= MAX_ATTACHMENT_BYTES or max_wait_ms < 0:
             raise RequestError(
@@ -89,15 +90,34 @@ class ReadCalls:
             offset=offset,
             max_bytes=max_bytes,
             max_wait_ms=max_wait_ms,
+            stream_id=stream_id or 0,
         )
+        if stream_id is not None:
+            return await self._fetch(request)
+        try:
+            return await self._fetch(await self._identified(stream, request))
+        except NotFoundError:
+            # It may have been deleted, and created again, since it was looked up.
+            self._catalog.forget(stream)
+            return await self._fetch(await self._identified(stream, request))
+
+    async def _identified(
+        self, stream: str, request: streams_pb2.FetchRequest
+    ) -> streams_pb2.FetchRequest:
+        """`request` with the id of the stream that has the name now (PROTOCOL D3)."""
+        item = await self._catalog.stream(stream)
+        request.stream_id, request.metadata_index = item.id, item.metadata_index
+        return request
+
+    async def _fetch(self, request: streams_pb2.FetchRequest) -> Fetched:
         answer, attachment = await self._session.request(
-            partition,
+            request.partition,
             _FETCH,
             request,
-            timeout_s=self._session.request_timeout_s + max_wait_ms / 1000,
+            timeout_s=self._session.request_timeout_s + request.max_wait_ms / 1000,
         )
         return Fetched(
-            _split(answer, attachment, partition), answer.first_offset, answer.next_offset
+            _split(answer, attachment, request.partition), answer.first_offset, answer.next_offset
         )
 
 

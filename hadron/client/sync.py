@@ -234,11 +234,14 @@ class SyncClient:
         *,
         max_bytes: int = reading.FETCH_BYTES,
         max_wait_ms: int = 0,
+        stream_id: int | None = None,
     ) -> Fetched:
         """See `Client.fetch`."""
-        fetch = self._client.fetch
         return self._call(
-            partial(fetch, stream, partition, offset, max_bytes=max_bytes, max_wait_ms=max_wait_ms)
+            partial(
+                self._client.fetch, stream, partition, offset, max_bytes=max_bytes,
+                max_wait_ms=max_wait_ms, stream_id=stream_id,
+            )
         )
 
     def offsets(

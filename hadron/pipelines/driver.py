@@ -304,6 +304,7 @@ class PipelineDriver:
         """Where a record is, with its stream by name."""
         return pipelines_pb2.RecordRef(
             stream=self._catalog.by_id(output.stream_id).name,
+            stream_id=output.stream_id,
             partition=output.partition,
             offset=output.offset,
         )

@@ -8,6 +8,7 @@ from hadron.delivery.groups import Groups
 from hadron.metadata.adopter import SchemaAdopter
 from hadron.metadata.driver import SchemaChanges
 from hadron.model.errors import HadronError, NotFoundError, NotLeaderError, NotReadyError
+from hadron.model.ids import DEFAULT_NAMESPACE
 from hadron.model.schema import SchemaObject, StreamSpec
 from hadron.partition.catalog import Catalog
 from hadron.partition.controller import Controller
@@ -45,7 +46,7 @@ class Leading:
         Raises `NotFoundError`, `NotLeaderError`, or `MetadataBehindError` when the caller has seen
         more than is known here yet.
         """
-        item = self._stream(namespace, stream, stream_id, metadata_index)
+        item = self.find("Stream", namespace, stream, stream_id, metadata_index)
         spec = item.spec
         assert isinstance(spec, StreamSpec)
         wanted = partition or self.replica_set
@@ -61,16 +62,20 @@ class Leading:
             )
         return item
 
-    def _stream(
-        self, namespace: str, name: str, stream_id: int, metadata_index: int
+    def find(
+        self, kind: str, namespace: str, name: str, object_id: int, metadata_index: int
     ) -> SchemaObject:
-        if stream_id:
-            item = self.catalog.by_id(stream_id, metadata_index)
-            if item.kind != "Stream":
-                raise NotFoundError(f"{item.label}, with the id {stream_id}, is no stream")
+        """The stream or pipeline with an id, or else with a name; raises like `partition`."""
+        if object_id:
+            item = self.catalog.by_id(object_id, metadata_index)
+            if item.kind != kind:
+                raise NotFoundError(
+                    f"{item.label}, with the id {object_id}, is no {kind.lower()}"
+                )
             return item
         try:
-            return self.catalog.stream(namespace or "default", name)[0]
+            look_up = self.catalog.stream if kind == "Stream" else self.catalog.pipeline
+            return look_up(namespace or DEFAULT_NAMESPACE, name)[0]
         except NotFoundError:
             self.catalog.check_index(metadata_index)
             raise

@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import Any, Final
 
 from hadron.model.errors import HadronError, NotFoundError, RequestError
-from hadron.model.ids import DEFAULT_NAMESPACE
 from hadron.model.ports import Database
 from hadron.model.schema import PipelineSpec, SchemaObject
 from hadron.pipelines.driver import PipelineDriver
@@ -36,7 +35,7 @@ class PipelinesService:
         }
 
     def _run_stages(self, call: Call, request: Any, _attachment: memoryview) -> None:
-        driver = self._driver(self._door.enter(), request.namespace, request.pipeline)
+        driver = self._driver(self._door.enter(), request)
         session = driver.join(call, request)
 
         def on_message(message: Any, _attachment: memoryview) -> None:
@@ -49,9 +48,8 @@ class PipelinesService:
         call.on_message = on_message
         call.on_end = on_end
 
-    def _driver(self, leading: Leading, namespace: str, name: str) -> PipelineDriver:
-        item, _ = leading.catalog.pipeline(namespace or DEFAULT_NAMESPACE, name)
-        return leading.pipelines.driver(item.id)
+    def _driver(self, leading: Leading, request: Any) -> PipelineDriver:
+        return leading.pipelines.driver(_find(leading, request).id)
 
     def _complete(self, call: Call, request: Any, attachment: memoryview) -> None:
         call.spawn(self._answer_complete, self._door.enter(), call, request, attachment)
@@ -83,14 +81,15 @@ class PipelinesService:
         call.spawn(self._answer_progress, self._door.enter(), call, request)
 
     async def _answer_progress(self, leading: Leading, call: Call, request: Any) -> None:
-        if request.pipeline:
-            leading.catalog.pipeline(request.namespace or DEFAULT_NAMESPACE, request.pipeline)
+        wanted = (
+            _find(leading, request).id if request.pipeline or request.pipeline_id else None
+        )
         items = [
             item for item in leading.catalog.all()
             if isinstance(item.spec, PipelineSpec)
             and item.spec.replica_set == leading.replica_set
             and request.namespace in ("", item.namespace)
-            and request.pipeline in ("", item.name)
+            and wanted in (None, item.id)
         ]
         await leading.controller.confirm_leadership()
         found = await leading.controller.query(
@@ -117,7 +116,7 @@ class PipelinesService:
     async def _answer_instances(
         self, leading: Leading, call: Call, request: Any, status: int | None
     ) -> None:
-        driver = self._driver(leading, request.namespace, request.pipeline)
+        driver = self._driver(leading, request)
         limit = min(request.limit or _DEFAULT_LIMIT, _MAX_LIMIT)
 
         def read(db: Database) -> list[views.InstanceStatus]:
@@ -130,6 +129,13 @@ class PipelinesService:
         call.send(
             _Instances(instances=[_describe_instance(driver, item) for item in found]), end=True
         )
+
+
+def _find(leading: Leading, request: Any) -> SchemaObject:
+    return leading.find(
+        "Pipeline", request.namespace, request.pipeline, request.pipeline_id,
+        request.metadata_index,
+    )
 
 
 def _describe(

@@ -31,39 +31,43 @@ CACHE_BYTES: Final = 64 << 20
 _FETCH_BYTES: Final = 4 << 20
 
 
+Place = tuple[str, int, str]
+"""A stream's name and id, and a partition. Another stream may have had the name (PROTOCOL D3)."""
+
+
 class BatchCache:
     """Decoded batches by place, the least recently used dropped first. Bounded by bytes."""
 
     def __init__(self, max_bytes: int = CACHE_BYTES) -> None:
         self._max_bytes = max_bytes
         self._bytes = 0
-        self._batches: OrderedDict[tuple[str, str, int], RecordBatch] = OrderedDict()
-        self._bases: dict[tuple[str, str], list[int]] = {}
+        self._batches: OrderedDict[tuple[Place, int], RecordBatch] = OrderedDict()
+        self._bases: dict[Place, list[int]] = {}
 
-    def find(self, stream: str, partition: str, offset: int) -> RecordBatch | None:
+    def find(self, place: Place, offset: int) -> RecordBatch | None:
         """The batch that holds `offset`, if it is here."""
-        bases = self._bases.get((stream, partition), [])
+        bases = self._bases.get(place, [])
         position = bisect.bisect_right(bases, offset) - 1
         if position < 0:
             return None
-        key = (stream, partition, bases[position])
+        key = (place, bases[position])
         batch = self._batches[key]
         if offset >= batch.next_offset:
             return None
         self._batches.move_to_end(key)
         return batch
 
-    def add(self, batch: RecordBatch) -> None:
+    def add(self, place: Place, batch: RecordBatch) -> None:
         """Keep a batch; a second copy of the same one is ignored."""
-        key = (batch.stream, batch.partition, batch.base_offset)
+        key = (place, batch.base_offset)
         if key in self._batches:
             return
         self._batches[key] = batch
-        bisect.insort(self._bases.setdefault(key[:2], []), batch.base_offset)
+        bisect.insort(self._bases.setdefault(place, []), batch.base_offset)
         self._bytes += batch.head.raw
         while self._bytes > self._max_bytes and len(self._batches) > 1:
-            (stream, partition, base), dropped = self._batches.popitem(last=False)
-            self._bases[stream, partition].remove(base)
+            (where, base), dropped = self._batches.popitem(last=False)
+            self._bases[where].remove(base)
             self._bytes -= dropped.head.raw
 
 
@@ -136,12 +140,13 @@ async def load(client: Any, cache: BatchCache, references: Sequence[Any]) -> Row
     """
     count = len(references)
     index, lost = np.zeros(count, np.int64), np.zeros(count, np.bool_)
-    places: dict[tuple[str, str], list[int]] = {}
+    places: dict[Place, list[int]] = {}
     for row, reference in enumerate(references):
-        places.setdefault((reference.stream, reference.partition), []).append(row)
+        place = (reference.stream, reference.stream_id, reference.partition)
+        places.setdefault(place, []).append(row)
     batches: list[RecordBatch] = []
     base_row = 0
-    for (stream, partition), rows in places.items():
+    for place, rows in places.items():
         order = np.array(rows)
         offsets = np.array([references[row].offset for row in rows], np.int64)
         sorting = np.argsort(offsets, kind="stable")
@@ -149,7 +154,7 @@ async def load(client: Any, cache: BatchCache, references: Sequence[Any]) -> Row
         done = 0
         while done < len(order):
             single = offsets[done] == offsets[-1]
-            batch = await _batch_at(client, cache, stream, partition, int(offsets[done]), single)
+            batch = await _batch_at(client, cache, place, int(offsets[done]), single)
             if isinstance(batch, int):
                 stop = int(np.searchsorted(offsets, max(batch, offsets[done] + 1)))
                 lost[order[done:stop]] = True
@@ -163,15 +168,18 @@ async def load(client: Any, cache: BatchCache, references: Sequence[Any]) -> Row
 
 
 async def _batch_at(
-    client: Any, cache: BatchCache, stream: str, partition: str, offset: int, single: bool
+    client: Any, cache: BatchCache, place: Place, offset: int, single: bool
 ) -> RecordBatch | int:
     """The batch that holds `offset`; when that is gone, the first offset that is still kept."""
-    cached = cache.find(stream, partition, offset)
+    cached = cache.find(place, offset)
     if cached is not None:
         return cached
+    stream, stream_id, partition = place
     try:
         fetched = await client.fetch(
-            stream, partition, offset, max_bytes=1 if single else _FETCH_BYTES
+            stream, partition, offset, max_bytes=1 if single else _FETCH_BYTES,
+            # Leaders of older versions name no id.
+            stream_id=stream_id or None,
         )
     except OffsetOutOfRangeError:
         bounds = await client.offsets(stream, partition=partition)
@@ -184,7 +192,7 @@ async def _batch_at(
     ]
     # Added last to first: where the cache is too small for all, the first are what is needed.
     for batch in reversed(found):
-        cache.add(batch)
+        cache.add(place, batch)
     if not found:
         return int(fetched.first_offset)
     return found[0]

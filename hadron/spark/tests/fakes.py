@@ -130,9 +130,9 @@ class FakeClient:
 
     async def fetch(
         self, stream: str, partition: str, offset: int, max_bytes: int = 4 << 20,
-        max_wait_ms: int = 0,
+        max_wait_ms: int = 0, stream_id: int | None = None,
     ) -> Fetched:
-        del max_wait_ms
+        del max_wait_ms, stream_id
         await trio.lowlevel.checkpoint()
         self._trouble("fetch")
         self.fetches += 1

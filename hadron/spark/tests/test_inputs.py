@@ -74,14 +74,17 @@ def test_the_cache_forgets_what_was_used_longest_ago() -> None:
         for i in range(3)
     ]
     cache = inputs.BatchCache(max_bytes=2 * batches[0].head.raw)
-    cache.add(batches[0])
-    cache.add(batches[1])
-    assert cache.find("s", "p", 0) is batches[0]
-    cache.add(batches[2])
-    assert cache.find("s", "p", 1) is None
-    assert cache.find("s", "p", 0) is batches[0]
-    assert cache.find("s", "p", 3) is None
-    assert cache.find("s", "q", 0) is None
+    here = ("s", 3, "p")
+    cache.add(here, batches[0])
+    cache.add(here, batches[1])
+    assert cache.find(here, 0) is batches[0]
+    cache.add(here, batches[2])
+    assert cache.find(here, 1) is None
+    assert cache.find(here, 0) is batches[0]
+    assert cache.find(here, 3) is None
+    assert cache.find(("s", 3, "q"), 0) is None
+    # A stream that was deleted and created again is another one.
+    assert cache.find(("s", 9, "p"), 0) is None
 
 
 async def test_records_that_are_gone_are_marked() -> None:

@@ -9,30 +9,36 @@ from typing import ClassVar as _ClassVar, Optional as _Optional, Union as _Union
 DESCRIPTOR: _descriptor.FileDescriptor
 
 class RunStagesRequest(_message.Message):
-    __slots__ = ("namespace", "pipeline", "stages", "engine", "max_batch", "credit")
+    __slots__ = ("namespace", "pipeline", "stages", "engine", "max_batch", "credit", "pipeline_id", "metadata_index")
     NAMESPACE_FIELD_NUMBER: _ClassVar[int]
     PIPELINE_FIELD_NUMBER: _ClassVar[int]
     STAGES_FIELD_NUMBER: _ClassVar[int]
     ENGINE_FIELD_NUMBER: _ClassVar[int]
     MAX_BATCH_FIELD_NUMBER: _ClassVar[int]
     CREDIT_FIELD_NUMBER: _ClassVar[int]
+    PIPELINE_ID_FIELD_NUMBER: _ClassVar[int]
+    METADATA_INDEX_FIELD_NUMBER: _ClassVar[int]
     namespace: str
     pipeline: str
     stages: _containers.RepeatedScalarFieldContainer[str]
     engine: str
     max_batch: int
     credit: int
-    def __init__(self, namespace: _Optional[str] = ..., pipeline: _Optional[str] = ..., stages: _Optional[_Iterable[str]] = ..., engine: _Optional[str] = ..., max_batch: _Optional[int] = ..., credit: _Optional[int] = ...) -> None: ...
+    pipeline_id: int
+    metadata_index: int
+    def __init__(self, namespace: _Optional[str] = ..., pipeline: _Optional[str] = ..., stages: _Optional[_Iterable[str]] = ..., engine: _Optional[str] = ..., max_batch: _Optional[int] = ..., credit: _Optional[int] = ..., pipeline_id: _Optional[int] = ..., metadata_index: _Optional[int] = ...) -> None: ...
 
 class RecordRef(_message.Message):
-    __slots__ = ("stream", "partition", "offset")
+    __slots__ = ("stream", "partition", "offset", "stream_id")
     STREAM_FIELD_NUMBER: _ClassVar[int]
     PARTITION_FIELD_NUMBER: _ClassVar[int]
     OFFSET_FIELD_NUMBER: _ClassVar[int]
+    STREAM_ID_FIELD_NUMBER: _ClassVar[int]
     stream: str
     partition: str
     offset: int
-    def __init__(self, stream: _Optional[str] = ..., partition: _Optional[str] = ..., offset: _Optional[int] = ...) -> None: ...
+    stream_id: int
+    def __init__(self, stream: _Optional[str] = ..., partition: _Optional[str] = ..., offset: _Optional[int] = ..., stream_id: _Optional[int] = ...) -> None: ...
 
 class Invocation(_message.Message):
     __slots__ = ("instance_id", "attempt", "root", "dependencies")
@@ -93,18 +99,22 @@ class FailStagesRequest(_message.Message):
     def __init__(self, pipeline_id: _Optional[int] = ..., stage: _Optional[str] = ..., instance_ids: _Optional[_Iterable[int]] = ..., attempts: _Optional[_Iterable[int]] = ..., reason: _Optional[str] = ...) -> None: ...
 
 class ListInstancesRequest(_message.Message):
-    __slots__ = ("namespace", "pipeline", "status", "after_id", "limit")
+    __slots__ = ("namespace", "pipeline", "status", "after_id", "limit", "pipeline_id", "metadata_index")
     NAMESPACE_FIELD_NUMBER: _ClassVar[int]
     PIPELINE_FIELD_NUMBER: _ClassVar[int]
     STATUS_FIELD_NUMBER: _ClassVar[int]
     AFTER_ID_FIELD_NUMBER: _ClassVar[int]
     LIMIT_FIELD_NUMBER: _ClassVar[int]
+    PIPELINE_ID_FIELD_NUMBER: _ClassVar[int]
+    METADATA_INDEX_FIELD_NUMBER: _ClassVar[int]
     namespace: str
     pipeline: str
     status: str
     after_id: int
     limit: int
-    def __init__(self, namespace: _Optional[str] = ..., pipeline: _Optional[str] = ..., status: _Optional[str] = ..., after_id: _Optional[int] = ..., limit: _Optional[int] = ...) -> None: ...
+    pipeline_id: int
+    metadata_index: int
+    def __init__(self, namespace: _Optional[str] = ..., pipeline: _Optional[str] = ..., status: _Optional[str] = ..., after_id: _Optional[int] = ..., limit: _Optional[int] = ..., pipeline_id: _Optional[int] = ..., metadata_index: _Optional[int] = ...) -> None: ...
 
 class ListInstancesResponse(_message.Message):
     __slots__ = ("instances",)
@@ -139,12 +149,16 @@ class ListInstancesResponse(_message.Message):
     def __init__(self, instances: _Optional[_Iterable[_Union[ListInstancesResponse.Instance, _Mapping]]] = ...) -> None: ...
 
 class PipelineProgressRequest(_message.Message):
-    __slots__ = ("namespace", "pipeline")
+    __slots__ = ("namespace", "pipeline", "pipeline_id", "metadata_index")
     NAMESPACE_FIELD_NUMBER: _ClassVar[int]
     PIPELINE_FIELD_NUMBER: _ClassVar[int]
+    PIPELINE_ID_FIELD_NUMBER: _ClassVar[int]
+    METADATA_INDEX_FIELD_NUMBER: _ClassVar[int]
     namespace: str
     pipeline: str
-    def __init__(self, namespace: _Optional[str] = ..., pipeline: _Optional[str] = ...) -> None: ...
+    pipeline_id: int
+    metadata_index: int
+    def __init__(self, namespace: _Optional[str] = ..., pipeline: _Optional[str] = ..., pipeline_id: _Optional[int] = ..., metadata_index: _Optional[int] = ...) -> None: ...
 
 class PipelineProgressResponse(_message.Message):
     __slots__ = ("pipelines",)
