@@ -133,9 +133,26 @@ def position_from(message: replication_pb2.LogPosition) -> LogPositionValue:
     return LogPositionValue(lsn, ballot_from(message.ballot), message.chain)
 
 
+_MAX_TEXT: Final = 65_536
+"""Characters of an error's message, and of its hint: some 500 mistakes in a schema. What repeats a
+caller's huge name would else fit into no frame, and end the connection instead of the call."""
+
+_KEPT_END: Final = 1_000
+
+
 def error_to_message(error: HadronError) -> common_pb2.Error:
     return common_pb2.Error(
-        code=error.code, message=error.message, hint=error.hint, retryable=error.retryable
+        code=error.code, message=_shortened(error.message), hint=_shortened(error.hint),
+        retryable=error.retryable,
+    )
+
+
+def _shortened(text: str) -> str:
+    if len(text) <= _MAX_TEXT:
+        return text
+    left_out = len(text) - _MAX_TEXT
+    return (
+        f"{text[: _MAX_TEXT - _KEPT_END]} … {left_out} characters left out … {text[-_KEPT_END:]}"
     )
 
 
