@@ -122,8 +122,10 @@ class Groups:
         else:
             progress = await self._create(key, joining)
         if self._changes != changes:
-            # It may have been this group that was reset or deleted, and `progress` old.
-            raise NotReadyError("a group was just reset or deleted", "join again")
+            # It may have been this group that was changed, and `progress` old.
+            raise NotReadyError(
+                "a group was just reset or deleted, or is served anew", "join again"
+            )
         # Somebody else may have been quicker. Otherwise nobody has served the group since
         # `progress` was read: its driver would still be here.
         driver = self._drivers.get(key)
@@ -262,6 +264,10 @@ class Groups:
 
     def _idle(self, key: _Key) -> None:
         driver = self._drivers.get(key)
+        if driver is not None and driver.is_closed:
+            # It gave up. What somebody who is just joining has read of the group may be older than
+            # what it has logged.
+            self._changes += 1
         if driver is None or not driver.is_ephemeral or driver.is_closed:
             self._forget_if_idle(key)
             return

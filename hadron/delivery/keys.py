@@ -66,7 +66,11 @@ class KeyLines:
         come. Parked ones below `above` were dropped meanwhile."""
         free: list[Parked] = []
         for first, last in ranges:
-            for offset in range(first, last + 1):
+            # A late acknowledgement may name more than was ever delivered.
+            named: Iterable[int] = range(first, last + 1)
+            if len(self._current) <= last - first:
+                named = sorted(each for each in self._current if first <= each <= last)
+            for offset in named:
                 key = self._current.pop(offset, NO_KEY)
                 if key == NO_KEY:
                     continue

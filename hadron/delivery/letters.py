@@ -10,7 +10,7 @@ from __future__ import annotations
 import logging
 from collections import deque
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 
 import trio
@@ -138,6 +138,9 @@ class DeadLetters:
         except RequestError as error:
             if type(error) is not RequestError:
                 raise
+            if last > offset:
+                # Not all of them need be: those that are not must not go with them.
+                return await self._write_some(offset, replace(dead, last=(offset + last) // 2))
             # Acknowledged after all, before this leader knew: it is no dead letter.
             _log.info("group %s: %s", self._origin.group, error)
         self._told = ""

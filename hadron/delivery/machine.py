@@ -125,6 +125,8 @@ class Group:
         self.takers = Takers()
         self.ahead = RangeSet()
         """Acknowledged offsets above the cursor, below `window_end`."""
+        self._beyond = RangeSet()
+        """Late acknowledgements above that: what is read of the tables next may not have them."""
         self._tried: deque[Attempts] = deque()
         self.window_end = floor
         self.cursor = floor
@@ -151,6 +153,8 @@ class Group:
             self.ahead.add(first, last)
         self._tried = deque(attempts)
         self.window_end = end if end is not None else 1 << 63
+        for first, last in self._beyond.remove(0, self.window_end - 1):
+            self.ahead.add(first, last)
         self._move_cursor(self.cursor)
 
     @property
@@ -393,6 +397,9 @@ class Group:
                 self._late.add(a, b)
             if a < self.window_end:
                 self.ahead.add(a, min(b, self.window_end - 1))
+            if b >= self.window_end:
+                # Until a window has it. It was delivered once, so there are not many.
+                self._beyond.add(max(a, self.window_end), b)
         self._move_cursor(self.cursor)
         self._note_settling(counted)
         return counted

@@ -350,6 +350,25 @@ class TestDeadLetters:
         await member.until(0, 0, 0)
         assert member.deliveries[-1].attempt == 3
 
+    async def test_one_that_was_acknowledged_after_all_does_not_take_others_along(
+        self, stack: Stack
+    ) -> None:
+        """The whole of them is refused then; the rest would be neither acknowledged, nor in the
+        dead letters, nor with anybody, until the leader changes."""
+        await stack.append(1, *[b"0", b"1", b"2"])
+        member = await Consumer(stack).join(**{**LETTERS, "max_attempts": 1})
+        await member.until(0, 1, 2)
+        group_id = member.driver.progress.group_id
+        await stack.controller.execute(groups.AckRecords(group_id, ((1, 1),)))
+        member.leave()
+        await until(lambda: stack.groups.live(1, "billing") is None)
+        assert await progress(stack) == [(3, None, None)]
+        found = [
+            record.headers[letters.ORIGIN_OFFSET]
+            for batch in await stack.read(2) for record in decode_batch(batch.data).records()
+        ]
+        assert found == ["0", "2"]
+
     async def test_what_retention_has_overtaken_is_no_dead_letter(self, stack: Stack) -> None:
         await stack.append(1, b"0")
         await stack.append(1, b"1")
@@ -407,6 +426,32 @@ class TestLateAcknowledgements:
         self.late(member, ballot, number, offset)
         assert len(await member.confirmed(1)) == 1
         assert await progress(stack) == [(0, None, None)]
+
+
+class TestServedAnew:
+    async def test_who_was_just_joining_does_not_begin_with_what_was_known_before(
+        self, stack: Stack, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """What it has read of the group is older than what the driver that gave up has logged:
+        acknowledged records would be delivered again."""
+        await stack.append(1, *[b"x"] * 3)
+        member = await Consumer(stack).join(1)
+        await member.until(0)
+        create = stack.groups._create
+
+        async def slow(*arguments: Any) -> Any:
+            progress = await create(*arguments)
+            monkeypatch.undo()
+            member.acknowledge(0, 0, token=1)
+            await member.confirmed(1)
+            member.driver._give_up(HadronError("a batch is damaged"))
+            return progress
+
+        monkeypatch.setattr(stack.groups, "_create", slow)
+        with pytest.raises(NotReadyError, match="join again"):
+            await Consumer(stack).join(1)
+        again = await Consumer(stack).join(1)
+        await again.until(1)
 
 
 class TestWindows:

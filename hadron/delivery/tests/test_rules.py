@@ -220,6 +220,13 @@ class TestOrderByKey:
         assert drain(group, 8) == [(1, 6, 6)]
         assert drain(group, 8, 9.0) == [(1, 1, 1)], "and 4 and 7 behind it"
 
+    def test_a_late_acknowledgement_of_far_too_much_costs_no_more_than_what_is_busy(self) -> None:
+        group = Group(0, (), rules=Rules(is_by_key=True))
+        join(group, 50)
+        drain(group, 8)
+        group.settled([(0, 1 << 62)], 0.0)
+        assert drain(group, 8) == [(1, 4, 4), (1, 6, 6)], "the next of keys 2 and 1"
+
     def test_retention_takes_a_line_along(self) -> None:
         group = Group(0, (), rules=Rules(is_by_key=True))
         member = join(group, 50)
@@ -263,6 +270,19 @@ class TestWindows:
         group.resume([], [], None)
         assert drain(group, 20) == [(1, 10, 15), (1, 16, 19)]
         assert not group.needs_window
+
+    def test_a_late_acknowledgement_is_not_forgotten_by_the_next_window(self) -> None:
+        """The window was read while it was on its way into the log: the record would be delivered
+        again, and its member was told that the acknowledgement counts."""
+        group = Group(0, [(2, 3)], window_end=4)
+        join(group)
+        assert group.acknowledge_late(3, 12) == [(4, 12)]
+        drain(group, 20)
+        group.resume([(8, 8)], [], 10)
+        assert drain(group, 20) == []
+        assert (group.needs_window, group.cursor) == (True, 10)
+        group.resume([], [], None)
+        assert drain(group, 20) == [(1, 13, 15), (1, 16, 19)]
 
     def test_retention_may_overtake_a_window(self) -> None:
         group = Group(0, [(2, 3)], window_end=4)
