@@ -23,7 +23,15 @@ from hadron.delivery.progress import Ledger, LoggedLedger, MemoryLedger, Receipt
 from hadron.delivery.ranges import Range, size
 from hadron.delivery.sessions import MemberSession, Silence
 from hadron.delivery.shelf import Shelf
-from hadron.model.errors import DeadlineExceededError, HadronError, NotFoundError, RequestError
+from hadron.model.batch import StampedBatch
+from hadron.model.errors import (
+    DeadlineExceededError,
+    HadronError,
+    NotFoundError,
+    NotReadyError,
+    OffsetOutOfRangeError,
+    RequestError,
+)
 from hadron.model.ids import Ballot
 from hadron.partition.controller import Controller
 from hadron.partition.visible import VisibleStreams
@@ -35,6 +43,9 @@ from hadron.wire.messages import ballot_from, ballot_to, groups_pb2
 _log = logging.getLogger(__name__)
 
 _READ_BYTES: Final = 1 << 20
+
+_AGAIN_S: Final = 0.05
+"""Before records are read again that retention is just dropping: the time of a commit."""
 
 _DELIVERIES_PER_TURN: Final = 64
 """Deliveries to one group before others get a turn of the loop."""
@@ -269,14 +280,24 @@ class GroupDriver:
 
     async def _read_task(self, offset: int) -> None:
         try:
-            batches = await self._visible.read(self._stream_id, offset, _READ_BYTES)
+            self._shelf.keep(await self._read_kept(offset))
         except HadronError as error:
             self._give_up(error)
             return
         finally:
             self._reading = False
-        self._shelf.keep(batches)
         self.pump()
+
+    async def _read_kept(self, offset: int) -> list[StampedBatch]:
+        """What there is from `offset` on; nothing where retention has just taken that: the machine
+        passes over it, and nobody needs to join anew."""
+        try:
+            return await self._visible.read(self._stream_id, offset, _READ_BYTES)
+        except OffsetOutOfRangeError:
+            return []
+        except NotReadyError:
+            await trio.sleep(_AGAIN_S)
+            return []
 
     def _read_window(self) -> None:
         if not self._reading and not self._closed:

@@ -454,6 +454,36 @@ class TestServedAnew:
         await again.until(1)
 
 
+class TestReading:
+    @pytest.mark.parametrize(
+        "error", [OffsetOutOfRangeError("offset 0 is gone"), NotReadyError("just dropping it")]
+    )
+    async def test_retention_that_overtakes_a_read_ends_nobodys_membership(
+        self, stack: Stack, monkeypatch: pytest.MonkeyPatch, mock_clock: MockClock,
+        error: HadronError,
+    ) -> None:
+        """The first would end it for good, the second mean a reset: the member would forget what
+        it has acknowledged, and an ephemeral group where it was."""
+        await stack.append(1, b"0")
+        await stack.append(1, b"1")
+        monkeypatch.setattr(stack.visible, "recent", lambda *_: None)
+        read = stack.visible.read
+        refusals = [error]
+
+        async def racing(stream_id: int, offset: int, max_bytes: int) -> Any:
+            if refusals:
+                await stack.controller.execute(TrimStream(1, 1))
+                raise refusals.pop()
+            return await read(stream_id, offset, max_bytes)
+
+        monkeypatch.setattr(stack.visible, "read", racing)
+        member = await Consumer(stack).join()
+        await until(lambda: not refusals)
+        mock_clock.jump(1.0)
+        await member.until(1)
+        assert member.call.failure is None
+
+
 class TestWindows:
     async def test_a_group_with_many_ranges_is_read_piece_by_piece(
         self, stack: Stack, monkeypatch: pytest.MonkeyPatch
