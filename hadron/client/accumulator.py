@@ -80,6 +80,8 @@ class PartitionAccumulator:
         """An answer was not a success: nothing is sent before `resume`."""
         self.in_flight = 0
         """Calls under way."""
+        self.held_bytes = 0
+        """Of records without an outcome."""
         self._new_producer_id = new_producer_id
         self._on_resolved = on_resolved
         self._batch_bytes = batch_bytes
@@ -130,6 +132,7 @@ class PartitionAccumulator:
         if batch is None:
             batch = self._new_batch(now_s)
         index = batch.add(record, now_ms)
+        self.held_bytes += batch.added
         self._open = batch
         if batch.is_full(self._batch_bytes):
             self.seal()
@@ -142,6 +145,7 @@ class PartitionAccumulator:
         self.seal()
         batch = self._new_batch(now_s)
         batch.fill(values, size, now_ms)
+        self.held_bytes += size
         batch.state = BatchState.QUEUED
         self._queue.append(batch)
         return batch
@@ -210,6 +214,7 @@ class PartitionAccumulator:
         self._sent.remove(batch)
         self.in_flight -= 1
         batch.acked(base_offset, append_ms, duplicate)
+        self.held_bytes -= batch.size
         self._on_resolved(batch)
 
     def refused(self, batch: OutgoingBatch, error: HadronError) -> None:
@@ -263,6 +268,7 @@ class PartitionAccumulator:
         taken = [batch for batch in self.unresolved() if may_move(batch)]
         under_way = []
         for batch in taken:
+            self.held_bytes -= batch.size
             if self._withdraw(batch):
                 under_way.append(batch)
                 batch.doubtful = True
@@ -273,6 +279,7 @@ class PartitionAccumulator:
         self.seal()
         self._next_order += 1
         batch.move(self.partition, self._next_order)
+        self.held_bytes += batch.size
         self._queue.append(batch)
 
     # --- giving up ------------------------------------------------------------------------------
@@ -321,6 +328,7 @@ class PartitionAccumulator:
 
     def _fail(self, batch: OutgoingBatch, error: HadronError) -> None:
         batch.failed(error)
+        self.held_bytes -= batch.size
         self._on_resolved(batch)
 
 

@@ -59,15 +59,14 @@ async def send_bulk(producer: Producer, values: Iterable[Any], segments: list[Se
         if set(map(type, chunk)) == {bytes}:
             chunk, size = _cut(chunk, producer.batch_bytes)
             guess = max(1, min(MAX_BATCH_RECORDS, producer.batch_bytes * len(chunk) // size))
-            await producer.wait_room()
-            batch = producer.add_values(chunk, size)
+            sender = await producer.wait_room()
+            batch = producer.add_values(chunk, size, sender)
             segments.append(Segment(batch, 0, len(chunk)))
             await anyio.lowlevel.checkpoint()
         else:
             chunk = chunk[:_RECORDS_PER_CHECKPOINT]
             guess = _RECORDS_PER_CHECKPOINT
-            await producer.wait_room()
-            _add_each(producer, chunk, segments)
+            await _add_each(producer, chunk, segments)
             await anyio.lowlevel.checkpoint()
         start += len(chunk)
 
@@ -84,12 +83,13 @@ def _cut(values: Sequence[bytes], batch_bytes: int) -> tuple[Sequence[bytes], in
     return values, size
 
 
-def _add_each(producer: Producer, values: Sequence[Any], segments: list[Segment]) -> None:
+async def _add_each(producer: Producer, values: Sequence[Any], segments: list[Segment]) -> None:
     current: dict[OutgoingBatch, Segment] = {
         segment.batch: segment for segment in segments[-8:]
     }
     for value in values:
-        batch, index = producer.add(whole_record(value))
+        record = whole_record(value)
+        batch, index = producer.add(record, await producer.wait_room(record.key))
         segment = current.get(batch)
         if segment is not None and segment.first + segment.count == index:
             segment.count += 1

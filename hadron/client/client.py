@@ -114,7 +114,8 @@ class Client:
             batch_bytes: a batch is complete at this size, 1 MiB at most.
             linger_ms: how long records gather while an earlier batch is under way; a record that
                 finds nothing under way leaves at once.
-            max_buffer_bytes: unresolved records; beyond it senders wait.
+            max_buffer_bytes: unresolved records; beyond it senders wait. Of several partitions
+                each may have as much as is left: one that is away holds up its own senders only.
             delivery_timeout_s: after this long without an outcome a record fails.
         """
         settings = producing.ProducerSettings(

@@ -14,11 +14,13 @@ from typing import Any, Final
 import anyio
 import anyio.lowlevel
 
+from hadron.client.buffer import SendBuffer
 from hadron.client.bulk import Segment, send_bulk
 from hadron.client.outgoing import BatchState, OutgoingBatch
 from hadron.client.records import new_record
 from hadron.client.results import BatchReceipt, Receipt
 from hadron.client.routing import Router
+from hadron.client.sender import PartitionSender
 from hadron.client.session import Session
 from hadron.model.errors import RequestError
 from hadron.model.record import NewRecord
@@ -103,14 +105,11 @@ class Producer:
         self.batch_bytes = batch_bytes
         self._session = session
         self._router = router
-        self._only = router.only
         self._linger_s = linger_ms / 1000
         self._eager = linger_ms <= 0
-        self._max_buffer_bytes = max_buffer_bytes
+        self._buffer = SendBuffer(max_buffer_bytes, router, self._check_open)
         self._delivery_timeout_s = delivery_timeout_s
         self._now_ms = session.ports.clock.now_ms
-        self._buffered_bytes = 0
-        self._room: anyio.Event | None = None
         self._failed: deque[OutgoingBatch] = deque()
         self._calls = 0
         self._coarse_s = 0.0
@@ -148,9 +147,10 @@ class Producer:
             RequestError: the cluster refused it.
         """
         record = new_record(value, key, type, timestamp_ms, headers, id)
-        if self._buffered_bytes >= self._max_buffer_bytes:
-            await self.wait_room()
-        return await self._add(record).wait()
+        sender = self._buffer.place(record.key)
+        if not self._buffer.has_room(sender):
+            sender = await self._buffer.wait(record.key)
+        return await Pending(*self.add(record, sender)).wait()
 
     async def send_soon(
         self,
@@ -167,9 +167,10 @@ class Producer:
         Arguments and errors are those of `send`; what happens later is told by `Pending.wait`.
         """
         record = new_record(value, key, type, timestamp_ms, headers, id)
-        if self._buffered_bytes >= self._max_buffer_bytes:
-            await self.wait_room()
-        pending = self._add(record)
+        sender = self._buffer.place(record.key)
+        if not self._buffer.has_room(sender):
+            sender = await self._buffer.wait(record.key)
+        pending = Pending(*self.add(record, sender))
         self._calls += 1
         if self._calls >= _CALLS_PER_CHECKPOINT:
             self._calls = 0
@@ -222,37 +223,34 @@ class Producer:
 
     # --- used by `bulk` -------------------------------------------------------------------------
 
-    async def wait_room(self) -> None:
-        """Until the buffer is no longer full."""
-        while self._buffered_bytes >= self._max_buffer_bytes:
-            self._check_open()
-            if self._room is None:
-                self._room = anyio.Event()
-            await self._room.wait()
+    async def wait_room(self, key: bytes | str | None = None) -> PartitionSender:
+        """Until there is room for a record with this key; returns where it goes."""
+        sender = self._buffer.place(key)
+        return sender if self._buffer.has_room(sender) else await self._buffer.wait(key)
 
-    def add(self, record: NewRecord) -> tuple[OutgoingBatch, int]:
+    def add(self, record: NewRecord, sender: PartitionSender) -> tuple[OutgoingBatch, int]:
         """Buffer one checked record; return its batch and its index there."""
         if self._closed:
             self._check_open()
-        sender = self._only or self._router.choose(record.key)
         accumulator = sender.accumulator
         batch, index = accumulator.add(record, self._now_ms(), self._coarse_s)
-        self._buffered_bytes += batch.added
+        self._buffer.bytes += batch.added
         if not accumulator.in_flight or not accumulator.has_open or self._eager:
             sender.pump()
         elif self._lingering is not None:
             self._lingering.set()
             self._lingering = None
-        if self._only is None and record.key is None and not accumulator.has_open:
+        if self._buffer.only is None and record.key is None and not accumulator.has_open:
             self._router.advance()
         return batch, index
 
-    def add_values(self, values: Sequence[bytes], size: int) -> OutgoingBatch:
+    def add_values(
+        self, values: Sequence[bytes], size: int, sender: PartitionSender
+    ) -> OutgoingBatch:
         """Buffer a whole batch of plain values of `size` bytes."""
         self._check_open()
-        sender = self._only or self._router.choose(None)
         batch = sender.accumulator.add_values(values, size, self._now_ms(), self._coarse_s)
-        self._buffered_bytes += size
+        self._buffer.bytes += size
         sender.pump()
         self._router.advance()
         return batch
@@ -265,23 +263,18 @@ class Producer:
 
     def resolved(self, batch: OutgoingBatch) -> None:
         """A batch has its outcome: called by the accumulators."""
-        self._buffered_bytes -= batch.size
+        self._buffer.freed(batch.size)
         if batch.state is BatchState.FAILED and not batch.waiting:
             self._failed.append(batch)
-        if self._room is not None and self._buffered_bytes < self._max_buffer_bytes:
-            self._room.set()
-            self._room = None
 
     def grown(self) -> None:
         """The router has more partitions than before."""
-        self._only = self._router.only
+        self._buffer.only = self._router.only
+        self._buffer.wake_all()
 
     @property
     def is_closed(self) -> bool:
         return self._closed
-
-    def _add(self, record: NewRecord) -> Pending:
-        return Pending(*self.add(record))
 
     def _see(self, segments: Sequence[Segment]) -> None:
         for segment in segments:
@@ -328,9 +321,7 @@ class Producer:
             scope.cancel()
         for sender in self._router.senders:
             sender.close("the producer was closed")
-        if self._room is not None:
-            self._room.set()
-            self._room = None
+        self._buffer.wake_all()
 
     async def _drain(self) -> None:
         self.seal()
@@ -362,6 +353,7 @@ class Producer:
                 if not sender.accumulator.is_empty:
                     sender.expire(now_s - self._delivery_timeout_s)
                     sender.watch(now_s)
+            self._buffer.look()
 
     async def _watch_linger(self) -> None:
         """While a batch is under way others gather records, but not for longer than the linger.

@@ -84,6 +84,7 @@ class Router:
         moves = failover != "none" and not pinned
         twice = failover == "duplicate"
         self._pinned = pinned
+        self._by_key = by_key
         self._separate = failover == "unkeyed" and by_key and not pinned
         keyed_move = moves and not self._separate
         self._keyed = Lane(make, moves=keyed_move, twice=twice)
@@ -91,7 +92,7 @@ class Router:
         self.partitions: list[str] = []
         self._add(partitions)
         self._partitioner = Partitioner(
-            self._keyed.senders, self._senders_without_key, first(len(partitions)), by_key=by_key
+            self._keyed.senders, self.senders_without_key, first(len(partitions)), by_key=by_key
         )
         self.choose = self._partitioner.choose
         self.advance = self._partitioner.advance
@@ -109,17 +110,22 @@ class Router:
         senders = self._keyed.senders
         return senders[0] if len(senders) == 1 else None
 
+    def is_free(self, key: bytes | str | None) -> bool:
+        """Whether a record with this key may go to any partition."""
+        return key is None or not self._by_key
+
     def extend(self, partitions: list[str]) -> bool:
         """The stream has these partitions now, those known so far first; whether any is new."""
         new = partitions[len(self.partitions) :]
         if self._pinned or not new:
             return False
         self._add(new)
-        self._partitioner.extend(self._keyed.senders, self._senders_without_key)
+        self._partitioner.extend(self._keyed.senders, self.senders_without_key)
         return True
 
     @property
-    def _senders_without_key(self) -> list[PartitionSender]:
+    def senders_without_key(self) -> list[PartitionSender]:
+        """Those that records go to whose key, if any, does not choose the partition."""
         return self._free.senders or self._keyed.senders
 
     def _add(self, partitions: list[str]) -> None:

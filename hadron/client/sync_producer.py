@@ -120,8 +120,8 @@ class SyncProducer:
             while self._inbox:
                 record, pending = self._inbox.popleft()
                 try:
-                    await self._producer.wait_room()
-                    pending.pending = Pending(*self._producer.add(record))
+                    sender = await self._producer.wait_room(record.key)
+                    pending.pending = Pending(*self._producer.add(record, sender))
                 except HadronError as error:
                     pending.error = error
                     self._failed.append(pending)

@@ -14,6 +14,7 @@ import trio
 from hadron.client import Client
 from hadron.client.results import Receipt
 from hadron.model.errors import HadronError, OutcomeUnknownError
+from hadron.model.record import NewRecord
 from hadron.model.schema import SchemaObject, StreamSpec
 from hadron.testing.nodes import Cluster, running_cluster
 
@@ -237,6 +238,36 @@ async def test_records_with_a_key_wait_unless_told_otherwise(
             assert {(await each.wait()).partition for each in pending} == {expected}
         values = [value for value in await logged(client, expected) if value != b"free"]
         assert values[-3:] == [b"1", b"2", b"3"]
+
+
+async def test_records_that_wait_for_a_dead_set_leave_room_for_the_others(tmp_path: Path) -> None:
+    """They would fill the buffer, and every sender would wait for the delivery timeout."""
+    async with (
+        declared(tmp_path) as (cluster, client),
+        client.producer("s", max_buffer_bytes=20_000) as producer,
+    ):
+        dead, alive = key_of(producer, US), key_of(producer, EU)
+        await producer.send(b"0", key=dead)
+        await crash(cluster, client, US)
+        held: list[Any] = []
+
+        async def flood() -> None:
+            for _ in range(100):
+                pending = await producer.send_soon(b"x" * 1_000, key=dead)
+                held.append(pending)
+
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(flood)
+            nursery.start_soon(flood)
+            with trio.fail_after(10):
+                for _ in range(20):
+                    await producer.send(b"y" * 1_000, key=alive)
+                    await producer.send(b"y" * 1_000)
+                await producer.send_many([NewRecord(value=b"y", key=alive)] * 20)
+            assert 5 < len(held) < 15, "half of what there is"
+            await cluster.start(US)
+        assert {(await each.wait()).partition for each in held} == {US}
+        assert len(held) == 200
 
 
 async def test_a_partition_or_a_region_that_was_asked_for_is_never_left(tmp_path: Path) -> None:

@@ -46,7 +46,9 @@ REQUESTS: dict[str, tuple[str, Any]] = {
     "where to reset": (
         "ResetGroup", groups_pb2.ResetGroupRequest(stream="events", group="g", to=LONG)
     ),
-    "a group to delete": ("DeleteGroup", groups_pb2.DeleteGroupRequest(stream="events", group=LONG)),
+    "a group to delete": (
+        "DeleteGroup", groups_pb2.DeleteGroupRequest(stream="events", group=LONG)
+    ),
     "a stream of groups": ("ListGroups", groups_pb2.ListGroupsRequest(stream=LONG)),
     "a stream": ("Produce", streams_pb2.ProduceRequest(stream=LONG)),
     "an object to delete": (

@@ -1,0 +1,91 @@
+"""A producer's buffer, shared by its partitions so that one which takes nothing keeps only its own
+callers waiting.
+
+Rule: a partition may hold as much as is left for all (Choudhury and Hahne's dynamic thresholds, for
+switches with shared memory): k partitions that are stuck leave 1/(k + 1) of the buffer to the
+others, and nobody needs to know how many those are, or that they are stuck.
+*(Records with a key wait for their partition. Its set is away: they fill the buffer, and everybody
+waits for the delivery timeout.)*
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import anyio
+
+from hadron.client.routing import Router
+from hadron.client.sender import PartitionSender
+
+Key = bytes | str | None
+
+
+class SendBuffer:
+    """Counts what has no outcome yet, and lets callers wait for room.
+
+    Args:
+        check_open: raises when nothing may be sent any more.
+    """
+
+    def __init__(self, max_bytes: int, router: Router, check_open: Callable[[], None]) -> None:
+        self.bytes = 0
+        self.only = router.only
+        self._max_bytes = max_bytes
+        self._router = router
+        self._check_open = check_open
+        self._waiting: dict[PartitionSender | None, anyio.Event] = {}
+        """Who waits for one partition; or, without a key, for any that may have such records."""
+
+    def place(self, key: Key) -> PartitionSender:
+        """Where a record with this key goes now."""
+        return self.only or self._router.choose(key)
+
+    def has_room(self, sender: PartitionSender) -> bool:
+        if self.only is not None:
+            return self.bytes < self._max_bytes
+        return sender.accumulator.held_bytes + self.bytes < self._max_bytes
+
+    async def wait(self, key: Key) -> PartitionSender:
+        """Until there is room for a record with this key; returns where it goes."""
+        while True:
+            self._check_open()
+            sender = self.place(key)
+            if self.has_room(sender):
+                return sender
+            # Without a key it may as well go elsewhere, a batch at a time as ever.
+            is_free = self._router.is_free(key)
+            if is_free and (other := self._elsewhere(key)) is not None:
+                return other
+            event = self._waiting.setdefault(None if is_free else sender, anyio.Event())
+            await event.wait()
+
+    def _elsewhere(self, key: Key) -> PartitionSender | None:
+        for _ in self._router.senders:
+            self._router.advance()
+            sender = self.place(key)
+            if self.has_room(sender):
+                return sender
+        return None
+
+    def freed(self, size: int) -> None:
+        """A batch has its outcome."""
+        self.bytes -= size
+        if self._waiting:
+            self.look()
+
+    def look(self) -> None:
+        """Wake those for whom there is room now; also when a partition has gone away."""
+        for place in list(self._waiting):
+            if self._may_go_on(place):
+                self._waiting.pop(place).set()
+
+    def _may_go_on(self, place: PartitionSender | None) -> bool:
+        if place is None:
+            return any(map(self.has_room, self._router.senders_without_key))
+        return place.is_away or self.has_room(place)
+
+    def wake_all(self) -> None:
+        """Nothing is sent any more, or there are more partitions."""
+        waiting, self._waiting = self._waiting, {}
+        for event in waiting.values():
+            event.set()
