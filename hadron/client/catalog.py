@@ -41,6 +41,9 @@ _GET: Final = method("GetObjects")
 _DELETE: Final = method("DeleteObjects")
 _WATCH: Final = method("WatchSchema")
 
+_PAGE_OBJECTS: Final = 1_000
+"""Asked for at a time: some ten milliseconds of a node's time."""
+
 _FIRST_S: Final = 2.0
 """For the metadata set's leader, before another node's copy of the schema has to do."""
 
@@ -115,23 +118,40 @@ class Catalog:
         return [_from_message(entry) for entry in answer.deleted], answer.metadata_index
 
     async def objects(self, kind: str, namespace: str, name: str) -> list[SchemaObject]:
-        """All objects that match; "" matches all."""
+        """All objects that match, by id; "" matches all. Asked for a page at a time: what is there
+        throughout is in the answer."""
         found, _ = await self._ask(kind, namespace, name)
         return found
 
     async def _ask(
         self, kind: str, namespace: str, name: str
     ) -> tuple[list[SchemaObject], int]:
-        """The objects that match, and the metadata index as of which."""
-        request = schema_pb2.GetObjectsRequest(
-            kind=kind, namespace=namespace, name=name, min_index=self._index
-        )
+        """The objects that match, and the metadata index as of which, at least."""
+        found: list[SchemaObject] = []
+        indexes: list[int] = []
+        more = True
+        while more:
+            answer = await self._page(
+                schema_pb2.GetObjectsRequest(
+                    kind=kind, namespace=namespace, name=name, min_index=self._index,
+                    limit=_PAGE_OBJECTS, after_id=found[-1].id if found else None,
+                )
+            )
+            found += [_from_message(entry) for entry in answer.objects]
+            indexes.append(answer.metadata_index)
+            more = answer.more
+        return found, min(indexes)
+
+    async def _page(
+        self, request: schema_pb2.GetObjectsRequest
+    ) -> schema_pb2.GetObjectsResponse:
         answer, _ = await self._session.request(
             self._session.topology.metadata, _GET, request,
             any_after_s=min(_FIRST_S, self._session.request_timeout_s / 2),
         )
         self._index = max(self._index, answer.metadata_index)
-        return [_from_message(entry) for entry in answer.objects], answer.metadata_index
+        assert isinstance(answer, schema_pb2.GetObjectsResponse)
+        return answer
 
     async def stream(self, name: str) -> SchemaObject:
         """The stream called `name` in the client's namespace. Raises `NotFoundError`.

@@ -220,7 +220,7 @@ class PartitionSender:
     async def _probe(self, connection: Caller) -> None:
         """Return once the partition takes records again. Raises what is in the way."""
         question = groups_pb2.ListGroupsRequest(
-            namespace=self.request.namespace, stream=self.request.stream
+            namespace=self.request.namespace, stream=self.request.stream, limit=1
         )
         try:
             await connection.request(_LIST_GROUPS, question, timeout_s=_PROBE_TIMEOUT_S)

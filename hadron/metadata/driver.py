@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
+from typing import Final
 
 import trio
 
@@ -11,12 +12,16 @@ from hadron.metadata.diff import Change, plan
 from hadron.metadata.problem import Problem, schema_error
 from hadron.metadata.tokens import keep_hashes, missing_hashes
 from hadron.metadata.validation import Key, key_of, validate
-from hadron.model.errors import NotLeaderError
+from hadron.model.errors import NotLeaderError, RequestError
+from hadron.model.limits import MAX_MESSAGE_BYTES
 from hadron.model.schema import PipelineSpec, SchemaObject, spec_to_json
 from hadron.partition.catalog import Catalog
 from hadron.partition.controller import Controller
 from hadron.state.registry import RegisteredSet, RegisterReplicaSet
 from hadron.state.schema import ApplySchema, Deleted, DeleteObjects, ObjectChange
+
+_OBJECT_BYTES: Final = 64
+"""Of an object in a message beside its names and its specification: kind, id, index, lengths."""
 
 
 class SchemaChanges:
@@ -46,8 +51,8 @@ class SchemaChanges:
         """All of `objects` valid, or nothing changes.
 
         Returns what happened to each object and the metadata index after it. With `dry_run`, what
-        would happen. Raises `SchemaError` listing every problem, `NotLeaderError` when another set
-        owns the schema.
+        would happen. Raises `SchemaError` listing every problem, `RequestError` for more than an
+        answer can hold, `NotLeaderError` when another set owns the schema.
         """
         self._check_owns()
         async with self._one_at_a_time:
@@ -63,6 +68,9 @@ class SchemaChanges:
             problems += [each for change in changes for each in _moved_inputs(change)]
             if problems:
                 raise schema_error(problems)
+            _check_answer(
+                item for change in changes for item in (change.before, change.after) if item
+            )
             new = [change for change in changes if change.action != "unchanged"]
             if dry_run or not new:
                 return changes, self._catalog.metadata_index
@@ -90,8 +98,8 @@ class SchemaChanges:
         """Delete the objects with these (kind, namespace, name), all or none; returns them as they
         were, and the metadata index after it.
 
-        Raises `SchemaError` listing every problem, `NotLeaderError` when another set owns the
-        schema.
+        Raises `SchemaError` listing every problem, `RequestError` for more than an answer can
+        hold, `NotLeaderError` when another set owns the schema.
         """
         self._check_owns()
         async with self._one_at_a_time:
@@ -101,6 +109,7 @@ class SchemaChanges:
             if problems:
                 raise schema_error(problems)
             gone = [existing[key] for key in keys]
+            _check_answer(gone)
             if dry_run or not gone:
                 return gone, self._catalog.metadata_index
             deleted: Deleted = await self._controller.execute(
@@ -126,6 +135,20 @@ class SchemaChanges:
             raise NotLeaderError(
                 "the schema is not changed here", f"ask the leader of {self._metadata}"
             )
+
+
+def _check_answer(items: Iterable[SchemaObject]) -> None:
+    """Raises `RequestError` when they fit into no answer: whoever asked would not hear that it was
+    done."""
+    size = sum(
+        _OBJECT_BYTES + len(item.namespace) + len(item.name) + len(spec_to_json(item.spec))
+        for item in items
+    )
+    if size > MAX_MESSAGE_BYTES:
+        raise RequestError(
+            f"the objects, as they are before and after it, come to {size} bytes, the limit is "
+            f"{MAX_MESSAGE_BYTES}", "do it in several smaller steps",
+        )
 
 
 def _moved_inputs(change: Change) -> list[Problem]:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from bisect import bisect_right
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import TypeVar
 
 from hadron.model.errors import MetadataBehindError, NotFoundError
@@ -29,6 +30,8 @@ class Catalog:
         """Those that the metadata set has registered, by name; not that one itself."""
         self._by_name: dict[tuple[str, str, str], SchemaObject] = {}
         self._by_id: dict[int, SchemaObject] = {}
+        self._ids: list[int] | None = None
+        """Sorted; None when they have to be sorted anew."""
         self._listeners: list[Callable[[], None]] = []
         for item in objects:
             self._put(item)
@@ -36,12 +39,15 @@ class Catalog:
     def _put(self, item: SchemaObject) -> None:
         self._by_name[item.kind, item.namespace, item.name] = item
         if item.id:
+            if item.id not in self._by_id:
+                self._ids = None
             self._by_id[item.id] = item
 
     def _remove(self, object_id: int) -> None:
         item = self._by_id.pop(object_id, None)
         if item is None:
             return
+        self._ids = None
         key = item.kind, item.namespace, item.name
         if self._by_name[key].id == object_id:
             del self._by_name[key]
@@ -97,6 +103,15 @@ class Catalog:
 
     def all(self) -> list[SchemaObject]:
         return list(self._by_name.values())
+
+    def ascending(self, after_id: int | None = None) -> Iterator[SchemaObject]:
+        """All objects by id, or those behind one; what was never declared has the id 0."""
+        if self._ids is None:
+            self._ids = sorted(self._by_id)
+        if after_id is None:
+            yield from (item for item in self._by_name.values() if not item.id)
+        for object_id in self._ids[bisect_right(self._ids, after_id or 0) :]:
+            yield self._by_id[object_id]
 
     def find(self, kind: str, namespace: str, name: str) -> SchemaObject | None:
         return self._by_name.get((kind, namespace, name))

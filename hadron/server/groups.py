@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from typing import Any, Final
 
 import trio
@@ -11,10 +12,9 @@ from hadron.delivery.joining import Joining, WantedOptions
 from hadron.delivery.sessions import MemberSession
 from hadron.model.errors import HadronError, NotFoundError, RequestError
 from hadron.model.ids import check_name
-from hadron.model.ports import Database
 from hadron.model.schema import SchemaObject
 from hadron.server.leading import Door, Leading
-from hadron.state import attempts, retention
+from hadron.state import attempts
 from hadron.state import groups as state
 from hadron.state.attempts import Attempts
 from hadron.wire.calls import Call, Handler
@@ -22,6 +22,12 @@ from hadron.wire.messages import check_number, groups_pb2, method
 
 _MAX_ATTEMPTS: Final = 100
 """Ranges of records given back that a description lists."""
+
+_MAX_MEMBERS: Final = 1_000
+"""That a description lists: under a megabyte."""
+
+_MAX_PAGE: Final = 8_000
+"""Groups in one answer: with the longest names that there are, it fits into a frame."""
 
 _DEFAULT_THRESHOLD: Final = 3
 
@@ -82,20 +88,27 @@ class GroupsService:
             if request.stream
             else None
         )
-        found, skips = await _read(leading, stream_id, None)
-        listed = [
-            _group(leading, summary, skips.get(("group", summary.group_id), 0))
-            for summary in found
+        limit = min(request.limit or _MAX_PAGE, _MAX_PAGE)
+        after = check_number("stream id", request.after_stream_id), request.after_group
+        # One more than are told, so as to know whether that is all.
+        found = await _read(leading, stream_id, None, after=after, limit=limit + 1)
+        listed: list[tuple[tuple[int, str], _Listed]] = [
+            ((summary.stream_id, summary.name), summary) for summary in found
         ]
-        listed += [_ephemeral(leading, driver) for driver in leading.groups.ephemeral()]
+        for driver in leading.groups.ephemeral():
+            key = driver.progress.stream_id, driver.progress.name
+            if key > after and stream_id in (None, key[0]):
+                listed.append((key, driver))
+        listed.sort(key=lambda entry: entry[0])
+        last = listed[:limit][-1][0] if listed else (0, "")
+        page = [_describe_one(leading, item) for _, item in listed[:limit]]
         call.send(
             groups_pb2.ListGroupsResponse(
                 groups=[
-                    group for group in listed
-                    if group is not None
-                    and request.namespace in ("", group.namespace)
-                    and request.stream in ("", group.stream)
-                ]
+                    group for group in page
+                    if group is not None and request.namespace in ("", group.namespace)
+                ],
+                more=len(listed) > limit, last_stream_id=last[0], last_group=last[1],
             ),
             end=True,
         )
@@ -122,7 +135,7 @@ class GroupsService:
     async def _describe_durable(
         self, leading: Leading, item: SchemaObject, name: str
     ) -> groups_pb2.DescribeGroupResponse:
-        found, skips = await _read(leading, item.id, name)
+        found = await _read(leading, item.id, name)
         if not found:
             raise NotFoundError(
                 f"stream {item.name!r} has no group {name!r} on {leading.replica_set}",
@@ -135,7 +148,7 @@ class GroupsService:
             )
         )
         return groups_pb2.DescribeGroupResponse(
-            group=_group(leading, summary, skips.get(("group", summary.group_id), 0)),
+            group=_group(leading, summary),
             options=leading.groups.describe_options(summary.options, ephemeral=False),
             created_ms=summary.created_ms,
             attempts=[
@@ -217,20 +230,32 @@ def _joining(opening: Any) -> Joining:
     )
 
 
-async def _read(
-    leading: Leading, stream_id: int | None, name: str | None
-) -> tuple[list[state.GroupSummary], dict[tuple[str, int], int]]:
-    def read(db: Database) -> tuple[list[state.GroupSummary], dict[tuple[str, int], int]]:
-        return state.summaries(db, stream_id, name), retention.skips(db)
+_Listed = state.GroupSummary | GroupDriver
+"""A durable group by what the tables have of it; an ephemeral one."""
 
+
+def _describe_one(
+    leading: Leading, item: _Listed
+) -> groups_pb2.ListGroupsResponse.Group | None:
+    if isinstance(item, GroupDriver):
+        return _ephemeral(leading, item)
+    return _group(leading, item)
+
+
+async def _read(
+    leading: Leading, stream_id: int | None, name: str | None,
+    *, after: tuple[int, str] = (0, ""), limit: int = -1,
+) -> list[state.GroupSummary]:
     # First, because it gives up after a while: with a majority away the query might wait for
     # an entry that nobody else has.
     await leading.controller.confirm_leadership()
-    return await leading.controller.query(read)
+    return await leading.controller.query(
+        lambda db: state.summaries(db, stream_id, name, after=after, limit=limit)
+    )
 
 
 def _group(
-    leading: Leading, summary: state.GroupSummary, skipped: int
+    leading: Leading, summary: state.GroupSummary
 ) -> groups_pb2.ListGroupsResponse.Group | None:
     try:
         item = leading.catalog.by_id(summary.stream_id)
@@ -249,7 +274,7 @@ def _group(
         acknowledged_above=summary.acknowledged_above,
         in_flight=live.machine.in_flight if live else 0,
         members=live.members if live else 0,
-        skipped=skipped,
+        skipped=summary.skipped,
         dead_lettered=summary.dead_lettered,
         oldest_append_ms=oldest_ms,
         oldest_age_ms=max(0, leading.controller.log_now_ms() - oldest_ms) if oldest_ms else 0,
@@ -288,7 +313,8 @@ def _describe_live(
     answer.delayed = machine.waiting.delayed(now)
     answer.behind_their_key = machine.keys.behind if machine.keys is not None else 0
     answer.held_back = machine.held_back(next_offset)
-    answer.members.extend(_member(session, now) for session in driver.sessions.values())
+    shown = itertools.islice(driver.sessions.values(), _MAX_MEMBERS)
+    answer.members.extend(_member(session, now) for session in shown)
 
 
 def _member(session: MemberSession, now: float) -> groups_pb2.DescribeGroupResponse.Member:

@@ -13,7 +13,9 @@ from hadron.metadata.push import split
 from hadron.metadata.validation import Key
 from hadron.model.errors import RequestError
 from hadron.model.ids import DEFAULT_NAMESPACE
+from hadron.model.limits import MAX_MESSAGE_BYTES
 from hadron.model.schema import SchemaObject, spec_from_json, spec_to_json
+from hadron.partition.catalog import Catalog
 from hadron.partition.schema_copy import SchemaCopy
 from hadron.server.leading import Door, Leading
 from hadron.state.adoption import Changes
@@ -22,6 +24,9 @@ from hadron.wire.messages import method, schema_pb2
 
 _MAX_OBJECTS: Final = 10_000
 _MAX_WAIT_MS: Final = 60_000
+
+_PAGE_BYTES: Final = MAX_MESSAGE_BYTES * 3 // 4
+"""Of objects in one answer; the largest one alone still fits into a frame."""
 
 
 class SchemaService:
@@ -114,10 +119,21 @@ class SchemaService:
     def _answer_get(self, call: Call, request: Any) -> None:
         catalog = self._copy.catalog
         wanted = (request.kind, request.namespace, request.name)
-        found = [item for item in catalog.all() if _matches(item, wanted)]
+        limit = request.limit or _MAX_OBJECTS
+        page: list[schema_pb2.SchemaObject] = []
+        size, more = 0, False
+        for item in _candidates(catalog, wanted, request):
+            if not _matches(item, wanted):
+                continue
+            message = to_message(item)
+            size += message.ByteSize()
+            if len(page) >= limit or (page and size > _PAGE_BYTES):
+                more = True
+                break
+            page.append(message)
         call.send(
             schema_pb2.GetObjectsResponse(
-                objects=to_messages(found), metadata_index=catalog.metadata_index
+                objects=page, metadata_index=catalog.metadata_index, more=more
             ),
             end=True,
         )
@@ -155,6 +171,17 @@ def _key(name: Any) -> Key:
     if name.kind == "Namespace":
         return name.kind, DEFAULT_NAMESPACE, name.name
     return name.kind, name.namespace or DEFAULT_NAMESPACE, name.name
+
+
+def _candidates(
+    catalog: Catalog, wanted: tuple[str, str, str], request: Any
+) -> Iterable[SchemaObject]:
+    """Ascending; one that is named in full is not looked for among all others."""
+    after_id = request.after_id if request.HasField("after_id") else None
+    if not all(wanted):
+        return catalog.ascending(after_id)
+    found = catalog.find(*wanted)
+    return () if found is None or (after_id is not None and found.id <= after_id) else (found,)
 
 
 def _matches(item: SchemaObject, wanted: tuple[str, str, str]) -> bool:

@@ -319,7 +319,8 @@ def window(db: Database, group_id: int, offset: int, rows: int = WINDOW_ROWS) ->
 
 @dataclass(frozen=True, slots=True)
 class GroupSummary:
-    """`oldest_append_ms` is of the record at the floor, 0 when all are acknowledged."""
+    """`oldest_append_ms` is of the record at the floor, 0 when all are acknowledged; `skipped` are
+    records that retention dropped before the group had come to them."""
 
     group_id: int
     stream_id: int
@@ -330,16 +331,19 @@ class GroupSummary:
     created_ms: int
     dead_lettered: int
     oldest_append_ms: int
+    skipped: int
     options: GroupOptions
 
 
 def summaries(
-    db: Database, stream_id: int | None = None, name: str | None = None
+    db: Database, stream_id: int | None = None, name: str | None = None,
+    *, after: tuple[int, str] = (0, ""), limit: int = -1,
 ) -> list[GroupSummary]:
-    """All groups, or those of one stream, or the one with that name, without their ranges."""
+    """Groups by stream's id and name, without their ranges: all, or those of one stream, or the one
+    with that name; behind `after`, and so many at most."""
     terms = [("g.stream_id = ?", stream_id), ("g.name = ?", name)]
     wanted = [(term, value) for term, value in terms if value is not None]
-    where = "WHERE " + " AND ".join(term for term, _ in wanted) if wanted else ""
+    where = " AND ".join(["(g.stream_id, g.name) > (?, ?)", *(term for term, _ in wanted)])
     rows = db.execute(
         "SELECT g.group_id, g.stream_id, g.name, g.floor,"
         " coalesce((SELECT sum(last - first + 1) FROM grp_ack a WHERE a.group_id = g.group_id), 0),"
@@ -347,17 +351,20 @@ def summaries(
         " CASE WHEN g.floor < p.next_offset THEN coalesce((SELECT append_ms FROM stream_batch b"
         " WHERE b.stream_id = g.stream_id AND b.base_offset <= g.floor"
         " ORDER BY b.base_offset DESC LIMIT 1), 0) ELSE 0 END,"
+        " coalesce((SELECT records FROM retention_skip s"
+        " WHERE s.kind = 'group' AND s.id = g.group_id), 0),"
         " coalesce(d.delivery_order, 0), coalesce(d.ack_deadline_ms, 0),"
         " coalesce(d.max_attempts, 0), coalesce(d.dead_letter_stream_id, 0)"
         " FROM grp g JOIN stream_partition p USING (stream_id)"
-        f" LEFT JOIN grp_detail d USING (group_id) {where} ORDER BY g.stream_id, g.name",
-        tuple(value for _, value in wanted),
+        f" LEFT JOIN grp_detail d USING (group_id) WHERE {where}"
+        " ORDER BY g.stream_id, g.name LIMIT ?",
+        (*after, *(value for _, value in wanted), limit),
     )
     return [
         GroupSummary(
-            group_id, of_stream, group, floor, above, end, made_ms, dead, oldest_ms,
+            group_id, of_stream, group, floor, above, end, made_ms, dead, oldest_ms, skipped,
             GroupOptions(*options),
         )
-        for group_id, of_stream, group, floor, above, end, made_ms, dead, oldest_ms, *options
-        in rows
+        for group_id, of_stream, group, floor, above, end, made_ms, dead, oldest_ms, skipped,
+        *options in rows
     ]

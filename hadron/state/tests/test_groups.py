@@ -111,3 +111,17 @@ class TestAckRecords:
         assert (found.floor, found.acknowledged_above, found.next_offset) == (5, 11, 100)
         assert groups.summaries(tables.db) == [found]
         assert groups.summaries(tables.db, 2) == []
+
+    def test_summaries_by_pages(self, tables: Replicated) -> None:
+        for name in ("z", "é", "a", "b"):
+            tables.submit(CreateGroup(1, name, 0))
+        whole = groups.summaries(tables.db)
+        names = [found.name for found in whole]
+        assert names == sorted(names)
+        assert len(names) == 4
+        for limit in (1, 3):
+            pages, after = [], (0, "")
+            while some := groups.summaries(tables.db, after=after, limit=limit):
+                pages += some
+                after = some[-1].stream_id, some[-1].name
+            assert pages == whole

@@ -187,15 +187,21 @@ class SubscribeEvent(_message.Message):
     def __init__(self, opened: _Optional[_Union[SubscribeEvent.Opened, _Mapping]] = ..., delivery: _Optional[_Union[SubscribeEvent.Delivery, _Mapping]] = ..., acked: _Optional[_Union[SubscribeEvent.Acked, _Mapping]] = ..., revoked: _Optional[_Union[SubscribeEvent.Revoked, _Mapping]] = ..., heartbeat: _Optional[_Union[SubscribeEvent.Heartbeat, _Mapping]] = ..., batch_end: _Optional[_Union[SubscribeEvent.BatchEnd, _Mapping]] = ...) -> None: ...
 
 class ListGroupsRequest(_message.Message):
-    __slots__ = ("namespace", "stream")
+    __slots__ = ("namespace", "stream", "limit", "after_stream_id", "after_group")
     NAMESPACE_FIELD_NUMBER: _ClassVar[int]
     STREAM_FIELD_NUMBER: _ClassVar[int]
+    LIMIT_FIELD_NUMBER: _ClassVar[int]
+    AFTER_STREAM_ID_FIELD_NUMBER: _ClassVar[int]
+    AFTER_GROUP_FIELD_NUMBER: _ClassVar[int]
     namespace: str
     stream: str
-    def __init__(self, namespace: _Optional[str] = ..., stream: _Optional[str] = ...) -> None: ...
+    limit: int
+    after_stream_id: int
+    after_group: str
+    def __init__(self, namespace: _Optional[str] = ..., stream: _Optional[str] = ..., limit: _Optional[int] = ..., after_stream_id: _Optional[int] = ..., after_group: _Optional[str] = ...) -> None: ...
 
 class ListGroupsResponse(_message.Message):
-    __slots__ = ("groups",)
+    __slots__ = ("groups", "more", "last_stream_id", "last_group")
     class Group(_message.Message):
         __slots__ = ("namespace", "stream", "partition", "group", "floor", "next_offset", "acknowledged_above", "in_flight", "members", "skipped", "ephemeral", "dead_lettered", "oldest_append_ms", "oldest_age_ms")
         NAMESPACE_FIELD_NUMBER: _ClassVar[int]
@@ -228,8 +234,14 @@ class ListGroupsResponse(_message.Message):
         oldest_age_ms: int
         def __init__(self, namespace: _Optional[str] = ..., stream: _Optional[str] = ..., partition: _Optional[str] = ..., group: _Optional[str] = ..., floor: _Optional[int] = ..., next_offset: _Optional[int] = ..., acknowledged_above: _Optional[int] = ..., in_flight: _Optional[int] = ..., members: _Optional[int] = ..., skipped: _Optional[int] = ..., ephemeral: _Optional[bool] = ..., dead_lettered: _Optional[int] = ..., oldest_append_ms: _Optional[int] = ..., oldest_age_ms: _Optional[int] = ...) -> None: ...
     GROUPS_FIELD_NUMBER: _ClassVar[int]
+    MORE_FIELD_NUMBER: _ClassVar[int]
+    LAST_STREAM_ID_FIELD_NUMBER: _ClassVar[int]
+    LAST_GROUP_FIELD_NUMBER: _ClassVar[int]
     groups: _containers.RepeatedCompositeFieldContainer[ListGroupsResponse.Group]
-    def __init__(self, groups: _Optional[_Iterable[_Union[ListGroupsResponse.Group, _Mapping]]] = ...) -> None: ...
+    more: bool
+    last_stream_id: int
+    last_group: str
+    def __init__(self, groups: _Optional[_Iterable[_Union[ListGroupsResponse.Group, _Mapping]]] = ..., more: _Optional[bool] = ..., last_stream_id: _Optional[int] = ..., last_group: _Optional[str] = ...) -> None: ...
 
 class DescribeGroupRequest(_message.Message):
     __slots__ = ("namespace", "stream", "partition", "group", "stream_id", "metadata_index")

@@ -51,26 +51,32 @@ class ApplySchemaResponse(_message.Message):
     def __init__(self, changes: _Optional[_Iterable[_Union[ApplySchemaResponse.Change, _Mapping]]] = ..., metadata_index: _Optional[int] = ...) -> None: ...
 
 class GetObjectsRequest(_message.Message):
-    __slots__ = ("kind", "namespace", "name", "min_index", "max_wait_ms")
+    __slots__ = ("kind", "namespace", "name", "min_index", "max_wait_ms", "limit", "after_id")
     KIND_FIELD_NUMBER: _ClassVar[int]
     NAMESPACE_FIELD_NUMBER: _ClassVar[int]
     NAME_FIELD_NUMBER: _ClassVar[int]
     MIN_INDEX_FIELD_NUMBER: _ClassVar[int]
     MAX_WAIT_MS_FIELD_NUMBER: _ClassVar[int]
+    LIMIT_FIELD_NUMBER: _ClassVar[int]
+    AFTER_ID_FIELD_NUMBER: _ClassVar[int]
     kind: str
     namespace: str
     name: str
     min_index: int
     max_wait_ms: int
-    def __init__(self, kind: _Optional[str] = ..., namespace: _Optional[str] = ..., name: _Optional[str] = ..., min_index: _Optional[int] = ..., max_wait_ms: _Optional[int] = ...) -> None: ...
+    limit: int
+    after_id: int
+    def __init__(self, kind: _Optional[str] = ..., namespace: _Optional[str] = ..., name: _Optional[str] = ..., min_index: _Optional[int] = ..., max_wait_ms: _Optional[int] = ..., limit: _Optional[int] = ..., after_id: _Optional[int] = ...) -> None: ...
 
 class GetObjectsResponse(_message.Message):
-    __slots__ = ("objects", "metadata_index")
+    __slots__ = ("objects", "metadata_index", "more")
     OBJECTS_FIELD_NUMBER: _ClassVar[int]
     METADATA_INDEX_FIELD_NUMBER: _ClassVar[int]
+    MORE_FIELD_NUMBER: _ClassVar[int]
     objects: _containers.RepeatedCompositeFieldContainer[SchemaObject]
     metadata_index: int
-    def __init__(self, objects: _Optional[_Iterable[_Union[SchemaObject, _Mapping]]] = ..., metadata_index: _Optional[int] = ...) -> None: ...
+    more: bool
+    def __init__(self, objects: _Optional[_Iterable[_Union[SchemaObject, _Mapping]]] = ..., metadata_index: _Optional[int] = ..., more: _Optional[bool] = ...) -> None: ...
 
 class DeleteObjectsRequest(_message.Message):
     __slots__ = ("names", "dry_run", "allow_destructive")
