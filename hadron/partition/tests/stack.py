@@ -109,7 +109,9 @@ class Stack:
     async def begin(self) -> None:
         """As `node.leadership` does it, once `LeaderStarted` is committed."""
         controller = self.controller
-        await controller.execute(LeaderStarted("n1", UUID, (("n1", "leader"),), DIGEST, 1))
+        await controller.execute(
+            LeaderStarted("n1", UUID, (("n1", "leader"),), DIGEST, machine.APPLY_VERSION)
+        )
         bounds, objects, index = await controller.query(
             lambda db: (streams.all_bounds(db), schema.all_objects(db), schema.current_index(db))
         )
