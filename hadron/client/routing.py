@@ -115,8 +115,9 @@ class Router:
         return key is None or not self._by_key
 
     def extend(self, partitions: list[str]) -> bool:
-        """The stream has these partitions now, those known so far first; whether any is new."""
-        new = partitions[len(self.partitions) :]
+        """The stream has these partitions now; whether any is new. Those known so far come first,
+        unless somebody has insisted."""
+        new = [name for name in partitions if name not in self.partitions]
         if self._pinned or not new:
             return False
         self._add(new)

@@ -17,7 +17,7 @@ import msgspec
 
 from hadron.model.errors import HandshakeError, SchemaError
 from hadron.model.ports import Database
-from hadron.model.schema import SPECS, SchemaObject, spec_from_json
+from hadron.model.schema import SPECS, SchemaObject, StreamSpec, spec_from_json
 from hadron.state import machine, registry, schema
 from hadron.state.machine import Command, Context, applies, tables
 from hadron.state.registry import RegisteredSet
@@ -167,28 +167,54 @@ def check_source(db: Database, command: SchemaAdopted) -> bool:
 
 def _check_nothing_is_lost(db: Database, parts: list[SchemaAdopted]) -> None:
     """A metadata set that was restored from an old backup may not know what was created since:
-    that has data, and is not dropped because of it.
+    that has data, and is not dropped because of it. Nor does it know what was deleted since, or
+    which ids were given: what is still being dropped under an id must not become another's.
 
     Raises `HandshakeError`.
     """
-    known = {
-        item.id: (item.kind, item.namespace, item.name)
-        for part in parts for item in part.objects
-    } | {
-        gone.id: (gone.kind, gone.namespace, gone.name) for part in parts for gone in part.deleted
-    }
-    rows = db.execute("SELECT id, kind, namespace, name FROM schema_object ORDER BY id")
-    lost = [
-        f"{kind} {namespace}/{name}" for object_id, kind, namespace, name in rows
-        if known.get(object_id) != (kind, namespace, name)
-    ]
+    said = {item.id: item for part in parts for item in part.objects}
+    told = {gone.id: (gone.kind, gone.namespace, gone.name) for part in parts
+            for gone in part.deleted}
+    lost: list[str] = []
+    rows = db.execute("SELECT id, kind, namespace, name, spec FROM schema_object ORDER BY id")
+    known = {row[0]: row[1:] for row in rows}
+    for object_id, (kind, namespace, name, spec) in known.items():
+        item = said.get(object_id)
+        label = f"{kind} {namespace}/{name}"
+        if item is None or (item.kind, item.namespace, item.name) != (kind, namespace, name):
+            if told.get(object_id) != (kind, namespace, name):
+                lost.append(label)
+        elif kind == "Stream":
+            lost += [f"partition {each} of {label}" for each in _lost_partitions(spec, item)]
     if lost:
         raise HandshakeError(
-            "the metadata set was restored from a backup that does not have "
-            f"{', '.join(lost[:10])}{', …' if len(lost) > 10 else ''}",
-            "restore it from a newer backup; until then this replica set keeps the schema that it "
-            "has",
+            f"the metadata set was restored from a backup that does not have {_some(lost)}",
+            "restore it from a newer backup, or declare at the metadata set what a stream lacks; "
+            "until then this replica set keeps the schema that it has",
         )
+    index = schema.current_index(db)
+    back = [
+        f"{item.kind} {item.namespace}/{item.name} (id {item.id})" for item in said.values()
+        if item.id <= index and item.id not in known
+    ]
+    if back:
+        raise HandshakeError(
+            "the metadata set was restored from a backup, and has what was deleted since, or "
+            f"created under an id that was given before: {_some(back)}",
+            "delete it at the metadata set, and declare it again if it is wanted; until then this "
+            "replica set keeps the schema that it has",
+        )
+
+
+def _lost_partitions(spec_json: str, item: StoredObject) -> list[str]:
+    before, after = (spec_from_json("Stream", each) for each in (spec_json, item.spec_json))
+    assert isinstance(before, StreamSpec)
+    assert isinstance(after, StreamSpec)
+    return [name for name in before.partitions if name not in after.partitions]
+
+
+def _some(labels: list[str]) -> str:
+    return f"{', '.join(labels[:10])}{', …' if len(labels) > 10 else ''}"
 
 
 def _check_part(staged: list[SchemaAdopted], command: SchemaAdopted) -> None:

@@ -10,6 +10,7 @@ from hadron.model.errors import HandshakeError, NotFoundError, SchemaError
 from hadron.model.schema import PipelineSpec, StageSpec, StreamSpec, spec_to_json
 from hadron.state import adoption, dropping, registry, schema, streams
 from hadron.state.adoption import Changes, SchemaAdopted, StoredObject, changes_since
+from hadron.state.groups import CreateGroup
 from hadron.state.registry import RegisteredSet, RegisterReplicaSet
 from hadron.state.schema import ApplySchema, DeleteObjects, ObjectChange
 from hadron.state.tests.support import Replicated, dump
@@ -149,6 +150,46 @@ def test_a_metadata_set_restored_without_a_stream_does_not_take_its_records_away
         other.submit(adopted(changes_since(new.db, 2, whole=True), source=NEW_UUID, epoch=2))
     assert dump(other.db) == before
     assert streams.all_bounds(other.db).keys() == {1, 2}
+
+
+def test_a_metadata_set_restored_without_a_partition_does_not_hide_its_records() -> None:
+    meta, other = Replicated(META), Replicated(OTHER)
+    meta.declare(("Stream", "s", StreamSpec(partitions=(META,))))
+    push(meta, other)
+    meta.declare(("Stream", "s", StreamSpec(partitions=(META, OTHER))))
+    push(meta, other)
+    new = Replicated(META)
+    new.declare(("Stream", "s", StreamSpec(partitions=(META,))))
+    new.submit(RegisterReplicaSet(OTHER, b"o" * 16, 1, 2))
+    with pytest.raises(HandshakeError, match=f"partition {OTHER} of Stream default/s"):
+        other.submit(adopted(changes_since(new.db, 2, whole=True), source=NEW_UUID, epoch=2))
+    new.declare(("Stream", "s", StreamSpec(partitions=(META, OTHER))))
+    other.submit(adopted(changes_since(new.db, 2, whole=True), source=NEW_UUID, epoch=2))
+    assert same_schema(new, other)
+
+
+def test_what_is_being_dropped_does_not_come_back_with_a_restored_metadata_set() -> None:
+    """Under the id of a deleted stream it would lose its records, slice by slice, to the deletion
+    that goes on; and producers of the deleted one would write into it."""
+    meta, other = Replicated(META), Replicated(OTHER)
+    gone, kept = meta.declare(("Stream", "gone", ON_OTHER), ("Stream", "kept", ON_OTHER))
+    push(meta, other)
+    other.submit(CreateGroup(gone, "g", 0))
+    delete(meta, gone)
+    push(meta, other)
+    assert dropping.waiting(other.db) == [(gone, "Stream")]
+    new = Replicated(META)
+    assert new.declare(("Stream", "gone", ON_OTHER), ("Stream", "kept", ON_OTHER)) == [gone, kept]
+    new.submit(RegisterReplicaSet(OTHER, b"o" * 16, 1, 3))
+    before = dump(other.db)
+    with pytest.raises(HandshakeError, match=r"deleted since.*Stream default/gone \(id 1\)"):
+        other.submit(adopted(changes_since(new.db, 3, whole=True), source=NEW_UUID, epoch=2))
+    assert dump(other.db) == before
+    delete(new, gone)
+    (again,) = new.declare(("Stream", "gone", ON_OTHER))
+    other.submit(adopted(changes_since(new.db, 3, whole=True), source=NEW_UUID, epoch=2))
+    assert again > 3
+    assert list(streams.all_bounds(other.db)) == [kept, again]
 
 
 def test_a_set_with_a_schema_of_its_own_does_not_adopt_and_one_that_adopts_owns_none() -> None:
