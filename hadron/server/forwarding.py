@@ -2,8 +2,9 @@
 
 Rules: calls are opened at the leader in the order in which they came, or a producer's batches would
 overtake each other; what one side may send is bounded by what the other side takes, so a relay
-holds a window each way and no more; and nothing is forwarded twice, or two nodes with contradicting
-directories could send a call round for ever.
+holds a window each way and no more; what has not been opened at a leader that reads slowly, or is
+still being dialed, is bounded for all clients together, and more is refused; and nothing is
+forwarded twice, or two nodes with contradicting directories could send a call round for ever.
 """
 
 from __future__ import annotations
@@ -22,10 +23,12 @@ from hadron.client.session import Link
 from hadron.model.errors import (
     HadronError,
     NotFoundError,
+    OverloadedError,
     RequestError,
     ShuttingDownError,
     UnreachableError,
 )
+from hadron.model.limits import MAX_PENDING_BYTES
 from hadron.wire.calls import Call, Handler
 from hadron.wire.connection import Connection
 from hadron.wire.messages import METHODS, Method, forward_pb2
@@ -33,6 +36,9 @@ from hadron.wire.tunnel import FORWARD
 
 _SERVICES: Final = ("Streams", "Groups", "Schema", "Pipelines", "Cluster")
 _BETWEEN_NODES: Final = ("AdoptSchema", "Discover")
+
+_MAX_UNSENT_BYTES: Final = MAX_PENDING_BYTES
+"""For one leader: as much as that takes of its own clients before it stops reading."""
 
 
 class _Raw:
@@ -94,6 +100,7 @@ class ForwardingService:
         if way is None:
             way = self._ways[address] = _Way(address, self._ports, self._background)
         relay = _Relay(call, inner, request.message, attachment)
+        way.check_room(request.replica_set, relay.size)
         way.take(relay)
         # A task that ends with the call: it hears of a cancel at any time.
         call.spawn(relay.run)
@@ -109,10 +116,22 @@ class _Way:
             address, ports, background, ShuttingDownError("the node that forwards is stopping")
         )
         self._waiting: deque[_Relay] = deque()
+        self._waiting_bytes = 0
 
     @property
     def connection(self) -> Connection | None:
         return self._link.connection
+
+    def check_room(self, replica_set: str, size: int) -> None:
+        """Raises `OverloadedError` when so many bytes more would be too many."""
+        connection = self._link.connection
+        unsent = self._waiting_bytes + (connection.backlog_bytes if connection is not None else 0)
+        if unsent and unsent + size > _MAX_UNSENT_BYTES:
+            raise OverloadedError(
+                f"{unsent} bytes wait to be forwarded to the leader of {replica_set} at "
+                f"{self._address}, the limit is {_MAX_UNSENT_BYTES}",
+                "it reads slowly, or cannot be reached; nothing was sent there",
+            )
 
     def take(self, relay: _Relay) -> None:
         connection = self._link.connection
@@ -120,6 +139,7 @@ class _Way:
             relay.open(connection)
             return
         self._waiting.append(relay)
+        self._waiting_bytes += relay.size
         if len(self._waiting) == 1:
             self._background.start(self._dial)
 
@@ -132,10 +152,15 @@ class _Way:
                 f"forward: {error.message}", error.hint,
             )
             while self._waiting:
-                self._waiting.popleft().fail(failure)
+                self._next().fail(failure)
             return
         while self._waiting:
-            self._waiting.popleft().open(connection)
+            self._next().open(connection)
+
+    def _next(self) -> _Relay:
+        relay = self._waiting.popleft()
+        self._waiting_bytes -= relay.size
+        return relay
 
 
 class _Relay:
@@ -148,6 +173,8 @@ class _Relay:
         self._method = method
         self._inner: Call | None = None
         self._first = message, attachment
+        self.size = len(message) + len(attachment)
+        """Of the opening message."""
         self._early: deque[tuple[bytes, memoryview]] = deque()
         self._client_has_ended = False
         self._owed_to_client = 0

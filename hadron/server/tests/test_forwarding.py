@@ -13,11 +13,13 @@ from hadron.client import Client, session, tunnels
 from hadron.model.errors import (
     HadronError,
     NotFoundError,
+    OverloadedError,
     PeerError,
     RequestError,
     UnreachableError,
 )
 from hadron.model.schema import SchemaObject, StreamSpec
+from hadron.server import forwarding
 from hadron.testing.nodes import Cluster, running_cluster
 from hadron.wire.connection import Connection
 from hadron.wire.messages import forward_pb2, method, schema_pb2, streams_pb2
@@ -152,3 +154,67 @@ async def test_errors_of_the_leader_and_its_absence_are_told_apart(
         client._session.suspect(US)
         with pytest.raises(PeerError, match="us-p0-n1"):
             await client._session.connect(US)
+
+
+async def test_what_waits_to_be_forwarded_is_bounded(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Batches for a leader that is being dialed, or does not read, are kept by the node that is to
+    forward: of all clients together, and no more than the leader itself would keep."""
+    async with cut_off(tmp_path, monkeypatch) as (cluster, client):
+        monkeypatch.setattr(session, "DIAL_TIMEOUT_S", 60.0)
+        monkeypatch.setattr(forwarding, "_MAX_UNSENT_BYTES", 10_000)
+        cluster.network.cut(cluster[EU].host("n1"), cluster[US].host("n1"))
+        ways = cluster[EU].node("n1")._forwarding._ways
+        for way in ways.values():
+            assert way.connection is not None
+            way.connection.close()
+        answers: list[Any] = []
+        async with cluster[EU].connection("n1") as connection:
+            tunnel = Tunnel(connection, US)
+            for _ in range(4):
+                tunnel.call(
+                    method("Produce"), streams_pb2.ProduceRequest(stream="s"), [bytes(4_000)],
+                    on_message=lambda *_: None, on_end=answers.append,
+                )
+            await cluster.wait_for("refusals", lambda: len(answers) == 2)
+            assert {type(each) for each in answers} == {OverloadedError}
+            assert "10000" in str(answers[0])
+        cluster.network.heal_all()
+        async with client.producer("s") as producer:
+            await producer.send(b"goes on")
+
+
+async def test_a_member_through_a_tunnel(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its acknowledgements, late ones too, its nacks and its leaving arrive as they do directly."""
+    async with cut_off(tmp_path, monkeypatch) as (cluster, client):
+        async with client.producer("s") as producer:
+            await producer.send_many([b"%d" % n for n in range(5)])
+        tunnelled = client.subscribe(
+            "s", group="g", max_in_flight=2, ack_deadline_s=20.0
+        )
+        async with tunnelled as subscription:
+            assert isinstance(client._session.connection_now(US), Tunnel)
+            first, second = await anext(subscription), await anext(subscription)
+            assert [first.value, second.value] == [b"0", b"1"]
+            await first.ack()
+            await subscription.flush()
+            await cluster.crash(US)
+            # Nobody is there to hear it: it goes out with the ballot of its delivery, later.
+            await second.ack()
+            await cluster.start(US)
+            third = await anext(subscription)
+            assert (third.value, third.attempt) == (b"2", 1)
+            await third.nack()
+            attempts: dict[bytes, int] = {}
+            while len(attempts) < 3:
+                delivery = await anext(subscription)
+                attempts[delivery.value] = delivery.attempt
+                await delivery.ack()
+            assert attempts == {b"2": 2, b"3": 1, b"4": 1}
+            await subscription.flush()
+            (group,) = await client.groups("s")
+            assert (group.floor, group.members) == (5, 1)
+        (group,) = await client.groups("s")
+        assert group.members == 0
+        await cluster.wait_for("all calls over", lambda: calls_at_leader(cluster) == 0)
