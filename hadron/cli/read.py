@@ -31,6 +31,7 @@ def command(
       hadron read flights --partition local/p0 --offset 1000 --limit 5
       hadron read flights -o -10 --output json
       hadron read flights -f '%o %k %s\\n' | head
+      hadron read orders -f cloudevents | hadron pub copies --format cloudevents
     """
     from hadron.cli.sub import read_once
 

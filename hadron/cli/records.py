@@ -1,4 +1,4 @@
-"""Printing records: kcat's format tokens, one JSON object per record, or aligned columns.
+"""Printing records: kcat's format tokens, one JSON object or CloudEvent per line, or columns.
 
 Values go out as the bytes that are stored, so text and JSON cost no decoding and binary values
 survive a pipe.
@@ -43,9 +43,13 @@ TOKENS: Final[dict[str, _Part]] = {
 }
 """kcat's tokens, and %y for the event type."""
 
+CLOUDEVENTS: Final = "cloudevents"
+"""Instead of tokens: what `hadron pub --format cloudevents` takes."""
+
 TOKENS_HELP: Final = (
-    "%s value, %S its length, %k key, %K its length, %o offset, %p partition, %T timestamp in ms, "
-    "%h headers, %t stream, %y type, %% a percent sign; \\n \\r \\t \\0 \\\\ as in C"
+    f"{CLOUDEVENTS}: a CloudEvent in JSON a line. Else: %s value, %S its length, %k key, %K its "
+    "length, %o offset, %p partition, %T timestamp in ms, %h headers, %t stream, %y type, %% a "
+    "percent sign; \\n \\r \\t \\0 \\\\ as in C"
 )
 _OPTION: Final = "'--format' / '-f'"
 _ESCAPES: Final = {"n": b"\n", "r": b"\r", "t": b"\t", "0": b"\0", "\\": b"\\"}
@@ -53,6 +57,8 @@ _ESCAPES: Final = {"n": b"\n", "r": b"\r", "t": b"\t", "0": b"\0", "\\": b"\\"}
 
 def compile_format(text: str) -> _Part:
     """Turn a format string into a function. Raises `click.BadParameter` for an unknown token."""
+    if text == CLOUDEVENTS:
+        return event_line
     parts: list[_Part] = []
     characters = iter(text)
     for character in characters:
@@ -95,6 +101,13 @@ def json_line(record: Record) -> bytes:
         "headers": dict(record.headers),
     }
     return json.dumps(shown, ensure_ascii=False).encode() + b"\n"
+
+
+def event_line(record: Record) -> bytes:
+    """One record as a CloudEvent in the JSON event format, on a line."""
+    from hadron.model.cloudevents import from_record, to_json
+
+    return to_json(from_record(record)) + b"\n"
 
 
 def _shown(name: str, value: Any) -> dict[str, Any]:

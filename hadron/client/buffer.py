@@ -36,8 +36,11 @@ class SendBuffer:
         self._waiting: dict[PartitionSender | None, anyio.Event] = {}
         """Who waits for one partition; or, without a key, for any that may have such records."""
 
-    def place(self, key: Key) -> PartitionSender:
-        """Where a record with this key goes now."""
+    def place(self, key: Key, partition: str | None = None) -> PartitionSender:
+        """Where a record with this key goes now, or one that names its partition. Raises
+        `NotFoundError` when the producer has none of that name."""
+        if partition is not None:
+            return self._router.at(partition)
         return self.only or self._router.choose(key)
 
     def has_room(self, sender: PartitionSender) -> bool:
@@ -45,15 +48,15 @@ class SendBuffer:
             return self.bytes < self._max_bytes
         return sender.accumulator.held_bytes + self.bytes < self._max_bytes
 
-    async def wait(self, key: Key) -> PartitionSender:
-        """Until there is room for a record with this key; returns where it goes."""
+    async def wait(self, key: Key, partition: str | None = None) -> PartitionSender:
+        """Until there is room for a record of these; returns where it goes."""
         while True:
             self._check_open()
-            sender = self.place(key)
+            sender = self.place(key, partition)
             if self.has_room(sender):
                 return sender
             # Without a key it may as well go elsewhere, a batch at a time as ever.
-            is_free = self._router.is_free(key)
+            is_free = partition is None and self._router.is_free(key)
             if is_free and (other := self._elsewhere(key)) is not None:
                 return other
             event = self._waiting.setdefault(None if is_free else sender, anyio.Event())

@@ -89,7 +89,7 @@ async def _add_each(producer: Producer, values: Sequence[Any], segments: list[Se
     }
     for value in values:
         record = whole_record(value)
-        batch, index = producer.add(record, await producer.wait_room(record.key))
+        batch, index = producer.add(record, await producer.wait_room(record.key, record.partition))
         segment = current.get(batch)
         if segment is not None and segment.first + segment.count == index:
             segment.count += 1

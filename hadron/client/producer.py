@@ -85,11 +85,11 @@ class Producer:
     """Publishes to one stream. Made by `Client.producer`, used inside its block.
 
     Every record is in the log at most once, however often connections break and whatever goes away;
-    within a partition in the order of the calls, where a stream has several: those with a key, and
-    those without one, each among themselves. While a partition is away others take its records, as
-    `failover` allows; it is used again once it answers. So are partitions that are added to the
-    stream. Calls may come from many tasks. Cancelling a call does not take back a record that was
-    accepted.
+    within a partition in the order of the calls, where a stream has several: those with a key,
+    those without one, and those that name it, each among themselves. While a partition is away
+    others take its records, as `failover` allows; it is used again once it answers. So are
+    partitions that are added to the stream. Calls may come from many tasks. Cancelling a call does
+    not take back a record that was accepted.
     """
 
     def __init__(
@@ -129,6 +129,7 @@ class Producer:
         timestamp_ms: int | None = None,
         headers: Mapping[str, str] | None = None,
         id: str = "",
+        partition: str | None = None,
     ) -> Receipt:
         """Publish one record and wait until it is as durable as the producer's `acks` asks.
 
@@ -139,17 +140,19 @@ class Producer:
             timestamp_ms: event time; None stamps the time of this call.
             headers: small text pairs.
             id: the record's own id.
+            partition: where it goes and stays, whatever its key and the producer's `failover`;
+                one of those that the producer may use.
 
         Raises:
-            InvalidRecordError, RecordTooLargeError: nothing was sent.
+            InvalidRecordError, RecordTooLargeError, NotFoundError: nothing was sent.
             OutcomeUnknownError: the delivery timeout passed and it may or may not be in the log.
             DeadlineExceededError: the delivery timeout passed and it is not in the log.
             RequestError: the cluster refused it.
         """
-        record = new_record(value, key, type, timestamp_ms, headers, id)
-        sender = self._buffer.place(record.key)
+        record = new_record(value, key, type, timestamp_ms, headers, id, partition)
+        sender = self._buffer.place(record.key, record.partition)
         if not self._buffer.has_room(sender):
-            sender = await self._buffer.wait(record.key)
+            sender = await self._buffer.wait(record.key, record.partition)
         return await Pending(*self.add(record, sender)).wait()
 
     async def send_soon(
@@ -161,15 +164,16 @@ class Producer:
         timestamp_ms: int | None = None,
         headers: Mapping[str, str] | None = None,
         id: str = "",
+        partition: str | None = None,
     ) -> Pending:
         """Publish one record and return once it is buffered; waits only while the buffer is full.
 
         Arguments and errors are those of `send`; what happens later is told by `Pending.wait`.
         """
-        record = new_record(value, key, type, timestamp_ms, headers, id)
-        sender = self._buffer.place(record.key)
+        record = new_record(value, key, type, timestamp_ms, headers, id, partition)
+        sender = self._buffer.place(record.key, record.partition)
         if not self._buffer.has_room(sender):
-            sender = await self._buffer.wait(record.key)
+            sender = await self._buffer.wait(record.key, record.partition)
         pending = Pending(*self.add(record, sender))
         self._calls += 1
         if self._calls >= _CALLS_PER_CHECKPOINT:
@@ -223,10 +227,13 @@ class Producer:
 
     # --- used by `bulk` -------------------------------------------------------------------------
 
-    async def wait_room(self, key: bytes | str | None = None) -> PartitionSender:
-        """Until there is room for a record with this key; returns where it goes."""
-        sender = self._buffer.place(key)
-        return sender if self._buffer.has_room(sender) else await self._buffer.wait(key)
+    async def wait_room(
+        self, key: bytes | str | None = None, partition: str | None = None
+    ) -> PartitionSender:
+        """Until there is room for a record with this key, or of this partition; returns where it
+        goes."""
+        sender = self._buffer.place(key, partition)
+        return sender if self._buffer.has_room(sender) else await self._buffer.wait(key, partition)
 
     def add(self, record: NewRecord, sender: PartitionSender) -> tuple[OutgoingBatch, int]:
         """Buffer one checked record; return its batch and its index there."""
@@ -240,7 +247,10 @@ class Producer:
         elif self._lingering is not None:
             self._lingering.set()
             self._lingering = None
-        if self._buffer.only is None and record.key is None and not accumulator.has_open:
+        if (
+            self._buffer.only is None and record.key is None and record.partition is None
+            and not accumulator.has_open
+        ):
             self._router.advance()
         return batch, index
 

@@ -9,6 +9,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Final
 
+import msgspec
+
 from hadron.model.cloudevents import CloudEvent, to_record
 from hadron.model.errors import InvalidRecordError
 from hadron.model.record import NewRecord
@@ -28,9 +30,10 @@ def new_record(
     timestamp_ms: int | None,
     headers: Mapping[str, str] | None,
     record_id: str,
+    partition: str | None = None,
 ) -> NewRecord:
-    """The record to send; `value` may itself be a `NewRecord` or a `CloudEvent`. Raises
-    `InvalidRecordError`."""
+    """The record to send; `value` may itself be a `NewRecord` or a `CloudEvent`, of which only the
+    partition may be given besides. Raises `InvalidRecordError`."""
     if isinstance(value, CloudEvent):
         value = to_record(value)
     if isinstance(value, NewRecord):
@@ -39,10 +42,12 @@ def new_record(
                 "a whole record was given together with key, type, timestamp_ms, headers or id",
                 "put them into the NewRecord or the CloudEvent",
             )
+        if partition is not None:
+            value = msgspec.structs.replace(value, partition=partition)
         return check_record(value)
     record = NewRecord(
         value=value, key=key, type=event_type, timestamp_ms=timestamp_ms, headers=headers,
-        id=record_id,
+        id=record_id, partition=partition,
     )
     return check_record(record)
 
@@ -76,6 +81,8 @@ def check_record(record: NewRecord) -> NewRecord:
         )
     if record.type:
         _check_text("a type", record.type, MAX_TYPE_BYTES)
+    if record.partition is not None:
+        _check_text("a partition", record.partition)
     if record.id:
         _check_text("an id", record.id, MAX_ID_BYTES)
     if record.headers:

@@ -1,8 +1,9 @@
 """The partitions of one producer: a sender for each, and which one takes over from which.
 
 Rule: records with a key and records without one share no sender where only the latter may go to
-another partition (`failover="unkeyed"`): a batch moves as a whole or not at all. A stream with one
-partition has one sender, so that all of its records keep their order.
+another partition (`failover="unkeyed"`): a batch moves as a whole or not at all. Records that name
+their partition stay there: they share senders with those that do not move either. Apart from these
+a stream with one partition has one sender, so that all of its records keep their order.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ from hadron.client import failover as rules
 from hadron.client.outgoing import OutgoingBatch
 from hadron.client.partitioner import Partitioner
 from hadron.client.sender import PartitionSender, Substitutes
+from hadron.model.errors import NotFoundError
 
 
 class MakeSender(Protocol):
@@ -34,13 +36,13 @@ class Lane:
 
     def __init__(self, make: MakeSender, *, moves: bool, twice: bool) -> None:
         self.senders: list[PartitionSender] = []
+        self.moves = moves
         self._make = make
-        self._moves = moves
         self._twice = twice
         self._turn = 0
 
     def add(self, partition: str) -> None:
-        self.senders.append(self._make(partition, self if self._moves else None))
+        self.senders.append(self._make(partition, self if self.moves else None))
 
     def has_other(self, away: PartitionSender) -> bool:
         return any(sender is not away and not sender.is_away for sender in self.senders)
@@ -89,6 +91,7 @@ class Router:
         keyed_move = moves and not self._separate
         self._keyed = Lane(make, moves=keyed_move, twice=twice)
         self._free = Lane(make, moves=True, twice=twice) if self._separate else self._keyed
+        self._staying = Lane(make, moves=False, twice=False) if keyed_move else self._keyed
         self.partitions: list[str] = []
         self._add(partitions)
         self._partitioner = Partitioner(
@@ -100,9 +103,11 @@ class Router:
     @property
     def senders(self) -> list[PartitionSender]:
         """All of them."""
-        if self._free is self._keyed:
-            return self._keyed.senders
-        return [*self._keyed.senders, *self._free.senders]
+        senders = self._keyed.senders
+        for lane in (self._free, self._staying):
+            if lane is not self._keyed and lane.senders:
+                senders = [*senders, *lane.senders]
+        return senders
 
     @property
     def only(self) -> PartitionSender | None:
@@ -113,6 +118,22 @@ class Router:
     def is_free(self, key: bytes | str | None) -> bool:
         """Whether a record with this key may go to any partition."""
         return key is None or not self._by_key
+
+    def at(self, partition: str) -> PartitionSender:
+        """The sender of records that name their partition; none of them goes elsewhere.
+
+        Raises `NotFoundError` when the producer may not use that one, or there is none.
+        """
+        if partition not in self.partitions:
+            raise NotFoundError(
+                f"this producer has no partition {partition!r}",
+                f"it has {', '.join(self.partitions)}",
+            )
+        for sender in self._staying.senders:
+            if sender.accumulator.partition == partition:
+                return sender
+        self._staying.add(partition)
+        return self._staying.senders[-1]
 
     def extend(self, partitions: list[str]) -> bool:
         """The stream has these partitions now; whether any is new. Those known so far come first,

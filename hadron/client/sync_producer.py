@@ -72,9 +72,10 @@ class SyncProducer:
         timestamp_ms: int | None = None,
         headers: Mapping[str, str] | None = None,
         id: str = "",
+        partition: str | None = None,
     ) -> Receipt:
         """Publish one record and wait for its receipt; see `Producer.send`."""
-        record = new_record(value, key, type, timestamp_ms, headers, id)
+        record = new_record(value, key, type, timestamp_ms, headers, id, partition)
         return self._portal.call(self._send, record)
 
     def send_soon(
@@ -86,9 +87,10 @@ class SyncProducer:
         timestamp_ms: int | None = None,
         headers: Mapping[str, str] | None = None,
         id: str = "",
+        partition: str | None = None,
     ) -> SyncPending:
         """Publish one record and return once it is buffered; see `Producer.send_soon`."""
-        record, size = _freeze(new_record(value, key, type, timestamp_ms, headers, id))
+        record, size = _freeze(new_record(value, key, type, timestamp_ms, headers, id, partition))
         pending = SyncPending(self)
         self._inbox.append((record, pending))
         self._inbox_bytes += size
@@ -120,7 +122,7 @@ class SyncProducer:
             while self._inbox:
                 record, pending = self._inbox.popleft()
                 try:
-                    sender = await self._producer.wait_room(record.key)
+                    sender = await self._producer.wait_room(record.key, record.partition)
                     pending.pending = Pending(*self._producer.add(record, sender))
                 except HadronError as error:
                     pending.error = error

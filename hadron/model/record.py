@@ -39,6 +39,8 @@ class NewRecord(msgspec.Struct, frozen=True, kw_only=True):
         timestamp_ms: event time; None lets the producer stamp the time of sending.
         headers: small text pairs; CloudEvents attributes and extensions travel here.
         id: the record's own id; "" leaves it to be derived from stream, partition and offset.
+        partition: where it goes and stays, whatever its key and the producer's failover; None
+            leaves that to the producer.
     """
 
     value: Any
@@ -47,6 +49,7 @@ class NewRecord(msgspec.Struct, frozen=True, kw_only=True):
     timestamp_ms: int | None = None
     headers: Mapping[str, str] | None = None
     id: str = ""
+    partition: str | None = None
 
 
 def encode_value(value: Any) -> tuple[int, bytes]:

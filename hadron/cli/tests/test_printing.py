@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import json
 import sys
+from typing import Any
 
 import click
 import pytest
 
+from hadron.cli.inputs import Recipe
 from hadron.cli.positions import Position, PositionType
 from hadron.cli.printing import print_rows
 from hadron.cli.records import RecordPrinter, compile_format, json_line
@@ -58,6 +60,25 @@ def test_json_lines() -> None:
     }
     assert json.loads(json_line(record(NewRecord(value=b"text"))))["value"] == "text"
     assert json.loads(json_line(record(NewRecord(value=b"\xff"))))["value_base64"] == "/w=="
+
+
+def test_events_come_out_as_they_went_in() -> None:
+    events: list[dict[str, Any]] = [
+        {"id": "1", "source": "/s", "type": "t", "partitionkey": "k", "subject": "a",
+         "time": "2013-01-01T05:17:00Z", "tries": 3, "data": {"ü": [1, None]}},
+        {"id": "2", "source": "/s", "type": "t", "datacontenttype": "text/plain", "data": "x"},
+        {"id": "3", "source": "/s", "type": "t", "data_base64": "/w=="},
+        {"id": "4", "source": "/s", "type": "t"},
+    ]
+    recipe = Recipe(None, None, "", {})
+    for event in events:
+        sent = recipe.event(json.dumps({"specversion": "1.0", **event}).encode(), "line 1")
+        line = compile_format("cloudevents")(record(sent))
+        assert line.endswith(b"\n")
+        assert json.loads(line) == {"specversion": "1.0", **event}
+    # Any record is one: its place is its source, and what it stands for its id.
+    plain = json.loads(compile_format("cloudevents")(record(FULL)))
+    assert (plain["source"], plain["type"], plain["data"]) == ("/s/local/p0", "x.y", {"a": "ü"})
 
 
 def test_the_printer_stops_at_its_limit(capfdbinary: pytest.CaptureFixture[bytes]) -> None:

@@ -13,7 +13,7 @@ import trio
 
 from hadron.client import Client
 from hadron.client.results import Receipt
-from hadron.model.errors import HadronError, OutcomeUnknownError
+from hadron.model.errors import HadronError, NotFoundError, OutcomeUnknownError
 from hadron.model.record import NewRecord
 from hadron.model.schema import SchemaObject, StreamSpec
 from hadron.testing.nodes import Cluster, running_cluster
@@ -287,6 +287,33 @@ async def test_a_partition_or_a_region_that_was_asked_for_is_never_left(tmp_path
             assert (await waiting.wait()).partition == US
             assert {(await each.wait()).partition for each in held} <= {US, US1}
         assert await logged(client, EU) == []
+
+
+@pytest.mark.parametrize("failover", ["unkeyed", "any"])
+async def test_a_record_goes_to_the_partition_that_it_names_and_stays_there(
+    tmp_path: Path, failover: Any
+) -> None:
+    async with declared(tmp_path) as (cluster, client):
+        async with client.producer("s", failover=failover) as producer:
+            for partition in (EU, US, US, EU):
+                key = key_of(producer, US)
+                receipt = await producer.send(b"named", key=key, partition=partition)
+                assert receipt.partition == partition
+            record = NewRecord(value=b"whole", partition=US)
+            assert (await producer.send(record)).partition == US
+            assert (await producer.send(record, partition=EU)).partition == EU
+            many = [NewRecord(value=b"many", partition=each) for each in (EU, US, EU)]
+            runs = await producer.send_many(many)
+            assert Counter(run.partition for run in runs) == {EU: 2, US: 1}
+            with pytest.raises(NotFoundError, match="no partition 'us/p1'"):
+                await producer.send(b"nowhere", partition=US1)
+            await crash(cluster, client, US)
+            waiting = await producer.send_soon(b"waits", partition=US)
+            assert {(await producer.send(b"%d" % n)).partition for n in range(5)} == {EU}
+            assert not waiting.is_done
+            await cluster.start(US)
+            assert (await waiting.wait()).partition == US
+        assert await logged(client, US) == [b"named"] * 2 + [b"whole", b"many", b"waits"]
 
 
 async def test_partitions_that_are_added_are_used_by_open_producers(tmp_path: Path) -> None:

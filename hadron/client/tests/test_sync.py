@@ -35,7 +35,7 @@ def client(node: FakeNode) -> Iterator[SyncClient]:
 
 def test_publish_and_read(node: FakeNode, client: SyncClient) -> None:
     with client.producer("s") as producer:
-        assert producer.send({"a": 1}, key="k").offset == 0
+        assert producer.send({"a": 1}, key="k", partition="local/p0").offset == 0
         pending = [producer.send_soon(b"%d" % number) for number in range(5000)]
         assert pending[4999].wait().offset == 5000
         assert pending[0].is_done
