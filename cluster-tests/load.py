@@ -9,25 +9,23 @@ are stopped, and the checker of the simulator holds the merged histories against
 
 from __future__ import annotations
 
-import os
-import subprocess
-import sys
 import time
-from collections.abc import AsyncIterator, Iterable, Sequence
+from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from itertools import pairwise
 from pathlib import Path
 from typing import Final
 
-import msgspec
 import trio
-import worker as worker_module
+from crew import PATIENCE_S, run_worker
 from report import Row
 from worker import Acked, Job, Plan, text_of
 
 import hadron
+from hadron.client.ports import ClientPorts
 from hadron.model.errors import CorruptionError, HadronError
 from hadron.model.schema import SchemaObject, StreamSpec
+from hadron.node.supervision.cluster import LocalCluster
 from hadron.node.verification import verify_paths
 from hadron.sim.checker import Verdict, check
 from hadron.sim.evidence import Evidence, Rules
@@ -46,9 +44,6 @@ PROGRESS_S: Final = 10.0
 
 PROMOTED_WITHIN_S: Final = 5.0
 """The bar: from the start of the members with a new file to a leader that serves."""
-
-PATIENCE_S: Final = 60.0
-"""How long anything else may take, on a busy machine."""
 
 WORKERS: Final[dict[str, tuple[Job, ...]]] = {
     "c1": (
@@ -221,7 +216,8 @@ async def under_load(cluster: FaultyCluster, row: Row) -> AsyncIterator[Load]:
     load.history.ok(applied)
     async with trio.open_nursery() as nursery:
         workers = [
-            await nursery.start(_run_worker, load, name, jobs) for name, jobs in WORKERS.items()
+            await nursery.start(run_worker, _plan(cluster, name, jobs), load.heard)
+            for name, jobs in WORKERS.items()
         ]
         await load.wait_more(100)
         yield load
@@ -233,7 +229,7 @@ async def under_load(cluster: FaultyCluster, row: Row) -> AsyncIterator[Load]:
         load.history.event("drained", GROUP, str(end))
         for worker in workers:
             await worker.end()
-    await _wait_in_step(cluster, cluster.names)
+    await wait_in_step(cluster, ports=cluster.ports("judge"))
     await trio.to_thread.run_sync(cluster.stop_all)
     verdict = judge(load, [_read_file(load, name) for name in cluster.names], row)
     assert verdict.status == "valid", "\n".join(map(str, verdict.violations))
@@ -286,76 +282,11 @@ def _fill(row: Row, load: Load, verdict: Verdict) -> None:
     row.verdict = verdict.status
 
 
-# --- processes ------------------------------------------------------------------------------------
-
-
-class _Worker:
-    """A process of the load."""
-
-    def __init__(self, process: trio.Process) -> None:
-        self.process = process
-        self.halted = trio.Event()
-
-    async def halt(self) -> None:
-        """Until its producers have ended."""
-        await self._order(b"halt\n")
-        with trio.fail_after(PATIENCE_S):
-            await self.halted.wait()
-
-    async def end(self) -> None:
-        """Until it has written its history."""
-        await self._order(b"end\n")
-        with trio.fail_after(PATIENCE_S):
-            assert await self.process.wait() == 0
-
-    async def _order(self, order: bytes) -> None:
-        assert self.process.stdin is not None
-        await self.process.stdin.send_all(order)
-
-
-async def _run_worker(
-    load: Load, name: str, jobs: tuple[Job, ...], task_status: trio.TaskStatus[_Worker]
-) -> None:
-    """A worker's process from its start to its end; its lines go to `load`."""
-    cluster = load.cluster
-    plan = Plan(
+def _plan(cluster: FaultyCluster, name: str, jobs: tuple[Job, ...]) -> Plan:
+    return Plan(
         name=name, url=cluster.url, routes=cluster.routes(name), stream=STREAM,
         partition=cluster.config.name, history=str(_history_path(cluster, name)), jobs=jobs,
     )
-    with (cluster.directory / f"{name}.log").open("ab") as log:
-        process = await trio.lowlevel.open_process(
-            [sys.executable, worker_module.__file__, msgspec.json.encode(plan).decode()],
-            stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=log, env=environment(),
-        )
-    worker = _Worker(process)
-    task_status.started(worker)
-    try:
-        assert process.stdout is not None
-        rest = b""
-        async for data in process.stdout:
-            *lines, rest = (rest + data).split(b"\n")
-            for line in lines:
-                if line == b"halted":
-                    worker.halted.set()
-                else:
-                    load.heard(msgspec.json.decode(line, type=Acked))
-        if await process.wait():
-            text = (cluster.directory / f"{name}.log").read_text()
-            raise AssertionError(f"worker {name} ended with {process.returncode}: {text}")
-    finally:
-        process.kill()
-        with trio.CancelScope(shield=True):
-            await process.wait()
-            for stream in (process.stdin, process.stdout):
-                assert stream is not None
-                await stream.aclose()
-
-
-def environment() -> dict[str, str]:
-    """This process's, with this Hadron importable in the child as it is here."""
-    root = str(Path(hadron.__file__).parents[1])
-    path = os.pathsep.join(filter(None, [root, os.environ.get("PYTHONPATH")]))
-    return {**os.environ, "PYTHONPATH": path}
 
 
 def _history_path(cluster: FaultyCluster, name: str) -> Path:
@@ -383,14 +314,16 @@ async def _wait_drained(cluster: FaultyCluster) -> int:
     raise AssertionError(f"the group is not drained after {PATIENCE_S:g} s: {seen}")
 
 
-async def _wait_in_step(cluster: FaultyCluster, names: Iterable[str]) -> None:
+async def wait_in_step(
+    cluster: LocalCluster, *, ports: ClientPorts | None = None
+) -> None:
     """Until every node has applied what the leader has committed."""
     seen: dict[str, str] = {}
-    async with hadron.connect(cluster.url, ports=cluster.ports("judge")) as client:
+    async with hadron.connect(cluster.url, ports=ports) as client:
         with trio.move_on_after(PATIENCE_S):
             while True:
                 leader = await client.status(cluster.address(cluster.leader))
-                for name in names:
+                for name in cluster.names:
                     status = await client.status(cluster.address(name))
                     seen[name] = f"{status.state} {status.trouble} at {status.applied_lsn}"
                     if status.applied_lsn < leader.last_lsn:

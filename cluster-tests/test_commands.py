@@ -9,7 +9,8 @@ from contextlib import asynccontextmanager
 
 import pytest
 import trio
-from load import PATIENCE_S, STREAM, environment
+from crew import PATIENCE_S, environment
+from load import STREAM
 
 import hadron
 from hadron.model.schema import SchemaObject, StreamSpec

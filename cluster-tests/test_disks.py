@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 import trio
-from load import PATIENCE_S, Load, under_load
+from crew import PATIENCE_S
+from load import Load, under_load
 from report import Row
 
 from hadron.model.errors import CorruptionError, HadronError

@@ -9,7 +9,8 @@ from typing import Final
 
 import pytest
 import trio
-from load import ALONE, PATIENCE_S, PROMOTED_WITHIN_S, STREAM, Load, environment, under_load
+from crew import PATIENCE_S, environment
+from load import ALONE, PROMOTED_WITHIN_S, STREAM, Load, under_load
 from report import Row, quantile
 from test_disks import wait_follows
 

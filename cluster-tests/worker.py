@@ -24,22 +24,22 @@ import hadron
 from hadron.client import Client
 from hadron.client.consumer import Subscription
 from hadron.client.deliveries import DeliveryBatch
+from hadron.client.opening import Opening
 from hadron.client.ports import ClientPorts
-from hadron.client.producer import Producer
+from hadron.client.producer import Pending, Producer
 from hadron.client.results import BatchReceipt, Receipt
 from hadron.model.batch import decode_batch
 from hadron.model.errors import DeadlineExceededError, HadronError, RequestError
 from hadron.sim.history import Acks, History, Publish, Settle
 from hadron.testing.cluster import Routes
 
-Kind = Literal["single", "pipelined", "bulk", "member", "reader"]
+Kind = Literal["single", "pipelined", "bulk", "steady", "member", "reader"]
 
 PIPELINED: Final = 20
 BULK: Final = 50
 """Records of one publish, or under way at once."""
 
 _IN_FLIGHT: Final = 500
-_ACKS_PER_FLUSH: Final = 10
 _BATCHES_PER_STAY: Final = 300
 """Deliveries after which a member leaves its group and joins again."""
 
@@ -52,20 +52,29 @@ class Job(msgspec.Struct, frozen=True, kw_only=True):
     """One producer, member or reader.
 
     Attributes:
+        partition: of all records, or the one that is read; "" is the plan's.
+        keys: records have so many keys in turn; 0 is none.
         pause_s: between two publishes, or two reads.
         delivery_timeout_s: a short one makes outcomes unknown.
+        acks_per_flush: what a member lets gather before it asks whether that is committed.
+        flush_s: for how long it asks, at most; None is the client's `request_timeout_s`.
     """
 
     kind: Kind
     name: str
     acks: Acks = "majority"
+    partition: str = ""
+    keys: int = 0
     pause_s: float = 0.0
     delivery_timeout_s: float = 120.0
     group: str = ""
+    acks_per_flush: int = 10
+    flush_s: float | None = None
 
 
 class Plan(msgspec.Struct, frozen=True, kw_only=True):
-    """What a process does, and where."""
+    """What a process does, and where. `partition` is the stream's only one, "" where there are
+    several: then records without a key promise no order, as any of them may take them."""
 
     name: str
     url: str
@@ -77,11 +86,13 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Acked(msgspec.Struct, frozen=True, array_like=True):
-    """A line of output: a publish began and was acknowledged, in ns."""
+    """A line of output: a publish began and was acknowledged, in ns, by a partition."""
 
     began: int
     ended: int
     acks: Acks
+    job: str
+    partition: str
 
 
 class Worker:
@@ -120,18 +131,41 @@ class Worker:
     # --- producers ------------------------------------------------------------------------------
 
     async def _produce(self, job: Job) -> None:
+        if job.kind == "steady":
+            await self._steady(job)
+            return
         publish = {"single": self._single, "pipelined": self._pipelined, "bulk": self._bulk}
-        async with self._client.producer(
-            self._plan.stream, acks=job.acks, delivery_timeout_s=job.delivery_timeout_s
-        ) as producer:
+        async with self._producer(job) as producer:
             while not self._halted:
                 await publish[job.kind](producer, job)
                 await trio.sleep(job.pause_s)
 
+    def _producer(self, job: Job) -> Opening[Producer]:
+        return self._client.producer(
+            self._plan.stream, acks=job.acks, partition=job.partition or None,
+            delivery_timeout_s=job.delivery_timeout_s,
+        )
+
+    async def _steady(self, job: Job) -> None:
+        """One record after another, whatever becomes of those before."""
+        async with self._producer(job) as producer, trio.open_nursery() as outcomes:
+            for number in itertools.count():
+                if self._halted:
+                    break
+                noted = self._begin(job, 1)
+                key = f"{job.name}-{number % job.keys}" if job.keys else None
+                pending = await producer.send_soon(noted.values[0], key=key)
+                outcomes.start_soon(self._hear, noted, job, pending)
+                await trio.sleep(job.pause_s)
+
+    async def _hear(self, noted: Publish, job: Job, pending: Pending) -> None:
+        with self._outcome(noted):
+            self._acked(noted, job, [await pending.wait()])
+
     async def _single(self, producer: Producer, job: Job) -> None:
         noted = self._begin(job, 1)
         with self._outcome(noted):
-            self._acked(noted, [await producer.send(noted.values[0])])
+            self._acked(noted, job, [await producer.send(noted.values[0])])
 
     async def _pipelined(self, producer: Producer, job: Job) -> None:
         """Many under way at once, each with an outcome of its own."""
@@ -140,20 +174,20 @@ class Worker:
             noted = self._begin(job, 1)
             pending.append((noted, await producer.send_soon(noted.values[0])))
         for noted, handle in pending:
-            with self._outcome(noted):
-                self._acked(noted, [await handle.wait()])
+            await self._hear(noted, job, handle)
 
     async def _bulk(self, producer: Producer, job: Job) -> None:
         noted = self._begin(job, BULK)
         # Some of many may be in the log when it fails.
         with self._outcome(noted, refusals=()):
-            self._acked(noted, await producer.send_many(v.encode() for v in noted.values))
+            self._acked(noted, job, await producer.send_many(v.encode() for v in noted.values))
 
     def _begin(self, job: Job, count: int) -> Publish:
         values = [f"{job.name}/{next(self._numbers):08}" for _ in range(count)]
+        partition = job.partition or self._plan.partition
         return self.history.publish(
-            self._plan.name, job.name, self._plan.stream, self._plan.partition, values,
-            acks=job.acks,
+            self._plan.name, job.name if partition or job.keys else "", self._plan.stream,
+            partition, values, acks=job.acks,
         )
 
     @contextmanager
@@ -169,7 +203,11 @@ class Worker:
         except HadronError as error:
             self.history.unknown(noted, error)
 
-    def _acked(self, noted: Publish, receipts: Sequence[Receipt | BatchReceipt]) -> None:
+    def _acked(
+        self, noted: Publish, job: Job, receipts: Sequence[Receipt | BatchReceipt]
+    ) -> None:
+        """Of one partition."""
+        noted.partition = receipts[0].partition
         noted.runs = [
             (receipt.base_offset, receipt.count) if isinstance(receipt, BatchReceipt)
             else (receipt.offset, 1)
@@ -177,8 +215,8 @@ class Worker:
         ]
         noted.duplicate = any(receipt.duplicate for receipt in receipts)
         self.history.ok(noted)
-        line = msgspec.json.encode(Acked(noted.began, noted.ended, noted.acks))
-        print(line.decode(), flush=True)
+        acked = Acked(noted.began, noted.ended, noted.acks, job.name, noted.partition)
+        print(msgspec.json.encode(acked).decode(), flush=True)
 
     # --- a group's members ----------------------------------------------------------------------
 
@@ -199,20 +237,20 @@ class Worker:
             for _ in range(_BATCHES_PER_STAY):
                 batch = await anext(subscription.batches())
                 await self._settle(job, batch, sent)
-                if len(sent) >= _ACKS_PER_FLUSH:
-                    await self._confirm(subscription, sent)
-        await self._confirm(subscription, sent)
+                if len(sent) >= job.acks_per_flush:
+                    await self._confirm(job, subscription, sent)
+        await self._confirm(job, subscription, sent)
 
     async def _settle(self, job: Job, batch: DeliveryBatch, sent: list[Settle]) -> None:
         values = [text_of(record.value) for record in batch.records]
         plan, first = self._plan, batch.first_offset
         self.history.deliver(
-            plan.name, job.group, job.name, plan.stream, plan.partition, first, values,
+            plan.name, job.group, job.name, plan.stream, batch.partition, first, values,
             attempt=batch.attempt,
         )
         how: Literal["ack", "nack"] = "nack" if self._chance.random() < _NACKED else "ack"
         noted = self.history.settle(
-            plan.name, job.group, job.name, plan.stream, plan.partition,
+            plan.name, job.group, job.name, plan.stream, batch.partition,
             [(first, first + len(values) - 1)], how=how,
         )
         if how == "nack":
@@ -221,11 +259,13 @@ class Worker:
             sent.append(noted)
             await batch.ack()
 
-    async def _confirm(self, subscription: Subscription, sent: list[Settle]) -> None:
+    async def _confirm(
+        self, job: Job, subscription: Subscription, sent: list[Settle]
+    ) -> None:
         """What `flush` does not complain about is committed."""
         settled, sent[:] = list(sent), []
         try:
-            await subscription.flush()
+            await subscription.flush(job.flush_s)
         except HadronError as error:
             for noted in settled:
                 self.history.unknown(noted, error)
@@ -238,11 +278,12 @@ class Worker:
     async def _read(self, job: Job) -> None:
         """Follow the stream from its beginning, by single fetches."""
         plan, position = self._plan, 0
+        partition = job.partition or plan.partition
         with self._until_ended():
             while True:
-                noted = self.history.read(job.name, plan.stream, plan.partition, position)
+                noted = self.history.read(job.name, plan.stream, partition, position)
                 try:
-                    fetched = await self._client.fetch(plan.stream, plan.partition, position)
+                    fetched = await self._client.fetch(plan.stream, partition, position)
                 except HadronError as error:
                     self.history.unknown(noted, error)
                     await trio.sleep(_REST_S)

@@ -13,6 +13,7 @@ from collections.abc import Callable
 import trio
 
 from hadron.model.errors import HadronError
+from hadron.model.ports import Network
 from hadron.node.replica_set import ReplicaSetConfig
 from hadron.node.runtime import Node
 from hadron.node.world import SystemClock, SystemDisk, SystemRandom
@@ -29,17 +30,21 @@ it several times per group of commands."""
 
 
 def run(
-    config: ReplicaSetConfig, node_name: str, *, on_listening: Callable[[Node], None] | None = None
+    config: ReplicaSetConfig, node_name: str, *,
+    on_listening: Callable[[Node], None] | None = None, network: Network | None = None,
 ) -> int:
     """Run a node until SIGINT or SIGTERM; returns the process's exit status.
+
+    Args:
+        network: instead of this machine's sockets.
 
     Raises `HadronError` when the node cannot start or must stop.
     """
     _configure_logging(config.settings.log_level, config.settings.log_format, node_name)
     sys.setswitchinterval(_SWITCH_INTERVAL_S)
     node = Node(
-        config, node_name, clock=SystemClock(), random=SystemRandom(), network=SocketNetwork(),
-        disk=SystemDisk(),
+        config, node_name, clock=SystemClock(), random=SystemRandom(),
+        network=network or SocketNetwork(), disk=SystemDisk(),
     )
     trio.run(_main, node, on_listening, strict_exception_groups=True)
     return 0

@@ -27,6 +27,7 @@ from hadron.node.config import load_config, render
 from hadron.node.replica_set import NodeConfig, ReplicaSetConfig
 from hadron.node.settings import Settings
 from hadron.node.supervision.processes import (
+    NODE_PROGRAM,
     POLL_S,
     ClusterError,
     ProcessIdentity,
@@ -61,7 +62,8 @@ class LocalCluster:
         config: a configuration file to use instead of a generated one.
         die_with_parent: whether nodes end with this process even when it is killed (Linux).
 
-    `own_configs` holds the files of nodes that do not use the common one.
+    `own_configs` holds the files of nodes that do not use the common one, `program` is what runs as
+    a node (see `spawn_node`).
     """
 
     def __init__(
@@ -74,6 +76,7 @@ class LocalCluster:
         self.config_path = config.absolute()
         self.config: ReplicaSetConfig = load_config(self.config_path, os.environ)
         self.own_configs: dict[str, Path] = {}
+        self.program: tuple[str, ...] = NODE_PROGRAM
         self._die_with_parent = die_with_parent
         self._processes: dict[str, subprocess.Popen[bytes]] = {}
         self._client: SyncClient | None = None
@@ -144,7 +147,7 @@ class LocalCluster:
         config = self.own_configs.get(name, self.config_path)
         self._processes[name] = spawn_node(
             config, self.config.node(name).name, self.log(name),
-            die_with_parent=self._die_with_parent,
+            die_with_parent=self._die_with_parent, program=self.program,
         )
 
     def running(self, name: str) -> bool:

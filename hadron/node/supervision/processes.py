@@ -11,7 +11,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
@@ -25,6 +25,9 @@ _CLOCK_SLACK_S: Final = 2.0
 """psutil derives start times from the wall clock's boot time, which NTP may shift a little."""
 _LOG_LINES: Final = 12
 POLL_S: Final = 0.02
+
+NODE_PROGRAM: Final = ("hadron.cli", "node")
+"""What `python -m` runs as a node, without `--config` and `--name`."""
 
 
 class ClusterError(HadronError):
@@ -86,16 +89,18 @@ def wait_until(condition: Callable[[], bool], timeout_s: float) -> bool:
 
 
 def spawn_node(
-    config: Path, name: str, log: Path, *, die_with_parent: bool
+    config: Path, name: str, log: Path, *, die_with_parent: bool,
+    program: Sequence[str] = NODE_PROGRAM,
 ) -> subprocess.Popen[bytes]:
     """Start `hadron node --config … --name …` in a session of its own, its output into `log`.
 
     Args:
         die_with_parent: on Linux, the kernel ends the node when the calling *thread* ends,
             however it ends; call from a thread that lives as long as the node should.
+        program: instead of `hadron node`, a module and its first arguments.
     """
     log.parent.mkdir(parents=True, exist_ok=True)
-    command = [sys.executable, "-m", "hadron.cli", "node", "--config", str(config), "--name", name]
+    command = [sys.executable, "-m", *program, "--config", str(config), "--name", name]
     if die_with_parent:
         command = [sys.executable, "-S", str(_LEASH), str(os.getpid()), *command]
     with log.open("ab") as output:
