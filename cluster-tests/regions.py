@@ -126,15 +126,12 @@ class RegionLoad:
             lambda: all(self._begun_since(now, job=job) >= publishes for job in UNKEYED)
         )
 
-    async def wait_taken(self, partition: str) -> float:
-        """Until a partition has taken a record that was published after this call; returns how
-        long that took, in seconds."""
+    async def wait_taken(self, partition: str, job: str = "") -> float:
+        """Until a partition has taken a record that was published after this call, by one producer
+        or any; returns how long that took, in seconds."""
         now = self.history.tick()
-        await self._until(lambda: self._begun_since(now, partition=partition) > 0)
-        ends = [
-            each.ended for each in self.acked if each.began > now and each.partition == partition
-        ]
-        return (min(ends) - now) / _SECOND
+        await self._until(lambda: self._begun_since(now, job=job, partition=partition) > 0)
+        return (self.history.tick() - now) / _SECOND
 
     async def _until(self, condition: Callable[[], bool]) -> None:
         with trio.fail_after(PATIENCE_S):

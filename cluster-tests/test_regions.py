@@ -101,12 +101,16 @@ async def alone(load: RegionLoad, region: str, row: Row) -> None:
 
 async def half_reachable(load: RegionLoad, region: str, row: Row) -> None:
     """Some clients cannot reach a region, nor can the metadata set: nodes of the other region can,
-    and forward what those clients send."""
+    and forward what those clients send. Not at once: that nothing comes back on a connection is
+    held against it only after a while."""
     async with load.outage(f"half of the clients could not reach {region}"):
         for side in (META, "c1", "c3"):
             row.partitions += 1
             load.fleet.cut(region, side)
         await load.goes_on()
+        # Its keys are bound to their partitions.
+        forwarded_s = await load.wait_taken(region, job="k1")
+        row.notes.append(f"{region} takes what is forwarded after {forwarded_s:.2f} s more")
         load.fleet.heal_all()
 
 
