@@ -108,9 +108,6 @@ async def half_reachable(load: RegionLoad, region: str, row: Row) -> None:
             row.partitions += 1
             load.fleet.cut(region, side)
         await load.goes_on()
-        # Its keys are bound to their partitions.
-        forwarded_s = await load.wait_taken(region, job="k1")
-        row.notes.append(f"{region} takes what is forwarded after {forwarded_s:.2f} s more")
         load.fleet.heal_all()
 
 
