@@ -52,7 +52,7 @@ from hadron.server.streams import StreamsService
 from hadron.state.features import all_tables
 from hadron.storage.database import is_about_file, translated_errors
 from hadron.storage.store import Store
-from hadron.wire.calls import Handler
+from hadron.wire.calls import Carrier, Handler
 from hadron.wire.connection import Connection, Cork
 from hadron.wire.messages import cluster_pb2
 
@@ -104,6 +104,8 @@ class Node:
         self._unreadable: CorruptionError | None = None
         self._installation: Installation | None = None
         self._counts = False
+        self._feed: Carrier | None = None
+        """The connection on which the leader's entries come, while it is open."""
         self._ended = trio.Event()
         self.address = self._node.address
         self.discovery = Discovery(
@@ -339,6 +341,9 @@ class Node:
             _log.exception("serving %s failed", connection.peer)
         finally:
             self._status.connections -= 1
+            if connection is self._feed:
+                self._feed = None
+        self._note_leader()
 
     # --- roles ----------------------------------------------------------------------------------
 
@@ -421,7 +426,10 @@ class Node:
         await run_on_writer(self._store, lambda _: self._store.identity.forget_membership(""))
         self._stop_leading(FencedError(f"{name} has seen a later start of this node"))
 
-    def _appended(self, _ballot: Ballot, outcome: AppendOutcome) -> None:
+    def _appended(
+        self, _ballot: Ballot, outcome: AppendOutcome, connection: Carrier
+    ) -> None:
+        self._feed = connection
         if not self._counts and self._store.identity.current.is_member:
             self._counts = True
             _log.info(
@@ -441,15 +449,22 @@ class Node:
         self._ended.set()
 
     async def _watch_leader(self) -> None:
-        """A replica's status follows its link to the leader."""
-        leader = self._links.links[self._membership.leader]
+        """A replica's status follows its link to the leader, and the leader's to it."""
         while True:
             changed = self._links.changed
-            if leader.connection is None and self._status.state == "following":
-                self._report("waiting for the leader", leader.trouble)
-            elif leader.trouble and self._status.state != "following":
-                self._report(self._status.state, leader.trouble)
+            self._note_leader()
             await changed.wait()
+
+    def _note_leader(self) -> None:
+        if self._membership.is_leader:
+            return
+        leader = self._links.links[self._membership.leader]
+        is_following = self._status.state == "following"
+        if is_following and leader.connection is None and self._feed is None:
+            # Only then: a leader that has nothing to send would not say again that it is there.
+            self._report("waiting for the leader", leader.trouble)
+        elif leader.trouble and not is_following:
+            self._report(self._status.state, leader.trouble)
 
     def _is_agreed(self) -> bool:
         """Whether a majority serves by this node's own configuration."""

@@ -23,7 +23,7 @@ from hadron.replication.starts import Caller, PeerStarts
 from hadron.storage.log import position_at, read_after
 from hadron.storage.store import Store
 from hadron.storage.writer import Prepared
-from hadron.wire.calls import Call, Handler
+from hadron.wire.calls import Call, Carrier, Handler
 from hadron.wire.messages import (
     ballot_from,
     ballot_to,
@@ -45,7 +45,8 @@ class ReplicationService:
     Args:
         on_promise: told of every ballot this node has promised to somebody else, so that a leader
             of a lower one stops.
-        on_append: told after every append of a leader: this node follows.
+        on_append: told after every append of a leader, and on which connection it came: this node
+            follows.
         on_trim: told up to where the leader lets the log go.
         on_resync: told (reason, lsn, leader) when this node is to fetch a snapshot that holds every
             entry up to that lsn.
@@ -62,7 +63,7 @@ class ReplicationService:
         starts: PeerStarts,
         *,
         on_promise: Callable[[Ballot, str], None],
-        on_append: Callable[[Ballot, AppendOutcome], None],
+        on_append: Callable[[Ballot, AppendOutcome, Carrier], None],
         on_trim: Callable[[int], None],
         on_resync: Callable[[str, int, str], None],
         on_damage: Callable[[CorruptionError], object],
@@ -209,7 +210,7 @@ class ReplicationService:
                 self._follower.stored_applied_lsn = outcome.applied_lsn
                 self._answer_append(call, outcome)
                 if not outcome.reason:
-                    self._on_append(ballot, outcome)
+                    self._on_append(ballot, outcome, call.connection)
                     self._on_trim(request.trim_lsn)
 
         self._store.writer.commit(prepare, done)
