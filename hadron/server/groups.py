@@ -2,29 +2,25 @@
 
 from __future__ import annotations
 
-import itertools
+from dataclasses import replace
+from functools import partial
 from typing import Any, Final
 
-import trio
-
-from hadron.delivery.driver import GroupDriver
 from hadron.delivery.joining import Joining, WantedOptions
-from hadron.delivery.sessions import MemberSession
 from hadron.model.errors import HadronError, NotFoundError, RequestError
 from hadron.model.ids import check_name
 from hadron.model.schema import SchemaObject
+from hadron.server.group_messages import Listed, add_live, describe
 from hadron.server.leading import Door, Leading
 from hadron.state import attempts
-from hadron.state import groups as state
+from hadron.state import group_views as views
 from hadron.state.attempts import Attempts
+from hadron.state.group_views import GroupSummary
 from hadron.wire.calls import Call, Handler
 from hadron.wire.messages import check_number, groups_pb2, method
 
 _MAX_ATTEMPTS: Final = 100
 """Ranges of records given back that a description lists."""
-
-_MAX_MEMBERS: Final = 1_000
-"""That a description lists: under a megabyte."""
 
 _MAX_PAGE: Final = 8_000
 """Groups in one answer: with the longest names that there are, it fits into a frame."""
@@ -92,7 +88,7 @@ class GroupsService:
         after = check_number("stream id", request.after_stream_id), request.after_group
         # One more than are told, so as to know whether that is all.
         found = await _read(leading, stream_id, None, after=after, limit=limit + 1)
-        listed: list[tuple[tuple[int, str], _Listed]] = [
+        listed: list[tuple[tuple[int, str], Listed]] = [
             ((summary.stream_id, summary.name), summary) for summary in found
         ]
         for driver in leading.groups.ephemeral():
@@ -101,7 +97,7 @@ class GroupsService:
                 listed.append((key, driver))
         listed.sort(key=lambda entry: entry[0])
         last = listed[:limit][-1][0] if listed else (0, "")
-        page = [_describe_one(leading, item) for _, item in listed[:limit]]
+        page = [describe(leading, item) for _, item in listed[:limit]]
         call.send(
             groups_pb2.ListGroupsResponse(
                 groups=[
@@ -123,13 +119,13 @@ class GroupsService:
         live = leading.groups.live(item.id, name)
         if live is not None and live.is_ephemeral:
             answer = groups_pb2.DescribeGroupResponse(
-                group=_ephemeral(leading, live), options=live.options
+                group=describe(leading, live), options=live.options
             )
         else:
             answer = await self._describe_durable(leading, item, name)
             live = leading.groups.live(item.id, name)
         if live is not None:
-            _describe_live(answer, live, leading.visible.bounds(item.id).next_offset)
+            add_live(answer, live, leading.visible.bounds(item.id).next_offset)
         call.send(answer, end=True)
 
     async def _describe_durable(
@@ -148,7 +144,7 @@ class GroupsService:
             )
         )
         return groups_pb2.DescribeGroupResponse(
-            group=_group(leading, summary),
+            group=describe(leading, summary),
             options=leading.groups.describe_options(summary.options, ephemeral=False),
             created_ms=summary.created_ms,
             attempts=[
@@ -230,109 +226,25 @@ def _joining(opening: Any) -> Joining:
     )
 
 
-_Listed = state.GroupSummary | GroupDriver
-"""A durable group by what the tables have of it; an ephemeral one."""
-
-
-def _describe_one(
-    leading: Leading, item: _Listed
-) -> groups_pb2.ListGroupsResponse.Group | None:
-    if isinstance(item, GroupDriver):
-        return _ephemeral(leading, item)
-    return _group(leading, item)
-
-
 async def _read(
     leading: Leading, stream_id: int | None, name: str | None,
     *, after: tuple[int, str] = (0, ""), limit: int = -1,
-) -> list[state.GroupSummary]:
+) -> list[GroupSummary]:
     # First, because it gives up after a while: with a majority away the query might wait for
     # an entry that nobody else has.
     await leading.controller.confirm_leadership()
-    return await leading.controller.query(
-        lambda db: state.summaries(db, stream_id, name, after=after, limit=limit)
+    found = await leading.controller.query(
+        lambda db: views.summaries(db, stream_id, name, after=after, limit=limit)
     )
+    return [await _count_rest(leading, summary) for summary in found]
 
 
-def _group(
-    leading: Leading, summary: state.GroupSummary
-) -> groups_pb2.ListGroupsResponse.Group | None:
-    try:
-        item = leading.catalog.by_id(summary.stream_id)
-        next_offset = leading.visible.bounds(item.id).next_offset
-    except NotFoundError:
-        return None
-    live = leading.groups.live(summary.stream_id, summary.name)
-    oldest_ms = summary.oldest_append_ms
-    return groups_pb2.ListGroupsResponse.Group(
-        namespace=item.namespace,
-        stream=item.name,
-        partition=leading.replica_set,
-        group=summary.name,
-        floor=summary.floor,
-        next_offset=min(summary.next_offset, next_offset),
-        acknowledged_above=summary.acknowledged_above,
-        in_flight=live.machine.in_flight if live else 0,
-        members=live.members if live else 0,
-        skipped=summary.skipped,
-        dead_lettered=summary.dead_lettered,
-        oldest_append_ms=oldest_ms,
-        oldest_age_ms=max(0, leading.controller.log_now_ms() - oldest_ms) if oldest_ms else 0,
-    )
-
-
-def _ephemeral(
-    leading: Leading, driver: GroupDriver
-) -> groups_pb2.ListGroupsResponse.Group | None:
-    try:
-        item = leading.catalog.by_id(driver.progress.stream_id)
-        next_offset = leading.visible.bounds(item.id).next_offset
-    except NotFoundError:
-        return None
-    return groups_pb2.ListGroupsResponse.Group(
-        namespace=item.namespace,
-        stream=item.name,
-        partition=leading.replica_set,
-        group=driver.progress.name,
-        floor=driver.floor,
-        next_offset=next_offset,
-        acknowledged_above=driver.ledger.acknowledged_above,
-        in_flight=driver.machine.in_flight,
-        members=driver.members,
-        ephemeral=True,
-    )
-
-
-def _describe_live(
-    answer: groups_pb2.DescribeGroupResponse, driver: GroupDriver, next_offset: int
-) -> None:
-    """Add what only the leader's memory knows."""
-    now = trio.current_time()
-    machine = driver.machine
-    answer.waiting_again = machine.waiting.records
-    answer.delayed = machine.waiting.delayed(now)
-    answer.behind_their_key = machine.keys.behind if machine.keys is not None else 0
-    answer.held_back = machine.held_back(next_offset)
-    shown = itertools.islice(driver.sessions.values(), _MAX_MEMBERS)
-    answer.members.extend(_member(session, now) for session in shown)
-
-
-def _member(session: MemberSession, now: float) -> groups_pb2.DescribeGroupResponse.Member:
-    member = session.member
-    oldest = min((each.since for each in member.deliveries.values()), default=now)
-    return groups_pb2.DescribeGroupResponse.Member(
-        name=session.label,
-        peer=session.call.connection.peer,
-        connected_ms=round((now - session.joined) * 1_000),
-        silent_ms=round((now - session.last_heard) * 1_000),
-        max_in_flight=member.max_in_flight,
-        credit=max(0, member.credit),
-        in_flight=member.max_in_flight - member.credit,
-        oldest_delivery_ms=round((now - oldest) * 1_000),
-        heartbeat_interval_ms=session.heartbeat_interval_ms,
-        heartbeat_threshold=session.heartbeat_threshold,
-        is_blocked=not session.call.writable,
-        is_stalled=member.is_stalled,
-        delivered=member.delivered,
-        acknowledged=member.acknowledged,
-    )
+async def _count_rest(leading: Leading, summary: GroupSummary) -> GroupSummary:
+    """Count what is acknowledged in very many pieces a slice at a time: no read is long (PROTOCOL
+    F), others come in between. What is acknowledged meanwhile may be counted or not."""
+    above, counted_to = summary.acknowledged_above, summary.counted_to
+    while counted_to is not None:
+        count = partial(views.count_above, group_id=summary.group_id, after=counted_to)
+        more, counted_to = await leading.controller.query(count)
+        above += more
+    return replace(summary, acknowledged_above=above, counted_to=None)

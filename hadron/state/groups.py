@@ -8,7 +8,6 @@ where more was acknowledged: ranges are found by their key, and read a window at
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import ClassVar, Final
 
 import msgspec
@@ -315,56 +314,3 @@ def window(db: Database, group_id: int, offset: int, rows: int = WINDOW_ROWS) ->
         acknowledged = [(a, min(b, end - 1)) for a, b in acknowledged if a < end]
         tried = [(a, min(b, end - 1), number) for a, b, number in tried if a < end]
     return Window(end, tuple(acknowledged), tuple(tried))
-
-
-@dataclass(frozen=True, slots=True)
-class GroupSummary:
-    """`oldest_append_ms` is of the record at the floor, 0 when all are acknowledged; `skipped` are
-    records that retention dropped before the group had come to them."""
-
-    group_id: int
-    stream_id: int
-    name: str
-    floor: int
-    acknowledged_above: int
-    next_offset: int
-    created_ms: int
-    dead_lettered: int
-    oldest_append_ms: int
-    skipped: int
-    options: GroupOptions
-
-
-def summaries(
-    db: Database, stream_id: int | None = None, name: str | None = None,
-    *, after: tuple[int, str] = (0, ""), limit: int = -1,
-) -> list[GroupSummary]:
-    """Groups by stream's id and name, without their ranges: all, or those of one stream, or the one
-    with that name; behind `after`, and so many at most."""
-    terms = [("g.stream_id = ?", stream_id), ("g.name = ?", name)]
-    wanted = [(term, value) for term, value in terms if value is not None]
-    where = " AND ".join(["(g.stream_id, g.name) > (?, ?)", *(term for term, _ in wanted)])
-    rows = db.execute(
-        "SELECT g.group_id, g.stream_id, g.name, g.floor,"
-        " coalesce((SELECT sum(last - first + 1) FROM grp_ack a WHERE a.group_id = g.group_id), 0),"
-        " p.next_offset, g.created_ms, coalesce(d.dead_lettered, 0),"
-        " CASE WHEN g.floor < p.next_offset THEN coalesce((SELECT append_ms FROM stream_batch b"
-        " WHERE b.stream_id = g.stream_id AND b.base_offset <= g.floor"
-        " ORDER BY b.base_offset DESC LIMIT 1), 0) ELSE 0 END,"
-        " coalesce((SELECT records FROM retention_skip s"
-        " WHERE s.kind = 'group' AND s.id = g.group_id), 0),"
-        " coalesce(d.delivery_order, 0), coalesce(d.ack_deadline_ms, 0),"
-        " coalesce(d.max_attempts, 0), coalesce(d.dead_letter_stream_id, 0)"
-        " FROM grp g JOIN stream_partition p USING (stream_id)"
-        f" LEFT JOIN grp_detail d USING (group_id) WHERE {where}"
-        " ORDER BY g.stream_id, g.name LIMIT ?",
-        (*after, *(value for _, value in wanted), limit),
-    )
-    return [
-        GroupSummary(
-            group_id, of_stream, group, floor, above, end, made_ms, dead, oldest_ms, skipped,
-            GroupOptions(*options),
-        )
-        for group_id, of_stream, group, floor, above, end, made_ms, dead, oldest_ms, skipped,
-        *options in rows
-    ]

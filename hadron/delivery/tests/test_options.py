@@ -24,7 +24,7 @@ from hadron.model.errors import (
 from hadron.model.record import NewRecord
 from hadron.model.schema import StreamSpec
 from hadron.partition.tests.stack import Stack, leading, until
-from hadron.state import groups
+from hadron.state import group_views, groups
 from hadron.state.group_endings import DeadLetterRecords
 from hadron.state.groups import ORDER_KEY, ORDER_STRICT
 from hadron.state.retention import TrimStream
@@ -305,7 +305,7 @@ class TestDeadLetters:
         member.acknowledge(2, 2, token=1)
         await member.confirmed(1)
         assert await progress(stack) == [(3, None, None)]
-        (summary,) = await stack.controller.query(groups.summaries)
+        (summary,) = await stack.controller.query(group_views.summaries)
         assert summary.dead_lettered == 1
         assert await stack.rows("SELECT * FROM grp_attempt") == []
 

@@ -10,6 +10,7 @@ import pytest
 from hadron.client import catalog, groups
 from hadron.model.errors import RequestError
 from hadron.model.schema import NamespaceSpec, SchemaObject, StreamSpec
+from hadron.state.groups import AckRecords, CreateGroup
 from hadron.testing.nodes import running_nodes
 from hadron.wire.messages import groups_pb2, method, schema_pb2
 
@@ -80,6 +81,25 @@ async def test_pages_of_objects_while_they_change(
         found = [item.name for item in await client.objects("Namespace")]
         assert found == ["default", *"fdbag"]
         assert asked == sorted(asked)
+
+
+async def test_a_group_that_is_acknowledged_in_very_many_pieces(tmp_path: Path) -> None:
+    """Counted in slices: 1,024 ranges with the summary, then 16,384 at a time."""
+    ranges = 20_000
+    async with running_nodes(tmp_path, 1) as nodes, nodes.client() as client:
+        stream_id = (await client.apply([stream("s")])).metadata_index
+        async with client.producer("s") as producer:
+            await producer.send_many([b""] * (2 * ranges))
+        leadership = nodes.node("n1")._leadership
+        assert leadership is not None
+        controller = leadership.controller
+        group_id = (await controller.execute(CreateGroup(stream_id, "g", 0))).group_id
+        pieces = tuple((offset, offset) for offset in range(1, 2 * ranges, 2))
+        await controller.execute(AckRecords(group_id, pieces))
+        (listed,) = await client.groups("s")
+        (described,) = await client.describe_group("s", "g")
+        assert listed.acknowledged_above == described.group.acknowledged_above == ranges
+        assert (listed.floor, listed.next_offset) == (0, 2 * ranges)
 
 
 async def test_groups(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from hadron.model.errors import NotFoundError, OffsetOutOfRangeError, RequestError
 from hadron.model.ids import Ballot
 from hadron.model.schema import StreamSpec
-from hadron.state import attempts, group_changes, groups, streams
+from hadron.state import attempts, group_changes, group_views, groups, streams
 from hadron.state.group_changes import CollectGroups, DeleteGroup, ResetGroup
 from hadron.state.group_endings import DeadLetterRecords, RecordAttempts
 from hadron.state.groups import (
@@ -70,7 +70,7 @@ class TestOptions:
         tables.submit(CreateGroup(1, "billing", 0, options))
         again = tables.submit(CreateGroup(1, "billing", 0))
         assert (again.options, found(tables).options) == (options, options)
-        (summary,) = groups.summaries(tables.db, 1, "billing")
+        (summary,) = group_views.summaries(tables.db, 1, "billing")
         assert summary.options == options
 
     def test_a_group_from_before_there_were_any(self, tables: Replicated) -> None:
@@ -144,7 +144,7 @@ class TestDeadLetters:
         assert (result.appended.base_offset, result.appended.count, result.floor) == (0, 3, 1)
         assert found(tables).window == Window(None, ((7, 8),))
         assert streams.bounds(tables.db, 2) == (0, 3)
-        (summary,) = groups.summaries(tables.db, 1)
+        (summary,) = group_views.summaries(tables.db, 1)
         assert summary.dead_lettered == 3
 
     @pytest.mark.parametrize("ranges", [((4, 4),), ((9, 12),), ((6, 7), (12, 14))])

@@ -6,7 +6,7 @@ import pytest
 
 from hadron.model.errors import NotFoundError, OffsetOutOfRangeError, RequestError
 from hadron.model.schema import StreamSpec
-from hadron.state import groups
+from hadron.state import group_views, groups
 from hadron.state.groups import AckRecords, CreateGroup, Progress, Window
 from hadron.state.streams import AppendBatch
 from hadron.state.tests.support import SET, Replicated
@@ -107,21 +107,32 @@ class TestAckRecords:
 
     def test_summaries(self, tables: Replicated, group: int) -> None:
         tables.submit(AckRecords(group, ((0, 4), (10, 19), (30, 30))))
-        (found,) = groups.summaries(tables.db, 1)
+        (found,) = group_views.summaries(tables.db, 1)
         assert (found.floor, found.acknowledged_above, found.next_offset) == (5, 11, 100)
-        assert groups.summaries(tables.db) == [found]
-        assert groups.summaries(tables.db, 2) == []
+        assert group_views.summaries(tables.db) == [found]
+        assert group_views.summaries(tables.db, 2) == []
+
+    def test_ranges_are_counted_in_slices(self, tables: Replicated, group: int) -> None:
+        tables.submit(AckRecords(group, ((0, 0), (2, 2), (4, 6), (8, 8), (10, 10))))
+        counted, after, parts = 0, -1, 0
+        while True:
+            more, reached = group_views.count_above(tables.db, group, after, rows=2)
+            counted, parts = counted + more, parts + 1
+            if reached is None:
+                break
+            after = reached
+        assert (counted, parts) == (6, 3)
 
     def test_summaries_by_pages(self, tables: Replicated) -> None:
         for name in ("z", "é", "a", "b"):
             tables.submit(CreateGroup(1, name, 0))
-        whole = groups.summaries(tables.db)
+        whole = group_views.summaries(tables.db)
         names = [found.name for found in whole]
         assert names == sorted(names)
         assert len(names) == 4
         for limit in (1, 3):
             pages, after = [], (0, "")
-            while some := groups.summaries(tables.db, after=after, limit=limit):
+            while some := group_views.summaries(tables.db, after=after, limit=limit):
                 pages += some
                 after = some[-1].stream_id, some[-1].name
             assert pages == whole

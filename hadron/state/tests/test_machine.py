@@ -12,7 +12,7 @@ from hadron.model.errors import HadronError, SequenceError
 from hadron.model.ids import Ballot
 from hadron.model.limits import PRODUCER_IDLE_MS, PRODUCER_WINDOW
 from hadron.model.schema import Output, PipelineSpec, Retry, StageSpec, StreamSpec
-from hadron.state import groups, pipeline_views, streams
+from hadron.state import group_views, groups, pipeline_views, streams
 from hadron.state.groups import AckRecords, CreateGroup
 from hadron.state.leadership import LeaderStarted
 from hadron.state.pipelines import CompleteStages, FailStages, TriggerInstances
@@ -231,7 +231,7 @@ class Histories(RuleBasedStateMachine):
 
     @invariant()
     def progress_is_the_models(self) -> None:
-        for group in groups.summaries(self.tables.db):
+        for group in group_views.summaries(self.tables.db):
             found = groups.find(self.tables.db, IN, group.name)
             assert found is not None
             members = set(range(found.floor))
