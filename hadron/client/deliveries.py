@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, Final
 
 import anyio.lowlevel
 
 from hadron.client.feed import Feed, Parcel
+from hadron.model.errors import RequestError
 from hadron.model.record import Record
+
+_MAX_DELAY_S: Final = 49 * 86_400
+"""Milliseconds are 32 bits on the wire."""
 
 
 class AckSender:
@@ -66,12 +70,14 @@ class Delivery:
             await anyio.lowlevel.checkpoint()
 
     async def nack(self, delay_s: float = 0.0, reason: str = "") -> None:
-        """Give the record back, to be delivered again after `delay_s` seconds.
+        """Give the record back, to be delivered again after `delay_s` seconds, at most 49 days.
 
-        `reason` stands in the dead letter when this was the last attempt.
+        The delay is in the leader's memory: when another node leads, or this one starts again, the
+        record is delivered at once. `reason` stands in the dead letter when this was the last
+        attempt. Raises `RequestError` for a delay that makes no sense.
         """
         parcel, offset = self._parcel, self.record.offset
-        parcel.feed.send_nack(parcel.number, [(offset, offset)], round(delay_s * 1_000), reason)
+        parcel.feed.send_nack(parcel.number, [(offset, offset)], delay_ms(delay_s), reason)
 
     async def extend(self) -> None:
         """Still at work: the ack deadline starts again, for all records that came together."""
@@ -119,10 +125,18 @@ class DeliveryBatch:
 
     async def nack(self, delay_s: float = 0.0, reason: str = "") -> None:
         """Give all of them back; like `Delivery.nack`."""
+        after_ms = delay_ms(delay_s)
         for parcel in self._parcels:
-            parcel.feed.send_nack(parcel.number, parcel.ranges(), round(delay_s * 1_000), reason)
+            parcel.feed.send_nack(parcel.number, parcel.ranges(), after_ms, reason)
 
     async def extend(self) -> None:
         """Still at work: the ack deadline of all of them starts again."""
         for parcel in self._parcels:
             parcel.feed.send_extend(parcel.number, parcel.ranges())
+
+
+def delay_ms(delay_s: float) -> int:
+    """As it is sent. Raises `RequestError` for what makes no sense."""
+    if not 0 <= delay_s <= _MAX_DELAY_S:
+        raise RequestError(f"delay_s {delay_s} is out of bounds", f"0 to {_MAX_DELAY_S}")
+    return round(delay_s * 1_000)

@@ -12,6 +12,7 @@ from anyio.from_thread import BlockingPortal
 
 from hadron.client.acks import runs
 from hadron.client.consumer import Subscription
+from hadron.client.deliveries import delay_ms
 from hadron.client.feed import Parcel
 from hadron.model.record import Record
 
@@ -168,11 +169,12 @@ class SyncSubscription:
 
     def give_back(self, parts: Sequence[_Part], delay_s: float, reason: str) -> None:
         """Nack ranges."""
+        after_ms = delay_ms(delay_s)
 
         async def nack() -> None:
             await self._send()
             for parcel, ranges in parts:
-                parcel.feed.send_nack(parcel.number, ranges, round(delay_s * 1_000), reason)
+                parcel.feed.send_nack(parcel.number, ranges, after_ms, reason)
 
         self._portal.call(nack)
 

@@ -147,6 +147,7 @@ class GroupDriver:
         )
         self.sessions[member.number] = session
         self._silence.watch(session)
+        self._silence.tidy(self.sessions)
 
         def on_writable() -> None:
             self.machine.became_writable(member.number)
@@ -228,6 +229,7 @@ class GroupDriver:
                 self._give_up(error)
                 return
             machine.skip_below(first, now)
+            machine.dying = self._letters.waiting
             wanted = machine.next_wanted(end, now)
             if wanted is None:
                 self._rest(end, now)
@@ -476,6 +478,9 @@ class GroupDriver:
         else:
             self.ledger.raise_floor(floor)
             self._committed(ranges, floor)
+        if self.machine.takers:
+            # They may have waited for fewer to be on their way there.
+            self.pump()
 
     def _dead_letters_refused(self, dead: Exhausted) -> None:
         self.machine.put_back(dead, trio.current_time() + PAUSE_S)

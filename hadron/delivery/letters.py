@@ -82,14 +82,28 @@ class DeadLetters:
         self._on_trouble = on_trouble
         self._queue: deque[Exhausted] = deque()
         self._writing = False
+        self._in_hand = 0
         self._told = ""
 
     @property
     def is_idle(self) -> bool:
         return not self._writing
 
+    @property
+    def waiting(self) -> int:
+        """Pieces that are not written yet: members may give records back much faster than each is
+        committed."""
+        return len(self._queue) + self._in_hand
+
     def write(self, dead: Sequence[Exhausted]) -> None:
-        self._queue.extend(dead)
+        for each in dead:
+            last = self._queue[-1] if self._queue else None
+            if last is not None and (last.last + 1, last.attempts, last.reason) == (
+                each.first, each.attempts, each.reason
+            ):
+                self._queue[-1] = replace(last, last=each.last)
+            else:
+                self._queue.append(each)
         if self._queue and not self._writing:
             self._writing = True
             self._nursery.start_soon(self._write_all)
@@ -97,7 +111,9 @@ class DeadLetters:
     async def _write_all(self) -> None:
         try:
             while self._queue:
-                await self._write(self._queue.popleft())
+                dead, self._in_hand = self._queue.popleft(), 1
+                await self._write(dead)
+                self._in_hand = 0
         finally:
             self._writing = False
         self._on_settled((), 0)

@@ -26,9 +26,9 @@ from hadron.delivery.ranges import Range, RangeSet, size
 from hadron.delivery.waiting import Again, Waiting
 
 MAX_UNSETTLED: Final = 65_536
-"""Pieces of what is in flight, waits or stands in line. There is at most one range of acknowledged
-offsets more than that, in memory and in the tables: about 100 bytes each here, 20 there. Pulsar
-stops at 200,000 unacknowledged records, Kafka's share groups at 2,000."""
+"""Pieces of what is in flight, waits, stands in line or dies. There is at most one range of
+acknowledged offsets more than that, in memory and in the tables: about 100 bytes each here, 20
+there. Pulsar stops at 200,000 unacknowledged records, Kafka's share groups at 2,000."""
 
 MAX_GROUP_IN_FLIGHT: Final = 1 << 20
 """Records in flight of one group. What is in flight may come apart later, at worst into half as
@@ -133,6 +133,8 @@ class Group:
         self._deliveries: dict[int, Delivery] = {}
         self._deadlines: OrderedDict[int, Delivery] = OrderedDict()
         self._pieces_held = 0
+        self.dying = 0
+        """Pieces on their way to the dead letters; kept by the driver, who writes them."""
         self._settling = 0
         """Strict order: records that are acknowledged, and it is not committed yet."""
         self._late = RangeSet()
@@ -213,9 +215,9 @@ class Group:
 
     @property
     def unsettled(self) -> int:
-        """Pieces of what is in flight, waits or stands in line."""
+        """Pieces of what is in flight, waits, stands in line or goes to the dead letters."""
         behind = self.keys.behind if self.keys is not None else 0
-        return self._pieces_held + self.waiting.fragments + behind
+        return self._pieces_held + self.waiting.fragments + behind + self.dying
 
     def next_wanted(self, visible_end: int, now: float) -> int | None:
         """The offset that should be delivered next, None when there is none or nobody takes it."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import heapq
 from collections import deque
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from hadron.delivery.members import Member
 from hadron.delivery.ranges import Range
@@ -17,6 +17,9 @@ from hadron.wire.messages import common_pb2, groups_pb2
 if TYPE_CHECKING:
     from hadron.delivery.driver import GroupDriver
     from hadron.delivery.machine import Assignment
+
+
+_STALE: Final = 64
 
 
 @dataclass(slots=True)
@@ -109,6 +112,14 @@ class Silence:
         if session.patience_s is not None:
             due = session.last_heard + session.patience_s
             heapq.heappush(self._heap, (due, session.member.number, session))
+
+    def tidy(self, members: dict[int, MemberSession]) -> None:
+        """Forget those that have left, once they are most: their time may be days away."""
+        if len(self._heap) > 2 * len(members) + _STALE:
+            self._heap = [
+                entry for entry in self._heap if members.get(entry[2].member.number) is entry[2]
+            ]
+            heapq.heapify(self._heap)
 
     def next_due(self) -> float | None:
         """When somebody may have been silent for too long."""

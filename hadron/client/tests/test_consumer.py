@@ -103,6 +103,9 @@ async def test_nacked_records_come_again() -> None:
             assert [(d.offset, d.attempt) for d in seen] == [(1, 1), (2, 1), (0, 2)]
             await fill(client, 2)
             batch = await subscription.batches().__anext__()
+            for delay_s in (-1.0, 1e9, float("nan")):
+                with pytest.raises(RequestError, match="delay_s"):
+                    await batch.nack(delay_s=delay_s)
             await batch.nack(delay_s=0.0)
             again = await subscription.batches().__anext__()
             assert (again.first_offset, again.attempt) == (batch.first_offset, 2)

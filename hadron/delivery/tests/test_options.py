@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
+import trio
 from trio.testing import MockClock
 
 from hadron.delivery import groups as module
-from hadron.delivery import letters
+from hadron.delivery import letters, machine
 from hadron.delivery.tests.support import Consumer, progress
 from hadron.model.batch import BatchBuilder, decode_batch
 from hadron.model.errors import (
@@ -145,6 +147,15 @@ class TestDeadlines:
 
 
 class TestHeartbeats:
+    async def test_who_left_long_ago_is_not_remembered(self, stack: Stack) -> None:
+        """Members that come and go, and have promised to be heard of within days."""
+        await stack.append(1, b"0")
+        promise: dict[str, Any] = {"heartbeat_interval_ms": 3_600_000, "heartbeat_threshold": 100}
+        stays = await Consumer(stack).join(**promise)
+        for _ in range(300):
+            (await Consumer(stack).join(**promise)).leave()
+        assert len(stays.driver._silence._heap) < 100
+
     async def test_who_falls_silent_loses_its_records(
         self, stack: Stack, mock_clock: MockClock
     ) -> None:
@@ -368,6 +379,48 @@ class TestDeadLetters:
             for batch in await stack.read(2) for record in decode_batch(batch.data).records()
         ]
         assert found == ["0", "2"]
+
+    async def test_those_that_wait_to_be_written_hold_back_what_is_new(
+        self, stack: Stack, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """A member gives everything back, faster than dead letters are committed: what waits to be
+        written would fill the leader's memory."""
+        monkeypatch.setattr(machine, "MAX_UNSETTLED", 10)
+        await stack.append(1, *[b"x"] * 100)
+        execute, gate = stack.controller.execute, trio.Event()
+
+        async def slow(command: Any, body: bytes = b"") -> Any:
+            if isinstance(command, DeadLetterRecords):
+                await gate.wait()
+            return await execute(command, body)
+
+        monkeypatch.setattr(stack.controller, "execute", slow)
+        member = await Consumer(stack).join(1, **{**LETTERS, "max_attempts": 1})
+
+        def has(count: int) -> bool:
+            return len(member.offsets) >= count
+
+        async def give_back() -> None:
+            for number in range(100):
+                await member.call.until(partial(has, number + 1))
+                member.refuse(member.offsets[number], 0, f"reason {number}")
+
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(give_back)
+            await until(lambda: member.driver.machine.dying == 10)
+            assert "the limit" in member.driver.machine.held_back(100)
+            assert len(member.offsets) == 10
+            gate.set()
+        await until(lambda: stack.visible.bounds(2).next_offset == 100)
+
+    async def test_neighbours_are_written_together(self, stack: Stack) -> None:
+        await stack.append(1, *[b"x"] * 50)
+        member = await Consumer(stack).join(**{**LETTERS, "max_attempts": 1})
+        await member.call.until(lambda: len(member.offsets) == 50)
+        for offset in range(50):
+            member.refuse(offset, 0, "all of them")
+        await until(lambda: stack.visible.bounds(2).next_offset == 50)
+        assert len(await stack.read(2)) <= 2
 
     async def test_what_retention_has_overtaken_is_no_dead_letter(self, stack: Stack) -> None:
         await stack.append(1, b"0")
