@@ -15,10 +15,11 @@ from typing import Final
 
 import trio
 
+from hadron.delivery.effects import Exhausted, Rules
 from hadron.delivery.joining import Joining
 from hadron.delivery.keys import BatchKeys
 from hadron.delivery.letters import PAUSE_S, DeadLetters, Origin
-from hadron.delivery.machine import Exhausted, Group, Rules
+from hadron.delivery.machine import Group
 from hadron.delivery.progress import Ledger, LoggedLedger, MemoryLedger, Receipt
 from hadron.delivery.ranges import Range, size
 from hadron.delivery.sessions import MemberSession, Silence
@@ -251,9 +252,9 @@ class GroupDriver:
     def _rest(self, end: int, now: float) -> None:
         """Nothing can be delivered now."""
         machine = self.machine
-        if machine.cursor >= end:
+        if machine.frontier.cursor >= end:
             self._shelf.clear()
-        elif machine.needs_window:
+        elif machine.frontier.needs_window:
             self._read_window()
         if machine.takers.filling is not None or machine.takers.ended:
             self._end_batches()
@@ -304,7 +305,7 @@ class GroupDriver:
     def _read_window(self) -> None:
         if not self._reading and not self._closed:
             self._reading = True
-            self._nursery.start_soon(self._read_window_task, self.machine.cursor)
+            self._nursery.start_soon(self._read_window_task, self.machine.frontier.cursor)
 
     async def _read_window_task(self, offset: int) -> None:
         group_id = self.progress.group_id
@@ -317,7 +318,7 @@ class GroupDriver:
             return
         finally:
             self._reading = False
-        self.machine.resume(window.acknowledged, window.attempts, window.end)
+        self.machine.frontier.resume(window.acknowledged, window.attempts, window.end)
         self.pump()
 
     # --- what is due ----------------------------------------------------------------------------

@@ -15,7 +15,7 @@ from typing import Final
 
 import trio
 
-from hadron.delivery.machine import Exhausted
+from hadron.delivery.effects import Exhausted
 from hadron.delivery.ranges import Range
 from hadron.model.batch import BatchBuilder, RecordBatch, StampedBatch, decode_batch
 from hadron.model.errors import FencedError, HadronError, RequestError, ShuttingDownError

@@ -7,23 +7,24 @@ from who holds it, by a nack, by its deadline, or by the member's end; so nothin
 nobody's late acknowledgement counts for somebody else's delivery (PROTOCOL D2).
 
 What is acknowledged below the cursor is not kept: it is all that is in none of the other places.
-Above the cursor there are only acknowledgements that an earlier leader logged, and they are given
-to the machine a window at a time. So its memory is what members hold and what waits, and where
-that is in too many pieces nothing new is delivered until there are fewer.
+What lies ahead of it is the `frontier`'s. So the machine's memory is what members hold and what
+waits, and where that is in too many pieces nothing new is delivered until there are fewer.
 """
 
 from __future__ import annotations
 
 import itertools
-from collections import OrderedDict, deque
+from collections import OrderedDict
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
 from typing import Final
 
+from hadron.delivery.effects import PLAIN, Assignment, Exhausted, Expired, Rules
+from hadron.delivery.frontier import Frontier
 from hadron.delivery.keys import BatchKeys, KeyLines
 from hadron.delivery.members import Delivery, Member, Takers
 from hadron.delivery.ranges import Range, RangeSet, size
 from hadron.delivery.waiting import Again, Waiting
+from hadron.state.attempts import Attempts
 
 MAX_UNSETTLED: Final = 65_536
 """Pieces of what is in flight, waits, stands in line or dies. There is at most one range of
@@ -38,56 +39,6 @@ _PARKED_PER_STEP: Final = 4_096
 """Records put into line in one go: a millisecond or two."""
 
 _USED_UP: Final = "its attempts were used up under an earlier leader"
-
-Attempts = tuple[int, int, int]
-"""First and last offset, and how many deliveries of them have ended."""
-
-
-@dataclass(frozen=True, slots=True)
-class Rules:
-    """How a group delivers.
-
-    Attributes:
-        deadline_s: for an acknowledgement, from the delivery; None for none.
-        max_attempts: 0 for no limit.
-    """
-
-    is_strict: bool = False
-    is_by_key: bool = False
-    deadline_s: float | None = None
-    max_attempts: int = 0
-
-
-@dataclass(frozen=True, slots=True)
-class Assignment:
-    """Send these offsets, all of one batch, to a member."""
-
-    member: int
-    delivery: int
-    first: int
-    last: int
-    attempt: int
-    ends_batch: bool = False
-
-
-@dataclass(frozen=True, slots=True)
-class Expired:
-    """Offsets that a member has not acknowledged in time, and does not hold any more."""
-
-    member: int
-    delivery: int
-    ranges: tuple[Range, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class Exhausted:
-    """Offsets whose last attempt has ended: dead letters."""
-
-    first: int
-    last: int
-    attempts: int
-    reason: str
-
 
 class Group:
     """The machine. Times are seconds on the monotonic clock.
@@ -104,7 +55,7 @@ class Group:
         attempts: Iterable[Attempts] = (),
         *,
         window_end: int | None = None,
-        rules: Rules = Rules(),
+        rules: Rules = PLAIN,
         numbers: Iterator[int] | None = None,
     ) -> None:
         """
@@ -123,13 +74,7 @@ class Group:
         self.waiting = Waiting()
         self.keys = KeyLines() if rules.is_by_key else None
         self.takers = Takers()
-        self.ahead = RangeSet()
-        """Acknowledged offsets above the cursor, below `window_end`."""
-        self._beyond = RangeSet()
-        """Late acknowledgements above that: what is read of the tables next may not have them."""
-        self._tried: deque[Attempts] = deque()
-        self.window_end = floor
-        self.cursor = floor
+        self.frontier = Frontier(floor, acknowledged, attempts, window_end)
         self._deliveries: dict[int, Delivery] = {}
         self._deadlines: OrderedDict[int, Delivery] = OrderedDict()
         self._pieces_held = 0
@@ -142,35 +87,6 @@ class Group:
         looked at. Nothing new follows before."""
         self._numbers = numbers if numbers is not None else itertools.count(1)
         self._member_numbers = itertools.count(1)
-        self.resume(acknowledged, attempts, window_end)
-
-    # --- where it goes on -----------------------------------------------------------------------
-
-    def resume(
-        self, acknowledged: Iterable[Range], attempts: Iterable[Attempts], end: int | None
-    ) -> None:
-        """Go on with what is known of the offsets from the cursor up to `end` (None: of all). The
-        cursor passes what is acknowledged, and nothing else: not even where more is above it."""
-        for first, last in acknowledged:
-            self.ahead.add(first, last)
-        self._tried = deque(attempts)
-        self.window_end = end if end is not None else 1 << 63
-        for first, last in self._beyond.remove(0, self.window_end - 1):
-            self.ahead.add(first, last)
-        self._move_cursor(self.cursor)
-
-    @property
-    def needs_window(self) -> bool:
-        """Nothing is known of the offset at the cursor: read on, and `resume`."""
-        return self.cursor >= self.window_end
-
-    def _move_cursor(self, offset: int) -> None:
-        self.cursor = offset
-        if self.ahead:
-            self.cursor = self.ahead.next_gap(offset)
-            self.ahead.remove_below(self.cursor)
-        while self._tried and self._tried[0][1] < self.cursor:
-            self._tried.popleft()
 
     # --- members --------------------------------------------------------------------------------
 
@@ -242,8 +158,9 @@ class Group:
                 return (again.first, again.avoid) if again.not_before <= now else None
         elif self.waiting and (again := self.waiting.due(now)) is not None:
             return again.first, again.avoid
-        if self.cursor < visible_end and self.cursor < self.window_end and self._may_go_on:
-            return self.cursor, 0
+        frontier = self.frontier
+        if frontier.cursor < visible_end and not frontier.needs_window and self._may_go_on:
+            return frontier.cursor, 0
         return None
 
     @property
@@ -257,11 +174,11 @@ class Group:
     def _available(self, visible_end: int, now: float) -> int:
         """Records that could be delivered now, about: who wants a batch waits for enough."""
         again = self.waiting.records if self.waiting and self.waiting.due(now) else 0
-        return again + max(0, visible_end - self.cursor)
+        return again + max(0, visible_end - self.frontier.cursor)
 
     def held_back(self, visible_end: int) -> str:
         """Why nothing new is delivered although there is something; "" when it is."""
-        if self.cursor >= visible_end:
+        if self.frontier.cursor >= visible_end:
             return ""
         if self.in_flight >= MAX_GROUP_IN_FLIGHT:
             return f"{self.in_flight} records are in flight, which is the limit"
@@ -299,7 +216,7 @@ class Group:
         if member is None:
             return None
         most = 1 if self.rules.is_strict else member.most
-        if first != self.cursor:
+        if first != self.frontier.cursor:
             first, last, attempt = self.waiting.pop(now, below=batch_end, count=most)
         else:
             run = self._advance(min(batch_end, visible_end, first + most), keys)
@@ -310,21 +227,11 @@ class Group:
 
     def _advance(self, end: int, keys: BatchKeys | None) -> Attempts | None:
         """Move the cursor to `end` at most; returns what is to be delivered of what it passed."""
-        first = self.cursor
-        end = min(end, self.window_end)
-        if self.ahead:
-            blocked = self.ahead.next_member(first)
-            end = end if blocked is None else min(end, blocked)
-        attempt = 1
-        if self._tried:
-            known, known_last, number = self._tried[0]
-            if known > first:
-                end = min(end, known)
-            else:
-                end, attempt = min(end, known_last + 1), number + 1
+        first = self.frontier.cursor
+        end, attempt = self.frontier.run(end)
         if self.keys is not None and keys is not None:
             first, end = self._pass_busy_keys(self.keys, first, end, attempt, keys)
-        self._move_cursor(end)
+        self.frontier.move(end)
         if first == end:
             return None
         if 0 < self.rules.max_attempts < attempt:
@@ -393,16 +300,11 @@ class Group:
         """The same for offsets that were delivered in an earlier ballot, or before the group was
         forgotten here: also of those that the cursor has not reached yet."""
         counted = self._held_by_nobody(first, last)
-        for a, b in self.ahead.gaps(max(first, self.cursor), last):
-            counted.append((a, b))
-            if self.keys is not None:
+        fresh = self.frontier.acknowledge(first, last)
+        if self.keys is not None:
+            for a, b in fresh:
                 self._late.add(a, b)
-            if a < self.window_end:
-                self.ahead.add(a, min(b, self.window_end - 1))
-            if b >= self.window_end:
-                # Until a window has it. It was delivered once, so there are not many.
-                self._beyond.add(max(a, self.window_end), b)
-        self._move_cursor(self.cursor)
+        counted += fresh
         self._note_settling(counted)
         return counted
 
@@ -555,7 +457,7 @@ class Group:
         if self.keys is not None:
             self._free_keys(dropped, now)
         self.raise_floor(offset)
-        self._move_cursor(max(self.cursor, offset))
+        self.frontier.move(max(self.frontier.cursor, offset))
 
     def raise_floor(self, floor: int) -> None:
         """Progress was committed."""

@@ -11,10 +11,10 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any, Final, Protocol
 
-from hadron.delivery.machine import Attempts
 from hadron.delivery.ranges import Range, RangeSet
 from hadron.model.errors import HadronError, OldMemberError
 from hadron.partition.controller import Controller
+from hadron.state.attempts import Attempts
 from hadron.state.group_endings import RecordAttempts
 from hadron.state.groups import AckRecords
 from hadron.wire.calls import Call

@@ -16,7 +16,7 @@ from hadron.wire.messages import common_pb2, groups_pb2
 
 if TYPE_CHECKING:
     from hadron.delivery.driver import GroupDriver
-    from hadron.delivery.machine import Assignment
+    from hadron.delivery.effects import Assignment
 
 
 _STALE: Final = 64

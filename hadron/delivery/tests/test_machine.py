@@ -8,7 +8,8 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from hadron.delivery.machine import Assignment, Group
+from hadron.delivery.effects import Assignment
+from hadron.delivery.machine import Group
 from hadron.delivery.members import Member
 from hadron.delivery.ranges import Range
 
@@ -280,10 +281,10 @@ class Deliveries(RuleBasedStateMachine):
         assert sum(map(len, waiting)) == len(self.waiting)
         assert set().union(*waiting) == set(self.waiting)
         assert not set(self.waiting) & set().union(*held)
-        reached = span(0, self.group.cursor - 1)
+        reached = span(0, self.group.frontier.cursor - 1)
         assert reached <= self.acknowledged | set(self.waiting) | set().union(*held)
-        cursor = self.group.cursor
-        assert spans(self.group.ahead.ranges()) == {
+        cursor = self.group.frontier.cursor
+        assert spans(self.group.frontier.ahead.ranges()) == {
             offset for offset in self.acknowledged if offset >= cursor
         }
         pieces = len(waiting) + sum(
@@ -340,6 +341,6 @@ class TestRetention:
         group = Group(0, [(20, 25)])
         group.join(100, lambda: True)
         group.skip_below(20)
-        assert (group.floor, group.cursor) == (20, 26)
+        assert (group.floor, group.frontier.cursor) == (20, 26)
         group.skip_below(5)
-        assert (group.floor, group.cursor) == (20, 26)
+        assert (group.floor, group.frontier.cursor) == (20, 26)

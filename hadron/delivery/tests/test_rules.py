@@ -10,8 +10,9 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from hadron.delivery import machine
+from hadron.delivery.effects import Assignment, Exhausted, Rules
 from hadron.delivery.keys import BatchKeys
-from hadron.delivery.machine import Assignment, Exhausted, Group, Rules
+from hadron.delivery.machine import Group
 from hadron.delivery.members import Member
 from hadron.delivery.ranges import Range, RangeSet
 
@@ -263,13 +264,13 @@ class TestWindows:
         group = Group(0, [(2, 3)], [(1, 1, 1)], window_end=4)
         join(group)
         assert drain(group, 20) == [(1, 0, 0), (1, 1, 1)]
-        assert (group.needs_window, group.cursor) == (True, 4)
-        group.resume([(4, 4), (6, 9)], [], 10)
+        assert (group.frontier.needs_window, group.frontier.cursor) == (True, 4)
+        group.frontier.resume([(4, 4), (6, 9)], [], 10)
         assert drain(group, 20) == [(1, 5, 5)]
-        assert group.needs_window
-        group.resume([], [], None)
+        assert group.frontier.needs_window
+        group.frontier.resume([], [], None)
         assert drain(group, 20) == [(1, 10, 15), (1, 16, 19)]
-        assert not group.needs_window
+        assert not group.frontier.needs_window
 
     def test_a_late_acknowledgement_is_not_forgotten_by_the_next_window(self) -> None:
         """The window was read while it was on its way into the log: the record would be delivered
@@ -278,18 +279,18 @@ class TestWindows:
         join(group)
         assert group.acknowledge_late(3, 12) == [(4, 12)]
         drain(group, 20)
-        group.resume([(8, 8)], [], 10)
+        group.frontier.resume([(8, 8)], [], 10)
         assert drain(group, 20) == []
-        assert (group.needs_window, group.cursor) == (True, 10)
-        group.resume([], [], None)
+        assert (group.frontier.needs_window, group.frontier.cursor) == (True, 10)
+        group.frontier.resume([], [], None)
         assert drain(group, 20) == [(1, 13, 15), (1, 16, 19)]
 
     def test_retention_may_overtake_a_window(self) -> None:
         group = Group(0, [(2, 3)], window_end=4)
         join(group)
         group.skip_below(9)
-        assert group.needs_window
-        group.resume([(8, 10), (12, 12)], [(9, 9, 3), (11, 11, 1)], None)
+        assert group.frontier.needs_window
+        group.frontier.resume([(8, 10), (12, 12)], [(9, 9, 3), (11, 11, 1)], None)
         assert [group.next_wanted(16, 0.0), drain(group, 16)] == [
             11, [(1, 11, 11), (1, 13, 15)]
         ]
@@ -310,7 +311,7 @@ class TestBounds:
                             group.acknowledge(member.number, number, offset, offset)
         assert 100 <= group.unsettled <= 100 + 1_000 // 2, "what was in flight comes apart"
         assert "the limit" in group.held_back(end)
-        assert group.cursor < 2_000
+        assert group.frontier.cursor < 2_000
         for number, delivery in list(member.deliveries.items()):
             for first, last in delivery.held.ranges():
                 group.acknowledge(member.number, number, first, last)
@@ -381,14 +382,14 @@ class Ordered(RuleBasedStateMachine):
         return next(n for n in itertools.count() if n not in self.committed)
 
     def read_window(self) -> None:
-        offset = self.group.cursor
+        offset = self.group.frontier.cursor
         known = RangeSet((n, n) for n in sorted(self.committed) if n >= offset).ranges()[:3]
         end = known[-1][1] + 1 if len(known) == 3 else None
         tried = [
             (n, n, times) for n, times in sorted(self.attempts.items())
             if n >= offset and n not in self.committed and (end is None or n < end)
         ]
-        self.group.resume(known, tried, end)
+        self.group.frontier.resume(known, tried, end)
 
     @rule(count=st.integers(1, 20))
     def append(self, count: int) -> None:
@@ -425,7 +426,7 @@ class Ordered(RuleBasedStateMachine):
     @rule()
     def deliver(self) -> None:
         for _ in range(20):
-            if self.group.needs_window:
+            if self.group.frontier.needs_window:
                 self.read_window()
             found = deliver(self.group, self.end, self.now)
             if found is None:
