@@ -107,11 +107,17 @@ class Settle(Operation, tag="settle", kw_only=True):
 
 
 class Apply(Operation, tag="apply", kw_only=True):
-    """Schema objects were declared, or deleted, as (kind, name)."""
+    """Schema objects were declared, or deleted, as (kind, name).
+
+    Attributes:
+        metadata_index: of the schema that has them, when the caller was told.
+        ids: of what was deleted.
+    """
 
     objects: list[tuple[str, str]]
     metadata_index: int = 0
     deletes: bool = False
+    ids: list[int] = []
 
 
 class Event(msgspec.Struct, tag="event", kw_only=True):

@@ -30,7 +30,9 @@ from hadron.sim.fleet import run_elsewhere
 from hadron.sim.mutants import MUTANTS
 from hadron.sim.mutants.hunt import Report, describe, hunt, hunt_elsewhere
 from hadron.sim.options import parse
-from hadron.sim.run import Outcome, run_seed
+from hadron.sim.region_workload import RegionsRun
+from hadron.sim.regions import open_regions
+from hadron.sim.run import Outcome, run_in, run_seed
 from hadron.sim.scenarios import SCENARIOS
 from hadron.sim.shapes import shape_of
 from hadron.sim.summary import Progress, Summary, decode_outcome, encode_outcome
@@ -92,8 +94,15 @@ def _dispatch(options: argparse.Namespace) -> int:
 
 
 def run_default(seed: int, trace: Trace | None = None) -> Outcome:
-    """What the command line runs for a seed: the random workload under every kind of fault."""
+    """What the command line runs for a seed: the random workload under every kind of fault, over
+    one replica set or several."""
     shape = shape_of(seed)
+    if shape.set_nodes is not None:
+        trace = trace or Trace()
+        opening = open_regions(
+            seed, nodes=shape.set_nodes, settings=shape.settings, trace=trace
+        )
+        return run_in(seed, opening, RegionsRun(plan=shape.plan), trace=trace)
     return run_seed(
         seed, RandomRun(plan=shape.plan, retention=shape.retention), nodes=shape.nodes,
         settings=shape.settings, trace=trace,

@@ -162,7 +162,32 @@ PATHS: Final = (
     _called("damaged entry put back", "storage.repair:_write"),
     _called("damaged body put back", "replication.repair:put_back_body"),
     _raised("clock too far off to lead", "replication.skew:check", "FencedError"),
+    # several replica sets
+    _called(
+        "schema pushed after a gap", "metadata.push:Push.has_read",
+        lambda given: given[1].to_index - given[1].from_index > 1,
+    ),
+    _raised(
+        "push refused that does not follow", "state.adoption:check_follows", "SchemaError"
+    ),
+    _raised(
+        "node behind the schema", "partition.catalog:Catalog.check_index", "MetadataBehindError"
+    ),
+    _raised(
+        "stream asked for that is gone", "partition.catalog:Catalog.by_id", "NotFoundError"
+    ),
+    _returned(
+        "deleted stream dropped", "partition.dropping:DropDriver._drop", lambda *_: True
+    ),
+    _called("call forwarded to a leader", "server.forwarding:_Relay.open"),
     # clients
+    _called(
+        "batch goes to another partition", "client.accumulator:PartitionAccumulator.adopt"
+    ),
+    _returned(
+        "batch in doubt stays", "client.failover:may_move", lambda moves, _: not moves
+    ),
+    _called("producer gets a new partition", "client.producer:Producer.grown"),
     _called(
         "producer told of a duplicate", "client.accumulator:PartitionAccumulator.acked",
         lambda given: bool(given[-1]),

@@ -68,27 +68,28 @@ def schema_arrives_everywhere(cluster: Cluster) -> Iterator[Violation]:
 
 
 def schema_changes_stay(cluster: Cluster) -> Iterator[Violation]:
-    """As of the index that came with an acknowledgement, what was declared exists, and what was
-    deleted does not."""
+    """As of the index that came with an acknowledgement, what was declared exists; and what was
+    deleted is gone for ever."""
     log = SchemaLog.of(cluster)
     for operation in cluster.history.of(Apply):
         if operation.outcome != "ok":
             continue
-        state: State | None = log.at.get(operation.metadata_index)
-        if state is None:
-            yield Violation(
-                "schema_changes_stay",
-                f"{operation.client} was told index {operation.metadata_index} for "
-                f"{operation.objects}; the metadata set's schema never stood there",
-            )
-            continue
-        known = {(kind, name) for kind, _, name, _, _ in state.objects.values()}
-        for kind, called in operation.objects:
-            if ((kind, called) in known) == operation.deletes:
+        if operation.deletes:
+            if kept := log.end.objects.keys() & set(operation.ids):
                 yield Violation(
                     "schema_changes_stay",
-                    f"{kind} {called} was {'deleted' if operation.deletes else 'declared'} at "
-                    f"index {operation.metadata_index}; the log says otherwise",
+                    f"{operation.client} was told that {operation.objects} are deleted; the log "
+                    f"still has {sorted(kept)}",
+                )
+            continue
+        state: State = log.at.get(operation.metadata_index, State())
+        known = {(kind, name) for kind, _, name, _, _ in state.objects.values()}
+        for item in operation.objects:
+            if tuple(item) not in known:
+                yield Violation(
+                    "schema_changes_stay",
+                    f"{item} was declared at index {operation.metadata_index}, where the metadata "
+                    "set's log does not have it",
                 )
 
 

@@ -179,12 +179,21 @@ def _configs(
     configs = [
         ReplicaSetConfig(
             cluster="sim", name=name, epoch=1, nodes=members(root, letter, count),
-            metadata=METADATA, discovery=(), settings=settings,
+            metadata=METADATA, discovery=(),
+            settings=_untrimmed(settings) if name == METADATA else settings,
         )
         for (name, letter), count in zip(LETTERS.items(), nodes, strict=True)
     ]
     known = (configs[0].nodes[0].address,)
     return [replace(config, discovery=known) for config in configs]
+
+
+def _untrimmed(settings: Settings) -> Settings:
+    """The checker reads the metadata set's log from its beginning."""
+    return replace(
+        settings, log_keep_bytes=SETTINGS.log_keep_bytes,
+        log_max_lag_bytes=SETTINGS.log_max_lag_bytes,
+    )
 
 
 @asynccontextmanager

@@ -70,6 +70,8 @@ class SchemaLog:
     """The metadata set's schema, by the indexes at which it has stood."""
 
     at: dict[int, State]
+    end: State
+    """The latest."""
 
     @classmethod
     def of(cls, cluster: Cluster) -> SchemaLog:
@@ -87,7 +89,7 @@ class SchemaLog:
             state = state.copy()
             index = _change(state, index, command)
             at[index] = state
-        return cls(at)
+        return cls(at, state)
 
     def adopted_wrongly(self, file: NodeFile, committed: int) -> Iterator[str]:
         """What does not follow, or leads elsewhere, among the changes that a set has logged; what

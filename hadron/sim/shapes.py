@@ -1,4 +1,5 @@
-"""What a seed's world is like: how many nodes, which settings, which faults.
+"""What a seed's world is like: one replica set or several, how many nodes, which settings, which
+faults.
 
 Drawn from the seed alone, so that a number is all that is needed to see a run again.
 """
@@ -18,6 +19,14 @@ from hadron.sim.world import SETTINGS
 _NODES: Final = ((3, 12.0), (5, 3.0), (2, 2.0), (4, 1.0))
 """Sizes of replica sets, and how often each is drawn."""
 
+_REGIONS: Final = 0.25
+"""Of all seeds: worlds of several replica sets."""
+
+_SET_SIZES: Final = (
+    ((1, 3), (3.0, 1.0)), ((1, 2, 3), (4.0, 1.0, 3.0)), ((1, 2, 3), (5.0, 1.0, 2.0)),
+)
+"""Of the metadata set and of the two in regions, and how often each is drawn: every node costs."""
+
 _FOCUS: Final = 10.0
 """Weight of the kind of fault that a world is about; all others together have up to 40."""
 
@@ -28,6 +37,8 @@ class Shape:
     settings: Settings
     plan: FaultPlan
     retention: Retention
+    set_nodes: tuple[int, int, int] | None = None
+    """Of several replica sets; None where there is one."""
 
 
 def shape_of(seed: int) -> Shape:
@@ -49,7 +60,19 @@ def shape_of(seed: int) -> Shape:
             log_keep_bytes=rng.choice((1 << 10, 8 << 10)),
             log_max_lag_bytes=rng.choice((4 << 10, 32 << 10)),
         )
-    return Shape(nodes=nodes, settings=settings, plan=_plan(rng), retention=_retention(seed))
+    return Shape(
+        nodes=nodes, settings=settings, plan=_plan(rng), retention=_retention(seed),
+        set_nodes=_set_nodes(seed),
+    )
+
+
+def _set_nodes(seed: int) -> tuple[int, int, int] | None:
+    """Of a stream of chance of its own: worlds of one replica set are what they were before."""
+    rng = random.Random(f"regions/{seed}")
+    if rng.random() >= _REGIONS:
+        return None
+    metadata, one, other = (rng.choices(sizes, weights)[0] for sizes, weights in _SET_SIZES)
+    return metadata, one, other
 
 
 def _retention(seed: int) -> Retention:

@@ -137,6 +137,13 @@ def test_a_set_that_is_behind_after_healing_is_found(scene: Scene) -> None:
 
 def test_a_deletion_that_was_acknowledged_and_not_done_is_found(scene: Scene) -> None:
     operation = scene.history.apply("c9", [("Stream", STREAM)], deletes=True)
+    operation.ids = [min(scene.file(METADATA).objects)]
+    scene.history.ok(operation)
+    assert scene.broken() == {"schema_changes_stay"}
+
+
+def test_a_declaration_that_was_acknowledged_and_is_not_there_is_found(scene: Scene) -> None:
+    operation = scene.history.apply("c9", [("Stream", "nowhere")])
     operation.metadata_index = scene.file(METADATA).schema_index
     scene.history.ok(operation)
     assert scene.broken() == {"schema_changes_stay"}

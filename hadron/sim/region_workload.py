@@ -1,0 +1,91 @@
+"""The random run over several replica sets: clients work while regions come and go; then healing,
+draining, and judgement."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Final
+
+import trio
+
+from hadron.sim.nemesis import FaultPlan
+from hadron.sim.region_clients import (
+    PARTITIONS,
+    DrainingRegionMember,
+    PassingActor,
+    RegionMemberActor,
+    RegionProducerActor,
+    RegionReaderActor,
+    SchemaActor,
+)
+from hadron.sim.region_faults import run_region_faults
+from hadron.sim.region_run import RegionRun
+from hadron.sim.regions import Regions
+from hadron.sim.run import Judgement
+from hadron.sim.workload import acknowledged, judgement
+from hadron.sim.workload_clients import Actor
+
+_GROUPS: Final = 2
+
+
+@dataclass(frozen=True)
+class RegionsRun:
+    """A scenario over several replica sets: everybody works under the faults of `plan`, in each
+    set, and of whole sets; attributes as of `workload.RandomRun`."""
+
+    plan: FaultPlan | None = None
+    acknowledged: int = 400
+    least_s: float = 8.0
+    most_s: float = 40.0
+
+    async def __call__(self, regions: Regions) -> Judgement:
+        run = RegionRun(regions)
+        with run.noting():
+            return await self._work(run)
+
+    async def _work(self, run: RegionRun) -> Judgement:
+        await run.declare()
+        crowd = list(_actors(run))
+        async with trio.open_nursery() as clients:
+            for actor in crowd:
+                clients.start_soon(actor.run)
+            async with trio.open_nursery() as faults:
+                faults.start_soon(run_region_faults, run.regions, self.plan or FaultPlan())
+                await self._under_faults(run)
+                faults.cancel_scope.cancel()
+            await run.heal()
+            clients.start_soon(run.operate)
+            for actor in crowd:
+                actor.stop()
+            await _drain(run)
+            verdict = await run.finish()
+            clients.cancel_scope.cancel()
+        return judgement(verdict)
+
+    async def _under_faults(self, run: RegionRun) -> None:
+        await trio.sleep(self.least_s)
+        with trio.move_on_after(self.most_s - self.least_s):
+            while acknowledged(run.history) < self.acknowledged:  # noqa: ASYNC110 - simulated
+                await trio.sleep(0.5)
+
+
+def _actors(run: RegionRun) -> Iterator[Actor]:
+    chance = random.Random(f"actors/{run.regions.seed}")
+    for number in range(chance.randint(2, 4)):
+        yield RegionProducerActor(run, f"p{number}")
+    for number, partition in enumerate(PARTITIONS):
+        yield RegionReaderActor(run, f"r{number}", partition)
+    for group in range(_GROUPS):
+        for number in range(chance.randint(1, 3)):
+            yield RegionMemberActor(run, f"g{group}x{number}", f"g{group}")
+    yield SchemaActor(run, "s0")
+    for number in range(chance.randint(1, 2)):
+        yield PassingActor(run, f"t{number}")
+
+
+async def _drain(run: RegionRun) -> None:
+    async with trio.open_nursery() as nursery:
+        for group in range(_GROUPS):
+            nursery.start_soon(DrainingRegionMember(run, f"d{group}", f"g{group}").run)
