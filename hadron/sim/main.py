@@ -102,7 +102,7 @@ def run_default(seed: int, trace: Trace | None = None) -> Outcome:
         opening = open_regions(
             seed, nodes=shape.set_nodes, settings=shape.settings, trace=trace
         )
-        return run_in(seed, opening, RegionsRun(plan=shape.plan), trace=trace)
+        return run_in(seed, opening, RegionsRun(shape.plan, shape.retention), trace=trace)
     return run_seed(
         seed, RandomRun(plan=shape.plan, retention=shape.retention), nodes=shape.nodes,
         settings=shape.settings, trace=trace,

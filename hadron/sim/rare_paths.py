@@ -167,6 +167,10 @@ PATHS: Final = (
         "schema pushed after a gap", "metadata.push:Push.has_read",
         lambda given: given[1].to_index - given[1].from_index > 1,
     ),
+    _called(
+        "schema pushed in several parts", "state.adoption:_check_part",
+        lambda given: given[1].part > 0,
+    ),
     _raised(
         "push refused that does not follow", "state.adoption:check_follows", "SchemaError"
     ),

@@ -10,7 +10,7 @@ import trio
 from hadron.client import Client
 from hadron.client.producer import Pending, Producer
 from hadron.model.errors import DeadlineExceededError, HadronError, RequestError
-from hadron.model.schema import SchemaObject, StreamSpec
+from hadron.model.schema import Retention, SchemaObject, StreamSpec
 from hadron.sim.checker import Verdict
 from hadron.sim.evidence import Rules
 from hadron.sim.history import Operation, Publish
@@ -19,16 +19,21 @@ from hadron.sim.observing import Stops, noting_divergence, observe, open_history
 from hadron.sim.region_checks import check_regions
 from hadron.sim.region_evidence import Cluster
 from hadron.sim.regions import METADATA, Regions
-from hadron.sim.workload import PROGRESS_S
+from hadron.sim.workload import NO_RETENTION, PROGRESS_S
 from hadron.sim.workload_clients import STREAM
 from hadron.sim.world import World
 
 
 class RegionRun:
-    """A cluster with a history."""
+    """A cluster with a history.
 
-    def __init__(self, regions: Regions) -> None:
+    Args:
+        retention: of the stream that everybody uses.
+    """
+
+    def __init__(self, regions: Regions, retention: Retention = NO_RETENTION) -> None:
         self.regions = regions
+        self.retention = retention
         self.history = open_history()
         self._stops: dict[str, Stops] = {
             name: observe(world, self.history) for name, world in regions.sets.items()
@@ -51,7 +56,9 @@ class RegionRun:
     async def declare(self, name: str = STREAM, partitions: Sequence[str] = ()) -> None:
         """Declare a stream, over all regions when no partitions are named, as often as it takes."""
         chosen = tuple(partitions) or tuple(world.config.name for world in self.regions.regions)
-        spec = StreamSpec(partitions=chosen)
+        spec = StreamSpec(
+            partitions=chosen, retention=self.retention if name == STREAM else NO_RETENTION
+        )
         while True:
             if await self.change([SchemaObject(kind="Stream", name=name, spec=spec)]):
                 return
@@ -188,5 +195,5 @@ class RegionRun:
         return Rules(
             members=len(world.names), leader=first, leaders=frozenset({first, *later}),
             progress_s=None if name == METADATA else progress_s,
-            stops=self._stops[name].unprovoked,
+            retention=self.retention != NO_RETENTION, stops=self._stops[name].unprovoked,
         )

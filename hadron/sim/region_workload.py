@@ -10,6 +10,7 @@ from typing import Final
 
 import trio
 
+from hadron.model.schema import Retention
 from hadron.sim.nemesis import FaultPlan
 from hadron.sim.region_clients import (
     PARTITIONS,
@@ -24,7 +25,7 @@ from hadron.sim.region_faults import run_region_faults
 from hadron.sim.region_run import RegionRun
 from hadron.sim.regions import Regions
 from hadron.sim.run import Judgement
-from hadron.sim.workload import acknowledged, judgement
+from hadron.sim.workload import NO_RETENTION, acknowledged, judgement
 from hadron.sim.workload_clients import Actor
 
 _GROUPS: Final = 2
@@ -36,12 +37,13 @@ class RegionsRun:
     set, and of whole sets; attributes as of `workload.RandomRun`."""
 
     plan: FaultPlan | None = None
-    acknowledged: int = 400
+    retention: Retention = NO_RETENTION
+    acknowledged: int = 300
     least_s: float = 8.0
     most_s: float = 40.0
 
     async def __call__(self, regions: Regions) -> Judgement:
-        run = RegionRun(regions)
+        run = RegionRun(regions, self.retention)
         with run.noting():
             return await self._work(run)
 

@@ -10,6 +10,7 @@ import trio
 
 from hadron.client.failover import Failover
 from hadron.client.producer import Producer
+from hadron.model.schema import SchemaObject
 from hadron.node.settings import Settings
 from hadron.sim.history import Publish
 from hadron.sim.region_run import RegionRun
@@ -66,9 +67,11 @@ class RegionPlay(RegionRun):
         await self.send(producer, operation, key)
         return operation
 
-    def schema_index(self, world: World) -> int:
-        """Where the schema stands at a set's leader."""
-        return int(world.status(world.config.leader.name).metadata_index)
+    async def send_to(self, producer: Producer, stream: SchemaObject, value: str) -> None:
+        """Publish to the stream with this id, and to no other of its name."""
+        label = f"{stream.name}#{stream.id}"
+        operation = self.history.publish("c1", "", label, "", [value], failover="unkeyed")
+        await self.send(producer, operation)
 
 
 RegionBody = Callable[[RegionPlay], Awaitable[None]]

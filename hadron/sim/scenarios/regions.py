@@ -74,3 +74,90 @@ async def region_dies_with_an_answer(play: RegionPlay) -> None:
         network.wire("e1", "c1").be_normal()
         await world.start()
         await world.wait_serving()
+
+
+@region_scenario("A4: parts of a push take effect together")
+async def push_in_several_parts(play: RegionPlay) -> None:
+    """Europe has missed so much that it comes in two parts, slowly; between them its leader dies.
+    """
+    regions, network = play.regions, play.regions.network
+    regions.cut(play.metadata, play.europe)
+    await trio.sleep(5.0)
+    for number in range(6):
+        await play.change([
+            SchemaObject(kind="Stream", name=f"wide{number}{letter}", spec=StreamSpec(
+                partitions=(EUROPE,), description=letter * 4_900
+            ))
+            for letter in "abcdefghijkl"
+        ])
+    network.slow("m1", "e1", 1e5)
+    regions.join(play.metadata, play.europe)
+    await trio.sleep(3.0)
+    await play.europe.restart("e1")
+    network.wire("m1", "e1").be_normal()
+    await regions.wait_same_schema()
+
+
+@region_scenario("A4: the next leader pushes what is committed", nodes=(3, 1, 1))
+async def metadata_leader_that_changes(play: RegionPlay) -> None:
+    """The metadata set's leader is cut off from its peers with a change that nobody has committed,
+    and another node leads: no set must ever see that change, and all must get those after it."""
+    regions, network, metadata = play.regions, play.regions.network, play.metadata
+    await play.declare("before", [EUROPE])
+    await regions.wait_same_schema()
+    network.isolate("m1", "m2", "m3")
+    network.isolate("c0", "m2", "m3")
+    spec = StreamSpec(partitions=(EUROPE, AMERICA))
+    with trio.move_on_after(2.0):
+        await play.change([SchemaObject(kind="Stream", name="uncommitted", spec=spec)])
+    await metadata.crash("m1", power=False)
+    network.heal_all()
+    metadata.promote("m2")
+    for name in ("m2", "m3"):
+        metadata.hand_out(name)
+        await metadata.restart(name)
+    await metadata.wait_serving()
+    await play.declare("after", [AMERICA])
+    metadata.hand_out("m1")
+    await metadata.start("m1")
+    await regions.wait_same_schema()
+    await play.delete("before")
+    await regions.wait_same_schema()
+
+
+@region_scenario("D3: a stream deleted and created again is another stream")
+async def stream_that_is_made_again(play: RegionPlay) -> None:
+    """A producer is cut off while its stream is deleted and declared again; what it sends then must
+    not be in the new one."""
+    regions = play.regions
+    await play.declare("passing", [EUROPE])
+    await regions.wait_same_schema()
+    async with regions.client("c1") as client:
+        first = await client.stream("passing")
+        async with client.producer("passing", delivery_timeout_s=5.0) as producer:
+            await play.send_to(producer, first, "to the first")
+            regions.network.isolate("c1", "m1", "g1")
+            await play.delete("passing")
+            await play.declare("passing", [EUROPE])
+            await regions.wait_same_schema()
+            await play.send_to(producer, first, "to the first, when there is a second")
+            regions.network.heal_all()
+            await play.send_to(producer, first, "to the first, which is gone")
+    async with regions.client("c2") as client:
+        second = await client.stream("passing")
+        async with client.producer("passing") as producer:
+            await play.send_to(producer, second, "to the second")
+
+
+@region_scenario("a region that a client cannot reach")
+async def region_behind_another_node(play: RegionPlay) -> None:
+    """A client reaches Europe only through other nodes: they forward, records, answers and reads,
+    and it is not cut off when one of these nodes goes."""
+    play.regions.network.isolate("c1", "e1")
+    async with play.producer(region=EUROPE) as publish:
+        for number in range(5):
+            await publish(f"through another node {number}")
+        await play.america.crash("g1", power=True)
+        for number in range(5):
+            await publish(f"through the metadata set {number}")
+    await play.america.start("g1")
