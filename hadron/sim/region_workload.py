@@ -61,6 +61,8 @@ class RegionsRun:
             clients.start_soon(run.operate)
             for actor in crowd:
                 actor.stop()
+            # First: a set that is left behind would only be seen as a group that does not end.
+            await run.regions.wait_same_schema()
             await _drain(run)
             verdict = await run.finish()
             clients.cancel_scope.cancel()
