@@ -112,8 +112,8 @@ PATHS: Final = (
     _returned(
         "snapshot keeps a tail", "replication.resync:copy_tail", lambda kept, _: kept > 0
     ),
-    _called(
-        "retention drops records", "state.retention:drop_bodies", lambda given: bool(given[1])
+    _returned(
+        "retention drops records", "state.retention:_slice", lambda found, _: bool(found[0])
     ),
     _called("log trimmed", "storage.log:Log.trim"),
     _called("trimmed while lagging", "node.leadership:Leadership._send_to_snapshot"),
