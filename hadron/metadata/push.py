@@ -88,6 +88,8 @@ class Push:
         self._is_registered = False
         self._is_strange = False
         """What the other side has comes from another history of the metadata set."""
+        self._lost = ""
+        """What the other side has that the metadata set itself has lost, in words."""
         self._refusal: str | None = None
         self._parts: list[Changes] = []
         self._next_part = 0
@@ -95,14 +97,7 @@ class Push:
     @property
     def trouble(self) -> str:
         """What is wrong, in words; "" when nothing is."""
-        if self._refusal is not None:
-            return self._refusal
-        if self._position is not None and self._position > self._own_index:
-            return (
-                f"it knows the schema at index {self._position}, the metadata set stands at "
-                f"{self._own_index}: was the metadata set restored from an older backup?"
-            )
-        return ""
+        return self._refusal if self._refusal is not None else self._lost
 
     @property
     def is_in_step(self) -> bool:
@@ -117,7 +112,8 @@ class Push:
         if self._position is None or self._identity is None:
             return Ask()
         if not self._is_registered:
-            return Register(*self._identity, self._position if self._is_strange else 0)
+            is_new_history = self._is_strange or self._position > self._own_index
+            return Register(*self._identity, self._position if is_new_history else 0)
         if self._parts:
             return Send(
                 self._parts[self._next_part], self._next_part,
@@ -141,6 +137,18 @@ class Push:
             self._is_registered = False
             self._drop_parts()
         self._identity, self._is_strange = identity, is_strange
+        if index > self._own_index and not is_strange:
+            # Its index goes on above all that others have seen, or one id would mean two objects.
+            # (Two of three disks are gone; `recover` goes on with a log that ends at 5, and an
+            # object that is made there then has the id of one that this set was pushed at 6.)
+            self._lost = (
+                f"it knows the schema at index {index}, the metadata set stood at "
+                f"{self._own_index}: what was changed in between is lost there, as after "
+                "`hadron recover`, and stays in this set; compare `hadron get` of both, and apply "
+                "again what is missing"
+            )
+            self._is_registered = False
+            self._drop_parts()
         self._note_position(index)
 
     def _note_position(self, index: int) -> None:

@@ -279,6 +279,17 @@ def _deletions(
 
 
 def _store(db: Database, item: StoredObject) -> None:
+    row = db.execute(
+        "SELECT id FROM schema_object WHERE kind = ? AND namespace = ? AND name = ? AND id != ?",
+        (item.kind, item.namespace, item.name, item.id),
+    ).fetchone()
+    if row is not None:
+        raise HandshakeError(
+            f"{item.kind} {item.namespace}/{item.name} has the id {row[0]} here, of which the "
+            f"metadata set knows nothing, and {item.id} there: it has lost a part of its log",
+            "delete it at the metadata set, and use another name; until then this replica set "
+            "keeps the schema that it has",
+        )
     db.execute(
         "INSERT INTO schema_object VALUES(?, ?, ?, ?, ?, ?) ON CONFLICT(id) DO UPDATE SET"
         " spec = excluded.spec, metadata_index = excluded.metadata_index",

@@ -126,12 +126,23 @@ def test_another_identity_at_the_same_place_is_registered_first() -> None:
     assert push.next() == Read(0)
 
 
-def test_a_set_that_is_ahead_is_given_nothing_and_that_is_said() -> None:
+def test_above_a_set_that_is_ahead_no_index_is_used_again_and_that_is_said() -> None:
+    """The metadata set has lost what it pushed, and keeps its identity: what it makes next would
+    have ids that mean other objects there."""
     push = in_step(3, 7)
+    assert not push.is_in_step
+    push = Push(3, META)
+    push.heard(NAME, UUID, 1, 7, META)
+    assert push.next() == Register(NAME, UUID, 1, 7)
+    assert "schema at index 7, the metadata set stood at 3" in push.trouble
+    push.registered()
     assert push.next() == Wait()
-    assert "index 7, the metadata set stands at 3" in push.trouble
-    push.schema_moved(7)
-    assert (push.next(), push.trouble) == (Wait(), "")
+    push.schema_moved(8)
+    assert push.next() == Read(7)
+    push.has_read(Changes(7, 8, replica_sets=(RegisteredSet(NAME, UUID, 1, 8),)))
+    push.heard(NAME, UUID, 1, 8, META)
+    assert push.is_in_step
+    assert "recover" in push.trouble, "for as long as they speak"
 
 
 def test_what_another_history_has_left_is_replaced_as_a_whole_and_above_its_indexes() -> None:

@@ -192,6 +192,29 @@ def test_what_is_being_dropped_does_not_come_back_with_a_restored_metadata_set()
     assert list(streams.all_bounds(other.db)) == [kept, again]
 
 
+def test_ids_that_were_lost_with_the_log_are_not_given_again() -> None:
+    """As after `recover`: the metadata set keeps its identity, and its log ends earlier."""
+    meta, other = Replicated(META), Replicated(OTHER)
+    meta.declare(("Stream", "a", ON_OTHER))
+    meta.submit(RegisterReplicaSet(OTHER, b"o" * 16, 1))
+    meta.declare(("Stream", "b", ON_OTHER), ("Stream", "c", ON_OTHER))
+    push(meta, other)
+    recovered = Replicated(META)
+    recovered.declare(("Stream", "a", ON_OTHER))
+    recovered.submit(RegisterReplicaSet(OTHER, b"o" * 16, 1))
+    recovered.submit(RegisterReplicaSet(OTHER, b"o" * 16, 1, schema.current_index(other.db)))
+    assert schema.current_index(recovered.db) == 5
+    assert recovered.declare(("Stream", "d", ON_OTHER)) == [6]
+    push(recovered, other)
+    assert list(streams.all_bounds(other.db)) == [1, 3, 4, 6]
+    (again,) = recovered.declare(("Stream", "b", ON_OTHER))
+    with pytest.raises(HandshakeError, match=r"default/b has the id 3 here.*and 7 there"):
+        push(recovered, other)
+    delete(recovered, again)
+    push(recovered, other)
+    assert list(streams.all_bounds(other.db)) == [1, 3, 4, 6]
+
+
 def test_a_set_with_a_schema_of_its_own_does_not_adopt_and_one_that_adopts_owns_none() -> None:
     meta, other = Replicated(META), Replicated(OTHER)
     meta.declare(("Stream", "a", ON_OTHER))
