@@ -123,27 +123,27 @@ class SchemaCopy:
 
     async def _refresh(self) -> None:
         known = self._catalog
-        if known is None:
-            loaded = await self._read_committed(load)
-            if loaded is not None:
-                self._catalog = loaded
-                self._tell()
-            else:
+        if known is not None:
+            index = known.metadata_index
+            changes = await self._read_committed(lambda db: changes_since(db, index))
+            if changes is None:
                 # Ahead of the watermark: whatever is applied next may have brought that up to it.
                 self._seen_lsn = -1
-            return
-        index = known.metadata_index
-        changes = await self._read_committed(lambda db: changes_since(db, index))
-        if changes is None:
+                return
+            if not changes.is_whole:
+                if changes.to_index > index:
+                    known.change(
+                        changes.to_index, objects=parse(changes.objects),
+                        deleted=[gone.id for gone in changes.deleted],
+                        replica_sets=changes.replica_sets,
+                    )
+                    self._tell()
+                return
+        loaded = await self._read_committed(load)
+        if loaded is None:
             self._seen_lsn = -1
-        elif changes.is_whole:
-            self._catalog = None
-            await self._refresh()
-        elif changes.to_index > index:
-            known.change(
-                changes.to_index, objects=parse(changes.objects),
-                deleted=[gone.id for gone in changes.deleted], replica_sets=changes.replica_sets,
-            )
+        else:
+            self._catalog = loaded
             self._tell()
 
     async def _read_committed(self, read: Callable[[Database], T]) -> T | None:

@@ -1,45 +1,32 @@
-"""A replica's copy of the schema follows what its file has, not what is being written to it."""
+"""What a replica knows of the schema while it reads it anew."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from types import SimpleNamespace
-from typing import Any, cast
+from typing import Any
 
-import apsw
-import trio
-from trio.testing import wait_all_tasks_blocked
+import pytest
 
+from hadron.partition.catalog import Catalog
 from hadron.partition.schema_copy import SchemaCopy
-from hadron.state import machine, schema
+from hadron.state.adoption import Changes
 
 
-class _Readers:
-    def __init__(self, db: apsw.Connection) -> None:
-        self._db = db
+async def test_what_was_known_stays_known_while_everything_is_read_anew(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Too many deletions for a difference, and by then the tables are ahead of the watermark."""
+    nothing: Any = None
+    copy = SchemaCopy(nothing, nothing)
+    found: list[Any] = [Catalog((), 3), Changes(3, 9, is_whole=True), None]
 
-    async def run(self, job: Callable[[apsw.Connection], Any]) -> Any:
-        await trio.lowlevel.checkpoint()
-        return job(self._db)
+    async def read(_read: Any) -> Any:
+        return found.pop(0)
 
-
-async def test_a_change_is_seen_although_it_was_being_written_while_the_tables_were_read() -> None:
-    """The writer has applied entry 2 and not committed it yet when the copy hears of entry 1."""
-    db = apsw.Connection(":memory:")
-    db.execute(machine.all_tables())
-    schema.set_index(db, 1)
-    follower = SimpleNamespace(
-        schema_lsn=2, applied_lsn=2, stored_applied_lsn=1, committed_lsn=2, diverged=""
-    )
-    copy = SchemaCopy(cast("Any", SimpleNamespace(readers=_Readers(db))), cast("Any", follower))
-    async with trio.open_nursery() as nursery:
-        nursery.start_soon(copy.run)
-        copy.note_applied()
-        await wait_all_tasks_blocked()
-        assert copy.index == 1
-        schema.set_index(db, 2)
-        follower.stored_applied_lsn = 2
-        copy.note_applied()
-        await wait_all_tasks_blocked()
-        assert copy.index == 2
-        nursery.cancel_scope.cancel()
+    monkeypatch.setattr(copy, "_read_committed", read)
+    await copy._refresh()
+    assert copy.index == 3
+    await copy._refresh()
+    assert (copy.is_known, copy.index) == (True, 3)
+    found += [Changes(3, 9, is_whole=True), Catalog((), 9)]
+    await copy._refresh()
+    assert copy.index == 9
