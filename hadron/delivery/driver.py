@@ -9,14 +9,14 @@ wait for the next thing that is due.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Final
 
 import trio
 
 from hadron.delivery.effects import Exhausted, Rules
-from hadron.delivery.joining import Joining
+from hadron.delivery.joining import MAX_IN_FLIGHT, Joining
 from hadron.delivery.keys import BatchKeys
 from hadron.delivery.letters import PAUSE_S, DeadLetters, Origin
 from hadron.delivery.machine import Group
@@ -497,7 +497,12 @@ def rules_of(options: GroupOptions) -> Rules:
     )
 
 
-def _check_ranges(ranges: Iterable[groups_pb2.Range]) -> None:
+def _check_ranges(ranges: Sequence[groups_pb2.Range]) -> None:
+    if len(ranges) > MAX_IN_FLIGHT:
+        raise RequestError(
+            f"{len(ranges)} ranges in one message are more than {MAX_IN_FLIGHT}",
+            "a member holds no more records: send what was acknowledged more often",
+        )
     for item in ranges:
         if item.first_offset > item.last_offset:
             raise RequestError(

@@ -130,6 +130,9 @@ MESSAGES: dict[str, tuple[Any, str]] = {
     "a range the wrong way round": (
         Subscribe(ack=Subscribe.Ack(ranges=[_range(5, 1)])), "5 to 1 are no range"
     ),
+    "more ranges than it can hold records": (
+        Subscribe(ack=Subscribe.Ack(ranges=[_range(0, 0, 1)] * 100_001)), "more than 100000"
+    ),
     "a ballot": (
         Subscribe(ack=Subscribe.Ack(
             ranges=[_range(0, 0)], ballot=common_pb2.Ballot(epoch=HUGE)
