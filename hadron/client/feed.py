@@ -162,6 +162,9 @@ class Feed:
 
     def send_late(self) -> None:
         """Send what earlier calls of the member left in doubt."""
+        if self._count_without_token:
+            # What is refused of this call's own acks is told apart from what is refused of those.
+            self._send((0, []), None, anyio.Event())
         for ballot, ranges in self._late.take():
             for start in range(0, len(ranges), _RANGES_PER_MESSAGE):
                 part = ranges[start : start + _RANGES_PER_MESSAGE]

@@ -382,17 +382,16 @@ class GroupDriver:
             raise RequestError("a subscription was opened twice")
 
     def acknowledge(self, session: MemberSession, message: groups_pb2.SubscribeRequest.Ack) -> None:
-        refused: list[groups_pb2.Range] = []
         _check_ranges(message.ranges)
         late = ballot_from(message.ballot) if message.HasField("ballot") else None
         now = trio.current_time()
         for item in message.ranges:
             counted = self._count(session, item, late, now)
             if size(counted) <= item.last_offset - item.first_offset:
-                refused.append(item)
+                session.refuse(item)
             self.ledger.acknowledge(counted)
         if message.token:
-            self.ledger.confirm(Receipt(session.call, message.token, refused))
+            self.ledger.confirm(Receipt(session.call, message.token, session.take_refused()))
         self.ledger.flush()
         self.pump()
 

@@ -70,22 +70,22 @@ class Groups:
 
     async def run(self) -> None:
         """Must be running for groups to be served."""
-        try:
-            async with trio.open_nursery() as nursery:
-                self._ground = Ground(
-                    self._controller, self._visible, nursery, DeliveryNumbers()
-                )
+        async with trio.open_nursery() as nursery:
+            self._ground = Ground(self._controller, self._visible, nursery, DeliveryNumbers())
+            try:
                 self._collect_soon()
                 await trio.sleep_forever()
-        finally:
-            # Calls that end from here on must not start anything any more. Members must hear of
-            # it here: this may end before whoever knows a better reason has a word.
-            self.stop(ShuttingDownError("this node does not serve the group any more"))
+            finally:
+                # Before the nursery is closed: a call that ends after that must not start anything
+                # any more. Members must hear of it here: this may end before whoever knows a
+                # better reason has a word.
+                self._ground = None
+                self.stop(ShuttingDownError("this node does not serve the group any more"))
 
     @property
     def _on(self) -> Ground:
         if self._ground is None:
-            raise NotReadyError("this leader has only just started")
+            raise NotReadyError("this node does not serve groups yet, or no more")
         return self._ground
 
     # --- joining --------------------------------------------------------------------------------
@@ -138,9 +138,11 @@ class Groups:
         while True:
             floor = await self._start(stream_id, joining.start)
             options = await self._options_for_new(stream_id, joining)
+            # Members of another group that had the name may still come and acknowledge.
+            last = self._ground.numbers.last if self._ground is not None else 0
             try:
                 progress = await self._controller.execute(
-                    CreateGroup(stream_id, name, floor, options)
+                    CreateGroup(stream_id, name, floor, options, last)
                 )
             except OffsetOutOfRangeError:
                 # What was the earliest offset may have been dropped on the way.

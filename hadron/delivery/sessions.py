@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Final
 from hadron.delivery.members import Member
 from hadron.delivery.ranges import Range
 from hadron.model.batch import StampedBatch
+from hadron.model.errors import RequestError
 from hadron.model.limits import SUBSCRIPTION_BATCH_MEMORY
 from hadron.wire.calls import Call
 from hadron.wire.messages import common_pb2, groups_pb2
@@ -22,6 +23,10 @@ if TYPE_CHECKING:
 _STALE: Final = 64
 
 
+_MAX_REFUSED: Final = 20_000
+"""Refused ranges that wait for a member to ask: clients ask every 1,000 records."""
+
+
 @dataclass(slots=True)
 class MemberSession:
     """A member and its call.
@@ -30,6 +35,7 @@ class MemberSession:
         attached: the batches that its client still keeps.
         last_heard: monotonic seconds.
         patience_s: silence after which it counts as gone; None for any.
+        refused: what of its acknowledgements did not count since it last asked.
     """
 
     driver: GroupDriver
@@ -41,6 +47,7 @@ class MemberSession:
     heartbeat_interval_ms: int = 0
     heartbeat_threshold: int = 3
     attached: deque[int] = field(default_factory=deque)
+    refused: list[groups_pb2.Range] = field(default_factory=list)
 
     @property
     def patience_s(self) -> float | None:
@@ -52,6 +59,20 @@ class MemberSession:
     def label(self) -> str:
         """For errors and logs."""
         return self.name or f"member {self.member.number}"
+
+    def refuse(self, item: groups_pb2.Range) -> None:
+        """Some of an acknowledgement did not count. Raises `RequestError` when it never asks."""
+        if len(self.refused) >= _MAX_REFUSED:
+            raise RequestError(
+                f"{len(self.refused)} acknowledgements of {self.label} did not count, and it never "
+                "asked", "ask for a confirmation with a token every 1,000 records",
+            )
+        self.refused.append(item)
+
+    def take_refused(self) -> list[groups_pb2.Range]:
+        """Of all messages since it last asked: a token stands for all that came before it."""
+        refused, self.refused = self.refused, []
+        return refused
 
     def deliver(self, assignment: Assignment, batch: StampedBatch) -> None:
         attach = batch.base_offset not in self.attached

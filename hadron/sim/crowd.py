@@ -3,25 +3,32 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
+from hadron.sim.group_plans import GroupPlan
 from hadron.sim.history import History
 from hadron.sim.members import MemberActor
+from hadron.sim.operators import GroupOperator
 from hadron.sim.raw_producer import RawProducerActor
 from hadron.sim.workload_clients import Actor, ProducerActor, ReaderActor
 from hadron.sim.world import World
 
 
-def actors(world: World, history: History, seed: int | str, groups: int) -> Iterator[Actor]:
+def actors(
+    world: World, history: History, seed: int | str, groups: Sequence[GroupPlan]
+) -> Iterator[Actor]:
     """Everybody of a random run."""
     chance = random.Random(f"actors/{seed}")
     for number in range(chance.randint(2, 4)):
         yield ProducerActor(world, history, f"p{number}", f"{seed}/p{number}")
     for number in range(chance.randint(1, 2)):
         yield ReaderActor(world, history, f"r{number}", f"{seed}/r{number}")
-    for group in range(groups):
-        for number in range(chance.randint(1, 4)):
-            host = f"g{group}m{number}"
-            yield MemberActor(world, history, host, f"{seed}/{host}", f"g{group}")
+    for plan in groups:
+        for number in range(plan.members):
+            host = f"{plan.name}m{number}"
+            yield MemberActor(world, history, host, f"{seed}/{host}", plan)
+    if groups and chance.random() < 0.4:
+        names = [plan.name for plan in groups]
+        yield GroupOperator(world, history, "o0", f"{seed}/o0", names)
     if chance.random() < 0.6:
         yield RawProducerActor(world, history, "q0", f"{seed}/q0")

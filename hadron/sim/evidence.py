@@ -11,9 +11,12 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Final, Literal
 
+from hadron.delivery import letters
 from hadron.model.batch import decode_batch
 from hadron.model.errors import CorruptionError
-from hadron.sim.history import Event, History, Publish
+from hadron.model.record import Record
+from hadron.sim.group_replay import Replay
+from hadron.sim.history import Event, History, Publish, Serve
 from hadron.sim.node_files import BatchRow, NodeFile
 from hadron.storage.log import hash_body
 
@@ -108,6 +111,7 @@ class Evidence:
             # A leader does not write its watermark down; alone, it commits what it has written.
             self.committed = max((node.applied_lsn for node in files), default=0)
         self._values: dict[bytes, list[str]] = {}
+        self._records: dict[str, dict[int, Record]] = {}
 
     @cached_property
     def reference(self) -> NodeFile:
@@ -196,6 +200,44 @@ class Evidence:
             return _values_in(row.body)
         return []
 
+    def records(self, stream: str) -> dict[int, Record]:
+        """A stream's records by offset, with their keys and headers, where some file has them."""
+        known = self._records.get(stream)
+        if known is None:
+            known = self._records[stream] = {}
+            stream_id = self.contents(stream).stream_id
+            for batch in self.reference.batches:
+                if batch.stream_id == stream_id and batch.lsn <= self.committed:
+                    body = self._body(batch.lsn)
+                    for index, record in enumerate(_records_in(body) if body else []):
+                        known[batch.base_offset + index] = record
+        return known
+
+    @cached_property
+    def letter_streams(self) -> frozenset[str]:
+        """Streams that dead letters go to: what is in them is somewhere else, too."""
+        return frozenset(
+            entry.dead_letter for entry in self.history.entries
+            if isinstance(entry, Serve) and entry.dead_letter
+        )
+
+    @cached_property
+    def dead_letters(self) -> dict[tuple[str, str], list[int]]:
+        """Of each group, as (stream, group): the offsets of which there are dead letters."""
+        found: dict[tuple[str, str], list[int]] = {}
+        for stream in sorted(self.letter_streams):
+            for record in self.records(stream).values():
+                headers = record.headers
+                if letters.ORIGIN_OFFSET in headers:
+                    key = headers[letters.ORIGIN_STREAM], headers[letters.GROUP]
+                    found.setdefault(key, []).append(int(headers[letters.ORIGIN_OFFSET]))
+        return found
+
+    @cached_property
+    def replay(self) -> Replay:
+        """Of what leaders gave to members."""
+        return Replay(self)
+
     @cached_property
     def disk_events(self) -> list[Event]:
         return self.history.events(
@@ -241,13 +283,18 @@ def _body_of(node: NodeFile, lsn: int) -> bytes | None:
 
 
 def _values_in(body: bytes) -> list[str]:
+    return [text_of(record.value) for record in _records_in(body)]
+
+
+def _records_in(body: bytes) -> list[Record]:
     try:
-        return [_text(record.value) for record in decode_batch(body).records()]
+        return decode_batch(body).records()
     except CorruptionError:
         return []
 
 
-def _text(value: object) -> str:
+def text_of(value: object) -> str:
+    """A record's value as the history has it."""
     if isinstance(value, bytes | memoryview):
         return bytes(value).decode(errors="replace")
     return str(value)

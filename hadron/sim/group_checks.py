@@ -1,4 +1,8 @@
-"""Checks of consumer groups: nothing is skipped, and what was confirmed stays acknowledged."""
+"""Checks of consumer groups: nothing is skipped, and what was confirmed stays acknowledged.
+
+Where leaders were listened to (`group_notes`), what they gave to members is judged as well, and a
+group is judged from its creation or last reset on: what was acknowledged before counts no more.
+"""
 
 from __future__ import annotations
 
@@ -8,7 +12,8 @@ from typing import Final
 
 from hadron.model.errors import CorruptionError
 from hadron.sim.evidence import Contents, Evidence, Violation
-from hadron.sim.history import Deliver, Settle
+from hadron.sim.group_replay import Generation, Group
+from hadron.sim.history import Deliver, Event, Settle
 from hadron.sim.node_files import GroupRow
 from hadron.state import machine
 from hadron.state.group_changes import ResetGroup
@@ -17,12 +22,17 @@ from hadron.state.groups import CreateGroup
 
 @dataclass(slots=True)
 class _Group:
-    """A group at the partition here: its row, and where it began."""
+    """A group at the partition here: its row, and where it began.
+
+    Attributes:
+        now: what leaders did with it since its creation or last reset; None when none was heard.
+    """
 
     row: GroupRow
     stream: str
     contents: Contents
     start: int
+    now: Generation | None
 
     @property
     def acknowledged(self) -> set[int]:
@@ -38,9 +48,17 @@ def _groups(evidence: Evidence) -> dict[tuple[str, str], _Group]:
     for row in evidence.reference.groups:
         stream = by_id.get(row.stream_id)
         if stream is not None:
-            start = _start(evidence, row)
-            found[stream, row.name] = _Group(row, stream, evidence.contents(stream), start)
+            heard = _heard(evidence, stream, row.name)
+            now = heard.generations.get(row.group_id) if heard is not None else None
+            start = now.start if now is not None else _start(evidence, row)
+            found[stream, row.name] = _Group(row, stream, evidence.contents(stream), start, now)
     return found
+
+
+def _heard(evidence: Evidence, stream: str, name: str) -> Group | None:
+    """What leaders did with a group."""
+    groups = evidence.replay.groups.items()
+    return next((group for key, group in groups if (key[0], key[2]) == (stream, name)), None)
 
 
 def _start(evidence: Evidence, row: GroupRow) -> int:
@@ -64,33 +82,47 @@ def _offsets(settle: Settle) -> Iterator[int]:
 def confirmed_acks_stay(evidence: Evidence) -> Iterator[Violation]:
     """An acknowledgement that was confirmed is in the tables."""
     groups = _groups(evidence)
+    for group in groups.values():
+        if group.now is not None and (
+            lost := sorted(group.now.confirmed.keys() - group.acknowledged)
+        ):
+            yield _lost(group, "an", lost)
     for settle in evidence.history.of(Settle):
         if settle.how != "ack" or settle.outcome != "ok":
             continue
-        group = groups.get((settle.stream, settle.group))
-        if group is None:
+        if _heard(evidence, settle.stream, settle.group) is not None:
+            continue
+        known = groups.get((settle.stream, settle.group))
+        if known is None:
             yield Violation("confirmed_acks_stay", f"group {settle.group} is gone")
             return
+        missing = known.acknowledged
         lost = [
             offset for offset in _offsets(settle)
-            if offset not in group.acknowledged and offset >= group.start
+            if offset not in missing and offset >= known.start
         ]
         if lost:
-            yield Violation(
-                "confirmed_acks_stay",
-                f"{settle.member}'s acknowledgement of {lost[:5]} was confirmed, group "
-                f"{settle.group} does not know it; its floor is {group.row.floor}",
-            )
+            yield _lost(known, f"{settle.member}'s", lost)
+
+
+def _lost(group: _Group, whose: str, offsets: list[int]) -> Violation:
+    return Violation(
+        "confirmed_acks_stay",
+        f"{whose} acknowledgement of {offsets[:5]} was confirmed, group {group.row.name} does not "
+        f"know it; its floor is {group.row.floor}",
+    )
 
 
 def nothing_acknowledged_by_nobody(evidence: Evidence) -> Iterator[Violation]:
-    """The floor, and the ranges above it, cover only what a member acknowledged."""
+    """The floor, and the ranges above it, cover only what a member acknowledged, or what became a
+    dead letter."""
     sent: dict[tuple[str, str], set[int]] = {}
     for settle in evidence.history.of(Settle):
         if settle.how == "ack":
             sent.setdefault((settle.stream, settle.group), set()).update(_offsets(settle))
     for key, group in _groups(evidence).items():
-        extra = group.acknowledged - sent.get(key, set())
+        extra = group.acknowledged - (group.now.sent if group.now else sent.get(key, set()))
+        extra.difference_update(evidence.dead_letters.get(key, ()))
         if evidence.rules.retention:
             extra = {offset for offset in extra if offset >= group.contents.first_offset}
         if extra:
@@ -110,29 +142,74 @@ def everything_is_delivered(evidence: Evidence) -> Iterator[Violation]:
         delivered.setdefault((delivery.stream, delivery.group), set()).update(offsets)
     groups = {group.row.name: (stream, group) for (stream, _), group in _groups(evidence).items()}
     for drained in evidence.history.events("drained"):
-        if drained.subject not in groups:
-            yield Violation("everything_is_delivered", f"group {drained.subject} is gone")
+        name, end = drained.subject, int(drained.detail)
+        if name in groups:
+            stream, group = groups[name]
+            first, given = group.start, delivered.get((stream, name), set())
+            if group.now is not None:
+                given = set(group.now.given)
+            if group.now is not None and group.now.began > drained.at:
+                continue  # Reset since then.
+        elif ephemeral := _ephemeral(evidence, name):
+            stream, latest = ephemeral.key[0], ephemeral.latest
+            first, given = latest.serve.floor, ephemeral.sent | set(latest.generation.given)
+        else:
+            yield Violation("everything_is_delivered", f"group {name} is gone")
             continue
-        stream, group = groups[drained.subject]
-        end = int(drained.detail)
-        first = max(group.start, group.contents.first_offset)
-        missed = sorted(set(range(first, end)) - delivered.get((stream, drained.subject), set()))
+        first = max(first, evidence.contents(stream).first_offset)
+        missed = sorted(set(range(first, end)) - given)
         if missed:
             yield Violation(
-                "everything_is_delivered",
-                f"group {drained.subject} was never given {missed[:5]} of {stream}",
+                "everything_is_delivered", f"group {name} was never given {missed[:5]} of {stream}"
             )
-        for publish in evidence.acknowledged:
-            if publish.acks == "leader":
-                continue  # Visible, and delivered, only once it is committed.
-            beyond = [base + count for base, count in publish.runs if base + count > end]
-            if beyond and publish.stream == stream and publish.ended < drained.at:
-                yield Violation(
-                    "everything_is_delivered",
-                    f"group {drained.subject} ended at {end} of {stream}, but {max(beyond) - 1} "
-                    f"was acknowledged before",
-                )
-                break
+        yield from _drained_too_early(evidence, drained, stream, end)
 
 
-CHECKS: Final = (confirmed_acks_stay, nothing_acknowledged_by_nobody, everything_is_delivered)
+def _ephemeral(evidence: Evidence, name: str) -> Group | None:
+    groups = evidence.replay.groups.items()
+    return next((g for key, g in groups if key[2] == name and g.is_ephemeral), None)
+
+
+def _drained_too_early(
+    evidence: Evidence, drained: Event, stream: str, end: int
+) -> Iterator[Violation]:
+    for publish in evidence.acknowledged:
+        if publish.acks == "leader":
+            continue  # Visible, and delivered, only once it is committed.
+        beyond = [base + count for base, count in publish.runs if base + count > end]
+        if beyond and publish.stream == stream and publish.ended < drained.at:
+            yield Violation(
+                "everything_is_delivered",
+                f"group {drained.subject} ended at {end} of {stream}, but {max(beyond) - 1} "
+                f"was acknowledged before",
+            )
+            return
+
+
+def everything_is_settled(evidence: Evidence) -> Iterator[Violation]:
+    """A group that somebody empties to its end comes to its end: every record is acknowledged, or
+    a dead letter, or is given to somebody until it is."""
+    drained = {event.subject: event.at for event in evidence.history.events("drained")}
+    rows = {name: group for (_, name), group in _groups(evidence).items()}
+    for draining in evidence.history.events("draining"):
+        if drained.get(draining.subject, 0) > draining.at:
+            continue
+        left = ""
+        if group := rows.get(draining.subject):
+            kept = range(max(group.row.floor, group.contents.first_offset),
+                         group.contents.next_offset)
+            missing = [offset for offset in kept if offset not in group.acknowledged][:5]
+            left = f": its floor is {group.row.floor}, it lacks {missing}"
+        yield Violation("everything_is_settled", f"group {draining.subject} is not emptied{left}")
+
+
+def deliveries_keep_the_rules(evidence: Evidence) -> Iterator[Violation]:
+    """What leaders gave to whom, when, in which order, and what counted; see `group_replay`."""
+    for rule, message in evidence.replay.broken:
+        yield Violation(rule, message)
+
+
+CHECKS: Final = (
+    confirmed_acks_stay, nothing_acknowledged_by_nobody, everything_is_delivered,
+    everything_is_settled, deliveries_keep_the_rules,
+)

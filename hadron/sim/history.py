@@ -120,6 +120,81 @@ class Apply(Operation, tag="apply", kw_only=True):
     ids: list[int] = []
 
 
+class Regroup(Operation, tag="regroup", kw_only=True):
+    """A group was reset or deleted. `to` is where it was asked to go on."""
+
+    group: str
+    stream: str
+    partition: str
+    what: Literal["reset", "delete"]
+    to: str = ""
+
+
+class Note(msgspec.Struct, kw_only=True):
+    """What a leader did with a group, heard where it left the leader.
+
+    Attributes:
+        driver: of which serving of the group; see `Serve`.
+    """
+
+    at: int
+    driver: int
+    partition: str
+
+
+class Serve(Note, tag="serve", kw_only=True):
+    """A leader began to serve a group at its partition, with nobody in it.
+
+    Attributes:
+        group_id: another one after each reset; 0 for an ephemeral group.
+        epoch, incarnation: the leader's ballot.
+        order: "none", "strict" or "key".
+    """
+
+    group: str
+    stream: str
+    group_id: int
+    epoch: int
+    incarnation: int
+    floor: int
+    order: str = "none"
+    ack_deadline_ms: int = 0
+    max_attempts: int = 0
+    dead_letter: str = ""
+
+
+class Join(Note, tag="join", kw_only=True):
+    """A member joined: `session` is its number with this driver, `member` what it is called, the
+    same when it joins again."""
+
+    session: int
+    member: str
+    max_in_flight: int
+
+
+class Assign(Note, tag="assign", kw_only=True):
+    """Offsets, both ends inclusive, were sent to a member."""
+
+    session: int
+    number: int
+    first: int
+    last: int
+    attempt: int
+
+
+class Leave(Note, tag="leave", kw_only=True):
+    """A member's call ended; with session 0 the leader stopped serving the group."""
+
+    session: int = 0
+
+
+class Stuck(Note, tag="stuck", kw_only=True):
+    """Offsets, both ends inclusive, could not be made dead letters: they are delivered again."""
+
+    first: int
+    last: int
+
+
 class Event(msgspec.Struct, tag="event", kw_only=True):
     """Something befell a node or the network.
 
@@ -134,16 +209,18 @@ class Event(msgspec.Struct, tag="event", kw_only=True):
 
 KINDS = frozenset({
     "start", "stop", "crash", "power", "wipe", "damage", "restore", "promote", "reconfigure",
-    "cut", "heal", "fault", "drained", "diverged", "ahead",
+    "cut", "heal", "fault", "leaving", "draining", "drained", "diverged", "ahead",
 })
 """crash: the process died, what it had written stays. power: what was not synced may be gone too.
 wipe: the disk was lost. damage: bytes on it were changed. restore: a backup was put in its place.
 promote: another node leads. reconfigure: members came or went. heal: from here on nothing is broken
-any more. drained: the group `subject` has acknowledged everything below the offset `detail`.
+any more. leaving: the member `subject` begins to leave its group. draining: the group `subject` is
+to be emptied, once and for all. drained: it has acknowledged everything below the offset `detail`.
 diverged: the node's tables are not what its replica set's log makes of them. ahead: it has taken
 another's, above the watermark."""
 
-Entry = Publish | Read | Deliver | Settle | Apply | Event
+Notes = Serve | Join | Assign | Leave | Stuck
+Entry = Publish | Read | Deliver | Settle | Apply | Regroup | Event | Notes
 O = TypeVar("O", bound=Operation)  # noqa: E741 - an operation
 
 _encode = msgspec.json.Encoder().encode
@@ -219,6 +296,20 @@ class History:
             Apply(client=client, began=self.tick(), objects=list(objects), deletes=deletes)
         )
 
+    def regroup(
+        self, client: str, group: str, stream: str, partition: str,
+        what: Literal["reset", "delete"], to: str = "",
+    ) -> Regroup:
+        return self._begin(
+            Regroup(
+                client=client, began=self.tick(), group=group, stream=stream,
+                partition=partition, what=what, to=to,
+            )
+        )
+
+    def note(self, note: Notes) -> None:
+        self.entries.append(note)
+
     def event(self, kind: str, subject: str = "", detail: str = "", *, at: int = 0) -> None:
         """`at`: an earlier tick, when that is what the event tells of. Raises `ValueError` for a
         kind that the checker does not know."""
@@ -228,7 +319,7 @@ class History:
         self.entries.append(Event(at=at or now, kind=kind, subject=subject, detail=detail))
 
     def _begin(self, operation: O) -> O:
-        assert isinstance(operation, Publish | Read | Deliver | Settle | Apply)
+        assert isinstance(operation, Publish | Read | Deliver | Settle | Apply | Regroup)
         self.entries.append(operation)
         return operation
 
@@ -278,7 +369,7 @@ class History:
 
 
 def _noted_at(entry: Entry) -> int:
-    return entry.at if isinstance(entry, Event) else entry.began
+    return entry.began if isinstance(entry, Operation) else entry.at
 
 
 def _text(error: BaseException | str) -> str:

@@ -57,6 +57,8 @@ def no_duplicates(evidence: Evidence) -> Iterator[Violation]:
     workload gives each another value."""
     may_be_twice = evidence.may_be_twice
     for stream, contents in evidence.streams.items():
+        if stream in evidence.letter_streams:
+            continue
         seen: dict[str, int] = {}
         for offset, value in sorted(contents.values.items()):
             if value in seen and value not in may_be_twice:
@@ -187,7 +189,7 @@ def _places(evidence: Evidence) -> dict[str, tuple[str, int]]:
     """Where each value is in the final log."""
     return {
         value: (stream, offset)
-        for stream, contents in evidence.streams.items()
+        for stream, contents in evidence.streams.items() if stream not in evidence.letter_streams
         for offset, value in contents.values.items()
     }
 
@@ -206,7 +208,7 @@ def nothing_from_nowhere(evidence: Evidence) -> Iterable[Violation]:
                 yield Violation(
                     "nothing_from_nowhere", f"nobody sent {value!r} at {stream}@{offset}"
                 )
-            elif known[value].stream != stream:
+            elif known[value].stream != stream and stream not in evidence.letter_streams:
                 yield Violation(
                     "nothing_from_nowhere",
                     f"{value!r} at {stream}@{offset} was sent to {known[value].stream}",

@@ -4,76 +4,149 @@ records, leave and come again, and note what they are given and what they say to
 
 from __future__ import annotations
 
-from typing import Final, Literal
+import zlib
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any, Final, Literal
 
 import trio
 
 from hadron.client import Client
 from hadron.client.consumer import Subscription
+from hadron.client.deliveries import Delivery, DeliveryBatch
 from hadron.model.errors import ConnectionLostError, HadronError
+from hadron.sim.group_plans import STRICT_BACKLOG, GroupPlan
 from hadron.sim.history import History, Settle
 from hadron.sim.workload_clients import STREAM, ClientActor, text
 from hadron.sim.world import World
 
 _FLUSH_S: Final = 8.0
 
+_POISON: Final = 23
+"""One record in so many is one that nobody can use."""
+
+How = Literal["ack", "nack", "keep", "late"]
+
 
 class MemberActor(ClientActor):
-    """A member of a group: acknowledges, gives back, sits on records, leaves and comes again."""
+    """A member of a group, in one of the ways in which members are."""
 
     def __init__(
-        self, world: World, history: History, host: str, seed: str, group: str
+        self, world: World, history: History, host: str, seed: str, group: str | GroupPlan
     ) -> None:
         super().__init__(world, history, host, seed)
-        self.group = group
+        self.plan = GroupPlan(group) if isinstance(group, str) else group
+        self.group = self.plan.name
         self._unconfirmed: list[Settle] = []
+        self._late: list[tuple[float, Delivery | DeliveryBatch]] = []
+
+    def _options(self) -> dict[str, Any]:
+        return self.plan.options(self.world.clocks[self.world.names[0]].now_ms())
 
     async def session(self, client: Client) -> None:
-        self._unconfirmed = []
+        self._unconfirmed, self._late = [], []
+        batched = self.random.random() < 0.4
         async with client.subscribe(
-            STREAM, group=self.group, max_in_flight=self.random.choice((1, 4, 30, 200))
+            STREAM, max_in_flight=self.random.choice((1, 4, 30, 200)), member=self.name,
+            batch_size=self.random.choice((None, 3, 20)) if batched else None,
+            batch_wait_s=self.random.choice((0.0, 0.02, 0.2)),
+            heartbeat_s=self.random.choice((0.2, 1.0, 3.0)),
+            heartbeat_misses=self.random.choice((2, 5)), **self._options(),
         ) as subscription:
-            leaves_at = trio.current_time() + self.random.uniform(0.5, 10.0)
-            batched = self.random.random() < 0.4
-            while not self.stopping and trio.current_time() < leaves_at:
-                with trio.move_on_after(0.5):
-                    if batched:
-                        await self._take_batch(subscription)
-                    else:
-                        await self._take_one(subscription)
-                if len(self._unconfirmed) > 20 or self.random.random() < 0.1:
-                    await self._flush(subscription)
-            await self._flush(subscription)
+            with self._leaving():
+                await self._work(subscription, batched=batched)
+
+    @contextmanager
+    def _leaving(self) -> Iterator[None]:
+        """From the end of the block on the member gives back what it has not looked at."""
+        try:
+            yield
+        finally:
+            self.history.event("leaving", self.name)
+
+    async def _work(self, subscription: Subscription, *, batched: bool) -> None:
+        leaves_at = trio.current_time() + self.random.uniform(0.5, 10.0)
+        freezes = self.random.random() < 0.2
+        while not self.stopping and trio.current_time() < leaves_at:
+            with trio.move_on_after(0.5):
+                if batched:
+                    await self._take_batch(subscription)
+                else:
+                    await self._take_one(subscription)
+            if freezes and self.random.random() < 0.2:
+                freezes = False
+                await self._freeze()
+            await self._answer_late()
+            if len(self._unconfirmed) > 20 or self.random.random() < 0.1:
+                await self._flush(subscription)
+        await self._flush(subscription)
+
+    async def _freeze(self) -> None:
+        """The process stands still: it is not heard of for a while, and hears nothing; then
+        everything arrives."""
+        network, names = self.world.network, self.world.names
+        network.isolate(self.host, *names)
+        self.world.faults["frozen member"] += 1
+        try:
+            await trio.sleep(self.random.uniform(0.3, 5.0))
+        finally:
+            for name in names:
+                network.heal(self.host, name)
+
+    # --- records --------------------------------------------------------------------------------
 
     async def _take_one(self, subscription: Subscription) -> None:
         delivery = await anext(subscription)
         self._given(delivery.offset, [text(delivery.value)], delivery.attempt)
-        how = self._choose()
-        settle = self._settle(how, delivery.offset, delivery.offset)
-        if how == "ack":
-            await delivery.ack()
-        elif how == "nack":
-            await delivery.nack(self.random.choice((0.0, 0.1, 1.0)))
-        if settle is not None:
-            self._unconfirmed.append(settle)
+        await self._deal_with(delivery, [(delivery.offset, text(delivery.value))])
 
     async def _take_batch(self, subscription: Subscription) -> None:
         batch = await anext(subscription.batches())
-        self._given(
-            batch.first_offset, [text(record.value) for record in batch.records], batch.attempt
+        for run in _runs([(record.offset, text(record.value)) for record in batch.records]):
+            self._given(run[0][0], [value for _, value in run], batch.attempt)
+        await self._deal_with(
+            batch, [(record.offset, text(record.value)) for record in batch.records]
         )
-        how = self._choose()
-        settle = self._settle(how, batch.first_offset, batch.first_offset + len(batch) - 1)
-        if how == "ack":
-            await batch.ack()
-        elif how == "nack":
-            await batch.nack(self.random.choice((0.0, 0.1, 1.0)))
-        if settle is not None:
-            self._unconfirmed.append(settle)
 
-    def _choose(self) -> Literal["ack", "nack", "keep"]:
+    async def _deal_with(
+        self, given: Delivery | DeliveryBatch, records: list[tuple[int, str]]
+    ) -> None:
+        how = self._choose(records)
+        if how == "ack":
+            await self._acknowledge(given, [offset for offset, _ in records])
+        elif how == "nack":
+            self._settle("nack", [offset for offset, _ in records])
+            await given.nack(self.random.choice((0.0, 0.1, 1.0)), reason="cannot be used")
+        elif how == "late":
+            due = trio.current_time() + self.random.choice((0.1, 0.5, 2.0, 5.0))
+            self._late.append((due, given))
+
+    def _choose(self, records: list[tuple[int, str]]) -> How:
         dice = self.random.random()
-        return "ack" if dice < 0.85 else "nack" if dice < 0.95 else "keep"
+        if self.plan.max_attempts and any(_is_poison(value) for _, value in records):
+            return "nack" if dice < 0.9 else "keep"
+        if dice < 0.82:
+            return "ack"
+        return "nack" if dice < 0.90 else "late" if dice < 0.96 else "keep"
+
+    async def _answer_late(self) -> None:
+        """Acknowledge what took long, whether it is still ours or not; say of some that they take
+        longer."""
+        waiting, self._late = self._late, []
+        for due, given in waiting:
+            if trio.current_time() < due:
+                if self.random.random() < 0.05:
+                    await given.extend()
+                self._late.append((due, given))
+            elif isinstance(given, Delivery):
+                await self._acknowledge(given, [given.offset])
+            else:
+                await self._acknowledge(given, [record.offset for record in given.records])
+
+    async def _acknowledge(self, given: Delivery | DeliveryBatch, offsets: list[int]) -> None:
+        settle = self._settle("ack", offsets)
+        await given.ack()
+        self._unconfirmed.append(settle)
 
     def _given(self, offset: int, values: list[str], attempt: int) -> None:
         self.history.deliver(
@@ -81,15 +154,11 @@ class MemberActor(ClientActor):
             attempt=attempt,
         )
 
-    def _settle(
-        self, how: Literal["ack", "nack", "keep"], first: int, last: int
-    ) -> Settle | None:
-        if how == "keep":
-            return None
-        settle = self.history.settle(
-            self.name, self.group, self.name, STREAM, self.partition, [(first, last)], how=how
+    def _settle(self, how: Literal["ack", "nack"], offsets: list[int]) -> Settle:
+        ranges = [(run[0][0], run[-1][0]) for run in _runs([(x, "") for x in offsets])]
+        return self.history.settle(
+            self.name, self.group, self.name, STREAM, self.partition, ranges, how=how
         )
-        return settle if how == "ack" else None
 
     async def _flush(self, subscription: Subscription) -> None:
         settles, self._unconfirmed = self._unconfirmed, []
@@ -112,24 +181,62 @@ class DrainingMember(MemberActor):
             self._sessions += 1
             try:
                 async with self.world.client(self.host, connect_timeout_s=3.0) as client:
+                    if self.plan.order == "strict":
+                        await self._skip_most(client)
                     await self._drain(client)
             except HadronError:
                 await trio.sleep(0.1)
 
+    async def _skip_most(self, client: Client) -> None:
+        """One by one a long backlog takes too long: go on near its end, as users do."""
+        for group in await client.groups(STREAM):
+            to = group.next_offset - STRICT_BACKLOG
+            if group.group == self.group and group.floor < to:
+                noted = self.history.regroup(
+                    self.name, self.group, STREAM, self.partition, "reset", str(to)
+                )
+                try:
+                    await client.reset_group(STREAM, self.group, to, force=True)
+                except HadronError as error:
+                    self.history.unknown(noted, error)
+                    raise
+                self.history.ok(noted)
+
     async def _drain(self, client: Client) -> None:
         self._unconfirmed = []
-        async with client.subscribe(STREAM, group=self.group, max_in_flight=500) as subscription:
-            while True:
-                asked = self.history.tick()
-                for group in await client.groups(STREAM):
-                    if group.group == self.group and group.floor >= group.next_offset:
-                        self.history.event("drained", self.group, str(group.floor), at=asked)
-                        self.stop()
-                        return
-                with trio.move_on_after(0.2):
-                    while True:
-                        await self._take_batch(subscription)
-                await self._flush(subscription)
+        async with client.subscribe(
+            STREAM, max_in_flight=500, member=self.name, **self._options()
+        ) as subscription:
+            with self._leaving():
+                while not await self._is_drained(client):
+                    with trio.move_on_after(0.2):
+                        while True:
+                            await self._take_batch(subscription)
+                    await self._flush(subscription)
+        self.stop()
 
-    def _choose(self) -> Literal["ack", "nack", "keep"]:
+    async def _is_drained(self, client: Client) -> bool:
+        asked = self.history.tick()
+        for group in await client.groups(STREAM):
+            if group.group == self.group and group.floor >= group.next_offset:
+                self.history.event("drained", self.group, str(group.floor), at=asked)
+                return True
+        return False
+
+    def _choose(self, _records: list[tuple[int, str]]) -> How:
         return "ack"
+
+
+def _runs(records: list[tuple[int, str]]) -> list[list[tuple[int, str]]]:
+    """Parts of consecutive offsets; a batch may leave some out that others have dealt with."""
+    runs: list[list[tuple[int, str]]] = []
+    for record in records:
+        if runs and runs[-1][-1][0] + 1 == record[0]:
+            runs[-1].append(record)
+        else:
+            runs.append([record])
+    return runs
+
+
+def _is_poison(value: str) -> bool:
+    return zlib.crc32(value.encode()) % _POISON == 0

@@ -95,7 +95,9 @@ def _of_set(entry: Entry, name: str, nodes: Collection[str]) -> Entry | None:
     if isinstance(entry, Apply):
         return None
     if isinstance(entry, Event):
-        if entry.kind == "drained":
+        if entry.kind == "leaving":
+            return entry
+        if entry.kind in ("draining", "drained"):
             group, _, partition = entry.subject.partition(" ")
             if partition != name:
                 return None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -12,6 +13,8 @@ from hadron.model.schema import Retention, SchemaObject, StreamSpec
 from hadron.sim.checker import Verdict, check
 from hadron.sim.crowd import actors
 from hadron.sim.evidence import Rules
+from hadron.sim.group_notes import noting_groups
+from hadron.sim.group_plans import LETTERS, GroupPlan, plans
 from hadron.sim.history import History, Publish
 from hadron.sim.members import DrainingMember
 from hadron.sim.nemesis import FaultPlan
@@ -27,6 +30,9 @@ PROGRESS_S: Final = 30.0
 NO_RETENTION: Final = Retention()
 
 _GROUPS: Final = 2
+
+_DRAIN_S: Final = 90.0
+"""Simulated seconds within which everything must be acknowledged, once everything is healed."""
 
 
 @dataclass(frozen=True)
@@ -47,13 +53,14 @@ class RandomRun:
 
     async def __call__(self, world: World) -> Judgement:
         run = Run(world, self.retention)
-        with noting_divergence(world, run.history):
+        with noting_divergence(world, run.history), noting_groups(run.history):
             return await self._work(run)
 
     async def _work(self, run: Run) -> Judgement:
         world = run.world
         await run.declare()
-        crowd = list(actors(world, run.history, world.seed, _GROUPS))
+        groups = plans(world.seed, _GROUPS)
+        crowd = list(actors(world, run.history, world.seed, groups))
         async with trio.open_nursery() as clients:
             for actor in crowd:
                 clients.start_soon(actor.run)
@@ -65,7 +72,7 @@ class RandomRun:
             clients.start_soon(run.operate)
             for actor in crowd:
                 actor.stop()
-            verdict = await run.finish()
+            verdict = await run.finish(groups)
             clients.cancel_scope.cancel()
         return judgement(verdict)
 
@@ -87,13 +94,17 @@ class Run:
         self._first_leader = world.config.leader.name
 
     async def declare(self) -> None:
-        """Declare the stream, as often as it takes."""
+        """Declare the stream, and one for dead letters, as often as it takes."""
         spec = StreamSpec(partitions=(self.world.config.name,), retention=self.retention)
+        letters = StreamSpec(partitions=(self.world.config.name,))
         while True:
-            operation = self.history.apply("c0", [("Stream", STREAM)])
+            operation = self.history.apply("c0", [("Stream", STREAM), ("Stream", LETTERS)])
             try:
                 async with self.world.client("c0") as client:
-                    await client.apply([SchemaObject(kind="Stream", name=STREAM, spec=spec)])
+                    await client.apply([
+                        SchemaObject(kind="Stream", name=STREAM, spec=spec),
+                        SchemaObject(kind="Stream", name=LETTERS, spec=letters),
+                    ])
             except HadronError as error:
                 self.history.unknown(operation, error)
                 await trio.sleep(0.1)
@@ -118,16 +129,18 @@ class Run:
                     await world.start(name)
             await trio.sleep(0.5)
 
-    async def finish(self, *, groups: int = _GROUPS) -> Verdict:
+    async def finish(self, groups: Sequence[GroupPlan] = ()) -> Verdict:
         """Publish once more, drain the groups, stop the nodes, and judge."""
         world = self.world
         await self._publish_once_more()
-        async with trio.open_nursery() as nursery:
-            for group in range(groups):
-                host, name = f"d{group}", f"g{group}"
-                seed = f"{world.seed}/{host}"
-                member = DrainingMember(world, self.history, host, seed, name)
-                nursery.start_soon(member.run)
+        with trio.move_on_after(_DRAIN_S):
+            async with trio.open_nursery() as nursery:
+                for number, plan in enumerate(groups):
+                    self.history.event("draining", plan.name)
+                    host = f"d{number}"
+                    seed = f"{world.seed}/{host}"
+                    member = DrainingMember(world, self.history, host, seed, plan)
+                    nursery.start_soon(member.run)
         await world.wait_in_step()
         await world.stop()
         return self.judge()

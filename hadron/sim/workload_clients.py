@@ -22,6 +22,7 @@ from hadron.model.errors import (
     OffsetOutOfRangeError,
     RequestError,
 )
+from hadron.model.record import NewRecord
 from hadron.sim.history import Acks, History, Operation, Publish
 from hadron.sim.world import World
 
@@ -136,6 +137,11 @@ class ProducerActor(ClientActor):
             made.append(f"{self.host}/{self._values}:".ljust(size, "."))
         return made
 
+    def _record(self, value: str) -> NewRecord:
+        """With a key, as often as not; a few keys have most of the records."""
+        key = int(self.random.expovariate(0.2))
+        return NewRecord(value=value, key=f"k{key}" if self.random.random() < 0.5 else None)
+
     def _begin(self, values: list[str], acks: Acks) -> Publish:
         return self.history.publish(
             self.name, self.name, STREAM, self.partition, values, acks=acks
@@ -145,7 +151,7 @@ class ProducerActor(ClientActor):
         for value in self._make(self.random.randint(1, 4)):
             operation = self._begin([value], acks)
             try:
-                receipt = await producer.send(value)
+                receipt = await producer.send(self._record(value))
             except HadronError as error:
                 self.ended(operation, error)
                 raise
@@ -156,7 +162,7 @@ class ProducerActor(ClientActor):
         waiting: list[tuple[Publish, Pending]] = []
         for value in self._make(self.random.randint(2, 20)):
             operation = self._begin([value], acks)
-            waiting.append((operation, await producer.send_soon(value)))
+            waiting.append((operation, await producer.send_soon(self._record(value))))
             await self.pause(0.002)
         trouble: HadronError | None = None
         for operation, pending in waiting:
@@ -174,8 +180,8 @@ class ProducerActor(ClientActor):
     async def _send_many(self, producer: Producer, acks: Acks) -> None:
         values = self._make(self.random.randint(5, 40))
         operation = self._begin(values, acks)
-        plain: list[str | bytes] = list(values)
-        if self.random.random() < 0.7:
+        plain: list[str | bytes | NewRecord] = [self._record(value) for value in values]
+        if self.random.random() < 0.5:
             plain = [value.encode() for value in values]
         try:
             receipts = await producer.send_many(plain)

@@ -39,8 +39,8 @@ CREATE TABLE IF NOT EXISTS grp_detail(
     max_attempts INTEGER NOT NULL,      -- 0 for no limit
     dead_letter_stream_id INTEGER NOT NULL,
     dead_lettered INTEGER NOT NULL,     -- records that went there
-    fence_epoch INTEGER NOT NULL, fence_incarnation INTEGER NOT NULL,
-    fence_delivery INTEGER NOT NULL     -- tokens up to this one are from before a reset
+    fence_epoch INTEGER NOT NULL, fence_incarnation INTEGER NOT NULL,   -- made or reset when:
+    fence_delivery INTEGER NOT NULL     -- tokens up to this one are from before that
 ) STRICT;
 """)
 
@@ -75,7 +75,12 @@ class GroupOptions(msgspec.Struct, frozen=True, array_like=True):
 
 
 class CreateGroup(Command, frozen=True, array_like=True, tag=3):
-    """Create a group; one that exists keeps its progress and its options."""
+    """Create a group; one that exists keeps its progress and its options.
+
+    Attributes:
+        last_delivery: tokens of this ballot up to this number, and of earlier ballots, are of
+            another group that had the name before. -1 where nobody has any.
+    """
 
     # A consumer asks for it whenever it joins, and then acknowledges.
     uses_reserve: ClassVar[bool] = True
@@ -84,6 +89,7 @@ class CreateGroup(Command, frozen=True, array_like=True, tag=3):
     name: str
     floor: int
     options: GroupOptions = GroupOptions()
+    last_delivery: int = -1
 
     def needs_rules(self) -> int:
         return 1 if self.options == GroupOptions() else 2
@@ -132,16 +138,18 @@ def apply_create_group(context: Context, command: CreateGroup) -> Progress:
         "INSERT INTO grp VALUES(?, ?, ?, ?, ?)",
         (context.lsn, command.stream_id, command.name, command.floor, context.now_ms),
     )
-    options = command.options
-    if options != GroupOptions():
+    options, fence = command.options, (0, 0, 0)
+    if command.last_delivery >= 0:
+        fence = (*context.ballot, command.last_delivery)
+    if options != GroupOptions() or any(fence):
         context.db.execute(
-            "INSERT INTO grp_detail VALUES(?, ?, ?, ?, ?, 0, 0, 0, 0)",
+            "INSERT INTO grp_detail VALUES(?, ?, ?, ?, ?, 0, ?, ?, ?)",
             (
                 context.lsn, options.order, options.ack_deadline_ms, options.max_attempts,
-                options.dead_letter_stream_id,
+                options.dead_letter_stream_id, *fence,
             ),
         )
-    return Progress(context.lsn, command.stream_id, command.name, command.floor, options)
+    return Progress(context.lsn, command.stream_id, command.name, command.floor, options, fence)
 
 
 def check_start(db: Database, stream_id: int, name: str, floor: int) -> None:

@@ -28,7 +28,7 @@ from hadron.model.schema import StreamSpec
 from hadron.partition.tests.stack import Stack, leading, until
 from hadron.state import group_views, groups
 from hadron.state.group_endings import DeadLetterRecords
-from hadron.state.groups import ORDER_KEY, ORDER_STRICT
+from hadron.state.groups import ORDER_KEY, ORDER_STRICT, CreateGroup
 from hadron.state.retention import TrimStream
 from hadron.wire.messages import ballot_to, common_pb2, groups_pb2
 
@@ -453,6 +453,7 @@ class TestLateAcknowledgements:
 
     async def test_of_another_call_or_ballot(self, stack: Stack) -> None:
         await stack.append(1, *[b"x"] * 3)
+        await stack.controller.execute(CreateGroup(1, "billing", 0))  # Under an earlier leader.
         gone = await Consumer(stack).join(1)
         other = await Consumer(stack).join(1)
         await other.until(1)
@@ -466,6 +467,30 @@ class TestLateAcknowledgements:
         assert len(await back.confirmed(1)) == 1
         await until(lambda: bool(stack.controller.leads and back.driver.ledger.is_idle))
         assert await progress(stack) == [(0, 2, 2)], "nobody holds it"
+
+    async def test_what_was_refused_is_told_with_the_next_token(self, stack: Stack) -> None:
+        await stack.append(1, *[b"x"] * 3)
+        member = await Consumer(stack).join(3)
+        for offset in (0, 2):
+            item = groups_pb2.Range(delivery=99, first_offset=offset, last_offset=offset)
+            member.say(ack=Ack(ranges=[item]))
+        member.say(ack=Ack(token=1))
+        member.say(ack=Ack(token=2))
+        first, second = member.events("acked")
+        assert [item.first_offset for item in first.refused] == [0, 2]
+        assert not second.refused
+
+    async def test_a_member_that_never_asks_is_refused(
+        self, stack: Stack, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr("hadron.delivery.sessions._MAX_REFUSED", 2)
+        await stack.append(1, b"x")
+        member = await Consumer(stack).join(3)
+        item = groups_pb2.Range(delivery=99, first_offset=0, last_offset=0)
+        for _ in range(2):
+            member.say(ack=Ack(ranges=[item]))
+        with pytest.raises(RequestError, match="and it never asked"):
+            member.say(ack=Ack(ranges=[item]))
 
     @pytest.mark.parametrize(
         ("ballot", "number", "offset"), [((1, 1), 99, 1), ((9, 9), 1, 1), ((1, 0), 1, 3)]
@@ -651,7 +676,15 @@ class TestChanging:
         assert not member.call.failure.retryable, "or it would make the group again"
         with pytest.raises(NotFoundError, match="has no group 'billing'"):
             await stack.groups.delete(1, "billing")
-        assert (await Consumer(stack).join()).offsets == list(range(6))
+        again = await Consumer(stack).join(2)
+        assert again.offsets == [0, 1]
+        again.say(
+            ack=Ack(
+                ranges=[groups_pb2.Range(delivery=1, first_offset=5, last_offset=5)],
+                ballot=ballot_to(stack.ballot), token=1,
+            )
+        )
+        assert len(again.events("acked")[-1].refused) == 1, "another group had the name"
 
     async def test_what_was_left_behind_goes_under_the_next_leader(
         self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

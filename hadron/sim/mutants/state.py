@@ -33,15 +33,6 @@ plant(
 )
 
 plant(
-    "group floor past an unacknowledged offset",
-    "an acknowledgement next to the floor takes the offset between along",
-    Edit(
-        "state.groups:acknowledge", "if first <= floor:", "if first <= floor + 1:",
-    ),
-    scenarios=("records-acknowledged-out-of-turn",),
-)
-
-plant(
     "stamps go back",
     "an entry gets its leader's clock, also when that is behind the entry before",
     Edit(

@@ -6,6 +6,7 @@
     membership   B: promotion, members that come and go
     files        A, B, F: trimming, copies, room, write-ahead logs
     pipelines    A: stages' outputs, exactly once
+    groups       D: members that are late, leaders that come and go
     promises     C: what each setting survives
     regions      A, D: several replica sets, the schema that they share, failover
 
@@ -14,6 +15,7 @@
 
 from hadron.sim.scenarios import (
     files,
+    groups,
     leadership,
     learners,
     membership,
@@ -25,6 +27,6 @@ from hadron.sim.scenarios import (
 from hadron.sim.scenarios.play import SCENARIOS, Directed
 
 __all__ = [
-    "SCENARIOS", "Directed", "files", "leadership", "learners", "membership", "pipelines",
+    "SCENARIOS", "Directed", "files", "groups", "leadership", "learners", "membership", "pipelines",
     "promises", "regions", "visibility",
 ]

@@ -17,6 +17,7 @@ from hadron.client.results import BatchReceipt
 from hadron.model.batch import decode_batch, encode_values
 from hadron.model.errors import HadronError
 from hadron.node.settings import Settings
+from hadron.sim.group_notes import noting_groups
 from hadron.sim.history import Acks, Publish, Read
 from hadron.sim.observing import noting_divergence
 from hadron.sim.raw_producer import produce_once
@@ -216,7 +217,7 @@ class Directed:
 
     async def __call__(self, world: World) -> Judgement:
         play = Play(world)
-        with noting_divergence(world, play.history):
+        with noting_divergence(world, play.history), noting_groups(play.history):
             return await self._act(play)
 
     async def _act(self, play: Play) -> Judgement:
@@ -226,7 +227,7 @@ class Directed:
         async with trio.open_nursery() as nursery:
             await play.heal()
             nursery.start_soon(play.operate)
-            verdict = await play.finish(groups=0)
+            verdict = await play.finish()
             nursery.cancel_scope.cancel()
         return judgement(verdict)
 

@@ -103,7 +103,7 @@ async def records_acknowledged_out_of_turn(play: Play) -> None:
         await play.fill(1)
     async with (
         world.client("g0") as client,
-        client.subscribe(STREAM, group="g", max_in_flight=10) as subscription,
+        client.subscribe(STREAM, group="g", max_in_flight=10, member="g0") as subscription,
     ):
         settled = []
         for number in range(6):

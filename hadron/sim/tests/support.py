@@ -6,18 +6,23 @@ import copy
 from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
+from typing import Any, Literal
 
 import apsw
 
+from hadron.delivery import letters
 from hadron.model.batch import BatchBuilder, read_head
 from hadron.model.ids import Ballot
 from hadron.model.record import NewRecord
 from hadron.model.schema import StreamSpec, spec_to_json
 from hadron.sim.checker import Verdict, check
 from hadron.sim.evidence import Rules
-from hadron.sim.history import Acks, History, Publish, Read, Settle
+from hadron.sim.group_plans import LETTERS
+from hadron.sim.history import Acks, Assign, History, Join, Leave, Publish, Read, Serve, Settle
 from hadron.sim.node_files import LogRow, NodeFile, read_node
 from hadron.state import machine
+from hadron.state.group_changes import ResetGroup
+from hadron.state.group_endings import DeadLetterRecords
 from hadron.state.groups import AckRecords, CreateGroup
 from hadron.state.leadership import LeaderStarted
 from hadron.state.machine import Command, Context
@@ -50,6 +55,9 @@ class Scene:
         assert row is not None
         self.stream_id: int = row[0]
         self.group_id = 0
+        self._driver = 0
+        self._number = 0
+        self._letters_id = 0
 
     def log(self, command: Command, body: bytes = b"") -> object:
         """Append and apply one command; returns its result."""
@@ -65,7 +73,9 @@ class Scene:
         """Log a batch; returns its base offset. The history does not hear of it."""
         builder = BatchBuilder()
         for value in values:
-            builder.add(NewRecord(value=value), 1)
+            # "k=v" has the key k.
+            key = value.partition("=")[0] if "=" in value else None
+            builder.add(NewRecord(value=value, key=key), 1)
         sequence = self._sequences.get(producer, 0)
         self._sequences[producer] = sequence + len(values)
         body = builder.build(
@@ -100,21 +110,83 @@ class Scene:
         self.log(CreateGroup(self.stream_id, GROUP, floor))
         self.group_id = self._log.head.lsn
 
+    def reset(self, floor: int) -> None:
+        self.log(ResetGroup(self.group_id, floor, self._number))
+        self.group_id = self._log.head.lsn
+
     def deliver(self, offset: int, *values: str) -> None:
         self.history.deliver(
             "c2", GROUP, "c2/m1", STREAM, PARTITION, offset, list(values), attempt=1
         )
 
-    def settle(self, *ranges: tuple[int, int]) -> Settle:
+    def settle(
+        self, *ranges: tuple[int, int], member: str = "c2/m1", how: Literal["ack", "nack"] = "ack"
+    ) -> Settle:
         """An acknowledgement that is sent, and neither logged nor confirmed."""
-        return self.history.settle("c2", GROUP, "c2/m1", STREAM, PARTITION, ranges)
+        return self.history.settle("c2", GROUP, member, STREAM, PARTITION, ranges, how=how)
 
-    def ack(self, *ranges: tuple[int, int]) -> Settle:
+    def ack(self, *ranges: tuple[int, int], member: str = "c2/m1") -> Settle:
         """A confirmed acknowledgement."""
-        operation = self.settle(*ranges)
+        operation = self.settle(*ranges, member=member)
         self.log(AckRecords(self.group_id, ranges))
         self.history.ok(operation)
         return operation
+
+    # --- what leaders do ------------------------------------------------------------------------
+
+    def serve(self, *members: str, most: int = 10, incarnation: int = 1, **options: Any) -> None:
+        """A leader begins to serve the group, and these members join, 1 and so on."""
+        self._driver += 1
+        self.history.note(
+            Serve(
+                at=self.history.tick(), driver=self._driver, partition=PARTITION, group=GROUP,
+                stream=STREAM, group_id=self.group_id, epoch=1, incarnation=incarnation, floor=0,
+                **options,
+            )
+        )
+        for session, member in enumerate(members, 1):
+            self.history.note(
+                Join(
+                    at=self.history.tick(), driver=self._driver, partition=PARTITION,
+                    session=session, member=member, max_in_flight=most,
+                )
+            )
+
+    def assign(self, session: int, first: int, last: int = -1, *, attempt: int = 1) -> None:
+        self._number += 1
+        self.history.note(
+            Assign(
+                at=self.history.tick(), driver=self._driver, partition=PARTITION, session=session,
+                number=self._number, first=first, last=max(first, last), attempt=attempt,
+            )
+        )
+
+    def leave(self, session: int = 0) -> None:
+        self.history.note(
+            Leave(
+                at=self.history.tick(), driver=self._driver, partition=PARTITION, session=session
+            )
+        )
+
+    def letter(self, offset: int, value: str, **headers: str) -> None:
+        """A dead letter of a record of the group, acknowledged with it; `headers` may differ."""
+        if not self._letters_id:
+            spec = spec_to_json(StreamSpec(partitions=(PARTITION,))).decode()
+            self.log(ApplySchema(1, (ObjectChange("Stream", "default", LETTERS, spec),)))
+            row = self._db.execute("SELECT max(stream_id) FROM stream_partition").fetchone()
+            assert row is not None
+            self._letters_id = row[0]
+        said = {
+            letters.REASON: "refused", letters.ATTEMPTS: "2", letters.ORIGIN_STREAM: STREAM,
+            letters.ORIGIN_PARTITION: PARTITION, letters.ORIGIN_OFFSET: str(offset),
+            letters.GROUP: GROUP,
+        }
+        builder = BatchBuilder()
+        builder.add(NewRecord(value=value, headers=said | headers), 1)
+        body = builder.build()
+        self.log(
+            DeadLetterRecords(self.group_id, self._letters_id, ((offset, offset),), len(body)), body
+        )
 
     # --- the end --------------------------------------------------------------------------------
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from hadron.model.errors import OutcomeUnknownError
-from hadron.sim.history import Deliver, Event, History, Publish, Read, Settle
+from hadron.sim.history import Deliver, History, Operation, Publish, Read, Settle
 
 
 def full_history() -> History:
@@ -33,7 +33,7 @@ def test_times_rise_even_when_the_clock_stands_still() -> None:
     history = full_history()
     times = [
         time for entry in history.entries
-        for time in ([entry.at] if isinstance(entry, Event) else [entry.began, entry.ended])
+        for time in ([entry.began, entry.ended] if isinstance(entry, Operation) else [entry.at])
         if time
     ]
     assert len(set(times)) == len(times) - 1  # a delivery is complete when it is noted

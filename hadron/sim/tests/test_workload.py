@@ -9,6 +9,7 @@ from hadron.model.errors import StorageError
 from hadron.model.schema import Retention
 from hadron.replication.follower import DivergedError
 from hadron.sim.crowd import actors
+from hadron.sim.group_plans import plans
 from hadron.sim.history import Deliver, Publish, Read, Settle
 from hadron.sim.nemesis import FaultPlan
 from hadron.sim.observing import observe, open_history
@@ -75,7 +76,7 @@ def test_the_same_seed_is_the_same_history(runs: list[Run]) -> None:
 def test_the_crowd_depends_on_the_seed() -> None:
     async def body(world: World) -> Judgement:
         crowds = {
-            tuple(actor.host for actor in actors(world, open_history(), seed, 2))
+            tuple(actor.host for actor in actors(world, open_history(), seed, plans(seed, 2)))
             for seed in range(20)
         }
         assert len(crowds) > 10

@@ -39,8 +39,8 @@ GOLDEN: list[tuple[Command, str]] = [
         "970203015ac40000ff",
     ),
     (
-        CreateGroup(3, "billing", 17, GroupOptions(ORDER_KEY, 30_000, 5, 4)),
-        "950303a762696c6c696e67119402cd75300504",
+        CreateGroup(3, "billing", 17, GroupOptions(ORDER_KEY, 30_000, 5, 4), 9),
+        "960303a762696c6c696e67119402cd7530050409",
     ),
     (
         AckRecords(12, ((0, 9), (11, 300))),

@@ -44,6 +44,13 @@ class TestCreateGroup:
         with pytest.raises(OffsetOutOfRangeError, match="the stream has 0 to 100"):
             tables.submit(CreateGroup(1, "billing", floor))
 
+    def test_tokens_from_before_it_are_void(self, tables: Replicated) -> None:
+        made = tables.submit(CreateGroup(1, "billing", 0, last_delivery=7))
+        assert made == groups.find(tables.db, 1, "billing")
+        assert made.fence[2] == 7
+        assert made.fence[:2] > (0, 0)
+        assert tables.submit(CreateGroup(1, "billing", 0, last_delivery=9)).fence == made.fence
+
     def test_a_known_one_keeps_its_progress(self, tables: Replicated, group: int) -> None:
         tables.submit(AckRecords(group, ((0, 4), (10, 12))))
         again = tables.submit(CreateGroup(1, "billing", 60))

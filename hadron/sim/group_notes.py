@@ -1,0 +1,137 @@
+"""Notes what leaders do with groups into a history, by listening at the last place before the wire.
+
+Only there can be told what was given to whom in which order: on its way to a member a delivery may
+be overtaken by the next leader's. Nodes that have crashed may still say something; nobody hears it
+then, and it keeps the rules as well.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any, Final
+
+from hadron.delivery.driver import GroupDriver
+from hadron.delivery.effects import Assignment, Exhausted
+from hadron.delivery.sessions import MemberSession
+from hadron.model.batch import StampedBatch
+from hadron.model.errors import HadronError
+from hadron.sim.history import Assign, History, Join, Leave, Serve, Stuck
+from hadron.state.groups import ORDER_KEY, ORDER_NONE, ORDER_STRICT
+
+_ORDERS: Final = {ORDER_NONE: "none", ORDER_STRICT: "strict", ORDER_KEY: "key"}
+
+
+@contextmanager
+def noting_groups(history: History) -> Iterator[None]:
+    """Note, for the length of the block, what groups' drivers give to their members, of all nodes
+    of all worlds."""
+    listener = _Listener(history)
+    with _patched(GroupDriver, __init__=listener.served, leave=listener.left,
+                  close=listener.closed, _dead_letters_refused=listener.refused), \
+         _patched(MemberSession, deliver=listener.delivered):
+        yield
+
+
+@contextmanager
+def _patched(owner: type, **wrappers: Any) -> Iterator[None]:
+    originals = {name: getattr(owner, name) for name in wrappers}
+    for name, wrapper in wrappers.items():
+        setattr(owner, name, wrapper(originals[name]))
+    try:
+        yield
+    finally:
+        for name, original in originals.items():
+            setattr(owner, name, original)
+
+
+class _Listener:
+    """Wraps the functions that it is given."""
+
+    def __init__(self, history: History) -> None:
+        self._history = history
+        self._drivers: dict[GroupDriver, int] = {}
+        self._joined: set[tuple[int, int]] = set()
+
+    def served(self, original: Any) -> Any:
+        def serve(driver: GroupDriver, *given: Any, **named: Any) -> None:
+            original(driver, *given, **named)
+            number = self._drivers[driver] = len(self._drivers) + 1
+            progress, ballot = driver.progress, driver._ground.controller.ballot
+            options = progress.options
+            self._history.note(
+                Serve(
+                    at=self._history.tick(), driver=number, partition=driver.origin.partition,
+                    group=progress.name, stream=driver.origin.stream,
+                    group_id=progress.group_id, epoch=ballot.epoch,
+                    incarnation=ballot.incarnation, floor=progress.floor,
+                    order=_ORDERS[options.order], ack_deadline_ms=options.ack_deadline_ms,
+                    max_attempts=options.max_attempts,
+                    dead_letter=driver.options.dead_letter_stream,
+                )
+            )
+
+        return serve
+
+    def delivered(self, original: Any) -> Any:
+        def deliver(session: MemberSession, given: Assignment, batch: StampedBatch) -> None:
+            driver, member = self._drivers[session.driver], session.member
+            partition = session.driver.origin.partition
+            if (driver, member.number) not in self._joined:
+                self._joined.add((driver, member.number))
+                self._history.note(
+                    Join(
+                        at=self._history.tick(), driver=driver, partition=partition,
+                        session=member.number, member=session.name,
+                        max_in_flight=member.max_in_flight,
+                    )
+                )
+            self._history.note(
+                Assign(
+                    at=self._history.tick(), driver=driver, partition=partition,
+                    session=member.number, number=given.delivery, first=given.first,
+                    last=given.last, attempt=given.attempt,
+                )
+            )
+            original(session, given, batch)
+
+        return deliver
+
+    def left(self, original: Any) -> Any:
+        def leave(driver: GroupDriver, session: MemberSession, *reason: str) -> None:
+            number = session.member.number
+            if number in driver.sessions:
+                self._history.note(
+                    Leave(
+                        at=self._history.tick(), driver=self._drivers[driver],
+                        partition=driver.origin.partition, session=number,
+                    )
+                )
+            original(driver, session, *reason)
+
+        return leave
+
+    def closed(self, original: Any) -> Any:
+        def close(driver: GroupDriver, reason: HadronError | None = None) -> None:
+            if not driver.is_closed:
+                self._history.note(
+                    Leave(
+                        at=self._history.tick(), driver=self._drivers[driver],
+                        partition=driver.origin.partition,
+                    )
+                )
+            original(driver, reason)
+
+        return close
+
+    def refused(self, original: Any) -> Any:
+        def refuse(driver: GroupDriver, dead: Exhausted) -> None:
+            self._history.note(
+                Stuck(
+                    at=self._history.tick(), driver=self._drivers[driver],
+                    partition=driver.origin.partition, first=dead.first, last=dead.last,
+                )
+            )
+            original(driver, dead)
+
+        return refuse

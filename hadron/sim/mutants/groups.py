@@ -1,0 +1,74 @@
+"""Bugs in consumer groups: what counts as acknowledged, and whose acknowledgement it is."""
+
+from __future__ import annotations
+
+from hadron.sim.mutants.mutant import plant
+from hadron.sim.mutants.seams import Edit
+
+plant(
+    "group floor past an unacknowledged offset",
+    "an acknowledgement next to the floor takes the offset between along",
+    Edit(
+        "state.groups:acknowledge", "if first <= floor:", "if first <= floor + 1:",
+    ),
+    scenarios=("records-acknowledged-out-of-turn",),
+)
+
+plant(
+    "floor absorbs a range that it has not reached",
+    "the floor goes over what is acknowledged above it, and takes the offset between along",
+    Edit(
+        "state.groups:_absorb",
+        " LIMIT 1\",\n        (group_id, floor),", " LIMIT 1\",\n        (group_id, floor + 1),",
+    ),
+    scenarios=("gaps-in-a-groups-progress-after-a-failover",),
+)
+
+plant(
+    "group goes on past unacknowledged offsets after a failover",
+    "a new leader begins behind what was acknowledged above the floor, whatever lies between",
+    Edit(
+        "delivery.frontier:Frontier.resume",
+        "        for first, last in acknowledged:\n            self.ahead.add(first, last)\n",
+        "        for first, last in acknowledged:\n            self.ahead.add(first, last)\n"
+        "            self.cursor = max(self.cursor, last + 1)\n",
+    ),
+    scenarios=("gaps-in-a-groups-progress-after-a-failover",),
+)
+
+plant(
+    "late acknowledgement counted for another member's delivery",
+    "whoever acknowledges a record settles it, also when another member holds it by now",
+    Edit(
+        "delivery.machine:Group._held_by_nobody",
+        "return self.waiting.take(first, last)",
+        "return self.waiting.take(first, last) or [(first, last)]",
+    ),
+    scenarios=("acknowledgement-after-the-deadline",),
+)
+
+plant(
+    "acknowledgement from before a reset counted",
+    "nobody looks whether a delivery is from before the group was reset",
+    Edit(
+        "delivery.driver:GroupDriver._may_be_late",
+        "self.progress.fence < token <= latest", "token <= latest",
+    ),
+    scenarios=("acknowledgement-from-before-a-reset",),
+)
+
+plant(
+    "refused acknowledgements not told",
+    "a member that asks later whether its acknowledgements counted hears of the last message only",
+    Edit("delivery.sessions:MemberSession.refuse", "self.refused.append(item)", "return"),
+    scenarios=("acknowledgement-held-back-by-the-network",),
+)
+
+plant(
+    "acknowledgement from before a deletion counted",
+    "a group knows nothing of who had its name before, and takes acknowledgements of that one's",
+    Edit(
+        "state.groups:apply_create_group", "if command.last_delivery >= 0:", "if False:",
+    ),
+    scenarios=("acknowledgement-from-before-a-deletion",),
+)

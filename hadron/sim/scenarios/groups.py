@@ -1,0 +1,269 @@
+"""PROTOCOL D2: what a group's members may count on, whoever leads and whoever comes late."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from typing import Final
+
+import trio
+
+from hadron.client.consumer import Subscription
+from hadron.client.deliveries import Delivery
+from hadron.model.errors import ConnectionLostError
+from hadron.model.record import NewRecord
+from hadron.sim.group_plans import GroupPlan
+from hadron.sim.history import Settle
+from hadron.sim.members import DrainingMember
+from hadron.sim.scenarios.play import Play, scenario
+from hadron.sim.workload_clients import STREAM, text
+
+_ALL: Final = ("n1", "n2", "n3")
+_PLAN: Final = GroupPlan("g")
+
+
+@dataclass
+class _Member:
+    """A member that does what it is told, and notes it."""
+
+    play: Play
+    host: str
+    plan: GroupPlan
+    subscription: Subscription
+    taken: dict[int, Delivery] = field(default_factory=dict)
+    sent: list[Settle] = field(default_factory=list)
+
+    async def take(self, *offsets: int) -> None:
+        """Wait for these records."""
+        history, partition = self.play.history, self.play.world.config.name
+        with trio.fail_after(30.0):
+            while not self.taken.keys() >= set(offsets):
+                record = await anext(self.subscription)
+                self.taken[record.offset] = record
+                history.deliver(
+                    self.host, self.plan.name, self.host, STREAM, partition, record.offset,
+                    [text(record.value)], attempt=record.attempt,
+                )
+
+    async def ack(self, *offsets: int) -> None:
+        for offset in offsets:
+            self.sent.append(self._settle(offset, "ack"))
+            await self.taken[offset].ack()
+
+    async def nack(self, *offsets: int) -> None:
+        for offset in offsets:
+            self._settle(offset, "nack")
+            await self.taken[offset].nack()
+
+    def _settle(self, offset: int, how: str) -> Settle:
+        return self.play.history.settle(
+            self.host, self.plan.name, self.host, STREAM, self.play.world.config.name,
+            [(offset, offset)], how="ack" if how == "ack" else "nack",
+        )
+
+    async def confirm(self) -> bool:
+        """Whether all acknowledgements counted."""
+        sent, self.sent = self.sent, []
+        try:
+            await self.subscription.flush(20.0)
+        except ConnectionLostError as error:
+            for settle in sent:
+                self.play.history.unknown(settle, error)
+            return False
+        for settle in sent:
+            self.play.history.ok(settle)
+        return True
+
+
+@asynccontextmanager
+async def _member(
+    play: Play, host: str, plan: GroupPlan = _PLAN, *, max_in_flight: int = 10
+) -> AsyncIterator[_Member]:
+    now_ms = play.world.clocks["n1"].now_ms()
+    async with (
+        play.world.client(host) as client,
+        client.subscribe(
+            STREAM, max_in_flight=max_in_flight, member=host, heartbeat_s=0.0,
+            **plan.options(now_ms),
+        ) as subscription,
+    ):
+        try:
+            yield _Member(play, host, plan, subscription)
+        finally:
+            play.history.event("leaving", host)
+
+
+async def _drain(play: Play, plan: GroupPlan = _PLAN, *, host: str = "d0") -> None:
+    """Acknowledge what is left, for no longer than a minute."""
+    play.history.event("draining", plan.name)
+    with trio.move_on_after(60.0):
+        seed = f"{play.world.seed}/{host}"
+        await DrainingMember(play.world, play.history, host, seed, plan).run()
+
+
+async def _fill(play: Play, count: int) -> None:
+    """As many records, each in a batch of its own."""
+    for _ in range(count):
+        await play.fill(1)
+
+
+@scenario("D2: the next leader gives out every record that nobody has acknowledged")
+async def gaps_in_a_groups_progress_after_a_failover(play: Play) -> None:
+    """A member acknowledges the middle ones of the records that it holds; n1 is killed, then n2
+    takes over. What lies before and between must be given to the next member, and the floor stays
+    where it is until that is acknowledged."""
+    world = play.world
+    await _fill(play, 8)
+    async with _member(play, "g0") as member:
+        await member.take(*range(8))
+        await member.ack(2, 3, 5)
+        assert await member.confirm()
+    await world.crash("n1", power=True)
+    await world.start("n1")
+    await world.wait_serving()
+    async with _member(play, "g1") as member:
+        await member.take(0, 1, 4)
+        await member.ack(0)
+        assert await member.confirm()
+    await play.promote("n2", _ALL, *_ALL)
+    await _drain(play)
+
+
+@scenario("D2: a late acknowledgement counts for nothing that another member holds")
+async def acknowledgement_after_the_deadline(play: Play) -> None:
+    """A member lets its deadline pass, and another one gets its records. Then it acknowledges them:
+    too late, and it is told so. The other one dies; a third must be given them."""
+    plan = GroupPlan("g", ack_deadline_s=1.0)
+    await _fill(play, 3)
+    async with _member(play, "g0", plan) as slow:
+        await slow.take(0, 1, 2)
+        async with _member(play, "g1", plan) as other:
+            await other.take(0, 1, 2)
+            await slow.ack(0, 1, 2)
+            await slow.confirm()
+            play.world.network.kill("g1")
+    await _drain(play, plan)
+
+
+@scenario("D2: a member hears that its acknowledgement came too late, whenever it asks")
+async def acknowledgement_held_back_by_the_network(play: Play) -> None:
+    """A member acknowledges at once, but the network holds that back until its deadline has passed
+    and another one has the records. It asks only later whether everything counted: it must be told
+    that nothing did, for the other one dies, and a third is given the records."""
+    plan = GroupPlan("g", ack_deadline_s=1.0)
+    await _fill(play, 3)
+    async with _member(play, "g0", plan) as one:
+        await one.take(0, 1, 2)
+        play.world.network.cut_one_way("g0", "n1")
+        await one.ack(0, 1, 2)
+        async with _member(play, "g1", plan) as other:
+            await other.take(0, 1, 2)
+            play.world.network.heal("g0", "n1")
+            await trio.sleep(0.1)
+            assert not await one.confirm()
+            play.world.network.kill("g1")
+    await _drain(play, plan)
+
+
+@scenario("D2: an acknowledgement from before a reset counts for nothing")
+async def acknowledgement_from_before_a_reset(play: Play) -> None:
+    """A member acknowledges while it is cut off, and loses its connection; meanwhile the group is
+    reset. The member joins again and says what it had acknowledged: every record must be given once
+    more all the same."""
+    await _come_back_after(play, "reset")
+
+
+@scenario("D2: an acknowledgement from before a group was deleted counts for nothing")
+async def acknowledgement_from_before_a_deletion(play: Play) -> None:
+    """The same with a group that is deleted: another one of that name knows nothing."""
+    await _come_back_after(play, "delete")
+
+
+async def _come_back_after(play: Play, what: str) -> None:
+    world, partition = play.world, play.world.config.name
+    await _fill(play, 9)
+    async with _member(play, "g0", max_in_flight=3) as member:
+        await member.take(0, 1, 2)
+        await member.ack(0, 1, 2)
+        assert await member.confirm()
+        await member.take(3, 4, 5)
+        _cut_off(play, "g0")
+        await member.ack(3, 4, 5)
+        await trio.sleep(0.1)
+        world.network.break_connections("g0", lose_all=True)
+        async with world.client("o0") as client:
+            if what == "reset":
+                noted = play.history.regroup("o0", "g", STREAM, partition, "reset", "earliest")
+                await client.reset_group(STREAM, "g", "earliest", force=True)
+            else:
+                noted = play.history.regroup("o0", "g", STREAM, partition, "delete")
+                await client.delete_group(STREAM, "g", force=True)
+            play.history.ok(noted)
+        for name in world.names:
+            world.network.heal("g0", name)
+        await member.confirm()
+    await _drain(play)
+
+
+def _cut_off(play: Play, host: str) -> None:
+    play.world.network.isolate(host, *play.world.names)
+
+
+@scenario("D2: the order by key outlives members and leaders")
+async def keys_in_order_over_a_failover(play: Play) -> None:
+    """Records of three keys, taken by two members, some acknowledged, some given back, some not
+    answered; n1 is killed, and n2 takes over: of each key the next one comes only after the one
+    before is settled."""
+    plan = GroupPlan("g", order="key", ack_deadline_s=2.0)
+    await _publish_keys(play, ["a", "b", "a", "c", "a", "b", "a", "c", "b"])
+    async with _member(play, "g0", plan, max_in_flight=3) as one:
+        await one.take(0, 1, 3)
+        async with _member(play, "g1", plan) as two:
+            await one.nack(0)
+            await one.ack(1)
+            await one.confirm()
+            await two.take(0)
+            await two.ack(0)
+            await two.confirm()
+    await play.world.crash("n1", power=True)
+    await play.world.start("n1")
+    await play.world.wait_serving()
+    async with _member(play, "g2", plan) as three:
+        await three.take(2, 3, 5)
+        await three.ack(5)
+        await three.confirm()
+    await play.promote("n2", _ALL, *_ALL)
+    await _drain(play, plan)
+
+
+async def _publish_keys(play: Play, keys: Sequence[str]) -> None:
+    for key in keys:
+        value = play.value()
+        noted = play.history.publish("c7", "", STREAM, play.world.config.name, [value])
+        async with play.world.client("c7") as client, client.producer(STREAM) as producer:
+            receipt = await producer.send(NewRecord(value=value, key=key))
+        noted.runs = [(receipt.offset, 1)]
+        play.history.ok(noted)
+
+
+@scenario("D2: what nobody can use becomes one dead letter")
+async def dead_letter_of_a_record_given_back_twice(play: Play) -> None:
+    """A record is given back once, n1 is killed, and it is given back again: that was its last
+    attempt. It must be among the dead letters once, and in the way of nobody."""
+    plan = GroupPlan("g", max_attempts=2)
+    await _fill(play, 3)
+    async with _member(play, "g0", plan) as member:
+        await member.take(0, 1, 2)
+        await member.nack(1)
+        await member.ack(0)
+        await member.confirm()
+    await play.world.crash("n1", power=True)
+    await play.world.start("n1")
+    await play.world.wait_serving()
+    async with _member(play, "g1", plan) as member:
+        await member.take(1, 2)
+        await member.nack(1)
+        await member.ack(2)
+        await member.confirm()
+    await _drain(play, plan)
