@@ -11,13 +11,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any, TypeVar
 
 import msgspec
 
-from hadron.state.adoption import PART_BYTES, Changes
-
-T = TypeVar("T")
+from hadron.state.adoption import PART_BYTES, Changes, StoredObject
+from hadron.state.registry import RegisteredSet
+from hadron.state.schema import Tombstone
 
 _ROW_BYTES = 96
 """Of an object beside its specification and its names, and of a deletion; generous."""
@@ -186,38 +185,43 @@ class Push:
 
 def split(changes: Changes, part_bytes: int = PART_BYTES) -> list[Changes]:
     """In parts of at most `part_bytes`, or one object, each; at least one."""
-    parts: list[Changes] = [
-        *(msgspec.structs.replace(_empty(changes), deleted=tuple(some))
-          for some in _slices(changes.deleted, part_bytes)),
-        *(msgspec.structs.replace(_empty(changes), replica_sets=tuple(some))
-          for some in _slices(changes.replica_sets, part_bytes)),
-        *(msgspec.structs.replace(_empty(changes), objects=tuple(some))
-          for some in _slices(changes.objects, part_bytes)),
-    ]
-    if sum(map(_size, (*changes.deleted, *changes.replica_sets, *changes.objects))) <= part_bytes:
-        return [changes]
-    return parts
+    parts: list[Changes] = []
+    nothing = Changes(changes.from_index, changes.to_index, changes.is_whole)
+    total = 0
+    for field in ("deleted", "replica_sets", "objects"):
+        items: tuple[_Item, ...] = getattr(changes, field)
+        for some, size in _slices(items, part_bytes):
+            total += size
+            parts.append(msgspec.structs.replace(nothing, **{field: tuple(some)}))
+    return parts if total > part_bytes else [changes]
 
 
-def _empty(changes: Changes) -> Changes:
-    return Changes(changes.from_index, changes.to_index, changes.is_whole)
+_Item = StoredObject | Tombstone | RegisteredSet
 
 
-def _slices(items: tuple[T, ...], part_bytes: int) -> Iterator[list[T]]:
-    some: list[T] = []
-    size = 0
+def _slices(items: tuple[_Item, ...], part_bytes: int) -> Iterator[tuple[list[_Item], int]]:
+    """With the bytes of each."""
+    some: list[_Item] = []
+    total = 0
     for item in items:
-        if some and size + _size(item) > part_bytes:
-            yield some
-            some, size = [], 0
+        size = _size(item)
+        if some and total + size > part_bytes:
+            yield some, total
+            some, total = [], 0
         some.append(item)
-        size += _size(item)
+        total += size
     if some:
-        yield some
+        yield some, total
 
 
-def _size(item: Any) -> int:
-    return _ROW_BYTES + sum(
-        len(value.encode() if isinstance(value, str) else value)
-        for value in msgspec.structs.astuple(item) if isinstance(value, str | bytes)
-    )
+def _size(item: _Item) -> int:
+    # On the event loop, for every object of the schema where somebody knows nothing of it.
+    size = _ROW_BYTES + _utf8_bytes(item.name)
+    if isinstance(item, RegisteredSet):
+        return size + len(item.uuid)
+    size += _utf8_bytes(item.kind) + _utf8_bytes(item.namespace)
+    return size + _utf8_bytes(item.spec_json) if isinstance(item, StoredObject) else size
+
+
+def _utf8_bytes(text: str) -> int:
+    return len(text) if text.isascii() else len(text.encode())

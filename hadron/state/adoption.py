@@ -99,15 +99,14 @@ def apply_schema_adopted(context: Context, command: SchemaAdopted) -> Adopted:
     check_follows(schema.current_index(db), command)
     if command.part == 0:
         db.execute("DELETE FROM schema_staged")
-    staged = list(_staged(db))
-    _check_part(staged, command)
+    _check_part(db, command)
     if not command.is_last:
         db.execute(
             "INSERT INTO schema_staged VALUES(?, ?)", (command.part, machine.encode(command))
         )
         return Adopted(command.from_index)
+    parts = [*_staged(db), command]
     db.execute("DELETE FROM schema_staged")
-    parts = [*staged, command]
     if changes_source:
         _check_nothing_is_lost(db, parts)
     db.execute(
@@ -217,23 +216,25 @@ def _some(labels: list[str]) -> str:
     return f"{', '.join(labels[:10])}{', …' if len(labels) > 10 else ''}"
 
 
-def _check_part(staged: list[SchemaAdopted], command: SchemaAdopted) -> None:
-    def belongs(part: SchemaAdopted) -> bool:
-        return (part.source, part.to_index, part.is_whole) == (
-            command.source, command.to_index, command.is_whole
-        )
-
-    if len(staged) != command.part or not all(map(belongs, staged)):
+def _check_part(db: Database, command: SchemaAdopted) -> None:
+    """Each part is compared with the first one, so that a part costs the same however many came
+    before it."""
+    row = db.execute("SELECT count(*) FROM schema_staged").fetchone()
+    assert row is not None
+    first = next(_staged(db, 1), command)
+    if row[0] != command.part or (first.source, first.to_index, first.is_whole) != (
+        command.source, command.to_index, command.is_whole
+    ):
         raise SchemaError(
             f"part {command.part} of the schema at index {command.to_index} came after "
-            f"{len(staged)} other parts",
+            f"{row[0]} other parts",
             "the metadata set begins again with the first one",
             retryable=True,
         )
 
 
-def _staged(db: Database) -> Iterator[SchemaAdopted]:
-    for (data,) in db.execute("SELECT command FROM schema_staged ORDER BY part"):
+def _staged(db: Database, limit: int = -1) -> Iterator[SchemaAdopted]:
+    for (data,) in db.execute("SELECT command FROM schema_staged ORDER BY part LIMIT ?", (limit,)):
         command = machine.decode(data)
         assert isinstance(command, SchemaAdopted)
         yield command
@@ -252,6 +253,8 @@ def _take_effect(context: Context, parts: list[SchemaAdopted]) -> Adopted:
         schema.forget_tombstones(db, last.to_index)
     else:
         schema.forget_old_tombstones(db)
+    if db.execute("SELECT 1 FROM schema_object LIMIT 1").fetchone() is not None:
+        _check_names(db, objects)
     for item in objects:
         _store(db, item)
     adopted = parse(objects)
@@ -278,18 +281,24 @@ def _deletions(
         yield from part.deleted
 
 
+def _check_names(db: Database, objects: list[StoredObject]) -> None:
+    """Raises `HandshakeError` for a name that another object has here, of which the metadata set
+    knows nothing."""
+    for item in objects:
+        row = db.execute(
+            "SELECT id FROM schema_object WHERE kind = ? AND namespace = ? AND name = ?"
+            " AND id != ?", (item.kind, item.namespace, item.name, item.id),
+        ).fetchone()
+        if row is not None:
+            raise HandshakeError(
+                f"{item.kind} {item.namespace}/{item.name} has the id {row[0]} here, of which the "
+                f"metadata set knows nothing, and {item.id} there: it has lost a part of its log",
+                "delete it at the metadata set, and use another name; until then this replica set "
+                "keeps the schema that it has",
+            )
+
+
 def _store(db: Database, item: StoredObject) -> None:
-    row = db.execute(
-        "SELECT id FROM schema_object WHERE kind = ? AND namespace = ? AND name = ? AND id != ?",
-        (item.kind, item.namespace, item.name, item.id),
-    ).fetchone()
-    if row is not None:
-        raise HandshakeError(
-            f"{item.kind} {item.namespace}/{item.name} has the id {row[0]} here, of which the "
-            f"metadata set knows nothing, and {item.id} there: it has lost a part of its log",
-            "delete it at the metadata set, and use another name; until then this replica set "
-            "keeps the schema that it has",
-        )
     db.execute(
         "INSERT INTO schema_object VALUES(?, ?, ?, ?, ?, ?) ON CONFLICT(id) DO UPDATE SET"
         " spec = excluded.spec, metadata_index = excluded.metadata_index",
