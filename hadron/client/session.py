@@ -74,16 +74,26 @@ def _hint_for(troubles: Iterable[HadronError]) -> str:
 
 
 class Link:
-    """The connection to one node."""
+    """The connection to one node: open once the node has answered on it.
+
+    *(A forwarder of ports, a balancer or a stopped node takes connections and answers nothing: such
+    a leader counts as one that cannot be dialed, and is reached through others.)*
+    """
 
     def __init__(
         self, address: str, ports: ClientPorts, background: Background, closed: HadronError
     ) -> None:
         self.address = address
         self.connection: Connection | None = None
+        self.greeting = cluster_pb2.TopologyResponse()
+        """What the node said of the cluster when it was dialed last."""
         self._ports = ports
         self._background = background
         self._dialing = SingleFlight(background, self._dial, closed)
+
+    @property
+    def is_open(self) -> bool:
+        return self.connection is not None and not self.connection.is_closed
 
     async def open(self) -> Connection:
         """The open connection, dialed when there is none. Raises `PeerError`."""
@@ -106,10 +116,17 @@ class Link:
                 f"cannot connect to {self.address}: {error.strerror or error}",
                 _START_HINT,
             ) from error
-        self.connection = connection = Connection(transport, dialed=True)
+        connection = Connection(transport, dialed=True)
         scope = self._background.start(connection.run)
-        if scope.cancel_called:
-            connection.close()
+        try:
+            if not scope.cancel_called:
+                self.greeting, _ = await connection.request(
+                    _TOPOLOGY, cluster_pb2.TopologyRequest(), timeout_s=ASK_TIMEOUT_S
+                )
+                self.connection = connection
+        finally:
+            if self.connection is not connection:
+                connection.close()
         return connection
 
 
@@ -334,10 +351,15 @@ class Session:
         return True
 
     async def _ask(self, address: str) -> None:
-        connection = await self._link(address).open()
-        answer, _ = await connection.request(
-            _TOPOLOGY, cluster_pb2.TopologyRequest(), timeout_s=ASK_TIMEOUT_S
-        )
+        link = self._link(address)
+        if link.is_open:
+            connection = await link.open()
+            answer, _ = await connection.request(
+                _TOPOLOGY, cluster_pb2.TopologyRequest(), timeout_s=ASK_TIMEOUT_S
+            )
+        else:
+            await link.open()
+            answer = link.greeting
         led = {name: self.topology.rule(name) for name in self._leaders}
         self.topology.merge(answer)
         for name, before in led.items():

@@ -20,6 +20,7 @@ from hadron.model.errors import (
 )
 from hadron.model.schema import SchemaObject, StreamSpec
 from hadron.server import forwarding
+from hadron.testing.network import MemoryTransport
 from hadron.testing.nodes import Cluster, running_cluster
 from hadron.wire.connection import Connection
 from hadron.wire.messages import forward_pb2, method, schema_pb2, streams_pb2
@@ -92,6 +93,32 @@ async def test_a_leader_that_can_be_dialed_again_is(
         now = client._session.connection_now
         await cluster.wait_for("direct", lambda: isinstance(now(US), Connection))
         assert (await producer.send(b"directly")).offset == 1
+
+
+async def test_a_leader_behind_something_that_takes_connections_and_answers_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Such as a forwarder of ports: what counts is that the node answers."""
+    async with (
+        cut_off(tmp_path, monkeypatch) as (cluster, client),
+        client.producer("s") as producer,
+    ):
+        await producer.send(b"through a tunnel")
+        cluster.network.heal_all()
+        now = client._session.connection_now
+        await cluster.wait_for("direct", lambda: isinstance(now(US), Connection))
+        monkeypatch.setattr(session, "ASK_TIMEOUT_S", 0.5)
+        hole, dial = cluster.network.listen("hole", "hole:1"), cluster.network.dial
+
+        async def into_the_hole(source: str, address: str) -> MemoryTransport:
+            leads_there = source == "client" and address.startswith(cluster[US].host("n1"))
+            return await dial(source, "hole:1" if leads_there else address)
+
+        monkeypatch.setattr(cluster.network, "dial", into_the_hole)
+        cluster.network.break_connections("client", cluster[US].host("n1"))
+        assert (await producer.send(b"through another one")).offset == 1
+        assert isinstance(now(US), Tunnel)
+        hole.close()
 
 
 async def test_a_cancelled_call_is_cancelled_at_the_leader(
