@@ -1,9 +1,12 @@
-"""What a member is handed: records to be acknowledged, one by one or in batches."""
+"""What a member is handed: records to be acknowledged, one by one or in batches.
+
+What such a record or batch is stands here for the blocking client too (`sync_consumer`).
+"""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, Final
+from typing import Any, Final, Generic, TypeVar
 
 import anyio.lowlevel
 
@@ -15,20 +18,16 @@ _MAX_DELAY_S: Final = 49 * 86_400
 """Milliseconds are 32 bits on the wire."""
 
 
-class AckSender:
-    """What deliveries need of their subscription."""
-
-    def acknowledged(self, feed: Feed) -> bool:
-        """Something was; whether so much was sent that other tasks should get a turn."""
-        raise NotImplementedError
+S = TypeVar("S")
+"""The subscription."""
 
 
-class Delivery:
-    """One record given to this member, to be acknowledged."""
+class GivenRecord(Generic[S]):
+    """A record given to this member, under one delivery."""
 
     __slots__ = ("_parcel", "_subscription", "record")
 
-    def __init__(self, subscription: AckSender, parcel: Parcel, record: Record) -> None:
+    def __init__(self, subscription: S, parcel: Parcel, record: Record) -> None:
         self._subscription = subscription
         self._parcel = parcel
         self.record = record
@@ -58,6 +57,50 @@ class Delivery:
         """1 when the group is given this record for the first time."""
         return self._parcel.attempt
 
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({self.record!r}, attempt={self.attempt})"
+
+
+class GivenBatch(Generic[S]):
+    """Records of one partition given to this member together, in order."""
+
+    __slots__ = ("_parcels", "_subscription", "records")
+
+    def __init__(self, subscription: S, parcels: Sequence[Parcel], records: list[Record]) -> None:
+        self._subscription = subscription
+        self._parcels = parcels
+        self.records = records
+
+    def __len__(self) -> int:
+        return len(self.records)
+
+    @property
+    def partition(self) -> str:
+        return self.records[0].partition
+
+    @property
+    def first_offset(self) -> int:
+        return self.records[0].offset
+
+    @property
+    def attempt(self) -> int:
+        """1 when the group is given all of these records for the first time."""
+        return max(parcel.attempt for parcel in self._parcels)
+
+
+class AckSender:
+    """What deliveries need of their subscription."""
+
+    def acknowledged(self, feed: Feed) -> bool:
+        """Something was; whether so much was sent that other tasks should get a turn."""
+        raise NotImplementedError
+
+
+class Delivery(GivenRecord[AckSender]):
+    """One record given to this member, to be acknowledged."""
+
+    __slots__ = ()
+
     async def ack(self) -> None:
         """The record is dealt with. Returns before that is committed; see `Subscription.flush`.
 
@@ -84,37 +127,11 @@ class Delivery:
         parcel, offset = self._parcel, self.record.offset
         parcel.feed.send_extend(parcel.number, [(offset, offset)])
 
-    def __repr__(self) -> str:
-        return f"Delivery({self.record!r}, attempt={self.attempt})"
 
-
-class DeliveryBatch:
+class DeliveryBatch(GivenBatch[AckSender]):
     """Records of one partition given to this member together, in order."""
 
-    __slots__ = ("_parcels", "_subscription", "records")
-
-    def __init__(
-        self, subscription: AckSender, parcels: Sequence[Parcel], records: list[Record]
-    ) -> None:
-        self._subscription = subscription
-        self._parcels = parcels
-        self.records = records
-
-    def __len__(self) -> int:
-        return len(self.records)
-
-    @property
-    def partition(self) -> str:
-        return self.records[0].partition
-
-    @property
-    def first_offset(self) -> int:
-        return self.records[0].offset
-
-    @property
-    def attempt(self) -> int:
-        """1 when the group is given all of these records for the first time."""
-        return max(parcel.attempt for parcel in self._parcels)
+    __slots__ = ()
 
     async def ack(self) -> None:
         """All of them are dealt with; like `Delivery.ack`."""

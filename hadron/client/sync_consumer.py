@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Iterator, Sequence
 from itertools import repeat
-from typing import Any, Final
+from typing import Final
 
 import anyio
 from anyio.from_thread import BlockingPortal
 
 from hadron.client.acks import runs
 from hadron.client.consumer import Subscription
-from hadron.client.deliveries import delay_ms
+from hadron.client.deliveries import GivenBatch, GivenRecord, delay_ms
 from hadron.client.feed import Parcel
 from hadron.model.record import Record
 
@@ -24,40 +24,10 @@ _Part = tuple[Parcel, Sequence[tuple[int, int]]]
 """A delivery, and ranges of its offsets."""
 
 
-class SyncDelivery:
+class SyncDelivery(GivenRecord["SyncSubscription"]):
     """One record given to this member, to be acknowledged; see `hadron.client.Delivery`."""
 
-    __slots__ = ("_parcel", "_subscription", "record")
-
-    def __init__(self, subscription: SyncSubscription, parcel: Parcel, record: Record) -> None:
-        self._subscription = subscription
-        self._parcel = parcel
-        self.record = record
-
-    @property
-    def value(self) -> Any:
-        return self.record.value
-
-    @property
-    def key(self) -> bytes | str | None:
-        return self.record.key
-
-    @property
-    def type(self) -> str:
-        return self.record.type
-
-    @property
-    def offset(self) -> int:
-        return self.record.offset
-
-    @property
-    def partition(self) -> str:
-        return self.record.partition
-
-    @property
-    def attempt(self) -> int:
-        """1 when the group is given this record for the first time."""
-        return self._parcel.attempt
+    __slots__ = ()
 
     def ack(self) -> None:
         """The record is dealt with. Returns before that is committed; see `flush`."""
@@ -75,33 +45,10 @@ class SyncDelivery:
         self._subscription.extend([(self._parcel, ((offset, offset),))])
 
 
-class SyncDeliveryBatch:
+class SyncDeliveryBatch(GivenBatch["SyncSubscription"]):
     """Records of one partition given to this member together, in order."""
 
-    __slots__ = ("_parcels", "_subscription", "records")
-
-    def __init__(
-        self, subscription: SyncSubscription, parcels: Sequence[Parcel], records: list[Record]
-    ) -> None:
-        self._subscription = subscription
-        self._parcels = parcels
-        self.records = records
-
-    def __len__(self) -> int:
-        return len(self.records)
-
-    @property
-    def partition(self) -> str:
-        return self.records[0].partition
-
-    @property
-    def first_offset(self) -> int:
-        return self.records[0].offset
-
-    @property
-    def attempt(self) -> int:
-        """1 when the group is given all of these records for the first time."""
-        return max(parcel.attempt for parcel in self._parcels)
+    __slots__ = ()
 
     def _parts(self) -> list[_Part]:
         return [(parcel, parcel.ranges()) for parcel in self._parcels]

@@ -8,14 +8,13 @@ records is moved over them in the same entry, and how many they were is counted.
 
 from __future__ import annotations
 
-from typing import ClassVar, Final
+from typing import ClassVar
 
 import msgspec
 
 from hadron.model.ports import Database
-from hadron.state import groups, pipelines, streams
+from hadron.state import groups, pipelines, slices, streams
 from hadron.state.machine import Command, Context, NoChange, applies, tables
-from hadron.storage.log import drop_bodies
 
 tables("""
 CREATE TABLE IF NOT EXISTS retention_skip(
@@ -26,12 +25,6 @@ CREATE TABLE IF NOT EXISTS retention_skip(
     PRIMARY KEY (kind, id)
 ) STRICT, WITHOUT ROWID;
 """)
-
-SLICE_BATCHES: Final = 500
-SLICE_BYTES: Final = 16 << 20
-"""Dropped by one command, so that no commit waits for long (PROTOCOL F). Measured on one disk: 500
-batches of 1 kB take 6 ms, 16 MiB in batches of 100 kB 9 ms."""
-
 
 class TrimStream(Command, frozen=True, array_like=True, tag=10):
     """Drop whole batches that lie below `first_offset`: the oldest, one slice of them."""
@@ -64,19 +57,15 @@ def apply_trim_stream(context: Context, command: TrimStream) -> Trimmed:
     """Raises `NotFoundError` when the stream has no partition here."""
     db, stream_id = context.db, command.stream_id
     before = streams.bounds(db, stream_id).first_offset
-    batches, size = _slice(db, stream_id, command.first_offset)
-    if not batches:
+    batches = slices.oldest(db, stream_id, lambda _lsn, end: end <= command.first_offset)
+    if not batches.lsns:
         raise NoChange(Trimmed(before))
-    first_offset = batches[-1][1]
+    first_offset = batches.end
     db.execute(
         "UPDATE stream_partition SET first_offset = ?, bytes = bytes - ? WHERE stream_id = ?",
-        (first_offset, size, stream_id),
+        (first_offset, batches.bytes, stream_id),
     )
-    drop_bodies(db, [lsn for lsn, _ in batches])
-    db.execute(
-        "DELETE FROM stream_batch WHERE stream_id = ? AND base_offset < ?",
-        (stream_id, first_offset),
-    )
+    slices.drop(db, stream_id, batches)
     skipped = (
         *(Skipped("group", *moved) for moved in groups.skip_below(db, stream_id, first_offset)),
         *(
@@ -90,24 +79,7 @@ def apply_trim_stream(context: Context, command: TrimStream) -> Trimmed:
             " records = records + excluded.records, last_ms = excluded.last_ms",
             (item.kind, item.id, item.records, context.now_ms),
         )
-    return Trimmed(first_offset, len(batches), size, skipped)
-
-
-def _slice(db: Database, stream_id: int, below: int) -> tuple[list[tuple[int, int]], int]:
-    """(lsn, the offset after it) of the oldest batches that end at or below `below`, and their
-    bytes."""
-    batches: list[tuple[int, int]] = []
-    size = 0
-    for lsn, end, batch_bytes in db.execute(
-        "SELECT lsn, base_offset + count, bytes FROM stream_batch WHERE stream_id = ?"
-        " ORDER BY base_offset LIMIT ?",
-        (stream_id, SLICE_BATCHES),
-    ):
-        if end > below or size >= SLICE_BYTES:
-            break
-        batches.append((lsn, end))
-        size += batch_bytes
-    return batches, size
+    return Trimmed(first_offset, len(batches.lsns), batches.bytes, skipped)
 
 
 # --- reading ------------------------------------------------------------------------------------
@@ -147,7 +119,7 @@ def due(
     rows = db.execute(
         "SELECT lsn, base_offset + count, append_ms, bytes FROM stream_batch"
         " WHERE stream_id = ? ORDER BY base_offset LIMIT ?",
-        (stream_id, SLICE_BATCHES + 1),
+        (stream_id, slices.SLICE_BATCHES + 1),
     ).fetchall()
     for lsn, end, append_ms, size in rows:
         over = 0 < max_bytes < left and left > size

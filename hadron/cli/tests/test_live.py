@@ -8,7 +8,6 @@ import signal
 import subprocess
 import sys
 import textwrap
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -18,19 +17,7 @@ import hadron
 from hadron.node.supervision.cluster import LocalCluster
 from hadron.node.supervision.processes import wait_until
 
-
-@pytest.fixture(scope="module")
-def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalCluster]:
-    with LocalCluster(tmp_path_factory.mktemp("cluster"), nodes=1, durability="os") as cluster:
-        yield cluster
-
-
-@pytest.fixture(autouse=True)
-def environment(
-    cluster: LocalCluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("HADRON_URL", cluster.url)
-    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path))
+pytestmark = pytest.mark.usefixtures("environment")
 
 
 def run(*arguments: str, stdin: str = "") -> subprocess.CompletedProcess[str]:

@@ -18,6 +18,8 @@ from hadron.cli import main
 from hadron.cli.root import root
 from hadron.node.supervision.cluster import LocalCluster
 
+pytestmark = pytest.mark.usefixtures("environment")
+
 SCHEMA = """\
 kind: Namespace
 name: shop
@@ -55,20 +57,6 @@ name: reader
 namespace: shop
 access: read
 """
-
-
-@pytest.fixture(scope="module")
-def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalCluster]:
-    with LocalCluster(tmp_path_factory.mktemp("cluster"), nodes=1, durability="os") as cluster:
-        yield cluster
-
-
-@pytest.fixture(autouse=True)
-def environment(
-    cluster: LocalCluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("HADRON_URL", cluster.url)
-    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path))
 
 
 class Terminal(io.StringIO):

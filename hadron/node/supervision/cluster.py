@@ -28,12 +28,12 @@ from hadron.node.replica_set import NodeConfig, ReplicaSetConfig
 from hadron.node.settings import Settings
 from hadron.node.supervision.processes import (
     NODE_PROGRAM,
-    POLL_S,
     ClusterError,
     ProcessIdentity,
     last_words,
     log_tail,
     spawn_node,
+    wait_until,
 )
 from hadron.node.supervision.reasons import NO_ANSWER, Reasons, reason_of
 from hadron.node.supervision.running import FOLLOWING, SERVING
@@ -238,15 +238,15 @@ class LocalCluster:
         and when `timeout_s` passes: with what each of them waits for.
         """
         reasons = Reasons(tell)
-        deadline = time.monotonic() + timeout_s
         waiting = list(names)
-        while waiting and time.monotonic() < deadline:
+
+        def all_ready() -> bool:
             for name in names:
                 self._check_alive(name)
-            waiting = [name for name in waiting if not self._is_ready(name, reasons)]
-            if waiting:
-                time.sleep(POLL_S)
-        if waiting:
+            waiting[:] = [name for name in waiting if not self._is_ready(name, reasons)]
+            return not waiting
+
+        if not wait_until(all_ready, timeout_s):
             # The others wait for the leader, which says what it waits for itself.
             first, *others = sorted(waiting, key=lambda name: name != self.leader)
             seen = {name: reasons.last.get(name, NO_ANSWER) for name in waiting}
@@ -273,16 +273,23 @@ class LocalCluster:
         return SERVING if name == self.leader else FOLLOWING
 
     def _is_ready(self, name: str, reasons: Reasons) -> bool:
-        try:
-            status = self.status(name)
-        except (HadronError, OSError) as error:
-            reasons.last[name] = str(error) or NO_ANSWER
+        status = self._ask(name, reasons)
+        if status is None:
             return False
-        self._check_own(name, status)
         if status.state == self._wanted(name):
             return True
         reasons.note(name, status)
         return False
+
+    def _ask(self, name: str, reasons: Reasons) -> cluster_pb2.StatusResponse | None:
+        """None when the node does not answer: the reason is noted."""
+        try:
+            status = self.status(name)
+        except (HadronError, OSError) as error:
+            reasons.last[name] = str(error) or NO_ANSWER
+            return None
+        self._check_own(name, status)
+        return status
 
     def wait_for(
         self, name: str, what: str, condition: Callable[[cluster_pb2.StatusResponse], bool],
@@ -297,21 +304,22 @@ class LocalCluster:
         Raises `ClusterError` when a process ends, when another one answers at the node's address,
         or when `timeout_s` passes.
         """
-        deadline = time.monotonic() + timeout_s
-        seen = NO_ANSWER
-        while time.monotonic() < deadline:
+        reasons = Reasons(lambda _: None)
+        found: list[cluster_pb2.StatusResponse] = []
+
+        def holds() -> bool:
             for needed in (name, *with_nodes):
                 self.pid(needed)
-            try:
-                status = self.status(name)
-            except (HadronError, OSError) as error:
-                seen = str(error)
-            else:
-                self._check_own(name, status)
-                if condition(status):
-                    return status
-                seen = reason_of(status)
-            time.sleep(POLL_S)
+            status = self._ask(name, reasons)
+            if status is not None and condition(status):
+                found.append(status)
+            elif status is not None:
+                reasons.last[name] = reason_of(status)
+            return bool(found)
+
+        if wait_until(holds, timeout_s):
+            return found[0]
+        seen = reasons.last.get(name, NO_ANSWER)
         raise ClusterError(
             f"node {name} is not {what} after {timeout_s:g} s: {seen}",
             f"its log ends:\n{self._tail(name)}",

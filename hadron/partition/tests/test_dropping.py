@@ -10,14 +10,14 @@ import trio
 from hadron.model.errors import NotFoundError
 from hadron.partition.dropping import DropDriver
 from hadron.partition.tests.stack import SET, leading, until
-from hadron.state import dropping
+from hadron.state import slices
 from hadron.state.schema import DeleteObjects
 
 
 async def test_a_deleted_stream_is_gone_at_once_and_its_rows_soon(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(dropping, "SLICE_BATCHES", 2)
+    monkeypatch.setattr(slices, "SLICE_BATCHES", 2)
     async with leading(tmp_path) as stack, trio.open_nursery() as nursery:
         nursery.start_soon(DropDriver(stack.controller, stack.catalog).run)
         gone, kept = await stack.stream("gone"), await stack.stream("kept")

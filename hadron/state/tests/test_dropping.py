@@ -7,7 +7,7 @@ import pytest
 from hadron.model.batch import encode_values, read_head
 from hadron.model.errors import NotFoundError
 from hadron.model.schema import PipelineSpec, StageSpec, StreamSpec
-from hadron.state import dropping, schema, streams
+from hadron.state import dropping, schema, slices, streams
 from hadron.state.dropping import Dropped, DropPipeline, DropStream
 from hadron.state.groups import AckRecords, CreateGroup
 from hadron.state.pipelines import TriggerInstances
@@ -50,7 +50,7 @@ def left(replicated: Replicated) -> dict[str, int]:
 def test_a_deleted_stream_is_closed_at_once_and_its_data_goes_in_slices(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(dropping, "SLICE_BATCHES", 2)
+    monkeypatch.setattr(slices, "SLICE_BATCHES", 2)
     monkeypatch.setattr(dropping, "SLICE_ROWS", 3)
     replicated, stream_id = with_data(5)
     group = replicated.submit(CreateGroup(stream_id, "g", 0))
@@ -63,10 +63,10 @@ def test_a_deleted_stream_is_closed_at_once_and_its_data_goes_in_slices(
         append(replicated, stream_id)
     with pytest.raises(NotFoundError):
         replicated.submit(AckRecords(group.group_id, ((0, 0),)))
-    slices: list[Dropped] = []
-    while not slices or not slices[-1].is_done:
-        slices.append(replicated.submit(DropStream(stream_id, EVERYTHING)))
-    assert [each.rows for each in slices] == [2, 2, 1, 3, 3, 2]
+    dropped: list[Dropped] = []
+    while not dropped or not dropped[-1].is_done:
+        dropped.append(replicated.submit(DropStream(stream_id, EVERYTHING)))
+    assert [each.rows for each in dropped] == [2, 2, 1, 3, 3, 2]
     assert left(replicated) == {
         "stream_partition": 1, "stream_batch": 1, "producer": 1, "grp": 0, "grp_ack": 0,
         "dropped": 0,

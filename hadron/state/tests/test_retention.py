@@ -9,7 +9,8 @@ from hadron.model.schema import PipelineSpec, StageSpec, StreamSpec
 from hadron.state import groups, retention, streams
 from hadron.state.groups import AckRecords, CreateGroup
 from hadron.state.pipelines import TriggerInstances
-from hadron.state.retention import SLICE_BATCHES, SLICE_BYTES, Due, Skipped, Trimmed, TrimStream
+from hadron.state.retention import Due, Skipped, Trimmed, TrimStream
+from hadron.state.slices import SLICE_BATCHES, SLICE_BYTES
 from hadron.state.streams import AppendBatch, PartitionBounds
 from hadron.state.tests.support import SET, Replicated, dump
 
