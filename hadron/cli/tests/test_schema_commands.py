@@ -183,7 +183,7 @@ def test_mistakes_are_told_without_a_server(tmp_path: Path) -> None:
     path.write_text("kind: Exchange\nname: x\nreplica_set: local/p0\ncolour: red\n")
     done = run("apply", "-f", str(path), "--server", "hadron://127.0.0.1:1")
     assert done.returncode == 1
-    assert done.stderr.startswith(f"error: {path}:4: unknown key 'colour'")
+    assert f"error: {path}:4: unknown key 'colour'" in done.stderr
 
 
 def test_deleting_says_what_stands_in_the_way(declared: dict[str, Any]) -> None:
