@@ -38,7 +38,9 @@ def as_json(*arguments: str) -> Any:
 
 
 @pytest.fixture
-def stream(request: pytest.FixtureRequest) -> str:
+def stream(
+    request: pytest.FixtureRequest, environment: None  # noqa: ARG001 - comes first
+) -> str:
     name = f"s-{request.node.name}".replace("[", "-").replace("]", "")[:90]
     good("apply", "-f", "-", stdin=f"kind: Stream\nname: {name}\npartitions: [local/p0]\n")
     return name

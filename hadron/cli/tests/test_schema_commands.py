@@ -92,7 +92,7 @@ def as_json(*arguments: str, stdin: str = "") -> Any:
 
 
 @pytest.fixture
-def declared() -> Iterator[dict[str, Any]]:
+def declared(environment: None) -> Iterator[dict[str, Any]]:  # noqa: ARG001 - comes first
     """All kinds; what `apply` said when it created them."""
     yield as_json("apply", "-f", "-", stdin=SCHEMA)
     good("delete", "-f", "-", "--allow-destructive", "--ignore-not-found", stdin=SCHEMA)
