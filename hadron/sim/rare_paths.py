@@ -113,7 +113,7 @@ PATHS: Final = (
         "snapshot keeps a tail", "replication.resync:copy_tail", lambda kept, _: kept > 0
     ),
     _returned(
-        "retention drops records", "state.retention:_slice", lambda found, _: bool(found[0])
+        "retention drops records", "state.retention:_slice", lambda found, _: bool(found.lsns)
     ),
     _called("log trimmed", "storage.log:Log.trim"),
     _called("trimmed while lagging", "node.leadership:Leadership._send_to_snapshot"),

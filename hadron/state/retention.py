@@ -57,7 +57,7 @@ def apply_trim_stream(context: Context, command: TrimStream) -> Trimmed:
     """Raises `NotFoundError` when the stream has no partition here."""
     db, stream_id = context.db, command.stream_id
     before = streams.bounds(db, stream_id).first_offset
-    batches = slices.oldest(db, stream_id, lambda _lsn, end: end <= command.first_offset)
+    batches = _slice(db, stream_id, command.first_offset)
     if not batches.lsns:
         raise NoChange(Trimmed(before))
     first_offset = batches.end
@@ -80,6 +80,11 @@ def apply_trim_stream(context: Context, command: TrimStream) -> Trimmed:
             (item.kind, item.id, item.records, context.now_ms),
         )
     return Trimmed(first_offset, len(batches.lsns), batches.bytes, skipped)
+
+
+def _slice(db: Database, stream_id: int, below: int) -> slices.Slice:
+    """The oldest batches that end at or below `below`."""
+    return slices.oldest(db, stream_id, lambda _lsn, end: end <= below)
 
 
 # --- reading ------------------------------------------------------------------------------------
