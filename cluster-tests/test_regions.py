@@ -22,6 +22,7 @@ def regions(tmp_path: Path) -> Iterator[FaultyFleet]:
         yield running
 
 
+@pytest.mark.timeout(300)
 async def test_a_region_goes_away_and_comes_back(regions: FaultyFleet, row: Row) -> None:
     """It is killed, it is paused, and nobody can reach it."""
     async with under_load(regions, row) as load:

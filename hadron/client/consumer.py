@@ -34,6 +34,10 @@ while the user works on those that are here."""
 _BEAT: Final = 0.75
 """Of the promised interval: so that a late one is not a missed one."""
 
+_OTHERS_S: Final = 3.0
+"""For partitions that do not answer, once a member is known at another one: its records wait for
+the program to enter the block. A region that is cut off counts as silent only after 15 s."""
+
 _LEAVE_S: Final = 5.0
 """For acks at leaving, while a partition is away: what is lost then is delivered again."""
 
@@ -320,14 +324,17 @@ class Subscription(AckSender):
     async def _wait_open(self, members: list[Membership]) -> None:
         """Until the member is known everywhere; partitions that are down are joined later."""
         waiting = members
-        with anyio.move_on_after(self._open_timeout_s):
+        with anyio.move_on_after(self._open_timeout_s) as scope:
             while waiting:
                 await self._wait_news()
                 self._check_failure()
                 waiting = [member for member in members if not member.is_open]
-                if len(waiting) < len(members) and all(member.trouble for member in waiting):
+                if len(waiting) == len(members):
+                    continue
+                if all(member.trouble for member in waiting):
                     # Some are there, the others are known not to be: records are not kept waiting.
                     break
+                scope.deadline = min(scope.deadline, anyio.current_time() + _OTHERS_S)
         if len(waiting) == len(members):
             trouble = waiting[0].trouble or "no answer"
             raise PeerError(
@@ -336,7 +343,8 @@ class Subscription(AckSender):
                 "are the partitions' leaders up? see `hadron status`",
             )
         for member in waiting:
-            _log.warning("%s is joined later: %s", member.partition, member.trouble)
+            reason = member.trouble or "no answer yet"
+            _log.warning("%s is joined later: %s", member.partition, reason)
 
     async def __aexit__(
         self, _: object, error: BaseException | None, traceback: object

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 import trio
 
-from hadron.client import Client, Delivery
+from hadron.client import Client, Delivery, consumer
 from hadron.model.errors import RequestError
 from hadron.model.schema import SchemaObject, StreamSpec
 from hadron.testing.nodes import Cluster, running_cluster, running_nodes
@@ -63,6 +63,30 @@ async def test_members_pick_up_again_when_a_region_comes_back_and_join_added_par
                 assert (fourth.partition, fourth.value, fourth.attempt) == (EU, b"4", 1)
             floors = {group.partition: group.floor for group in await client.groups("s")}
             assert floors == {EU: 1, US: 2}
+
+
+async def test_a_region_that_is_silent_does_not_keep_a_new_member_waiting(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The client's connection there is open, and nothing has been silent for long."""
+    monkeypatch.setattr(consumer, "_OTHERS_S", 0.2)
+    sets = {"meta": 1, EU: 1, US: 1}
+    async with running_cluster(tmp_path, sets) as cluster, cluster.client() as client:
+        await wait_registered(cluster)
+        await declare(client, "s", EU, US)
+        for partition in (EU, US):
+            async with client.producer("s", partition=partition) as producer:
+                await producer.send(partition)
+        cluster.network.cut("client", cluster[US].host("n1"))
+        with trio.fail_after(10):
+            async with client.subscribe("s", group="g") as subscription:
+                first = await anext(subscription)
+                assert first.value == EU
+                await first.ack()
+                cluster.network.heal_all()
+                second = await anext(subscription)
+                assert second.value == US
+                await second.ack()
 
 
 async def test_attempts_deadlines_and_options_as_the_leader_keeps_them(tmp_path: Path) -> None:
