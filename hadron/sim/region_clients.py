@@ -284,7 +284,7 @@ class PassingActor(RegionActor):
         ) as producer:
             if (await client.stream(name)).id != item.id:
                 return  # Nobody knows which of the two it has.
-            for _ in range(self.random.randint(2, 12)):
+            for _ in range(self.random.randint(2, 25)):
                 if self.stopping:
                     return
                 self._values += 1

@@ -12,6 +12,7 @@ from typing import Final
 
 import pytest
 
+from hadron.sim import region_faults
 from hadron.sim.main import main
 
 SEEDS: Final = 100
@@ -27,6 +28,8 @@ FAULTS: Final = frozenset({
     # nodes
     "kill", "power loss", "crash at write", "crash at sync", "all at once", "stop", "pause",
     "clock jump", "clock drift", "clock far off", "little room", "changed row", "promotion",
+    # replica sets
+    *region_faults.WEIGHTS,
 })
 
 
