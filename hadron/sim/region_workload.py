@@ -4,7 +4,7 @@ draining, and judgement."""
 from __future__ import annotations
 
 import random
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Final
 
@@ -30,6 +30,10 @@ from hadron.sim.workload_clients import Actor
 
 _GROUPS: Final = 2
 
+_ENDS_S: Final = 60.0
+"""Simulated seconds after healing in which every client ends what it had begun: the longest timeout
+of any is 15 s."""
+
 
 @dataclass(frozen=True)
 class RegionsRun:
@@ -50,9 +54,15 @@ class RegionsRun:
     async def _work(self, run: RegionRun) -> Judgement:
         await run.declare()
         crowd = list(_actors(run))
+        working = {actor.host: actor for actor in crowd}
+
+        async def live(actor: Actor) -> None:
+            await actor.run()
+            del working[actor.host]
+
         async with trio.open_nursery() as clients:
             for actor in crowd:
-                clients.start_soon(actor.run)
+                clients.start_soon(live, actor)
             async with trio.open_nursery() as faults:
                 faults.start_soon(run_region_faults, run.regions, self.plan or FaultPlan())
                 await self._under_faults(run)
@@ -64,6 +74,7 @@ class RegionsRun:
             # First: a set that is left behind would only be seen as a group that does not end.
             await run.regions.wait_same_schema()
             await _drain(run)
+            await _until_ended(working)
             verdict = await run.finish()
             clients.cancel_scope.cancel()
         return judgement(verdict)
@@ -87,6 +98,17 @@ def _actors(run: RegionRun) -> Iterator[Actor]:
     yield SchemaActor(run, "s0")
     for number in range(chance.randint(1, 2)):
         yield PassingActor(run, f"t{number}")
+
+
+async def _until_ended(working: Mapping[str, Actor]) -> None:
+    """Raises `AssertionError` naming clients that wait for ever, although nothing is broken."""
+    with trio.move_on_after(_ENDS_S):
+        while working:  # noqa: ASYNC110 - simulated time
+            await trio.sleep(0.2)
+    if working:
+        raise AssertionError(
+            f"{', '.join(working)} had not come to an end {_ENDS_S:g} s after healing"
+        )
 
 
 async def _drain(run: RegionRun) -> None:
