@@ -31,6 +31,7 @@ from hadron.model.errors import (
     NotFoundError,
     NotReadyError,
     OffsetOutOfRangeError,
+    PeerError,
     RequestError,
 )
 from hadron.model.ids import Ballot
@@ -212,6 +213,12 @@ class GroupDriver:
         if self._closed:
             return
         _log.error("group %s is served anew: %s", self.origin.group, reason)
+        if isinstance(reason, NotReadyError):
+            # Members take that for a reset, and forget what they have acknowledged.
+            reason = PeerError(
+                f"group {self.origin.group!r} is served anew: {reason.message}",
+                "members join again",
+            )
         self.close(reason)
         self._on_idle()
 

@@ -139,6 +139,44 @@ PATHS: Final = (
     ),
     _called("redelivery", "delivery.waiting:Waiting.pop"),
     _called("nack", "delivery.machine:Group.refuse"),
+    _returned(
+        "late ack counted", "delivery.machine:Group.acknowledge_late",
+        lambda counted, _: bool(counted),
+    ),
+    _called("late ack refused", "delivery.sessions:MemberSession.refuse"),
+    _returned("ack deadline passed", "delivery.machine:Group.expire", lambda ended, _: bool(ended)),
+    _returned("ack deadline put off", "delivery.machine:Group.extend", lambda held, _: bool(held)),
+    _returned(
+        "silent member sent away", "delivery.sessions:Silence.broken",
+        lambda silent, _: bool(silent),
+    ),
+    _called("key held by another record", "delivery.keys:KeyLines.park"),
+    _returned(
+        "batch waits for more", "delivery.members:Takers._batch_is_ready",
+        lambda ready, _: not ready,
+    ),
+    _called(
+        "dead letter written", "delivery.driver:GroupDriver._dead_letters_written",
+        lambda given: bool(given[1]),
+    ),
+    _called("dead letter not written", "delivery.driver:GroupDriver._dead_letters_refused"),
+    _returned(
+        "floor absorbs a range", "state.groups:_absorb", lambda floor, given: floor > given[2]
+    ),
+    _called(
+        "group begins with gaps", "delivery.machine:Group.__init__", lambda given: bool(given[2]),
+    ),
+    _called(
+        "attempts outlive their leader", "delivery.machine:Group.__init__",
+        lambda given: bool(given[3]),
+    ),
+    _returned("group reset", "delivery.groups:Groups.reset", lambda *_: True),
+    _returned("group deleted", "delivery.groups:Groups.delete", lambda *_: True),
+    _called(
+        "ephemeral group goes on elsewhere", "delivery.groups:Groups._begin_ephemeral",
+        lambda given: given[2].resume_offset is not None,
+    ),
+    _called("group served anew", "delivery.driver:GroupDriver._give_up"),
     # disks
     _called("checkpoint under load", "storage.checkpoint:Checkpointer._checkpoint"),
     _called(

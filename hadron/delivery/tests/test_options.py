@@ -531,6 +531,15 @@ class TestServedAnew:
         again = await Consumer(stack).join(1)
         await again.until(1)
 
+    async def test_members_take_nothing_but_a_reset_for_one(self, stack: Stack) -> None:
+        """A `NotReadyError` would make them forget what they have acknowledged."""
+        member = await Consumer(stack).join(1)
+        member.driver._give_up(NotReadyError("1 of 3 members answered"))
+        failure = member.call.failure
+        assert failure is not None
+        assert failure.retryable
+        assert not isinstance(failure, NotReadyError)
+
 
 class TestReading:
     @pytest.mark.parametrize(
