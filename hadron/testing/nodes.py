@@ -235,7 +235,8 @@ class Nodes:
             connection.close()
 
     def client(self, host: str = CLIENT, *, request_timeout_s: float = 30.0) -> Client:
-        """The real client, on the network in memory."""
+        """The real client, on the network in memory. Two of one host draw the same random numbers,
+        their producers' ids among them."""
         return connect(
             "hadron://" + ",".join(node.address for node in self.config.nodes),
             request_timeout_s=request_timeout_s,
