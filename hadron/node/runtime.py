@@ -232,7 +232,9 @@ class Node:
         )
         self._repairer = Repairer(
             self._membership, store, self._links,
+            committed_lsn=lambda: self._follower.committed_lsn,
             resync=lambda reason, lsn: self._resync.want(reason, min_lsn=lsn),
+            on_lost=self._cannot_read,
             require_peer=replication.require_peer,
         )
         store.readers.heal = self._repairer.heal
@@ -505,7 +507,8 @@ class Node:
         return page
 
     def _cannot_read(self, error: CorruptionError) -> None:
-        """Not even what a snapshot leaves to this node's own file can be read."""
+        """Not even what a snapshot leaves to this node's own file can be read, or must be: what is
+        damaged there is on no other disk either."""
         self._unreadable = error
         self._fail(error)
 

@@ -5,6 +5,11 @@ from the leader first, then from the others, and written where the hash chain sa
 (`storage.repair`). Where that cannot be done, because SQLite cannot read the pages any more, or
 because the log of everybody who answers begins later, a snapshot replaces the whole file. Where
 nobody is left to ask, the node goes on with what it has, refuses what is damaged, and says so.
+
+An entry that only a leader had, because no member had stored it yet, is given back by nobody, and
+nothing can be logged after it: its disk counts as lost then, and the members rebuild it.
+*(n1 leads, its last entries are on no other disk, and one of them is damaged. n2 and n3 cannot be
+sent what follows; a snapshot that holds the entry never comes.)*
 """
 
 from __future__ import annotations
@@ -67,8 +72,21 @@ _MAX_KNOWN: Final = 1_000
 """Damaged entries kept in mind; what more there is will be met again."""
 
 
+_ALONE_S: Final = 3.0
+"""How long members' logs must have stood still before an entry for it to be on no way to them: a
+leader sends from memory what it has just written."""
+
+
 _NEVER: Final = (NotFoundError, TrimmedError, CorruptionError)
 """What a peer says that has no copy, or none that fits; anything else may pass."""
+
+
+class _AheadError(NotFoundError):
+    """The log of the peer ends before the entry."""
+
+    def __init__(self, end: int) -> None:
+        super().__init__(f"its log ends at entry {end}")
+        self.end = end
 
 
 class _UnreadableError(CorruptionError):
@@ -84,23 +102,30 @@ class Repairer:
         store: Store,
         links: PeerLinks,
         *,
+        committed_lsn: Callable[[], int],
         resync: Callable[[str, int], None],
+        on_lost: Callable[[CorruptionError], None],
         require_peer: Callable[[Call], str],
     ) -> None:
         """
         Args:
             resync: told (reason, lsn) when only a snapshot that holds `lsn` can help.
+            on_lost: told when nothing can: no other log ever held the entry.
             require_peer: raises unless a call comes from a member of this replica set.
         """
         self._require_peer = require_peer
         self._membership = membership
         self._store = store
         self._links = links
+        self._committed_lsn = committed_lsn
         self._resync = resync
+        self._on_lost = on_lost
         self._damaged: dict[int, str] = {}
         self._changed = trio.Event()
         self._wanted = trio.Event()
         self._hopeless: dict[int, str] = {}
+        self._alone: dict[int, tuple[dict[str, int], float]] = {}
+        """Where the logs end of members who lack an entry, and since when."""
         self.repaired = 0
         """How many entries were given back since the start."""
         self.wants_snapshot = False
@@ -156,6 +181,7 @@ class Repairer:
     def _settle(self, lsn: int) -> None:
         self._damaged.pop(lsn, None)
         self._hopeless.pop(lsn, None)
+        self._alone.pop(lsn, None)
         self._announce()
 
     def _announce(self) -> None:
@@ -195,6 +221,7 @@ class Repairer:
             return
         why: list[str] = []
         refusals = 0
+        ends: dict[str, int] = {}
         for link in self._sources():
             if self._has_moved(lsn, logged):
                 break
@@ -209,6 +236,8 @@ class Repairer:
             except HadronError as error:
                 why.append(f"{link.name}: {error.message}")
                 refusals += isinstance(error, _NEVER)
+                if isinstance(error, _AheadError):
+                    ends[link.name] = error.end
             else:
                 if self._has_moved(lsn, logged):
                     break
@@ -219,11 +248,41 @@ class Repairer:
         if self._has_moved(lsn, logged):
             # What is wrong now, if anything, is another question.
             self._wanted.set()
+        elif self._is_only_here(lsn, ends) and len(ends) == len(why):
+            self._wait_alone(lsn, wrong, ends)
         elif why and refusals == len(self._membership.peers):
             # Their logs begin later, or say otherwise: a snapshot helps, or shows who is wrong.
             self._cannot(lsn, f"{wrong}; nobody can give it back: {'; '.join(why)}")
         else:
             self._nobody(lsn, why)
+
+    def _is_only_here(self, lsn: int, ends: dict[str, int]) -> bool:
+        """Whether this node leads, and no majority has the entry: those whose logs end before it
+        are so many that they meet every one, and remember what they held (PROTOCOL B3)."""
+        own = self._membership
+        remembering = [
+            link.name for link in self._links.connected()
+            if link.name in ends and link.answer is not None and link.answer.is_member
+        ]
+        return (
+            own.is_leader
+            and self._store.identity.current.promised.epoch == own.epoch
+            and lsn > self._committed_lsn()
+            and len(remembering) >= own.amnesia_quorum
+        )
+
+    def _wait_alone(self, lsn: int, wrong: str, ends: dict[str, int]) -> None:
+        """Give the node's file up when the others' logs have long stood still."""
+        known, since_s = self._alone.get(lsn, ({}, 0.0))
+        if known != ends:
+            self._alone[lsn] = ends, trio.current_time()
+        elif trio.current_time() - since_s >= _ALONE_S:
+            self._on_lost(CorruptionError(
+                f"{wrong}, and no other member ever had it: "
+                + ", ".join(f"{name} ends at {end}" for name, end in ends.items())
+            ))
+            return
+        self._say_hopeless(lsn, "no other member's log goes so far")
 
     def _has_moved(self, lsn: int, logged: bool) -> bool:
         """Whether the entry was trimmed, or dropped, while others were asked for it."""
@@ -349,6 +408,10 @@ class Repairer:
         lsn = check_number("lsn", request.lsn)
 
         async def answer() -> None:
+            end = self._store.log.head.lsn
+            if lsn > end:
+                call.send(integrity_pb2.ReadCopyResponse(last_lsn=end), end=True)
+                return
             try:
                 # Without healing: two members whose copies are damaged would wait for each other.
                 previous, entry = await self._store.readers.run_once(partial(_copy, lsn))
@@ -394,6 +457,8 @@ async def _ask(connection: Connection | None, lsn: int) -> tuple[LogPosition | N
     answer, attachment = await connection.request(
         _READ_COPY, integrity_pb2.ReadCopyRequest(lsn=lsn), timeout_s=_TIMEOUT_S
     )
+    if not answer.HasField("entry"):
+        raise _AheadError(answer.last_lsn)
     (entry,) = unpack([answer.entry], attachment)
     if entry.lsn != lsn:
         raise PeerError(f"it sent entry {entry.lsn} for {lsn}")

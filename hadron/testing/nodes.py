@@ -244,7 +244,8 @@ class Nodes:
             connection.close()
 
     def client(self, host: str = CLIENT, *, request_timeout_s: float = 30.0) -> Client:
-        """The real client, on the network in memory."""
+        """The real client, on the network in memory. Two of one host draw the same random numbers,
+        their producers' ids among them."""
         return _client(self.network, host, self.config.nodes, request_timeout_s)
 
 

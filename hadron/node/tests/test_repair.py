@@ -13,10 +13,19 @@ from typing import Any
 
 import apsw
 import pytest
+import trio
 from trio.testing import MockClock
 
 from hadron.model.errors import CorruptionError
-from hadron.node.tests.support import fetch, make_stream, produce, read_all, send
+from hadron.node.tests.support import (
+    LEADER,
+    chains,
+    fetch,
+    make_stream,
+    produce,
+    read_all,
+    send,
+)
 from hadron.state.verify import Verification
 from hadron.storage.database import open_reader, open_writer
 from hadron.testing import nodes as testing_nodes
@@ -283,3 +292,63 @@ async def test_an_error_says_that_a_snapshot_is_on_its_way(
         error.__cause__ = apsw.CorruptError("database disk image is malformed")
         assert not await repairer.heal(error)
         assert error.retryable
+
+
+@pytest.mark.parametrize("kind", ["a body", "a chain", "a lost entry"])
+@pytest.mark.parametrize(("count", "away"), [(2, ()), (3, ()), (5, ("n5",))])
+async def test_a_leader_gives_up_a_tail_that_no_other_member_has(
+    tmp_path: Path, clock: MockClock, kind: str, count: int, away: tuple[str, ...]
+) -> None:
+    """It can neither be repaired, nor can anything be logged after it: this disk counts as lost,
+    and the members who have all that is committed rebuild it."""
+    async with loaded(tmp_path, count) as nodes:
+        committed = chains(nodes, "n2")
+        others = [name for name in nodes.names if name != "n1"]
+        await nodes.crash(*others)
+        async with nodes.connection("n1") as connection:
+            for number in range(5):
+                await produce(connection, b"on n1 %d" % number, acks=LEADER)
+        await nodes.crash("n1")
+        lsn = len(committed) + 3
+        damage(nodes, "n1", DAMAGES[kind].replace("lsn = 9", f"lsn = {lsn}"))
+        await nodes.start(*(name for name in nodes.names if name not in away))
+        await nodes.wait_serving()
+        async with nodes.client("c2") as client:
+            await send(client, ["more"])
+        if away:
+            await nodes.start(*away)
+        await nodes.wait_in_step()
+        async with nodes.client() as client:
+            assert await read_all(client) == [*VALUES, "more"]
+        assert not nodes.status("n1").trouble
+        assert chains(nodes, "n1")[: len(committed)] == committed
+        assert list(nodes.data("n1").glob("hadron.db.aside*"))
+
+
+async def test_a_leader_keeps_a_damaged_tail_that_a_majority_might_have(
+    tmp_path: Path, clock: MockClock
+) -> None:
+    """n2 does not have it; it may be committed by n1 and n3, which is away."""
+    async with loaded(tmp_path) as nodes:
+        await nodes.crash("n2")
+        async with nodes.client("c2") as client:
+            await send(client, ["on n1 and n3"])
+            await send(client, ["and its neighbour"])
+        await nodes.wait_in_step("n1", "n3")
+        lsn = nodes.status("n1").last_lsn
+        await nodes.crash()
+        damage(nodes, "n1", DAMAGES["a body"].replace("lsn = 9", f"lsn = {lsn - 1}"))
+        await nodes.start("n1", "n2")
+        await nodes.wait_for(
+            "told", lambda: "its log ends at entry" in nodes.status("n1").trouble
+        )
+        began_s = trio.current_time()
+        await nodes.wait_for("longer than patience", lambda: trio.current_time() > began_s + 10.0)
+        assert nodes.status("n1").state != "serving"
+        await nodes.start("n3")
+        await nodes.wait_serving()
+        await nodes.wait_in_step()
+        async with nodes.client() as client:
+            assert await read_all(client) == [
+                *VALUES, "on n1 and n3", "and its neighbour",
+            ]

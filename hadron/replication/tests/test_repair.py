@@ -44,9 +44,12 @@ def _repairer(one: Follower, links: _Connected) -> Repairer:
     def resync(reason: str, lsn: int) -> None:
         raise AssertionError(f"a snapshot that holds {lsn} is asked for: {reason}")
 
+    def lost(error: CorruptionError) -> None:
+        raise AssertionError(f"the file is given up: {error}")
+
     return Repairer(
         membership(3, "n2"), one.store, links,  # type: ignore[arg-type]
-        resync=resync, require_peer=lambda _: "",
+        committed_lsn=lambda: 0, resync=resync, on_lost=lost, require_peer=lambda _: "",
     )
 
 

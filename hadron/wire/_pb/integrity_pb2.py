@@ -26,7 +26,7 @@ from hadron.wire._pb import options_pb2 as hadron_dot_v1_dot_options__pb2
 from hadron.wire._pb import replication_pb2 as hadron_dot_v1_dot_replication__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x19hadron/v1/integrity.proto\x12\thadron.v1\x1a\x17hadron/v1/options.proto\x1a\x1bhadron/v1/replication.proto\"\x1e\n\x0fReadCopyRequest\x12\x0b\n\x03lsn\x18\x01 \x01(\x04\"]\n\x10ReadCopyResponse\x12(\n\x08previous\x18\x01 \x01(\x0b\x32\x16.hadron.v1.LogPosition\x12\x1f\n\x05\x65ntry\x18\x02 \x01(\x0b\x32\x10.hadron.v1.Entry\"\"\n\rVerifyRequest\x12\x11\n\tuntil_lsn\x18\x01 \x01(\x04\"N\n\x0eVerifyResponse\x12\x13\n\x0breached_lsn\x18\x01 \x01(\x04\x12\'\n\x06report\x18\x02 \x01(\x0b\x32\x17.hadron.v1.VerifyReport\"\x9b\x03\n\x0cVerifyReport\x12\x11\n\tfirst_lsn\x18\x01 \x01(\x04\x12\x10\n\x08last_lsn\x18\x02 \x01(\x04\x12\r\n\x05\x63hain\x18\x03 \x01(\x0c\x12\x15\n\rcommitted_lsn\x18\x04 \x01(\x04\x12\x13\n\x0b\x61pplied_lsn\x18\x05 \x01(\x04\x12\x0f\n\x07\x65ntries\x18\x06 \x01(\x04\x12\x0e\n\x06\x62odies\x18\x07 \x01(\x04\x12\x0f\n\x07\x62\x61tches\x18\x08 \x01(\x04\x12\r\n\x05\x62ytes\x18\t \x01(\x04\x12\x16\n\x0e\x64ropped_bodies\x18\n \x01(\x04\x12\x0f\n\x07\x63hecked\x18\x0b \x03(\t\x12\x0f\n\x07skipped\x18\x0c \x03(\t\x12\x31\n\x08problems\x18\r \x03(\x0b\x32\x1f.hadron.v1.VerifyReport.Problem\x12\x15\n\rproblem_count\x18\x0e \x01(\x04\x12\x0e\n\x06remedy\x18\x0f \x01(\t\x1aV\n\x07Problem\x12\x0c\n\x04text\x18\x01 \x01(\t\x12\r\n\x05table\x18\x02 \x01(\t\x12\x0b\n\x03lsn\x18\x03 \x01(\x04\x12\x11\n\tstream_id\x18\x04 \x01(\x03\x12\x0e\n\x06offset\x18\x05 \x01(\x03\"\x16\n\x14\x43ompareTablesRequest\"\xbf\x01\n\x15\x43ompareTablesResponse\x12\x0c\n\x04rows\x18\x01 \x01(\x04\x12\x0b\n\x03lsn\x18\x02 \x01(\x04\x12\x13\n\x0bis_complete\x18\x03 \x01(\x08\x12\x38\n\x07members\x18\x04 \x03(\x0b\x32\'.hadron.v1.CompareTablesResponse.Member\x1a<\n\x06Member\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x13\n\x0bis_compared\x18\x02 \x01(\x08\x12\x0f\n\x07trouble\x18\x03 \x01(\t2\xf9\x01\n\tIntegrity\x12I\n\x08ReadCopy\x12\x1a.hadron.v1.ReadCopyRequest\x1a\x1b.hadron.v1.ReadCopyResponse\"\x04\x90\x82\x19L\x12\x45\n\x06Verify\x12\x18.hadron.v1.VerifyRequest\x1a\x19.hadron.v1.VerifyResponse\"\x04\x90\x82\x19M0\x01\x12Z\n\rCompareTables\x12\x1f.hadron.v1.CompareTablesRequest\x1a .hadron.v1.CompareTablesResponse\"\x04\x90\x82\x19N0\x01\x62\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x19hadron/v1/integrity.proto\x12\thadron.v1\x1a\x17hadron/v1/options.proto\x1a\x1bhadron/v1/replication.proto\"\x1e\n\x0fReadCopyRequest\x12\x0b\n\x03lsn\x18\x01 \x01(\x04\"o\n\x10ReadCopyResponse\x12(\n\x08previous\x18\x01 \x01(\x0b\x32\x16.hadron.v1.LogPosition\x12\x1f\n\x05\x65ntry\x18\x02 \x01(\x0b\x32\x10.hadron.v1.Entry\x12\x10\n\x08last_lsn\x18\x03 \x01(\x04\"\"\n\rVerifyRequest\x12\x11\n\tuntil_lsn\x18\x01 \x01(\x04\"N\n\x0eVerifyResponse\x12\x13\n\x0breached_lsn\x18\x01 \x01(\x04\x12\'\n\x06report\x18\x02 \x01(\x0b\x32\x17.hadron.v1.VerifyReport\"\x9b\x03\n\x0cVerifyReport\x12\x11\n\tfirst_lsn\x18\x01 \x01(\x04\x12\x10\n\x08last_lsn\x18\x02 \x01(\x04\x12\r\n\x05\x63hain\x18\x03 \x01(\x0c\x12\x15\n\rcommitted_lsn\x18\x04 \x01(\x04\x12\x13\n\x0b\x61pplied_lsn\x18\x05 \x01(\x04\x12\x0f\n\x07\x65ntries\x18\x06 \x01(\x04\x12\x0e\n\x06\x62odies\x18\x07 \x01(\x04\x12\x0f\n\x07\x62\x61tches\x18\x08 \x01(\x04\x12\r\n\x05\x62ytes\x18\t \x01(\x04\x12\x16\n\x0e\x64ropped_bodies\x18\n \x01(\x04\x12\x0f\n\x07\x63hecked\x18\x0b \x03(\t\x12\x0f\n\x07skipped\x18\x0c \x03(\t\x12\x31\n\x08problems\x18\r \x03(\x0b\x32\x1f.hadron.v1.VerifyReport.Problem\x12\x15\n\rproblem_count\x18\x0e \x01(\x04\x12\x0e\n\x06remedy\x18\x0f \x01(\t\x1aV\n\x07Problem\x12\x0c\n\x04text\x18\x01 \x01(\t\x12\r\n\x05table\x18\x02 \x01(\t\x12\x0b\n\x03lsn\x18\x03 \x01(\x04\x12\x11\n\tstream_id\x18\x04 \x01(\x03\x12\x0e\n\x06offset\x18\x05 \x01(\x03\"\x16\n\x14\x43ompareTablesRequest\"\xbf\x01\n\x15\x43ompareTablesResponse\x12\x0c\n\x04rows\x18\x01 \x01(\x04\x12\x0b\n\x03lsn\x18\x02 \x01(\x04\x12\x13\n\x0bis_complete\x18\x03 \x01(\x08\x12\x38\n\x07members\x18\x04 \x03(\x0b\x32\'.hadron.v1.CompareTablesResponse.Member\x1a<\n\x06Member\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x13\n\x0bis_compared\x18\x02 \x01(\x08\x12\x0f\n\x07trouble\x18\x03 \x01(\t2\xf9\x01\n\tIntegrity\x12I\n\x08ReadCopy\x12\x1a.hadron.v1.ReadCopyRequest\x1a\x1b.hadron.v1.ReadCopyResponse\"\x04\x90\x82\x19L\x12\x45\n\x06Verify\x12\x18.hadron.v1.VerifyRequest\x1a\x19.hadron.v1.VerifyResponse\"\x04\x90\x82\x19M0\x01\x12Z\n\rCompareTables\x12\x1f.hadron.v1.CompareTablesRequest\x1a .hadron.v1.CompareTablesResponse\"\x04\x90\x82\x19N0\x01\x62\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -42,21 +42,21 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_READCOPYREQUEST']._serialized_start=94
   _globals['_READCOPYREQUEST']._serialized_end=124
   _globals['_READCOPYRESPONSE']._serialized_start=126
-  _globals['_READCOPYRESPONSE']._serialized_end=219
-  _globals['_VERIFYREQUEST']._serialized_start=221
-  _globals['_VERIFYREQUEST']._serialized_end=255
-  _globals['_VERIFYRESPONSE']._serialized_start=257
-  _globals['_VERIFYRESPONSE']._serialized_end=335
-  _globals['_VERIFYREPORT']._serialized_start=338
-  _globals['_VERIFYREPORT']._serialized_end=749
-  _globals['_VERIFYREPORT_PROBLEM']._serialized_start=663
-  _globals['_VERIFYREPORT_PROBLEM']._serialized_end=749
-  _globals['_COMPARETABLESREQUEST']._serialized_start=751
-  _globals['_COMPARETABLESREQUEST']._serialized_end=773
-  _globals['_COMPARETABLESRESPONSE']._serialized_start=776
-  _globals['_COMPARETABLESRESPONSE']._serialized_end=967
-  _globals['_COMPARETABLESRESPONSE_MEMBER']._serialized_start=907
-  _globals['_COMPARETABLESRESPONSE_MEMBER']._serialized_end=967
-  _globals['_INTEGRITY']._serialized_start=970
-  _globals['_INTEGRITY']._serialized_end=1219
+  _globals['_READCOPYRESPONSE']._serialized_end=237
+  _globals['_VERIFYREQUEST']._serialized_start=239
+  _globals['_VERIFYREQUEST']._serialized_end=273
+  _globals['_VERIFYRESPONSE']._serialized_start=275
+  _globals['_VERIFYRESPONSE']._serialized_end=353
+  _globals['_VERIFYREPORT']._serialized_start=356
+  _globals['_VERIFYREPORT']._serialized_end=767
+  _globals['_VERIFYREPORT_PROBLEM']._serialized_start=681
+  _globals['_VERIFYREPORT_PROBLEM']._serialized_end=767
+  _globals['_COMPARETABLESREQUEST']._serialized_start=769
+  _globals['_COMPARETABLESREQUEST']._serialized_end=791
+  _globals['_COMPARETABLESRESPONSE']._serialized_start=794
+  _globals['_COMPARETABLESRESPONSE']._serialized_end=985
+  _globals['_COMPARETABLESRESPONSE_MEMBER']._serialized_start=925
+  _globals['_COMPARETABLESRESPONSE_MEMBER']._serialized_end=985
+  _globals['_INTEGRITY']._serialized_start=988
+  _globals['_INTEGRITY']._serialized_end=1237
 # @@protoc_insertion_point(module_scope)

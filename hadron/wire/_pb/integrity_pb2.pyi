@@ -15,12 +15,14 @@ class ReadCopyRequest(_message.Message):
     def __init__(self, lsn: _Optional[int] = ...) -> None: ...
 
 class ReadCopyResponse(_message.Message):
-    __slots__ = ("previous", "entry")
+    __slots__ = ("previous", "entry", "last_lsn")
     PREVIOUS_FIELD_NUMBER: _ClassVar[int]
     ENTRY_FIELD_NUMBER: _ClassVar[int]
+    LAST_LSN_FIELD_NUMBER: _ClassVar[int]
     previous: _replication_pb2.LogPosition
     entry: _replication_pb2.Entry
-    def __init__(self, previous: _Optional[_Union[_replication_pb2.LogPosition, _Mapping]] = ..., entry: _Optional[_Union[_replication_pb2.Entry, _Mapping]] = ...) -> None: ...
+    last_lsn: int
+    def __init__(self, previous: _Optional[_Union[_replication_pb2.LogPosition, _Mapping]] = ..., entry: _Optional[_Union[_replication_pb2.Entry, _Mapping]] = ..., last_lsn: _Optional[int] = ...) -> None: ...
 
 class VerifyRequest(_message.Message):
     __slots__ = ("until_lsn",)
