@@ -213,7 +213,9 @@ class Replay:
             is_known = (session.member, offset) in self._of[note.driver].sent_by
             driver.holds[offset] = _Hold(note.session, now, acknowledged=is_known)
             session.held.pop(offset, None)
-            if not is_known:
+            if is_known:
+                generation.sent.add(offset)
+            else:
                 session.held[offset] = now
             session.given.add(offset)
         self._check_window(driver, session, now)
