@@ -236,7 +236,9 @@ class GroupDriver:
             except NotFoundError as error:
                 self._give_up(error)
                 return
-            machine.skip_below(first, now)
+            if first > machine.dropped_below:
+                machine.skip_below(first, now)
+                self.ledger.raise_floor(first)
             machine.dying = self._letters.waiting
             wanted = machine.next_wanted(end, now)
             if wanted is None:

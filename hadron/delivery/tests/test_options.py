@@ -594,6 +594,17 @@ class TestWindows:
 
 
 class TestEphemeral:
+    async def test_its_floor_goes_over_what_retention_has_dropped(self, stack: Stack) -> None:
+        for value in (b"0", b"1", b"2"):
+            await stack.append(1, value)
+        member = await Consumer(stack).join(ephemeral=True)
+        await member.until(0, 1, 2)
+        member.acknowledge(1, 2)
+        await stack.controller.execute(TrimStream(1, 1))
+        await until(lambda: stack.visible.bounds(1).first_offset == 1)
+        member.driver.pump()
+        assert member.driver.floor == 3
+
     async def test_it_is_remembered_for_a_while(
         self, stack: Stack, mock_clock: MockClock
     ) -> None:
