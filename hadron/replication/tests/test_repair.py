@@ -9,6 +9,7 @@ from typing import Any
 import apsw
 import pytest
 import trio
+import trio.testing
 
 from hadron.model.batch import encode_values
 from hadron.model.errors import CorruptionError, HadronError, PeerError, TrimmedError
@@ -158,6 +159,22 @@ async def test_an_entry_of_a_dropped_tail(tmp_path: Path, monkeypatch: pytest.Mo
         monkeypatch.setattr(repair, "_ask", ask)
         await _run_until_settled(repairer, damaged_entry(9, "the body of entry 9 is missing"))
         assert repairer.trouble == ""
+
+
+async def test_a_tail_is_not_given_up_while_the_others_logs_come_nearer(
+    tmp_path: Path, autojump_clock: trio.testing.MockClock  # noqa: ARG001 - simulated time
+) -> None:
+    """What a leader has just written is sent from memory: it may be on its way to them."""
+    with follower(tmp_path) as one:
+        repairer = _repairer(one, _Connected("n1", "n3"))
+        lost: list[CorruptionError] = []
+        repairer._on_lost = lost.append
+        for end in (5, 6, 7, 7):
+            repairer._wait_alone(9, "entry 9 is damaged", {"n2": end, "n3": 5})
+            await trio.sleep(repair._ALONE_S * 0.9)
+        assert lost == []
+        repairer._wait_alone(9, "entry 9 is damaged", {"n2": 7, "n3": 5})
+        assert ["n2 ends at 7" in error.message for error in lost] == [True]
 
 
 def _damage(one: Follower, lsn: int) -> None:
