@@ -14,13 +14,12 @@ import trio
 from hadron.client import Client
 from hadron.client.consumer import Subscription
 from hadron.client.deliveries import Delivery, DeliveryBatch
-from hadron.model.errors import ConnectionLostError, HadronError
+from hadron.model.errors import HadronError
+from hadron.sim.dealings import Dealings
 from hadron.sim.group_plans import STRICT_BACKLOG, GroupPlan
 from hadron.sim.history import History, Settle
 from hadron.sim.workload_clients import STREAM, ClientActor, text
 from hadron.sim.world import World
-
-_FLUSH_S: Final = 8.0
 
 _POISON: Final = 23
 """One record in so many is one that nobody can use."""
@@ -37,14 +36,15 @@ class MemberActor(ClientActor):
         super().__init__(world, history, host, seed)
         self.plan = GroupPlan(group) if isinstance(group, str) else group
         self.group = self.plan.name
-        self._unconfirmed: list[Settle] = []
+        self._dealings = Dealings(history, self.group, STREAM)
         self._late: list[tuple[float, Delivery | DeliveryBatch]] = []
 
     def _options(self) -> dict[str, Any]:
         return self.plan.options(self.world.clocks[self.world.names[0]].now_ms())
 
     async def session(self, client: Client) -> None:
-        self._unconfirmed, self._late = [], []
+        self._dealings.begin(self.name)
+        self._late = []
         batched = self.random.random() < 0.4
         async with client.subscribe(
             STREAM, max_in_flight=self.random.choice((1, 4, 30, 200)), member=self.name,
@@ -77,9 +77,9 @@ class MemberActor(ClientActor):
                 freezes = False
                 await self._freeze()
             await self._answer_late()
-            if len(self._unconfirmed) > 20 or self.random.random() < 0.1:
-                await self._flush(subscription)
-        await self._flush(subscription)
+            if self._dealings.many_unconfirmed or self.random.random() < 0.1:
+                await self._dealings.flush(subscription)
+        await self._dealings.flush(subscription)
 
     async def _freeze(self) -> None:
         """The process stands still: it is not heard of for a while, and hears nothing; then
@@ -146,31 +146,14 @@ class MemberActor(ClientActor):
     async def _acknowledge(self, given: Delivery | DeliveryBatch, offsets: list[int]) -> None:
         settle = self._settle("ack", offsets)
         await given.ack()
-        self._unconfirmed.append(settle)
+        self._dealings.acknowledged(settle)
 
     def _given(self, offset: int, values: list[str], attempt: int) -> None:
-        self.history.deliver(
-            self.name, self.group, self.name, STREAM, self.partition, offset, values,
-            attempt=attempt,
-        )
+        self._dealings.given(self.partition, offset, values, attempt=attempt)
 
     def _settle(self, how: Literal["ack", "nack"], offsets: list[int]) -> Settle:
         ranges = [(run[0][0], run[-1][0]) for run in _runs([(x, "") for x in offsets])]
-        return self.history.settle(
-            self.name, self.group, self.name, STREAM, self.partition, ranges, how=how
-        )
-
-    async def _flush(self, subscription: Subscription) -> None:
-        settles, self._unconfirmed = self._unconfirmed, []
-        with trio.move_on_after(_FLUSH_S):
-            try:
-                await subscription.flush()
-            except ConnectionLostError as error:
-                for settle in settles:
-                    self.history.unknown(settle, error)
-            else:
-                for settle in settles:
-                    self.history.ok(settle)
+        return self._dealings.settle(how, self.partition, ranges)
 
 
 class DrainingMember(MemberActor):
@@ -207,7 +190,7 @@ class DrainingMember(MemberActor):
                 self.history.ok(noted)
 
     async def _drain(self, client: Client) -> None:
-        self._unconfirmed = []
+        self._dealings.begin(self.name)
         async with client.subscribe(
             STREAM, max_in_flight=500, member=self.name, **self._options()
         ) as subscription:
@@ -216,7 +199,7 @@ class DrainingMember(MemberActor):
                     with trio.move_on_after(0.2):
                         while True:
                             await self._take_batch(subscription)
-                    await self._flush(subscription)
+                    await self._dealings.flush(subscription)
         self.stop()
 
     async def _is_drained(self, client: Client) -> bool:

@@ -17,9 +17,10 @@ from hadron.client.consumer import Subscription
 from hadron.client.failover import Failover
 from hadron.client.producer import Pending, Producer
 from hadron.model.batch import decode_batch
-from hadron.model.errors import ConnectionLostError, HadronError, NotFoundError
+from hadron.model.errors import HadronError, NotFoundError
 from hadron.model.schema import SchemaObject, StreamSpec
-from hadron.sim.history import Acks, Publish, Settle
+from hadron.sim.dealings import Dealings
+from hadron.sim.history import Acks, Publish
 from hadron.sim.region_evidence import drained
 from hadron.sim.region_run import RegionRun
 from hadron.sim.regions import AMERICA, EUROPE
@@ -123,10 +124,10 @@ class RegionMemberActor(RegionActor):
     def __init__(self, run: RegionRun, host: str, group: str) -> None:
         super().__init__(run, host)
         self.group = group
-        self._unconfirmed: list[Settle] = []
+        self._dealings = Dealings(self.history, group, STREAM)
 
     async def session(self, client: Client) -> None:
-        self._unconfirmed = []
+        self._dealings.begin(self.name)
         async with client.subscribe(
             STREAM, group=self.group, max_in_flight=self.random.choice((1, 4, 30, 200))
         ) as subscription:
@@ -134,26 +135,22 @@ class RegionMemberActor(RegionActor):
             while not self.stopping and trio.current_time() < leaves_at:
                 with trio.move_on_after(0.5):
                     await self.take(subscription)
-                if len(self._unconfirmed) > 20 or self.random.random() < 0.1:
-                    await self.flush(subscription)
-            await self.flush(subscription)
+                if self._dealings.many_unconfirmed or self.random.random() < 0.1:
+                    await self._dealings.flush(subscription)
+            await self._dealings.flush(subscription)
 
     async def take(self, subscription: Subscription) -> None:
         """One batch of records."""
         batch = await anext(subscription.batches())
         first, last = batch.first_offset, batch.first_offset + len(batch) - 1
-        self.history.deliver(
-            self.name, self.group, self.name, STREAM, batch.partition, first,
-            [text(record.value) for record in batch.records], attempt=batch.attempt,
-        )
+        values = [text(record.value) for record in batch.records]
+        self._dealings.given(batch.partition, first, values, attempt=batch.attempt)
         how = self.choose()
         if how == "keep":
             return
-        settle = self.history.settle(
-            self.name, self.group, self.name, STREAM, batch.partition, [(first, last)], how=how
-        )
+        settle = self._dealings.settle(how, batch.partition, [(first, last)])
         if how == "ack":
-            self._unconfirmed.append(settle)
+            self._dealings.acknowledged(settle)
             await batch.ack()
         else:
             await batch.nack(self.random.choice((0.0, 0.1, 1.0)))
@@ -161,18 +158,6 @@ class RegionMemberActor(RegionActor):
     def choose(self) -> Literal["ack", "nack", "keep"]:
         dice = self.random.random()
         return "ack" if dice < 0.85 else "nack" if dice < 0.95 else "keep"
-
-    async def flush(self, subscription: Subscription) -> None:
-        settles, self._unconfirmed = self._unconfirmed, []
-        with trio.move_on_after(8.0):
-            try:
-                await subscription.flush()
-            except ConnectionLostError as error:
-                for settle in settles:
-                    self.history.unknown(settle, error)
-            else:
-                for settle in settles:
-                    self.history.ok(settle)
 
 
 class DrainingRegionMember(RegionMemberActor):
@@ -188,14 +173,14 @@ class DrainingRegionMember(RegionMemberActor):
                 await trio.sleep(0.1)
 
     async def _drain(self, client: Client) -> None:
-        self._unconfirmed = []
+        self._dealings.begin(self.name)
         async with client.subscribe(STREAM, group=self.group, max_in_flight=500) as subscription:
             while not self.stopping:
                 await self._look(client)
                 with trio.move_on_after(0.2):
                     while True:
                         await self.take(subscription)
-                await self.flush(subscription)
+                await self._dealings.flush(subscription)
 
     async def _look(self, client: Client) -> None:
         """Stop when every partition says that nothing is left."""
