@@ -249,6 +249,11 @@ class Node:
             version=__version__, pin=self._trimmer.pin, found=self._repairer.found,
             require_peer=replication.require_peer,
         )
+        self._offer(replication)
+
+    def _offer(self, replication: ReplicationService) -> None:
+        """What peers and clients can ask of this node."""
+        store = self._store
         self._status = StatusPage(
             self._config, self._node.name, identity=lambda: store.identity.current,
             follower=self._follower, links=self._links, durability=self._durability,

@@ -14,6 +14,7 @@ import pytest
 
 import hadron
 from hadron.model.errors import ConfigurationError, PeerError
+from hadron.model.schema import SchemaObject, StreamSpec
 from hadron.node.supervision import detached
 from hadron.node.supervision.cluster import LocalCluster, free_ports, write_config
 from hadron.node.supervision.detached import DetachedCluster, find_config
@@ -74,10 +75,14 @@ def test_a_leader_that_is_away_is_named(cluster: LocalCluster) -> None:
     cluster.kill("n1")
     try:
         with (
-            hadron.connect_sync(cluster.url, request_timeout_s=0.5) as client,
+            # As long as it takes until a replica has told where the leader is.
+            hadron.connect_sync(cluster.url, request_timeout_s=3.0) as client,
             pytest.raises(PeerError) as caught,
         ):
-            client.stream("any")
+            # What the schema is, replicas tell as well; changing it is for the leader alone.
+            client.apply([
+                SchemaObject(kind="Stream", name="any", spec=StreamSpec(partitions=("local/p0",)))
+            ])
     finally:
         cluster.start("n1")
     address = cluster.address("n1")
