@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 import click
 
@@ -11,7 +11,9 @@ from hadron.cli.printing import output_option, print_json, print_rows
 from hadron.cli.session import connects, session_of
 
 if TYPE_CHECKING:
-    from hadron.client.sync import SyncClient
+    from collections.abc import Callable, Sequence
+
+    from hadron.model.errors import IncompleteError
     from hadron.wire.messages import groups_pb2
 
 _COLUMNS = {
@@ -26,6 +28,10 @@ _MEMBER_COLUMNS = {
 }
 _ORDERS = ("none", "strict", "key")
 
+_ANSWER_WITHIN_S: Final = 6.0
+"""Whoever looks while a region is away wants to see the others; but a leader that has no majority
+says so after 5 s, which is worth more than its silence."""
+
 _stream_option = click.option("--stream", required=True, help="The stream that it reads.")
 _partition_option = click.option(
     "--partition", "-p", "partitions", multiple=True,
@@ -39,6 +45,10 @@ _force_option = click.option(
 @click.group("group", short_help="Look at consumer groups, reset and delete them.")
 def command() -> None:
     """Consumer groups: who reads what, and how far they are.
+
+    The leaders of all partitions are asked at the same time, for a few seconds. When some do not
+    answer, or refuse, the others' answers are shown and those named on stderr, in JSON as elements
+    with "partition" and "error", and the status is 1. Any of these commands may be repeated.
 
     \b
     Examples:
@@ -70,9 +80,39 @@ def list_(ctx: click.Context, stream: str, output: str) -> None:
       hadron group list --stream flights --output json
     """
     with session_of(ctx).connect() as client:
-        rows = [group_row(each) for each in client.groups(stream)]
+        found, trouble = _heard(lambda: client.groups(stream, within_s=_ANSWER_WITHIN_S))
+    rows = [group_row(each) for each in found]
     rows.sort(key=lambda row: (row["stream"], row["group"], row["partition"]))
-    print_rows(_COLUMNS, rows, output)
+    _print(_COLUMNS, rows, output, trouble)
+
+
+def _heard(ask: Callable[[], Sequence[Any]]) -> tuple[Sequence[Any], IncompleteError | None]:
+    """What those leaders said that did answer, and what there is to say of the others."""
+    from hadron.model.errors import IncompleteError
+
+    try:
+        return ask(), None
+    except IncompleteError as error:
+        return error.found, error
+
+
+def _print(
+    columns: dict[str, str], rows: list[dict[str, Any]], output: str,
+    trouble: IncompleteError | None,
+) -> None:
+    """Print the rows that there are; then raise the trouble, if any."""
+    if output == "json":
+        print_json([*rows, *_unheard(trouble)])
+    elif rows or trouble is None:
+        print_rows(columns, rows, output)
+    if trouble is not None:
+        raise trouble
+
+
+def _unheard(trouble: IncompleteError | None) -> list[dict[str, Any]]:
+    """For JSON: the partitions without an answer."""
+    failed = trouble.failed if trouble is not None else {}
+    return [{"partition": name, "error": str(error)} for name, error in failed.items()]
 
 
 def group_row(group: groups_pb2.ListGroupsResponse.Group) -> dict[str, Any]:
@@ -114,18 +154,29 @@ def describe(
       hadron group describe billing --stream flights
     """
     with session_of(ctx).connect() as client:
-        found = client.describe_group(stream, group, partitions=partitions)
+        found, trouble = _heard(
+            lambda: client.describe_group(
+                stream, group, partitions=partitions, within_s=_ANSWER_WITHIN_S
+            )
+        )
     described = [_described(each) for each in found]
     if output == "json":
-        print_json(described)
+        _print(_COLUMNS, described, output, trouble)
         return
-    print_rows(_COLUMNS, [each["group"] for each in described], output)
+    if described:
+        _print_descriptions(described)
+    if trouble is not None:
+        raise trouble
+
+
+def _print_descriptions(described: list[dict[str, Any]]) -> None:
+    print_rows(_COLUMNS, [each["group"] for each in described], "table")
     for each in described:
         click.echo(f"\n{each['group']['partition']}: {_in_words(each)}")
     members = [member for each in described for member in each["members"]]
     if members:
         click.echo()
-        print_rows(_MEMBER_COLUMNS, members, output)
+        print_rows(_MEMBER_COLUMNS, members, "table")
 
 
 def _described(answer: groups_pb2.DescribeGroupResponse) -> dict[str, Any]:
@@ -250,36 +301,28 @@ def reset(
       hadron group reset billing --stream flights --to earliest
       hadron group reset billing --stream flights --to 2026-01-31T12:00:00Z
     """
-    rows: list[dict[str, Any]] = []
     with session_of(ctx).connect() as client:
-        for wanted, start in _starts(client, stream, to, partitions):
-            rows += [
-                {
-                    "partition": done.partition, "floor_before": done.floor_before,
-                    "floor": done.floor,
-                }
-                for done in client.reset_group(
-                    stream, group, start, partitions=wanted, force=force
-                )
-            ]
-    print_rows(
-        {"partition": "PARTITION", "floor_before": ">WAS AT", "floor": ">IS AT"}, rows, output
-    )
-
-
-def _starts(
-    client: SyncClient, stream: str, to: Position, partitions: tuple[str, ...]
-) -> list[tuple[tuple[str, ...], str]]:
-    """What to ask which partitions for."""
-    if to.kind == "time":
-        return [(partitions, f"@{to.number}")]
-    if to.kind != "last":
-        return [(partitions, str(to.number) if to.kind == "offset" else to.kind)]
-    return [
-        ((each.partition,), str(to.resolve(each.first_offset, each.next_offset, 0)))
-        for each in client.offsets(stream)
-        if not partitions or each.partition in partitions
+        done, trouble = _heard(
+            lambda: client.reset_group(
+                stream, group, _start(to), partitions=partitions, force=force,
+                within_s=_ANSWER_WITHIN_S,
+            )
+        )
+    rows = [
+        {"partition": each.partition, "floor_before": each.floor_before, "floor": each.floor}
+        for each in done
     ]
+    columns = {"partition": "PARTITION", "floor_before": ">WAS AT", "floor": ">IS AT"}
+    _print(columns, rows, output, trouble)
+
+
+def _start(to: Position) -> str | int:
+    if to.kind == "time":
+        return f"@{to.number}"
+    if to.kind == "last":
+        # The last 0: where the next record comes.
+        return -to.number if to.number else "latest"
+    return str(to.number) if to.kind == "offset" else to.kind
 
 
 @command.command("delete")
@@ -303,5 +346,10 @@ def delete(
       hadron group delete billing --stream flights
     """
     with session_of(ctx).connect() as client:
-        gone = client.delete_group(stream, group, partitions=partitions, force=force)
-    print_rows({"partition": "DELETED AT"}, [{"partition": name} for name in gone], output)
+        gone, trouble = _heard(
+            lambda: client.delete_group(
+                stream, group, partitions=partitions, force=force, within_s=_ANSWER_WITHIN_S
+            )
+        )
+    rows = [{"partition": name} for name in gone]
+    _print({"partition": "DELETED AT"}, rows, output, trouble)

@@ -350,18 +350,25 @@ class Client:
         the client's. Raises `PeerError` when there is none."""
         return await self._session.connect_to(address)
 
-    async def groups(self, stream: str = "") -> list[groups_pb2.ListGroupsResponse.Group]:
-        """Consumer groups and their progress, per partition; "" is all streams."""
-        return await self._groups.listing(stream)
+    async def groups(
+        self, stream: str = "", *, within_s: float | None = None
+    ) -> list[groups_pb2.ListGroupsResponse.Group]:
+        """Consumer groups and their progress, per partition; "" is all streams.
+
+        All leaders are asked at once, for `within_s` (None: the client's `request_timeout_s`).
+        Raises `IncompleteError`, with the groups of the others, when some did not answer.
+        """
+        return await self._groups.listing(stream, within_s)
 
     async def describe_group(
-        self, stream: str, group: str, *, partitions: Sequence[str] = ()
+        self, stream: str, group: str, *, partitions: Sequence[str] = (),
+        within_s: float | None = None,
     ) -> list[groups_pb2.DescribeGroupResponse]:
         """A group with its members, per partition (() is all of the stream's that know it).
 
-        Raises `NotFoundError` when no partition knows it.
+        Raises `NotFoundError` when no partition knows it, `IncompleteError` as `groups` does.
         """
-        return await self._groups.describe(stream, group, partitions)
+        return await self._groups.describe(stream, group, partitions, within_s)
 
     async def reset_group(
         self,
@@ -371,23 +378,28 @@ class Client:
         *,
         partitions: Sequence[str] = (),
         force: bool = False,
+        within_s: float | None = None,
     ) -> list[GroupReset]:
         """Move a group's progress at some partitions (() is all that know it).
 
         Args:
-            to: "earliest", "latest", an offset, or "@" and milliseconds since the Unix epoch.
-            force: also while members are connected: those join again. They are refused else.
+            to: "earliest", "latest", an offset, "@" and milliseconds since the Unix epoch, or -N:
+                so many records before each partition's end.
+            force: also while members are connected, who join again; refused then without it.
+
+        Raises `NotFoundError` when no partition knows it; `IncompleteError` when some (`found`)
+        have done it and others have not, or did not say so: it may be repeated.
         """
-        return await self._groups.reset(stream, group, to, partitions, force=force)
+        return await self._groups.reset(stream, group, to, partitions, within_s, force=force)
 
     async def delete_group(
-        self, stream: str, group: str, *, partitions: Sequence[str] = (), force: bool = False
+        self, stream: str, group: str, *, partitions: Sequence[str] = (), force: bool = False,
+        within_s: float | None = None,
     ) -> list[str]:
         """Forget a group at some partitions (() is all that know it); returns which.
 
-        With `force` also while members are connected: those fail.
-        """
-        return await self._groups.delete(stream, group, partitions, force=force)
+        With `force` also while members are connected, who fail. Raises as `reset_group` does."""
+        return await self._groups.delete(stream, group, partitions, within_s, force=force)
 
     # --- pipelines ------------------------------------------------------------------------------
 

@@ -2,26 +2,38 @@
 
 A group lives at each partition by itself: whoever asks for it asks every partition's leader, and
 partitions that no member has joined yet do not know it.
+
+Rule: all leaders are asked at the same time, and each has its own outcome. One that is away, with
+its region perhaps, keeps nobody from what the others say or have done; `IncompleteError` carries
+both halves.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any, Final, TypeVar
+
+import anyio
 
 from hadron.client.catalog import Catalog
 from hadron.client.session import Session
-from hadron.model.errors import NotFoundError, RequestError
-from hadron.wire.messages import Method, groups_pb2, method
+from hadron.model.errors import HadronError, IncompleteError, NotFoundError, RequestError
+from hadron.wire.messages import Method, groups_pb2, method, streams_pb2
 
 _LIST: Final = method("ListGroups")
 _DESCRIBE: Final = method("DescribeGroup")
 _RESET: Final = method("ResetGroup")
 _DELETE: Final = method("DeleteGroup")
+_OFFSETS: Final = method("Offsets")
 
 _PAGE_GROUPS: Final = 1_000
 """Asked for at a time: some ten milliseconds of a leader's time."""
+
+_LOOK_HINT: Final = "bring them back, see `hadron status`; what the others said is complete"
+_CHANGE_HINT: Final = "repeat it for these: what is done already may be done again"
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,72 +46,151 @@ class GroupReset:
 
 
 class GroupCalls:
-    """Of one client."""
+    """Of one client. `within_s` bounds how long each leader is asked; None is the client's own
+    patience."""
 
     def __init__(self, session: Session, catalog: Catalog) -> None:
         self._session = session
         self._catalog = catalog
 
-    async def listing(self, stream: str) -> list[groups_pb2.ListGroupsResponse.Group]:
+    async def listing(
+        self, stream: str, within_s: float | None
+    ) -> list[groups_pb2.ListGroupsResponse.Group]:
         names = self._session.topology.names()
         if stream:
             names = await self._catalog.partitions(stream)
-        found: list[groups_pb2.ListGroupsResponse.Group] = []
-        for name in names:
+
+        async def ask(name: str) -> list[groups_pb2.ListGroupsResponse.Group]:
+            found: list[groups_pb2.ListGroupsResponse.Group] = []
             request = groups_pb2.ListGroupsRequest(
                 namespace=self._session.endpoint.namespace, stream=stream, limit=_PAGE_GROUPS
             )
             more = True
             while more:
-                answer, _ = await self._session.request(name, _LIST, request)
+                answer, _ = await self._session.request(name, _LIST, request, timeout_s=within_s)
                 found.extend(answer.groups)
                 more = answer.more
                 request.after_stream_id = answer.last_stream_id
                 request.after_group = answer.last_group
-        return found
+            return found
+
+        answers, failed = await self._ask_each(names, ask)
+        groups = [group for name in names for group in answers.get(name, ())]
+        _check_complete(groups, failed, len(names), "could not be asked", _LOOK_HINT)
+        return groups
 
     async def describe(
-        self, stream: str, group: str, partitions: Sequence[str]
+        self, stream: str, group: str, partitions: Sequence[str], within_s: float | None
     ) -> list[groups_pb2.DescribeGroupResponse]:
-        asked = await self._ask(_DESCRIBE, stream, group, partitions, {})
-        return [answer for _, answer in asked]
+        def make(partition: str, answer: Any) -> groups_pb2.DescribeGroupResponse:
+            del partition
+            return answer  # type: ignore[no-any-return]
+
+        return await self._ask(
+            _DESCRIBE, stream, group, partitions, make, within_s,
+            trouble="could not be asked", hint=_LOOK_HINT,
+        )
 
     async def reset(
-        self, stream: str, group: str, to: str | int, partitions: Sequence[str], *, force: bool
+        self, stream: str, group: str, to: str | int, partitions: Sequence[str],
+        within_s: float | None, *, force: bool,
     ) -> list[GroupReset]:
-        fields = {"to": str(to), "force": force}
-        asked = await self._ask(_RESET, stream, group, partitions, fields)
-        return [
-            GroupReset(partition, answer.floor_before, answer.floor) for partition, answer in asked
-        ]
+        def make(partition: str, answer: Any) -> GroupReset:
+            return GroupReset(partition, answer.floor_before, answer.floor)
+
+        before_end = -to if isinstance(to, int) and to < 0 else None
+        return await self._ask(
+            _RESET, stream, group, partitions, make, within_s, before_end=before_end,
+            trouble="were not reset, as far as known", hint=_CHANGE_HINT, to=str(to), force=force,
+        )
 
     async def delete(
-        self, stream: str, group: str, partitions: Sequence[str], *, force: bool
+        self, stream: str, group: str, partitions: Sequence[str], within_s: float | None,
+        *, force: bool,
     ) -> list[str]:
-        asked = await self._ask(_DELETE, stream, group, partitions, {"force": force})
-        return [partition for partition, _ in asked]
+        def make(partition: str, answer: Any) -> str:
+            del answer
+            return partition
+
+        return await self._ask(
+            _DELETE, stream, group, partitions, make, within_s,
+            trouble="have not deleted it, as far as known", hint=_CHANGE_HINT, force=force,
+        )
 
     async def _ask(
         self, what: Method, stream: str, group: str, partitions: Sequence[str],
-        fields: dict[str, Any],
-    ) -> list[tuple[str, Any]]:
-        """Ask each partition that knows the group. Raises `NotFoundError` when none does."""
+        make: Callable[[str, Any], T], within_s: float | None, *, trouble: str, hint: str,
+        before_end: int | None = None, **fields: Any,
+    ) -> list[T]:
+        """What each partition that knows the group has answered, in the order of the partitions.
+        Raises `NotFoundError` when none does.
+
+        Args:
+            before_end: the request's `to` is so many records before the partition's end.
+        """
         if not group:
             raise RequestError("no group was named", "`hadron group list` shows all")
         known = await self._catalog.stream(stream)
-        answers: list[tuple[str, Any]] = []
-        missing: NotFoundError | None = None
-        for partition in partitions or await self._catalog.partitions(stream):
-            request = what.request(
-                namespace=self._session.endpoint.namespace, stream=stream, partition=partition,
-                stream_id=known.id, metadata_index=known.metadata_index, group=group, **fields,
-            )
+        names = list(dict.fromkeys(partitions)) or await self._catalog.partitions(stream)
+
+        async def ask(partition: str) -> T:
+            place: dict[str, Any] = {
+                "namespace": self._session.endpoint.namespace, "stream": stream,
+                "partition": partition, "stream_id": known.id,
+                "metadata_index": known.metadata_index,
+            }
+            request = what.request(group=group, **place, **fields)
+            if before_end is not None:
+                answer, _ = await self._session.request(
+                    partition, _OFFSETS, streams_pb2.OffsetsRequest(**place), timeout_s=within_s
+                )
+                (there,) = answer.partitions
+                request.to = str(max(there.first_offset, there.next_offset - before_end))
+            answer, _ = await self._session.request(partition, what, request, timeout_s=within_s)
+            return make(partition, answer)
+
+        answers, failed = await self._ask_each(names, ask)
+        found = [answers[name] for name in names if name in answers]
+        strangers = [name for name, error in failed.items() if isinstance(error, NotFoundError)]
+        if len(strangers) == len(names):
+            raise failed[strangers[0]]
+        for name in strangers:
+            del failed[name]
+        _check_complete(found, failed, len(names), trouble, hint)
+        return found
+
+    async def _ask_each(
+        self, names: Iterable[str], ask: Callable[[str], Awaitable[T]]
+    ) -> tuple[dict[str, T], dict[str, HadronError]]:
+        """The outcome of each, asked all at the same time."""
+        answers: dict[str, T] = {}
+        failed: dict[str, HadronError] = {}
+
+        async def ask_one(name: str) -> None:
             try:
-                answer, _ = await self._session.request(partition, what, request)
-            except NotFoundError as error:
-                missing = error
-            else:
-                answers.append((partition, answer))
-        if not answers and missing is not None:
-            raise missing
-        return answers
+                answers[name] = await ask(name)
+            except HadronError as error:
+                failed[name] = error
+
+        async with anyio.create_task_group() as tasks:
+            for name in names:
+                tasks.start_soon(ask_one, name)
+        self._session.check_open()
+        return answers, {name: failed[name] for name in names if name in failed}
+
+
+def _check_complete(
+    found: Sequence[Any], failed: dict[str, HadronError], asked: int, trouble: str, hint: str
+) -> None:
+    """Raises what kept a single partition from its answer, or `IncompleteError` for several."""
+    if not failed:
+        return
+    if asked == 1:
+        raise next(iter(failed.values()))
+    refused = [error.hint for error in failed.values() if isinstance(error, RequestError)]
+    reasons = "; ".join(f"{name}: {error.message}" for name, error in failed.items())
+    raise IncompleteError(
+        f"{len(failed)} of {asked} partitions {trouble}: {reasons}",
+        "; ".join(filter(None, [hint, *dict.fromkeys(refused)])),
+        retryable=not refused, found=found, failed=failed,
+    )

@@ -425,7 +425,8 @@ class Session:
                         else self.connect_any(but_leader_of=replica_set)
                     )
                     with self.lookout.waiting(
-                        f"{connection.peer} to answer {what}", limit_s - self.request_timeout_s
+                        f"{connection.peer} to answer {what}",
+                        max(0.0, limit_s - self.request_timeout_s),
                     ):
                         return await connection.request(what, message, attachments)
             except HadronError as error:

@@ -294,16 +294,21 @@ class SyncClient:
         """See `Client.status`."""
         return self._call(partial(self._client.status, address))
 
-    def groups(self, stream: str = "") -> list[groups_pb2.ListGroupsResponse.Group]:
+    def groups(
+        self, stream: str = "", *, within_s: float | None = None
+    ) -> list[groups_pb2.ListGroupsResponse.Group]:
         """See `Client.groups`."""
-        return self._call(partial(self._client.groups, stream))
+        return self._call(partial(self._client.groups, stream, within_s=within_s))
 
     def describe_group(
-        self, stream: str, group: str, *, partitions: Sequence[str] = ()
+        self, stream: str, group: str, *, partitions: Sequence[str] = (),
+        within_s: float | None = None,
     ) -> list[groups_pb2.DescribeGroupResponse]:
         """See `Client.describe_group`."""
         describe = self._client.describe_group
-        return self._call(partial(describe, stream, group, partitions=partitions))
+        return self._call(
+            partial(describe, stream, group, partitions=partitions, within_s=within_s)
+        )
 
     def reset_group(
         self,
@@ -313,17 +318,25 @@ class SyncClient:
         *,
         partitions: Sequence[str] = (),
         force: bool = False,
+        within_s: float | None = None,
     ) -> list[GroupReset]:
         """See `Client.reset_group`."""
         reset = self._client.reset_group
-        return self._call(partial(reset, stream, group, to, partitions=partitions, force=force))
+        return self._call(
+            partial(
+                reset, stream, group, to, partitions=partitions, force=force, within_s=within_s
+            )
+        )
 
     def delete_group(
-        self, stream: str, group: str, *, partitions: Sequence[str] = (), force: bool = False
+        self, stream: str, group: str, *, partitions: Sequence[str] = (), force: bool = False,
+        within_s: float | None = None,
     ) -> list[str]:
         """See `Client.delete_group`."""
         delete = self._client.delete_group
-        return self._call(partial(delete, stream, group, partitions=partitions, force=force))
+        return self._call(
+            partial(delete, stream, group, partitions=partitions, force=force, within_s=within_s)
+        )
 
     # --- pipelines ------------------------------------------------------------------------------
 

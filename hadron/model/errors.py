@@ -7,7 +7,8 @@ class name, so a client raises the class that the server raised.
 
 from __future__ import annotations
 
-from typing import ClassVar
+from collections.abc import Mapping, Sequence
+from typing import Any, ClassVar
 
 
 class HadronError(Exception):
@@ -128,6 +129,28 @@ class UnreachableError(PeerError):
 
 class DeadlineExceededError(PeerError):
     """No answer within the time allowed."""
+
+
+class IncompleteError(PeerError):
+    """Several leaders were asked, and not all have answered; what the others did is done.
+
+    Attributes:
+        found: what the others have answered.
+        failed: by partition, why there is no answer from the rest.
+    """
+
+    def __init__(
+        self,
+        message: str,
+        hint: str = "",
+        *,
+        retryable: bool | None = None,
+        found: Sequence[Any] = (),
+        failed: Mapping[str, HadronError] | None = None,
+    ) -> None:
+        super().__init__(message, hint, retryable=retryable)
+        self.found = found
+        self.failed = dict(failed or {})
 
 
 class NotLeaderError(PeerError):

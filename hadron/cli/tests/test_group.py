@@ -1,0 +1,89 @@
+"""`hadron group` while a region is away: what the others say, who does not, and the exit status."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from contextlib import contextmanager
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pytest
+import trio
+
+from hadron.cli import group
+from hadron.cli.root import run
+from hadron.cli.session import Session
+from hadron.client import Client
+from hadron.client.tests.test_groups import EU, US, two_regions
+
+
+class Blocking:
+    """A client's calls for a command that runs in a thread."""
+
+    def __init__(self, client: Client) -> None:
+        self._client = client
+
+    def __getattr__(self, name: str) -> Any:
+        def call(*args: Any, **kwargs: Any) -> Any:
+            return trio.from_thread.run(partial(getattr(self._client, name), *args, **kwargs))
+
+        return call
+
+
+async def test_commands_while_a_region_is_away(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(group, "_ANSWER_WITHIN_S", 0.5)
+
+    async def hadron(*arguments: str) -> tuple[int, str, str]:
+        status = await trio.to_thread.run_sync(run, arguments)
+        said = capsys.readouterr()
+        return status, said.out, said.err
+
+    async with two_regions(tmp_path) as (cluster, client):
+
+        @contextmanager
+        def connect(_session: Session, **_: Any) -> Iterator[Blocking]:
+            yield Blocking(client)
+
+        monkeypatch.setattr(Session, "connect", connect)
+        on_s = ("g", "--stream", "s")
+        status, out, error = await hadron("group", "list", "--stream", "s")
+        assert (status, error, out.count("\n")) == (0, "", 3)
+        await cluster.crash(US)
+
+        status, out, error = await hadron("group", "list", "--stream", "s")
+        assert (status, out.count("\n"), EU in out, US in out) == (1, 2, True, False)
+        assert error.startswith("error: 1 of 2 partitions could not be asked: us/p0: cannot conn")
+        assert "hint: bring them back" in error
+        status, out, _ = await hadron("group", "list", "--stream", "s", "--output", "json")
+        heard, unheard = json.loads(out)
+        assert (status, heard["partition"], heard["floor"]) == (1, EU, 3)
+        assert (unheard["partition"], "cannot connect" in unheard["error"]) == (US, True)
+
+        status, out, error = await hadron("group", "describe", *on_s)
+        assert (status, f"{EU}: order none" in out, US in error) == (1, True, True)
+        status, out, _ = await hadron("group", "describe", *on_s, "--output", "json")
+        described, unheard = json.loads(out)
+        assert (described["group"]["partition"], unheard["partition"]) == (EU, US)
+
+        status, out, error = await hadron("group", "reset", *on_s, "--to", "-2")
+        assert (status, out.split()[-3:]) == (1, [EU, "3", "1"])
+        assert "1 of 2 partitions were not reset, as far as known: us/p0" in error
+        assert "hint: repeat it" in error
+        status, out, error = await hadron("group", "delete", *on_s, "--output", "json")
+        done, undone = json.loads(out)
+        assert (status, done) == (1, {"partition": EU})
+        assert (undone["partition"], bool(undone["error"])) == (US, True)
+
+        await cluster.start(US)
+        await cluster.wait_serving(US)
+        status, out, error = await hadron("group", "reset", *on_s, "--to", "-0")
+        assert (status, out.split()[-3:], error) == (0, [US, "3", "3"], "")
+        status, out, error = await hadron("group", "delete", *on_s)
+        assert (status, out, error) == (0, f"DELETED AT\n{US}\n", "")
+        status, out, error = await hadron("group", "delete", *on_s)
+        assert (status, out) == (1, "")
+        assert "no group 'g'" in error
