@@ -11,25 +11,31 @@ from typing import Final
 import anyio
 
 from hadron.bench.stats import ProcessUse, percentile
-from hadron.bench.workloads import declare
 from hadron.client import Client, Subscription
 from hadron.model.errors import DeadlineExceededError
 
 SMALL_BYTES: Final = 16
 """Of values in logs that are long: what counts there is the number of records."""
 
-_BATCH_RECORDS: Final = 5_000
-_MAX_IN_FLIGHT: Final = 1_000
-"""What 200 members have got before all of them are there is little beside the stream."""
+BATCH_RECORDS: Final = 5_000
+"""Records of one stored batch."""
+
+WINDOW: Final = 1_000
+"""`max_in_flight` of members that take many records at a time: the default."""
+
+WARM_UP: Final = 20
+"""Deliveries one at a time that are not measured."""
 
 _JOIN_S: Final = 60.0
-_WARM_UP: Final = 20
+_RUN_IN: Final = 0.25
+"""Of the measured time, before it: members take what was waiting for them while others joined."""
 
 
 @dataclass(frozen=True, slots=True)
 class Throughput:
     records_per_s: float
-    leader_us_per_record: float
+    leader_us: float
+    """CPU time of the leader's process per record, microseconds."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,25 +46,19 @@ class Cost:
     p99_us: float
     leader_us: float
 
-    def figures(self, prefix: str) -> dict[str, float]:
-        return {
-            f"{prefix}_p50_us": self.p50_us, f"{prefix}_p99_us": self.p99_us,
-            f"{prefix}_leader_us": self.leader_us,
-        }
-
 
 async def fill(client: Client, stream: str, records: int, size: int, limit_s: float) -> int:
     """Publish until the stream has so many records, or time is up; returns how many it has."""
     (offsets,) = await client.offsets(stream)
     held = offsets.next_offset
-    values = [b"x" * size] * _BATCH_RECORDS
+    values = [b"x" * size] * BATCH_RECORDS
     end = time.perf_counter() + limit_s
     async with client.producer(stream) as producer:
 
         async def publish() -> None:
             nonlocal held
             while held < records and time.perf_counter() < end:
-                count = min(_BATCH_RECORDS, records - held)
+                count = min(BATCH_RECORDS, records - held)
                 held += count
                 await producer.send_many(values[:count])
 
@@ -72,12 +72,15 @@ async def consume(
     stream: str,
     members: Sequence[tuple[Client, str]],
     seconds: float,
-    leader: ProcessUse | None = None,
+    leader: ProcessUse,
+    *,
+    window: int = WINDOW,
 ) -> Throughput:
     """Members of groups take and acknowledge whole deliveries, until time is up or all is read.
 
     Args:
         members: the client and the group of each.
+        window: records that a member has at a time; 1 makes every record a delivery of its own.
     """
     count = 0
     last_s = 0.0
@@ -87,9 +90,7 @@ async def consume(
     async def member(client: Client, group: str) -> None:
         nonlocal count, waiting, last_s
         # Its own window stops it until all have joined: the first must not take everything.
-        async with client.subscribe(
-            stream, group=group, max_in_flight=_MAX_IN_FLIGHT
-        ) as subscription:
+        async with client.subscribe(stream, group=group, max_in_flight=window) as subscription:
             waiting -= 1
             if not waiting:
                 ready.set()
@@ -99,19 +100,21 @@ async def consume(
                 last_s = time.perf_counter()
                 await batch.ack()
 
+    records, elapsed, cpu = 0, 1.0, 0.0
     with anyio.move_on_after(seconds + _JOIN_S):
         async with anyio.create_task_group() as tasks:
             for client, group in members:
                 tasks.start_soon(member, client, group)
             await ready.wait()
-            started, cpu = time.perf_counter(), leader.cpu_s() if leader else 0.0
+            await anyio.sleep(seconds * _RUN_IN)
+            before, started, cpu = count, time.perf_counter(), leader.cpu_s()
             seen = -1
-            while time.perf_counter() < started + seconds and count != seen:
+            while (now := time.perf_counter()) < started + seconds and count != seen:
                 # Everything is read when nothing has come for a while.
                 seen = count
-                await anyio.sleep(min(1.0, seconds))
-            cpu = leader.cpu_s() - cpu if leader else 0.0
-            records, elapsed = count, max(last_s - started, 1e-9)
+                await anyio.sleep(min(1.0, seconds, started + seconds - now))
+            cpu = leader.cpu_s() - cpu
+            records, elapsed = count - before, max(last_s - started, 1e-9)
             tasks.cancel_scope.cancel()
     if waiting or not records:
         raise DeadlineExceededError(
@@ -122,46 +125,52 @@ async def consume(
 
 
 async def one_by_one(
-    client: Client, stream: str, group: str, start: int, seconds: float, leader: ProcessUse
+    client: Client, stream: str, group: str, start: int, records: int, limit_s: float,
+    leader: ProcessUse,
 ) -> Cost:
-    """From an acknowledgement to the next record in the member's hands."""
+    """From an acknowledgement to the next record in the member's hands, `records` times at most;
+    `WARM_UP` more are taken before."""
     taken: list[float] = []
     cpu = 0.0
     async with client.subscribe(
         stream, group=group, start=start, max_in_flight=1
     ) as subscription:
-        with anyio.move_on_after(seconds + _JOIN_S):
-            for _ in range(_WARM_UP):
+        with anyio.move_on_after(limit_s + _JOIN_S):
+            for _ in range(WARM_UP):
                 await (await anext(subscription)).ack()
             cpu = leader.cpu_s()
-            end = time.perf_counter() + seconds
+            end = time.perf_counter() + limit_s
             taken.append(time.perf_counter())
             async for delivery in subscription:
                 taken.append(time.perf_counter())
                 await delivery.ack()
-                if taken[-1] > end or len(taken) > 9_000:
+                if taken[-1] > end or len(taken) > records:
                     break
             cpu = leader.cpu_s() - cpu
     if len(taken) < 2:
-        raise DeadlineExceededError(f"{stream}: nothing was delivered in {seconds + _JOIN_S:g} s")
+        raise DeadlineExceededError(f"{stream}: nothing was delivered in {limit_s + _JOIN_S:g} s")
     steps = [(later - earlier) * 1e6 for earlier, later in pairwise(taken)]
     return Cost(percentile(steps, 0.50), percentile(steps, 0.99), cpu / len(steps) * 1e6)
 
 
-async def keep_every_other(subscription: Subscription, wanted: int, limit_s: float) -> int:
-    """Acknowledge the second, fourth … record, and hold the others; returns how many of them."""
-    kept = 0
+async def keep_some(
+    subscription: Subscription, begin: int, end: int, step: int, limit_s: float
+) -> tuple[int, int]:
+    """Acknowledge the records from `begin` to `end`, but hold every `step`-th from the first on.
+
+    Returns how many were acknowledged and how many are held; what lies above them goes to others.
+    """
+    kept = seen = 0
     with anyio.move_on_after(limit_s):
-        while kept < wanted:
+        while seen < end - begin:
+            # In order, as there is nobody else in the group yet.
             delivery = await anext(subscription)
-            if delivery.offset % 2:
+            seen += 1
+            if (delivery.offset - begin) % step:
                 await delivery.ack()
             else:
                 kept += 1
-        await subscription.flush()
     # What it has not looked at goes to others, and nothing more comes here.
     subscription.give_back_unseen()
-    return kept
-
-
-__all__ = ["Cost", "Throughput", "consume", "declare", "fill", "keep_every_other", "one_by_one"]
+    await subscription.flush()
+    return seen - kept, kept

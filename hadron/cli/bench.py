@@ -55,38 +55,68 @@ def command(
     return run(nodes, record_bytes, durability, output, seconds)
 
 
+_PARTS = ("idle", "groups", "members", "stopped", "log", "acknowledged")
+
+
 @command.command("groups")
 @_nodes
 @_record_bytes
 @_durability
-@_seconds
-@click.option("--records", type=click.IntRange(min=1), default=10_000_000, show_default=True,
+@click.option("--part", "parts", type=click.Choice(_PARTS), multiple=True,
+              help="Measure only this; may be given several times.  [default: all]")
+@click.option("--quick", is_flag=True,
+              help="Small and short, in about a minute: shows that it works, and little more.")
+@click.option("--seconds", type=click.FloatRange(min=0.1), default=4.0, show_default=True,
+              help="How long each measurement takes.")
+@click.option("--rounds", type=click.IntRange(1, 99), default=3, show_default=True,
+              help="How often each is repeated, in turn with what it is compared with.")
+@click.option("--records", type=click.IntRange(min=1_000), default=10_000_000, show_default=True,
               help="Records in the long log, which a short one is compared with.")
-@click.option("--fill-seconds", type=click.FloatRange(min=1), default=300.0, show_default=True,
+@click.option("--fill-seconds", type=click.FloatRange(min=1), default=240.0, show_default=True,
               help="How long filling a log may take; it has fewer records then.")
 @click.option("--idle-members", type=click.IntRange(1, 5_000), default=200, show_default=True,
               help="Members whose memory is measured, each on a connection of its own.")
-@click.option("--holes", type=click.IntRange(1, 90_000), default=50_000, show_default=True,
+@click.option("--holes", type=click.IntRange(1, 65_000), default=60_000, show_default=True,
               help="Records held back between acknowledged ones.")
 @output_option
+@click.pass_context
 def groups(
-    nodes: int, record_bytes: int, durability: str, seconds: float, records: int,
-    fill_seconds: float, idle_members: int, holes: int, output: str,
+    ctx: click.Context, /, nodes: int, record_bytes: int, durability: str, parts: tuple[str, ...],
+    seconds: float, rounds: int, records: int, fill_seconds: float, idle_members: int, holes: int,
+    output: str, *, quick: bool,
 ) -> int:
     """Measure consumer groups: many groups, many members, idle ones, one that stops reading, and
     deliveries behind a long log and a large acknowledged set.
 
     \b
+    Parts:
+      idle          memory of a member that waits
+      groups        records/s of 1, 10 and 100 groups on one stream
+      members       records/s of 1 to 200 members of one group
+      stopped       what a member that stops reading costs others
+      log           a delivery, with 10 thousand and 10 million records in the log
+      acknowledged  a delivery, behind small and large acknowledged sets
+
+    \b
     Examples:
       hadron bench groups
-      hadron bench groups --nodes 1 --seconds 2 --records 100000 --output json
+      hadron bench groups --quick --nodes 1
+      hadron bench groups --part log --part acknowledged --output json
     """
-    from hadron.bench.groups import Plan, run
+    from hadron.bench.ground import Plan
+    from hadron.bench.groups import run
+
+    def chosen(name: str, value: int | float, quickly: int | float) -> int | float:
+        given = ctx.get_parameter_source(name) is ParameterSource.COMMANDLINE
+        return quickly if quick and not given else value
 
     return run(
         Plan(
-            nodes=nodes, record_bytes=record_bytes, durability=durability, seconds=seconds,
-            log_records=records, fill_s=fill_seconds, idle_members=idle_members, holes=holes,
+            nodes=nodes, record_bytes=record_bytes, durability=durability,
+            seconds=chosen("seconds", seconds, 1.0), rounds=int(chosen("rounds", rounds, 1)),
+            log_records=int(chosen("records", records, 200_000)), fill_s=fill_seconds,
+            idle_members=int(chosen("idle_members", idle_members, 50)),
+            holes=int(chosen("holes", holes, 20_000)), parts=parts or _PARTS,
         ),
         output,
     )

@@ -102,20 +102,25 @@ def spawn_node(
     log.parent.mkdir(parents=True, exist_ok=True)
     command = [sys.executable, "-m", *program, "--config", str(config), "--name", name]
     if die_with_parent:
-        command = [sys.executable, "-S", str(_LEASH), str(os.getpid()), *command]
+        command = leashed(command)
     with log.open("ab") as output:
         return subprocess.Popen(
             command,
             stdin=subprocess.DEVNULL,
             stdout=output,
             stderr=subprocess.STDOUT,
-            env=_environment(),
+            env=environment(),
             # Ctrl-C in a terminal is for whoever runs the cluster, not for its nodes.
             start_new_session=True,
         )
 
 
-def _environment() -> dict[str, str]:
+def leashed(command: Sequence[str]) -> list[str]:
+    """The command as one that the kernel ends when the calling thread ends (Linux)."""
+    return [sys.executable, "-S", str(_LEASH), str(os.getpid()), *command]
+
+
+def environment() -> dict[str, str]:
     """This process's, with this Hadron importable in the child as it is here."""
     root = str(Path(__file__).resolve().parents[2])
     given = os.environ.get("PYTHONPATH")

@@ -1,0 +1,64 @@
+"""A member of a group that stops reading: a process of its own, frozen once it has joined.
+
+Freezing is what a swap storm, a debugger or a laptop's lid does: the connection stays, the kernel's
+buffers fill up, and nothing is read from them any more.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from functools import partial
+from typing import Final
+
+import anyio
+
+from hadron.client import connect
+from hadron.model.errors import HadronError
+from hadron.node.supervision.processes import environment, leashed
+
+WINDOW: Final = 100_000
+"""Records that it would take without acknowledging any: more than connections buffer."""
+
+_JOINED: Final = b"joined\n"
+
+
+@asynccontextmanager
+async def frozen_member(url: str, stream: str, group: str) -> AsyncIterator[None]:
+    """Within this block the group has a member that reads nothing."""
+    command = leashed([sys.executable, "-m", "hadron.bench.frozen", url, stream, group])
+    process = await anyio.open_process(
+        command, stdin=subprocess.DEVNULL, stderr=None, env=environment()
+    )
+    try:
+        assert process.stdout is not None
+        try:
+            said = await process.stdout.receive()
+        except anyio.EndOfStream:
+            said = b""
+        if said != _JOINED:
+            raise HadronError(f"the member that is to freeze did not join group {group!r}")
+        os.kill(process.pid, signal.SIGSTOP)
+        yield
+    finally:
+        process.kill()
+        with anyio.CancelScope(shield=True):
+            await process.aclose()
+
+
+async def _join(url: str, stream: str, group: str) -> None:
+    # It never looks at what it gets, and it is not to be sent away while somebody measures.
+    async with (
+        connect(url) as client,
+        client.subscribe(stream, group=group, max_in_flight=WINDOW, heartbeat_s=0),
+    ):
+        os.write(sys.stdout.fileno(), _JOINED)
+        await anyio.sleep_forever()
+
+
+if __name__ == "__main__":
+    anyio.run(partial(_join, *sys.argv[1:]), backend="trio")
