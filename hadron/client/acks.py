@@ -5,10 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Final, NamedTuple
 
-from hadron.model.ids import Ballot
+from hadron.model.ids import NO_BALLOT, Ballot
 
 MAX_SETTLED: Final = 100_000
 """Offsets remembered whose acknowledgement is in doubt: as many as a member may hold at most."""
+
+
+Token = tuple[Ballot, int]
+"""Of a delivery, with its number: compared, the higher one is the later one (PROTOCOL D2)."""
 
 
 class AckRange(NamedTuple):
@@ -64,11 +68,16 @@ class LateAcks:
     They are sent on the next call with the ballot of their delivery, and count there unless
     somebody else holds the record now (PROTOCOL D2). The next call may also bring such a record
     to this very member again: then it is acknowledged at once and not handed out.
+
+    Safety rule: neither is done with what was delivered before the group was made or reset, for
+    that gave every record back, also to who has acknowledged it: whoever leads tells where that
+    was, and everything up to there is forgotten.
     """
 
     def __init__(self) -> None:
         self._ranges: dict[Ballot, list[AckRange]] = {}
-        self._settled: dict[int, Ballot] = {}
+        self._settled: dict[int, Token] = {}
+        self._fence: Token = (NO_BALLOT, 0)
         self.lost = 0
         """Records whose acknowledgement did not count, since somebody last asked."""
 
@@ -77,9 +86,25 @@ class LateAcks:
 
     def add(self, ballot: Ballot, ranges: Iterable[AckRange]) -> None:
         for entry in ranges:
+            token = ballot, entry.delivery
+            if token <= self._fence:
+                self.lost += entry.last - entry.first + 1
+                continue
             self._ranges.setdefault(ballot, []).append(entry)
             if len(self._settled) < MAX_SETTLED:
-                self._settled.update(dict.fromkeys(range(entry.first, entry.last + 1), ballot))
+                self._settled.update(dict.fromkeys(range(entry.first, entry.last + 1), token))
+
+    def fenced(self, fence: Token) -> None:
+        """The group was made, or reset last, when `fence` was the last delivery."""
+        if fence <= self._fence:
+            return
+        self._fence = fence
+        self._settled = {
+            offset: token for offset, token in self._settled.items() if token > fence
+        }
+        ranges, self._ranges = self._ranges, {}
+        for ballot, of_ballot in ranges.items():
+            self.add(ballot, of_ballot)
 
     def take(self) -> list[tuple[Ballot, list[AckRange]]]:
         """What is to be sent on a new call, by ballot; see `add` when that call is lost too."""
@@ -96,7 +121,7 @@ class LateAcks:
             return []
         found = [
             offset for offset in range(first, last + 1)
-            if offset in self._settled and (attempt > 1 or self._settled[offset] != ballot)
+            if offset in self._settled and (attempt > 1 or self._settled[offset][0] != ballot)
         ]
         for offset in found:
             del self._settled[offset]
@@ -118,7 +143,7 @@ class LateAcks:
         """Everything below is acknowledged."""
         if self._settled:
             self._settled = {
-                offset: ballot for offset, ballot in self._settled.items() if offset >= floor
+                offset: token for offset, token in self._settled.items() if offset >= floor
             }
 
     def forget(self) -> None:

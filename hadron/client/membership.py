@@ -105,6 +105,9 @@ class Membership:
             feed.ballot = ballot_from(message.opened.ballot)
             self.options = message.opened.options
             self.is_open = True
+            if message.opened.HasField("fence"):
+                fence = message.opened.fence
+                self._late.fenced((ballot_from(fence.ballot), fence.delivery))
             self._reached(message.opened.floor)
             self._late.floor_moved(message.opened.floor)
             feed.send_late()
@@ -245,7 +248,7 @@ class Membership:
         if lost:
             raise ConnectionLostError(
                 f"up to {lost} acknowledgements to {self.partition} came too late: others have "
-                "the records", "the records are delivered again",
+                "the records, or the group was reset", "the records are delivered again",
             )
         if not self._is_settled:
             trouble = self.failure or self.trouble or "the leader does not confirm them"

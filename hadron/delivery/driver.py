@@ -38,7 +38,7 @@ from hadron.model.ids import Ballot
 from hadron.partition.controller import Controller
 from hadron.partition.visible import VisibleStreams
 from hadron.state import groups
-from hadron.state.groups import ORDER_KEY, ORDER_STRICT, GroupOptions, Progress
+from hadron.state.groups import ORDER_KEY, ORDER_STRICT, GroupOptions, Progress, Token
 from hadron.wire.calls import Call
 from hadron.wire.messages import ballot_from, ballot_to, groups_pb2
 
@@ -156,11 +156,15 @@ class GroupDriver:
             self.pump()
 
         call.on_writable = on_writable
+        epoch, incarnation, delivery = self.progress.fence
+        fence = groups_pb2.DeliveryToken(
+            ballot=ballot_to(Ballot(epoch, incarnation)), delivery=delivery
+        )
         call.send(
             groups_pb2.SubscribeEvent(
                 opened=groups_pb2.SubscribeEvent.Opened(
                     ballot=ballot_to(self._ground.controller.ballot), floor=self.floor,
-                    options=self.options,
+                    options=self.options, fence=fence,
                 )
             )
         )
@@ -409,23 +413,23 @@ class GroupDriver:
     ) -> list[Range]:
         """What of a range counts: under a token that is current, or as a late acknowledgement."""
         member, first, last = session.member.number, item.first_offset, item.last_offset
-        if late is None:
-            return self.machine.acknowledge(member, item.delivery, first, last, now)
         ballot = self._ground.controller.ballot
+        token = (*(late or ballot), item.delivery)
+        if token <= self.progress.fence:
+            # From before the group was made, or reset: whoever has the record now, or gave it back.
+            return []
         counted: list[Range] = []
-        if late == ballot:
+        if late in (None, ballot):
             counted = self.machine.acknowledge(member, item.delivery, first, last, now)
-        if self._may_be_late(late, item):
+        if late is not None and self._may_have_been(token, last):
             counted += self.machine.acknowledge_late(first, last)
         return counted
 
-    def _may_be_late(self, ballot: Ballot, item: groups_pb2.Range) -> bool:
-        """Whether a delivery with this token can have been: given out before now, not before the
-        group was reset, and of records that are there."""
-        token = (*ballot, item.delivery)
+    def _may_have_been(self, token: Token, last: int) -> bool:
+        """Whether there can have been a delivery with this token: given out before now, and of
+        records that are there."""
         latest = (*self._ground.controller.ballot, self._ground.numbers.last)
-        end = self._visible.bounds(self._stream_id).next_offset
-        return self.progress.fence < token <= latest and item.last_offset < end
+        return token <= latest and last < self._visible.bounds(self._stream_id).next_offset
 
     def refuse(self, session: MemberSession, message: groups_pb2.SubscribeRequest.Nack) -> None:
         _check_ranges(message.ranges)

@@ -175,14 +175,16 @@ class Groups:
             return known
         if self._ephemeral >= MAX_EPHEMERAL:
             raise OverloadedError(f"this leader has {self._ephemeral} ephemeral groups")
-        floor = joining.resume_offset
+        floor, fence = joining.resume_offset, (0, 0, 0)
         if floor is None:
             floor = await self._start(stream_id, joining.start)
             self._check_start(stream_id, name, floor)
+            # One that begins anew knows nothing of members that another one of the name had.
+            fence = (*self._controller.ballot, self._on.numbers.last)
         # What it had got to may have been dropped by now.
         limits = self._visible.bounds(stream_id)
         floor = min(max(floor, limits.first_offset), limits.next_offset)
-        return Progress(0, stream_id, name, floor, options)
+        return Progress(0, stream_id, name, floor, options, fence)
 
     def _check_start(self, stream_id: int, name: str, floor: int) -> None:
         limits = self._visible.bounds(stream_id)

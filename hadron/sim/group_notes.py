@@ -67,7 +67,7 @@ class _Listener:
                     incarnation=ballot.incarnation, floor=progress.floor,
                     order=_ORDERS[options.order], ack_deadline_ms=options.ack_deadline_ms,
                     max_attempts=options.max_attempts,
-                    dead_letter=driver.options.dead_letter_stream,
+                    dead_letter=driver.options.dead_letter_stream, fence=progress.fence,
                 )
             )
 

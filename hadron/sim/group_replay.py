@@ -24,6 +24,9 @@ _MS: Final = 1_000_000
 _SLACK: Final = _MS
 """Deadlines are seconds as floats, and so are not exact to the nanosecond."""
 
+_Token = tuple[int, int, int]
+"""Of a delivery: (epoch, incarnation, number)."""
+
 Key = tuple[str, str, str]
 """Of a group: stream, partition, name."""
 
@@ -68,7 +71,8 @@ class _Session:
     most: int
     held: dict[int, int] = field(default_factory=dict)
     """Offsets that it must still settle, and since when, the oldest first."""
-    given: set[int] = field(default_factory=set)
+    given: dict[int, int] = field(default_factory=dict)
+    """Every offset that it was given, and the number of the last delivery that brought it."""
 
 
 @dataclass(slots=True)
@@ -103,8 +107,9 @@ class Group:
     generations: dict[int, Generation] = field(default_factory=dict)
     joined: dict[str, list[tuple[_Driver, _Session]]] = field(default_factory=dict)
     sent: set[int] = field(default_factory=set)
-    sent_by: set[tuple[str, int]] = field(default_factory=set)
-    """(member, offset): its client says so again by itself where the record comes again."""
+    sent_by: dict[tuple[str, int], _Token] = field(default_factory=dict)
+    """(member, offset), and the token of the delivery that it acknowledged: its client says so
+    again by itself where the record comes again, unless the group was made or reset since then."""
 
     @property
     def is_ephemeral(self) -> bool:
@@ -210,14 +215,15 @@ class Replay:
                     "confirmed",
                 )
             driver.attempts[offset] = note.attempt
-            is_known = (session.member, offset) in self._of[note.driver].sent_by
+            token = self._of[note.driver].sent_by.get((session.member, offset))
+            is_known = token is not None and token > driver.serve.fence
             driver.holds[offset] = _Hold(note.session, now, acknowledged=is_known)
             session.held.pop(offset, None)
             if is_known:
                 generation.sent.add(offset)
             else:
                 session.held[offset] = now
-            session.given.add(offset)
+            session.given[offset] = note.number
         self._check_window(driver, session, now)
 
     def _check_holder(
@@ -342,7 +348,6 @@ class Replay:
         for offset in _offsets(settle):
             if settle.how == "ack":
                 group.sent.add(offset)
-                group.sent_by.add((settle.member, offset))
             for driver, session in joined:
                 if offset not in session.given:
                     continue
@@ -350,6 +355,9 @@ class Replay:
                 hold = driver.holds.get(offset)
                 mine = hold is not None and hold.session == session.number
                 if settle.how == "ack":
+                    token = (*driver.ballot, session.given[offset])
+                    known = group.sent_by.get((settle.member, offset), token)
+                    group.sent_by[settle.member, offset] = max(known, token)
                     driver.generation.sent.add(offset)
                     if hold is not None and mine:
                         hold.acknowledged = True

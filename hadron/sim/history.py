@@ -149,6 +149,8 @@ class Serve(Note, tag="serve", kw_only=True):
         group_id: another one after each reset; 0 for an ephemeral group.
         epoch, incarnation: the leader's ballot.
         order: "none", "strict" or "key".
+        fence: (epoch, incarnation, delivery): acknowledgements of what was delivered up to this
+            are from before the group was made or reset, and count for nothing.
     """
 
     group: str
@@ -161,6 +163,7 @@ class Serve(Note, tag="serve", kw_only=True):
     ack_deadline_ms: int = 0
     max_attempts: int = 0
     dead_letter: str = ""
+    fence: tuple[int, int, int] = (0, 0, 0)
 
 
 class Join(Note, tag="join", kw_only=True):

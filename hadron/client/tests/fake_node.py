@@ -103,6 +103,13 @@ class Group:
         """Delivered once, held by nobody, and not to be delivered again."""
         self.members: list[Member] = []
         self.deliveries = 0
+        self.fence = (1, 0, 0)
+
+    def reset(self, incarnation: int) -> None:
+        """To the first offset, by a leader of that incarnation; nobody is here."""
+        self.floor = self.next_new = self.partition.first_offset
+        self.acked, self.again, self.unheld = set(), [], set()
+        self.fence = 1, incarnation, self.deliveries
 
     def pump(self) -> None:
         for member in self.members:
@@ -194,6 +201,12 @@ class Member:
         opened = groups_pb2.SubscribeEvent.Opened(
             floor=self.group.floor, options=opening.options,
             ballot=common_pb2.Ballot(epoch=1, incarnation=self.node.incarnation),
+            fence=groups_pb2.DeliveryToken(
+                ballot=common_pb2.Ballot(
+                    epoch=self.group.fence[0], incarnation=self.group.fence[1]
+                ),
+                delivery=self.group.fence[2],
+            ),
         )
         self.call.send(groups_pb2.SubscribeEvent(opened=opened))
         self.pump()

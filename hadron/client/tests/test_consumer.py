@@ -208,6 +208,38 @@ async def test_after_a_reset_records_come_again_whatever_was_in_doubt() -> None:
 
 
 @both
+async def test_a_reset_while_a_member_was_away_gives_it_every_record_again() -> None:
+    """Under another leader: nothing but the fence tells that the group was reset, and not only
+    passed on. What was in doubt, and what is acknowledged later of what came before, is lost."""
+    async with served() as (node, client):
+        await fill(client, 3, batch=1)
+        async with client.subscribe("s", group="g") as subscription:
+            first, second, third = [await subscription.__anext__() for _ in range(3)]
+            group = node.groups["s", "local/p0", "g"]
+            node.refuse_members = NotReadyError("a leader is starting")
+            node.cut()
+            await until(lambda: not group.members)
+            await first.ack()
+            await second.ack()
+            node.incarnation += 1
+            group.reset(node.incarnation)
+            node.refuse_members = None
+            again = [await subscription.__anext__() for _ in range(2)]
+            assert [(each.offset, each.attempt) for each in again] == [(0, 1), (1, 1)]
+            with pytest.raises(ConnectionLostError, match="2 acknowledgements .* group was reset"):
+                await subscription.flush()
+            await third.ack()
+            with pytest.raises(ConnectionLostError, match="1 acknowledgements"):
+                await subscription.flush()
+            assert group.floor == 0
+            again.append(await subscription.__anext__())
+            for each in again:
+                await each.ack()
+            await subscription.flush()
+            assert group.floor == 3
+
+
+@both
 async def test_flush_says_when_acks_came_too_late() -> None:
     async with served() as (node, client):
         await fill(client, 2, batch=1)

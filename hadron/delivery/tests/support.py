@@ -34,6 +34,12 @@ class Consumer:
         self.driver, self.session = await self.stack.groups.subscribe(call, 1, joining)
         return self
 
+    @property
+    def fence(self) -> tuple[int, int, int]:
+        """What it was told when it joined."""
+        (fence,) = [m.opened.fence for m, _ in self.call.sent if m.WhichOneof("kind") == "opened"]
+        return fence.ballot.epoch, fence.ballot.incarnation, fence.delivery
+
     def leave(self) -> None:
         self.stack.groups.leave(self.session)
 

@@ -655,6 +655,35 @@ class TestEphemeral:
         assert await stack.groups.delete(1, "billing", force=True) == 1
         assert stack.groups.ephemeral() == []
 
+    async def test_one_that_was_deleted_and_made_anew_knows_nothing_of_the_one_before(
+        self, stack: Stack
+    ) -> None:
+        await stack.append(1, b"0", b"1")
+        member = await Consumer(stack).join(ephemeral=True)
+        await member.until(0, 1)
+        assert member.fence == (*stack.ballot, 0)
+        await stack.groups.delete(1, "billing", force=True)
+        other = await Consumer(stack).join(ephemeral=True)
+        assert other.fence == (*stack.ballot, 1)
+        other.refuse(0, 60.0)
+        away = await Consumer(stack).join(ephemeral=True, resume_offset=0)
+        away.say(
+            ack=Ack(
+                ranges=[groups_pb2.Range(delivery=1, first_offset=0, last_offset=0)],
+                ballot=ballot_to(stack.ballot), token=1,
+            )
+        )
+        assert len(await away.confirmed(1)) == 1
+
+    async def test_one_that_goes_on_where_a_member_was_takes_its_late_acknowledgements(
+        self, stack: Stack
+    ) -> None:
+        """Its leader has gone, and its memory with it."""
+        await stack.append(1, b"0", b"1")
+        member = await Consumer(stack).join(ephemeral=True, resume_offset=1)
+        assert member.fence == (0, 0, 0)
+        await member.until(1)
+
 
 class TestChanging:
     async def test_reset(self, stack: Stack) -> None:
@@ -672,6 +701,7 @@ class TestChanging:
         assert isinstance(member.call.failure, NotReadyError)
         assert member.call.failure.retryable
         again = await Consumer(stack).join()
+        assert member.fence < again.fence == (*stack.ballot, 1)
         await again.until(1, 2, 3, 4, 5)
         again.say(
             ack=Ack(
@@ -684,6 +714,23 @@ class TestChanging:
         assert await stack.groups.reset(1, "billing", "latest") == (1, 6)
         await until(lambda: not stack.groups._collecting)
         assert await stack.rows("SELECT * FROM grp_ack") == []
+
+    async def test_what_was_given_back_is_not_acknowledged_by_a_delivery_from_before_a_reset(
+        self, stack: Stack
+    ) -> None:
+        """Nobody holds the record, and the token is of this ballot: it counts no more for that."""
+        await stack.append(1, b"0", b"1")
+        await (await Consumer(stack).join()).until(0, 1)
+        await stack.groups.reset(1, "billing", "earliest", force=True)
+        other = await Consumer(stack).join()
+        await other.until(0, 1)
+        other.refuse(0, 60.0)
+        away = await Consumer(stack).join()
+        old = groups_pb2.Range(delivery=1, first_offset=0, last_offset=0)
+        for token, ballot in enumerate((ballot_to(stack.ballot), None), 1):
+            away.say(ack=Ack(ranges=[old], ballot=ballot, token=token))
+            assert len(await away.confirmed(token)) == 1
+        assert away.driver.floor == 0
 
     async def test_delete(self, stack: Stack) -> None:
         await stack.append(1, *[b"x"] * 6)

@@ -49,12 +49,18 @@ plant(
 
 plant(
     "acknowledgement from before a reset counted",
-    "nobody looks whether a delivery is from before the group was reset",
-    Edit(
-        "delivery.driver:GroupDriver._may_be_late",
-        "self.progress.fence < token <= latest", "token <= latest",
-    ),
+    "nobody looks whether a delivery is from before the group was reset, the client neither",
+    Edit("delivery.driver:GroupDriver._count", "if token <= self.progress.fence:", "if False:"),
+    Edit("client.acks:LateAcks.fenced", "if fence <= self._fence:", "if True:"),
     scenarios=("acknowledgement-from-before-a-reset",),
+)
+
+plant(
+    "client acknowledges again what a reset gave back",
+    "a member that was away during a reset acknowledges at once what it had dealt with before, and "
+    "hands it out to nobody",
+    Edit("client.acks:LateAcks.fenced", "if fence <= self._fence:", "if True:"),
+    scenarios=("acknowledgement-from-before-a-failover-and-a-reset",),
 )
 
 plant(

@@ -180,10 +180,19 @@ async def acknowledgement_from_before_a_deletion(play: Play) -> None:
     await _come_back_after(play, "delete")
 
 
-async def _come_back_after(play: Play, what: str) -> None:
+@scenario("D2: a reset gives every record again, also to who has acknowledged it and lost touch")
+async def acknowledgement_from_before_a_failover_and_a_reset(play: Play) -> None:
+    """The same, and n1 is killed before the reset: the member was given its records under another
+    ballot than it is now. It must be given all of them once more, and look at each."""
+    await _come_back_after(play, "reset", failover=True, max_in_flight=20)
+
+
+async def _come_back_after(
+    play: Play, what: str, *, failover: bool = False, max_in_flight: int = 3
+) -> None:
     world, partition = play.world, play.world.config.name
     await _fill(play, 9)
-    async with _member(play, "g0", max_in_flight=3) as member:
+    async with _member(play, "g0", max_in_flight=max_in_flight) as member:
         await member.take(0, 1, 2)
         await member.ack(0, 1, 2)
         assert await member.confirm()
@@ -192,6 +201,10 @@ async def _come_back_after(play: Play, what: str) -> None:
         await member.ack(3, 4, 5)
         await trio.sleep(0.1)
         world.network.break_connections("g0", lose_all=True)
+        if failover:
+            await world.crash("n1", power=True)
+            await world.start("n1")
+            await world.wait_serving()
         async with world.client("o0") as client:
             if what == "reset":
                 noted = play.history.regroup("o0", "g", STREAM, partition, "reset", "earliest")
@@ -202,6 +215,10 @@ async def _come_back_after(play: Play, what: str) -> None:
             play.history.ok(noted)
         for name in world.names:
             world.network.heal("g0", name)
+        if failover:
+            # All were given to it at once: with the last one, those before have come as well.
+            member.taken.clear()
+            await member.take(8)
         await member.confirm()
     await _drain(play)
 

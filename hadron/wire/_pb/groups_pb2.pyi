@@ -114,6 +114,14 @@ class SubscribeRequest(_message.Message):
     flow: SubscribeRequest.Flow
     def __init__(self, open: _Optional[_Union[SubscribeRequest.Open, _Mapping]] = ..., ack: _Optional[_Union[SubscribeRequest.Ack, _Mapping]] = ..., nack: _Optional[_Union[SubscribeRequest.Nack, _Mapping]] = ..., extend: _Optional[_Union[SubscribeRequest.Extend, _Mapping]] = ..., heartbeat: _Optional[_Union[SubscribeRequest.Heartbeat, _Mapping]] = ..., flow: _Optional[_Union[SubscribeRequest.Flow, _Mapping]] = ...) -> None: ...
 
+class DeliveryToken(_message.Message):
+    __slots__ = ("ballot", "delivery")
+    BALLOT_FIELD_NUMBER: _ClassVar[int]
+    DELIVERY_FIELD_NUMBER: _ClassVar[int]
+    ballot: _common_pb2.Ballot
+    delivery: int
+    def __init__(self, ballot: _Optional[_Union[_common_pb2.Ballot, _Mapping]] = ..., delivery: _Optional[int] = ...) -> None: ...
+
 class Range(_message.Message):
     __slots__ = ("delivery", "first_offset", "last_offset")
     DELIVERY_FIELD_NUMBER: _ClassVar[int]
@@ -127,14 +135,16 @@ class Range(_message.Message):
 class SubscribeEvent(_message.Message):
     __slots__ = ("opened", "delivery", "acked", "revoked", "heartbeat", "batch_end")
     class Opened(_message.Message):
-        __slots__ = ("ballot", "floor", "options")
+        __slots__ = ("ballot", "floor", "options", "fence")
         BALLOT_FIELD_NUMBER: _ClassVar[int]
         FLOOR_FIELD_NUMBER: _ClassVar[int]
         OPTIONS_FIELD_NUMBER: _ClassVar[int]
+        FENCE_FIELD_NUMBER: _ClassVar[int]
         ballot: _common_pb2.Ballot
         floor: int
         options: GroupOptions
-        def __init__(self, ballot: _Optional[_Union[_common_pb2.Ballot, _Mapping]] = ..., floor: _Optional[int] = ..., options: _Optional[_Union[GroupOptions, _Mapping]] = ...) -> None: ...
+        fence: DeliveryToken
+        def __init__(self, ballot: _Optional[_Union[_common_pb2.Ballot, _Mapping]] = ..., floor: _Optional[int] = ..., options: _Optional[_Union[GroupOptions, _Mapping]] = ..., fence: _Optional[_Union[DeliveryToken, _Mapping]] = ...) -> None: ...
     class Delivery(_message.Message):
         __slots__ = ("delivery", "first_offset", "last_offset", "attempt", "batch", "ends_batch")
         DELIVERY_FIELD_NUMBER: _ClassVar[int]
