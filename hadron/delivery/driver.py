@@ -16,13 +16,13 @@ from typing import Final
 import trio
 
 from hadron.delivery.effects import Exhausted, Rules
-from hadron.delivery.joining import MAX_IN_FLIGHT, Joining
+from hadron.delivery.joining import Joining
 from hadron.delivery.keys import BatchKeys
 from hadron.delivery.letters import PAUSE_S, DeadLetters, Origin
 from hadron.delivery.machine import Group
 from hadron.delivery.progress import Ledger, LoggedLedger, MemoryLedger, Receipt
 from hadron.delivery.ranges import Range, size
-from hadron.delivery.sessions import MemberSession, Silence
+from hadron.delivery.sessions import MemberSession, Silence, check_ranges
 from hadron.delivery.shelf import Shelf
 from hadron.model.batch import StampedBatch
 from hadron.model.errors import (
@@ -38,7 +38,7 @@ from hadron.model.ids import Ballot
 from hadron.partition.controller import Controller
 from hadron.partition.visible import VisibleStreams
 from hadron.state import groups
-from hadron.state.groups import ORDER_KEY, ORDER_STRICT, GroupOptions, Progress, Token
+from hadron.state.groups import Progress, Token
 from hadron.wire.calls import Call
 from hadron.wire.messages import ballot_from, ballot_to, groups_pb2
 
@@ -104,7 +104,7 @@ class GroupDriver:
         window = progress.window
         self.machine = Group(
             progress.floor, window.acknowledged, window.attempts, window_end=window.end,
-            rules=rules_of(progress.options), numbers=ground.numbers,
+            rules=Rules.of(progress.options), numbers=ground.numbers,
         )
         self.ledger: Ledger = (
             MemoryLedger(progress.floor, self._committed) if is_ephemeral
@@ -395,7 +395,7 @@ class GroupDriver:
             raise RequestError("a subscription was opened twice")
 
     def acknowledge(self, session: MemberSession, message: groups_pb2.SubscribeRequest.Ack) -> None:
-        _check_ranges(message.ranges)
+        check_ranges(message.ranges)
         late = ballot_from(message.ballot) if message.HasField("ballot") else None
         now = trio.current_time()
         for item in message.ranges:
@@ -432,7 +432,7 @@ class GroupDriver:
         return token <= latest and last < self._visible.bounds(self._stream_id).next_offset
 
     def refuse(self, session: MemberSession, message: groups_pb2.SubscribeRequest.Nack) -> None:
-        _check_ranges(message.ranges)
+        check_ranges(message.ranges)
         now = trio.current_time()
         for item in message.ranges:
             self.machine.refuse(
@@ -444,7 +444,7 @@ class GroupDriver:
         self.pump()
 
     def extend(self, session: MemberSession, message: groups_pb2.SubscribeRequest.Extend) -> None:
-        _check_ranges(message.ranges)
+        check_ranges(message.ranges)
         number, now = session.member.number, trio.current_time()
         if not message.ranges:
             for delivery in list(session.member.deliveries):
@@ -498,26 +498,3 @@ class GroupDriver:
     def _dead_letters_refused(self, dead: Exhausted) -> None:
         self.machine.put_back(dead, trio.current_time() + PAUSE_S)
         self.pump()
-
-
-def rules_of(options: GroupOptions) -> Rules:
-    return Rules(
-        is_strict=options.order == ORDER_STRICT,
-        is_by_key=options.order == ORDER_KEY,
-        deadline_s=options.ack_deadline_ms / 1_000 if options.ack_deadline_ms else None,
-        max_attempts=options.max_attempts,
-    )
-
-
-def _check_ranges(ranges: Sequence[groups_pb2.Range]) -> None:
-    if len(ranges) > MAX_IN_FLIGHT:
-        raise RequestError(
-            f"{len(ranges)} ranges in one message are more than {MAX_IN_FLIGHT}",
-            "a member holds no more records: send what was acknowledged more often",
-        )
-    for item in ranges:
-        if item.first_offset > item.last_offset:
-            raise RequestError(
-                f"offsets {item.first_offset} to {item.last_offset} are no range",
-                "the first must not be above the last",
-            )

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from hadron.delivery.ranges import Range
+from hadron.state.groups import ORDER_KEY, ORDER_STRICT, GroupOptions
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,6 +22,15 @@ class Rules:
     is_by_key: bool = False
     deadline_s: float | None = None
     max_attempts: int = 0
+
+    @classmethod
+    def of(cls, options: GroupOptions) -> Rules:
+        return cls(
+            is_strict=options.order == ORDER_STRICT,
+            is_by_key=options.order == ORDER_KEY,
+            deadline_s=options.ack_deadline_ms / 1_000 if options.ack_deadline_ms else None,
+            max_attempts=options.max_attempts,
+        )
 
 
 PLAIN: Final = Rules()

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import heapq
 from collections import deque
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
+from hadron.delivery.joining import MAX_IN_FLIGHT
 from hadron.delivery.members import Member
 from hadron.delivery.ranges import Range
 from hadron.model.batch import StampedBatch
@@ -159,3 +161,18 @@ class Silence:
             else:
                 self.watch(session)
         return found
+
+
+def check_ranges(ranges: Sequence[groups_pb2.Range]) -> None:
+    """Raises `RequestError` for what no member says."""
+    if len(ranges) > MAX_IN_FLIGHT:
+        raise RequestError(
+            f"{len(ranges)} ranges in one message are more than {MAX_IN_FLIGHT}",
+            "a member holds no more records: send what was acknowledged more often",
+        )
+    for item in ranges:
+        if item.first_offset > item.last_offset:
+            raise RequestError(
+                f"offsets {item.first_offset} to {item.last_offset} are no range",
+                "the first must not be above the last",
+            )
