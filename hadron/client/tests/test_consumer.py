@@ -226,7 +226,7 @@ async def test_a_reset_while_a_member_was_away_gives_it_every_record_again() -> 
             node.refuse_members = None
             again = [await subscription.__anext__() for _ in range(2)]
             assert [(each.offset, each.attempt) for each in again] == [(0, 1), (1, 1)]
-            with pytest.raises(ConnectionLostError, match="2 acknowledgements .* group was reset"):
+            with pytest.raises(ConnectionLostError, match=r"2 acknowledgements .* group was reset"):
                 await subscription.flush()
             await third.ack()
             with pytest.raises(ConnectionLostError, match="1 acknowledgements"):
