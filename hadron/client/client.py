@@ -104,12 +104,12 @@ class Client:
             partitioner: "key" sends equal keys to one partition (`xxh3_64(key) % partitions`, see
                 `client.partitioner`) and records without one round robin, a batch at a time;
                 "round_robin" does so with all.
-            failover: what happens to records whose partition is away. "unkeyed": those without a
-                key go to another one at once, those with a key wait. "any": all go, and keys lose
-                their order meanwhile. "none": all wait. These three never publish a record twice:
-                one that may be in the log already waits for its partition until the delivery
-                timeout, then fails with `OutcomeUnknownError`. "duplicate" sends that one elsewhere
-                as well: rather twice than unknown.
+            failover: what happens to records whose partition is away; what order they keep then,
+                `Producer` says. "unkeyed": those without a key go to another one at once, those
+                with a key wait. "any": all go, keys out of order too. "none": all wait. These three
+                never publish a record twice: one that may be in the log already waits for its
+                partition until the delivery timeout, then fails with `OutcomeUnknownError`.
+                "duplicate" sends that one elsewhere as well: rather twice than unknown.
             codec: compression of the records' bodies.
             batch_bytes: a batch is complete at this size, 1 MiB at most.
             linger_ms: how long records gather while an earlier batch is under way; a record that

@@ -2,8 +2,9 @@
 
 A record with a key goes to partition `xxh3_64(key) % number of partitions`, in the order in which
 the stream declares them (`hadron.model.batch.key_hash`; text as UTF-8; XXH3 with 64 bits and seed
-0, so that a program in any language finds the same one): equal keys keep their order, also over
-several producers. It holds for as long as no partition is added; then keys are spread anew.
+0, so that a program in any language finds the same one): equal keys of all producers meet there,
+those of one keep their order. It holds for as long as no partition is added; then keys are spread
+anew.
 Records without a key go round robin, a batch at a time: few large batches cost less than many small
 ones ("sticky" partitioning, Kafka's KIP-480). A partition that is away is passed over.
 """

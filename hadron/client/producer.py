@@ -84,12 +84,21 @@ async def wait_done(batch: OutgoingBatch) -> None:
 class Producer:
     """Publishes to one stream. Made by `Client.producer`, used inside its block.
 
-    Every record is in the log at most once, however often connections break and whatever goes away;
-    within a partition in the order of the calls, where a stream has several: those with a key,
-    those without one, and those that name it, each among themselves. While a partition is away
-    others take its records, as `failover` allows; it is used again once it answers. So are
-    partitions that are added to the stream. Calls may come from many tasks. Cancelling a call does
-    not take back a record that was accepted.
+    Every record is in the log at most once, however often connections break and whatever goes away
+    (twice only with `failover="duplicate"`). Its order is that of one task's calls; calls of
+    several tasks may pass each other. What is published is in order
+
+    * for each key, while `failover` is "unkeyed" or "none" and keys choose the partition (which is
+      the default); anew from when partitions are added to the stream, as keys change places then;
+    * for each partition that records name, always;
+    * for the records without a key of a partition, with `failover="none"` only, and all records
+      together where the producer has one partition. Otherwise there is none between them: batches
+      go round the partitions, and one whose partition is away goes behind what another has.
+
+    A record that ended with `OutcomeUnknownError` may still come, behind later ones. While a
+    partition is away others take its records, as `failover` allows; it is used again once it
+    answers. So are partitions that are added to the stream. Calls may come from many tasks.
+    Cancelling a call does not take back a record that was accepted.
     """
 
     def __init__(
@@ -135,7 +144,8 @@ class Producer:
 
         Args:
             value: bytes, str, anything JSON, or a whole `NewRecord` or `CloudEvent`.
-            key: equal keys go to the same partition and keep their order.
+            key: equal keys go to the same partition and keep their order; see the class for what
+                `failover` has to do with it.
             type: event type, dot segments; pipelines match on it.
             timestamp_ms: event time; None stamps the time of this call.
             headers: small text pairs.
