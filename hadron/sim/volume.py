@@ -264,6 +264,13 @@ def volume_of(path: str) -> Volume | None:
     return None
 
 
+def forget_volumes(root: Path) -> None:
+    """Let go of a world's volumes, and with them of everything that it was: the next seeds run in
+    the same process, and would look for garbage in it."""
+    for path in [path for path in VOLUMES if root in Path(path).parents]:
+        del VOLUMES[path]
+
+
 def no_room(path: str) -> OSError:
     return OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), path)
 

@@ -36,7 +36,7 @@ from hadron.sim.files import STYLES, Style
 from hadron.sim.nemesis import FaultPlan, Nemesis, run_faults
 from hadron.sim.network import HostNetwork, SimNetwork
 from hadron.sim.trace import Trace
-from hadron.sim.volume import Volume
+from hadron.sim.volume import Volume, forget_volumes
 from hadron.storage.store import Store
 from hadron.wire.messages import cluster_pb2
 
@@ -494,6 +494,7 @@ async def playground(seed: int, trace: Trace | None) -> AsyncIterator[tuple[Path
             yield root, nursery
     finally:
         vfs.uninstall()
+        forget_volumes(root)
         shutil.rmtree(root, ignore_errors=True)
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+import weakref
 from collections import Counter
 
 import pytest
@@ -50,6 +51,19 @@ def test_same_trace_in_a_fresh_process_with_another_hash_seed_and_no_collector()
         env={**os.environ, "PYTHONHASHSEED": "4711"}, timeout=60,
     )
     assert there.stdout.strip() == here
+
+
+def test_a_world_that_has_ended_is_forgotten() -> None:
+    # Kept, it is looked through for garbage with every later seed of its process.
+    worlds: list[weakref.ref[World]] = []
+
+    async def body(world: World) -> Judgement:
+        worlds.append(weakref.ref(world))
+        await world.restart()
+        return Judgement()
+
+    _run(body)
+    assert worlds[0]() is None
 
 
 def _run(body: Scenario) -> Outcome:
