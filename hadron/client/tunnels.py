@@ -74,6 +74,12 @@ class Tunnels:
         while self._session.closed is None:
             await anyio.sleep(_AGAIN_S)
             try:
+                # By its address first: who only tries must not raise doubts about a leader that
+                # answers through the tunnel. (Each vain try would stop all new calls for as long
+                # as a dial takes.)
+                address = self._session.topology.leader(replica_set)
+                if address is not None:
+                    await self._session.connect_to(address)
                 await self._session.dial_leader(replica_set)
             except HadronError as error:
                 _log.debug("still no direct way to %s: %s", replica_set, error)

@@ -6,8 +6,8 @@ Pure: `discovery` carries statements between nodes. The rules:
 - A name belongs to one uuid. Which one is for the metadata set to say (`registered`); until it has,
   a node keeps the one that it heard of first. The other is refused, and reported by every node that
   hears of it. A node never gives up its own.
-- Of one uuid, the higher epoch says who the members are; within an epoch, the configuration that a
-  majority serves by.
+- Of one uuid, the configuration that a majority serves by says who the members are, the newest
+  such; before there is one, that of the highest epoch.
 - Where a node is, it says itself, and its latest word counts: an address may change without a new
   epoch.
 - Another uuid with a higher epoch (a set that was restored) is passed on beside the one that is
@@ -268,7 +268,7 @@ class Directory:
 
 def _join(known: KnownSet, said: KnownSet) -> KnownSet:
     """Two statements about one set."""
-    newer = max(known, said, key=lambda each: (each.epoch, each.agreed, each.members))
+    newer = max(known, said, key=lambda each: (each.agreed, each.epoch, each.members))
     other = said if newer is known else known
     return replace(
         newer,

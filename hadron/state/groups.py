@@ -14,7 +14,7 @@ import msgspec
 
 from hadron.model.errors import NotFoundError, OffsetOutOfRangeError, RequestError
 from hadron.model.ports import Database
-from hadron.state import attempts, streams
+from hadron.state import attempts, leadership, streams
 from hadron.state.machine import Command, Context, NoChange, applies, tables
 
 tables("""
@@ -79,7 +79,8 @@ class CreateGroup(Command, frozen=True, array_like=True, tag=3):
 
     Attributes:
         last_delivery: tokens of this ballot up to this number, and of earlier ballots, are of
-            another group that had the name before. -1 where nobody has any.
+            another group that had the name before. -1 where nobody has any. By version 1 of the
+            rules, which deletes no group, it is not written down: old members have no place for it.
     """
 
     # A consumer asks for it whenever it joins, and then acknowledges.
@@ -139,7 +140,7 @@ def apply_create_group(context: Context, command: CreateGroup) -> Progress:
         (context.lsn, command.stream_id, command.name, command.floor, context.now_ms),
     )
     options, fence = command.options, (0, 0, 0)
-    if command.last_delivery >= 0:
+    if command.last_delivery >= 0 and leadership.apply_version(context.db) > 1:
         fence = (*context.ballot, command.last_delivery)
     if options != GroupOptions() or any(fence):
         context.db.execute(

@@ -73,12 +73,30 @@ def test_the_same_again_changes_nothing() -> None:
 
 
 @pytest.mark.parametrize("newer_first", [False, True])
-def test_a_higher_epoch_says_who_leads(newer_first: bool) -> None:
-    older, newer = statement(epoch=1), statement(epoch=2, leader="n2", agreed=False)
+@pytest.mark.parametrize("agreed", [False, True])
+def test_a_higher_epoch_says_who_leads(newer_first: bool, agreed: bool) -> None:
+    older, newer = (
+        statement(epoch=1, agreed=agreed), statement(epoch=2, leader="n2", agreed=agreed)
+    )
     heard = [newer, older] if newer_first else [older, newer]
     known = directory(*heard).find("eu/p0")
     assert known is not None
-    assert (known.epoch, known.leader.name, known.agreed) == (2, "n2", False)
+    assert (known.epoch, known.leader.name, known.agreed) == (2, "n2", agreed)
+
+
+@pytest.mark.parametrize("newer_first", [False, True])
+def test_a_higher_epoch_counts_once_a_majority_serves_by_it(newer_first: bool) -> None:
+    """n3 was started early with the file by which n2 leads; n1 serves on."""
+    older, newer = statement(epoch=1), statement(epoch=2, leader="n2", agreed=False)
+    made = directory(*([newer, older] if newer_first else [older, newer]))
+    known = made.find("eu/p0")
+    assert known is not None
+    assert (known.epoch, known.leader.name) == (1, "n1")
+    assert not reasons(made)
+    made.merge([replace(newer, agreed=True)], 0.0)
+    known = made.find("eu/p0")
+    assert known is not None
+    assert (known.epoch, known.leader.name) == (2, "n2")
 
 
 def test_a_higher_epoch_does_not_take_back_where_nodes_say_they_are() -> None:

@@ -12,6 +12,9 @@ import pytest
 import trio
 
 from hadron.model.errors import FrameError, NotFoundError, PeerError
+from hadron.model.schema import SchemaObject, StreamSpec
+from hadron.node.replica_set import ReplicaSetConfig
+from hadron.node.rounds import LIVELY_S
 from hadron.node.statements import statement_to
 from hadron.testing.nodes import Cluster, Nodes, running_cluster
 from hadron.wire.connection import Connection
@@ -151,19 +154,44 @@ async def test_a_changed_address_is_heard_everywhere_without_a_new_epoch(tmp_pat
                 )
 
 
+def led_by_n2(config: ReplicaSetConfig) -> ReplicaSetConfig:
+    """The next epoch's configuration file."""
+    nodes = tuple(
+        replace(node, role="leader" if node.name == "n2" else "replica") for node in config.nodes
+    )
+    return replace(config, epoch=config.epoch + 1, nodes=nodes)
+
+
+async def test_a_replica_that_is_started_early_with_the_next_file_misleads_nobody(
+    tmp_path: Path,
+) -> None:
+    async with running_cluster(tmp_path, SETS) as cluster:
+        await wait_registered(cluster)
+        eu = cluster["eu/p0"]
+        await eu.crash("n3")
+        eu.configs["n3"] = led_by_n2(eu.config)
+        await eu.start("n3")
+        nodes = [(cluster["us/p0"], "n1"), (eu, "n1"), (eu, "n2")]
+        with trio.move_on_after(2 * LIVELY_S):
+            await cluster.wait_for("misled", lambda: any(
+                known_at(each, name)["eu/p0"] != "eu-p0-n1:7000" for each, name in nodes
+            ))
+            pytest.fail("n1 serves, but clients and the schema would be sent to n2")
+        assert known_at(eu, "n3")["eu/p0"] == "eu-p0-n1:7000"
+        # A client that comes only now finds who leads, and so does the schema.
+        async with cluster.client(through=["us/p0"]) as client:
+            spec = StreamSpec(partitions=("eu/p0",))
+            await client.apply([SchemaObject(kind="Stream", name="s", spec=spec)])
+            async with client.producer("s") as producer:
+                assert (await producer.send(b"x")).offset == 0
+
+
 async def test_a_promotion_is_heard_by_other_sets(tmp_path: Path) -> None:
     async with running_cluster(tmp_path, SETS) as cluster:
         await wait_known(cluster)
         eu = cluster["eu/p0"]
         await eu.crash("n1", "n2")
-        promoted = replace(
-            eu.config, epoch=2,
-            nodes=tuple(
-                replace(node, role="leader" if node.name == "n2" else "replica")
-                for node in eu.config.nodes
-            ),
-        )
-        eu.configs["n2"] = promoted
+        eu.configs["n2"] = led_by_n2(eu.config)
         await eu.start("n2")
         await cluster.wait_for(
             "told who leads", lambda: known_at(cluster["us/p0"], "n1")["eu/p0"] == "eu-p0-n2:7000"

@@ -95,6 +95,27 @@ async def test_a_leader_that_can_be_dialed_again_is(
         assert (await producer.send(b"directly")).offset == 1
 
 
+async def test_a_tunnel_stays_in_use_while_its_leader_is_dialed_in_vain(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Packets to the leader are dropped, as by a firewall: each try to dial it takes seconds."""
+    async with (
+        cut_off(tmp_path, monkeypatch) as (cluster, client),
+        client.producer("s") as producer,
+    ):
+        await producer.send(b"through a tunnel")
+        tunnel = client._session.connection_now(US)
+        host, used = cluster[US].host("n1"), set()
+
+        def has_been_dialed_again() -> bool:
+            used.add(client._session.connection_now(US))
+            return cluster.network.dials("client", host) > before + 3
+
+        before = cluster.network.dials("client", host)
+        await cluster.wait_for("three vain tries", has_been_dialed_again)
+        assert used == {tunnel}
+
+
 async def test_a_leader_behind_something_that_takes_connections_and_answers_nothing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
