@@ -22,6 +22,7 @@ from hadron.client.session import Session
 from hadron.client.stages import StageRun
 from hadron.client.url import DEFAULT_URL, Endpoint, parse_url
 from hadron.model.errors import RequestError
+from hadron.model.ids import Ballot
 from hadron.model.schema import SchemaObject
 from hadron.wire.connection import Connection
 from hadron.wire.messages import cluster_pb2, groups_pb2, method, pipelines_pb2
@@ -239,14 +240,8 @@ class Client:
         return BatchReader(self._reading.spans(stream, partition, offset, limit, follow))
 
     async def fetch(
-        self,
-        stream: str,
-        partition: str,
-        offset: int,
-        *,
-        max_bytes: int = reading.FETCH_BYTES,
-        max_wait_ms: int = 0,
-        stream_id: int | None = None,
+        self, stream: str, partition: str, offset: int, *, max_bytes: int = reading.FETCH_BYTES,
+        max_wait_ms: int = 0, stream_id: int | None = None, after: Ballot | None = None,
     ) -> Fetched:
         """Batches as they stand in the partition, from the one that holds `offset` on.
 
@@ -255,16 +250,21 @@ class Client:
             max_wait_ms: how long to wait when there is nothing at `offset` yet.
             stream_id: the stream's id, if it is known: `NotFoundError` when that was deleted, also
                 where another stream has its name by now. None: whichever has the name.
+            after: the ballot of the batch with the record before `offset`, as it was read, or as
+                `offsets` told it: `LogTruncatedError` where the log has lost that.
         """
         return await self._reading.fetch(
-            stream, partition, offset, max_bytes, max_wait_ms, stream_id
+            stream, partition, offset, max_bytes, max_wait_ms, stream_id, after
         )
 
     async def offsets(
-        self, stream: str, *, partition: str | None = None, at_ms: int | None = None
+        self, stream: str, *, partition: str | None = None, at_ms: int | None = None,
+        before: int | None = None,
     ) -> list[PartitionOffsets]:
-        """How far the stream's partitions reach, and the first offset at or after `at_ms`."""
-        return await self._reading.offsets(stream, partition, at_ms)
+        """How far the stream's partitions reach, the first offset at or after `at_ms`, and the
+        ballot of the batch with the record before offset `before` (before the next offset, when
+        that is None)."""
+        return await self._reading.offsets(stream, partition, at_ms, before)
 
     # --- schema ---------------------------------------------------------------------------------
 

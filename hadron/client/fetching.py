@@ -125,6 +125,8 @@ class FetchFeed:
             self._stop = min(self._stop, self.position)
         elif answer.batches:
             last = answer.batches[-1]
+            # Whoever leads next must have this batch (PROTOCOL D4).
+            self._request.after.CopyFrom(last.ballot)
             self.position = max(self.position, last.base_offset + last.count)
             self._answers.append((answer, attachment))
             self._on_ready()

@@ -10,8 +10,9 @@ from hadron.client.results import Fetched, PartitionOffsets
 from hadron.client.session import Session
 from hadron.model.batch import StampedBatch
 from hadron.model.errors import NotFoundError, PeerError, RequestError
+from hadron.model.ids import Ballot
 from hadron.model.limits import MAX_ATTACHMENT_BYTES
-from hadron.wire.messages import method, streams_pb2
+from hadron.wire.messages import ballot_from, ballot_to, method, streams_pb2
 
 FETCH_BYTES: Final = 4 << 20
 
@@ -45,29 +46,30 @@ class ReadCalls:
         )
 
     async def offsets(
-        self, stream: str, partition: str | None, at_ms: int | None
+        self, stream: str, partition: str | None, at_ms: int | None, before: int | None = None
     ) -> list[PartitionOffsets]:
         try:
-            return await self._offsets(stream, partition, at_ms)
+            return await self._offsets(stream, partition, at_ms, before)
         except NotFoundError:
             # It may have been deleted, and created again, since it was looked up.
             self._catalog.forget(stream)
-            return await self._offsets(stream, partition, at_ms)
+            return await self._offsets(stream, partition, at_ms, before)
 
     async def _offsets(
-        self, stream: str, partition: str | None, at_ms: int | None
+        self, stream: str, partition: str | None, at_ms: int | None, before: int | None
     ) -> list[PartitionOffsets]:
         found: list[PartitionOffsets] = []
         item = await self._catalog.stream(stream)
         for name in await self._catalog.partitions(stream, partition):
             request = streams_pb2.OffsetsRequest(
                 namespace=self._namespace, stream=stream, partition=name, at_ms=at_ms or 0,
-                stream_id=item.id, metadata_index=item.metadata_index,
+                stream_id=item.id, metadata_index=item.metadata_index, before=before,
             )
             answer, _ = await self._session.request(name, _OFFSETS, request)
             found.extend(
                 PartitionOffsets(
-                    entry.partition, entry.first_offset, entry.next_offset, entry.at_offset
+                    entry.partition, entry.first_offset, entry.next_offset, entry.at_offset,
+                    item.id, ballot_from(entry.ballot) if entry.HasField("ballot") else None,
                 )
                 for entry in answer.partitions
             )
@@ -75,7 +77,7 @@ class ReadCalls:
 
     async def fetch(
         self, stream: str, partition: str, offset: int, max_bytes: int, max_wait_ms: int,
-        stream_id: int | None,
+        stream_id: int | None, after: Ballot | None,
     ) -> Fetched:
         if offset < 0 or not 0 < max_bytes <= MAX_ATTACHMENT_BYTES or max_wait_ms < 0:
             raise RequestError(
@@ -91,6 +93,7 @@ class ReadCalls:
             max_bytes=max_bytes,
             max_wait_ms=max_wait_ms,
             stream_id=stream_id or 0,
+            after=ballot_to(after) if after is not None else None,
         )
         if stream_id is not None:
             return await self._fetch(request)

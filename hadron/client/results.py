@@ -5,6 +5,7 @@ from __future__ import annotations
 import msgspec
 
 from hadron.model.batch import StampedBatch
+from hadron.model.ids import Ballot
 from hadron.model.schema import SchemaObject
 
 
@@ -58,12 +59,18 @@ class PartitionOffsets(msgspec.Struct, frozen=True):
 
     Attributes:
         at_offset: the first offset appended at or after the time asked for; 0 when none was.
+        stream_id: of the stream; one that was deleted and created again has another.
+        ballot: of the batch with the record before `next_offset`, or before the offset asked for;
+            None where no such record is kept, or the node is too old to know. With the stream's id
+            and the offset it makes a cursor that `Client.fetch` checks (PROTOCOL D4).
     """
 
     partition: str
     first_offset: int
     next_offset: int
     at_offset: int = 0
+    stream_id: int = 0
+    ballot: Ballot | None = None
 
 
 class Change(msgspec.Struct, frozen=True):

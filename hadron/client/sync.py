@@ -28,6 +28,7 @@ from hadron.client.sync_producer import SyncProducer
 from hadron.client.url import DEFAULT_URL
 from hadron.model.batch import RecordBatch
 from hadron.model.errors import RequestError
+from hadron.model.ids import Ballot
 from hadron.model.record import Record
 from hadron.model.schema import SchemaObject
 from hadron.wire.messages import cluster_pb2, groups_pb2, pipelines_pb2
@@ -235,20 +236,25 @@ class SyncClient:
         max_bytes: int = reading.FETCH_BYTES,
         max_wait_ms: int = 0,
         stream_id: int | None = None,
+        after: Ballot | None = None,
     ) -> Fetched:
         """See `Client.fetch`."""
         return self._call(
             partial(
                 self._client.fetch, stream, partition, offset, max_bytes=max_bytes,
-                max_wait_ms=max_wait_ms, stream_id=stream_id,
+                max_wait_ms=max_wait_ms, stream_id=stream_id, after=after,
             )
         )
 
     def offsets(
-        self, stream: str, *, partition: str | None = None, at_ms: int | None = None
+        self, stream: str, *, partition: str | None = None, at_ms: int | None = None,
+        before: int | None = None,
     ) -> list[PartitionOffsets]:
         """See `Client.offsets`."""
-        return self._call(partial(self._client.offsets, stream, partition=partition, at_ms=at_ms))
+        offsets = self._client.offsets
+        return self._call(
+            partial(offsets, stream, partition=partition, at_ms=at_ms, before=before)
+        )
 
     # --- schema and cluster ---------------------------------------------------------------------
 

@@ -76,6 +76,11 @@ class OffsetOutOfRangeError(RequestError):
     """An offset lies before the first kept record or after the next one to be written."""
 
 
+class LogTruncatedError(RequestError):
+    """A cursor that is kept outside, by a reader or in a checkpoint, is of records that the log has
+    lost by an operator's act, or of a stream that was deleted (PROTOCOL D4)."""
+
+
 class SequenceError(RequestError):
     """A producer's sequence number does not follow the last one that was logged (PROTOCOL D1)."""
 

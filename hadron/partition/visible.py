@@ -13,7 +13,12 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Final
 
 from hadron.model.batch import StampedBatch
-from hadron.model.errors import NotFoundError, NotReadyError, OffsetOutOfRangeError
+from hadron.model.errors import (
+    LogTruncatedError,
+    NotFoundError,
+    NotReadyError,
+    OffsetOutOfRangeError,
+)
 from hadron.model.ids import Ballot
 from hadron.model.schema import SchemaObject, StreamSpec
 from hadron.partition.group_commit import Submission
@@ -192,6 +197,44 @@ class VisibleStreams:
             raise NotReadyError(
                 f"retention is just dropping offset {offset}", "ask again"
             ) from None
+
+    def recent_ballot(self, stream_id: int, offset: int) -> Ballot | None:
+        """Of the batch that holds a record, if it is in memory."""
+        known = self._recent.get(stream_id)
+        if not known or not known[0].base_offset <= offset < known[-1].next_offset:
+            return None
+        batch = known[bisect_right(known, offset, key=lambda batch: batch.base_offset) - 1]
+        return Ballot(batch.epoch, batch.incarnation)
+
+    async def ballot_before(self, stream_id: int, offset: int) -> Ballot | None:
+        """Of the batch with the record before `offset`; None where no such record is kept."""
+        limits = self.bounds(stream_id)
+        if not limits.first_offset < offset <= limits.next_offset:
+            return None
+        known = self.recent_ballot(stream_id, offset - 1)
+        if known is not None:
+            return known
+        return await self._store.readers.run(
+            lambda db: streams.ballot_at(db, stream_id, offset - 1)
+        )
+
+    async def check_after(self, stream_id: int, offset: int, ballot: Ballot) -> None:
+        """Raises `LogTruncatedError` unless the record before `offset` came under `ballot`, as far
+        as can be told: retention may have dropped it (PROTOCOL D4)."""
+        following = self.bounds(stream_id).next_offset
+        if offset > following:
+            found = f"it ends at offset {following}"
+        else:
+            has = await self.ballot_before(stream_id, offset)
+            if has in (None, ballot):
+                return
+            found = f"it has another one there, of {has}"
+        raise LogTruncatedError(
+            f"the log at {self._replica_set} does not have the record before offset {offset} that "
+            f"was read under ballot {ballot}: {found}",
+            "it lost records by a recovery or a restored backup: read again from an offset that "
+            "you trust",
+        )
 
     async def offset_at(self, stream_id: int, at_ms: int) -> int:
         """The first visible offset appended at or after `at_ms`."""

@@ -9,12 +9,13 @@ import trio
 
 from hadron.model.batch import StampedBatch, read_head
 from hadron.model.errors import HadronError, RecordTooLargeError, RequestError
+from hadron.model.ids import Ballot
 from hadron.model.limits import MAX_ATTACHMENT_BYTES, MAX_BATCH_BYTES
 from hadron.model.schema import SchemaObject
 from hadron.server.leading import Door, Leading
 from hadron.state.streams import AppendBatch
 from hadron.wire.calls import Call, Handler
-from hadron.wire.messages import common_pb2, method, streams_pb2
+from hadron.wire.messages import ballot_from, ballot_to, common_pb2, method, streams_pb2
 
 _DEFAULT_FETCH_BYTES: Final = 1 << 20
 _MAX_FETCH_BYTES: Final = MAX_ATTACHMENT_BYTES - MAX_BATCH_BYTES
@@ -66,8 +67,13 @@ class StreamsService:
     def _fetch(self, call: Call, request: Any, _attachment: memoryview) -> None:
         leading = self._door.enter()
         item = _partition(leading, request)
-        leading.visible.check(item.id, request.offset)
         max_bytes = min(request.max_bytes or _DEFAULT_FETCH_BYTES, _MAX_FETCH_BYTES)
+        if request.HasField("after"):
+            after = ballot_from(request.after)
+            if leading.visible.recent_ballot(item.id, request.offset - 1) != after:
+                call.spawn(self._read_after, leading, call, item.id, request, max_bytes, after)
+                return
+        leading.visible.check(item.id, request.offset)
         found = leading.visible.recent(item.id, request.offset, max_bytes)
         if found is None:
             call.spawn(self._read, leading, call, item.id, request.offset, max_bytes)
@@ -75,6 +81,14 @@ class StreamsService:
             _answer_fetch(leading, call, item.id, found)
         else:
             call.spawn(self._wait_and_read, leading, call, item.id, request, max_bytes)
+
+    async def _read_after(
+        self, leading: Leading, call: Call, stream_id: int, request: Any, max_bytes: int,
+        after: Ballot,
+    ) -> None:
+        await leading.visible.check_after(stream_id, request.offset, after)
+        leading.visible.check(stream_id, request.offset)
+        await self._wait_and_read(leading, call, stream_id, request, max_bytes)
 
     async def _read(
         self, leading: Leading, call: Call, stream_id: int, offset: int, max_bytes: int
@@ -105,13 +119,16 @@ class StreamsService:
     def _offsets(self, call: Call, request: Any, _attachment: memoryview) -> None:
         leading = self._door.enter()
         item = _partition(leading, request)
-        call.spawn(self._answer_offsets, leading, call, item.id, request.at_ms)
+        call.spawn(self._answer_offsets, leading, call, item.id, request)
 
     async def _answer_offsets(
-        self, leading: Leading, call: Call, stream_id: int, at_ms: int
+        self, leading: Leading, call: Call, stream_id: int, request: Any
     ) -> None:
+        at_ms = request.at_ms
         limits = leading.visible.bounds(stream_id)
         at_offset = await leading.visible.offset_at(stream_id, at_ms) if at_ms > 0 else 0
+        before = request.before if request.HasField("before") else limits.next_offset
+        ballot = await leading.visible.ballot_before(stream_id, before)
         call.send(
             streams_pb2.OffsetsResponse(
                 partitions=[
@@ -120,6 +137,7 @@ class StreamsService:
                         first_offset=limits.first_offset,
                         next_offset=limits.next_offset,
                         at_offset=at_offset,
+                        ballot=ballot_to(ballot) if ballot is not None else None,
                     )
                 ]
             ),

@@ -21,6 +21,7 @@ from hadron.model.errors import (
     OffsetOutOfRangeError,
     SequenceError,
 )
+from hadron.model.ids import Ballot
 from hadron.model.limits import PRODUCER_IDLE_MS, PRODUCER_WINDOW
 from hadron.model.ports import Database
 from hadron.state.machine import Command, Context, NoChange, applies, tables
@@ -267,6 +268,16 @@ def read_batches(
             "start at `earliest`",
         )
     return batches
+
+
+def ballot_at(db: Database, stream_id: int, offset: int) -> Ballot | None:
+    """Of the batch that holds a record; None when it is not here."""
+    row = db.execute(
+        "SELECT epoch, incarnation FROM stream_batch WHERE stream_id = ? AND base_offset ="
+        " (SELECT max(base_offset) FROM stream_batch WHERE stream_id = ? AND base_offset <= ?)"
+        " AND base_offset + count > ?", (stream_id, stream_id, offset, offset),
+    ).fetchone()
+    return Ballot(*row) if row is not None else None
 
 
 def _rows(db: Database, stream_id: int, offset: int, below: int) -> Iterator[tuple[Any, ...]]:

@@ -17,6 +17,7 @@ import anyio
 from hadron.model.batch import BatchHead, decode_batch, read_head
 from hadron.model.errors import (
     HadronError,
+    LogTruncatedError,
     NotFoundError,
     OffsetOutOfRangeError,
     SequenceError,
@@ -46,6 +47,8 @@ class Partition:
         self.next_offset = 0
         self.producers: dict[bytes, deque[tuple[int, int, int, int]]] = {}
         self.waiting: list[Callable[[], None]] = []
+        self.incarnation = 1
+        self.ballots: dict[int, common_pb2.Ballot] = {}
 
     def append(self, data: bytes) -> streams_pb2.ProduceResponse:
         head = read_head(data)
@@ -61,6 +64,7 @@ class Partition:
                 raise SequenceError(f"sequence {head.seq} does not follow, expected {expected}")
         base, stamp = self.next_offset, time.time_ns() // 1_000_000
         self.batches.append((base, head, data, stamp))
+        self.ballots[base] = common_pb2.Ballot(epoch=1, incarnation=self.incarnation)
         self.next_offset += head.n
         if head.pid:
             window = self.producers.setdefault(head.pid, deque(maxlen=PRODUCER_WINDOW))
@@ -74,8 +78,20 @@ class Partition:
         base, head, data, stamp = self.batches[index]
         return common_pb2.BatchInfo(
             base_offset=base, count=head.n, append_ms=stamp,
-            ballot=common_pb2.Ballot(epoch=1, incarnation=1), length=len(data) if attached else 0,
+            ballot=self.ballots[base], length=len(data) if attached else 0,
         )
+
+    def ballot_before(self, offset: int) -> common_pb2.Ballot | None:
+        if not self.first_offset < offset <= self.next_offset:
+            return None
+        return self.ballots[self.batches[self.index_of(offset - 1)][0]]
+
+    def lose(self, offset: int) -> None:
+        """A recovery drops what was appended from the start of a batch on; what is appended next
+        is of another ballot."""
+        self.batches = [batch for batch in self.batches if batch[0] < offset]
+        self.next_offset = offset
+        self.incarnation += 1
 
     def index_of(self, offset: int) -> int:
         low, high = 0, len(self.batches)
@@ -440,6 +456,11 @@ class FakeNode:
     def on_fetch(self, call: Call, request: streams_pb2.FetchRequest, _: memoryview) -> None:
         self.fetches += 1
         log = self.partition(request.stream, request.partition)
+        self._check_id(request)
+        if request.HasField("after"):
+            ballot = log.ballot_before(request.offset)
+            if request.offset > log.next_offset or ballot not in (None, request.after):
+                raise LogTruncatedError(f"the log lost the record before {request.offset}")
         if not log.first_offset <= request.offset <= log.next_offset:
             raise OffsetOutOfRangeError(f"offset {request.offset} is out of range")
         if request.offset == log.next_offset and request.max_wait_ms:
@@ -477,12 +498,20 @@ class FakeNode:
         answer = streams_pb2.OffsetsResponse()
         for name in [request.partition] if request.partition else self.partition_names:
             log = self.partition(request.stream, name)
+            self._check_id(request)
             at = next((base for base, _, _, ms in log.batches if ms >= request.at_ms), 0)
             answer.partitions.add(
                 partition=name, first_offset=log.first_offset, next_offset=log.next_offset,
                 at_offset=at if request.at_ms else 0,
+                ballot=log.ballot_before(
+                    request.before if request.HasField("before") else log.next_offset
+                ),
             )
         call.send(answer, end=True)
+
+    def _check_id(self, request: streams_pb2.FetchRequest | streams_pb2.OffsetsRequest) -> None:
+        if request.stream_id not in (0, self.objects["Stream", request.stream].id):
+            raise NotFoundError(f"no stream has the id {request.stream_id}")
 
     def on_subscribe(
         self, call: Call, request: groups_pb2.SubscribeRequest, attachment: memoryview

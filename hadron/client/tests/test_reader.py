@@ -13,6 +13,7 @@ from hadron.client.tests.support import both, served, until
 from hadron.model.batch import decode_batch
 from hadron.model.errors import (
     CorruptionError,
+    LogTruncatedError,
     NotFoundError,
     OffsetOutOfRangeError,
     RequestError,
@@ -180,3 +181,41 @@ async def test_a_read_that_is_left_early_asks_for_no_more() -> None:
             await fill(client, 10)
         # What was fetched ahead stays unread; the closed one fetches nothing.
         assert node.fetches <= before + 3
+
+
+@both
+async def test_who_follows_a_log_that_lost_records_is_told() -> None:
+    """There may be as many again by the time it asks, so that the offset alone tells nothing."""
+    async with served() as (node, client):
+        await fill(client, 4, batch=2)
+        reader = client.read("s", follow=True)
+        assert [int((await anext(reader)).value) for _ in range(4)] == [0, 1, 2, 3]
+        node.partition("s", "local/p0").lose(2)
+        node.cut()
+        await fill(client, 4, batch=2)
+        with pytest.raises(LogTruncatedError):
+            await anext(reader)
+
+
+@both
+async def test_a_cursor_of_ones_own_is_checked() -> None:
+    async with served() as (node, client):
+        await fill(client, 4, batch=2)
+        (end,) = await client.offsets("s")
+        assert (end.next_offset, end.ballot, end.stream_id) == (4, (1, 1), 1)
+        (start,) = await client.offsets("s", before=0)
+        assert start.ballot is None
+        node.partition("s", "local/p0").lose(2)
+        await fill(client, 4, batch=2)
+        (middle,) = await client.offsets("s", before=2)
+        assert middle.ballot == (1, 1)
+        for at in (middle, end):
+            offset = 2 if at is middle else 4
+            fetch = client.fetch("s", "local/p0", offset, stream_id=at.stream_id, after=at.ballot)
+            if at is middle:
+                assert (await fetch).batches[0].incarnation == 2
+            else:
+                with pytest.raises(LogTruncatedError):
+                    await fetch
+        with pytest.raises(NotFoundError):
+            await client.fetch("s", "local/p0", 2, stream_id=end.stream_id + 1, after=middle.ballot)

@@ -45,7 +45,7 @@ class ProduceResponse(_message.Message):
     def __init__(self, base_offset: _Optional[int] = ..., append_ms: _Optional[int] = ..., duplicate: _Optional[bool] = ...) -> None: ...
 
 class FetchRequest(_message.Message):
-    __slots__ = ("namespace", "stream", "partition", "offset", "max_bytes", "max_wait_ms", "stream_id", "metadata_index")
+    __slots__ = ("namespace", "stream", "partition", "offset", "max_bytes", "max_wait_ms", "stream_id", "metadata_index", "after")
     NAMESPACE_FIELD_NUMBER: _ClassVar[int]
     STREAM_FIELD_NUMBER: _ClassVar[int]
     PARTITION_FIELD_NUMBER: _ClassVar[int]
@@ -54,6 +54,7 @@ class FetchRequest(_message.Message):
     MAX_WAIT_MS_FIELD_NUMBER: _ClassVar[int]
     STREAM_ID_FIELD_NUMBER: _ClassVar[int]
     METADATA_INDEX_FIELD_NUMBER: _ClassVar[int]
+    AFTER_FIELD_NUMBER: _ClassVar[int]
     namespace: str
     stream: str
     partition: str
@@ -62,7 +63,8 @@ class FetchRequest(_message.Message):
     max_wait_ms: int
     stream_id: int
     metadata_index: int
-    def __init__(self, namespace: _Optional[str] = ..., stream: _Optional[str] = ..., partition: _Optional[str] = ..., offset: _Optional[int] = ..., max_bytes: _Optional[int] = ..., max_wait_ms: _Optional[int] = ..., stream_id: _Optional[int] = ..., metadata_index: _Optional[int] = ...) -> None: ...
+    after: _common_pb2.Ballot
+    def __init__(self, namespace: _Optional[str] = ..., stream: _Optional[str] = ..., partition: _Optional[str] = ..., offset: _Optional[int] = ..., max_bytes: _Optional[int] = ..., max_wait_ms: _Optional[int] = ..., stream_id: _Optional[int] = ..., metadata_index: _Optional[int] = ..., after: _Optional[_Union[_common_pb2.Ballot, _Mapping]] = ...) -> None: ...
 
 class FetchResponse(_message.Message):
     __slots__ = ("batches", "first_offset", "next_offset")
@@ -75,34 +77,38 @@ class FetchResponse(_message.Message):
     def __init__(self, batches: _Optional[_Iterable[_Union[_common_pb2.BatchInfo, _Mapping]]] = ..., first_offset: _Optional[int] = ..., next_offset: _Optional[int] = ...) -> None: ...
 
 class OffsetsRequest(_message.Message):
-    __slots__ = ("namespace", "stream", "partition", "at_ms", "stream_id", "metadata_index")
+    __slots__ = ("namespace", "stream", "partition", "at_ms", "stream_id", "metadata_index", "before")
     NAMESPACE_FIELD_NUMBER: _ClassVar[int]
     STREAM_FIELD_NUMBER: _ClassVar[int]
     PARTITION_FIELD_NUMBER: _ClassVar[int]
     AT_MS_FIELD_NUMBER: _ClassVar[int]
     STREAM_ID_FIELD_NUMBER: _ClassVar[int]
     METADATA_INDEX_FIELD_NUMBER: _ClassVar[int]
+    BEFORE_FIELD_NUMBER: _ClassVar[int]
     namespace: str
     stream: str
     partition: str
     at_ms: int
     stream_id: int
     metadata_index: int
-    def __init__(self, namespace: _Optional[str] = ..., stream: _Optional[str] = ..., partition: _Optional[str] = ..., at_ms: _Optional[int] = ..., stream_id: _Optional[int] = ..., metadata_index: _Optional[int] = ...) -> None: ...
+    before: int
+    def __init__(self, namespace: _Optional[str] = ..., stream: _Optional[str] = ..., partition: _Optional[str] = ..., at_ms: _Optional[int] = ..., stream_id: _Optional[int] = ..., metadata_index: _Optional[int] = ..., before: _Optional[int] = ...) -> None: ...
 
 class OffsetsResponse(_message.Message):
     __slots__ = ("partitions",)
     class Partition(_message.Message):
-        __slots__ = ("partition", "first_offset", "next_offset", "at_offset")
+        __slots__ = ("partition", "first_offset", "next_offset", "at_offset", "ballot")
         PARTITION_FIELD_NUMBER: _ClassVar[int]
         FIRST_OFFSET_FIELD_NUMBER: _ClassVar[int]
         NEXT_OFFSET_FIELD_NUMBER: _ClassVar[int]
         AT_OFFSET_FIELD_NUMBER: _ClassVar[int]
+        BALLOT_FIELD_NUMBER: _ClassVar[int]
         partition: str
         first_offset: int
         next_offset: int
         at_offset: int
-        def __init__(self, partition: _Optional[str] = ..., first_offset: _Optional[int] = ..., next_offset: _Optional[int] = ..., at_offset: _Optional[int] = ...) -> None: ...
+        ballot: _common_pb2.Ballot
+        def __init__(self, partition: _Optional[str] = ..., first_offset: _Optional[int] = ..., next_offset: _Optional[int] = ..., at_offset: _Optional[int] = ..., ballot: _Optional[_Union[_common_pb2.Ballot, _Mapping]] = ...) -> None: ...
     PARTITIONS_FIELD_NUMBER: _ClassVar[int]
     partitions: _containers.RepeatedCompositeFieldContainer[OffsetsResponse.Partition]
     def __init__(self, partitions: _Optional[_Iterable[_Union[OffsetsResponse.Partition, _Mapping]]] = ...) -> None: ...
