@@ -1,7 +1,7 @@
 """Offset arithmetic of the connector: positions to offsets, offsets to ranges, ranges to tasks.
 
-Pure apart from asking a client for a stream's bounds. Offsets of a streaming query are a plain
-{partition: next offset} object, so that a checkpoint can be read by people.
+Pure apart from asking a client for a stream's bounds, and for the ballots that make an offset a
+cursor (`cursors`).
 """
 
 from __future__ import annotations
@@ -12,6 +12,8 @@ from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
 from hadron.model.errors import OffsetOutOfRangeError, RequestError
+from hadron.model.ids import Ballot
+from hadron.spark.source.cursors import Cursor, truncated
 from hadron.spark.source.options import Position, SourceOptions
 
 Offsets = dict[str, int]
@@ -32,14 +34,29 @@ class Bounds(Protocol):
     @property
     def at_offset(self) -> int: ...
 
+    @property
+    def stream_id(self) -> int: ...
+
+    @property
+    def ballot(self) -> Ballot | None: ...
+
 
 @dataclass(frozen=True, slots=True)
 class OffsetRange:
-    """Records `start` (inclusive) to `stop` (exclusive) of one partition."""
+    """Records `start` (inclusive) to `stop` (exclusive) of one partition.
+
+    Attributes:
+        stream_id: of the stream; 0 for whichever has the name.
+        after: the ballot of the batch with the record before `start`; None when it is not known.
+        last: the same of the last record.
+    """
 
     partition: str
     start: int
     stop: int
+    stream_id: int = 0
+    after: Ballot | None = None
+    last: Ballot | None = None
 
     def __len__(self) -> int:
         return max(0, self.stop - self.start)
@@ -93,27 +110,84 @@ def locate(position: Position, known: Mapping[str, Bounds], stream: str) -> Offs
     return {name: stand_ins[name].get(offset, offset) for name, offset in position.offsets.items()}
 
 
+def cursors_at(
+    client: Any, options: SourceOptions, offsets: Mapping[str, int], known: Mapping[str, Bounds],
+    before: Mapping[str, Cursor],
+) -> dict[str, Cursor]:
+    """Make cursors of offsets: of what was just asked (`known`), of what the query has had
+    (`before`), or by asking for the ballot."""
+    made = {}
+    for name, offset in offsets.items():
+        had, bounds_now = before.get(name), known[name]
+        if had is not None and had.offset == offset and had.stream_id:
+            made[name] = had
+            continue
+        ballot = bounds_now.ballot
+        if offset <= bounds_now.first_offset:
+            ballot = None
+        elif offset != bounds_now.next_offset:
+            (asked,) = client.offsets(options.stream, partition=name, before=offset)
+            ballot = asked.ballot
+        made[name] = Cursor(offset, ballot, bounds_now.stream_id)
+    return made
+
+
+def check_ends(
+    cursors: Mapping[str, Cursor], known: Mapping[str, Bounds], options: SourceOptions
+) -> None:
+    """Raises `LogTruncatedError` when a cursor is behind a record that the log has lost, as far as
+    its end tells, unless data loss may be skipped. What lies before the end is compared when it is
+    read."""
+    for name, cursor in cursors.items():
+        if name not in known or not options.fail_on_data_loss:
+            continue
+        end = known[name]
+        if cursor.offset > end.next_offset:
+            raise truncated(
+                options.stream, name,
+                f"it ends at offset {end.next_offset}, before offset {cursor.offset}",
+            )
+        if cursor.offset == end.next_offset and None not in (cursor.ballot, end.ballot):
+            compare(options, name, cursor.offset, cursor.ballot, end.ballot)
+
+
+def compare(
+    options: SourceOptions, name: str, offset: int, had: Ballot | None, has: Ballot | None
+) -> None:
+    """Raises `LogTruncatedError` when the record before `offset` came under another ballot."""
+    if had != has and options.fail_on_data_loss:
+        raise truncated(
+            options.stream, name,
+            f"the record before offset {offset} is of ballot {has}, it was of {had}",
+        )
+
+
 def between(
-    start: Mapping[str, int], end: Mapping[str, int], options: SourceOptions
+    start: Mapping[str, Cursor], end: Mapping[str, Cursor], options: SourceOptions
 ) -> list[OffsetRange]:
     """The non-empty ranges from `start` to `end`.
 
     A partition that `start` does not know was added to the stream later: it begins at 0.
-    Raises `OffsetOutOfRangeError` when a range runs backwards or a partition has gone, unless data
-    loss may be skipped.
+    Raises `OffsetOutOfRangeError` when a partition has gone, and `LogTruncatedError` when a range
+    runs backwards, unless data loss may be skipped.
     """
     gone = sorted(set(start) - set(end))
     if gone and options.fail_on_data_loss:
         raise _data_loss(f"stream {options.stream!r} has lost {', '.join(map(repr, gone))}")
-    ranges = [
-        OffsetRange(name, start.get(name, 0), stop) for name, stop in sorted(end.items())
-    ]
-    for each in ranges:
-        if each.start > each.stop and options.fail_on_data_loss:
-            raise _data_loss(
-                f"{options.stream}/{each.partition} ends at offset {each.stop}, "
-                f"before the offset {each.start} to start from"
+    ranges = []
+    for name, stop in sorted(end.items()):
+        begin = start.get(name, Cursor(0))
+        if begin.offset > stop.offset and options.fail_on_data_loss:
+            raise truncated(
+                options.stream, name,
+                f"it ends at offset {stop.offset}, before offset {begin.offset} to start from",
             )
+        ranges.append(
+            OffsetRange(
+                name, begin.offset, stop.offset, stop.stream_id or begin.stream_id, begin.ballot,
+                stop.ballot,
+            )
+        )
     return [each for each in ranges if len(each)]
 
 
@@ -138,7 +212,7 @@ def past_loss(wanted: OffsetRange, first_kept: int, options: SourceOptions) -> O
             f"{options.stream}/{wanted.partition} keeps nothing before offset {first_kept}; "
             f"offset {wanted.start} was asked for"
         )
-    return replace(wanted, start=min(first_kept, wanted.stop))
+    return replace(wanted, start=min(first_kept, wanted.stop), after=None)
 
 
 def _data_loss(message: str) -> OffsetOutOfRangeError:
@@ -157,7 +231,11 @@ def split(ranges: Sequence[OffsetRange], min_partitions: int | None) -> list[Off
         count = max(1, min(len(each), round(len(each) * min_partitions / total)))
         edges = [each.start + len(each) * i // count for i in range(count + 1)]
         pieces += [
-            OffsetRange(each.partition, a, b) for a, b in itertools.pairwise(edges)
+            replace(
+                each, start=a, stop=b, after=each.after if a == each.start else None,
+                last=each.last if b == each.stop else None,
+            )
+            for a, b in itertools.pairwise(edges)
         ]
     return pieces
 

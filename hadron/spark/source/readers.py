@@ -37,13 +37,30 @@ from pyspark.sql.types import (
 )
 
 from hadron.model.batch import decode_batch
-from hadron.model.errors import HadronError, OffsetOutOfRangeError, RequestError
+from hadron.model.errors import (
+    HadronError,
+    LogTruncatedError,
+    OffsetOutOfRangeError,
+    RequestError,
+)
+from hadron.model.ids import Ballot
+from hadron.spark.source.cursors import (
+    Checkpoint,
+    Cursor,
+    check_stream,
+    from_json,
+    to_json,
+    truncated,
+)
 from hadron.spark.source.options import SourceOptions, parse_options
 from hadron.spark.source.ranges import (
+    Bounds,
     OffsetRange,
-    Offsets,
     between,
     bounds,
+    check_ends,
+    compare,
+    cursors_at,
     kept,
     locate,
     past_loss,
@@ -140,7 +157,12 @@ class BatchReader(DataSourceReader):
             if options.ending.at_ms:
                 known = bounds(client, options, options.ending.at_ms)
             end = locate(options.ending, known, options.stream)
-        ranges = between(start, end, options)
+        ids = {name: each.stream_id for name, each in known.items()}
+        ranges = between(
+            {name: Cursor(offset, None, ids[name]) for name, offset in start.items()},
+            {name: Cursor(offset, None, ids[name]) for name, offset in end.items()},
+            options,
+        )
         if self._restriction is not None:
             ranges = self._restriction.narrow(ranges)
         ranges = kept(ranges, known, options)
@@ -163,12 +185,16 @@ class PushdownReader(BatchReader):
 
 
 class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
-    """A streaming read. Lives on the driver; only `read` runs in workers, on a pickled copy."""
+    """A streaming read. Lives on the driver; only `read` runs in workers, on a pickled copy.
+
+    Where a query goes on is a cursor per partition (`cursors`); it is compared with the log before
+    anything is planned, and once more by the tasks, with what they read (PROTOCOL D4).
+    """
 
     def __init__(self, options: SourceOptions, columns: Sequence[str]) -> None:
         self._options = options
         self._columns = tuple(columns)
-        self._target: Offsets | None = None
+        self._target: dict[str, Bounds] | None = None
         self._client: Any = None
         self._closing = contextlib.ExitStack()
 
@@ -178,31 +204,35 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__init__(state["options"], state["columns"])  # type: ignore[misc]
 
-    def initialOffset(self) -> Offsets:  # noqa: N802
-        options = self._options
-        known = bounds(self._connected(), options, options.starting.at_ms)
-        return locate(options.starting, known, options.stream)
+    def initialOffset(self) -> Checkpoint:  # noqa: N802
+        options, client = self._options, self._connected()
+        known = bounds(client, options, options.starting.at_ms)
+        offsets = locate(options.starting, known, options.stream)
+        return to_json(cursors_at(client, options, offsets, known, {}))
 
     def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802
         limit = self._options.max_offsets_per_trigger
         return ReadAllAvailable() if limit is None else ReadMaxRows(limit)
 
     def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802
-        self._target = self._next_offsets()
+        self._target = self._bounds()
 
-    def latestOffset(self, start: Offsets, limit: ReadLimit) -> Offsets:  # noqa: N802
-        end = self._next_offsets() if self._target is None else self._target
-        between(start, end, self._options)
+    def latestOffset(self, start: Checkpoint, limit: ReadLimit) -> Checkpoint:  # noqa: N802
+        known = self._bounds() if self._target is None else self._target
+        begin = self._checked(start, known)
+        end = self._ends(known)
+        between(begin, end, self._options)
         max_rows = limit.max_rows if isinstance(limit, ReadMaxRows) else sys.maxsize
-        return spread(start, end, max_rows)
+        offsets = spread(_offsets(begin), _offsets(end), max_rows)
+        return to_json(cursors_at(self._connected(), self._options, offsets, known, begin))
 
-    def reportLatestOffset(self) -> Offsets:  # noqa: N802
-        return self._next_offsets()
+    def reportLatestOffset(self) -> Checkpoint:  # noqa: N802
+        return to_json(self._ends(self._bounds()))
 
-    def partitions(self, start: Offsets, end: Offsets) -> Sequence[InputPartition]:
-        ranges = between(start, end, self._options)
-        if ranges:
-            ranges = kept(ranges, bounds(self._connected(), self._options), self._options)
+    def partitions(self, start: Checkpoint, end: Checkpoint) -> Sequence[InputPartition]:
+        known = self._bounds()
+        ranges = between(self._checked(start, known), self._checked(end, known), self._options)
+        ranges = kept(ranges, known, self._options)
         return [RangePartition(each) for each in split(ranges, self._options.min_partitions)]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
@@ -213,14 +243,32 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._closing.close()
         self._client = None
 
-    def _next_offsets(self) -> Offsets:
-        known = bounds(self._connected(), self._options)
-        return {name: each.next_offset for name, each in known.items()}
+    def _bounds(self) -> dict[str, Bounds]:
+        return bounds(self._connected(), self._options)
+
+    def _ends(self, known: Mapping[str, Bounds]) -> dict[str, Cursor]:
+        return {
+            name: Cursor(each.next_offset, each.ballot, each.stream_id)
+            for name, each in known.items()
+        }
+
+    def _checked(self, checkpoint: Checkpoint, known: Mapping[str, Bounds]) -> dict[str, Cursor]:
+        """The cursors of a checkpoint. Raises `LogTruncatedError` for those that are wrong, as far
+        as the ends of the partitions tell."""
+        cursors, options = from_json(checkpoint), self._options
+        for each in known.values():
+            check_stream(cursors, options.stream, each.stream_id)
+        check_ends(cursors, known, options)
+        return cursors
 
     def _connected(self) -> Any:
         if self._client is None:
             self._client = self._closing.enter_context(_connect(self._options.url))
         return self._client
+
+
+def _offsets(cursors: Mapping[str, Cursor]) -> dict[str, int]:
+    return {name: cursor.offset for name, cursor in cursors.items()}
 
 
 def _connect(url: str) -> contextlib.AbstractContextManager[Any]:
@@ -248,10 +296,16 @@ class _ReadTask:
     def _batches(self, client: Any) -> Iterator[pa.RecordBatch]:
         while len(self.wanted):
             for stamped in self._fetch(client):
+                ballot = Ballot(stamped.epoch, stamped.incarnation)
+                if self.wanted.last is not None and stamped.next_offset >= self.wanted.stop:
+                    compare(
+                        self.options, self.wanted.partition, self.wanted.stop, self.wanted.last,
+                        ballot,
+                    )
                 batch = self._to_arrow(stamped)
                 if batch is not None:
                     yield batch
-                self.wanted = replace(self.wanted, start=stamped.next_offset)
+                self.wanted = replace(self.wanted, start=stamped.next_offset, after=ballot)
                 if not len(self.wanted):
                     break
 
@@ -262,8 +316,16 @@ class _ReadTask:
         while True:
             try:
                 fetched = client.fetch(
-                    self.options.stream, wanted.partition, wanted.start, max_wait_ms=1_000
+                    self.options.stream, wanted.partition, wanted.start, max_wait_ms=1_000,
+                    stream_id=wanted.stream_id or None, after=wanted.after,
                 )
+            except LogTruncatedError as error:
+                if self.options.fail_on_data_loss:
+                    raise truncated(
+                        self.options.stream, wanted.partition, error.message
+                    ) from None
+                self.wanted = replace(wanted, after=None)
+                return ()
             except OffsetOutOfRangeError:
                 self.wanted = self._past_loss(client)
                 return ()

@@ -10,7 +10,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hadron.client.results import PartitionOffsets
-from hadron.model.errors import OffsetOutOfRangeError, RequestError
+from hadron.model.errors import LogTruncatedError, OffsetOutOfRangeError, RequestError
+from hadron.model.ids import Ballot
+from hadron.spark.source.cursors import Cursor
 from hadron.spark.source.options import Position, parse_options
 from hadron.spark.source.ranges import OffsetRange, between, bounds, kept, locate, split, spread
 
@@ -61,16 +63,30 @@ def test_offsets_name_each_partition(offsets: dict[str, int], message: str) -> N
 
 
 def test_ranges_between_offsets() -> None:
-    assert between({"a": 10, "b": 50}, {"a": 12, "b": 50}, OPTIONS) == [OffsetRange("a", 10, 12)]
-    assert between({}, {"new": 3}, OPTIONS) == [OffsetRange("new", 0, 3)]
+    start = {"a": Cursor(10, Ballot(1, 1), 7), "b": Cursor(50)}
+    end = {"a": Cursor(12, Ballot(1, 2), 7), "b": Cursor(50)}
+    assert between(start, end, OPTIONS) == [
+        OffsetRange("a", 10, 12, 7, after=Ballot(1, 1), last=Ballot(1, 2))
+    ]
+    assert between({}, {"new": Cursor(3)}, OPTIONS) == [OffsetRange("new", 0, 3)]
 
 
 @pytest.mark.parametrize("end", [{"a": 5, "b": 50}, {"b": 50}])
 def test_a_stream_that_shrank_is_data_loss(end: dict[str, int]) -> None:
-    start = {"a": 10, "b": 0}
-    with pytest.raises(OffsetOutOfRangeError, match="failOnDataLoss"):
-        between(start, end, OPTIONS)
-    assert between(start, end, FORGIVING) == [OffsetRange("b", 0, 50)]
+    start = {"a": Cursor(10), "b": Cursor(0)}
+    stop = {name: Cursor(offset) for name, offset in end.items()}
+    error = LogTruncatedError if "a" in end else OffsetOutOfRangeError
+    with pytest.raises(error, match="failOnDataLoss"):
+        between(start, stop, OPTIONS)
+    assert between(start, stop, FORGIVING) == [OffsetRange("b", 0, 50)]
+
+
+def test_tasks_know_the_ballots_at_the_ends_of_what_was_split() -> None:
+    whole = OffsetRange("a", 0, 30, 7, after=Ballot(1, 1), last=Ballot(1, 2))
+    first, middle, last = split([whole], 3)
+    assert (first.after, first.last) == (Ballot(1, 1), None)
+    assert (middle.after, middle.last, middle.stream_id) == (None, None, 7)
+    assert (last.after, last.last) == (None, Ballot(1, 2))
 
 
 @pytest.mark.parametrize(

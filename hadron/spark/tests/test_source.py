@@ -200,11 +200,26 @@ def test_available_now_reads_what_there_is_in_limited_steps_and_goes_on_later(
     assert {partition for partition, _ in steps[0]} == {P0, P1}, "the limit is shared"
     assert sorted(place for step in steps for place in step) == spans(p0=(0, 95), p1=(0, 30))
     offsets = (tmp_path / "offsets" / "2").read_text().splitlines()[-1]
-    assert json.loads(offsets) == {P0: 95, P1: 30}, "people can read a checkpoint"
+    cursor = {"epoch": 1, "incarnation": 1, "stream_id": 1}
+    assert json.loads(offsets) == {
+        P0: {"offset": 95, **cursor}, P1: {"offset": 30, **cursor}
+    }, "people can read a checkpoint"
 
     served.publish(P1, 1_030, 7)
     steps = Query(served.stream(spark, **options), tmp_path).run()
     assert steps == [spans(p1=(30, 37))]
+
+
+def test_a_query_is_not_started_again_over_another_stream_of_the_name(
+    spark: SparkSession, served: Served, tmp_path: Path
+) -> None:
+    options = {"startingOffsets": "earliest"}
+    Query(served.stream(spark, **options), tmp_path).run()
+    served.node.objects["Stream", "s"].id += 10
+    served.node.logs.clear()
+    served.publish(P0, 0, 200)
+    with pytest.raises(Exception, match="deleted and created again: .* new checkpointLocation"):
+        Query(served.stream(spark, **options), tmp_path).run()
 
 
 def test_a_stream_starts_at_its_end_by_default(

@@ -1,0 +1,244 @@
+"""A query's cursors are compared with the log, without Spark: the driver's and the tasks' part."""
+
+from __future__ import annotations
+
+import pickle
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import pytest
+from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMaxRows
+
+from hadron.client.results import Fetched, PartitionOffsets
+from hadron.model.batch import StampedBatch, decode_batch
+from hadron.model.errors import (
+    HadronError,
+    LogTruncatedError,
+    NotFoundError,
+    OffsetOutOfRangeError,
+    RequestError,
+)
+from hadron.model.ids import Ballot
+from hadron.model.record import NewRecord
+from hadron.spark.source import readers
+from hadron.spark.source.cursors import Cursor, from_json, to_json
+from hadron.spark.source.options import parse_options
+from hadron.spark.source.readers import RangePartition, StreamReader
+from hadron.spark.tests.fakes import build
+
+P0 = "local/p0"
+
+
+class Log:
+    """A stream with one partition, and the client that asks for it."""
+
+    def __init__(self) -> None:
+        self.stream_id = 7
+        self.batches: list[StampedBatch] = []
+        self.first_offset = 0
+        self.incarnation = 1
+        self.asked = 0
+
+    @property
+    def next_offset(self) -> int:
+        return self.batches[-1].next_offset if self.batches else 0
+
+    def append(self, count: int) -> None:
+        data = build([NewRecord(value={"n": n}) for n in range(count)])
+        self.batches.append(
+            StampedBatch(self.next_offset, count, 1_000, 1, self.incarnation, data)
+        )
+
+    def lose(self, offset: int) -> None:
+        """A recovery drops what was appended from here on."""
+        self.batches = [batch for batch in self.batches if batch.base_offset < offset]
+        self.incarnation += 1
+
+    def make_anew(self) -> None:
+        """Deleted, and created again."""
+        self.batches, self.stream_id = [], self.stream_id + 1
+
+    def _ballot_before(self, offset: int) -> Ballot | None:
+        if offset <= self.first_offset:
+            return None
+        batch = next((b for b in self.batches if b.base_offset < offset <= b.next_offset), None)
+        return Ballot(batch.epoch, batch.incarnation) if batch is not None else None
+
+    def offsets(
+        self, _stream: str, *, before: int | None = None, **_: Any
+    ) -> list[PartitionOffsets]:
+        self.asked += before is not None
+        ballot = self._ballot_before(self.next_offset if before is None else before)
+        return [
+            PartitionOffsets(P0, self.first_offset, self.next_offset, 0, self.stream_id, ballot)
+        ]
+
+    def fetch(
+        self, _stream: str, _partition: str, offset: int, *, stream_id: int | None,
+        after: Ballot | None, **_: Any
+    ) -> Fetched:
+        if stream_id not in (None, self.stream_id):
+            raise NotFoundError(f"no stream has the id {stream_id}")
+        if after is not None and self._ballot_before(offset) not in (None, after):
+            raise LogTruncatedError(f"another ballot before {offset}")
+        if not self.first_offset <= offset <= self.next_offset:
+            raise OffsetOutOfRangeError(f"offset {offset} is out of range")
+        found = [batch for batch in self.batches if batch.next_offset > offset]
+        return Fetched(found[:1], self.first_offset, self.next_offset)
+
+
+@pytest.fixture
+def log(monkeypatch: pytest.MonkeyPatch) -> Log:
+    log = Log()
+
+    @contextmanager
+    def connect(_url: str) -> Iterator[Log]:
+        yield log
+
+    monkeypatch.setattr(readers, "_connect", connect)
+    return log
+
+
+def query(**options: str) -> StreamReader:
+    """A query that is started, or started again."""
+    given = {"stream": "s", "startingOffsets": "earliest", **options}
+    return StreamReader(parse_options(given, streaming=True), ("offset", "value"))
+
+
+def step(
+    reader: StreamReader, start: dict[str, Any], limit: ReadLimit | None = None
+) -> tuple[list[int], dict[str, Any]]:
+    """One micro-batch: what was read, and the checkpoint behind it."""
+    end = reader.latestOffset(start, limit or ReadAllAvailable())
+    return read(reader, start, end), end
+
+
+def read(reader: StreamReader, start: dict[str, Any], end: dict[str, Any]) -> list[int]:
+    worker = pickle.loads(pickle.dumps(reader))
+    return [
+        offset
+        for partition in reader.partitions(start, end)
+        for batch in worker.read(partition)
+        for offset in batch.column("offset").to_pylist()
+    ]
+
+
+def test_a_checkpoint_can_be_read_by_people_and_back() -> None:
+    cursors = {"b": Cursor(0, None, 7), "a": Cursor(12, Ballot(1, 3), 7)}
+    text = to_json(cursors)
+    assert text == {
+        "a": {"offset": 12, "epoch": 1, "incarnation": 3, "stream_id": 7},
+        "b": {"offset": 0, "stream_id": 7},
+    }
+    assert list(text) == ["a", "b"]
+    assert from_json(text) == cursors
+    assert from_json({"a": 12}) == {"a": Cursor(12)}, "from before there were cursors"
+
+
+@pytest.mark.parametrize(
+    "entry",
+    [-1, 1.5, "12", None, True, {}, {"stream_id": 7}, {"offset": -1}, {"offset": 1, "lsn": 2},
+     {"offset": "1"}],
+)
+def test_what_is_no_cursor_is_refused(entry: Any) -> None:
+    with pytest.raises(RequestError, match=r"the checkpoint has .* for partition 'a'"):
+        from_json({"a": entry})
+
+
+def test_a_query_goes_on_over_leaders_and_limits(log: Log) -> None:
+    log.append(10)
+    log.incarnation += 1
+    log.append(10)
+    start = query().initialOffset()
+    assert start == {P0: {"offset": 0, "stream_id": 7}}
+    found, at = step(query(), start, ReadMaxRows(4))
+    assert (found, log.asked) == (list(range(4)), 1)
+    assert at == {P0: {"offset": 4, "epoch": 1, "incarnation": 1, "stream_id": 7}}
+    found, at = step(query(minPartitions="3"), at)
+    assert (found, log.asked) == (list(range(4, 20)), 1)
+    assert at == {P0: {"offset": 20, "epoch": 1, "incarnation": 2, "stream_id": 7}}
+    log.first_offset = 20
+    assert query().latestOffset(at, ReadAllAvailable()) == at, "nothing new, no micro-batch"
+
+
+def test_an_old_checkpoint_is_read_and_becomes_one_of_cursors(log: Log) -> None:
+    log.append(10)
+    found, at = step(query(), {P0: 4})
+    assert found == list(range(4, 10))
+    assert at == {P0: {"offset": 10, "epoch": 1, "incarnation": 1, "stream_id": 7}}
+    assert step(query(), {P0: 10}) == ([], at)
+
+
+@pytest.mark.parametrize("again", [5, 10, 20])
+@pytest.mark.parametrize("forgiving", [False, True])
+def test_a_stream_that_was_made_anew_is_another_one(
+    log: Log, again: int, forgiving: bool
+) -> None:
+    log.append(10)
+    _, at = step(query(), {P0: 0})
+    log.make_anew()
+    log.append(again)
+    reader = query(failOnDataLoss=str(not forgiving).lower())
+    message = "deleted and created again: .* id 7, this one has id 8 .* new checkpointLocation"
+    for ask in (
+        lambda: reader.latestOffset(at, ReadAllAvailable()),
+        lambda: reader.partitions({P0: 0}, at),
+    ):
+        with pytest.raises(LogTruncatedError, match=message):
+            ask()
+
+
+@pytest.mark.parametrize(
+    ("again", "message"),
+    [
+        (2, "it ends at offset 7, before offset 10"),
+        (5, "the record before offset 10 is of ballot 1.2, it was of 1.1"),
+        (9, "another ballot before 10"),
+    ],
+)
+def test_a_log_that_lost_records_is_told(log: Log, again: int, message: str) -> None:
+    """It has fewer than were read, as many, or more by the time the query goes on."""
+    log.append(5)
+    log.append(5)
+    _, at = step(query(), {P0: 0})
+    log.lose(5)
+    log.append(again)
+    with pytest.raises(LogTruncatedError, match=message) as told:
+        step(query(), at)
+    assert "new checkpointLocation" in told.value.hint
+    assert "failOnDataLoss" in told.value.hint
+    log.append(3)
+    found, _ = step(query(failOnDataLoss="false"), at)
+    assert found == list(range(10, log.next_offset))
+
+
+@pytest.mark.parametrize(
+    ("again", "message"), [(2, "it ends at offset 7"), (9, "before offset 10 is of ballot 1.2")]
+)
+def test_a_micro_batch_that_is_done_again_reads_what_it_had_read(
+    log: Log, again: int, message: str
+) -> None:
+    """Its end is in the checkpoint; the beginning may be from before the loss."""
+    log.append(5)
+    log.append(5)
+    reader = query()
+    start = reader.initialOffset()
+    end = reader.latestOffset(start, ReadAllAvailable())
+    log.lose(5)
+    log.append(again)
+    with pytest.raises(LogTruncatedError, match=message):
+        read(query(), start, end)
+
+
+def test_a_task_reads_the_stream_that_it_was_planned_for(log: Log) -> None:
+    log.append(10)
+    reader = query()
+    start = reader.initialOffset()
+    (task,) = reader.partitions(start, reader.latestOffset(start, ReadAllAvailable()))
+    log.make_anew()
+    log.append(10)
+    assert isinstance(task, RangePartition)
+    with pytest.raises(HadronError, match="no stream has the id 7"):
+        list(reader.read(task))
+    assert decode_batch(log.batches[0].data).count == 10
