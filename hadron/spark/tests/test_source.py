@@ -218,7 +218,7 @@ def test_a_query_is_not_started_again_over_another_stream_of_the_name(
     served.node.objects["Stream", "s"].id += 10
     served.node.logs.clear()
     served.publish(P0, 0, 200)
-    with pytest.raises(Exception, match="deleted and created again: .* new checkpointLocation"):
+    with pytest.raises(Exception, match=r"deleted and created again: .* new checkpointLocation"):
         Query(served.stream(spark, **options), tmp_path).run()
 
 
