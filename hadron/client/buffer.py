@@ -48,18 +48,27 @@ class SendBuffer:
             return self.bytes < self._max_bytes
         return sender.accumulator.held_bytes + self.bytes < self._max_bytes
 
+    def find(
+        self, key: Key, partition: str | None
+    ) -> tuple[PartitionSender | None, PartitionSender | None]:
+        """What a record of these waits for, a partition or (None) any that may have it; and where
+        it goes now, or None when there is no room."""
+        sender = self.place(key, partition)
+        is_free = partition is None and self._router.is_free(key)
+        place = None if is_free else sender
+        if self.has_room(sender):
+            return place, sender
+        # Without a key it may as well go elsewhere, a batch at a time as ever.
+        return place, self._elsewhere(key) if is_free else None
+
     async def wait(self, key: Key, partition: str | None = None) -> PartitionSender:
         """Until there is room for a record of these; returns where it goes."""
         while True:
             self._check_open()
-            sender = self.place(key, partition)
-            if self.has_room(sender):
+            place, sender = self.find(key, partition)
+            if sender is not None:
                 return sender
-            # Without a key it may as well go elsewhere, a batch at a time as ever.
-            is_free = partition is None and self._router.is_free(key)
-            if is_free and (other := self._elsewhere(key)) is not None:
-                return other
-            event = self._waiting.setdefault(None if is_free else sender, anyio.Event())
+            event = self._waiting.setdefault(place, anyio.Event())
             await event.wait()
 
     def _elsewhere(self, key: Key) -> PartitionSender | None:

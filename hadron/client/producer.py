@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import logging
 from collections import deque
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from typing import Any, Final
 
 import anyio
@@ -235,7 +235,7 @@ class Producer:
         await self._drain()
         self._raise_failure()
 
-    # --- used by `bulk` -------------------------------------------------------------------------
+    # --- used by `bulk` and `sync_producer` -----------------------------------------------------
 
     async def wait_room(
         self, key: bytes | str | None = None, partition: str | None = None
@@ -244,6 +244,16 @@ class Producer:
         goes."""
         sender = self._buffer.place(key, partition)
         return sender if self._buffer.has_room(sender) else await self._buffer.wait(key, partition)
+
+    def find_room(
+        self, key: bytes | str | None, partition: str | None
+    ) -> tuple[PartitionSender | None, PartitionSender | None]:
+        """See `SendBuffer.find`."""
+        return self._buffer.find(key, partition)
+
+    def start(self, function: Callable[..., Awaitable[None]], *args: Any) -> None:
+        """Run a task that may outlive the caller, but not the client."""
+        self._session.background.start(function, *args)
 
     def add(self, record: NewRecord, sender: PartitionSender) -> tuple[OutgoingBatch, int]:
         """Buffer one checked record; return its batch and its index there."""

@@ -4,14 +4,24 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
 
 import pytest
-from anyio.from_thread import start_blocking_portal
+from anyio.from_thread import BlockingPortal, start_blocking_portal
 
 import hadron
+from hadron.client import sync_producer
 from hadron.client.sync import SyncClient
+from hadron.client.sync_producer import SyncPending
 from hadron.client.tests.fake_node import FakeNode
-from hadron.model.errors import InvalidRecordError, NotFoundError, PeerError, RequestError
+from hadron.model.errors import (
+    InvalidRecordError,
+    NotFoundError,
+    OutcomeUnknownError,
+    PeerError,
+    RequestError,
+)
 from hadron.model.record import NewRecord
 from hadron.model.schema import SchemaObject, StreamSpec
 
@@ -170,3 +180,131 @@ def test_a_closed_or_unreachable_client_says_so(node: FakeNode) -> None:
     nowhere = hadron.connect_sync("hadron://127.0.0.1:1", connect_timeout_s=0.1)
     with pytest.raises(PeerError, match="no node answered"):
         nowhere.__enter__()
+
+
+class StuckNode(FakeNode):
+    """Two partitions; the first answers nothing while `stuck` is set."""
+
+    def __init__(self) -> None:
+        super().__init__(partitions=("dead/p0", "live/p0"))
+        self.stuck = True
+        self._late: list[Any] = []
+
+    def on_produce(self, call: Any, request: Any, data: memoryview) -> None:
+        if self.stuck and request.partition == "dead/p0":
+            self._late.append((call, request, data))
+        else:
+            super().on_produce(call, request, data)
+
+    async def recover(self) -> None:
+        self.stuck = False
+        for each in self._late:
+            super().on_produce(*each)
+
+
+@pytest.fixture
+def stuck(monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[StuckNode, BlockingPortal]]:
+    monkeypatch.setattr(sync_producer, "_INBOX_RECORDS", 8)
+    node = StuckNode()
+    with (
+        start_blocking_portal("trio") as portal,
+        portal.wrap_async_context_manager(node.listen()),
+    ):
+        yield node, portal
+
+
+def key_of(producer: Any, partition: str) -> str:
+    choose = producer._producer._router.choose
+    return next(k for k in map(str, range(99)) if choose(k).accumulator.partition == partition)
+
+
+def test_a_dead_partition_keeps_only_its_own_threads_waiting(
+    stuck: tuple[StuckNode, BlockingPortal],
+) -> None:
+    node, portal = stuck
+    count = 60
+    sent: list[int] = []
+    with (
+        hadron.connect_sync(f"hadron://{node.address}") as client,
+        client.producer("s", max_buffer_bytes=20_000) as producer,
+    ):
+        dead, live = key_of(producer, "dead/p0"), key_of(producer, "live/p0")
+
+        def flood() -> None:
+            for number in range(count):
+                producer.send_soon(b"%03d" % number + b"x" * 1_000, key=dead)
+                sent.append(number)
+
+        with ThreadPoolExecutor(1) as flooding:
+            flooded = flooding.submit(flood)
+            try:
+                waiting = threading.Event()
+                while not producer._lines:
+                    assert not waiting.wait(0.001)
+                # Through the line of the dead one, in each of the ways that there are.
+                for number in range(40):
+                    receipt = producer.send(b"%03d" % number, key=live)
+                    assert receipt.partition == "live/p0"
+                pending = [producer.send_soon(b"%03d" % n, key=live) for n in range(40, 80)]
+                assert {each.wait().partition for each in pending} == {"live/p0"}
+                many = producer.send_many([NewRecord(value=b"080", key=live)] * 5)
+                assert {run.partition for run in many} == {"live/p0"}
+                # Backpressure: half of the buffer, an inbox in line, and one more record in hand.
+                assert not flooded.done()
+                assert producer._producer._buffer.bytes < 20_000
+                assert len(sent) <= 10 + 8 + 8
+            finally:
+                portal.call(node.recover)
+            flooded.result(timeout=20)
+        producer.flush()
+        assert producer._lines == {}
+    values = node.values(name="dead/p0")
+    assert [int(value[:3]) for value in values] == list(range(count))
+    assert node.values(name="live/p0") == [b"%03d" % n for n in range(80)] + [b"080"] * 5
+
+
+def test_records_in_line_keep_their_order_among_all_ways_to_send(
+    stuck: tuple[StuckNode, BlockingPortal],
+) -> None:
+    node, portal = stuck
+    with (
+        hadron.connect_sync(f"hadron://{node.address}") as client,
+        client.producer("s", max_buffer_bytes=2_000) as producer,
+    ):
+        dead = key_of(producer, "dead/p0")
+        pending = [producer.send_soon(b"%d" % n + b"x" * 500, key=dead) for n in range(7)]
+        with ThreadPoolExecutor(1) as later:
+            waiting = threading.Event()
+            while not producer._lines:
+                assert not waiting.wait(0.001)
+            assert not pending[-1].is_done
+            last = later.submit(producer.send, b"7", key=dead)
+            portal.call(node.recover)
+            assert last.result(timeout=20).offset == 7
+        assert [each.wait().offset for each in pending] == list(range(7))
+        with pytest.raises(NotFoundError, match="nowhere"):
+            producer.send_soon(b"x", partition="nowhere/p0").wait()
+
+
+def fill_and_leave(client: SyncClient, pending: list[SyncPending]) -> None:
+    with client.producer("s", max_buffer_bytes=2_000) as producer:
+        dead = key_of(producer, "dead/p0")
+        pending += [producer.send_soon(b"x" * 500, key=dead) for _ in range(7)]
+        waiting = threading.Event()
+        while not producer._lines:
+            assert not waiting.wait(0.001)
+        raise KeyboardInterrupt
+
+
+def test_what_stands_in_line_when_the_producer_ends_fails(
+    stuck: tuple[StuckNode, BlockingPortal],
+) -> None:
+    node, _ = stuck
+    pending: list[SyncPending] = []
+    with hadron.connect_sync(f"hadron://{node.address}") as client:
+        with pytest.raises(KeyboardInterrupt):
+            fill_and_leave(client, pending)
+        with pytest.raises(RequestError, match="closed"):
+            pending[-1].wait()
+        with pytest.raises(OutcomeUnknownError):
+            pending[0].wait()
