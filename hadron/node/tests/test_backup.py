@@ -18,13 +18,14 @@ from hadron.model.errors import (
     CorruptionError,
     DataDirectoryError,
     HadronError,
+    LogTruncatedError,
     NotFoundError,
     StorageError,
 )
 from hadron.node.backup import backup_directory, backup_live, find_node, open_backup
 from hadron.node.recovery import recover
 from hadron.node.restore import restore_node, restore_set
-from hadron.node.tests.support import chains, fetch, is_member, make_stream, produce
+from hadron.node.tests.support import STREAM, chains, fetch, is_member, make_stream, produce
 from hadron.node.world import SystemClock, SystemDisk
 from hadron.replication import fetching, snapshots
 from hadron.replication.follower import LostEntriesError
@@ -328,6 +329,39 @@ class TestRestoringAll:
             assert dict(chains(nodes, "n1"))[founded.first.lsn] == founded.first.chain
             assert nodes.status("n1").ballot.epoch == 2
             assert nodes.status("n1").ballot.incarnation > founded.first.ballot.incarnation
+            await nodes.crash()
+            nursery.cancel_scope.cancel()
+
+    async def test_cursors_from_behind_the_backup_are_refused(
+        self, tmp_path: Path, backed_up: Nodes
+    ) -> None:
+        """Also where there are as many records again (PROTOCOL D4)."""
+        async with trio.open_nursery() as nursery:
+            nodes = await run_again(backed_up, nursery)
+            await nodes.wait_serving()
+            async with nodes.client() as client:
+                (good,) = await client.offsets(STREAM, before=10)
+                (lost,) = await client.offsets(STREAM)
+            assert lost.next_offset > 10
+            await nodes.crash()
+            nursery.cancel_scope.cancel()
+        backed_up.config = with_epoch(backed_up, 2)
+        self.found(tmp_path, backed_up, overwrite=True)
+        async with trio.open_nursery() as nursery:
+            nodes = await run_again(backed_up, nursery)
+            await nodes.wait_serving()
+            async with nodes.client() as client:
+                for again in (0, lost.next_offset):
+                    await load(nodes, 10, again)
+                    with pytest.raises(LogTruncatedError, match=f"under ballot {lost.ballot}"):
+                        await client.fetch(
+                            STREAM, "local/p0", lost.next_offset, stream_id=lost.stream_id,
+                            after=lost.ballot,
+                        )
+                fetched = await client.fetch(
+                    STREAM, "local/p0", 10, stream_id=good.stream_id, after=good.ballot
+                )
+                assert fetched.batches[0].epoch == 2
             await nodes.crash()
             nursery.cancel_scope.cancel()
 

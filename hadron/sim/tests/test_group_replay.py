@@ -9,6 +9,7 @@ import pytest
 
 from hadron.sim.group_plans import LETTERS
 from hadron.sim.tests.support import GROUP, Scene
+from hadron.state.groups import AckRecords
 
 Spoil = Callable[[Scene], None]
 
@@ -86,9 +87,22 @@ def given_again_after_a_reset(scene: Scene) -> None:
     scene.assign(1, 0)
 
 
+def said_again_by_its_client_to_the_next_leader(scene: Scene) -> None:
+    """The acknowledgement was lost with the call: where the record comes again, the client repeats
+    it, and shows the record to nobody."""
+    _ready(scene)
+    scene.serve("m1")
+    scene.assign(1, 0)
+    scene.settle((0, 0), member="m1")
+    scene.serve("m1", incarnation=2)
+    scene.assign(1, 0)
+    scene.log(AckRecords(scene.group_id, ((0, 0),)))
+
+
 GOOD = [
     given_back_and_given_again, a_deposed_leader_in_good_faith, strict_and_one_by_one,
     keys_pass_each_other, a_dead_letter, given_again_after_a_reset,
+    said_again_by_its_client_to_the_next_leader,
 ]
 
 
@@ -124,6 +138,17 @@ def given_by_the_next_leader_after_its_acknowledgement(scene: Scene) -> None:
     scene.ack((0, 0), member="m1")
     scene.serve("m1", incarnation=2)
     scene.assign(1, 0)
+
+
+def said_again_after_a_reset(scene: Scene) -> None:
+    _ready(scene)
+    scene.serve("m1")
+    scene.assign(1, 0)
+    scene.settle((0, 0), member="m1")
+    scene.reset(0)
+    scene.serve("m1", incarnation=2, fence=(1, 2, 0))
+    scene.assign(1, 0)
+    scene.log(AckRecords(scene.group_id, ((0, 0),)))
 
 
 def counted_for_another(scene: Scene) -> None:
@@ -216,6 +241,7 @@ CASES: list[tuple[Spoil, str]] = [
     (two_holders, "one_holder"),
     (given_after_its_acknowledgement, "acknowledged_is_over"),
     (given_by_the_next_leader_after_its_acknowledgement, "acknowledged_is_over"),
+    (said_again_after_a_reset, "nothing_acknowledged_by_nobody"),
     (counted_for_another, "late_acknowledgement"),
     (more_than_it_takes, "max_in_flight"),
     (attempt_from_nowhere, "attempts_are_counted"),
