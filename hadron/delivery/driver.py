@@ -22,7 +22,7 @@ from hadron.delivery.letters import PAUSE_S, DeadLetters, Origin
 from hadron.delivery.machine import Group
 from hadron.delivery.progress import Ledger, LoggedLedger, MemoryLedger, Receipt
 from hadron.delivery.ranges import Range, size
-from hadron.delivery.sessions import MemberSession, Silence, check_ranges
+from hadron.delivery.sessions import DeliveryEvent, MemberSession, Silence, check_ranges
 from hadron.delivery.shelf import Shelf
 from hadron.model.batch import StampedBatch
 from hadron.model.errors import (
@@ -114,6 +114,7 @@ class GroupDriver:
             )
         )
         self.sessions: dict[int, MemberSession] = {}
+        self.delivery_event = DeliveryEvent()
         self._stream_id = progress.stream_id
         self._ground = ground
         self._visible = ground.visible
@@ -230,19 +231,22 @@ class GroupDriver:
 
     def pump(self) -> None:
         """Deliver what can be delivered now."""
+        if self._closed:
+            return
         machine = self.machine
+        now = trio.current_time()
+        try:
+            first, end = self._visible.bounds(self._stream_id)
+        except NotFoundError as error:
+            self._give_up(error)
+            return
+        if first > machine.dropped_below:
+            machine.skip_below(first, now)
+            self.ledger.raise_floor(first)
         for _ in range(_DELIVERIES_PER_TURN):
+            # To send may be to find that a member is gone, and all that follows from that.
             if self._closed:
                 return
-            now = trio.current_time()
-            try:
-                first, end = self._visible.bounds(self._stream_id)
-            except NotFoundError as error:
-                self._give_up(error)
-                return
-            if first > machine.dropped_below:
-                machine.skip_below(first, now)
-                self.ledger.raise_floor(first)
             machine.dying = self._letters.waiting
             wanted = machine.next_wanted(end, now)
             if wanted is None:
@@ -395,10 +399,11 @@ class GroupDriver:
             raise RequestError("a subscription was opened twice")
 
     def acknowledge(self, session: MemberSession, message: groups_pb2.SubscribeRequest.Ack) -> None:
-        check_ranges(message.ranges)
+        ranges = list(message.ranges)
+        check_ranges(ranges)
         late = ballot_from(message.ballot) if message.HasField("ballot") else None
         now = trio.current_time()
-        for item in message.ranges:
+        for item in ranges:
             counted = self._count(session, item, late, now)
             if size(counted) <= item.last_offset - item.first_offset:
                 session.refuse(item)

@@ -260,7 +260,7 @@ class Group:
     ) -> Assignment:
         count = last - first + 1
         number = next(self._numbers)
-        delivery = Delivery(number, member.number, attempt, RangeSet([(first, last)]), now)
+        delivery = Delivery(number, member.number, attempt, RangeSet.of(first, last), now)
         self._deliveries[number] = delivery
         member.deliveries[number] = delivery
         member.credit -= count

@@ -28,6 +28,14 @@ class RangeSet:
         for first, last in ranges:
             self.add(first, last)
 
+    @classmethod
+    def of(cls, first: int, last: int) -> RangeSet:
+        """All of first … last."""
+        new = cls()
+        new._firsts.append(first)
+        new._lasts.append(last)
+        return new
+
     def __len__(self) -> int:
         return sum(self._lasts) - sum(self._firsts) + len(self._firsts)
 
@@ -54,6 +62,10 @@ class RangeSet:
 
     def remove(self, first: int, last: int) -> list[Range]:
         """Remove all of first … last; return the ranges that were there."""
+        firsts, lasts = self._firsts, self._lasts
+        if len(firsts) == 1 and first <= firsts[0] and lasts[0] <= last:
+            # Most deliveries are settled as they were made: as a whole.
+            return [(firsts.pop(), lasts.pop())]
         start = bisect_left(self._lasts, first)
         stop = bisect_right(self._firsts, last)
         if start >= stop:

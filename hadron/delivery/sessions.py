@@ -15,7 +15,7 @@ from hadron.model.batch import StampedBatch
 from hadron.model.errors import RequestError
 from hadron.model.limits import SUBSCRIPTION_BATCH_MEMORY
 from hadron.wire.calls import Call
-from hadron.wire.messages import common_pb2, groups_pb2
+from hadron.wire.messages import groups_pb2
 
 if TYPE_CHECKING:
     from hadron.delivery.driver import GroupDriver
@@ -27,6 +27,38 @@ _STALE: Final = 64
 
 _MAX_REFUSED: Final = 20_000
 """Refused ranges that wait for a member to ask: clients ask every 1,000 records."""
+
+
+class DeliveryEvent:
+    """The message that says a delivery, filled anew for every one of a group: to make one takes six
+    times as long, a quarter of what a delivery cost. `Call.send` is done with it at once."""
+
+    def __init__(self) -> None:
+        self._event = groups_pb2.SubscribeEvent()
+        self._delivery = self._event.delivery
+        self._batch_at = -1
+
+    def fill(
+        self, assignment: Assignment, batch: StampedBatch, *, attach: bool
+    ) -> groups_pb2.SubscribeEvent:
+        """Valid until the next one is filled. `attach`: the batch goes along."""
+        delivery = self._delivery
+        delivery.delivery = assignment.delivery
+        delivery.first_offset = assignment.first
+        delivery.last_offset = assignment.last
+        delivery.attempt = assignment.attempt
+        delivery.ends_batch = assignment.ends_batch
+        if batch.base_offset != self._batch_at:
+            # What is visible to a leadership at an offset stays the same.
+            self._batch_at = batch.base_offset
+            info = delivery.batch
+            info.base_offset = batch.base_offset
+            info.count = batch.count
+            info.append_ms = batch.append_ms
+            info.ballot.epoch = batch.epoch
+            info.ballot.incarnation = batch.incarnation
+        delivery.batch.length = len(batch.data) if attach else 0
+        return self._event
 
 
 @dataclass(slots=True)
@@ -82,22 +114,7 @@ class MemberSession:
             self.attached.append(batch.base_offset)
             if len(self.attached) > SUBSCRIPTION_BATCH_MEMORY:
                 self.attached.popleft()
-        event = groups_pb2.SubscribeEvent(
-            delivery=groups_pb2.SubscribeEvent.Delivery(
-                delivery=assignment.delivery,
-                first_offset=assignment.first,
-                last_offset=assignment.last,
-                attempt=assignment.attempt,
-                batch=common_pb2.BatchInfo(
-                    base_offset=batch.base_offset,
-                    count=batch.count,
-                    append_ms=batch.append_ms,
-                    ballot=common_pb2.Ballot(epoch=batch.epoch, incarnation=batch.incarnation),
-                    length=len(batch.data) if attach else 0,
-                ),
-                ends_batch=assignment.ends_batch,
-            )
-        )
+        event = self.driver.delivery_event.fill(assignment, batch, attach=attach)
         self.call.send(event, (batch.data,) if attach else ())
 
     def end_batch(self) -> None:

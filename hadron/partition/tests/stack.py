@@ -65,6 +65,8 @@ class FakeCall:
         self._news = trio.Event()
 
     def send(self, message: Any, attachments: Sequence[bytes | memoryview] = ()) -> None:
+        # As it is at this moment: whoever sent it may fill it anew.
+        message = type(message).FromString(message.SerializeToString())
         self.sent.append((message, b"".join(bytes(part) for part in attachments)))
         self._tell()
 
