@@ -13,7 +13,7 @@ from typing import Final
 from hadron.model.errors import CorruptionError
 from hadron.sim.evidence import Contents, Evidence, Violation
 from hadron.sim.group_replay import Generation, Group
-from hadron.sim.history import Deliver, Event, Settle
+from hadron.sim.history import Deliver, Event, Regroup, Settle
 from hadron.sim.node_files import GroupRow
 from hadron.state import machine
 from hadron.state.group_changes import ResetGroup
@@ -153,6 +153,9 @@ def everything_is_delivered(evidence: Evidence) -> Iterator[Violation]:
         elif ephemeral := _ephemeral(evidence, name):
             stream, latest = ephemeral.key[0], ephemeral.latest
             first, given = latest.serve.floor, ephemeral.sent | set(latest.generation.given)
+        elif deletion := _deletion(evidence, name, drained.at):
+            yield from _drained_too_early(evidence, drained, deletion.stream, end)
+            continue
         else:
             yield Violation("everything_is_delivered", f"group {name} is gone")
             continue
@@ -168,6 +171,18 @@ def everything_is_delivered(evidence: Evidence) -> Iterator[Violation]:
 def _ephemeral(evidence: Evidence, name: str) -> Group | None:
     groups = evidence.replay.groups.items()
     return next((g for key, g in groups if key[2] == name and g.is_ephemeral), None)
+
+
+def _deletion(evidence: Evidence, name: str, after: int) -> Regroup | None:
+    """Of a group, one that may have come to pass after a moment."""
+    return next(
+        (
+            each for each in evidence.history.of(Regroup)
+            if (each.group, each.what) == (name, "delete") and each.outcome != "refused"
+            and (each.outcome == "unknown" or each.ended > after)
+        ),
+        None,
+    )
 
 
 def _drained_too_early(

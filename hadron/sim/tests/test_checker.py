@@ -12,7 +12,7 @@ from hadron.sim.checker import CHECKS
 from hadron.sim.evidence import SECOND
 from hadron.sim.history import History
 from hadron.sim.node_files import NodeFile, read_node
-from hadron.sim.tests.support import Scene, change, cut_log, rewrite
+from hadron.sim.tests.support import PARTITION, STREAM, Scene, change, cut_log, rewrite
 from hadron.sim.tests.test_group_replay import CASES as GROUP_CASES
 
 Spoil = Callable[[Scene], None]
@@ -255,6 +255,19 @@ def group_gone(scene: Scene) -> None:
     scene.history.event("drained", "g", "1")
 
 
+def group_deleted_and_drained_later(scene: Scene) -> None:
+    scene.publish("a")
+    scene.history.ok(scene.history.regroup("o0", "g", STREAM, PARTITION, "delete"))
+    scene.history.event("drained", "g", "1")
+
+
+def drained_too_early_and_deleted(scene: Scene) -> None:
+    scene.publish("a", "b")
+    deletion = scene.history.regroup("o0", "g", STREAM, PARTITION, "delete")
+    scene.history.event("drained", "g", "1")
+    scene.history.ok(deletion)
+
+
 # --- life ---------------------------------------------------------------------------------------
 
 
@@ -316,6 +329,8 @@ CASES: list[tuple[Spoil, str]] = [
     (never_delivered, "everything_is_delivered"),
     (drained_too_early, "everything_is_delivered"),
     (group_gone, "everything_is_delivered"),
+    (group_deleted_and_drained_later, "everything_is_delivered"),
+    (drained_too_early_and_deleted, "everything_is_delivered"),
     (slow_progress, "progress"),
     (no_progress, "progress"),
     (stopped, "no_unprovoked_stop"),
@@ -419,6 +434,17 @@ def test_retention_may_drop_what_was_acknowledged(scene: Scene) -> None:
         node.bounds[scene.stream_id] = (1, 2)
     assert scene.broken() == {"acknowledged_is_durable", "shown_is_committed"}
     scene.rule(retention=True)
+    assert scene.broken() == set()
+
+
+@pytest.mark.parametrize("ends", [True, False])
+def test_a_group_that_was_drained_may_be_deleted_meanwhile(scene: Scene, ends: bool) -> None:
+    # Seed 339: the operator's deletion waited for a leader, and came after the last member left.
+    scene.publish("a")
+    deletion = scene.history.regroup("o0", "g", STREAM, PARTITION, "delete")
+    scene.history.event("drained", "g", "1")
+    if ends:
+        scene.history.ok(deletion)
     assert scene.broken() == set()
 
 
