@@ -35,6 +35,8 @@ class Tunnels:
     def __init__(self, session: Session) -> None:
         self._session = session
         self._tunnels: dict[str, Tunnel] = {}
+        self._left: dict[str, list[Tunnel]] = {}
+        """Those that take no more calls, while some are under way there."""
         self._tries = 0
 
     def now(self, replica_set: str) -> Tunnel | None:
@@ -58,16 +60,26 @@ class Tunnels:
             return None
         known = self._tunnels.get(replica_set)
         self._tunnels[replica_set] = tunnel
-        if known is None:
+        if known is not None:
+            self._retire(replica_set, known)
+        else:
             _log.info("the leader of %s is reached through %s", replica_set, connection.peer)
             session.background.start(self._redial, replica_set)
         return tunnel
 
     def leave(self, replica_set: str, reason: HadronError) -> None:
         """Somebody else leads: end what waits for the old one."""
-        tunnel = self._tunnels.get(replica_set)
-        if tunnel is not None:
+        tunnels = self._left.pop(replica_set, [])
+        if replica_set in self._tunnels:
+            tunnels.append(self._tunnels[replica_set])
+        for tunnel in tunnels:
             tunnel.close(reason)
+
+    def _retire(self, replica_set: str, tunnel: Tunnel) -> None:
+        tunnel.retire()
+        left = [*self._left.pop(replica_set, []), tunnel]
+        if busy := [each for each in left if each.has_calls]:
+            self._left[replica_set] = busy
 
     async def _redial(self, replica_set: str) -> None:
         """Until the leader can be dialed."""
@@ -85,5 +97,5 @@ class Tunnels:
                 _log.debug("still no direct way to %s: %s", replica_set, error)
                 continue
             _log.info("the leader of %s is reached directly again", replica_set)
-            self._tunnels.pop(replica_set).retire()
+            self._retire(replica_set, self._tunnels.pop(replica_set))
             return

@@ -87,9 +87,13 @@ class Tunnel(Caller):
         self._calls[call.id] = call
         return call
 
+    @property
+    def has_calls(self) -> bool:
+        """Whether some call is under way."""
+        return any(not call.peer_ended for call in self._calls.values())
+
     def close(self, reason: HadronError | None = None) -> None:
-        if self._closed is not None:
-            return
+        """End all calls, also those that go on after `retire`."""
         self._closed = reason or ConnectionLostError(f"the way to {self.peer} was closed")
         for call in [each for each in self._calls.values() if not each.peer_ended]:
             on_end = call.on_end

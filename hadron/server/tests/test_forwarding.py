@@ -116,6 +116,22 @@ async def test_a_tunnel_stays_in_use_while_its_leader_is_dialed_in_vain(
         assert used == {tunnel}
 
 
+async def test_calls_that_are_still_in_a_tunnel_are_ended_when_somebody_else_leads(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A leader that is cut off from its peers, but not from the node between, ends none of them."""
+    async with (
+        cut_off(tmp_path, monkeypatch) as (cluster, client),
+        client.subscribe("s", group="g"),
+    ):
+        cluster.network.heal_all()
+        now = client._session.connection_now
+        await cluster.wait_for("direct", lambda: isinstance(now(US), Connection))
+        assert calls_at_leader(cluster) == 1, "the member's, as it was opened"
+        client._session._leave(US, "n2 leads since epoch 2")
+        await cluster.wait_for("left", lambda: calls_at_leader(cluster) == 0, patience_s=10)
+
+
 async def test_a_leader_behind_something_that_takes_connections_and_answers_nothing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
