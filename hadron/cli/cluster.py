@@ -66,7 +66,13 @@ def up(config: Path | None, replica_sets: tuple[str, ...]) -> None:
       hadron cluster up --config config/two-regions --replica-set aws.us-east-1/p0
     """
     fleet = _fleet(config, replica_sets, create=True)
-    are_old = [_print_nodes(fleet, *each) for each in fleet.up(tell=_tell)]
+    try:
+        started = fleet.up(tell=_tell)
+    except KeyboardInterrupt:
+        click.echo("interrupted: nodes that were started stay; see `hadron cluster status`, "
+                   "`hadron cluster down`", err=True)
+        raise
+    are_old = [_print_nodes(fleet, *each) for each in started]
     if any(are_old):
         click.echo("\n`hadron cluster restart` gives every node the file as it is now")
     if len(fleet.clusters) > 1:

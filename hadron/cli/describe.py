@@ -12,7 +12,7 @@ from hadron.cli.session import connects, session_of
 
 if TYPE_CHECKING:
     from hadron.client.sync import SyncClient
-    from hadron.model.schema import SchemaObject
+    from hadron.model.schema import SchemaObject, StreamSpec
 
 
 @click.command("describe", short_help="Show one schema object and how it is doing.")
@@ -49,13 +49,13 @@ def command(ctx: click.Context, kind: str, name: str, namespace: str, output: st
 
 
 def _status(client: SyncClient, found: SchemaObject) -> dict[str, Any]:
-    from hadron.model.schema import NOT_BUILT
+    from hadron.model.schema import NOT_BUILT, StreamSpec
 
     status: dict[str, Any] = {}
     if found.kind in NOT_BUILT:
         status["note"] = f"only stored by this version of Hadron: {NOT_BUILT[found.kind]} yet"
-    elif found.kind == "Stream":
-        status = _stream_status(client, found.name)
+    elif isinstance(found.spec, StreamSpec):
+        status = _stream_status(client, found.name, found.spec)
     elif found.kind == "Pipeline":
         from hadron.cli.pipelines import progress_rows
 
@@ -78,17 +78,23 @@ def _referring(client: SyncClient, found: SchemaObject) -> list[str]:
     ]
 
 
-def _stream_status(client: SyncClient, name: str) -> dict[str, Any]:
-    from hadron.cli.group import group_row
+def _stream_status(client: SyncClient, name: str, spec: StreamSpec) -> dict[str, Any]:
+    """Partitions that do not answer have an error in place of their offsets."""
+    from hadron.cli.group import ANSWER_WITHIN_S, group_row, heard, unheard
 
-    partitions = [
-        {
-            "partition": each.partition, "first_offset": each.first_offset,
-            "next_offset": each.next_offset, "records": each.next_offset - each.first_offset,
-        }
-        for each in client.offsets(name)
-    ]
-    return {"partitions": partitions, "groups": [group_row(each) for each in client.groups(name)]}
+    groups, trouble = heard(lambda: client.groups(name, within_s=ANSWER_WITHIN_S))
+    away = {each["partition"]: each for each in unheard(trouble)}
+    partitions: list[dict[str, Any]] = []
+    for partition in spec.partitions:
+        if partition in away:
+            partitions.append(away[partition])
+            continue
+        (there,) = client.offsets(name, partition=partition)
+        partitions.append({
+            "partition": partition, "first_offset": there.first_offset,
+            "next_offset": there.next_offset, "records": there.next_offset - there.first_offset,
+        })
+    return {"partitions": partitions, "groups": [group_row(each) for each in groups]}
 
 
 def _to_yaml(found: SchemaObject, status: dict[str, Any]) -> str:

@@ -13,11 +13,13 @@ import anyio
 from hadron.cli.patience import MAJORITY_TOLD_AFTER_S, connected, telling
 from hadron.cli.positions import Position, check_offset, check_partitions
 from hadron.cli.records import RecordPrinter
-from hadron.model.errors import RequestError
+from hadron.model.errors import PeerError, RequestError
+from hadron.model.schema import StreamSpec
 
 if TYPE_CHECKING:
     from hadron.client import Client
     from hadron.client.consumer import Subscription
+    from hadron.client.results import PartitionOffsets
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,7 +50,7 @@ async def run(url: str, request: Request) -> None:
 
 
 async def _follow(client: Client, request: Request, printer: RecordPrinter) -> None:
-    starts = await _starts(client, request, request.start or Position("latest"))
+    starts = await find_starts(client, request, request.start or Position("latest"))
     async with anyio.create_task_group() as tasks:
 
         async def read(partition: str, offset: int) -> None:
@@ -65,17 +67,34 @@ async def _follow(client: Client, request: Request, printer: RecordPrinter) -> N
             tasks.start_soon(read, partition, offset)
 
 
-async def _starts(client: Client, request: Request, start: Position) -> dict[str, int]:
+async def find_starts(client: Client, request: Request, start: Position) -> dict[str, int]:
     """Partition → offset to start at."""
-    found = await client.offsets(request.stream, at_ms=start.at_ms)
+    found = await _offsets(client, request, start.at_ms)
     bounds = {partition.partition: partition for partition in found}
-    wanted = check_partitions(request.stream, request.partitions, list(bounds))
     starts: dict[str, int] = {}
-    for name in wanted:
+    for name in bounds:
         first, end = bounds[name].first_offset, bounds[name].next_offset
         starts[name] = start.resolve(first, end, bounds[name].at_offset or 0)
         check_offset(f"{request.stream}/{name}", starts[name], first, end)
     return starts
+
+
+async def _offsets(
+    client: Client, request: Request, at_ms: int | None
+) -> list[PartitionOffsets]:
+    """Of the partitions that were asked for, or of all: those that were not may be away."""
+    found: list[PartitionOffsets] = []
+    spec = (await client.stream(request.stream)).spec
+    assert isinstance(spec, StreamSpec)
+    names = list(spec.partitions)
+    for name in check_partitions(request.stream, request.partitions, names):
+        try:
+            found += await client.offsets(request.stream, partition=name, at_ms=at_ms)
+        except PeerError as error:
+            if len(names) > 1 and not request.partitions:
+                error.hint = f"{error.hint}; --partition reads another one alone"
+            raise
+    return found
 
 
 async def _consume(client: Client, request: Request, printer: RecordPrinter) -> None:
@@ -108,7 +127,7 @@ async def _group_start(
             raise RequestError(
                 f"@{start.number} is no time that a calendar has", "it counts milliseconds"
             ) from None
-    starts = await _starts(client, request, start)
+    starts = await find_starts(client, request, start)
     if start.kind != "offset" and len(starts) > 1:
         raise RequestError(
             f"a group over {len(starts)} partitions cannot start at a different offset in each",

@@ -28,7 +28,7 @@ _MEMBER_COLUMNS = {
 }
 _ORDERS = ("none", "strict", "key")
 
-_ANSWER_WITHIN_S: Final = 6.0
+ANSWER_WITHIN_S: Final = 6.0
 """Whoever looks while a region is away wants to see the others; but a leader that has no majority
 says so after 5 s, which is worth more than its silence."""
 
@@ -71,6 +71,7 @@ def list_(ctx: click.Context, stream: str, output: str) -> None:
     LAG        records below NEXT that are not acknowledged
     OLDEST     the age of the oldest record that is not acknowledged
     SKIPPED    records that retention dropped before they were acknowledged
+    DEAD       records that went to the dead letter stream
     IN FLIGHT  delivered to a member, not acknowledged yet
     MEMBERS    members that are connected
 
@@ -80,13 +81,13 @@ def list_(ctx: click.Context, stream: str, output: str) -> None:
       hadron group list --stream flights --output json
     """
     with session_of(ctx).connect() as client:
-        found, trouble = _heard(lambda: client.groups(stream, within_s=_ANSWER_WITHIN_S))
+        found, trouble = heard(lambda: client.groups(stream, within_s=ANSWER_WITHIN_S))
     rows = [group_row(each) for each in found]
     rows.sort(key=lambda row: (row["stream"], row["group"], row["partition"]))
     _print(_COLUMNS, rows, output, trouble)
 
 
-def _heard(ask: Callable[[], Sequence[Any]]) -> tuple[Sequence[Any], IncompleteError | None]:
+def heard(ask: Callable[[], Sequence[Any]]) -> tuple[Sequence[Any], IncompleteError | None]:
     """What those leaders said that did answer, and what there is to say of the others."""
     from hadron.model.errors import IncompleteError
 
@@ -102,14 +103,14 @@ def _print(
 ) -> None:
     """Print the rows that there are; then raise the trouble, if any."""
     if output == "json":
-        print_json([*rows, *_unheard(trouble)])
+        print_json([*rows, *unheard(trouble)])
     elif rows or trouble is None:
         print_rows(columns, rows, output)
     if trouble is not None:
         raise trouble
 
 
-def _unheard(trouble: IncompleteError | None) -> list[dict[str, Any]]:
+def unheard(trouble: IncompleteError | None) -> list[dict[str, Any]]:
     """For JSON: the partitions without an answer."""
     failed = trouble.failed if trouble is not None else {}
     return [{"partition": name, "error": str(error)} for name, error in failed.items()]
@@ -154,9 +155,9 @@ def describe(
       hadron group describe billing --stream flights
     """
     with session_of(ctx).connect() as client:
-        found, trouble = _heard(
+        found, trouble = heard(
             lambda: client.describe_group(
-                stream, group, partitions=partitions, within_s=_ANSWER_WITHIN_S
+                stream, group, partitions=partitions, within_s=ANSWER_WITHIN_S
             )
         )
     described = [_described(each) for each in found]
@@ -243,7 +244,8 @@ def _in_words(described: dict[str, Any]) -> str:
         parts.append(f"ack deadline {_duration(options['ack_deadline_ms'])}")
     if options["max_attempts"]:
         parts.append(
-            f"{options['max_attempts']} attempts, then to {options['dead_letter_stream']}"
+            f"{options['max_attempts']} attempts, then to "
+            + (options["dead_letter_stream"] or "a stream that was deleted: delivered again")
         )
     for field, text in (
         ("waiting_again", "wait to be delivered again"), ("delayed", "of them delayed"),
@@ -302,10 +304,10 @@ def reset(
       hadron group reset billing --stream flights --to 2026-01-31T12:00:00Z
     """
     with session_of(ctx).connect() as client:
-        done, trouble = _heard(
+        done, trouble = heard(
             lambda: client.reset_group(
                 stream, group, _start(to), partitions=partitions, force=force,
-                within_s=_ANSWER_WITHIN_S,
+                within_s=ANSWER_WITHIN_S,
             )
         )
     rows = [
@@ -346,9 +348,9 @@ def delete(
       hadron group delete billing --stream flights
     """
     with session_of(ctx).connect() as client:
-        gone, trouble = _heard(
+        gone, trouble = heard(
             lambda: client.delete_group(
-                stream, group, partitions=partitions, force=force, within_s=_ANSWER_WITHIN_S
+                stream, group, partitions=partitions, force=force, within_s=ANSWER_WITHIN_S
             )
         )
     rows = [{"partition": name} for name in gone]

@@ -52,6 +52,8 @@ class KindType(click.ParamType[str]):
 
             meant = did_you_mean(value.lower(), kinds)
             listed = ", ".join([*SPECS, *([ALL_KINDS] if self._takes_all else [])])
+            if value.lower() in {"group", "groups"}:
+                meant = " (see `hadron group --help`)"
             self.fail(f"{value!r} is no kind{meant}; there are {listed}", param, ctx)
         return kinds[value.lower()]
 

@@ -149,6 +149,10 @@ def _publish(
             raise
         many = "1 record was" if published == 1 else f"{published or 'no'} records were"
         raise HadronError(f"{error.message}; {many} published before that", error.hint) from error
+    except KeyboardInterrupt:
+        # What of the last chunk is in the log, the producer says.
+        click.echo(f"interrupted; acknowledged before: {_words(tally) or 'nothing'}", err=True)
+        raise
     return tally
 
 
@@ -161,9 +165,13 @@ def _print_tally(stream: str, tally: dict[str, tuple[int, int, int]], output: st
         ]
         print_json({"stream": stream, "count": total, "partitions": partitions})
         return
-    where = ", ".join(
+    where = _words(tally)
+    records = "record" if total == 1 else "records"
+    click.echo(f"published {total} {records} to {stream}" + (f" ({where})" if where else ""))
+
+
+def _words(tally: dict[str, tuple[int, int, int]]) -> str:
+    return ", ".join(
         f"{name} at {first}" if first == last else f"{name} at {first} to {last}"
         for name, (_, first, last) in tally.items()
     )
-    records = "record" if total == 1 else "records"
-    click.echo(f"published {total} {records} to {stream}" + (f" ({where})" if where else ""))

@@ -38,7 +38,7 @@ class Duration(click.ParamType[float]):
         try:
             return parse_duration_ms(value) / 1_000
         except RequestError as error:
-            self.fail(error.message, param, ctx)
+            self.fail(f"{error.message}, such as 500ms, 30s or 5m", param, ctx)
 
 
 @click.command("sub", short_help="Follow a stream, alone or as a member of a group.")
@@ -67,7 +67,8 @@ class Duration(click.ParamType[float]):
                    "never.")
 @click.option("--max-attempts", type=click.IntRange(0, 1_000), metavar="N",
               help="Deliveries without an acknowledgement before a record is a dead letter.")
-@click.option("--dead-letter", metavar="STREAM", help="Where dead letters go.")
+@click.option("--dead-letter", metavar="STREAM",
+              help="Where dead letters go; needs a partition on each of STREAM's replica sets.")
 @click.option("--ephemeral/--durable", default=None,
               help="Whether a new group's progress is kept in the leader's memory only.")
 @click.option("--heartbeat", "heartbeat_s", type=Duration(), metavar="TIME",

@@ -335,7 +335,7 @@ class PartitionAccumulator:
 def _unknown(batch: OutgoingBatch, reason: str) -> OutcomeUnknownError:
     last = f"; last trouble: {batch.trouble.message}" if batch.trouble is not None else ""
     return OutcomeUnknownError(
-        f"{batch.count} records to {batch.stream}/{batch.partition} may or may not be in the log: "
+        f"{_count(batch)} may or may not be in the log: "
         f"{reason}{last}",
         "look for them in the stream before sending them again",
     )
@@ -344,6 +344,11 @@ def _unknown(batch: OutgoingBatch, reason: str) -> OutcomeUnknownError:
 def _not_sent(batch: OutgoingBatch, reason: str) -> DeadlineExceededError:
     last = f"; last trouble: {batch.trouble.message}" if batch.trouble is not None else ""
     return DeadlineExceededError(
-        f"{batch.count} records to {batch.stream}/{batch.partition} were not sent: {reason}{last}",
-        "none of them is in the log; is the partition's leader up? see `hadron status`",
+        f"not sent: {_count(batch)}: {reason}{last}",
+        "nothing of that is in the log; is the partition's leader up? see `hadron status`",
     )
+
+
+def _count(batch: OutgoingBatch) -> str:
+    records = "1 record" if batch.count == 1 else f"{batch.count} records"
+    return f"{records} to {batch.stream}/{batch.partition}"

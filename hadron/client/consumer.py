@@ -344,7 +344,9 @@ class Subscription(AckSender):
             )
         for member in waiting:
             reason = member.trouble or "no answer yet"
-            _log.warning("%s is joined later: %s", member.partition, reason)
+            if not member.outage.told:
+                member.outage.told = True
+                _log.warning("%s is joined later: %s", member.partition, reason)
 
     async def __aexit__(
         self, _: object, error: BaseException | None, traceback: object

@@ -14,6 +14,7 @@ from typing import Final
 import anyio
 
 from hadron.client.backoff import Backoff
+from hadron.client.lookout import Outage
 from hadron.client.session import Session, can_retry
 from hadron.model.errors import ConnectionLostError, HadronError
 from hadron.wire.calls import Call
@@ -60,6 +61,7 @@ class FetchFeed:
         self._error: HadronError | None = None
         self._backoff = Backoff(session.ports.random)
         self._failing_since_s: float | None = None
+        self._outage = Outage(request.partition)
         self._closed = False
 
     @property
@@ -120,6 +122,7 @@ class FetchFeed:
         self._answered = True
         self._backoff.reset()
         self._failing_since_s = None
+        self._outage.over()
         if not answer.batches and self._stop is not None:
             # A promotion dropped the uncommitted tail that `stop` was measured by.
             self._stop = min(self._stop, self.position)
@@ -158,6 +161,7 @@ class FetchFeed:
             self._error = self._session.closed or error
             self._on_ready()
         elif not self._connecting:
+            self._outage.trouble(error)
             self._session.suspect(self.partition)
             self._connecting = True
             self._session.background.start(self._connect, self._backoff.next_s())

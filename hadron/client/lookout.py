@@ -28,6 +28,31 @@ _LEISURE: Final = 5
 that a thousand idle clients of three nodes cost each of them some thirty small answers a second."""
 
 
+class Outage:
+    """Says once that nothing comes from a partition any more, and when something does again: who
+    reads several would not notice otherwise."""
+
+    def __init__(self, partition: str) -> None:
+        self._partition = partition
+        self._since_s: float | None = None
+        self.told = False
+
+    def trouble(self, error: HadronError) -> None:
+        """Another try has failed."""
+        now_s = anyio.current_time()
+        if self._since_s is None:
+            self._since_s = now_s
+        if not self.told and now_s - self._since_s >= TELL_AFTER_S:
+            self.told = True
+            _log.warning("nothing is read from %s: %s", self._partition, error.message)
+
+    def over(self) -> None:
+        """The partition answers."""
+        if self.told:
+            _log.warning("%s is read again", self._partition)
+        self._since_s, self.told = None, False
+
+
 @dataclass(slots=True, eq=False)
 class _Wait:
     what: str

@@ -14,6 +14,7 @@ import anyio
 
 from hadron.client.acks import LateAcks, runs
 from hadron.client.feed import Feed, Parcel
+from hadron.client.lookout import Outage
 from hadron.client.session import Session
 from hadron.client.standing import StandingCall
 from hadron.model.errors import (
@@ -63,6 +64,7 @@ class Membership:
         self.trouble: HadronError | None = None
         self.options: groups_pb2.GroupOptions | None = None
         """What the group has, once the leader has said so."""
+        self.outage = Outage(self.partition)
         self._late = LateAcks()
         self._opening = opening
         self._in_batches = bool(opening.open.batch_size)
@@ -105,6 +107,7 @@ class Membership:
             feed.ballot = ballot_from(message.opened.ballot)
             self.options = message.opened.options
             self.is_open = True
+            self.outage.over()
             if message.opened.HasField("fence"):
                 fence = message.opened.fence
                 self._late.fenced((ballot_from(fence.ballot), fence.delivery))
@@ -165,6 +168,8 @@ class Membership:
             self._late.forget()
             self._opening.open.ClearField("resume_offset")
         self.trouble = error
+        if error is not None:
+            self.outage.trouble(error)
         self._notify()
 
     def failed(self, error: HadronError) -> None:

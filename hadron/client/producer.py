@@ -32,6 +32,9 @@ _CALLS_PER_CHECKPOINT: Final = 128
 
 _TICKS_PER_TIMEOUT: Final = 20
 _TICK_S: Final = 0.5
+
+_TOLD_FAILURES: Final = 5
+"""Batches that are named one by one when a block ends by an error of its own."""
 """Delivery timeouts are noticed within a twentieth of their length, or this; and so is a partition
 that is away (`failover.AWAY_AFTER_S`)."""
 
@@ -223,7 +226,7 @@ class Producer:
             before = sum(segment.count for segment in segments)
             raise type(refused)(
                 f"record {before + 1} of send_many: {refused.message}",
-                f"the {before} before it were published; {refused.hint}",
+                "; ".join(filter(None, [f"the {before} before it were published", refused.hint])),
             ) from refused
         return [segment.receipt() for segment in segments]
 
@@ -340,8 +343,8 @@ class Producer:
                 await self._drain()
         finally:
             self._close()
-        if error is not None and self._count_unseen():
-            _log.warning("%d batches failed besides: %s", self._count_unseen(), error)
+        if error is not None:
+            self._tell_failures()
 
     def _close(self) -> None:
         self._closed = True
@@ -362,6 +365,17 @@ class Producer:
 
     def _count_unseen(self) -> int:
         return sum(not batch.failure_seen for batch in self._failed)
+
+    def _tell_failures(self) -> None:
+        """What became of records whose block has ended with an error of its own."""
+        unseen = [batch for batch in self._failed if not batch.failure_seen]
+        for batch in unseen[:_TOLD_FAILURES]:
+            _log.warning("%s", batch.failure().message)
+        if more := unseen[_TOLD_FAILURES:]:
+            _log.warning(
+                "%d more records are not known to be in the log",
+                sum(batch.count for batch in more),
+            )
 
     def _raise_failure(self) -> None:
         while self._failed:

@@ -258,9 +258,9 @@ class PartitionSender:
         if now_s - self._troubled_since_s < TELL_AFTER_S:
             return
         self._session.lookout.hurry()
-        if not self._told:
+        count = sum(batch.count for batch in self.accumulator.unresolved())
+        if count and not self._told:
             self._told = True
-            count = sum(batch.count for batch in self.accumulator.unresolved())
             _log.warning(
                 "waiting to send to %s (%d unsent or unconfirmed): %s",
                 self.accumulator.partition, count, trouble.message,

@@ -404,9 +404,9 @@ class Groups:
         count = driver.members if driver is not None else 0
         count += self._joining[stream_id, name]
         if count and not force:
+            members = "1 member is" if count == 1 else f"{count} members are"
             raise RequestError(
-                f"group {name!r} cannot be {what}: {count} members are connected to "
-                f"{self._replica_set}",
+                f"group {name!r} cannot be {what}: {members} connected to {self._replica_set}",
                 "stop them first, or force it",
             )
 

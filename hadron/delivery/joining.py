@@ -56,12 +56,18 @@ class WantedOptions:
         self, group: str, has: GroupOptions, *, ephemeral: bool, dead_letter_stream: str
     ) -> None:
         """Raises `RequestError` when the group has other options; both values are named."""
+        if self.dead_letter_stream and has.dead_letter_stream_id and not dead_letter_stream:
+            raise RequestError(
+                f"the dead letter stream of group {group!r} was deleted, this member asks for "
+                f"{self.dead_letter_stream!r}",
+                "its dead letters are delivered again; delete the group to name another stream",
+            )
         names = {number: name for name, number in ORDERS.items()}
         pairs = (
             ("order", names.get(self.order) if self.order is not None else None, names[has.order]),
-            ("ack_deadline_ms", self.ack_deadline_ms, has.ack_deadline_ms),
+            ("ack_deadline_s", _seconds(self.ack_deadline_ms), _seconds(has.ack_deadline_ms)),
             ("max_attempts", self.max_attempts, has.max_attempts),
-            ("dead_letter_stream", self.dead_letter_stream, dead_letter_stream),
+            ("dead_letter", self.dead_letter_stream, dead_letter_stream),
             ("ephemeral", self.ephemeral, ephemeral),
         )
         for what, wanted, known in pairs:
@@ -71,6 +77,13 @@ class WantedOptions:
                     "a group keeps the options that it was created with: leave them out, or use "
                     "another group, or delete this one first",
                 )
+
+
+def _seconds(ms: int | None) -> float | None:
+    """As people give it; 30 and not 30.0."""
+    if ms is None:
+        return None
+    return ms / 1_000 if ms % 1_000 else ms // 1_000
 
 
 @dataclass(frozen=True, slots=True)

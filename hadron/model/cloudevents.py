@@ -265,7 +265,8 @@ def _milliseconds(text: str) -> int:
 def _check_text(name: str, value: object) -> None:
     if not isinstance(value, str) or not value:
         raise InvalidRecordError(
-            f"the CloudEvents attribute {name} is {value!r}", "it must be text that is not empty"
+            f"the CloudEvents attribute {name} is "
+            + ("missing" if value is None else repr(value)), "it must be text that is not empty"
         )
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -12,15 +13,20 @@ from typing import Any
 import pytest
 import trio
 
-from hadron.cli import group
+from hadron.cli import following, group
+from hadron.cli.following import Request
+from hadron.cli.positions import Position
 from hadron.cli.root import run
 from hadron.cli.session import Session
 from hadron.client import Client
 from hadron.client.tests.test_groups import EU, US, two_regions
+from hadron.model.errors import PeerError
 
 
 class Blocking:
     """A client's calls for a command that runs in a thread."""
+
+    namespace = "default"
 
     def __init__(self, client: Client) -> None:
         self._client = client
@@ -35,7 +41,7 @@ class Blocking:
 async def test_commands_while_a_region_is_away(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(group, "_ANSWER_WITHIN_S", 0.5)
+    monkeypatch.setattr(group, "ANSWER_WITHIN_S", 0.5)
 
     async def hadron(*arguments: str) -> tuple[int, str, str]:
         status = await trio.to_thread.run_sync(run, arguments)
@@ -69,6 +75,15 @@ async def test_commands_while_a_region_is_away(
         described, unheard = json.loads(out)
         assert (described["group"]["partition"], unheard["partition"]) == (EU, US)
 
+        status, out, _ = await hadron("describe", "stream", "s", "--output", "json")
+        told = json.loads(out)["status"]
+        assert status == 0
+        assert [(each["partition"], each.get("records")) for each in told["partitions"]] == [
+            (EU, 3), (US, None),
+        ]
+        assert "cannot connect" in told["partitions"][1]["error"]
+        assert [each["partition"] for each in told["groups"]] == [EU]
+
         status, out, error = await hadron("group", "reset", *on_s, "--to", "-2")
         assert (status, out.split()[-3:]) == (1, [EU, "3", "1"])
         assert "1 of 2 partitions were not reset, as far as known: us/p0" in error
@@ -87,3 +102,20 @@ async def test_commands_while_a_region_is_away(
         status, out, error = await hadron("group", "delete", *on_s)
         assert (status, out) == (1, "")
         assert "no group 'g'" in error
+
+
+async def test_a_region_that_is_away_can_be_left_out_of_reading(tmp_path: Path) -> None:
+    everything = Request(
+        stream="s", group=None, start=None, partitions=(), ack="none", limit=None,
+        exit_at_end=True, form=None, output=None,
+    )
+    async with (
+        two_regions(tmp_path) as (cluster, _), cluster.client(request_timeout_s=0.5) as client,
+    ):
+        await client.stream("s")
+        await cluster.crash(US)
+        with pytest.raises(PeerError, match="cannot connect") as caught:
+            await following.find_starts(client, everything, Position("earliest"))
+        assert caught.value.hint.endswith("; --partition reads another one alone")
+        one = replace(everything, partitions=(EU,))
+        assert await following.find_starts(client, one, Position("earliest")) == {EU: 0}

@@ -112,6 +112,22 @@ def test_follow_what_comes_and_stop_at_ctrl_c(stream: str) -> None:
     assert (following.returncode, out, error.strip()) == (130, "", "")
 
 
+def test_publishing_that_is_interrupted_tells_how_far_it_was(stream: str) -> None:
+    with subprocess.Popen(
+        [sys.executable, "-m", "hadron", "pub", stream],
+        stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+        start_new_session=True,
+    ) as publishing:
+        assert publishing.stdin is not None
+        publishing.stdin.write("one\n")
+        publishing.stdin.flush()
+        assert wait_until(lambda: good("read", stream) == "one\n", 30)
+        publishing.send_signal(signal.SIGINT)
+        out, error = publishing.communicate(timeout=30)
+    assert (publishing.returncode, out) == (130, "")
+    assert error.strip() == "interrupted; acknowledged before: local/p0 at 0"
+
+
 def test_a_reader_that_leaves_ends_the_command(stream: str) -> None:
     good("pub", stream, *(f"{number:0900}" for number in range(300)))
     with subprocess.Popen(
@@ -184,7 +200,7 @@ def test_a_group_with_members_is_left_alone(stream: str) -> None:
         for change in (("reset", "g", "--to", "latest"), ("delete", "g")):
             refused = run("group", *change, "--stream", stream)
             assert refused.returncode == 1
-            assert "1 members are connected" in refused.stderr
+            assert "1 member is connected" in refused.stderr
         (moved,) = as_json("group", "reset", "g", "--stream", stream, "--to", "1", "--force")
         assert moved["floor"] == 1
         assert next(iter(members)).offset == 1

@@ -89,6 +89,20 @@ def test_a_near_miss_is_answered_with_the_right_name(capsys: pytest.CaptureFixtu
     assert "did you mean 'status'?" in capsys.readouterr().err
 
 
+@pytest.mark.parametrize(
+    ("arguments", "way_out"),
+    [
+        (["get", "groups"], "see `hadron group --help`"),
+        (["sub", "s", "-G", "g", "--ack-deadline", "30"], "such as 500ms, 30s or 5m"),
+    ],
+)
+def test_a_mistake_that_newcomers_make_names_the_way_out(
+    arguments: list[str], way_out: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(arguments) == 2
+    assert way_out in capsys.readouterr().err
+
+
 def test_errors_say_what_happened_and_what_to_do(capsys: pytest.CaptureFixture[str]) -> None:
     assert report(RequestError("no such thing: 'x'", "ask for 'y'")) == 1
     assert capsys.readouterr().err == "error: no such thing: 'x'\nhint: ask for 'y'\n"

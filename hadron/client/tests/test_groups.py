@@ -103,7 +103,7 @@ async def test_a_refusal_at_one_partition_is_told_beside_what_was_done(tmp_path:
         two_regions(tmp_path) as (_, client),
         client.subscribe("s", group="g", partitions=[US]),
     ):
-        with pytest.raises(IncompleteError, match="1 members are connected") as heard:
+        with pytest.raises(IncompleteError, match="1 member is connected") as heard:
             await client.reset_group("s", "g", "earliest")
         assert [(each.partition, each.floor) for each in heard.value.found] == [(EU, 0)]
         assert isinstance(heard.value.failed[US], RequestError)

@@ -26,11 +26,12 @@ def told(
 
 
 async def serve(
-    node: FakeNode, task_status: trio.TaskStatus[tuple[str, trio.CancelScope]]
+    node: FakeNode, address: str = "127.0.0.1:0", *,
+    task_status: trio.TaskStatus[tuple[str, trio.CancelScope]],
 ) -> None:
     """Listen until the scope is cancelled."""
     with trio.CancelScope() as scope:
-        async with node.listen() as url:
+        async with node.listen(address) as url:
             task_status.started((url, scope))
             await trio.sleep_forever()
 
@@ -79,6 +80,49 @@ async def test_a_silent_leader(told: pytest.LogCaptureFixture) -> None:
         )
         node.release_answers()
         await pending.wait()
+
+
+async def test_a_block_that_fails_tells_what_became_of_its_records(
+    told: pytest.LogCaptureFixture,
+) -> None:
+    async with served() as (node, client):
+
+        async def interrupted() -> None:
+            async with client.producer("s", delivery_timeout_s=0.5) as producer:
+                node.hold_answers = True
+                await producer.send_soon(b"0")
+                await until(lambda: bool(told.messages))
+                raise KeyError("the user's own")
+
+        with pytest.raises(KeyError):
+            await interrupted()
+        assert told.messages[1].startswith(
+            "1 record to s/local/p0 may or may not be in the log: the delivery timeout passed"
+        )
+
+
+async def test_partitions_that_readers_wait_for(
+    told: pytest.LogCaptureFixture, nursery: trio.Nursery
+) -> None:
+    """Members and plain readers have records of other partitions meanwhile: nothing else tells."""
+    node = FakeNode()
+    url, serving = await nursery.start(serve, node)
+    async with (
+        connect(url) as client,
+        client.subscribe("s", group="g", start="earliest") as subscription,
+    ):
+        reader = client.read("s", follow=True)
+        async with client.producer("s") as producer:
+            await producer.send(b"0")
+        assert (await anext(reader)).value == (await anext(subscription)).value == b"0"
+        nursery.start_soon(anext, reader)
+        assert told.messages == []
+        serving.cancel()
+        lost = f"nothing is read from local/p0: cannot connect to {node.address}"
+        await until(lambda: sum(lost in each for each in told.messages) == 2)
+        _, serving = await nursery.start(serve, node, node.address)
+        await until(lambda: told.messages.count("local/p0 is read again") == 2)
+        nursery.cancel_scope.cancel()
 
 
 async def test_a_question_that_nobody_answers(told: pytest.LogCaptureFixture) -> None:

@@ -30,6 +30,7 @@ from hadron.state import group_views, groups
 from hadron.state.group_endings import DeadLetterRecords
 from hadron.state.groups import ORDER_KEY, ORDER_STRICT, CreateGroup
 from hadron.state.retention import TrimStream
+from hadron.state.schema import DeleteObjects
 from hadron.wire.messages import ballot_to, common_pb2, groups_pb2
 
 Ack = groups_pb2.SubscribeRequest.Ack
@@ -68,9 +69,9 @@ class TestOptions:
         ("wanted", "message"),
         [
             ({"order": 1}, "has order 'key', this member asks for 'strict'"),
-            ({"ack_deadline_ms": 1}, "has ack_deadline_ms 0, this member asks for 1"),
+            ({"ack_deadline_ms": 1}, "has ack_deadline_s 0, this member asks for 0.001"),
             ({"max_attempts": 3}, "has max_attempts 2, this member asks for 3"),
-            ({"dead_letter_stream": "x"}, "has dead_letter_stream 'letters', this member asks"),
+            ({"dead_letter_stream": "x"}, "has dead_letter 'letters', this member asks"),
             ({"ephemeral": True}, "has ephemeral False, this member asks for True"),
         ],
     )
@@ -85,6 +86,19 @@ class TestOptions:
         with pytest.raises(RequestError, match=message):
             await Consumer(stack).join(**wanted)
         assert stack.groups.live(1, "billing") is None
+
+    async def test_a_dead_letter_stream_that_was_deleted_is_told(self, stack: Stack) -> None:
+        member = await Consumer(stack).join(**LETTERS)
+        member.leave()
+        await until(lambda: stack.groups.live(1, "billing") is None)
+        letters, _ = stack.catalog.stream("default", "letters")
+        await stack.controller.execute(
+            DeleteObjects(stack.catalog.metadata_index, (letters.id,))
+        )
+        with pytest.raises(RequestError, match="dead letter stream of group 'billing' was deleted"):
+            await Consumer(stack).join(**LETTERS)
+        # Who names no options goes on.
+        await Consumer(stack).join()
 
     @pytest.mark.parametrize(
         ("wanted", "message"),
@@ -692,7 +706,7 @@ class TestChanging:
         member.acknowledge(0, 2)
         member.acknowledge(4, 4, token=1)
         await member.confirmed(1)
-        with pytest.raises(RequestError, match="1 members are connected"):
+        with pytest.raises(RequestError, match="1 member is connected"):
             await stack.groups.reset(1, "billing", "earliest")
         with pytest.raises(OffsetOutOfRangeError):
             await stack.groups.reset(1, "billing", "7", force=True)

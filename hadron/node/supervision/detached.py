@@ -36,6 +36,8 @@ DEFAULT_DIRECTORY: Final = "hadron-cluster"
 _PORTS: Final = (7000, 7001, 7002)
 """From the default one on, so that commands find the cluster without being told where it is."""
 
+_STARTED_WITH: Final = "(started with "
+
 _LOST_DISKS: Final = (
     "where too many disks are lost or damaged: `hadron restore --help` (from a backup), `hadron "
     "recover --help` (with what the disks still have; `hadron backup DEST --data DIR` keeps a copy "
@@ -196,6 +198,10 @@ class DetachedCluster:
             with self._kept(cluster, running):
                 yield cluster, missing
 
+    def started_with(self, message: str) -> str:
+        """The message about nodes of this set, with the file that they have."""
+        return f"{message} {_STARTED_WITH}{self.config_path})"
+
     @contextlib.contextmanager
     def _kept(
         self, cluster: LocalCluster, known: Mapping[str, ProcessIdentity]
@@ -207,7 +213,9 @@ class DetachedCluster:
             names = [name for name in cluster.names if cluster.running(name) or name in known]
             lost = _LOST_DISKS if "waiting for a majority" in error.message else ""
             left = _left_running(names) if names else ""
-            error.message = f"{error.message} (started with {self.config_path})"
+            if _STARTED_WITH not in error.message:
+                # All sets of a fleet are in such a block; it has named the file of the right one.
+                error.message = self.started_with(error.message)
             error.hint = "\n".join(filter(None, [error.hint, left, lost]))
             raise
         finally:

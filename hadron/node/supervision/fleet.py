@@ -23,7 +23,7 @@ from hadron.node.supervision.detached import (
     Restarted,
     find_config,
 )
-from hadron.node.supervision.processes import POLL_S
+from hadron.node.supervision.processes import POLL_S, ClusterError
 
 if TYPE_CHECKING:
     from hadron.client.sync import SyncClient
@@ -80,8 +80,12 @@ class Fleet:
             for local, missing in begun:
                 for name in missing:
                     local.spawn(name)
-            for local, missing in begun:
-                local.wait_ready(missing, timeout_s, tell)
+            for each, (local, missing) in zip(self.clusters, begun, strict=True):
+                try:
+                    local.wait_ready(missing, timeout_s, tell)
+                except ClusterError as error:
+                    error.message = each.started_with(error.message)
+                    raise
         return [
             (each, missing) for each, (_, missing) in zip(self.clusters, begun, strict=True)
         ]
