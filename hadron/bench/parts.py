@@ -110,9 +110,9 @@ def _numbers_part(
     (first, bases), *_ = known.items()
     prefix = what if many else f"{what}_single"
     for count, found in known.items():
-        speed, cost = [each.records_per_s for each in found], [each.leader_us for each in found]
-        faster = middle_ratio(speed, [each.records_per_s for each in bases])
-        dearer = middle_ratio(cost, [each.leader_us for each in bases])
+        speed, cost = _speeds(found), _costs(found)
+        faster = middle_ratio(speed, _speeds(bases))
+        dearer = middle_ratio(cost, _costs(bases))
         part.figures[f"{prefix}_{count}_records_per_s"] = middle(speed)
         part.figures[f"{prefix}_{count}_leader_us_per_record"] = middle(cost)
         part.rows.append(
@@ -179,14 +179,13 @@ async def measure_stopped(ground: Ground) -> list[Part]:
     does not take what has arrived, or because its process is frozen."""
     stream, plan = await ground.fan(), ground.plan
     *readers, silent = await ground.clients(_READERS + 1)
-    known: dict[str, list[float]] = {_ALONE: [], _SILENT: [], _FROZEN: []}
+    known: dict[str, list[Throughput]] = {_ALONE: [], _SILENT: [], _FROZEN: []}
 
-    async def measure(group: str) -> float:
+    async def measure(group: str) -> Throughput:
         work = [(client, group) for client in readers]
-        found = await deliveries.consume(stream, work, plan.seconds / 2, ground.leader)
-        return found.records_per_s
+        return await deliveries.consume(stream, work, plan.seconds / 2, ground.leader)
 
-    async def measure_case(case: str, group: str) -> float:
+    async def measure_case(case: str, group: str) -> Throughput:
         if case == _SILENT:
             async with silent.subscribe(stream, group=group):
                 return await measure(group)
@@ -202,17 +201,21 @@ async def measure_stopped(ground: Ground) -> list[Part]:
             known[case].append(await measure_case(case, f"{case}-{turn}"))
     part = Part(
         f"{_READERS} members of a group that read, {plan.record_bytes} B records",
-        ("beside them", "records/s", "to alone"),
+        ("beside them", "records/s", "to alone", "leader's CPU per record", "to alone"),
     )
     labels = {
         _ALONE: "nobody", _SILENT: "one that takes nothing of what it gets",
         _FROZEN: "one whose process is stopped (SIGSTOP)",
     }
     for case, found in known.items():
-        left = middle_ratio(found, known[_ALONE])
-        part.figures[f"{case}_records_per_s"] = middle(found)
+        speed, cost = _speeds(found), _costs(found)
+        left = middle_ratio(speed, _speeds(known[_ALONE]))
+        part.figures[f"{case}_records_per_s"] = middle(speed)
         part.figures[f"{case}_to_alone"] = left
-        part.rows.append((labels[case], number(middle(found)), ratio(left)))
+        part.rows.append(
+            (labels[case], number(middle(speed)), ratio(left), f"{number(middle(cost))} µs",
+             ratio(middle_ratio(cost, _costs(known[_ALONE]))))
+        )
         if case != _ALONE:
             part.verdicts.append(
                 Verdict(
@@ -311,9 +314,7 @@ async def _compare(
     first, bases = next(iter(known.items()))
     for label, found in known.items():
         slower = middle_ratio([each.p50_us for each in found], [each.p50_us for each in bases])
-        dearer = middle_ratio(
-            [each.leader_us for each in found], [each.leader_us for each in bases]
-        )
+        dearer = middle_ratio(_costs(found), _costs(bases))
         cost = Cost(
             middle(each.p50_us for each in found), middle(each.p99_us for each in found),
             middle(each.leader_us for each in found),
@@ -335,6 +336,15 @@ async def _compare(
                 )
             )
     return part
+
+
+def _speeds(found: Sequence[Throughput]) -> list[float]:
+    return [each.records_per_s for each in found]
+
+
+def _costs(found: Sequence[Throughput | Cost]) -> list[float]:
+    """The leader's, in microseconds."""
+    return [each.leader_us for each in found]
 
 
 PARTS: Final[dict[str, Callable[[Ground], Awaitable[list[Part]]]]] = {

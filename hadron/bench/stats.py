@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import sys
 import time
 from collections.abc import Sequence
+from typing import Final
 
 import psutil
+
+_CPUCLOCK_SCHED: Final = 2
 
 
 def percentile(values: Sequence[float], share: float) -> float:
@@ -23,7 +27,10 @@ class ProcessUse:
         self._process = psutil.Process(pid)
 
     def cpu_s(self) -> float:
-        """User and system seconds so far."""
+        """User and system seconds so far, of all its threads."""
+        if sys.platform.startswith("linux"):
+            # What clock_getcpuclockid(3) gives; /proc counts in steps of 10 ms.
+            return time.clock_gettime(~self._process.pid << 3 | _CPUCLOCK_SCHED)
         return float(sum(self._process.cpu_times()[:2]))
 
     def rss_bytes(self) -> int:

@@ -20,6 +20,7 @@ from hadron.delivery.joining import Joining
 from hadron.delivery.keys import BatchKeys
 from hadron.delivery.letters import PAUSE_S, DeadLetters, Origin
 from hadron.delivery.machine import Group
+from hadron.delivery.members import DeliveryNumbers
 from hadron.delivery.progress import Ledger, LoggedLedger, MemoryLedger, Receipt
 from hadron.delivery.ranges import Range, size
 from hadron.delivery.sessions import DeliveryEvent, MemberSession, Silence, check_ranges
@@ -53,20 +54,6 @@ _DELIVERIES_PER_TURN: Final = 64
 """Deliveries to one group before others get a turn of the loop."""
 
 _MAX_REASON: Final = 500
-
-
-class DeliveryNumbers:
-    """Numbers of deliveries: unique in the ballot, whatever the group (PROTOCOL D2)."""
-
-    def __init__(self) -> None:
-        self.last = 0
-
-    def __iter__(self) -> DeliveryNumbers:
-        return self
-
-    def __next__(self) -> int:
-        self.last += 1
-        return self.last
 
 
 @dataclass(frozen=True, slots=True)

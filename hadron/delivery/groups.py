@@ -14,9 +14,10 @@ from typing import Final
 
 import trio
 
-from hadron.delivery.driver import DeliveryNumbers, Ground, GroupDriver
+from hadron.delivery.driver import Ground, GroupDriver
 from hadron.delivery.joining import ORDERS, Joining, parse_start
 from hadron.delivery.letters import Origin
+from hadron.delivery.members import DeliveryNumbers
 from hadron.delivery.sessions import MemberSession
 from hadron.model.errors import (
     HadronError,

@@ -13,6 +13,20 @@ from dataclasses import dataclass, field
 from hadron.delivery.ranges import Range, RangeSet
 
 
+class DeliveryNumbers:
+    """Numbers of deliveries: unique in the ballot, whatever the group (PROTOCOL D2)."""
+
+    def __init__(self) -> None:
+        self.last = 0
+
+    def __iter__(self) -> DeliveryNumbers:
+        return self
+
+    def __next__(self) -> int:
+        self.last += 1
+        return self.last
+
+
 @dataclass(slots=True)
 class Delivery:
     """Offsets that one member holds; `number` is unique in the ballot (PROTOCOL D2)."""
