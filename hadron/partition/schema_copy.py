@@ -63,10 +63,7 @@ class SchemaCopy:
     def catalog(self) -> Catalog:
         """Raises `NotReadyError` while it is not known what of the tables is committed."""
         if self._catalog is None:
-            raise NotReadyError(
-                "this node does not know yet which part of its schema is committed",
-                "it does once it has met a majority of its replica set; ask another node",
-            )
+            raise _unknown()
         return self._catalog
 
     async def at_least(self, index: int, max_wait_s: float) -> Catalog:
@@ -83,7 +80,8 @@ class SchemaCopy:
         return catalog
 
     async def changes_since(self, index: int) -> Changes:
-        """What is different from the schema at `index`; raises `NotReadyError` like `catalog`."""
+        """What is different from the schema at `index`; raises `NotReadyError` like `catalog`, also
+        for a while after this node has led."""
 
         def read(db: Database) -> Changes:
             return changes_since(db, index)
@@ -91,7 +89,9 @@ class SchemaCopy:
         if self._leading is not None:
             return await self._leading.query(read)
         found = await self._read_committed(read)
-        return found if found is not None else Changes(index, index)
+        if found is None:
+            raise _unknown()
+        return found
 
     # --- being told -----------------------------------------------------------------------------
 
@@ -165,3 +165,10 @@ class SchemaCopy:
     def _tell(self) -> None:
         self.changed.set()
         self.changed = trio.Event()
+
+
+def _unknown() -> NotReadyError:
+    return NotReadyError(
+        "this node does not know yet which part of its schema is committed",
+        "it does once it has met a majority of its replica set; ask another node",
+    )

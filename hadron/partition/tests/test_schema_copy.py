@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from hadron.model.errors import NotReadyError
 from hadron.partition.catalog import Catalog
 from hadron.partition.schema_copy import SchemaCopy
 from hadron.state.adoption import Changes
@@ -30,3 +31,23 @@ async def test_what_was_known_stays_known_while_everything_is_read_anew(
     found += [Changes(3, 9, is_whole=True), Catalog((), 9)]
     await copy._refresh()
     assert copy.index == 9
+
+
+async def test_whoever_watches_is_not_told_that_nothing_changed_when_nobody_can_say(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """This node has shown the schema at 9 as a leader, and is none any more. Its tables come to be
+    known as committed later, which is no change: a client that was told "nothing since 3" would
+    wait for the one after it, and not use the partition that was added at 9."""
+    nothing: Any = None
+    copy = SchemaCopy(nothing, nothing)
+    found: list[Any] = [Catalog((), 9), None, Changes(3, 9)]
+
+    async def read(_read: Any) -> Any:
+        return found.pop(0)
+
+    monkeypatch.setattr(copy, "_read_committed", read)
+    await copy._refresh()
+    with pytest.raises(NotReadyError):
+        await copy.changes_since(3)
+    assert await copy.changes_since(3) == Changes(3, 9)
