@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Final
 
 import trio
@@ -24,7 +24,7 @@ from hadron.delivery.members import DeliveryNumbers
 from hadron.delivery.progress import Ledger, LoggedLedger, MemoryLedger, Receipt
 from hadron.delivery.ranges import Range, size
 from hadron.delivery.sessions import DeliveryEvent, MemberSession, Silence, check_ranges
-from hadron.delivery.shelf import Shelf
+from hadron.delivery.shelf import Shelf, Shelves
 from hadron.model.batch import StampedBatch
 from hadron.model.errors import (
     DeadlineExceededError,
@@ -64,6 +64,7 @@ class Ground:
     visible: VisibleStreams
     nursery: trio.Nursery
     numbers: DeliveryNumbers
+    shelves: Shelves = field(default_factory=Shelves)
 
 
 class GroupDriver:
@@ -115,7 +116,7 @@ class GroupDriver:
         self.is_fading = False
         self._on_idle = on_idle
         self._closed = False
-        self._shelf = Shelf(ground.visible, self._stream_id)
+        self._shelf = Shelf(ground.visible, self._stream_id, ground.shelves)
         self._silence = Silence()
         self._reading = False
         self._timer_at = float("inf")
@@ -193,6 +194,7 @@ class GroupDriver:
             return
         self._closed = True
         self._unwatch()
+        self._shelf.clear()
         self._timer_scope.cancel()
         sessions, self.sessions = list(self.sessions.values()), {}
         for session in sessions:
@@ -287,7 +289,9 @@ class GroupDriver:
 
     async def _read_task(self, offset: int) -> None:
         try:
-            self._shelf.keep(await self._read_kept(offset))
+            batches = await self._read_kept(offset)
+            if not self._closed:
+                self._shelf.keep(batches)
         except HadronError as error:
             self._give_up(error)
             return

@@ -13,19 +13,51 @@ from hadron.partition.visible import STAMPED_BATCH_BYTES, VisibleStreams
 _KEPT_BYTES: Final = 4 << 20
 """Batches that one group keeps at hand; older ones are read again."""
 
+MAX_SHELVED_BYTES: Final = 128 << 20
+"""Batches that all groups of a leader keep at hand: what 32 groups do that lag far behind. With
+more of them, each reads again what the others have pushed out."""
+
 _KEPT_KEYS: Final = 64
 """Batches whose hashes are remembered: 8 bytes a record, and they are wanted again for every
 record that waited."""
 
 
+class Shelves:
+    """Of all groups of a leader, bounded together: whoever has read least recently lets go first.
+    *(A group whose member is stuck keeps what was read for it, and there are a thousand.)*"""
+
+    def __init__(self) -> None:
+        self.bytes = 0
+        self._sizes: OrderedDict[Shelf, int] = OrderedDict()
+
+    def note(self, shelf: Shelf, size: int) -> None:
+        """So much is on the shelf now."""
+        self.bytes += size - self._sizes.pop(shelf, 0)
+        if size:
+            self._sizes[shelf] = size
+        while self.bytes > MAX_SHELVED_BYTES and len(self._sizes) > 1:
+            oldest, gone = self._sizes.popitem(last=False)
+            self.bytes -= gone
+            oldest.drop()
+
+
 class Shelf:
-    def __init__(self, visible: VisibleStreams, stream_id: int) -> None:
+    """Of one group."""
+
+    def __init__(self, visible: VisibleStreams, stream_id: int, all_shelves: Shelves) -> None:
+        self._all = all_shelves
         self._visible = visible
         self._stream_id = stream_id
         self._batches: list[StampedBatch] = []
         self._keys: OrderedDict[int, BatchKeys] = OrderedDict()
 
     def clear(self) -> None:
+        if self._batches:
+            self.drop()
+            self._all.note(self, 0)
+
+    def drop(self) -> None:
+        """Let go of everything; `Shelves` knows."""
         self._batches.clear()
 
     def at(self, offset: int) -> StampedBatch | None:
@@ -47,6 +79,7 @@ class Shelf:
                 break
             new.setdefault(known.base_offset, known)
         self._batches = [new[base_offset] for base_offset in sorted(new)]
+        self._all.note(self, sum(map(_footprint, self._batches)))
 
     def keys(self, batch: StampedBatch) -> BatchKeys:
         """From its index section; the body is not opened."""

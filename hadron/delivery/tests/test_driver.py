@@ -312,6 +312,33 @@ class TestDriversEnd:
         await member.until(0)
         await until(lambda: not member.driver._shelf._batches)
 
+    async def test_what_all_groups_keep_is_bounded(
+        self, stack: Stack, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """Members that stop at their first record, in many groups of a long stream."""
+        for _ in range(10):
+            await stack.append(1, bytes(10_000))
+        monkeypatch.setattr(stack.visible, "recent", lambda *_: None)
+        monkeypatch.setattr(shelf, "MAX_SHELVED_BYTES", 350_000)
+        members = [await Consumer(stack, f"g{number}").join(1) for number in range(8)]
+        for member in members:
+            await member.until(0)
+        sizes = [
+            sum(map(shelf._footprint, member.driver._shelf._batches)) for member in members
+        ]
+        assert sum(sizes) <= 350_000
+        assert [size > 0 for size in sizes[-3:]] == [True] * 3, "those that read last"
+        shelves = stack.groups._on.shelves
+        assert shelves.bytes == sum(sizes)
+        # What was let go is read again.
+        for offset in (1, 2):
+            for member in members:
+                member.acknowledge(offset - 1, offset - 1)
+                await member.until(*range(offset + 1))
+        for member in members:
+            member.leave()
+        await until(lambda: shelves.bytes == 0)
+
     async def test_an_unreadable_batch_ends_the_members_calls(
         self, stack: Stack, monkeypatch: pytest.MonkeyPatch
     ) -> None:
