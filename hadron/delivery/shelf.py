@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from array import array
 from bisect import bisect_right
 from collections import OrderedDict
 from typing import Final
@@ -85,8 +86,9 @@ class Shelf:
         """From its index section; the body is not opened."""
         known = self._keys.get(batch.base_offset)
         if known is None:
-            # A copy, so that remembering the hashes does not keep the whole batch.
-            known = BatchKeys(batch.base_offset, tuple(key_hashes(batch.data)))
+            # A copy, so that remembering the hashes does not keep the whole batch; as numbers of 8
+            # bytes, which are 44 as Python's.
+            known = BatchKeys(batch.base_offset, array("Q", key_hashes(batch.data)))
             self._keys[batch.base_offset] = known
             if len(self._keys) > _KEPT_KEYS:
                 self._keys.popitem(last=False)
