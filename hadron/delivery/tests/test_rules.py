@@ -365,6 +365,7 @@ class Ordered(RuleBasedStateMachine):
         self.uncommitted: list[Range] = []
         self.attempts: dict[int, int] = {}
         self.numbers = itertools.count(1)
+        self.dropped = 0
         self.lead()
 
     def lead(self) -> None:
@@ -376,6 +377,7 @@ class Ordered(RuleBasedStateMachine):
             self.floor, [], [], window_end=self.floor, rules=self.kind, numbers=self.numbers
         )
         self.read_window()
+        self.group.skip_below(self.dropped, self.now)
 
     @property
     def floor(self) -> int:
@@ -394,6 +396,15 @@ class Ordered(RuleBasedStateMachine):
     @rule(count=st.integers(1, 20))
     def append(self, count: int) -> None:
         self.end += count
+
+    @precondition(lambda self: self.end > self.dropped)
+    @rule(data=st.data())
+    def retention(self, data: st.DataObject) -> None:
+        """What members hold of it they keep, and nobody gets it again."""
+        self.dropped = data.draw(st.integers(self.dropped + 1, self.end))
+        self.committed.update(range(self.dropped))
+        self.group.skip_below(self.dropped, self.now)
+        self.group.raise_floor(self.floor)
 
     @rule(seconds=st.integers(1, 3))
     def time_passes(self, seconds: int) -> None:
@@ -440,11 +451,12 @@ class Ordered(RuleBasedStateMachine):
         self.drain_endings()
 
     def check_order(self, found: Assignment) -> None:
+        kept = [offset for offset in self.held if offset >= self.dropped]
         if self.kind.is_strict:
-            assert len(self.held) == 1
+            assert len(kept) == 1
             assert found.first == self.floor, "nothing passes"
         if self.kind.is_by_key:
-            keys = [key_of(offset) for offset in self.held if key_of(offset)]
+            keys = [key_of(offset) for offset in kept if key_of(offset)]
             assert len(keys) == len(set(keys)), "one of each key"
             for offset in range(found.first, found.last + 1):
                 earlier = {n for n in range(offset) if key_of(n) == key_of(offset) != 0}
@@ -457,7 +469,8 @@ class Ordered(RuleBasedStateMachine):
         dead, self.group.exhausted = self.group.exhausted, []
         for each in dead:
             offsets = range(each.first, each.last + 1)
-            assert not set(offsets) & (self.committed | self.held.keys())
+            assert not set(offsets) & self.held.keys()
+            assert not {n for n in offsets if n >= self.dropped} & self.committed
             self.committed.update(offsets)
             self.group.settled([(each.first, each.last)], self.now)
 
