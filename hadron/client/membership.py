@@ -220,6 +220,8 @@ class Membership:
                 )
             )
         elif self.is_open:
+            if feed.silent_beats:
+                self.standing.probe()
             feed.ask_confirmation()
             feed.call.send(_HEARTBEAT)
 

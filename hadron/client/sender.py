@@ -83,6 +83,8 @@ class PartitionSender:
         self._eager = eager
         self._backoff = Backoff(session.ports.random)
         self._calls: dict[OutgoingBatch, Call] = {}
+        self._way: Caller | None = None
+        """Where the last of them was made."""
         self._recovering = False
         self._recovering_since_s = 0.0
         self._tries = 0
@@ -136,7 +138,7 @@ class PartitionSender:
                 if batch.state is BatchState.SENT and call.is_open:
                     if not self._calls:
                         self._silent_since_s = anyio.current_time()
-                    self._calls[batch] = call
+                    self._calls[batch], self._way = call, connection
 
     # --- answers --------------------------------------------------------------------------------
 
@@ -242,6 +244,8 @@ class PartitionSender:
         """A leader that is cut off from its peers answers nothing, and its connection is whole; one
         whose host is gone is dialed for long."""
         if self._calls and now_s - self._silent_since_s >= AWAY_AFTER_S:
+            if self._way is not None:
+                self._session.probes.start(self._way)
             self.go_away("no answer")
         elif self._recovering and now_s - self._recovering_since_s >= AWAY_AFTER_S:
             self.go_away("its leader is not found")

@@ -14,11 +14,14 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Final
 
 import anyio
+import anyio.abc
 
+from hadron.client import probing
 from hadron.client.background import Background, SingleFlight
 from hadron.client.backoff import Backoff
 from hadron.client.lookout import TELL_AFTER_S, Lookout
 from hadron.client.ports import ClientPorts
+from hadron.client.probing import Probes
 from hadron.client.topology import Topology
 from hadron.client.tunnels import Tunnels
 from hadron.client.url import Endpoint
@@ -36,23 +39,24 @@ from hadron.model.errors import (
     RequestError,
 )
 from hadron.wire.calling import Caller
-from hadron.wire.connection import Connection
+from hadron.wire.connection import KEEPALIVE_S, SILENCE_LIMIT_S, Connection
 from hadron.wire.frames import Bytes
-from hadron.wire.messages import Method, cluster_pb2, method
+from hadron.wire.messages import Method, cluster_pb2
 
 _log = logging.getLogger(__name__)
 
 DIAL_TIMEOUT_S: Final = 5.0
 """A host that drops packets answers no dial; a local one takes well under a millisecond."""
 
-ASK_TIMEOUT_S: Final = 3.0
-"""For one node's answer about the topology, which every node gives at any time."""
+_DIRECT_S: Final = 1.0
+"""So long a leader is dialed before a way through another node is tried as well: packets that are
+dropped would take the whole of `DIAL_TIMEOUT_S`."""
+
+_DIRECT_AGAIN_S: Final = 0.2
+"""The same where such a way has been in use; enough to find out who leads."""
 
 ASKED_AT_ONCE: Final = 16
 """Nodes asked for the topology in one go, at most: enough for any one replica set."""
-
-_TOPOLOGY: Final = method("Topology")
-
 
 _START_HINT: Final = (
     "say where it runs, naming every node of the cluster: --server or HADRON_URL for commands, the "
@@ -81,7 +85,8 @@ class Link:
     """
 
     def __init__(
-        self, address: str, ports: ClientPorts, background: Background, closed: HadronError
+        self, address: str, ports: ClientPorts, background: Background, closed: HadronError,
+        *, keepalive_s: float = KEEPALIVE_S, silence_limit_s: float = SILENCE_LIMIT_S,
     ) -> None:
         self.address = address
         self.connection: Connection | None = None
@@ -90,6 +95,7 @@ class Link:
         self._ports = ports
         self._background = background
         self._dialing = SingleFlight(background, self._dial, closed)
+        self._patience = keepalive_s, silence_limit_s
 
     @property
     def is_open(self) -> bool:
@@ -116,13 +122,14 @@ class Link:
                 f"cannot connect to {self.address}: {error.strerror or error}",
                 _START_HINT,
             ) from error
-        connection = Connection(transport, dialed=True)
+        keepalive_s, silence_limit_s = self._patience
+        connection = Connection(
+            transport, dialed=True, keepalive_s=keepalive_s, silence_limit_s=silence_limit_s
+        )
         scope = self._background.start(connection.run)
         try:
             if not scope.cancel_called:
-                self.greeting, _ = await connection.request(
-                    _TOPOLOGY, cluster_pb2.TopologyRequest(), timeout_s=ASK_TIMEOUT_S
-                )
+                self.greeting = await probing.ask(connection)
                 self.connection = connection
         finally:
             if self.connection is not connection:
@@ -158,6 +165,7 @@ class Session:
         self._refreshing = SingleFlight(background, self._refresh, self._closing)
         self.lookout = Lookout(self.refresh, self._ask_another)
         self.tunnels = Tunnels(self)
+        self.probes = Probes(background)
         self._asked = 0
 
     # --- life -----------------------------------------------------------------------------------
@@ -215,21 +223,39 @@ class Session:
 
     async def connect(self, replica_set: str) -> Caller:
         """The leader's connection, after one try to find and to dial it, or a way there through
-        another node when it cannot be dialed.
+        another node when it cannot be dialed, or not soon.
 
         Raises `PeerError` when that fails, `NotFoundError` for an unknown replica set.
         """
         connection = self.connection_now(replica_set)
         if connection is not None:
             return connection
-        try:
-            return await self.dial_leader(replica_set)
-        except PeerError:
-            tunnel = await self.tunnels.open(replica_set)
-            if tunnel is None:
-                raise
-        self._suspects.discard(replica_set)
-        return tunnel
+        found: list[Caller] = []
+        troubles: list[HadronError] = []
+        failed = anyio.Event()
+
+        async def dial(tasks: anyio.abc.TaskGroup) -> None:
+            try:
+                found.append(await self.dial_leader(replica_set))
+                tasks.cancel_scope.cancel()
+            except HadronError as error:
+                troubles.append(error)
+                failed.set()
+
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(dial, tasks)
+            patience_s = _DIRECT_AGAIN_S if self.tunnels.has(replica_set) else _DIRECT_S
+            with anyio.move_on_after(patience_s):
+                await failed.wait()
+            if not troubles or isinstance(troubles[0], PeerError):
+                tunnel = await self.tunnels.open(replica_set)
+                if tunnel is not None:
+                    self._suspects.discard(replica_set)
+                    found.append(tunnel)
+                    tasks.cancel_scope.cancel()
+        if not found:
+            raise troubles[0]
+        return found[0]
 
     async def dial_leader(self, replica_set: str) -> Connection:
         """The leader's connection, after one try to find and to dial it.
@@ -354,9 +380,7 @@ class Session:
         link = self._link(address)
         if link.is_open:
             connection = await link.open()
-            answer, _ = await connection.request(
-                _TOPOLOGY, cluster_pb2.TopologyRequest(), timeout_s=ASK_TIMEOUT_S
-            )
+            answer = await probing.ask(connection)
         else:
             await link.open()
             answer = link.greeting

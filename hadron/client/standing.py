@@ -15,6 +15,7 @@ import anyio
 from hadron.client.backoff import Backoff
 from hadron.client.session import Session, can_retry
 from hadron.model.errors import HadronError, NotFoundError, PeerError
+from hadron.wire.calling import Caller
 from hadron.wire.calls import Call
 from hadron.wire.messages import Method
 
@@ -52,12 +53,18 @@ class StandingCall:
         self._replica_set = replica_set
         self._what = what
         self._owner = owner
+        self._way: Caller | None = None
         self._drop: Callable[[HadronError | None], None] | None = None
 
     def drop(self, reason: HadronError) -> None:
         """Give the open call up, if there is one, and open another."""
         if self._drop is not None:
             self._drop(reason)
+
+    def probe(self) -> None:
+        """The leader owes an answer: see whether the way to it is dead."""
+        if self._way is not None:
+            self._session.probes.start(self._way)
 
     async def run(self) -> None:
         """Until cancelled, or until the call cannot be opened for a lasting reason."""
@@ -103,11 +110,11 @@ class StandingCall:
             on_end=on_end,
             end=not self._what.client_streams,
         )
-        self._drop = on_end
+        self._drop, self._way = on_end, connection
         try:
             self._owner.opened(call)
             await ended.wait()
         finally:
-            self._drop = None
+            self._drop = self._way = None
             call.cancel()
         return outcome[0]

@@ -11,19 +11,14 @@ from typing import TYPE_CHECKING, Final
 
 import anyio
 
+from hadron.client import probing
 from hadron.model.errors import HadronError
-from hadron.wire.messages import cluster_pb2, method
 from hadron.wire.tunnel import Tunnel
 
 if TYPE_CHECKING:
     from hadron.client.session import Session
 
 _log = logging.getLogger(__name__)
-
-_TOPOLOGY: Final = method("Topology")
-
-_ANSWER_TIMEOUT_S: Final = 3.0
-"""For a leader that is reached in this way to answer what every node answers at any time."""
 
 _AGAIN_S: Final = 5.0
 """From one try to dial the leader to the next; one for each client and leader is no load."""
@@ -44,6 +39,10 @@ class Tunnels:
         tunnel = self._tunnels.get(replica_set)
         return None if tunnel is None or tunnel.is_closed else tunnel
 
+    def has(self, replica_set: str) -> bool:
+        """Whether the leader could not be dialed lately."""
+        return replica_set in self._tunnels
+
     async def open(self, replica_set: str) -> Tunnel | None:
         """A way to a leader that cannot be dialed, one that it has answered through; None when
         there is none through the node that was tried. Each time another one is."""
@@ -52,9 +51,7 @@ class Tunnels:
         try:
             connection = await session.connect_any(but_leader_of=replica_set, turn=self._tries)
             tunnel = Tunnel(connection, replica_set)
-            await tunnel.request(
-                _TOPOLOGY, cluster_pb2.TopologyRequest(), timeout_s=_ANSWER_TIMEOUT_S
-            )
+            await probing.ask(tunnel)
         except HadronError as error:
             _log.debug("no way to the leader of %s: %s", replica_set, error)
             return None

@@ -37,6 +37,11 @@ from hadron.wire.tunnel import FORWARD
 _SERVICES: Final = ("Streams", "Groups", "Schema", "Pipelines", "Cluster")
 _BETWEEN_NODES: Final = ("AdoptSchema", "Discover")
 
+_KEEPALIVE_S: Final = 1.0
+_SILENCE_LIMIT_S: Final = 4.0
+"""Whoever calls through a node cannot see that the leader is silent behind it, and other nodes may
+still reach it. There is one such connection for each leader and node, so pings are no load."""
+
 _MAX_UNSENT_BYTES: Final = MAX_PENDING_BYTES
 """For one leader: as much as that takes of its own clients before it stops reading."""
 
@@ -113,7 +118,8 @@ class _Way:
         self._address = address
         self._background = background
         self._link = Link(
-            address, ports, background, ShuttingDownError("the node that forwards is stopping")
+            address, ports, background, ShuttingDownError("the node that forwards is stopping"),
+            keepalive_s=_KEEPALIVE_S, silence_limit_s=_SILENCE_LIMIT_S,
         )
         self._waiting: deque[_Relay] = deque()
         self._waiting_bytes = 0

@@ -16,7 +16,13 @@ from hadron.wire.messages import Method
 
 
 class Caller(ABC):
-    """A connection to a peer, or something that serves as one."""
+    """A connection to a peer, or something that serves as one.
+
+    Attributes:
+        heard: grows with whatever comes from the peer.
+    """
+
+    heard: int = 0
 
     @property
     @abstractmethod

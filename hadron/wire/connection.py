@@ -226,6 +226,7 @@ class Connection(Caller):
                 where = " inside a frame" if decoder.mid_frame else ""
                 return ConnectionLostError(f"{self.peer} closed the connection{where}")
             self._heard = True
+            self.heard += count
             try:
                 received = decoder.received(count)
                 with self._cork:

@@ -25,13 +25,16 @@ FORWARD: Final = method("Forward")
 class TunnelledCall(Call):
     """The opener's side of a call through a tunnel: wraps what is sent, unwraps what comes."""
 
-    __slots__ = ("__weakref__",)
+    __slots__ = ("__weakref__", "tunnel")
+
+    tunnel: Tunnel
 
     def send(self, message: Any, attachments: Sequence[Bytes] = (), *, end: bool = False) -> None:
         wrapped = forward_pb2.ForwardRequest(message=message.SerializeToString())
         super().send(wrapped, attachments, end=end)
 
     def receive(self, frame: Frame) -> None:
+        self.tunnel.heard += 1
         if frame.kind is Kind.MESSAGE and not frame.flags & NO_MESSAGE:
             inner = forward_pb2.ForwardResponse.FromString(bytes(frame.message)).message
             # Whoever reads the call counts inner bytes; the peer has counted these.
@@ -84,6 +87,8 @@ class Tunnel(Caller):
             _tunnelled(method.number), opening, attachments, on_message=on_message, on_end=on_end,
             end=end, kind=TunnelledCall,
         )
+        assert isinstance(call, TunnelledCall)
+        call.tunnel = self
         self._calls[call.id] = call
         return call
 

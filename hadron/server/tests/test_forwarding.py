@@ -8,9 +8,19 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import trio
 
-from hadron.client import Client, session, tunnels
+from hadron.client import (
+    Client,
+    Producer,
+    Subscription,
+    probing,
+    sender,
+    session,
+    tunnels,
+)
 from hadron.model.errors import (
+    ConnectionLostError,
     HadronError,
     NotFoundError,
     OverloadedError,
@@ -21,7 +31,7 @@ from hadron.model.errors import (
 from hadron.model.schema import SchemaObject, StreamSpec
 from hadron.server import forwarding
 from hadron.testing.network import MemoryTransport
-from hadron.testing.nodes import Cluster, running_cluster
+from hadron.testing.nodes import Cluster, host_of, running_cluster
 from hadron.wire.connection import Connection
 from hadron.wire.messages import forward_pb2, method, schema_pb2, streams_pb2
 from hadron.wire.tunnel import Tunnel
@@ -144,7 +154,7 @@ async def test_a_leader_behind_something_that_takes_connections_and_answers_noth
         cluster.network.heal_all()
         now = client._session.connection_now
         await cluster.wait_for("direct", lambda: isinstance(now(US), Connection))
-        monkeypatch.setattr(session, "ASK_TIMEOUT_S", 0.5)
+        monkeypatch.setattr(probing, "ASK_TIMEOUT_S", 0.5)
         hole, dial = cluster.network.listen("hole", "hole:1"), cluster.network.dial
 
         async def into_the_hole(source: str, address: str) -> MemoryTransport:
@@ -156,6 +166,93 @@ async def test_a_leader_behind_something_that_takes_connections_and_answers_noth
         assert (await producer.send(b"through another one")).offset == 1
         assert isinstance(now(US), Tunnel)
         hole.close()
+
+
+@asynccontextmanager
+async def quick(
+    directory: Path, monkeypatch: pytest.MonkeyPatch, *, heartbeat_s: float = 0.0
+) -> AsyncIterator[tuple[Cluster, Client, Producer, Subscription]]:
+    """A client that reaches all of three sets, a stream on the one in America, a producer that has
+    published to it and a member that has read that. What takes seconds takes tenths; but the limit
+    for silence, 15 s, is what it is."""
+    monkeypatch.setattr(probing, "ASK_TIMEOUT_S", 0.3)
+    monkeypatch.setattr(session, "_DIRECT_S", 0.2)
+    monkeypatch.setattr(sender, "AWAY_AFTER_S", 0.2)
+    sets = {**SETS, "ap/p0": 1}
+    async with running_cluster(directory, sets) as cluster, cluster.client() as client:
+        discovery = cluster[EU].node("n1").discovery
+        await cluster.wait_for("all sets registered", lambda: [
+            each.name for each in discovery.sets() if each.registered or each.name == EU
+        ] == sorted(sets))
+        stream = SchemaObject(kind="Stream", name="s", spec=StreamSpec(partitions=(US,)))
+        await client.apply([stream])
+        async with (
+            client.producer("s") as producer,
+            client.subscribe(
+                "s", group="g", heartbeat_s=heartbeat_s, heartbeat_misses=5
+            ) as members,
+        ):
+            await producer.send(b"0")
+            await (await anext(members)).ack()
+            await members.flush()
+            assert isinstance(client._session.connection_now(US), Connection)
+            yield cluster, client, producer, members
+
+
+async def test_a_way_that_goes_silent_is_left_long_before_the_limit_for_silence(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Packets are dropped: first between client and leader, then between that and the node that
+    forwards; what was in doubt is not there twice."""
+    async with quick(tmp_path, monkeypatch) as (cluster, client, producer, _):
+        leader = cluster[US].host("n1")
+        cluster.network.cut("client", leader)
+        with trio.fail_after(8):
+            assert (await producer.send(b"1")).offset == 1
+        way = client._session.connection_now(US)
+        assert isinstance(way, Tunnel)
+        [through] = [name for name in cluster if f"through {host_of(name, 'n1')}" in way.peer]
+        cluster.network.cut(cluster[through].host("n1"), leader)
+        with trio.fail_after(8):
+            assert (await producer.send(b"2")).offset == 2
+        now = client._session.connection_now(US)
+        assert now is not way
+        assert isinstance(now, Tunnel)
+        # What was held back arrives now: copies of what was sent again.
+        cluster.network.heal_all()
+        assert (await producer.send(b"3")).offset == 3
+        assert [each.value async for each in client.read("s")] == [b"%d" % n for n in range(4)]
+
+
+async def test_a_member_notices_a_silent_way_by_the_first_heartbeat_without_an_answer(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    opened = quick(tmp_path, monkeypatch, heartbeat_s=0.3)
+    async with opened as (cluster, client, _, members):
+        cluster.network.cut("client", cluster[US].host("n1"))
+        async with cluster.client("other") as other, other.producer("s") as producer:
+            await producer.send(b"1")
+        with trio.fail_after(8):
+            assert (await anext(members)).value == b"1"
+        assert isinstance(client._session.connection_now(US), Tunnel)
+
+
+async def test_a_node_that_forwards_says_so_when_the_leader_is_silent(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(forwarding, "_KEEPALIVE_S", 0.1)
+    monkeypatch.setattr(forwarding, "_SILENCE_LIMIT_S", 0.4)
+    async with cut_off(tmp_path, monkeypatch) as (cluster, client):
+        tunnel = await client._session.connect(US)
+        outcome: list[Any] = []
+        tunnel.call(
+            WATCH, schema_pb2.WatchSchemaRequest(), on_message=lambda *_: None,
+            on_end=outcome.append,
+        )
+        cluster.network.cut(cluster[EU].host("n1"), cluster[US].host("n1"))
+        await cluster.wait_for("told", lambda: bool(outcome), patience_s=8)
+        assert isinstance(outcome[0], ConnectionLostError)
+        assert "silent for 0.4 s" in str(outcome[0])
 
 
 async def test_a_cancelled_call_is_cancelled_at_the_leader(
