@@ -3,7 +3,7 @@
 
 SHELL := /bin/sh
 .DEFAULT_GOAL := help
-.PHONY: help demo test check cluster-tests proto lock bench clean venv
+.PHONY: help demo test check cluster-tests proto lock bench bench-groups clean venv
 # Two goals at once (`make -j test demo`) would share ports, cores and .venv.
 .NOTPARALLEL:
 
@@ -54,6 +54,10 @@ lock: $(if $(UV),,$(STAMP)) ## compile requirements.lock from pyproject.toml
 
 bench: $(STAMP) ## measure a cluster of three nodes on this machine
 	@$(BIN)/hadron bench
+
+# Options: make bench-groups BENCH_FLAGS="--quick --nodes 1"
+bench-groups: $(STAMP) ## measure consumer groups, and judge them (some ten minutes)
+	@$(BIN)/hadron bench groups $(BENCH_FLAGS)
 
 venv: $(STAMP) ## .venv from the hash-locked requirements.lock, by uv if there is one, else by pip
 

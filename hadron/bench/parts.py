@@ -105,7 +105,7 @@ def _numbers_part(
     how = f"up to {window:,} in flight each" if many else "one in flight each"
     part = Part(
         f"{what.capitalize()} on one stream of {plan.record_bytes} B records, {how}",
-        (what, "records/s", "to 1", "leader's CPU per record", "to 1"),
+        (what, "records/s of all", "to 1", "leader's CPU per record", "to 1"),
     )
     (first, bases), *_ = known.items()
     prefix = what if many else f"{what}_single"

@@ -28,6 +28,11 @@ class Ranges(RuleBasedStateMachine):
         self.model |= set(range(first, first + more + 1))
 
     @rule(first=FIRST, more=MORE)
+    def begin_anew(self, first: int, more: int) -> None:
+        self.set = RangeSet.of(first, first + more)
+        self.model = set(range(first, first + more + 1))
+
+    @rule(first=FIRST, more=MORE)
     def remove(self, first: int, more: int) -> None:
         wanted = set(range(first, first + more + 1))
         removed = self.set.remove(first, first + more)
