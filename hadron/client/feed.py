@@ -90,6 +90,9 @@ class Feed:
         """Deliveries that nobody has opened, by number."""
         self.assembling: list[Parcel] = []
         self.batches_ready = 0
+        self.is_plain = False
+        """The leader is of the first version: it takes acknowledgements and nacks, and ends the
+        call for anything else."""
         self.has_revoked = False
         """Some delivery was given to others: its acks are late ones from here on."""
         self._late = late
@@ -238,7 +241,7 @@ class Feed:
 
     def send_extend(self, number: int, ranges: Iterable[tuple[int, int]]) -> None:
         """Start the ack deadline of a delivery again."""
-        if self.alive:
+        if self.alive and not self.is_plain:
             extend = groups_pb2.SubscribeRequest.Extend(
                 ranges=to_ranges([AckRange(number, first, last) for first, last in ranges])
             )
@@ -246,7 +249,7 @@ class Feed:
 
     def pause(self) -> None:
         """Bring nothing more: what is given back must not come here again."""
-        if self.alive:
+        if self.alive and not self.is_plain:
             flow = groups_pb2.SubscribeRequest.Flow(max_in_flight=0)
             self.call.send(groups_pb2.SubscribeRequest(flow=flow))
 
