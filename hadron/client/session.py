@@ -308,19 +308,22 @@ class Session:
         """The leader failed, or said that it is none: ask again before the next connect."""
         self._suspects.add(replica_set)
 
-    async def connect_any(self, *, but_leader_of: str = "", turn: int = 0) -> Connection:
-        """A connection to whichever node answers first; to the leader of `but_leader_of` only when
-        nobody else does. Of several that are open, the one whose `turn` it is. Raises
-        `PeerError`."""
-        self.check_open()
+    def open_now(self, *, but_leader_of: str = "") -> list[Connection]:
+        """Every connection that is open, except that to the leader of `but_leader_of`."""
         avoided = self._leaders.get(but_leader_of)
-        open_now = [
+        return [
             link.connection for link in self._links.values()
             if link.connection is not None and not link.connection.is_closed
             and link is not avoided
         ]
-        if open_now:
-            return open_now[turn % len(open_now)]
+
+    async def connect_any(self, *, but_leader_of: str = "") -> Connection:
+        """A connection to whichever node answers first; to the leader of `but_leader_of` only when
+        nobody else does. Raises `PeerError`."""
+        self.check_open()
+        avoided = self._leaders.get(but_leader_of)
+        if open_now := self.open_now(but_leader_of=but_leader_of):
+            return open_now[0]
         trouble: PeerError | None = None
         addresses = self.topology.addresses(self.endpoint.addresses)
         if avoided is not None:

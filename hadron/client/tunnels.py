@@ -13,12 +13,19 @@ import anyio
 
 from hadron.client import probing
 from hadron.model.errors import HadronError
+from hadron.wire.connection import Connection
 from hadron.wire.tunnel import Tunnel
 
 if TYPE_CHECKING:
     from hadron.client.session import Session
 
 _log = logging.getLogger(__name__)
+
+_NEXT_S: Final = 0.3
+"""For one node to find a way, before another one is asked as well."""
+
+_TRIED: Final = 8
+"""Nodes asked for one way, at most."""
 
 _AGAIN_S: Final = 5.0
 """From one try to dial the leader to the next; one for each client and leader is no load."""
@@ -45,22 +52,43 @@ class Tunnels:
 
     async def open(self, replica_set: str) -> Tunnel | None:
         """A way to a leader that cannot be dialed, one that it has answered through; None when
-        there is none through the node that was tried. Each time another one is."""
+        there is none through the nodes that were tried. Each time others come first.
+
+        Where a region is cut off, many nodes may not reach it either, and take seconds to say so or
+        are silent themselves: the next one is tried meanwhile.
+        """
         session = self._session
         self._tries += 1
+        around: list[Connection] = session.open_now(but_leader_of=replica_set)
         try:
-            connection = await session.connect_any(but_leader_of=replica_set, turn=self._tries)
-            tunnel = Tunnel(connection, replica_set)
-            await probing.ask(tunnel)
+            around = around or [await session.connect_any(but_leader_of=replica_set)]
         except HadronError as error:
             _log.debug("no way to the leader of %s: %s", replica_set, error)
+        first = self._tries % max(1, len(around))
+        found: list[Tunnel] = []
+
+        async def attempt(connection: Connection, ended: anyio.Event) -> None:
+            tunnel = Tunnel(connection, replica_set)
+            try:
+                await probing.ask(tunnel)
+                found.append(tunnel)
+                tasks.cancel_scope.cancel()
+            except HadronError as error:
+                _log.debug("no way to the leader of %s: %s", replica_set, error)
+            ended.set()
+
+        async with anyio.create_task_group() as tasks:
+            for connection in (around[first:] + around[:first])[:_TRIED]:
+                ended = anyio.Event()
+                tasks.start_soon(attempt, connection, ended)
+                with anyio.move_on_after(_NEXT_S):
+                    await ended.wait()
+        if not found:
             return None
         known = self._tunnels.get(replica_set)
-        self._tunnels[replica_set] = tunnel
-        if known is not None:
-            self._retire(replica_set, known)
-        else:
-            _log.info("the leader of %s is reached through %s", replica_set, connection.peer)
+        tunnel = self._tunnels[replica_set] = found[0]
+        if known is None:
+            _log.info("the leader of %s is reached: %s", replica_set, tunnel.peer)
             session.background.start(self._redial, replica_set)
         return tunnel
 

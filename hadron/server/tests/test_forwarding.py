@@ -224,6 +224,23 @@ async def test_a_way_that_goes_silent_is_left_long_before_the_limit_for_silence(
         assert [each.value async for each in client.read("s")] == [b"%d" % n for n in range(4)]
 
 
+async def test_nodes_that_cannot_reach_the_leader_either_are_not_waited_for(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with quick(tmp_path, monkeypatch) as (cluster, client, *_):
+        leader = cluster[US].host("n1")
+        cluster.network.cut("client", leader)
+        cluster.network.cut("ap-p0-n1", leader)
+        # Longer than the test may take: nobody says that there is no way.
+        monkeypatch.setattr(probing, "ASK_TIMEOUT_S", 60.0)
+        with trio.fail_after(10):
+            for _ in range(4):
+                tunnel = await client._session.tunnels.open(US)
+                assert tunnel is not None
+                assert tunnel.peer == f"{US} through eu-p0-n1:7000"
+        cluster.network.heal_all()
+
+
 async def test_a_member_notices_a_silent_way_by_the_first_heartbeat_without_an_answer(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
