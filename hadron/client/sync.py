@@ -12,12 +12,13 @@ from datetime import datetime
 from functools import partial
 from typing import Any, Final, Literal, TypeVar
 
-from anyio.from_thread import BlockingPortal, start_blocking_portal
+from anyio.from_thread import BlockingPortal
 
 from hadron.client import producing, reading, stages, subscribing
 from hadron.client.client import CONNECT_TIMEOUT_S, REQUEST_TIMEOUT_S, Client, connect
 from hadron.client.failover import Failover
 from hadron.client.groups import GroupReset
+from hadron.client.portal import open_portal
 from hadron.client.ports import ClientPorts
 from hadron.client.reader import Span, SpanReader
 from hadron.client.results import Applied, Fetched, PartitionOffsets
@@ -80,7 +81,7 @@ class SyncClient:
 
     def __enter__(self) -> SyncClient:
         with ExitStack() as exits:
-            portal = exits.enter_context(start_blocking_portal(_BACKEND))
+            portal = exits.enter_context(open_portal(_BACKEND))
             exits.enter_context(portal.wrap_async_context_manager(self._client))
             self._exits = exits.pop_all()
         self._open_portal = portal

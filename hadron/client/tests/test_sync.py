@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any
 
 import pytest
 from anyio.from_thread import BlockingPortal, start_blocking_portal
 
 import hadron
-from hadron.client import sync_producer
+from hadron.client import portal, sync_producer
 from hadron.client.sync import SyncClient
 from hadron.client.sync_producer import SyncPending
 from hadron.client.tests.fake_node import FakeNode
@@ -308,3 +308,27 @@ def test_what_stands_in_line_when_the_producer_ends_fails(
             pending[-1].wait()
         with pytest.raises(OutcomeUnknownError):
             pending[0].wait()
+
+
+def test_ctrl_c_while_the_loop_begins_does_not_hang(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It came just before the thread had said that it runs: nobody told that to stop."""
+
+    class Interrupted(Future[BlockingPortal]):
+        waits = 0
+
+        def result(self, timeout: float | None = None) -> BlockingPortal:
+            self.waits += 1
+            if self.waits == 1:
+                raise KeyboardInterrupt
+            return super().result(timeout)
+
+    monkeypatch.setattr(portal, "Future", Interrupted)
+    before = threading.active_count()
+    with pytest.raises(KeyboardInterrupt), hadron.connect_sync("hadron://127.0.0.1:1"):
+        pass
+    assert threading.active_count() == before
+
+
+def test_a_loop_that_cannot_begin_is_told() -> None:
+    with pytest.raises(LookupError, match="No such backend"), portal.open_portal("nonsense"):
+        pass
