@@ -87,7 +87,9 @@ class Tunnels:
             return None
         known = self._tunnels.get(replica_set)
         tunnel = self._tunnels[replica_set] = found[0]
-        if known is None:
+        if known is not None:
+            self._retire(replica_set, known)
+        else:
             _log.info("the leader of %s is reached: %s", replica_set, tunnel.peer)
             session.background.start(self._redial, replica_set)
         return tunnel

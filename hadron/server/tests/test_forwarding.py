@@ -126,20 +126,27 @@ async def test_a_tunnel_stays_in_use_while_its_leader_is_dialed_in_vain(
         assert used == {tunnel}
 
 
+@pytest.mark.parametrize("way", ["direct", "another tunnel"])
 async def test_calls_that_are_still_in_a_tunnel_are_ended_when_somebody_else_leads(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, way: str
 ) -> None:
     """A leader that is cut off from its peers, but not from the node between, ends none of them."""
     async with (
         cut_off(tmp_path, monkeypatch) as (cluster, client),
-        client.subscribe("s", group="g"),
+        client.subscribe("s", group="g") as subscription,
     ):
-        cluster.network.heal_all()
+        (member,) = subscription._memberships.values()
+        feed, first = member.feed, client._session.connection_now(US)
+        if way == "direct":
+            cluster.network.heal_all()
+        else:
+            client._session.suspect(US)
+            await client._session.connect(US)
         now = client._session.connection_now
-        await cluster.wait_for("direct", lambda: isinstance(now(US), Connection))
-        assert calls_at_leader(cluster) == 1, "the member's, as it was opened"
+        await cluster.wait_for("another way", lambda: now(US) not in (None, first))
+        assert (isinstance(now(US), Connection), member.feed is feed) == (way == "direct", True)
         client._session._leave(US, "n2 leads since epoch 2")
-        await cluster.wait_for("left", lambda: calls_at_leader(cluster) == 0, patience_s=10)
+        await cluster.wait_for("left", lambda: member.feed is not feed, patience_s=10)
 
 
 async def test_a_leader_behind_something_that_takes_connections_and_answers_nothing(
