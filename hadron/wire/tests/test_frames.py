@@ -85,6 +85,15 @@ def test_earlier_frames_are_not_overwritten_by_later_ones() -> None:
     assert bytes(first[0].message) == b"first" * 100
 
 
+def test_little_memory_while_little_comes_and_much_at_once_when_much_does() -> None:
+    decoder = FrameDecoder()
+    ack = to_bytes({"kind": Kind.MESSAGE, "call": 1, "message": b"a" * 40})
+    assert len(feed(decoder, ack * 200, [len(ack)])) == 200
+    assert len(decoder.buffer()) <= 4_096
+    assert len(feed(decoder, ack * 200, [100_000])) == 200
+    assert len(decoder.buffer()) > 32_768
+
+
 @given(_frame, st.data())
 def test_a_flipped_bit_anywhere_never_passes(frame: dict[str, object], data: Any) -> None:
     damaged = bytearray(to_bytes(frame))
