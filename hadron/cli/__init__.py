@@ -14,6 +14,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     0 done, 1 refused or failed, 2 usage, 130 interrupted, 141 the reader of a pipe went away.
     Errors go to stderr as `error:` and `hint:` lines; no exception leaves this function.
     """
-    from hadron.cli.root import run
+    try:
+        from hadron.cli.root import run
+    except KeyboardInterrupt:
+        # Importing takes most of a short command's time.
+        return 130
 
     return run(arguments)

@@ -7,6 +7,7 @@ import os
 import subprocess
 import sys
 from pathlib import Path
+from types import ModuleType
 
 import click
 import pytest
@@ -110,6 +111,15 @@ def test_errors_say_what_happened_and_what_to_do(capsys: pytest.CaptureFixture[s
     assert capsys.readouterr().err.startswith("error: gone\nhint: the same command may succeed")
     assert report(ZeroDivisionError("oops")) == 1
     assert "this is a defect in hadron: ZeroDivisionError: oops" in capsys.readouterr().err
+
+
+def test_an_interrupt_while_modules_are_imported_is_quiet(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Interrupted(ModuleType):
+        def __getattr__(self, name: str) -> None:
+            raise KeyboardInterrupt
+
+    monkeypatch.setitem(sys.modules, "hadron.cli.root", Interrupted("hadron.cli.root"))
+    assert main(["status"]) == 130
 
 
 def test_interrupts_are_quiet(capsys: pytest.CaptureFixture[str]) -> None:
