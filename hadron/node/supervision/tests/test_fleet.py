@@ -46,7 +46,7 @@ def test_a_cluster_of_several_sets_comes_up_and_goes_down(directory: Path) -> No
     up = run("cluster", "up", *config)
     assert up.returncode == 0, up.stderr
     assert up.stdout.count(" started: ") == 4
-    assert "eu/p0 n2 started: replica at 127.0.0.1:" in up.stdout
+    assert "eu/p0 n2 started: following at 127.0.0.1:" in up.stdout
     assert "all nodes know all 3 replica sets\n" in up.stdout
     again = run("cluster", "up", *config)
     assert again.stdout.count(" was running: ") == 4
@@ -72,7 +72,7 @@ def test_a_cluster_of_several_sets_comes_up_and_goes_down(directory: Path) -> No
     assert down.stdout == "stopped us/p0 n1, eu/p0 n2, eu/p0 n1, meta/p0 n1\n"
 
 
-def test_a_set_that_cannot_start_leaves_nothing_of_the_others_running(directory: Path) -> None:
+def test_a_set_that_cannot_start_is_named_and_the_others_stay(directory: Path) -> None:
     bad = directory / "us-p0.yaml"
     # Its data directory is somebody's file.
     (directory / "var").mkdir()
@@ -82,9 +82,12 @@ def test_a_set_that_cannot_start_leaves_nothing_of_the_others_running(directory:
     assert "error: node n1 is not running" in up.stderr
     assert "us-p0-n1" in up.stderr
     assert "Traceback" not in up.stderr
-    assert bad.exists()
+    assert up.stderr.count("(started with ") == 1
+    assert f"(started with {bad})" in up.stderr
     fleet = Fleet(find_configs(directory))
-    assert not any(node.process for each in fleet.clusters for node in each.nodes())
+    assert [node.process is not None for each in fleet.clusters for node in each.nodes()] == [
+        True, True, True, False,
+    ]
 
 
 def test_the_example_with_two_regions_fits_together() -> None:
