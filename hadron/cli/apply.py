@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import click
 
-from hadron.cli.objects import object_to_dict, print_diff, read_files
+from hadron.cli.objects import notes_on, object_to_dict, print_diff, read_files
 from hadron.cli.printing import output_option, print_json
 from hadron.cli.session import connects, session_of
 
@@ -34,8 +34,8 @@ def command(
 ) -> None:
     """Apply schema documents: all of them, or none when one is refused.
 
-    A new Token's secret is printed once; only its hash is stored. Kinds that this version stores,
-    and does nothing else with, are named.
+    A new Token's secret is printed once; only its hash is stored. What this version
+    only stores, and does nothing with, is named.
 
     \b
     Examples:
@@ -51,9 +51,9 @@ def command(
             applied = client.apply(
                 objects, dry_run=dry_run, allow_destructive=allow_destructive
             )
+            notes = notes_on(client, objects)
     except SchemaError as refusal:
         raise documents.located(refusal) from refusal
-    notes = _notes(objects)
     if output == "json":
         print_json(_to_dict(applied, dry_run, notes))
         return
@@ -83,17 +83,6 @@ def _objects(
                 # Nobody there to ask; what is known is worth telling.
                 pass
     return documents.objects
-
-
-def _notes(objects: list[SchemaObject]) -> list[str]:
-    """What was declared, and is only stored so far."""
-    from hadron.model.schema import NOT_BUILT
-
-    kinds = dict.fromkeys(obj.kind for obj in objects)
-    return [
-        f"kind {kind} is only stored by this version of Hadron: {NOT_BUILT[kind]} yet"
-        for kind in kinds if kind in NOT_BUILT
-    ]
 
 
 def _to_dict(applied: Applied, dry_run: bool, notes: list[str]) -> dict[str, Any]:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from hadron.cli.objects import KindType, complete_names, object_to_dict
+from hadron.cli.objects import KindType, complete_names, notes_on, object_to_dict
 from hadron.cli.session import connects, session_of
 
 if TYPE_CHECKING:
@@ -49,21 +49,20 @@ def command(ctx: click.Context, kind: str, name: str, namespace: str, output: st
 
 
 def _status(client: SyncClient, found: SchemaObject) -> dict[str, Any]:
-    from hadron.model.schema import NOT_BUILT, StreamSpec
+    from hadron.model.schema import NamespaceSpec, PipelineSpec, StreamSpec
 
-    status: dict[str, Any] = {}
-    if found.kind in NOT_BUILT:
-        status["note"] = f"only stored by this version of Hadron: {NOT_BUILT[found.kind]} yet"
-    elif isinstance(found.spec, StreamSpec):
-        status = _stream_status(client, found.name, found.spec)
-    elif found.kind == "Pipeline":
+    if isinstance(found.spec, NamespaceSpec):
+        within = client.objects("", found.name)
+        kinds = Counter(each.kind for each in within if each.kind != "Namespace")
+        return {"objects": dict(kinds)}
+    notes = notes_on(client, [found])
+    status: dict[str, Any] = {"note": notes[0]} if notes else {}
+    if isinstance(found.spec, StreamSpec):
+        status |= _stream_status(client, found.name, found.spec)
+    elif isinstance(found.spec, PipelineSpec):
         from hadron.cli.pipelines import progress_rows
 
-        status = next(iter(progress_rows(client, found.name)), {})
-    else:
-        within = client.objects("", found.name)
-        status["objects"] = dict(Counter(each.kind for each in within if each.kind != "Namespace"))
-        return status
+        status |= next(iter(progress_rows(client, found.name)), {})
     return {**status, "referred_by": _referring(client, found)}
 
 

@@ -14,6 +14,7 @@ import click
 from hadron.cli.session import session_of
 
 if TYPE_CHECKING:
+    from hadron.client.sync import SyncClient
     from hadron.metadata.diff import ShownChange
     from hadron.metadata.document_set import DocumentSet
     from hadron.model.schema import SchemaObject
@@ -96,6 +97,33 @@ def read_files(names: Iterable[str]) -> DocumentSet:
         else:
             documents.load(Path(name))
     return documents
+
+
+def notes_on(client: SyncClient, objects: Iterable[SchemaObject]) -> list[str]:
+    """What this version of Hadron does not do for these, though it stores them."""
+    from hadron.model.schema import NOT_BUILT, PipelineSpec, StreamSpec
+
+    objects = list(objects)
+    notes = [
+        f"kind {kind} is only stored by this version of Hadron: {NOT_BUILT[kind]} yet"
+        for kind in dict.fromkeys(found.kind for found in objects) if kind in NOT_BUILT
+    ]
+    streams = {(o.namespace, o.name): o.spec for o in objects if isinstance(o.spec, StreamSpec)}
+    for found in objects:
+        if not isinstance(found.spec, PipelineSpec):
+            continue
+        spec = streams.get((found.namespace, found.spec.input))
+        if spec is None:
+            known = client.objects("Stream", found.namespace, found.spec.input)
+            spec = next((o.spec for o in known if isinstance(o.spec, StreamSpec)), None)
+        partitions = spec.partitions if spec else ()
+        unread = [each for each in partitions if each != found.spec.replica_set]
+        if unread:
+            notes.append(
+                f"{found.label} reads what {found.spec.input} has at {found.spec.replica_set} "
+                f"only, in this version of Hadron: nothing of {', '.join(unread)} yet"
+            )
+    return notes
 
 
 def object_to_dict(found: SchemaObject) -> dict[str, Any]:
