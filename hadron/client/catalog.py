@@ -44,7 +44,7 @@ _WATCH: Final = method("WatchSchema")
 _PAGE_OBJECTS: Final = 1_000
 """Asked for at a time: some ten milliseconds of a node's time."""
 
-_FIRST_S: Final = 2.0
+_FIRST_S: Final = 1.0
 """For the metadata set's leader, before another node's copy of the schema has to do."""
 
 
