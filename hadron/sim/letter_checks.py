@@ -8,7 +8,7 @@ from typing import Final
 
 from hadron.delivery import letters
 from hadron.sim.evidence import Evidence, Violation, text_of
-from hadron.sim.history import Serve
+from hadron.sim.history import Serve, Stuck
 
 _HEADERS: Final = (
     letters.REASON, letters.ATTEMPTS, letters.ORIGIN_STREAM, letters.ORIGIN_PARTITION,
@@ -23,10 +23,12 @@ def letters_are_whole(evidence: Evidence) -> Iterator[Violation]:
         (entry.stream, entry.group): entry.max_attempts
         for entry in evidence.history.entries if isinstance(entry, Serve)
     }
-    stuck = {
-        (key[0], key[2]) for key, group in evidence.replay.groups.items()
-        if any(generation.stuck for generation in group.generations.values())
+    served = {
+        entry.driver: (entry.stream, entry.group)
+        for entry in evidence.history.entries if isinstance(entry, Serve)
     }
+    # Not the generations': an ephemeral group's are forgotten with each leader, and reset.
+    stuck = {served[each.driver] for each in evidence.history.entries if isinstance(each, Stuck)}
     for stream in sorted(evidence.letter_streams):
         for offset, letter in evidence.records(stream).items():
             headers = letter.headers
