@@ -54,6 +54,11 @@ class ReplicaSets(Protocol):
         """Set, and another one put in its place, whenever `targets` has changed."""
         ...
 
+    def names(self) -> Sequence[str]:
+        """Of every replica set that was heard of. Streams may name one that is not founded yet:
+        it is told of them once it is."""
+        ...
+
     def targets(self) -> Sequence[Target]:
         """Every replica set but this one; also two of one name, when another uuid with a higher
         epoch claims it."""

@@ -208,8 +208,8 @@ class Leadership:
 
     def _schema_changes(self, catalog: Catalog) -> SchemaChanges:
         def known_sets() -> set[str]:
-            others = self._sets.targets() if self._sets is not None else ()
-            return {self._config.name, *catalog.replica_sets, *(other.name for other in others)}
+            others = self._sets.names() if self._sets is not None else ()
+            return {self._config.name, *catalog.replica_sets, *others}
 
         return SchemaChanges(
             self.controller, catalog, known_sets, "" if self._owns_schema else self._config.metadata

@@ -20,6 +20,9 @@ class OtherSets:
     def changed(self) -> trio.Event:
         return self._discovery.changed
 
+    def names(self) -> list[str]:
+        return [each.name for each in self._discovery.sets()]
+
     def targets(self) -> list[Target]:
         """Founded sets only: the others have no identity yet, and nobody who would log anything."""
         return [

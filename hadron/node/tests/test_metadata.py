@@ -126,6 +126,25 @@ async def test_every_node_of_every_set_has_the_schema(tmp_path: Path, clock: Moc
             assert (await produce(connection, stream_id, index)).base_offset == 0
 
 
+async def test_a_set_that_is_not_founded_yet_can_have_streams(
+    tmp_path: Path, clock: MockClock
+) -> None:
+    async with running_cluster(tmp_path, {META: 1, EU: 2}, start=False) as cluster:
+        await cluster.start(META)
+        await cluster[EU].start("n1")
+        directory = cluster[META].node("n1").discovery.directory
+        await cluster.wait_for("heard of", lambda: directory.find(EU) is not None)
+        known = directory.find(EU)
+        assert known is not None
+        assert not known.uuid
+        await cluster.wait_serving(META)
+        index = (await apply(cluster, ("Stream", "early", ON_EU))).metadata_index
+        await cluster[EU].start("n2")
+        await cluster.wait_serving(EU)
+        _, names = await objects(cluster, EU, "n1", min_index=index, max_wait_ms=20_000)
+        assert names == ["early"]
+
+
 async def test_a_set_that_was_away_goes_on_where_it_stands(
     tmp_path: Path, clock: MockClock
 ) -> None:
