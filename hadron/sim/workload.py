@@ -47,7 +47,7 @@ class RandomRun:
 
     plan: FaultPlan | None = None
     retention: Retention = NO_RETENTION
-    acknowledged: int = 450
+    acknowledged: int = 350
     least_s: float = 8.0
     most_s: float = 60.0
 
