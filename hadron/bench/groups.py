@@ -22,6 +22,7 @@ from hadron.bench.parts import PARTS
 from hadron.bench.report import Part, print_json, print_tables
 from hadron.bench.stats import ProcessUse
 from hadron.client import connect
+from hadron.model.errors import HadronError
 from hadron.node.supervision.cluster import LocalCluster
 
 
@@ -30,9 +31,15 @@ def run(plan: Plan, output: str) -> int:
     started = time.monotonic()
     with tempfile.TemporaryDirectory(prefix="hadron-bench-") as directory:
         cluster = LocalCluster(Path(directory), nodes=plan.nodes, durability=plan.durability)
+        parts: list[Part] = []
         with cluster:
             leader = ProcessUse(cluster.pid(cluster.leader))
-            parts = anyio.run(_measure, cluster.url, plan, leader, backend="trio")
+            try:
+                anyio.run(_measure, cluster.url, plan, leader, parts, backend="trio")
+            except HadronError:
+                # What was measured in all these minutes stays true.
+                print_tables(parts, "not all was measured: see the error below")
+                raise
     durability = "fsync" if plan.nodes == 1 else plan.durability
     seconds = time.monotonic() - started
     if output == "json":
@@ -50,9 +57,9 @@ def run(plan: Plan, output: str) -> int:
     return 0
 
 
-async def _measure(url: str, plan: Plan, leader: ProcessUse) -> list[Part]:
+async def _measure(url: str, plan: Plan, leader: ProcessUse, found: list[Part]) -> None:
+    """Add to `found` what each part has come to."""
     gc.freeze()
-    found: list[Part] = []
     started = time.monotonic()
 
     def tell(what: str) -> None:
@@ -64,4 +71,3 @@ async def _measure(url: str, plan: Plan, leader: ProcessUse) -> list[Part]:
             if name in plan.parts:
                 tell(name)
                 found += await measure(ground)
-    return found

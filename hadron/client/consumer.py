@@ -96,6 +96,7 @@ class Subscription(AckSender):
         self._parcel: Parcel | None = None
         self._scopes: list[anyio.CancelScope] = []
         self._closed = False
+        self._paused = False
         for name in partitions:
             self._make(name)
 
@@ -105,6 +106,8 @@ class Subscription(AckSender):
             self._session, opening, on_parcel=self._arrived, on_revoked=self._revoked,
             on_change=self._notify,
         )
+        if self._paused:
+            member.pause()
         return member
 
     # --- iterating ------------------------------------------------------------------------------
@@ -361,10 +364,11 @@ class Subscription(AckSender):
             self._close()
 
     def pause(self) -> None:
-        """Send the acks, and get nothing more."""
+        """Send the acks, and get nothing more; also where the member has not joined yet, or joins
+        again."""
+        self._paused = True
         for membership in self._memberships.values():
-            if membership.is_open and membership.feed is not None:
-                membership.feed.pause()
+            membership.pause()
         self.send_acks()
 
     def give_back_unseen(self) -> None:

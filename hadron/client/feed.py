@@ -259,6 +259,12 @@ class Feed:
             self.send_nack(parcel.number, parcel.ranges(), unseen=True)
         self.unread.clear()
 
+    def give_back(self, parcel: Parcel) -> None:
+        """The same of one that has just come."""
+        self.send_nack(parcel.number, parcel.ranges(), unseen=True)
+        self.unread.pop(parcel.number, None)
+        parcel.grant()
+
     def end(self) -> None:
         """The call is over; what may not have been committed is late from here on."""
         if not self.alive:

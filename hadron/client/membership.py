@@ -66,6 +66,7 @@ class Membership:
         """What the group has, once the leader has said so."""
         self.outage = Outage(self.partition)
         self._late = LateAcks()
+        self._paused = False
         self._opening = opening
         self._in_batches = bool(opening.open.batch_size)
         self._on_parcel = on_parcel
@@ -117,6 +118,8 @@ class Membership:
             self._reached(message.opened.floor)
             self._late.floor_moved(message.opened.floor)
             feed.send_late()
+            if self._paused:
+                feed.pause()
             self._notify()
 
     def _check_plain(self) -> None:
@@ -148,8 +151,10 @@ class Membership:
         )
         self._claim(feed, parcel)
         if parcel.is_empty:
-            parcel.feed.unread.pop(parcel.number, None)
+            feed.unread.pop(parcel.number, None)
             parcel.grant()
+        elif self._paused:
+            feed.give_back(parcel)
         elif self._in_batches:
             feed.gather(parcel)
         else:
@@ -191,6 +196,12 @@ class Membership:
         self._end()
         self.failure = error
         self._notify()
+
+    def pause(self) -> None:
+        """Get nothing more, on later calls either: what is on its way is given back unseen."""
+        self._paused = True
+        if self.is_open and self.feed is not None:
+            self.feed.pause()
 
     def close(self) -> None:
         """Forget what is not acknowledged; it is given to others."""

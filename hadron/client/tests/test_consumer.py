@@ -367,6 +367,25 @@ async def test_leaving_gives_back_unseen_what_nobody_has_looked_at() -> None:
 
 
 @both
+async def test_what_was_on_its_way_to_a_member_that_pauses_goes_to_others() -> None:
+    async with served() as (node, client), client.subscribe("s", group="g") as resting:
+        (member,) = node.groups["s", "local/p0", "g"].members
+        resting.give_back_unseen()
+        await until(lambda: member.max_in_flight == 0)
+        # A leader that had sent these before it heard of it.
+        member.max_in_flight = 10
+        await fill(client, 10, batch=5)
+        await until(lambda: len(node.nacks) >= 2)
+        member.max_in_flight = 0
+        assert all(each.unseen for each in node.nacks)
+        async with client.subscribe("s", group="g") as other:
+            with anyio.fail_after(10):
+                taken = [await other.__anext__() for _ in range(10)]
+        assert sorted(each.offset for each in taken) == list(range(10))
+        assert {each.attempt for each in taken} == {1}
+
+
+@both
 async def test_what_still_arrives_when_a_member_has_left_is_ignored() -> None:
     async with served() as (_, client):
         async with client.subscribe("s", group="g") as subscription:
