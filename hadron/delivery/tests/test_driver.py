@@ -320,9 +320,11 @@ class TestDriversEnd:
             await stack.append(1, bytes(10_000))
         monkeypatch.setattr(stack.visible, "recent", lambda *_: None)
         monkeypatch.setattr(shelf, "MAX_SHELVED_BYTES", 350_000)
-        members = [await Consumer(stack, f"g{number}").join(1) for number in range(8)]
-        for member in members:
-            await member.until(0)
+        members = []
+        for number in range(8):
+            members.append(await Consumer(stack, f"g{number}").join(1))
+            # The order of joining is not the order of reading, which other threads do.
+            await members[-1].until(0)
         sizes = [
             sum(map(shelf._footprint, member.driver._shelf._batches)) for member in members
         ]
