@@ -256,11 +256,10 @@ class Feed:
     def give_unread_back(self) -> None:
         """The member leaves: nobody has looked at these, so the attempts do not count."""
         for parcel in list(self.unread.values()):
-            self.send_nack(parcel.number, parcel.ranges(), unseen=True)
-        self.unread.clear()
+            self.give_back(parcel)
 
     def give_back(self, parcel: Parcel) -> None:
-        """The same of one that has just come."""
+        """A delivery that nobody has looked at, and nobody will here."""
         self.send_nack(parcel.number, parcel.ranges(), unseen=True)
         self.unread.pop(parcel.number, None)
         parcel.grant()

@@ -386,6 +386,19 @@ async def test_what_was_on_its_way_to_a_member_that_pauses_goes_to_others() -> N
 
 
 @both
+async def test_a_member_that_pauses_stays_paused_when_it_joins_again() -> None:
+    async with served() as (node, client), client.subscribe("s", group="g") as resting:
+        group = node.groups["s", "local/p0", "g"]
+        (member,) = group.members
+        resting.pause()
+        await until(lambda: member.max_in_flight == 0)
+        member.call.fail(PeerError("as if the leader had gone"))
+        await until(lambda: any(each is not member for each in group.members))
+        again = group.members[-1]
+        await until(lambda: again.max_in_flight == 0)
+
+
+@both
 async def test_what_still_arrives_when_a_member_has_left_is_ignored() -> None:
     async with served() as (_, client):
         async with client.subscribe("s", group="g") as subscription:
