@@ -107,8 +107,6 @@ async def start_one_after_the_other(fleet: LocalFleet, order: tuple[str, ...]) -
                     await declare(client, "too-early", EU)
         fleet[name].start_all()
     began_s = trio.current_time()
-    # As `hadron cluster up` does: a stream can name the sets that the metadata set has heard of.
-    fleet.start()
     async with hadron.connect(fleet[order[-1]].url) as client:
         with trio.fail_after(PATIENCE_S):
             index = await declare(client, "s", EU, US)

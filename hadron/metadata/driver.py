@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Collection, Iterable, Sequence
+from functools import partial
 from typing import Final
 
 import trio
@@ -29,6 +30,7 @@ class SchemaChanges:
 
     Args:
         replica_sets: the names of the cluster's replica sets, as far as they are known.
+        seek: waits until these are among them, or nobody is left who may know of them.
         metadata: the set that owns the schema; "" when that is this one.
     """
 
@@ -37,11 +39,13 @@ class SchemaChanges:
         controller: Controller,
         catalog: Catalog,
         replica_sets: Callable[[], Collection[str]],
+        seek: Callable[[Collection[str]], Awaitable[None]],
         metadata: str = "",
     ) -> None:
         self._controller = controller
         self._catalog = catalog
         self._replica_sets = replica_sets
+        self._seek = seek
         self._metadata = metadata
         self._one_at_a_time = trio.Lock()
 
@@ -58,10 +62,12 @@ class SchemaChanges:
         async with self._one_at_a_time:
             existing = self._existing()
             objects = keep_hashes(objects, existing)
-            problems = validate(
-                objects, existing, replica_sets=self._replica_sets(),
-                allow_destructive=allow_destructive,
-            )
+            judge = partial(validate, objects, existing, allow_destructive=allow_destructive)
+            problems = judge(replica_sets=self._replica_sets())
+            if unheard := {problem.unheard for problem in problems if problem.unheard}:
+                # Whoever declares a stream may know of a set a moment before this node does.
+                await self._seek(unheard)
+                problems = judge(replica_sets=self._replica_sets())
             if not dry_run:
                 problems += missing_hashes(objects)
             changes = plan(objects, existing) if not problems else []

@@ -19,6 +19,8 @@ class Problem:
     """The value, by its keys in the YAML document; empty for the object as a whole."""
     found: str
     expected: str
+    unheard: str = ""
+    """The replica set that it names and nobody here has heard of: other nodes may have, by now."""
 
     @property
     def text(self) -> str:
@@ -37,8 +39,10 @@ class Notes:
         self.label = label
         self.problems: list[Problem] = []
 
-    def note(self, path: ValuePath, found: str, expected: str) -> None:
-        self.problems.append(Problem(self.label, path, found, expected))
+    def note(
+        self, path: ValuePath, found: str, expected: str, *, unheard: str = ""
+    ) -> None:
+        self.problems.append(Problem(self.label, path, found, expected, unheard))
 
 
 def schema_error(problems: Sequence[Problem]) -> SchemaError:

@@ -7,7 +7,7 @@ One task and one connection for each set that the directory knows. What leaves h
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from typing import Final, NamedTuple, Protocol
 
@@ -57,6 +57,10 @@ class ReplicaSets(Protocol):
     def names(self) -> Sequence[str]:
         """Of every replica set that was heard of. Streams may name one that is not founded yet:
         it is told of them once it is."""
+        ...
+
+    async def seek(self, names: Collection[str]) -> None:
+        """Return once `names()` has these, or nobody is left who may know of them."""
         ...
 
     def targets(self) -> Sequence[Target]:

@@ -153,7 +153,7 @@ class _Judge:
             meant = did_you_mean(name, self._replica_sets)
             known = ", ".join(sorted(self._replica_sets)) or "none is known yet"
             found = f"there is no replica set {shorten(name)}{meant}"
-            notes.note(path, found, f"one of the cluster's ({known})")
+            notes.note(path, found, f"one of the cluster's ({known})", unheard=name)
 
     def _check_stream(self, notes: Notes, spec: StreamSpec, before: StreamSpec | None) -> None:
         old = tuple(before.partitions) if before is not None else ()

@@ -9,7 +9,7 @@ people should know about it is logged once, and stands in `hadron status` for as
 from __future__ import annotations
 
 import logging
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Collection, Mapping
 from functools import partial
 from typing import Any, Final, TypeVar
 
@@ -44,6 +44,8 @@ _TIMEOUT_S: Final = 3.0
 """For dialing, and for each answer."""
 _RELAY_TIMEOUT_S: Final = 1.5
 """For another node's status: less than the commands wait that ask for it."""
+_ASK_ALL_S: Final = 1.0
+"""For everybody together, while a user waits."""
 _TOLD_FOR_S: Final = 60.0
 """How long a trouble stands after it was last met."""
 _PATIENCE_S: Final = 10.0
@@ -173,6 +175,33 @@ class Discovery:
                 with trio.move_on_after(self._rounds.pause_s(trio.current_time())):
                     await self._stirred.wait()
                     self._stirred = trio.Event()
+
+    async def seek(self, names: Collection[str]) -> None:
+        """Return once these replica sets are known, or nobody is left who may know of them.
+
+        Speaks at once with everybody, whether or not their time has come, for `_ASK_ALL_S`
+        at most. A node that has just started also waits for those who are to call it: they may
+        have found nobody here a moment ago, and have their own time for the next attempt.
+        """
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(self._until_known, names, nursery.cancel_scope)
+            await self._ask_all()
+            if self._config.discovery and self._began_s is not None:
+                await trio.sleep_until(self._began_s + _PATIENCE_S)
+            nursery.cancel_scope.cancel()
+
+    async def _until_known(self, names: Collection[str], waiting: trio.CancelScope) -> None:
+        while not {each.name for each in self.sets()}.issuperset(names):
+            await self.changed.wait()
+        waiting.cancel()
+
+    async def _ask_all(self) -> None:
+        known = {node.address for each in self.sets() for node in each.nodes}
+        everybody = sorted({*self._strangers, *self._peers.values(), *known} - {self._address})
+        with trio.move_on_after(_ASK_ALL_S):
+            async with trio.open_nursery() as nursery:
+                for address in everybody:
+                    nursery.start_soon(self._speak, address)
 
     # --- speaking -------------------------------------------------------------------------------
 

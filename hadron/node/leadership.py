@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from typing import Final
 
 import trio
@@ -211,8 +211,13 @@ class Leadership:
             others = self._sets.names() if self._sets is not None else ()
             return {self._config.name, *catalog.replica_sets, *others}
 
+        async def seek(names: Collection[str]) -> None:
+            if self._sets is not None:
+                await self._sets.seek(names)
+
         return SchemaChanges(
-            self.controller, catalog, known_sets, "" if self._owns_schema else self._config.metadata
+            self.controller, catalog, known_sets, seek,
+            "" if self._owns_schema else self._config.metadata,
         )
 
     @property

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
+
 import trio
 
 from hadron.metadata.pusher import Target
@@ -22,6 +24,9 @@ class OtherSets:
 
     def names(self) -> list[str]:
         return [each.name for each in self._discovery.sets()]
+
+    async def seek(self, names: Collection[str]) -> None:
+        await self._discovery.seek(names)
 
     def targets(self) -> list[Target]:
         """Founded sets only: the others have no identity yet, and nobody who would log anything."""

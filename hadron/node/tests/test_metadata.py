@@ -21,6 +21,7 @@ from hadron.model.errors import (
     SchemaError,
 )
 from hadron.model.schema import SchemaObject, Spec, StreamSpec, spec_to_json
+from hadron.node.statements import statement_to, statements_from
 from hadron.storage.database import open_reader
 from hadron.testing.nodes import Cluster, running_cluster
 from hadron.wire.calls import MessageStream
@@ -253,6 +254,38 @@ async def test_the_schema_is_changed_at_the_metadata_set_only(
         async with cluster[META].connection("n1") as connection:
             with pytest.raises(SchemaError, match="the default namespace cannot be deleted"):
                 await connection.request(DELETE, request)
+
+
+async def test_a_set_that_only_another_node_has_heard_of_can_be_named(
+    tmp_path: Path, clock: MockClock
+) -> None:
+    """A new set speaks with one node of the metadata set; its user comes with the next breath."""
+    async with running_cluster(tmp_path, {META: 3}) as cluster:
+        await in_step(cluster, 0)
+        told = cluster[META].node("n2").discovery
+        young = statement_to(told.directory.own)
+        young.name, young.uuid = EU, b""
+        statements, _ = statements_from([young])
+        told.directory.merge(statements, 0.0)
+        assert EU not in [each.name for each in cluster[META].node("n1").discovery.sets()]
+        await stream(cluster, "s", EU)
+
+
+async def test_a_leader_that_has_just_started_waits_for_sets_that_find_it_later(
+    tmp_path: Path, clock: MockClock
+) -> None:
+    async with running_cluster(tmp_path, {META: 1, EU: 1}, start=False) as cluster:
+        await cluster.start(EU)
+        # Nobody is there: it tries again more and more rarely.
+        await trio.sleep(3.0)
+        await cluster.start(META)
+        await cluster.wait_serving(META)
+        await stream(cluster, "s", EU)
+        began_s = trio.current_time()
+        with pytest.raises(SchemaError, match="there is no replica set 'us/p0'"):
+            await stream(cluster, "t", US)
+        assert trio.current_time() - began_s < 10.0
+        await in_step(cluster, 1)
 
 
 async def test_a_watcher_is_told_what_changes_wherever_it_watches(
