@@ -29,7 +29,7 @@ from hadron.model.problems import shorten
 from hadron.model.replica_sets import KnownNode, KnownSet
 from hadron.node.directory import Directory, Merged, describe_set
 from hadron.node.replica_set import ReplicaSetConfig
-from hadron.node.rounds import Rounds
+from hadron.node.rounds import CALM_S, LONELY_S, Rounds
 from hadron.node.statements import statement_to, statements_from
 from hadron.wire.calls import Call, Handler
 from hadron.wire.connection import Connection, Cork
@@ -46,6 +46,8 @@ _RELAY_TIMEOUT_S: Final = 1.5
 """For another node's status: less than the commands wait that ask for it."""
 _ASK_ALL_S: Final = 1.0
 """For everybody together, while a user waits."""
+_CALLED_WITHIN_S: Final = 2 * LONELY_S
+"""From this node's start: whoever waited for it has called by then."""
 _TOLD_FOR_S: Final = 60.0
 """How long a trouble stands after it was last met."""
 _PATIENCE_S: Final = 10.0
@@ -180,14 +182,14 @@ class Discovery:
         """Return once these replica sets are known, or nobody is left who may know of them.
 
         Speaks at once with everybody, whether or not their time has come, for `_ASK_ALL_S`
-        at most. A node that has just started also waits for those who are to call it: they may
-        have found nobody here a moment ago, and have their own time for the next attempt.
+        at most. A node that has just started also waits for those who find nobody but it: their
+        next attempt may be `rounds.LONELY_S` away.
         """
         async with trio.open_nursery() as nursery:
             nursery.start_soon(self._until_known, names, nursery.cancel_scope)
             await self._ask_all()
-            if self._config.discovery and self._began_s is not None:
-                await trio.sleep_until(self._began_s + _PATIENCE_S)
+            if self._began_s is not None:
+                await trio.sleep_until(self._began_s + _CALLED_WITHIN_S)
             nursery.cancel_scope.cancel()
 
     async def _until_known(self, names: Collection[str], waiting: trio.CancelScope) -> None:
@@ -217,11 +219,15 @@ class Discovery:
                 self._rounds.answered(address)
                 self._forget_trouble(address)
             else:
-                self._rounds.failed(address, trio.current_time())
+                self._failed(address, trio.current_time())
+
+    def _failed(self, address: str, now_s: float) -> None:
+        is_lonely = self.directory.find(self._config.metadata) is None
+        self._rounds.failed(address, now_s, LONELY_S if is_lonely else CALM_S)
 
     def _not_heard(self, address: str, error: Exception) -> None:
         now_s = trio.current_time()
-        self._rounds.failed(address, now_s)
+        self._failed(address, now_s)
         known = {node.address for each in self.sets() for node in each.nodes}
         began_s = now_s if self._began_s is None else self._began_s
         if address in known or now_s < began_s + _PATIENCE_S:

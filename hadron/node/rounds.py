@@ -16,6 +16,8 @@ from hadron.model.replica_sets import KnownSet
 LIVELY_S: Final = 2.0
 """From one round to the next while something changes."""
 CALM_S: Final = 10.0
+LONELY_S: Final = 1.0
+"""From one attempt to the next, at most, while the metadata set is not known: it may just start."""
 _LIVELY_ROUNDS: Final = 3
 """Rounds in which nothing was learned before they become rare."""
 _STIRRED_S: Final = 0.2
@@ -113,10 +115,10 @@ class Rounds:
     def answered(self, address: str) -> None:
         self._tried.pop(address, None)
 
-    def failed(self, address: str, now_s: float) -> int:
-        """Returns how often in a row."""
+    def failed(self, address: str, now_s: float, longest_s: float = CALM_S) -> int:
+        """Not again before a delay that doubles up to `longest_s`; returns how often in a row."""
         tried = self._tried.setdefault(address, _Tried())
-        delay_s = min(_FIRST_RETRY_S * 2**tried.failures, CALM_S)
+        delay_s = min(_FIRST_RETRY_S * 2**tried.failures, longest_s)
         tried.failures = min(tried.failures + 1, 30)
         tried.due_s = now_s + self._random.uniform(0.5, 1.0) * delay_s
         return tried.failures
