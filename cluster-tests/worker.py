@@ -58,6 +58,7 @@ class Job(msgspec.Struct, frozen=True, kw_only=True):
         delivery_timeout_s: a short one makes outcomes unknown.
         acks_per_flush: what a member lets gather before it asks whether that is committed.
         flush_s: for how long it asks, at most; None is the client's `request_timeout_s`.
+        stays: a member that never leaves its group before the end.
     """
 
     kind: Kind
@@ -70,6 +71,7 @@ class Job(msgspec.Struct, frozen=True, kw_only=True):
     group: str = ""
     acks_per_flush: int = 10
     flush_s: float | None = None
+    stays: bool = False
 
 
 class Plan(msgspec.Struct, frozen=True, kw_only=True):
@@ -234,7 +236,7 @@ class Worker:
     async def _take(self, job: Job, subscription: Subscription) -> None:
         sent: list[Settle] = []
         with self._until_ended():
-            for _ in range(_BATCHES_PER_STAY):
+            for _ in itertools.count() if job.stays else range(_BATCHES_PER_STAY):
                 batch = await anext(subscription.batches())
                 await self._settle(job, batch, sent)
                 if len(sent) >= job.acks_per_flush:
