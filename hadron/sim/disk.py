@@ -210,6 +210,7 @@ class SimDisk:
         return count == 1
 
     def _note(self, what: str, name: str) -> None:
+        self.volume.has_failed = True
         self.faults[what] += 1
         self.trace.log(f"{self.name}: {what} at {name}")
 

@@ -124,15 +124,11 @@ class RegionRun:
         self.history.event("heal")
 
     async def operate(self) -> None:
-        """What operators do once everything is healed: a node that stops over its damaged disk gets
-        an empty one; for ever."""
+        """What operators do once everything is healed, for ever."""
         while True:
             damaged = {event.subject for event in self.history.events("damage")}
             for world in self.regions.sets.values():
-                for name in world.names:
-                    if name in damaged and not world.running(name) and name in world.failures:
-                        world.wipe(name)
-                        await world.start(name)
+                await world.operate(damaged)
             await trio.sleep(0.5)
 
     async def finish(self) -> Verdict:

@@ -45,6 +45,8 @@ class Volume:
         self.path = path
         self.vfs = vfs
         self.is_dead = False
+        self.has_failed = False
+        """Whether it has answered with an error that was asked for."""
         self.files: dict[int, SimFile] = {}
         """By inode, so that renaming a file or its directory moves its state along."""
         self.unlinked: dict[str, SimFile] = {}

@@ -118,15 +118,9 @@ class Run:
         self.history.event("heal")
 
     async def operate(self) -> None:
-        """What an operator does once everything is healed: a node that stops over its damaged disk
-        gets an empty one, as it asks for; for ever."""
-        world = self.world
+        """What an operator does once everything is healed, for ever."""
         while True:
-            for name in world.names:
-                damaged = any(event.subject == name for event in self.history.events("damage"))
-                if damaged and not world.running(name) and name in world.failures:
-                    world.wipe(name)
-                    await world.start(name)
+            await self.world.operate({event.subject for event in self.history.events("damage")})
             await trio.sleep(0.5)
 
     async def finish(self, groups: Sequence[GroupPlan] = ()) -> Verdict:

@@ -14,7 +14,7 @@ import random
 import shutil
 import tempfile
 from collections import Counter, defaultdict
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Collection, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -312,6 +312,19 @@ class World:
                     await self.nemesis.revive(name)
                 if not self.running(name):
                     await self.start(name)
+
+    async def operate(self, damaged: Collection[str]) -> None:
+        """What an operator does, once everything is healed, about nodes that stopped by themselves:
+        one of the `damaged` disks is replaced by an empty one, and a node whose disk had answered
+        with an error before is started again, however late it found out."""
+        for name in self.names:
+            if self.running(name) or name not in self.failures:
+                continue
+            if name in damaged:
+                self.wipe(name)
+                await self.start(name)
+            elif self._lives[name].volume.has_failed:
+                await self.start(name)
 
     async def restart(self, *names: str) -> None:
         """Crash and start nodes, all of them when none is named."""
