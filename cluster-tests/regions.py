@@ -4,10 +4,10 @@
         async with load.outage("us/p0 killed", US):
             fleet.kill(US); await load.goes_on(); await load.start(US)
 
-An outage ends when its partitions take records again. When the block ends, producers come to an
-end, the group is drained, the nodes are stopped, and the checker holds each partition's part of the
-histories against its set's files; then all partitions together are searched for records that are in
-two of them.
+An outage ends when its partitions take records again, and the group gets them. When the block ends,
+producers come to an end, the group is drained, the nodes are stopped, and the checker holds each
+partition's part of the histories against its set's files; then all partitions together are searched
+for records that are in two of them.
 """
 
 from __future__ import annotations
@@ -136,6 +136,19 @@ class RegionLoad:
         await self._until(lambda: self._begun_since(now, job=job, partition=partition) > 0)
         return (self.history.tick() - now) / _SECOND
 
+    async def _wait_consumed(self, partition: str) -> None:
+        """Until the group has acknowledged all that a partition has now."""
+        end = None
+        async with hadron.connect(self.fleet[partition].url) as client:
+            with trio.fail_after(PATIENCE_S):
+                while True:
+                    for group in await client.groups(STREAM):
+                        if group.partition == partition:
+                            end = group.next_offset if end is None else end
+                            if group.floor >= end:
+                                return
+                    await trio.sleep(_POLL_S)
+
     async def _until(self, condition: Callable[[], bool]) -> None:
         with trio.fail_after(PATIENCE_S):
             while not condition():
@@ -156,12 +169,15 @@ class RegionLoad:
     @asynccontextmanager
     async def outage(self, what: str, *lost: str) -> AsyncIterator[None]:
         """A block in which something breaks and is mended; `lost` are the partitions that are away
-        meanwhile. Ends when they take records again."""
+        meanwhile. Ends when they take records and the group has these: what breaks next would
+        count as this one's."""
         outage = Outage(what, lost, self.history.tick())
         self.outages.append(outage)
         yield
         outage.back = self.history.tick()
         outage.refilled_s = {name: await self.wait_taken(name) for name in lost}
+        for name in lost:
+            await self._wait_consumed(name)
 
     def kill(self, replica_set: str) -> None:
         """SIGKILL every node of a set at once."""
