@@ -13,7 +13,7 @@ from anyio.from_thread import BlockingPortal, start_blocking_portal
 import hadron
 from hadron.client import portal, sync_producer
 from hadron.client.sync import SyncClient
-from hadron.client.sync_producer import SyncPending
+from hadron.client.sync_producer import SyncPending, SyncProducer
 from hadron.client.tests.fake_node import FakeNode
 from hadron.model.errors import (
     InvalidRecordError,
@@ -263,6 +263,15 @@ def test_a_dead_partition_keeps_only_its_own_threads_waiting(
     assert node.values(name="live/p0") == [b"%03d" % n for n in range(80)] + [b"080"] * 5
 
 
+def send_unread(producer: SyncProducer, key: str) -> list[SyncPending]:
+    """Send seven records of which the buffer takes three. None is looked at before all are sent:
+    once one is in line, whoever sends the next waits for room."""
+    producer._scheduled = True
+    pending = [producer.send_soon(b"%d" % n + b"x" * 500, key=key) for n in range(7)]
+    producer._portal.start_task_soon(producer._empty_soon)
+    return pending
+
+
 def test_records_in_line_keep_their_order_among_all_ways_to_send(
     stuck: tuple[StuckNode, BlockingPortal],
 ) -> None:
@@ -272,7 +281,7 @@ def test_records_in_line_keep_their_order_among_all_ways_to_send(
         client.producer("s", max_buffer_bytes=2_000) as producer,
     ):
         dead = key_of(producer, "dead/p0")
-        pending = [producer.send_soon(b"%d" % n + b"x" * 500, key=dead) for n in range(7)]
+        pending = send_unread(producer, dead)
         with ThreadPoolExecutor(1) as later:
             waiting = threading.Event()
             while not producer._lines:
@@ -289,7 +298,7 @@ def test_records_in_line_keep_their_order_among_all_ways_to_send(
 def fill_and_leave(client: SyncClient, pending: list[SyncPending]) -> None:
     with client.producer("s", max_buffer_bytes=2_000) as producer:
         dead = key_of(producer, "dead/p0")
-        pending += [producer.send_soon(b"x" * 500, key=dead) for _ in range(7)]
+        pending += send_unread(producer, dead)
         waiting = threading.Event()
         while not producer._lines:
             assert not waiting.wait(0.001)
