@@ -224,6 +224,8 @@ class Discovery:
     def _failed(self, address: str, now_s: float) -> None:
         is_lonely = self.directory.find(self._config.metadata) is None
         self._rounds.failed(address, now_s, LONELY_S if is_lonely else CALM_S)
+        # The pause that `run` is in was chosen while this attempt was under way.
+        self._stirred.set()
 
     def _not_heard(self, address: str, error: Exception) -> None:
         now_s = trio.current_time()

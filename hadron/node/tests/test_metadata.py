@@ -277,7 +277,7 @@ async def test_a_leader_that_has_just_started_waits_for_sets_that_find_it_later(
     async with running_cluster(tmp_path, {META: 1, EU: 1}, start=False) as cluster:
         await cluster.start(EU)
         # Nobody is there: it tries again more and more rarely.
-        await trio.sleep(3.0)
+        await trio.sleep(30.0)
         await cluster.start(META)
         await cluster.wait_serving(META)
         await stream(cluster, "s", EU)
