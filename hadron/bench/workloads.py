@@ -1,24 +1,52 @@
-"""The workloads, each a function from a client to figures. They use only what users have."""
+"""The workloads, each a function from a client to what it measured. They use only what users have.
+
+A clock that runs on after the work is done measures waiting: each workload's stops with its last
+record, and says how many records and seconds its figures stand on.
+"""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass
+from statistics import median
 from typing import Final
 
 import anyio
 
 from hadron.bench.stats import percentile
 from hadron.client import Client
+from hadron.model.errors import DeadlineExceededError
 from hadron.model.schema import SchemaObject, StreamSpec
 
 Figures = dict[str, float]
+
+
+@dataclass(frozen=True, slots=True)
+class Measured:
+    """
+    Attributes:
+        figures: by name.
+        records: that they stand on.
+        seconds: from the first of these records to the last.
+    """
+
+    figures: Figures
+    records: int
+    seconds: float
+
 
 _BATCH_RECORDS: Final = 1_000
 _CONCURRENT_BATCHES: Final = 5
 """What an idempotent producer may have in flight per partition."""
 
 _WARM_UP: Final = 200
+
+ROUNDS: Final = 3
+"""Of what is measured one at a time: the medians count, so that one disturbed round does not."""
+
+_ARRIVE_WITHIN_S: Final = 60.0
+"""A workload that has consumed nothing for so long is not slow but stuck."""
 
 
 async def declare(client: Client, *names: str) -> None:
@@ -33,25 +61,26 @@ async def declare(client: Client, *names: str) -> None:
     )
 
 
-async def publish_one(client: Client, stream: str, value: bytes, seconds: float) -> Figures:
+async def publish_one(client: Client, stream: str, value: bytes, seconds: float) -> Measured:
     """One record at a time, each acknowledged before the next is sent."""
-    taken: list[float] = []
     async with client.producer(stream) as producer:
         for _ in range(_WARM_UP):
             await producer.send(value)
-        end = time.perf_counter() + seconds
-        while (started := time.perf_counter()) < end:
-            await producer.send(value)
-            taken.append(time.perf_counter() - started)
-    return {
-        "publish_one_p50_ms": percentile(taken, 0.50) * 1e3,
-        "publish_one_p99_ms": percentile(taken, 0.99) * 1e3,
-    }
+
+        async def one_round() -> list[float]:
+            taken: list[float] = []
+            end = time.perf_counter() + seconds
+            while (started := time.perf_counter()) < end:
+                await producer.send(value)
+                taken.append(time.perf_counter() - started)
+            return taken
+
+        return await _in_rounds("publish_one", one_round)
 
 
 async def publish_many(
     client: Client, stream: str, value: bytes, seconds: float, cpu_s: Callable[[], float]
-) -> Figures:
+) -> Measured:
     """Batches of 1,000 records with `send_many`, as many in flight as a producer may have."""
     values = [value] * _BATCH_RECORDS
     taken: list[float] = []
@@ -70,16 +99,18 @@ async def publish_many(
                 tasks.start_soon(send_batches)
         elapsed, cpu = time.perf_counter() - started, cpu_s() - cpu_before
     records = len(taken) * _BATCH_RECORDS
-    return {
+    figures = {
         "publish_many_records_per_s": records / elapsed,
         "publish_many_mb_per_s": records * len(value) / elapsed / 1e6,
         "publish_many_batch_p50_ms": percentile(taken, 0.50) * 1e3,
         "publish_many_batch_p99_ms": percentile(taken, 0.99) * 1e3,
+        "publish_many_batch_p999_ms": percentile(taken, 0.999) * 1e3,
         "cpu_s_per_million": cpu / records * 1e6,
     }
+    return Measured(figures, records, elapsed)
 
 
-async def publish_send(client: Client, stream: str, value: bytes, seconds: float) -> Figures:
+async def publish_send(client: Client, stream: str, value: bytes, seconds: float) -> Measured:
     """Single records with `send_soon`: buffered at once, batched by the producer."""
     count = 0
     started = time.perf_counter()
@@ -89,10 +120,11 @@ async def publish_send(client: Client, stream: str, value: bytes, seconds: float
             for _ in range(100):
                 await producer.send_soon(value)
             count += 100
-    return {"publish_send_records_per_s": count / (time.perf_counter() - started)}
+    elapsed = time.perf_counter() - started
+    return Measured({"publish_send_records_per_s": count / elapsed}, count, elapsed)
 
 
-async def read(client: Client, stream: str, seconds: float) -> Figures:
+async def read(client: Client, stream: str, seconds: float) -> Measured:
     """Plain reads from the beginning; every record is constructed and its value touched."""
     count = size = 0
     started = time.perf_counter()
@@ -104,46 +136,55 @@ async def read(client: Client, stream: str, seconds: float) -> Figures:
             if not count & 0xFFFF and time.perf_counter() > end:
                 break
     elapsed = time.perf_counter() - started
-    return {"read_records_per_s": count / elapsed, "read_mb_per_s": size / elapsed / 1e6}
+    figures = {"read_records_per_s": count / elapsed, "read_mb_per_s": size / elapsed / 1e6}
+    return Measured(figures, count, elapsed)
 
 
-async def consume_batch(client: Client, stream: str, seconds: float) -> Figures:
-    """A group of one member that takes and acknowledges whole deliveries."""
+async def consume_batch(client: Client, stream: str, seconds: float) -> Measured:
+    """A group of one member that takes and acknowledges whole deliveries, until time is up or
+    everything is consumed."""
+    end = await _end_of(client, stream)
     count = 0
     async with client.subscribe(
         stream, group="bench-batch", start="earliest", max_in_flight=10_000
     ) as subscription:
-        started = time.perf_counter()
-        with anyio.move_on_after(seconds):
+        started = last = time.perf_counter()
+        with anyio.move_on_after(_ARRIVE_WITHIN_S + seconds):
             async for batch in subscription.batches():
                 for record in batch.records:
                     assert record.value
                 count += len(batch.records)
                 await batch.ack()
-        elapsed = time.perf_counter() - started
-    return {"consume_batch_records_per_s": count / elapsed}
+                last = time.perf_counter()
+                if count >= end or last > started + seconds:
+                    break
+    return _consumed("consume_batch", count, last - started)
 
 
-async def consume_single(client: Client, stream: str, seconds: float) -> Figures:
-    """A group of one member that takes and acknowledges records one by one."""
+async def consume_single(client: Client, stream: str, seconds: float) -> Measured:
+    """A group of one member that takes and acknowledges records one by one, until time is up or
+    everything is consumed."""
+    end = await _end_of(client, stream)
     count = 0
     async with client.subscribe(
         stream, group="bench-single", start="earliest", max_in_flight=2_000
     ) as subscription:
-        started = time.perf_counter()
-        with anyio.move_on_after(seconds):
+        started = last = time.perf_counter()
+        with anyio.move_on_after(_ARRIVE_WITHIN_S + seconds):
             async for delivery in subscription:
                 assert delivery.value
                 await delivery.ack()
                 count += 1
-        elapsed = time.perf_counter() - started
-    return {"consume_single_records_per_s": count / elapsed}
+                last = time.perf_counter()
+                if count >= end or last > started + seconds:
+                    break
+    return _consumed("consume_single", count, last - started)
 
 
-async def deliver(client: Client, stream: str, value: bytes, seconds: float) -> Figures:
+async def deliver(client: Client, stream: str, value: bytes, seconds: float) -> Measured:
     """From the call of `send` to the record in a waiting member's hands, one at a time."""
-    taken: list[float] = []
     arrived = anyio.Event()
+    arrived_at = 0.0
 
     async with (
         client.subscribe(stream, group="bench-deliver", start="latest") as subscription,
@@ -151,22 +192,59 @@ async def deliver(client: Client, stream: str, value: bytes, seconds: float) -> 
         anyio.create_task_group() as tasks,
     ):
         async def receive() -> None:
+            nonlocal arrived_at
             async for delivery in subscription:
-                taken.append(time.perf_counter() - started)
+                arrived_at = time.perf_counter()
                 arrived.set()
                 await delivery.ack()
 
-        started = time.perf_counter()
-        tasks.start_soon(receive)
-        end = time.perf_counter() + seconds
-        while time.perf_counter() < end or len(taken) <= _WARM_UP:
+        async def one() -> float:
+            nonlocal arrived
             arrived = anyio.Event()
             started = time.perf_counter()
             await producer.send(value)
             await arrived.wait()
+            return arrived_at - started
+
+        async def one_round() -> list[float]:
+            end = time.perf_counter() + seconds
+            taken = [await one()]
+            while time.perf_counter() < end:
+                taken.append(await one())
+            return taken
+
+        tasks.start_soon(receive)
+        for _ in range(_WARM_UP):
+            await one()
+        measured = await _in_rounds("deliver", one_round)
         tasks.cancel_scope.cancel()
-    measured = taken[_WARM_UP:]
-    return {
-        "deliver_p50_ms": percentile(measured, 0.50) * 1e3,
-        "deliver_p99_ms": percentile(measured, 0.99) * 1e3,
+    return measured
+
+
+async def _in_rounds(
+    name: str, one_round: Callable[[], Awaitable[Sequence[float]]]
+) -> Measured:
+    """Percentiles of the seconds that single records took: of each round, then their medians."""
+    started = time.perf_counter()
+    rounds = [await one_round() for _ in range(ROUNDS)]
+    elapsed = time.perf_counter() - started
+    figures = {
+        f"{name}_{label}_ms": median(percentile(taken, share) for taken in rounds) * 1e3
+        for label, share in (("p50", 0.50), ("p99", 0.99), ("p999", 0.999))
     }
+    return Measured(figures, sum(map(len, rounds)), elapsed)
+
+
+async def _end_of(client: Client, stream: str) -> int:
+    """How many records the stream has: nobody writes to it, and it has one partition."""
+    (offsets,) = await client.offsets(stream)
+    return offsets.next_offset
+
+
+def _consumed(name: str, records: int, seconds: float) -> Measured:
+    if not records:
+        raise DeadlineExceededError(
+            f"{name}: nothing was delivered within {_ARRIVE_WITHIN_S:g} s",
+            "is the machine busy? give it more --seconds",
+        )
+    return Measured({f"{name}_records_per_s": records / seconds}, records, seconds)
