@@ -19,7 +19,6 @@ from hadron.model.errors import (
     TrimmedError,
 )
 from hadron.model.ids import LogPosition
-from hadron.model.ports import Clock
 from hadron.node.replica_set import ReplicaSetConfig
 from hadron.partition.catalog import Catalog
 from hadron.partition.controller import Controller, Tuning
@@ -31,7 +30,6 @@ from hadron.partition.schema_copy import SchemaCopy
 from hadron.partition.schema_copy import load as load_catalog
 from hadron.partition.visible import VisibleStreams
 from hadron.pipelines.driver import Pipelines
-from hadron.replication import skew
 from hadron.replication.ballot import (
     OutbidError,
     Won,
@@ -77,7 +75,6 @@ class Leadership:
         follower: FollowerLog,
         links: PeerLinks,
         door: Door,
-        clock: Clock,
         cork: Cork,
         gate: ByteGate,
         on_fatal: Callable[[BaseException], None],
@@ -91,7 +88,7 @@ class Leadership:
             sets: the other replica sets of the cluster; None when there are none.
             wires: how they are reached.
         """
-        self._stamps = skew.StampClock(clock)
+        self._stamps = won.clock
         self.controller = Controller(
             store,
             follower,
@@ -120,7 +117,6 @@ class Leadership:
         self._follower = follower
         self._links = links
         self._door = door
-        self._clock = clock
         self._schema_copy = schema_copy
         self._sets = sets
         self._wires = wires
@@ -166,7 +162,7 @@ class Leadership:
             visible=visible,
             groups=Groups(self.controller, visible, catalog, self._config.name),
             pipelines=Pipelines(
-                self.controller, catalog, visible, self._clock, self._config.name
+                self.controller, catalog, visible, self._stamps, self._config.name
             ),
             schema=self._schema_changes(catalog),
             adopter=SchemaAdopter(
@@ -259,11 +255,10 @@ class Leadership:
         while True:
             await trio.sleep(_CLOCK_PERIOD_S)
             try:
-                skew.check(await skew.measure(self._links, self._clock))
+                await self._stamps.compare(self._links)
             except FencedError as error:
                 self.stop(error)
                 return
-            self._stamps.trust()
 
     def stop(self, reason: HadronError) -> None:
         """Fail what waits, end subscriptions, and make `run` raise `reason`."""

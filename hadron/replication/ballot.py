@@ -64,6 +64,8 @@ class Won:
 
     ballot: Ballot
     uuid: bytes
+    clock: skew.StampClock
+    """What entries are stamped by: a majority's clocks agree with it."""
     older: tuple[Configuration, ...] = ()
     """Configurations, beside the own one, of which a majority must store the first entry."""
     begins_epoch: bool = False
@@ -113,7 +115,7 @@ class Candidate:
         self._store = store
         self._follower = follower
         self._links = links
-        self._clock = clock
+        self._stamps = skew.StampClock(clock)
         self._random = random
         self._report = report
 
@@ -212,7 +214,7 @@ class Candidate:
                 configurations=self._known_configurations(),
             )
             if not standing.missing:
-                skew.check(await skew.measure(self._links, self._clock))
+                await self._stamps.compare(self._links)
                 return standing
             self._report("waiting for a majority", f"waiting for {standing.missing}")
             await changed.wait()
@@ -246,7 +248,9 @@ class Candidate:
         if diverged is not None:
             raise diverged
         older = tuple(known for known in needed if known.epoch != ballot.epoch)
-        return Won(ballot, uuid, older, begins_epoch=len(older) == len(needed))
+        return Won(
+            ballot, uuid, self._stamps, older, begins_epoch=len(older) == len(needed)
+        )
 
     async def _check_log(
         self, promised: dict[str, tuple[Connection, Promised]], standing: Standing,

@@ -24,15 +24,35 @@ _ANSWER_WITHIN_S: Final = 1.0
 
 class StampClock:
     """A leader's clock. Between two looks at the peers' it is held to the monotonic one, so that a
-    jump moves stamps by no more than `MAX_SKEW_MS` before it is noticed."""
+    jump moves stamps by no more than `MAX_SKEW_MS` before it is noticed.
+
+    What is trusted is the very reading that the peers' answers were held against. *(The clock jumps
+    while they answer, and is read again then: it would be trusted with the jump.)*
+    """
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
-        self.trust()
+        self._base = clock.now_ms(), clock.monotonic_s()
 
-    def trust(self) -> None:
-        """The wall clock has been found to be right."""
-        self._base = self._clock.now_ms(), self._clock.monotonic_s()
+    async def compare(self, links: PeerLinks) -> None:
+        """Hold the clock against the peers' that answer soon, and trust it from here on. Raises
+        `FencedError` when it is too far off to lead."""
+        base = asked_ms, asked_s = self._clock.now_ms(), self._clock.monotonic_s()
+        found: dict[str, int] = {}
+
+        async def ask(link: PeerLink) -> None:
+            try:
+                answer = await links.ask_again(link, _ANSWER_WITHIN_S)
+            except HadronError:
+                return
+            took_ms = int((self._clock.monotonic_s() - asked_s) * 1_000)
+            found[link.name] = ahead_ms(answer.now_ms, asked_ms, asked_ms + took_ms)
+
+        async with trio.open_nursery() as nursery:
+            for link in links.connected():
+                nursery.start_soon(ask, link)
+        check([found[name] for name in sorted(found)])
+        self._base = base
 
     def now_ms(self) -> int:
         base_ms, base_s = self._base
@@ -48,6 +68,7 @@ def ahead_ms(theirs_ms: int, asked_ms: int, answered_ms: int) -> int:
 
     Args:
         theirs_ms: what it was there at some moment between our question and its answer's arrival.
+        answered_ms: what our clock should show at that arrival if it went on evenly.
     """
     if theirs_ms < asked_ms:
         return asked_ms - theirs_ms
@@ -76,20 +97,3 @@ def check(peers: Sequence[int]) -> None:
             "set the clocks of all nodes, and keep them so (NTP); it is looked at again",
         )
 
-
-async def measure(links: PeerLinks, clock: Clock) -> list[int]:
-    """How far this clock is ahead of each peer's that answers soon."""
-    found: dict[str, int] = {}
-
-    async def ask(link: PeerLink) -> None:
-        asked_ms = clock.now_ms()
-        try:
-            answer = await links.ask_again(link, _ANSWER_WITHIN_S)
-        except HadronError:
-            return
-        found[link.name] = ahead_ms(answer.now_ms, asked_ms, clock.now_ms())
-
-    async with trio.open_nursery() as nursery:
-        for link in links.connected():
-            nursery.start_soon(ask, link)
-    return [found[name] for name in sorted(found)]

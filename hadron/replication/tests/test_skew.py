@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from itertools import product
 from statistics import median
+from typing import cast
 
 import pytest
 
 from hadron.model.errors import FencedError
+from hadron.replication.peers import PeerLink, PeerLinks
 from hadron.replication.skew import MAX_SKEW_MS, StampClock, ahead_ms, check, median_ms
+from hadron.wire.messages import replication_pb2
 
 
 class HandClock:
@@ -62,16 +66,63 @@ def test_without_peers_and_within_the_limit_it_leads() -> None:
     check([-MAX_SKEW_MS])
 
 
+class HandLinks:
+    """`PeerLinks` to peers whose clocks are right; `meanwhile` happens while they answer."""
+
+    def __init__(self, clock: HandClock, meanwhile: Callable[[], None] = lambda: None) -> None:
+        self._clock = clock
+        self._meanwhile = meanwhile
+        self._right_ms = clock.wall_ms - int(clock.steady_s * 1_000)
+
+    def connected(self) -> list[PeerLink]:
+        return [PeerLink(name, "replica", name) for name in ("n2", "n3")]
+
+    async def ask_again(
+        self, link: PeerLink, timeout_s: float
+    ) -> replication_pb2.HandshakeResponse:
+        del link, timeout_s
+        self._meanwhile()
+        now_ms = self._right_ms + int(self._clock.steady_s * 1_000)
+        return replication_pb2.HandshakeResponse(now_ms=now_ms)
+
+
+async def compare(stamps: StampClock, links: HandLinks) -> None:
+    await stamps.compare(cast(PeerLinks, links))
+
+
 @pytest.mark.parametrize("jump_ms", [3_600_000, -3_600_000, 1_000, -1_000])
-def test_a_jump_moves_stamps_by_no_more_than_the_limit_until_it_is_believed(jump_ms: int) -> None:
+async def test_a_jump_moves_stamps_by_no_more_than_the_limit_until_it_is_noticed(
+    jump_ms: int,
+) -> None:
     clock = HandClock()
     stamps = StampClock(clock)
+    links = HandLinks(clock)
     clock.sleep(2)
     assert stamps.now_ms() == 1_002_000
     clock.wall_ms += jump_ms
     clock.sleep(1)
     allowed = max(-MAX_SKEW_MS, min(MAX_SKEW_MS, jump_ms))
     assert stamps.now_ms() == 1_003_000 + allowed
-    stamps.trust()
-    assert stamps.now_ms() == clock.now_ms()
+    if abs(jump_ms) > MAX_SKEW_MS:
+        with pytest.raises(FencedError):
+            await compare(stamps, links)
+        assert stamps.now_ms() == 1_003_000 + allowed
+    else:
+        await compare(stamps, links)
+        assert stamps.now_ms() == clock.now_ms()
     assert stamps.monotonic_s() == clock.monotonic_s()
+
+
+@pytest.mark.parametrize("jump_ms", [3_600_000, -3_600_000])
+async def test_a_jump_while_peers_answer_is_not_believed(jump_ms: int) -> None:
+    clock = HandClock()
+    stamps = StampClock(clock)
+    jumps = iter([jump_ms])
+
+    def jump() -> None:
+        clock.sleep(0.25)
+        clock.wall_ms += next(jumps, 0)
+
+    await compare(stamps, HandLinks(clock, jump))
+    allowed = max(-MAX_SKEW_MS, min(MAX_SKEW_MS, jump_ms))
+    assert stamps.now_ms() == 1_000_500 + allowed
