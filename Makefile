@@ -12,6 +12,8 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 UV := $(shell uv --version >/dev/null 2>&1 && command -v uv)
 PYTHON ?=
+# As many processes as there are cores; whoever has nothing left takes from the others.
+IN_PARALLEL := --numprocesses logical --dist worksteal
 PYTHONS := python3 python3.14 python3.13 python3.12 python3.11 python
 
 help: ## this list
@@ -20,8 +22,8 @@ help: ## this list
 demo: $(STAMP) ## the main job: three nodes, 27,004 flights, two Spark stages, everything verified
 	@$(BIN)/hadron demo
 
-test: $(STAMP) ## units, simulator, and the short part of cluster-tests/
-	$(BIN)/python -m pytest -m "not long"
+test: $(STAMP) ## units, simulator, the short part of cluster-tests/, on all cores
+	$(BIN)/python -m pytest -m "not long" $(IN_PARALLEL)
 
 check: $(STAMP) ## lint, types, rooms, the lock, and whether the generated code is fresh
 	$(BIN)/python -m ruff check .

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import asdict
 from pathlib import Path
+from typing import Any, Final, cast
 
 import pytest
 from load import ALONE, PROGRESS_S, PROMOTED_WITHIN_S, WORKERS
@@ -12,7 +14,9 @@ from report import Row, summary, table
 from hadron.node.supervision.cluster import LocalCluster
 from hadron.testing.cluster import FaultyCluster
 
-_ROWS = pytest.StashKey[list[Row]]()
+_ROW: Final = "row"
+"""The user property by which a row reaches the process that prints the table: tests may run in
+several, and that one runs none of them."""
 
 
 @pytest.fixture
@@ -45,19 +49,25 @@ def five(tmp_path: Path) -> Iterator[FaultyCluster]:
 
 
 @pytest.fixture
-def row(request: pytest.FixtureRequest) -> Row:
+def row(request: pytest.FixtureRequest) -> Iterator[Row]:
     """The test's line in the table at the end of the run."""
     row = Row(request.node.name)
-    request.config.stash.setdefault(_ROWS, []).append(row)
-    return row
+    yield row
+    request.node.user_properties.append((_ROW, asdict(row)))
 
 
-def pytest_terminal_summary(
-    terminalreporter: pytest.TerminalReporter, config: pytest.Config
-) -> None:
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
     """Print what the tests measured."""
-    rows = config.stash.get(_ROWS, [])
+    rows = [
+        Row(**cast(dict[str, Any], value))
+        for reports in terminalreporter.stats.values()
+        for report in reports
+        if isinstance(report, pytest.TestReport) and report.when == "teardown"
+        for name, value in report.user_properties
+        if name == _ROW
+    ]
     if rows:
+        rows.sort(key=lambda row: row.test)
         terminalreporter.section("faults, and what users felt")
         terminalreporter.write_line(table(rows))
         terminalreporter.write_line(summary(rows, PROGRESS_S, PROMOTED_WITHIN_S))

@@ -16,7 +16,9 @@ import random
 import signal
 import socket
 import subprocess
+import sys
 import time
+from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from types import TracebackType
@@ -45,6 +47,9 @@ if TYPE_CHECKING:
 _PORTS: Final = range(20_000, 32_000)
 """Below Linux's ephemeral range, so that no outgoing connection takes a port between the moment
 it was found free and the moment its node listens."""
+
+_MAX_CLAIMS: Final = 400
+"""Ports that a process keeps for itself: each takes a file descriptor."""
 
 START_WITHIN_S: Final = 30.0
 STOP_WITHIN_S: Final = 10.0
@@ -403,7 +408,11 @@ def write_config(
 
 
 def free_ports(count: int) -> list[int]:
-    """Ports of 127.0.0.1 that nothing listens on, all different."""
+    """Ports of 127.0.0.1 that nothing listens on, all different.
+
+    On Linux they are also promised to nobody else who asks this function, in any process, for as
+    long as this one lives: a node that is down for a moment has its port when it comes back.
+    """
     with contextlib.ExitStack() as held:
         ports: list[int] = []
         for port in random.sample(_PORTS, len(_PORTS)):
@@ -411,9 +420,29 @@ def free_ports(count: int) -> list[int]:
             candidate.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             try:
                 candidate.bind(("127.0.0.1", port))
+                _claim(port)
             except OSError:
                 continue
             ports.append(port)
             if len(ports) == count:
                 return ports
     raise ClusterError(f"there are no {count} free ports on 127.0.0.1")
+
+
+_claims: deque[socket.socket] = deque()
+
+
+def _claim(port: int) -> None:
+    """Raises `OSError` when another process, or this one, has claimed it."""
+    if sys.platform != "linux":
+        return
+    # A name in the kernel's own space of socket names: it goes with the process.
+    claim = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
+    try:
+        claim.bind(f"\0hadron-port-{port}")
+    except OSError:
+        claim.close()
+        raise
+    _claims.append(claim)
+    if len(_claims) > _MAX_CLAIMS:
+        _claims.popleft().close()

@@ -15,6 +15,7 @@ import pytest
 import hadron
 from hadron.model.errors import ConfigurationError, PeerError
 from hadron.model.schema import SchemaObject, StreamSpec
+from hadron.node.supervision import cluster as supervised
 from hadron.node.supervision import detached
 from hadron.node.supervision.cluster import LocalCluster, free_ports, write_config
 from hadron.node.supervision.detached import DetachedCluster, find_config
@@ -128,6 +129,20 @@ def test_another_cluster_on_the_same_ports_is_not_taken_for_ones_own(
 def test_ports_are_free_and_different() -> None:
     ports = free_ports(20)
     assert len(set(ports)) == 20
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="promised on Linux only")
+def test_no_port_is_given_out_twice_by_any_process(monkeypatch: pytest.MonkeyPatch) -> None:
+    first = free_ports(1)[0] // 100 * 100
+    monkeypatch.setattr(supervised, "_PORTS", range(first, first + 100))
+    own = free_ports(40)
+    other = subprocess.run(
+        [sys.executable, "-c", "from hadron.node.supervision import cluster\n"
+         f"cluster._PORTS = range({first}, {first + 100})\nprint(*cluster.free_ports(5))"],
+        capture_output=True, text=True, check=True, timeout=60,
+    )
+    assert not set(own) & set(map(int, other.stdout.split()))
+    assert not set(own) & set(free_ports(5))
 
 
 def test_a_generated_configuration_is_its_own(tmp_path: Path) -> None:
