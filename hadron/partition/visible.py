@@ -14,6 +14,7 @@ from typing import Final
 
 from hadron.model.batch import StampedBatch
 from hadron.model.errors import (
+    CorruptionError,
     LogTruncatedError,
     NotFoundError,
     NotReadyError,
@@ -191,12 +192,29 @@ class VisibleStreams:
                     db, stream_id, offset, below=below, max_bytes=max_bytes
                 )
             )
+        except CorruptionError as error:
+            return [await self._copied(stream_id, offset, error)]
         except OffsetOutOfRangeError:
             self.check(stream_id, offset)
             # Dropped by an entry that is not committed yet, so it may still come back.
             raise NotReadyError(
                 f"retention is just dropping offset {offset}", "ask again"
             ) from None
+
+    async def _copied(
+        self, stream_id: int, offset: int, error: CorruptionError
+    ) -> StampedBatch:
+        """A batch that this disk has lost as another member has it. Raises `error` if none has
+        given it to this node."""
+        readers = self._store.readers
+        if error.lsn not in readers.copies:
+            raise error
+        found = await readers.run_once(lambda db: streams.batch_at(db, stream_id, offset))
+        data = readers.copies.get(error.lsn)
+        if found is None or found[0] != error.lsn or data is None:
+            raise error
+        batch = found[1]
+        return StampedBatch(batch.base_offset, batch.count, batch.append_ms, *batch.ballot, data)
 
     def recent_ballot(self, stream_id: int, offset: int) -> Ballot | None:
         """Of the batch that holds a record, if it is in memory."""

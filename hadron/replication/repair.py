@@ -14,8 +14,9 @@ sent what follows; a snapshot that holds the entry never comes.)*
 
 from __future__ import annotations
 
+import contextlib
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any, Final
 
@@ -38,6 +39,7 @@ from hadron.replication.peers import PeerLink, PeerLinks
 from hadron.state import streams
 from hadron.storage.database import in_words, is_about_file, is_damage, transaction
 from hadron.storage.log import Entry, damaged_entry, read_after
+from hadron.storage.pages import Mending
 from hadron.storage.repair import (
     NotFittingError,
     is_logged,
@@ -72,10 +74,19 @@ _MAX_KNOWN: Final = 1_000
 """Damaged entries kept in mind; what more there is will be met again."""
 
 
+_MAX_BESIDE: Final = 256
+"""Entries on the same page as a damaged one that are asked for, to put that page together."""
+
+_MAX_COPIES_BYTES: Final = 64 << 20
+"""Of bodies that readers are given from memory while a snapshot is on its way."""
+
 _ALONE_S: Final = 3.0
 """How long members' logs must have stood still before an entry for it to be on no way to them: a
 leader sends from memory what it has just written."""
 
+
+_Copy = tuple[LogPosition | None, Entry]
+"""A peer's copy of an entry, and what it continues there; None once that was trimmed."""
 
 _NEVER: Final = (NotFoundError, TrimmedError, CorruptionError)
 """What a peer says that has no copy, or none that fits; anything else may pass."""
@@ -180,6 +191,7 @@ class Repairer:
 
     def _settle(self, lsn: int) -> None:
         self._damaged.pop(lsn, None)
+        self._store.readers.copies.pop(lsn, None)
         self._hopeless.pop(lsn, None)
         self._alone.pop(lsn, None)
         self._announce()
@@ -214,7 +226,7 @@ class Repairer:
             self._settle(lsn)
             return
         logged = is_logged(self._store.log, lsn)
-        wrong = await self._store.readers.run_once(partial(self._wrong_with, lsn, logged))
+        wrong = await self._look(lsn, logged)
         if not wrong:
             # Dropped, trimmed, or repaired meanwhile.
             self._settle(lsn)
@@ -226,10 +238,7 @@ class Repairer:
             if self._has_moved(lsn, logged):
                 break
             try:
-                if logged:
-                    await self._fetch_entries(link, lsn)
-                else:
-                    await self._fetch_body(link, lsn)
+                await self._give_back(link, lsn, logged)
             except _UnreadableError as error:
                 self._cannot(lsn, f"{wrong}, and cannot be written anew: {error.message}")
                 return
@@ -286,21 +295,16 @@ class Repairer:
 
     def _has_moved(self, lsn: int, logged: bool) -> bool:
         """Whether the entry was trimmed, or dropped, while others were asked for it."""
-        return is_logged(self._store.log, lsn) != logged
+        log = self._store.log
+        return is_logged(log, lsn) != logged or lsn > log.head.lsn
 
-    def _wrong_with(self, lsn: int, logged: bool, db: apsw.Connection) -> str:
-        if logged:
-            return wrong_with(db, lsn)
-        if streams.batch_of(db, lsn) is None:
-            return ""
-        body = read_body(db, lsn)
-        if body is None:
-            return f"the body of entry {lsn} is missing"
+    async def _look(self, lsn: int, logged: bool) -> str:
+        """What is wrong with an entry by what the file holds, not by what anybody remembers of it;
+        "" when nothing is."""
         try:
-            read_head(body)
+            return await self._store.readers.run_cold(partial(_wrong_with, lsn, logged))
         except CorruptionError as error:
-            return f"the body of entry {lsn} is damaged: {error.message}"
-        return ""
+            return error.message
 
     def _sources(self) -> list[PeerLink]:
         """Who is connected, the leader first."""
@@ -340,48 +344,67 @@ class Repairer:
 
     # --- fetching -------------------------------------------------------------------------------
 
-    async def _fetch_entries(self, link: PeerLink, lsn: int) -> None:
+    async def _give_back(self, link: PeerLink, lsn: int, logged: bool) -> None:
+        """Repair an entry by a peer's copy; on return the file has it, and has been read to say so.
+
+        Raises `_UnreadableError` when it cannot be brought there, `NotFittingError` for a copy that
+        is not of what was lost, and what the peer says.
+        """
+        entries = await (self._fetch_entries(link, lsn) if logged else self._fetch_body(link, lsn))
+        copies = {entry.lsn: entry for _, entry in entries}
+        mending = await self._mend(list(copies), copies)
+        if mending.wanted:
+            for number in sorted(mending.wanted)[:_MAX_BESIDE]:
+                with contextlib.suppress(HadronError):
+                    copies[number] = (await _ask(link.connection, number))[1]
+            mending = await self._mend([entry.lsn for _, entry in entries], copies)
+        wrong = await self._look(lsn, logged)
+        if wrong and mending.is_sound and not self._has_moved(lsn, logged):
+            # The pages are what was written: then it was written wrongly, once.
+            await self._write(entries, logged)
+            wrong = await self._look(lsn, logged)
+        if wrong and not self._has_moved(lsn, logged):
+            await self._keep_copy(copies[lsn])
+            raise _UnreadableError(wrong)
+
+    async def _mend(self, lsns: list[int], copies: dict[int, Entry]) -> Mending:
+        found: Mending = await run_on_writer(
+            self._store, partial(self._store.mend, lsns, copies)
+        )
+        if found.mended:
+            _log.info("pages %s were given back what was written there", found.mended)
+        return found
+
+    async def _fetch_entries(self, link: PeerLink, lsn: int) -> list[_Copy]:
         """The entry, and the one before it: which of two neighbours is the damaged one cannot be
         told from a chain that does not continue."""
-        log = self._store.log
-        first = max(log.anchor.lsn + 1, lsn - 1)
-        before: LogPosition | None = None
-        entries: list[Entry] = []
+        first = max(self._store.log.anchor.lsn + 1, lsn - 1)
+        entries: list[_Copy] = []
         for number in range(first, lsn + 1):
             previous, entry = await _ask(link.connection, number)
             if previous is None:
                 raise NotFoundError(f"its log begins after entry {number}")
-            before = before or previous
-            entries.append(entry)
-        assert before is not None
-        start = before
+            entries.append((previous, entry))
+        return entries
+
+    async def _fetch_body(self, link: PeerLink, lsn: int) -> list[_Copy]:
+        previous, entry = await _ask(link.connection, lsn)
+        await self._store.readers.run_once(partial(_check_body, entry))
+        return [(previous, entry)]
+
+    async def _write(self, entries: Sequence[_Copy], logged: bool) -> None:
+        log = self._store.log
 
         def write(db: apsw.Connection) -> None:
-            put_back(db, log, start, entries)
+            before, last = entries[0][0], entries[-1][1]
+            if logged:
+                assert before is not None
+                put_back(db, log, before, [entry for _, entry in entries])
+            elif last.lsn <= log.anchor.lsn and _check_body(last, db):
+                put_back_body(db, last.lsn, last.body)
+            # Else it was dropped meanwhile, with the tail that it was in: another entry may take
+            # its place.
 
-        await self._write(write)
-
-    async def _fetch_body(self, link: PeerLink, lsn: int) -> None:
-        _, entry = await _ask(link.connection, lsn)
-        if read_head(entry.body).n == 0:
-            raise NotFoundError(f"its batch at entry {lsn} is empty")
-
-        def write(db: apsw.Connection) -> None:
-            known = streams.batch_of(db, lsn)
-            if known is None or lsn > self._store.log.anchor.lsn:
-                # Dropped meanwhile, with the tail that it was in: another entry may take its place.
-                return
-            found = len(entry.body), read_head(entry.body).n
-            if found != known:
-                raise NotFittingError(
-                    f"the copy of entry {lsn}'s body has {found[0]} bytes and {found[1]} records, "
-                    f"it had {known[0]} and {known[1]}"
-                )
-            put_back_body(db, lsn, entry.body)
-
-        await self._write(write)
-
-    async def _write(self, write: Callable[[apsw.Connection], None]) -> None:
         def job(db: apsw.Connection) -> None:
             try:
                 with transaction(db):
@@ -396,6 +419,15 @@ class Repairer:
                 raise _UnreadableError(error.message) from None
 
         await run_on_writer(self._store, job)
+
+    async def _keep_copy(self, entry: Entry) -> None:
+        """Let readers have the peer's copy while this node's own place for it is lost."""
+        copies = self._store.readers.copies
+        if sum(map(len, copies.values())) + len(entry.body) > _MAX_COPIES_BYTES:
+            return
+        with contextlib.suppress(CorruptionError):
+            if await self._store.readers.run_once(partial(_check_body, entry)):
+                copies[entry.lsn] = bytes(entry.body)
 
     # --- serving --------------------------------------------------------------------------------
 
@@ -428,6 +460,44 @@ class Repairer:
             )
 
         call.spawn(answer)
+
+
+def _wrong_with(lsn: int, logged: bool, db: apsw.Connection) -> str:
+    if logged:
+        return wrong_with(db, lsn)
+    if streams.batch_of(db, lsn) is None:
+        return ""
+    body = read_body(db, lsn)
+    if body is None:
+        return f"the body of entry {lsn} is missing"
+    try:
+        read_head(body)
+    except CorruptionError as error:
+        return f"the body of entry {lsn} is damaged: {error.message}"
+    return ""
+
+
+def _check_body(entry: Entry, db: apsw.Connection) -> bool:
+    """Whether a stream here has the batch that is the body of a peer's entry; what the stream knows
+    of it tells whether it is the same. Raises `NotFittingError` when it is not.
+
+    An entry of one ballot and number is the same everywhere; where the peer has trimmed it, it was
+    committed there, as it was here.
+    """
+    known = streams.batch_of(db, entry.lsn)
+    if known is None:
+        return False
+    is_same = entry.ballot == NO_BALLOT or (
+        entry.ballot == known.ballot and entry.now_ms == known.append_ms
+    )
+    count = read_head(entry.body).n if len(entry.body) else 0
+    if not is_same or (len(entry.body), count) != (known.size, known.count):
+        raise NotFittingError(
+            f"the copy of entry {entry.lsn}'s body is of ballot {entry.ballot} with "
+            f"{len(entry.body)} bytes and {count} records, it was of {known.ballot} with "
+            f"{known.size} and {known.count}"
+        )
+    return True
 
 
 def _copy(lsn: int, db: apsw.Connection) -> tuple[LogPosition | None, Entry]:

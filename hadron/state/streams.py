@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from typing import Any, Final, NamedTuple
 
 import msgspec
@@ -270,6 +271,34 @@ def read_batches(
     return batches
 
 
+@dataclass(frozen=True, slots=True)
+class KeptBatch:
+    """What a stream knows of a batch beside its bytes."""
+
+    base_offset: int
+    count: int
+    size: int
+    append_ms: int
+    ballot: Ballot
+
+
+def batch_at(db: Database, stream_id: int, offset: int) -> tuple[int, KeptBatch] | None:
+    """(lsn, batch) of the batch that holds an offset, without its bytes; None when there is none.
+
+    Raises `CorruptionError` when that cannot be read either.
+    """
+    with reading_entry(lambda: 0):
+        row = db.execute(
+            "SELECT lsn, base_offset, count, bytes, append_ms, epoch, incarnation FROM stream_batch"
+            " WHERE stream_id = ? AND base_offset <= ? AND base_offset + count > ?"
+            " ORDER BY base_offset DESC LIMIT 1", (stream_id, offset, offset),
+        ).fetchone()
+    if row is None:
+        return None
+    lsn, base_offset, count, size, append_ms, *ballot = row
+    return lsn, KeptBatch(base_offset, count, size, append_ms, Ballot(*ballot))
+
+
 def ballot_at(db: Database, stream_id: int, offset: int) -> Ballot | None:
     """Of the batch that holds a record; None when it is not here."""
     row = db.execute(
@@ -323,11 +352,17 @@ def _damaged(db: Database, stream_id: int, offset: int, what: str) -> Corruption
     )
 
 
-def batch_of(db: Database, lsn: int) -> tuple[int, int] | None:
-    """(bytes, records) of the batch whose bytes are `body(lsn)`; None when no stream has it. Looks
-    at every batch: for repairs."""
-    row = db.execute("SELECT bytes, count FROM stream_batch WHERE lsn = ?", (lsn,)).fetchone()
-    return None if row is None else (row[0], row[1])
+def batch_of(db: Database, lsn: int) -> KeptBatch | None:
+    """The batch whose bytes are `body(lsn)`; None when no stream has it. Looks at every batch: for
+    repairs."""
+    row = db.execute(
+        "SELECT base_offset, count, bytes, append_ms, epoch, incarnation FROM stream_batch"
+        " WHERE lsn = ?", (lsn,),
+    ).fetchone()
+    if row is None:
+        return None
+    base_offset, count, size, append_ms, *ballot = row
+    return KeptBatch(base_offset, count, size, append_ms, Ballot(*ballot))
 
 
 def offset_at(db: Database, stream_id: int, at_ms: int) -> int:

@@ -9,7 +9,9 @@ new reads wait until the log has restarted.
 from __future__ import annotations
 
 import logging
+import threading
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
@@ -62,6 +64,8 @@ class Checkpointer:
         self._pages = 0
         self._busy = False
         self._due = trio.Event()
+        self.pausing = threading.Lock()
+        """Held by whoever works on the files themselves: no round runs meanwhile."""
         writer.connection.set_wal_hook(self._on_commit)
 
     def _on_commit(self, _connection: apsw.Connection, _name: str, pages: int) -> int:
@@ -105,9 +109,7 @@ class Checkpointer:
     async def _checkpoint(self, connection: apsw.Connection) -> None:
         try:
             for _ in range(_ROUNDS):
-                total, done = await self._disk.do(
-                    lambda: connection.wal_checkpoint(mode=apsw.SQLITE_CHECKPOINT_PASSIVE)
-                )
+                total, done = await self._disk.do(partial(self._round, connection))
                 if total - done <= _CATCH_UP_PAGES:
                     break
             if self._pages < self._limit:
@@ -118,6 +120,10 @@ class Checkpointer:
             # A failed checkpoint loses nothing: the log still has every page. The next commit
             # meets the same disk and decides.
             _log.warning("a checkpoint of %s failed: %s", self._path, error)
+
+    def _round(self, connection: apsw.Connection) -> tuple[int, int]:
+        with self.pausing:
+            return connection.wal_checkpoint(mode=apsw.SQLITE_CHECKPOINT_PASSIVE)
 
     async def _restart_without_readers(self) -> None:
         """Let the readers that there are finish, and no others begin, until the log can restart."""

@@ -50,7 +50,9 @@ def wrong_with(connection: apsw.Connection, lsn: int) -> str:
             body = connection.execute("SELECT bytes FROM body WHERE lsn = ?", (lsn,)).fetchone()
     except CorruptionError as error:
         return error.message
-    assert row is not None
+    if row is None:
+        # Trimmed meanwhile.
+        return f"entry {lsn} is missing"
     if row[0] == NO_BODY:
         return "" if body is None else f"entry {lsn} has a body that it should not have"
     if body is None:
@@ -63,9 +65,10 @@ def wrong_with(connection: apsw.Connection, lsn: int) -> str:
 def put_back(
     connection: apsw.Connection, log: Log, before: LogPosition, entries: Sequence[Entry]
 ) -> list[int]:
-    """Write those of `entries` that this log has otherwise; returns their lsns.
+    """Write `entries` anew where they belong; returns the lsns of those that do.
 
-    The caller owns the transaction.
+    Whatever stands there: the connection may see what its cache has, and not what the disk has. The
+    caller owns the transaction, and has seen to it that the pages are sound (`storage.pages`).
 
     Args:
         before: the position that the first of them continues, where they come from.
@@ -97,34 +100,29 @@ def _fits(connection: apsw.Connection, log: Log, end: LogPosition) -> bool:
 
 
 def _write(connection: apsw.Connection, log: Log, entry: Entry) -> bool:
-    """Whether the entry stood otherwise here."""
+    """Whether there is a place for the entry here."""
     if not is_logged(log, entry.lsn):
         return False
-    row = (
-        entry.lsn, *entry.ballot, entry.now_ms, entry.command, hash_body(entry.body), entry.chain,
+    # Deleted first: to replace a row by an equal one writes nothing.
+    connection.execute("DELETE FROM log WHERE lsn = ?", (entry.lsn,))
+    connection.execute(
+        "INSERT INTO log VALUES(?, ?, ?, ?, ?, ?, ?)",
+        (entry.lsn, *entry.ballot, entry.now_ms, entry.command, hash_body(entry.body), entry.chain),
     )
-    changed = _row(connection, entry.lsn) != row
-    if changed:
-        connection.execute("INSERT OR REPLACE INTO log VALUES(?, ?, ?, ?, ?, ?, ?)", row)
-    return _write_body(connection, entry.lsn, entry.body) or changed
-
-
-def _write_body(connection: apsw.Connection, lsn: int, body: bytes | memoryview) -> bool:
-    known = connection.execute("SELECT bytes FROM body WHERE lsn = ?", (lsn,)).fetchone()
-    if not len(body):
-        if known is not None:
-            connection.execute("DELETE FROM body WHERE lsn = ?", (lsn,))
-        return known is not None
-    if known is not None and (known[0] == b"" or known[0] == bytes(body)):
-        # Dropped by retention here: nobody wants it back.
-        return False
-    connection.execute("INSERT OR REPLACE INTO body VALUES(?, ?)", (lsn, body))
+    dropped = connection.execute(
+        "SELECT 1 FROM body WHERE lsn = ? AND length(bytes) = 0", (entry.lsn,)
+    ).fetchone()
+    if dropped is None or not len(entry.body):
+        # One that retention has dropped here nobody wants back.
+        put_back_body(connection, entry.lsn, entry.body)
     return True
 
 
 def put_back_body(connection: apsw.Connection, lsn: int, body: bytes | memoryview) -> None:
-    """Write the body of an entry whose log row was trimmed; the caller has checked it."""
-    connection.execute("INSERT OR REPLACE INTO body VALUES(?, ?)", (lsn, body))
+    """Write a body anew, whatever stands there; the caller has checked that it fits."""
+    connection.execute("DELETE FROM body WHERE lsn = ?", (lsn,))
+    if len(body):
+        connection.execute("INSERT INTO body VALUES(?, ?)", (lsn, body))
 
 
 def _row(connection: apsw.Connection, lsn: int) -> tuple[Any, ...] | None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import logging
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Final, TypeVar
@@ -20,12 +20,14 @@ from hadron.storage.checkpoint import Checkpointer
 from hadron.storage.checksums import require_checksums
 from hadron.storage.database import (
     FORMAT_VERSION,
+    is_damage,
     open_reader,
     transaction,
     translated_errors,
     translated_os_errors,
 )
 from hadron.storage.identity import DirectoryLock, IdentityFile
+from hadron.storage.pages import Known, Mending
 from hadron.storage.space import Space
 from hadron.storage.writer import Post, Writer
 
@@ -55,6 +57,8 @@ class Readers:
         self._idle: list[apsw.Connection] = []
         self._limiter = trio.CapacityLimiter(threads)
         self._held: trio.Event | None = None
+        self.copies: dict[int, bytes] = {}
+        """Bodies that this disk has lost and cannot be given back, as another member has them."""
         self.heal: Callable[[CorruptionError], Awaitable[bool]] = _cannot_heal
         """Told of damage that a read has met; whether it is worth reading again."""
 
@@ -71,6 +75,15 @@ class Readers:
                 if not await self.heal(error):
                     raise
         return await self.run_once(read)
+
+    async def run_cold(self, read: Callable[[apsw.Connection], T]) -> T:
+        """`run_once`, reading from the file what it reads: nothing in SQLite's cache counts."""
+
+        def forget_and_read(connection: apsw.Connection) -> T:
+            connection.pragma("shrink_memory")
+            return read(connection)
+
+        return await self.run_once(forget_and_read)
 
     async def run_once(self, read: Callable[[apsw.Connection], T]) -> T:
         """`run` without repairing anything."""
@@ -225,6 +238,20 @@ class Store:
         with translated_errors(path):
             _prepare(self.writer.connection, path, tables, sync=self.sync, left=left)
             self.log = log.Log(self.writer.connection)
+
+    def mend(self, lsns: Sequence[int], known: Known, connection: apsw.Connection) -> Mending:
+        """Give the pages on which these entries stand back what was written there, as far as
+        `known` tells. For the writer's thread."""
+        mending = Mending(connection, self.path, self._disk, known)
+        with self._checkpointer.pausing, translated_os_errors(self.path):
+            try:
+                for lsn in lsns:
+                    mending.mend(lsn)
+            except apsw.Error as error:
+                if not is_damage(error):
+                    raise
+                mending.is_sound = False
+        return mending
 
     def _count_free_pages(self) -> int:
         return int(self.writer.connection.pragma("freelist_count"))

@@ -113,6 +113,42 @@ def latest_pages(data: bytes, page_bytes: int) -> dict[int, bytes]:
     return pages
 
 
+class LiveFrames:
+    """The frames that readers of a live log find: those of the present generation, up to its last
+    whole transaction."""
+
+    def __init__(self, data: bytes, page_bytes: int) -> None:
+        self._page_bytes = page_bytes
+        self.latest: dict[int, int] = {}
+        """The last frame of each page."""
+        if len(data) < HEADER_BYTES:
+            return
+        magic, _, _, _, *rest = _HEADER.unpack_from(data)
+        self._frames = _Frames(data, page_bytes, "<" if magic == _LITTLE else ">")
+        self._seed = rest[2], rest[3]
+        pages: dict[int, int] = {}
+        for index in range(len(self._frames)):
+            frame = self._frames[index]
+            if frame.salts != (rest[0], rest[1]):
+                break
+            pages[frame.page] = index
+            if frame.commit_pages:
+                self.latest.update(pages)
+                pages.clear()
+
+    def content(self, index: int) -> bytes:
+        return self._frames.content(index)
+
+    def offset(self, index: int) -> int:
+        """Where the page of a frame stands in the file."""
+        return HEADER_BYTES + index * (FRAME_HEADER_BYTES + self._page_bytes) + FRAME_HEADER_BYTES
+
+    def is_sound(self, index: int, content: bytes) -> bool:
+        """Whether a frame with this page would be the one that was written."""
+        seed = self._frames[index - 1].stored if index else self._seed
+        return self._frames.checksum(index, seed, content=content) == self._frames[index].stored
+
+
 def _order_of(data: bytes, page_bytes: int) -> str:
     """The byte order of the checksums, for which any frame fits its predecessor."""
     for order in "<>":
@@ -151,11 +187,14 @@ class _Frames:
         start = self._start(index) + FRAME_HEADER_BYTES
         return self._data[start : start + self._page_bytes]
 
-    def checksum(self, index: int, seed: Checksum, *, head: bytes = b"") -> Checksum:
-        """The frame's checksum by its content; `head` replaces its page and size numbers."""
+    def checksum(
+        self, index: int, seed: Checksum, *, head: bytes = b"", content: bytes = b""
+    ) -> Checksum:
+        """The frame's checksum by its content; `head` replaces its page and size numbers, `content`
+        its page."""
         start = self._start(index)
         first = head or self._data[start : start + 8]
-        return _sum(self.content(index), _sum(first, seed, self._order), self._order)
+        return _sum(content or self.content(index), _sum(first, seed, self._order), self._order)
 
     def generation(self, salts: Salts) -> Iterator[int]:
         return (index for index in range(len(self)) if self[index].salts == salts)

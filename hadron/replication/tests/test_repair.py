@@ -28,6 +28,7 @@ from hadron.replication.tests.support import (
 )
 from hadron.storage.database import transaction
 from hadron.storage.log import Entry, damaged_entry
+from hadron.storage.store import Store
 
 
 class _Connected:
@@ -73,12 +74,9 @@ async def test_a_body_whose_entry_was_dropped_meanwhile(
         async def ask(_connection: Any, _lsn: int) -> tuple[LogPosition | None, Entry]:
             return entries[7].position, entries[8]._replace(body=body)
 
-        async def write(job: Callable[[apsw.Connection], None]) -> None:
-            job(connection)
-
         monkeypatch.setattr(repair, "_ask", ask)
-        monkeypatch.setattr(repairer, "_write", write)
-        await repairer._fetch_body(PeerLink("n1", "leader", "n1:7000"), 9)
+        monkeypatch.setattr(repair, "run_on_writer", _at_once)
+        await repairer._give_back(PeerLink("n1", "leader", "n1:7000"), 9, logged=False)
         one.append(FIRST, entries[8:], after=entries[7].position, committed=9)
         assert one.stored_lsns() == list(range(1, 10))
         assert connection.execute("SELECT count(*) FROM body").get == 0
@@ -131,11 +129,8 @@ async def test_an_entry_that_is_trimmed_before_its_copy_is_here(
                     one.store.log.trim(4, max_rows=100)
             return entries[lsn - 2].position, entries[lsn - 1]
 
-        async def write(job: Callable[[apsw.Connection], None]) -> None:
-            job(connection)
-
         monkeypatch.setattr(repair, "_ask", ask)
-        monkeypatch.setattr(repairer, "_write", write)
+        monkeypatch.setattr(repair, "run_on_writer", _at_once)
         await _run_until_settled(repairer, damaged_entry(4, "entry 4 is damaged"))
         assert repairer.repaired == 0
         assert one.stored_lsns() == [5, 6, 7, 8]
@@ -175,6 +170,10 @@ async def test_a_tail_is_not_given_up_while_the_others_logs_come_nearer(
         assert lost == []
         repairer._wait_alone(9, "entry 9 is damaged", {"n2": 7, "n3": 5})
         assert ["n2 ends at 7" in error.message for error in lost] == [True]
+
+
+async def _at_once(store: Store, job: Callable[[apsw.Connection], Any]) -> Any:
+    return job(store.writer.connection)
 
 
 def _damage(one: Follower, lsn: int) -> None:
