@@ -128,15 +128,30 @@ class KeptBodiesCheck:
                 if size >= SLICE_BYTES:
                     break
         except apsw.Error as error:
-            self._lsn += 1
-            self._report.add(
-                f"the body of entry {self._lsn}, or of one that follows, cannot be read: "
-                f"{in_words(error)}",
-                table="body", is_unreadable=True,
-            )
-            return True
+            return self._unreadable(db, in_words(error))
         self._report.bytes += size
         return not size
+
+    def _unreadable(self, db: apsw.Connection, what: str) -> bool:
+        """The next body stands on pages that cannot be read; go on behind it, as long as the
+        streams tell which one it is."""
+        try:
+            row: Any = db.execute(
+                "SELECT min(lsn) FROM stream_batch WHERE lsn > ?", (self._lsn,)
+            ).fetchone()
+        except apsw.Error:
+            row = (None,)
+        if row[0] is None:
+            self._report.add(
+                f"bodies after entry {self._lsn} cannot be read: {what}", table="body",
+                is_unreadable=True,
+            )
+            return True
+        self._lsn = row[0]
+        self._report.add(
+            f"the body of entry {self._lsn} cannot be read: {what}", table="body", lsn=self._lsn
+        )
+        return False
 
 
 def _dropped(db: apsw.Connection) -> set[int]:

@@ -67,7 +67,8 @@ async def test_a_body_whose_entry_was_dropped_meanwhile(
         one.append(FIRST, entries[:8], committed=8, member_of=UUID)
         connection = one.store.writer.connection
         connection.execute(
-            "INSERT INTO stream_batch VALUES(1, 0, 1, 9, 0, ?, 1, 1)", (len(body),)
+            "INSERT INTO stream_batch VALUES(1, 0, 1, 9, ?, ?, 1, 1)",
+            (entries[8].now_ms, len(body)),
         )
         repairer = _repairer(one, _Connected())
 

@@ -1,0 +1,185 @@
+"""Bits that flip beneath a running node: the disk is repaired, and not what SQLite remembers."""
+# ruff: noqa: ARG001 - pytest-trio takes its clock from the arguments of a test
+
+from __future__ import annotations
+
+import os
+import random
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import apsw
+import pytest
+import trio
+from trio.testing import MockClock
+
+from hadron.node.live_verification import verify_live
+from hadron.node.tests.support import is_member, make_stream, produce, read_all
+from hadron.node.tests.test_repair import problems
+from hadron.storage.log import first_lsn
+from hadron.testing import nodes as testing_nodes
+from hadron.testing.nodes import Nodes, running_nodes
+
+VALUES = [random.Random(number).randbytes(6_000 if number % 2 else 150) for number in range(40)]
+TRIMMED = {"log_keep_bytes": 64 << 10, "log_max_lag_bytes": 128 << 10}
+
+
+@asynccontextmanager
+async def loaded(directory: Path, **settings: Any) -> AsyncIterator[Nodes]:
+    async with running_nodes(
+        directory, 3, settings=replace(testing_nodes._QUICK, **settings)
+    ) as nodes:
+        await make_stream(nodes)
+        async with nodes.connection("n1") as connection:
+            for value in VALUES:
+                await produce(connection, value)
+        await nodes.wait_in_step()
+        yield nodes
+
+
+def database(nodes: Nodes, name: str) -> Path:
+    return Path(nodes.node(name)._store.path)
+
+
+def checkpoint(nodes: Nodes, name: str) -> None:
+    connection = nodes.node(name)._store.writer.connection
+    connection.wal_checkpoint(mode=apsw.SQLITE_CHECKPOINT_RESTART)
+
+
+def file_of(nodes: Nodes, name: str, where: str) -> Path:
+    path = database(nodes, name)
+    return path if where == "file" else Path(f"{path}-wal")
+
+
+def change(path: Path, offset: int, mask: int) -> None:
+    """Through a descriptor that stays open: closing it would drop SQLite's locks on the file."""
+    file = os.open(path, os.O_RDWR)
+    os.pwrite(file, bytes([os.pread(file, 1, offset)[0] ^ mask]), offset)
+
+
+def flip(path: Path, value: bytes, *, at: int = 100) -> None:
+    content = path.read_bytes() if path.name.endswith("-wal") else _read(path)
+    change(path, content.rindex(value[at : at + 20]), 0x10)
+
+
+def _read(path: Path) -> bytes:
+    file = os.open(path, os.O_RDONLY)
+    return os.pread(file, os.fstat(file).st_size, 0)
+
+
+@pytest.mark.parametrize("number", [10, 11])
+@pytest.mark.parametrize("where", ["file", "log"])
+async def test_the_same_record_on_one_disk_after_the_other(
+    tmp_path: Path, clock: MockClock, where: str, number: int
+) -> None:
+    """Each one's cache has it whole, and each says that it is repaired before the next one's is
+    damaged: what they say must be so of the disk."""
+    async with loaded(tmp_path) as nodes:
+        for name in nodes.names:
+            if where == "file":
+                checkpoint(nodes, name)
+        for name in nodes.names:
+            path = file_of(nodes, name, where)
+            before = _read(path)
+            flip(path, VALUES[number])
+            repairer = nodes.node(name)._repairer
+            async with nodes.client() as client:
+                await verify_live(client)
+            await nodes.wait_for("repaired", lambda repairer=repairer: repairer.repaired > 0)
+            await nodes.wait_for("whole", lambda name=name: nodes.status(name).trouble == "")
+            assert _read(path)[: len(before)] == before
+            assert not list(nodes.data(name).glob("gen-*"))
+            async with nodes.client() as client:
+                assert (await verify_live(client)).ok
+        await nodes.crash()
+        await nodes.start()
+        await nodes.wait_serving()
+        async with nodes.client() as client:
+            assert await read_all(client) == VALUES
+        await nodes.wait_in_step()
+        for name in nodes.names:
+            assert is_member(nodes, name)
+            assert problems(nodes, name) == []
+
+
+@pytest.mark.parametrize("number", [10, 11])
+async def test_a_frame_that_was_copied_into_the_file_before_anybody_saw_its_damage(
+    tmp_path: Path, clock: MockClock, number: int
+) -> None:
+    """The page has a checksum that fits by then, and the writer's cache has what was written."""
+    async with loaded(tmp_path) as nodes:
+        flip(file_of(nodes, "n2", "log"), VALUES[number])
+        checkpoint(nodes, "n2")
+        async with nodes.client() as client:
+            await verify_live(client)
+            await nodes.wait_for(
+                "repaired", lambda: nodes.node("n2")._repairer.repaired > 0
+            )
+            assert (await verify_live(client)).ok
+        await nodes.crash("n2")
+        assert problems(nodes, "n2") == []
+
+
+@pytest.mark.parametrize("number", [2, 3])
+@pytest.mark.parametrize("name", ["n1", "n2"])
+async def test_a_body_whose_log_row_was_trimmed(
+    tmp_path: Path, clock: MockClock, name: str, number: int
+) -> None:
+    """Nothing has it in a cache; neither a read nor a pass over the disk costs a snapshot."""
+    async with loaded(tmp_path, **TRIMMED) as nodes:
+        await nodes.wait_for("trimmed", lambda: _first_lsn(nodes, name) > 12)
+        await nodes.restart()
+        await nodes.wait_serving()
+        await nodes.wait_in_step()
+        path = database(nodes, name)
+        checkpoint(nodes, name)
+        flip(path, VALUES[number])
+        if name == "n1":
+            async with nodes.client() as client:
+                with trio.fail_after(5.0):
+                    assert await read_all(client) == VALUES
+        else:
+            await nodes.node(name)._scrubber.check()
+        await nodes.wait_for("repaired", lambda: nodes.node(name)._repairer.repaired == 1)
+        await nodes.wait_for("settled", lambda: nodes.status(name).trouble == "")
+        assert not list(nodes.data(name).glob("gen-*"))
+        async with nodes.client() as client:
+            assert (await verify_live(client)).ok
+
+
+async def test_a_body_is_read_from_another_member_while_its_page_is_lost(
+    tmp_path: Path, clock: MockClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What leads to the rows of a page is damaged: nobody knows what it was, and a snapshot is on
+    its way, for as long as that takes."""
+    async with loaded(tmp_path, **TRIMMED) as nodes:
+        await nodes.wait_for("trimmed", lambda: _first_lsn(nodes, "n1") > 12)
+        await nodes.restart()
+        await nodes.wait_serving()
+        await nodes.wait_in_step()
+        checkpoint(nodes, "n1")
+        path = database(nodes, "n1")
+        at = _read(path).rindex(VALUES[2][100:120])
+        change(path, at // 4096 * 4096 + 4, 0x07)
+
+        async def never(*_: Any) -> None:
+            raise trio.TooSlowError
+
+        resync = nodes.node("n1")._resync
+        monkeypatch.setattr(resync, "_sources", lambda **_: [])
+        async with nodes.client() as client:
+            with trio.fail_after(60.0):
+                assert await read_all(client) == VALUES
+        assert "snapshot" in nodes.status("n1").trouble
+        monkeypatch.undo()
+        await nodes.wait_for("installed", lambda: bool(list(nodes.data("n1").glob("gen-*"))))
+        await nodes.wait_for("settled", lambda: nodes.status("n1").trouble == "")
+        async with nodes.client() as client:
+            assert await read_all(client) == VALUES
+
+
+def _first_lsn(nodes: Nodes, name: str) -> int:
+    return first_lsn(nodes.node(name)._store.writer.connection)
