@@ -12,6 +12,9 @@ from typing import Any, Protocol, TypeVar
 
 T = TypeVar("T")
 
+FileId = tuple[int, int]
+"""Device and inode."""
+
 SqlValue = None | int | float | str | bytes | memoryview | bytearray
 
 
@@ -108,6 +111,11 @@ class Disk(Protocol):
 
     def free_bytes(self, path: Path) -> int:
         """Room left on the file system that holds `path`. Raises `OSError`."""
+        ...
+
+    def file_id(self, path: Path) -> FileId | None:
+        """What tells the file or directory that has a name from any other that gets it; None where
+        nothing has it. Quick enough for the event loop. Raises `OSError` when it cannot be told."""
         ...
 
     def boot_id(self) -> str:

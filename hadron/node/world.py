@@ -13,6 +13,8 @@ from typing import Final, TypeVar
 
 import trio
 
+from hadron.model.ports import FileId
+
 T = TypeVar("T")
 
 _BOOT_ID: Final = Path("/proc/sys/kernel/random/boot_id")
@@ -48,6 +50,13 @@ class SystemDisk:
 
     def free_bytes(self, path: Path) -> int:
         return shutil.disk_usage(path).free
+
+    def file_id(self, path: Path) -> FileId | None:
+        try:
+            found = os.stat(path)
+        except (FileNotFoundError, NotADirectoryError):
+            return None
+        return found.st_dev, found.st_ino
 
     def boot_id(self) -> str:
         try:

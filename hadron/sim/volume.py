@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, Final, TypeVar
 
 import trio
 
+from hadron.model.ports import FileId
 from hadron.sim.alarms import Alarm
 from hadron.sim.files import SimFile
 from hadron.sim.trace import SYNC, TRUNCATE, WRITE
@@ -54,6 +55,7 @@ class Volume:
         self._disk = disk
         self._names: dict[str | Path, str] = {}
         self._alarms: dict[Alarm, None] = {}
+        self._ids: dict[Path, FileId | None] = {}
 
     def name(self, path: str | Path) -> str:
         """A path as people and the trace know it: below the volume."""
@@ -110,6 +112,16 @@ class Volume:
     def free_bytes(self, path: Path) -> int:
         del path
         return self._disk.free_bytes()
+
+    def file_id(self, path: Path) -> FileId | None:
+        if not self.is_dead:
+            try:
+                found = os.stat(path)
+            except (FileNotFoundError, NotADirectoryError):
+                self._ids[path] = None
+            else:
+                self._ids[path] = found.st_dev, found.st_ino
+        return self._ids.get(path)
 
     def boot_id(self) -> str:
         return f"boot-{self._disk.boots}"

@@ -177,10 +177,10 @@ class DirectoryLock:
     """Keeps a second process off a data directory for as long as this one lives."""
 
     def __init__(self, directory: Path) -> None:
-        self._path = directory / "node.lock"
+        self.path = directory / "node.lock"
         try:
             directory.mkdir(parents=True, exist_ok=True)
-            self._file = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+            self._file = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
         except OSError as error:
             raise DataDirectoryError(
                 f"the data directory {directory} cannot be written: {error.strerror}",

@@ -26,8 +26,9 @@ from hadron.storage.database import (
     translated_errors,
     translated_os_errors,
 )
-from hadron.storage.identity import DirectoryLock, IdentityFile
+from hadron.storage.identity import NODE_DATABASE, DirectoryLock, IdentityFile
 from hadron.storage.pages import Known, Mending
+from hadron.storage.presence import Presence
 from hadron.storage.space import Space
 from hadron.storage.writer import Post, Writer
 
@@ -183,7 +184,15 @@ class Store:
             self.began_unclean = left.unclean
             """Whether the stop before this start was not in order."""
             self.identity.begin_run(disk.boot_id() if durability == "os" else None)
+            with translated_os_errors(directory):
+                self._presence = Presence(disk, self._own_files(), self.writer.fail)
             undo.pop_all()
+
+    def _own_files(self) -> list[Path]:
+        return [
+            self.directory, self._lock.path, self.directory / NODE_DATABASE,
+            self.directory / generations.DATABASE, Path(f"{self.path}-wal"),
+        ]
 
     def _look_back(self, has_peers: bool) -> Aftermath:
         """Find out what the last stop left, and forget what may not be remembered any more: a
@@ -262,6 +271,7 @@ class Store:
         async with trio.open_nursery() as nursery:
             nursery.start_soon(self._checkpointer.run)
             nursery.start_soon(self.space.run)
+            nursery.start_soon(self._presence.run)
             if not self._disk.has_threads:
                 nursery.start_soon(self.writer.run_jobs)
 

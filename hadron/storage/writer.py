@@ -206,6 +206,11 @@ class Writer:
         if self.failure is None and _is_fatal(error):
             self.failure = error
 
+    def fail(self, error: StorageError) -> None:
+        """Write nothing any more, and end the node: its files are not what it has open."""
+        self._note(error)
+        self._on_fatal(error)
+
     def post(self, report: Callable[[], None]) -> None:
         """Run `report` on the event loop soon; for jobs that report before they end."""
         self._reports.append(report)

@@ -8,6 +8,7 @@ import random
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +20,7 @@ from trio.testing import MockClock
 from hadron.node.live_verification import verify_live
 from hadron.node.tests.support import is_member, make_stream, produce, read_all
 from hadron.node.tests.test_repair import problems
+from hadron.replication.repair import Repairer
 from hadron.storage.log import first_lsn
 from hadron.testing import nodes as testing_nodes
 from hadron.testing.nodes import Nodes, running_nodes
@@ -88,8 +90,8 @@ async def test_the_same_record_on_one_disk_after_the_other(
             repairer = nodes.node(name)._repairer
             async with nodes.client() as client:
                 await verify_live(client)
-            await nodes.wait_for("repaired", lambda repairer=repairer: repairer.repaired > 0)
-            await nodes.wait_for("whole", lambda name=name: nodes.status(name).trouble == "")
+            await nodes.wait_for("repaired", partial(_has_repaired, repairer))
+            await nodes.wait_for("whole", partial(_is_whole, nodes, name))
             assert _read(path)[: len(before)] == before
             assert not list(nodes.data(name).glob("gen-*"))
             async with nodes.client() as client:
@@ -165,9 +167,6 @@ async def test_a_body_is_read_from_another_member_while_its_page_is_lost(
         at = _read(path).rindex(VALUES[2][100:120])
         change(path, at // 4096 * 4096 + 4, 0x07)
 
-        async def never(*_: Any) -> None:
-            raise trio.TooSlowError
-
         resync = nodes.node("n1")._resync
         monkeypatch.setattr(resync, "_sources", lambda **_: [])
         async with nodes.client() as client:
@@ -183,3 +182,11 @@ async def test_a_body_is_read_from_another_member_while_its_page_is_lost(
 
 def _first_lsn(nodes: Nodes, name: str) -> int:
     return first_lsn(nodes.node(name)._store.writer.connection)
+
+
+def _has_repaired(repairer: Repairer) -> bool:
+    return repairer.repaired > 0
+
+
+def _is_whole(nodes: Nodes, name: str) -> bool:
+    return not nodes.status(name).trouble

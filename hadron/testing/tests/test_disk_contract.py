@@ -114,3 +114,22 @@ async def test_sqlite_writes_what_can_be_read_and_opens_what_was_written(place: 
     assert connection.execute("SELECT a FROM t").fetchall() == [(1,)]
     connection.execute("INSERT INTO t VALUES(2)")
     connection.close()
+
+
+async def test_a_file_is_told_from_another_one_of_its_name(place: Place) -> None:
+    path = place.path / "file"
+    assert place.disk.file_id(path) is None
+    place.disk.write_at(path, 0, b"one")
+    known = place.disk.file_id(path)
+    assert known is not None
+    place.disk.write_at(path, 0, b"two")
+    assert place.disk.file_id(path) == known
+    path.rename(place.path / "moved")
+    assert place.disk.file_id(path) is None
+    place.disk.write_at(path, 0, b"one")
+    assert place.disk.file_id(path) not in (None, known)
+    link = place.path / "link"
+    place.disk.switch(link, "moved")
+    assert place.disk.file_id(link) == known
+    assert place.disk.file_id(path / "below") is None
+    assert place.disk.file_id(place.path) is not None
