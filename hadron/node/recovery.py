@@ -27,7 +27,7 @@ from hadron.storage.database import (
 )
 from hadron.storage.generations import DATABASE, current_database, next_generation, switch_to
 from hadron.storage.identity import NODE_DATABASE, DirectoryLock, read_last_stop
-from hadron.storage.log import last_lsn, position_at
+from hadron.storage.log import lacks, last_lsn, position_at
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,9 +86,13 @@ def _is_whole(data: Path, path: Path, disk: Disk) -> bool:
         open_reader(identity, vfs=disk.vfs)
     ) as database:
         row = database.execute("SELECT is_member FROM identity").fetchone()
+    stop = read_last_stop(data)
     with translated_os_errors(data):
-        left = aftermath.examine(path, disk, read_last_stop(data), was_member=True)
-    return row is not None and bool(row[0]) and not left.amnesia
+        left = aftermath.examine(path, disk, stop, was_member=True)
+    if row is None or not row[0] or left.amnesia:
+        return False
+    with translated_errors(path), contextlib.closing(open_reader(path, vfs=disk.vfs)) as database:
+        return not lacks(database, stop.mark)
 
 
 def _take_what_is_left(path: Path, data: Path, disk: Disk) -> tuple[LogPosition, bytes]:

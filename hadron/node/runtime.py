@@ -60,6 +60,8 @@ _log = logging.getLogger(__name__)
 
 _FENCED_PAUSE_S = 1.0
 
+_NOT_COUNTED = "it counts in no majority until it has been taught again"
+
 
 def membership_of(config: ReplicaSetConfig, node: str) -> Membership:
     """What peers must agree with."""
@@ -200,6 +202,7 @@ class Node:
     def _assemble(self, store: Store) -> None:
         self._store = store
         self._counts = store.identity.current.is_member
+        self._forgotten = store.forgotten
         with translated_errors(store.path):
             self._follower = FollowerLog(
                 store.writer.connection, store.log, store.identity, self._config.name
@@ -430,6 +433,10 @@ class Node:
             "this node's data directory is an old copy: %s has seen a later start of it; it counts "
             "in no majority until it has been taught", name,
         )
+        self._forgotten = (
+            f"this node's data directory is an old copy: {name} has seen a later start of it"
+        )
+        self._counts = False
         await run_on_writer(self._store, lambda _: self._store.identity.forget_membership(""))
         self._stop_leading(FencedError(f"{name} has seen a later start of this node"))
 
@@ -453,6 +460,7 @@ class Node:
 
     def _reopen_on(self, installation: Installation) -> None:
         self._installation = installation
+        self._store.is_replaced = True
         self._ended.set()
 
     async def _watch_leader(self) -> None:
@@ -507,6 +515,8 @@ class Node:
             page.trouble = self._repairer.trouble
         elif self._store.space.is_low:
             page.trouble = self._store.space.trouble
+        elif not self._counts and self._forgotten:
+            page.trouble = f"{self._forgotten}; {page.trouble or _NOT_COUNTED}"
         if leading is not None and (missing := missing_majority(leading.controller)):
             page.trouble = f"{missing}, writes wait"
         return page

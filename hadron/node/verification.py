@@ -7,7 +7,7 @@ closed properly is read without even a lock. A backup is compared with its manif
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, closing, contextmanager
+from contextlib import ExitStack, closing, contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -20,7 +20,7 @@ from hadron.storage import aftermath
 from hadron.storage.database import open_at_rest, open_reader, translated_os_errors
 from hadron.storage.generations import MANIFEST, current_database
 from hadron.storage.identity import Owner, in_use, read_last_stop, read_owner
-from hadron.storage.log import read_anchor
+from hadron.storage.log import lacks, read_anchor
 from hadron.storage.snapshot import decode_manifest, measure
 from hadron.storage.verify import Report
 
@@ -188,15 +188,21 @@ def _verify_file(
 def _loss_of(directory: Path) -> str:
     """What a stopped node's disk may lack, in words: what is gone leaves no trace in the file. ""
     for nothing."""
+    path = current_database(directory)
     try:
+        stop = read_last_stop(directory)
         with translated_os_errors(directory):
-            left = aftermath.examine(
-                current_database(directory), SystemDisk(), read_last_stop(directory),
-                was_member=True,
-            )
+            left = aftermath.examine(path, SystemDisk(), stop, was_member=True)
     except HadronError as error:
         return error.message
-    return f"it may lack what it acknowledged: {left.amnesia}" if left.amnesia else ""
+    amnesia = left.amnesia
+    # What cannot be read here is found by the checks of the file.
+    with suppress(HadronError, apsw.Error):
+        if not amnesia and stop.mark.lsn:
+            with closing(_open(path, live=False)) as db:
+                if lacks(db, stop.mark):
+                    amnesia = f"{path} is an older copy, without entry {stop.mark.lsn}"
+    return f"it may lack what it acknowledged: {amnesia}" if amnesia else ""
 
 
 def _has_log(path: Path) -> bool:

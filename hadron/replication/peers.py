@@ -27,10 +27,15 @@ _MAX_DELAY_S: Final = 2.0
 _HANDSHAKE_TIMEOUT_S: Final = 5.0
 
 
+class _OldCopyError(PeerError):
+    """The disk of one of the two has gone back in time."""
+
+
 class LinkState(enum.Enum):
     CONNECTING = "connecting"
     CONNECTED = "connected"
     MISMATCH = "mismatch"
+    OLD_COPY = "old copy"
 
 
 class PeerLink:
@@ -106,6 +111,8 @@ class PeerLinks:
                 if str(error) != warned:
                     warned = str(error)
                     _log.warning("the handshake with %s failed: %s", link.name, error)
+            except _OldCopyError as error:
+                self._set(link, LinkState.OLD_COPY, str(error))
             except (HadronError, OSError) as error:
                 self._set(link, LinkState.CONNECTING, _reason(link, error))
             await trio.sleep(self._random.uniform(delay_s / 2, delay_s))
@@ -148,10 +155,12 @@ class PeerLinks:
         check_peer(self._membership, own.replica_set_uuid, answer.identity, link.name)
         if answer.is_old_copy:
             await self._on_old_copy(link.name)
-            raise PeerError(f"{link.name} has seen a start of this node that its disk has not")
+            raise _OldCopyError(f"{link.name} has seen a start of this node that its disk has not")
         if await self._note(answer.identity):
             # It hears of it from us when it dials, and then it says so itself.
-            raise PeerError(f"the disk of {link.name} is an old copy")
+            raise _OldCopyError(
+                f"the disk of {link.name} is an old copy; it counts once it has been taught"
+            )
         link.connection, link.answer = connection, answer
         note = epoch_note(self._membership, link.name, answer.identity.epoch)
         if note:

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from functools import partial
 from pathlib import Path
 from typing import Any, Final
@@ -66,6 +66,8 @@ class Checkpointer:
         self._due = trio.Event()
         self.pausing = threading.Lock()
         """Held by whoever works on the files themselves: no round runs meanwhile."""
+        self.on_done: Callable[[], Awaitable[None]] = _nothing
+        """Awaited after each checkpoint."""
         writer.connection.set_wal_hook(self._on_commit)
 
     def _on_commit(self, _connection: apsw.Connection, _name: str, pages: int) -> int:
@@ -96,6 +98,7 @@ class Checkpointer:
                 self._due = trio.Event()
                 await self._checkpoint(connection)
                 self._busy = False
+                await self.on_done()
         finally:
             connection.close()
 
@@ -152,6 +155,10 @@ class Checkpointer:
         if error is not None:
             raise error
         return result
+
+
+async def _nothing() -> None:
+    pass
 
 
 def _passive(connection: apsw.Connection) -> None:

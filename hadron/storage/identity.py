@@ -9,12 +9,16 @@ from __future__ import annotations
 import contextlib
 import fcntl
 import os
+import threading
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
+import apsw
+
 from hadron.model.errors import DataDirectoryError, FencedError
-from hadron.model.ids import NO_BALLOT, Ballot
+from hadron.model.ids import EMPTY_LOG, NO_BALLOT, Ballot, LogPosition
 from hadron.model.ports import Disk
 from hadron.storage.checksums import RESERVED_BYTES, has_checksums, require_checksums
 from hadron.storage.database import (
@@ -54,6 +58,11 @@ _ADDED_COLUMNS: Final = {
     "suspect": "TEXT NOT NULL DEFAULT ''",
     # Random, to tell this disk from another one of the same node; empty until it is named.
     "disk": "BLOB NOT NULL DEFAULT x''",
+    # An entry that the log has, or has trimmed; 0 for none: a log without it is an older one.
+    "mark_lsn": "INTEGER NOT NULL DEFAULT 0",
+    "mark_epoch": "INTEGER NOT NULL DEFAULT 0",
+    "mark_incarnation": "INTEGER NOT NULL DEFAULT 0",
+    "mark_chain": "BLOB NOT NULL DEFAULT x''",
 }
 """Of version 1. Whoever adds a column gives it a default that means what was before."""
 
@@ -143,8 +152,19 @@ def read_last_stop(directory: Path) -> LastStop:
         there = {row[1] for row in connection.execute("PRAGMA table_info(identity)")}
         if not there.issuperset(_ADDED_COLUMNS):
             return LastStop(True, None, "")
-        row: Any = connection.execute("SELECT clean, kernel, suspect FROM identity").fetchone()
-    return LastStop(bool(row[0]), row[1], row[2]) if row else LastStop(True, None, "")
+        return _load_last_stop(connection)
+
+
+def _load_last_stop(connection: apsw.Connection) -> LastStop:
+    row: Any = connection.execute(
+        "SELECT clean, kernel, suspect, mark_lsn, mark_epoch, mark_incarnation, mark_chain"
+        " FROM identity"
+    ).fetchone()
+    if row is None:
+        return LastStop(True, None, "")
+    clean, kernel, suspect, lsn, epoch, incarnation, chain = row
+    mark = LogPosition(lsn, Ballot(epoch, incarnation), chain) if lsn else EMPTY_LOG
+    return LastStop(bool(clean), kernel, suspect, mark)
 
 
 def in_use(directory: Path) -> bool:
@@ -171,6 +191,8 @@ class LastStop:
     """The boot id under which it ran, if its commits relied on the kernel to survive."""
     suspect: str
     """Why its database must not be opened, "" when nobody has said so."""
+    mark: LogPosition = EMPTY_LOG
+    """Where its log went at least; `EMPTY_LOG` where nobody has written that down."""
 
 
 class DirectoryLock:
@@ -211,6 +233,7 @@ class IdentityFile:
         self, directory: Path, cluster: str, replica_set: str, node: str, disk: Disk
     ) -> None:
         check_sqlite_version()
+        self._lock = threading.Lock()
         self._path = directory / "node.db"
         with translated_errors(self._path):
             self._db = connect(self._path, vfs=disk.vfs)
@@ -224,7 +247,7 @@ class IdentityFile:
         self._db.set_busy_timeout(_BUSY_MS)
         self._db.pragma("synchronous", "extra")
         self._prepare()
-        self.last_stop = self._load_last_stop()
+        self.last_stop = _load_last_stop(self._db)
         with transaction(self._db):
             self._claim(cluster, replica_set, node)
         self.current = self._load()
@@ -253,9 +276,11 @@ class IdentityFile:
         if version != _FORMAT_VERSION:
             self._db.pragma("user_version", _FORMAT_VERSION)
 
-    def _load_last_stop(self) -> LastStop:
-        row = self._db.execute("SELECT clean, kernel, suspect FROM identity").fetchone()
-        return LastStop(bool(row[0]), row[1], row[2]) if row else LastStop(True, None, "")
+    @contextlib.contextmanager
+    def _writing(self) -> Iterator[None]:
+        """One change at a time: the mark is written beside all others, on a thread of its own."""
+        with self._lock, translated_errors(self._path), transaction(self._db):
+            yield
 
     def _claim(self, cluster: str, replica_set: str, node: str) -> None:
         row = self._db.execute("SELECT cluster, replica_set, node FROM identity").fetchone()
@@ -313,7 +338,7 @@ class IdentityFile:
             )
         if ballot == now.promised and config_digest == now.config_digest:
             return
-        with translated_errors(self._path), transaction(self._db):
+        with self._writing():
             self._db.execute(
                 "UPDATE identity SET epoch = ?, incarnation = ?, config_digest = ?",
                 (ballot.epoch, ballot.incarnation, config_digest),
@@ -324,13 +349,13 @@ class IdentityFile:
         """Record that this disk holds the replica set's log and may count in majorities."""
         if self.current.is_member and self.current.uuid == uuid:
             return
-        with translated_errors(self._path), transaction(self._db):
+        with self._writing():
             self._db.execute("UPDATE identity SET uuid = ?, is_member = 1", (uuid,))
         self.current = self._load()
 
     def remember_start(self, name: str, start: PeerStart) -> None:
         """Record a peer's latest start; its disk is the latest one from now on."""
-        with translated_errors(self._path), transaction(self._db):
+        with self._writing():
             self._db.execute(
                 "INSERT INTO peer_disk SELECT ?, ?, ?, ?, 1 + coalesce(max(seen), 0)"
                 " FROM peer_disk WHERE name = ? ON CONFLICT(name, disk) DO UPDATE SET"
@@ -347,7 +372,7 @@ class IdentityFile:
         """Give this disk a random name, unless it has one."""
         if self.current.disk:
             return
-        with translated_errors(self._path), transaction(self._db):
+        with self._writing():
             self._db.execute("UPDATE identity SET disk = ?", (name,))
         self.current = self._load()
 
@@ -363,10 +388,10 @@ class IdentityFile:
             raise FencedError(
                 f"ballot {promised} is below {self.current.promised}, which this node has promised"
             )
-        with translated_errors(self._path), transaction(self._db):
+        with self._writing():
             self._db.execute(
                 "UPDATE identity SET uuid = ?, is_member = ?, epoch = ?, incarnation = ?,"
-                " config_digest = ?, disk = x''",
+                " config_digest = ?, disk = x'', mark_lsn = 0",
                 (uuid, is_member, *promised, config_digest),
             )
         self.current = self._load()
@@ -378,36 +403,55 @@ class IdentityFile:
         Args:
             suspect: why the database must not be opened either; "" when it may be.
         """
-        with translated_errors(self._path), transaction(self._db):
-            self._db.execute("UPDATE identity SET is_member = 0, suspect = ?", (suspect,))
+        with self._writing():
+            self._db.execute(
+                "UPDATE identity SET is_member = 0, suspect = ?, mark_lsn = 0", (suspect,)
+            )
         self.current = self._load()
 
     def start_over(self) -> None:
         """Whatever the last run left is out of the way: what stands in its place is whole, and has
         no write-ahead log."""
-        with translated_errors(self._path), transaction(self._db):
-            self._db.execute("UPDATE identity SET suspect = '', clean = 1, kernel = NULL")
+        with self._writing():
+            self._db.execute(
+                "UPDATE identity SET suspect = '', clean = 1, kernel = NULL, mark_lsn = 0"
+            )
 
     @property
     def has_forgotten(self) -> bool:
         """Whether this disk was a member's, and may lack what it held: not the same as new."""
         return bool(self.current.uuid) and not self.current.is_member
 
-    def begin_run(self, kernel: str | None) -> None:
+    def begin_run(self, kernel: str | None, mark: LogPosition) -> None:
         """From now on a stop is unclean, until `end_run`; on the disk before anything is
         acknowledged. The database's log must be there already, with a flushed commit in it: its
         absence is what a later start looks for.
 
         Args:
             kernel: its boot id when commits are not flushed, else None.
+            mark: a committed entry, as in `note_mark`.
         """
-        with translated_errors(self._path), transaction(self._db):
-            self._db.execute("UPDATE identity SET clean = 0, kernel = ?", (kernel,))
+        self._note("clean = 0, kernel = ?", kernel, mark)
 
-    def end_run(self) -> None:
-        """The database was closed in order, and its log is empty."""
-        with translated_errors(self._path), transaction(self._db):
-            self._db.execute("UPDATE identity SET clean = 1, kernel = NULL")
+    def note_mark(self, mark: LogPosition) -> None:
+        """Write down that the log has this entry, flushed and never to be dropped again. May be
+        called on any thread."""
+        self._note("clean = clean, kernel = coalesce(kernel, ?)", None, mark)
+
+    def end_run(self, mark: LogPosition) -> None:
+        """The database was closed in order, and its write-ahead log is empty.
+
+        Args:
+            mark: the last entry; nobody can drop it before the next start.
+        """
+        self._note("clean = 1, kernel = ?", None, mark)
+
+    def _note(self, stop: str, kernel: str | None, mark: LogPosition) -> None:
+        with self._writing():
+            self._db.execute(
+                f"UPDATE identity SET {stop}, mark_lsn = ?, mark_epoch = ?, mark_incarnation = ?,"
+                " mark_chain = ?", (kernel, mark.lsn, *mark.ballot, mark.chain),
+            )
 
     def check_epoch(self, epoch: int, config_digest: bytes) -> None:
         """Refuse to start with an older configuration than was promised (PROTOCOL B1)."""

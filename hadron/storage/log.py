@@ -294,6 +294,17 @@ def position_at(connection: apsw.Connection, lsn: int) -> LogPosition | None:
     return anchor if anchor.lsn == lsn else None
 
 
+def lacks(connection: apsw.Connection, position: LogPosition) -> bool:
+    """Whether an entry that this log had and did not drop is neither here nor trimmed: the file is
+    an older one. A damaged entry is here."""
+    if position.lsn <= read_anchor(connection).lsn:
+        return False
+    try:
+        return position_at(connection, position.lsn) != position
+    except CorruptionError:
+        return False
+
+
 def last_lsn(connection: apsw.Connection) -> int:
     """Where the log ends; the anchor's lsn when all rows were trimmed."""
     row = connection.execute("SELECT max(lsn) FROM log").fetchone()

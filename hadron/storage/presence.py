@@ -61,6 +61,9 @@ class Presence:
 
     async def run(self) -> None:
         """Look now and then, until something is gone."""
-        while (lost := self.look()) is None:
+        while True:
+            lost = self.look()
+            if lost is not None:
+                self._on_lost(lost)
+                return
             await trio.sleep(_LOOK_EVERY_S)
-        self._on_lost(lost)

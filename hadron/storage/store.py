@@ -12,7 +12,8 @@ from typing import Final, TypeVar
 import apsw
 import trio
 
-from hadron.model.errors import CorruptionError, DataDirectoryError
+from hadron.model.errors import CorruptionError, DataDirectoryError, HadronError
+from hadron.model.ids import EMPTY_LOG, LogPosition
 from hadron.model.ports import Clock, Disk
 from hadron.storage import aftermath, generations, log
 from hadron.storage.aftermath import Aftermath
@@ -40,6 +41,9 @@ _WITHOUT_CHECKSUMS: Final = 1
 
 _SYNC: Final = {"fsync": "FULL", "os": "NORMAL"}
 
+
+_MARK_EVERY_S: Final = 10.0
+"""Between two marks in `node.db`, each of which is a few flushes of a small file."""
 
 _HEALED_AT_ONCE: Final = 16
 """Damaged entries that one read waits for, one after the other."""
@@ -152,7 +156,12 @@ class Store:
     ) -> None:
         self.directory = directory
         self._disk = disk
+        self._clock = clock
         self._lock = DirectoryLock(directory)
+        self.is_replaced = False
+        """Whether another file takes the database's place once this store is closed."""
+        self.forgotten = ""
+        """Why this start has found that the disk may lack what it acknowledged; "" mostly."""
         with contextlib.ExitStack() as undo:
             undo.callback(self._lock.release)
             self.identity = IdentityFile(directory, cluster, replica_set, node, disk)
@@ -183,7 +192,13 @@ class Store:
             undo.callback(self.writer.abandon)
             self.began_unclean = left.unclean
             """Whether the stop before this start was not in order."""
-            self.identity.begin_run(disk.boot_id() if durability == "os" else None)
+            self._compare_with_mark(has_peers)
+            self.identity.begin_run(
+                disk.boot_id() if durability == "os" else None,
+                _committed(self.writer.connection),
+            )
+            self._marked_s = clock.monotonic_s()
+            self._checkpointer.on_done = self._note_mark
             with translated_os_errors(directory):
                 self._presence = Presence(disk, self._own_files(), self.writer.fail)
             undo.pop_all()
@@ -208,7 +223,38 @@ class Store:
         self._forget(left.amnesia, is_unusable=left.is_unusable)
         return left
 
+    def _compare_with_mark(self, has_peers: bool) -> None:
+        """A database that lacks what `node.db` says that it had is an older copy of it, and whole:
+        it is kept, and what it shares with the leader's log need not be sent again."""
+        mark = self.identity.last_stop.mark
+        if not (self.identity.current.is_member and log.lacks(self.writer.connection, mark)):
+            return
+        why = (
+            f"{self.path} is an older copy: {self.directory / NODE_DATABASE} knows of entry "
+            f"{mark.lsn}, its log ends at {self.log.head.lsn}"
+        )
+        if not has_peers:
+            raise CorruptionError(
+                why, "put the file back that belongs here, or a backup (`hadron restore --all`); "
+                "or go on with what this one has (`hadron recover`)",
+            )
+        self._forget(why, is_unusable=False)
+
+    async def _note_mark(self) -> None:
+        """Write down where the log is now, beside commits and not more often than it is cheap."""
+        now_s = self._clock.monotonic_s()
+        if now_s - self._marked_s < _MARK_EVERY_S:
+            return
+        self._marked_s = now_s
+        try:
+            mark = await self.readers.run_once(_committed)
+            await self._disk.do(partial(self.identity.note_mark, mark))
+        except HadronError as error:
+            # The one before counts for longer.
+            _log.warning("where the log is now is not written down: %s", error)
+
     def _forget(self, why: str, *, is_unusable: bool) -> None:
+        self.forgotten = why
         _log.error(
             "%s; this node counts in no majority until its leader has taught it again", why
         )
@@ -281,7 +327,21 @@ class Store:
             rest.callback(self._lock.release)
             rest.callback(self.identity.close)
             self.readers.close()
-            self.writer.close(self.identity.end_run)
+            self.writer.close(self._seal)
+
+    def _seal(self) -> None:
+        # A snapshot that takes the file's place next may lack what is not committed.
+        self.identity.end_run(
+            _committed(self.writer.connection) if self.is_replaced else self.log.head
+        )
+
+
+def _committed(connection: apsw.Connection) -> LogPosition:
+    """The last entry that this file says is committed; the beginning where it cannot be told."""
+    try:
+        return log.position_at(connection, log.get_meta(connection, "committed_lsn")) or EMPTY_LOG
+    except CorruptionError:
+        return EMPTY_LOG
 
 
 def _prepare(

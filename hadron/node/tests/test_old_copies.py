@@ -4,14 +4,26 @@
 from __future__ import annotations
 
 import shutil
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
+import trio
 from trio.testing import MockClock
 
-from hadron.model.errors import ConnectionLostError, DeadlineExceededError, FencedError
+from hadron.model.errors import (
+    ConnectionLostError,
+    CorruptionError,
+    DeadlineExceededError,
+    FencedError,
+)
+from hadron.model.ids import LogPosition
+from hadron.node.recovery import recover
 from hadron.node.tests.support import chains, fetch, is_member, make_stream, produce
+from hadron.node.verification import verify_paths
+from hadron.node.world import SystemDisk
 from hadron.replication.membership import identity_message
+from hadron.testing import nodes as testing_nodes
 from hadron.testing.nodes import Nodes, running_nodes
 from hadron.wire.messages import method, replication_pb2
 
@@ -200,3 +212,120 @@ async def test_acks_of_the_ballot_before_count_for_nothing(
             old.controller.peer_persisted(name, end, end)
         assert old.controller.committed_lsn == before
         assert nodes.status("n1").committed_lsn == before
+
+
+def keep_database(nodes: Nodes, name: str, to: Path) -> None:
+    """Only `hadron.db`, of a stopped node."""
+    shutil.copyfile(nodes.data(name) / "hadron.db", to)
+
+
+async def test_a_database_that_went_back_in_time_alone(
+    tmp_path: Path, clock: MockClock, caplog: pytest.LogCaptureFixture
+) -> None:
+    """X on n1 and n2, n3 lags. All are stopped in order, n2 gets an earlier `hadron.db` and keeps
+    its `node.db`, n1 stays away: n2 and n3 must not go on without X."""
+    async with running_nodes(tmp_path, 3) as nodes:
+        await make_stream(nodes)
+        await nodes.wait_in_step()
+        await nodes.crash("n2")
+        keep_database(nodes, "n2", tmp_path / "earlier.db")
+        await nodes.start("n2")
+        await nodes.wait_in_step()
+        await nodes.crash("n3")
+        async with nodes.connection("n1") as connection:
+            await produce(connection, b"X")
+        await nodes.wait_in_step("n2")
+        await nodes.crash()
+        shutil.copyfile(tmp_path / "earlier.db", nodes.data("n2") / "hadron.db")
+        (report,) = verify_paths([nodes.data("n2")]).files
+        assert any("older copy" in each.text for each in report.report.problems)
+        await nodes.start("n2", "n3")
+        assert not is_member(nodes, "n2")
+        assert "is an older copy" in nodes.status("n2").trouble
+        assert "counts in no majority" in nodes.status("n2").trouble
+        await nodes.start("n1")
+        await nodes.wait_serving()
+        async with nodes.connection("n1") as connection:
+            assert await fetch(connection) == [b"X"]
+        await nodes.wait_for("a member", lambda: is_member(nodes, "n2"))
+        await nodes.wait_in_step()
+        assert nodes.status("n2").trouble == ""
+        # It is not taken for an older copy again.
+        caplog.clear()
+        await nodes.restart("n2")
+        await nodes.wait_in_step()
+        assert "older copy" not in caplog.text
+        assert chains(nodes, "n1") == chains(nodes, "n2") == chains(nodes, "n3")
+
+
+async def test_a_database_of_the_same_run_is_older_than_its_mark(
+    tmp_path: Path, clock: MockClock
+) -> None:
+    """The process is killed, and what stands there then is from before a checkpoint."""
+    settings = replace(testing_nodes._QUICK, checkpoint_bytes=64 << 10)
+    async with running_nodes(tmp_path, 3, settings=settings) as nodes:
+        await make_stream(nodes)
+        await nodes.wait_in_step()
+        earlier, killed = tmp_path / "earlier", tmp_path / "killed"
+        ignored = shutil.ignore_patterns("*-shm")
+        shutil.copytree(nodes.data("n2"), earlier, ignore=ignored)
+        store = nodes.node("n2")._store
+        before = store.identity.current.boot
+        marked: list[int] = []
+        note_mark = store.identity.note_mark
+
+        def note(mark: LogPosition) -> None:
+            note_mark(mark)
+            marked.append(mark.lsn)
+
+        store.identity.note_mark = note  # type: ignore[method-assign]
+        async with nodes.connection("n1") as connection:
+            while not marked:
+                await produce(connection, bytes(5_000))
+                await trio.sleep(0.5)
+        shutil.copytree(nodes.data("n2"), killed, ignore=ignored)
+        await nodes.crash("n2")
+        nodes.wipe("n2")
+        shutil.copytree(killed, nodes.data("n2"))
+        for ending in ("", "-wal"):
+            shutil.copyfile(
+                earlier / f"hadron.db{ending}", nodes.data("n2") / f"hadron.db{ending}"
+            )
+        nodes.network.isolate("n2", "n1", "n3")
+        await nodes.start("n2")
+        assert nodes.node("n2")._store.identity.current.boot == before + 1
+        assert not is_member(nodes, "n2")
+        nodes.network.heal_all()
+        await nodes.wait_for("a member", lambda: is_member(nodes, "n2"))
+        await nodes.wait_in_step()
+
+
+async def test_a_node_alone_refuses_an_older_database(tmp_path: Path, clock: MockClock) -> None:
+    async with running_nodes(tmp_path, 1) as nodes:
+        await make_stream(nodes)
+        await nodes.wait_serving()
+        await nodes.crash()
+        keep_database(nodes, "n1", tmp_path / "earlier.db")
+        await nodes.start()
+        await nodes.wait_serving()
+        async with nodes.connection("n1") as connection:
+            await produce(connection, b"X")
+        await nodes.crash()
+        now = tmp_path / "now.db"
+        keep_database(nodes, "n1", now)
+        shutil.copyfile(tmp_path / "earlier.db", nodes.data("n1") / "hadron.db")
+        with pytest.raises(CorruptionError, match=r"older copy.* knows of entry \d+") as caught:
+            await nodes.start()
+        assert "hadron recover" in caught.value.hint
+        # Nothing has been done to what is there: the right file is as good as before.
+        shutil.copyfile(now, nodes.data("n1") / "hadron.db")
+        await nodes.start()
+        await nodes.wait_serving()
+        async with nodes.connection("n1") as connection:
+            assert await fetch(connection) == [b"X"]
+        await nodes.crash()
+        shutil.copyfile(tmp_path / "earlier.db", nodes.data("n1") / "hadron.db")
+        recovered = recover(nodes.config, "n1", SystemDisk())
+        assert not recovered.was_whole
+        await nodes.start()
+        await nodes.wait_serving()

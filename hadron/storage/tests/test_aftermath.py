@@ -11,7 +11,7 @@ import apsw
 import pytest
 
 from hadron.model.errors import CorruptionError, DataDirectoryError, StorageError
-from hadron.model.ids import Ballot
+from hadron.model.ids import Ballot, LogPosition
 from hadron.node.world import SystemDisk
 from hadron.storage.aftermath import ASIDE
 from hadron.storage.database import PAGE_BYTES, connect
@@ -123,9 +123,9 @@ class TestNothingLost:
         append(store, 5)
         end_run = store.identity.end_run
 
-        def crash() -> None:
+        def crash(mark: LogPosition) -> None:
             if late:
-                end_run()
+                end_run(mark)
             copy_open(store, tmp_path / "crashed")
 
         monkeypatch.setattr(store.identity, "end_run", crash)
