@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from typing import Any
 
 import click
@@ -21,6 +22,7 @@ def command() -> None:
     Example:
       hadron pipeline run departures
       hadron pipeline show departures
+      hadron pipeline retry departures --failed
     """
 
 
@@ -61,7 +63,7 @@ def run(
     An instance whose function raises, or returns no row or wrong columns, fails and is tried again
     as `retry: {max_attempts, backoff}` says: 5 attempts by default, the first pause 1 s, then
     twice as long each time. `hadron pipeline instances NAME --status failed` shows what was given
-    up, and why.
+    up, and why; `hadron pipeline retry NAME --failed` lets it run again.
 
     \b
     Examples:
@@ -107,6 +109,45 @@ def _flat(row: dict[str, Any]) -> dict[str, Any]:
     stages = " ".join(f"{stage['name']}={stage['status']}" for stage in row["stages"])
     reasons = [stage["reason"] for stage in row["stages"] if stage["reason"]]
     return {**row, "stages": stages, "reason": "; ".join(reasons)}
+
+
+@command.command("retry")
+@click.argument("name")
+@click.option("--failed", is_flag=True, help="All instances that have failed.")
+@click.option("--id", "ids", multiple=True, type=click.IntRange(min=1), metavar="ID",
+              help="Only this instance; repeatable.")
+@output_option
+@connects
+@click.pass_context
+def retry(ctx: click.Context, name: str, failed: bool, ids: tuple[int, ...], output: str) -> None:
+    """Let failed instances of pipeline NAME run again, once their cause is mended.
+
+    What was done of them stays: only the stages that failed run again, with as many attempts as
+    they declare. It is safe to repeat: instances that were retried already and have not failed
+    again are passed over.
+
+    \b
+    Examples:
+      hadron pipeline instances departures --status failed
+      hadron pipeline retry departures --failed
+      hadron pipeline retry departures --id 17 --id 23
+    """
+    if failed == bool(ids):
+        raise click.UsageError("say which instances: either --failed or --id ID", ctx)
+    from hadron.cli.pipelines import tell_retried
+
+    with session_of(ctx).connect() as client:
+        progress = tell_retried if sys.stderr.isatty() else None
+        retried = client.retry_instances(name, ids or None, on_progress=progress)
+        if progress is not None:
+            click.echo(err=True)
+    if output == "json":
+        print_json({"pipeline": name, "retried": retried})
+    elif retried:
+        what = "instance runs" if retried == 1 else "instances run"
+        click.echo(f"{retried:,} {what} again; `hadron pipeline show {name}` tells how far they are")
+    else:
+        click.echo("nothing to do: retried already" if ids else f"nothing of {name!r} has failed")
 
 
 @command.command("show")

@@ -5,6 +5,8 @@ from __future__ import annotations
 import time
 from typing import TYPE_CHECKING, Any, Final
 
+import click
+
 from hadron.model.errors import NotFoundError
 
 if TYPE_CHECKING:
@@ -66,7 +68,13 @@ def picture(row: dict[str, Any]) -> Any:
         f"{row['name']}: {row['done']:,} of {row['instances']:,} instances done, "
         f"{row['live']:,} live, {row['failed']:,} failed, {row['input_lag']:,} to come"
     )
-    return Group(Text(title), table)
+    lines = [Text(title), table]
+    if row["failed"]:
+        lines.append(Text(
+            f"failed: `hadron pipeline instances {row['name']} --status failed` says why, "
+            f"`hadron pipeline retry {row['name']} --failed` lets them run again"
+        ))
+    return Group(*lines)
 
 
 def watch(client: SyncClient, name: str) -> None:
@@ -77,6 +85,11 @@ def watch(client: SyncClient, name: str) -> None:
         while True:
             live.update(picture(progress_rows(client, name)[0]), refresh=True)
             time.sleep(_WATCH_EVERY_S)
+
+
+def tell_retried(count: int) -> None:
+    """How many instances were retried so far, on one line of a terminal."""
+    click.echo(f"\r{count:,} so far", nl=False, err=True)
 
 
 def instance_row(instance: _Instance) -> dict[str, Any]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from datetime import datetime
 from typing import Final, Literal
 
@@ -414,6 +414,28 @@ class Client:
     ) -> list[pipelines_pb2.ListInstancesResponse.Instance]:
         """A page of a pipeline's instances, by id; `status` is "", "live", "done" or "failed"."""
         return await self._pipelines.instances(pipeline, status, after_id, limit)
+
+    async def retry_instances(
+        self,
+        pipeline: str,
+        instance_ids: Sequence[int] | None = None,
+        *,
+        on_progress: Callable[[int], None] | None = None,
+    ) -> int:
+        """Let failed instances of a pipeline run again; returns how many do.
+
+        What was done of them stays: only the stages that failed run again, with the attempts that
+        they are declared to have. It may be repeated: instances that were retried already and have
+        not failed again are passed over.
+
+        Args:
+            instance_ids: which ones; None is all that have failed. 1,000 at a time are one step.
+            on_progress: called after each step with how many it were so far.
+
+        Raises `NotFoundError` for a pipeline or an instance that does not exist, `RequestError`
+        for one that has not failed; of its step nothing was done then, earlier ones stand.
+        """
+        return await self._pipelines.retry(pipeline, instance_ids, on_progress)
 
     def run_stages(
         self,

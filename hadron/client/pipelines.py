@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Final
 
 from hadron.client.catalog import Catalog
@@ -16,6 +16,9 @@ _COMPLETE: Final = method("CompleteStages")
 _FAIL: Final = method("FailStages")
 _INSTANCES: Final = method("ListInstances")
 _PROGRESS: Final = method("PipelineProgress")
+_RETRY: Final = method("RetryInstances")
+_RETRY_SLICE: Final = 1_000
+"""Instances that one call names: one entry of the log."""
 
 _STATUSES: Final = ("", "live", "done", "failed")
 
@@ -61,6 +64,34 @@ class PipelineCalls:
         answer, _ = await self._session.request(home, _INSTANCES, request)
         return list(answer.instances)
 
+    async def retry(
+        self,
+        pipeline: str,
+        instance_ids: Sequence[int] | None,
+        on_progress: Callable[[int], None] | None,
+    ) -> int:
+        """Slice by slice: each is an entry of the log, and all of them may be repeated."""
+        request = pipelines_pb2.RetryInstancesRequest(
+            namespace=self._namespace, pipeline=pipeline
+        )
+        ids = None if instance_ids is None else sorted({_instance_id(n) for n in instance_ids})
+        home = await self._find(pipeline, request)
+        retried = 0
+        while ids is None or ids:
+            if ids is not None:
+                request.ClearField("instance_ids")
+                request.instance_ids.extend(ids[:_RETRY_SLICE])
+                ids = ids[_RETRY_SLICE:]
+            answer, _ = await self._session.request(home, _RETRY, request)
+            retried += answer.retried
+            if on_progress is not None:
+                on_progress(retried)
+            if ids is None:
+                if not answer.more:
+                    break
+                request.after_id = answer.after_id
+        return retried
+
     def run(
         self, pipeline: str, engine: str, stages: Sequence[str], max_batch: int, credit: int
     ) -> Opening[StageRun]:
@@ -89,7 +120,7 @@ class PipelineCalls:
         self,
         name: str,
         request: pipelines_pb2.PipelineProgressRequest | pipelines_pb2.ListInstancesRequest
-        | pipelines_pb2.RunStagesRequest,
+        | pipelines_pb2.RunStagesRequest | pipelines_pb2.RetryInstancesRequest,
     ) -> str:
         """Say in a request which pipeline is meant, by its id (PROTOCOL D3); returns its replica
         set. Raises `NotFoundError`."""
@@ -138,6 +169,12 @@ class PipelineCalls:
         )
         home = await self._catalog.pipeline_home_by_id(pipeline_id)
         await self._session.request(home, _FAIL, request)
+
+
+def _instance_id(given: int) -> int:
+    if isinstance(given, bool) or not isinstance(given, int) or not 1 <= given < 1 << 63:
+        raise RequestError(f"{given!r} is no instance's id", "ids are whole numbers from 1 on")
+    return given
 
 
 def _check_pairs(instance_ids: Sequence[int], attempts: Sequence[int]) -> None:

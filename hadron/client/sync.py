@@ -362,6 +362,17 @@ class SyncClient:
             partial(instances, pipeline, status=status, after_id=after_id, limit=limit)
         )
 
+    def retry_instances(
+        self,
+        pipeline: str,
+        instance_ids: Sequence[int] | None = None,
+        *,
+        on_progress: Callable[[int], None] | None = None,
+    ) -> int:
+        """See `Client.retry_instances`."""
+        retry = self._client.retry_instances
+        return self._call(partial(retry, pipeline, instance_ids, on_progress=on_progress))
+
     @contextmanager
     def run_stages(
         self,

@@ -36,6 +36,8 @@ from hadron.state.pipelines import (
     Completed,
     CompleteStages,
     FailStages,
+    Retried,
+    RetryInstances,
     Triggered,
     TriggerInstances,
 )
@@ -49,9 +51,14 @@ _TRIGGERS_PER_ENTRY: Final = 2_000
 """Instances made by one entry: about 10 ms of the writer's time."""
 
 MAX_MICRO_BATCH: Final = 20_000
+MAX_RETRIES: Final = 1_000
+"""Instances retried by one entry: some 10 ms of the writer's time."""
+
 _INVOCATIONS_BYTES: Final = MAX_MESSAGE_BYTES // 2
 """One message to a runner. Invocations name streams and partitions, so many of them with long names
 would not fit into a frame."""
+
+_COMMANDS: Final = (TriggerInstances, CompleteStages, FailStages, RetryInstances)
 
 _PAUSE_S: Final = 1.0
 """Between a pipeline's trouble and its next try."""
@@ -122,11 +129,8 @@ class PipelineDriver:
         moved = False
         for submission in submissions:
             command = submission.command
-            if (
-                isinstance(command, (TriggerInstances, CompleteStages, FailStages))
-                and command.pipeline_id == self.item.id
-            ):
-                if not isinstance(command, TriggerInstances):
+            if isinstance(command, _COMMANDS) and command.pipeline_id == self.item.id:
+                if isinstance(command, (CompleteStages, FailStages)):
                     # The stale ones may be at work with somebody else.
                     ended = set(command.instance_ids).difference(submission.result.stale)
                     self.dispatch.settle(command.stage, ended)
@@ -293,6 +297,7 @@ class PipelineDriver:
                 pipelines_pb2.Invocation(
                     instance_id=item.instance_id,
                     attempt=item.attempt,
+                    attempts_before=item.attempts_before,
                     root=self.ref(item.root),
                     dependencies=[self.ref(output) for output in item.dependencies],
                 )
@@ -357,6 +362,28 @@ class PipelineDriver:
             )
         )
         return result
+
+    async def retry(self, request: Any) -> tuple[Retried, int, bool]:
+        """Let failed instances run again, as many as one entry takes; returns what was done, the
+        instance to go on behind, and whether failed ones follow.
+
+        Raises `NotFoundError` and `RequestError` as `RetryInstances` does.
+        """
+        ids = tuple(request.instance_ids)
+        if len(ids) > MAX_RETRIES:
+            raise RequestError(f"{len(ids)} instances are more than {MAX_RETRIES} at a time")
+        more = False
+        if not ids:
+            found = await self._controller.query(
+                lambda db: pipeline_views.failed_ids(
+                    db, self.item.id, after_id=request.after_id, limit=MAX_RETRIES + 1
+                )
+            )
+            ids, more = tuple(found[:MAX_RETRIES]), len(found) > MAX_RETRIES
+        if not ids:
+            return Retried(0, 0), request.after_id, False
+        result: Retried = await self._controller.execute(RetryInstances(self.item.id, ids))
+        return result, max(ids), more
 
     def _stage(self, name: str) -> StageSpec:
         for stage in self.spec.stages:

@@ -32,6 +32,7 @@ class PipelinesService:
             method("FailStages").number: self._fail,
             method("ListInstances").number: self._list_instances,
             method("PipelineProgress").number: self._progress,
+            method("RetryInstances").number: self._retry,
         }
 
     def _run_stages(self, call: Call, request: Any, _attachment: memoryview) -> None:
@@ -74,6 +75,21 @@ class PipelinesService:
     async def _answer_fail(self, leading: Leading, call: Call, request: Any) -> None:
         await leading.pipelines.driver(request.pipeline_id).fail(request)
         call.send(common_pb2.Empty(), end=True)
+
+    def _retry(self, call: Call, request: Any, _attachment: memoryview) -> None:
+        call.spawn(self._answer_retry, self._door.enter(), call, request)
+
+    async def _answer_retry(self, leading: Leading, call: Call, request: Any) -> None:
+        driver = self._driver(leading, request)
+        # Which ones have failed is read, not logged, where nothing is to be done.
+        await leading.controller.confirm_leadership()
+        done, after_id, more = await driver.retry(request)
+        call.send(
+            pipelines_pb2.RetryInstancesResponse(
+                retried=done.retried, after_id=after_id, more=more
+            ),
+            end=True,
+        )
 
     # --- what there is to know ------------------------------------------------------------------
 

@@ -21,7 +21,7 @@ APPLY_VERSION: Final = 2
 """Of the rules that this version of Hadron knows: raised when there are new commands, or when an
 `apply` function does something else with a known one (PROTOCOL A5).
 
-2: commands 11 to 22, options of groups, and all kinds of objects but `schema.FIRST_KINDS`.
+2: commands 11 to 23, options of groups, and all kinds of objects but `schema.FIRST_KINDS`.
 """
 
 

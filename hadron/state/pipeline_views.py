@@ -22,15 +22,18 @@ class OutputRef(msgspec.Struct, frozen=True):
 
 
 class ReadyStage(msgspec.Struct, frozen=True):
-    """A stage invocation that may run now."""
+    """A stage invocation that may run now; of its attempts `attempts_before` count no more."""
 
     instance_id: int
     attempt: int
     root: OutputRef
     dependencies: tuple[OutputRef, ...]
+    attempts_before: int = 0
 
 
 class StageStatus(msgspec.Struct, frozen=True):
+    """`attempts`: that failed, since the instance was retried if it was."""
+
     name: str
     status: int
     attempts: int
@@ -102,13 +105,15 @@ def ready_stages(
     """
     found: list[ReadyStage] = []
     rows = db.execute(
-        "SELECT r.instance_id, r.attempts + 1, i.stream_id, i.partition, i.offset"
+        "SELECT r.instance_id, r.attempts + 1, i.stream_id, i.partition, i.offset,"
+        " ifnull(t.attempts_before, 0)"
         " FROM stage_run r JOIN instance i USING (pipeline_id, instance_id)"
+        " LEFT JOIN stage_retry t USING (pipeline_id, stage, instance_id)"
         " WHERE r.pipeline_id = ? AND r.stage = ? AND r.status = 1 AND r.ready_ms <= ?"
         " ORDER BY r.ready_ms, r.instance_id",
         (pipeline_id, stage, now_ms),
     )
-    for instance_id, attempt, stream_id, partition, offset in rows:
+    for instance_id, attempt, stream_id, partition, offset, before in rows:
         if instance_id in except_ids:
             continue
         outputs = [_output(db, pipeline_id, name, instance_id) for name in dependencies]
@@ -116,7 +121,7 @@ def ready_stages(
         if len(known) < len(outputs):
             continue
         root = OutputRef(stream_id, partition, offset)
-        found.append(ReadyStage(instance_id, attempt, root, known))
+        found.append(ReadyStage(instance_id, attempt, root, known, before))
         if len(found) >= limit:
             break
     return found
@@ -146,11 +151,12 @@ def instances(
 ) -> list[InstanceStatus]:
     """Instances by id, each with the stages that have begun."""
     after_id = min(after_id, _LARGEST)
-    where, bindings = ("AND status = ?", (status,)) if status is not None else ("", ())
+    # A literal: the index of failed instances is not used for a status that is bound.
+    where = f"AND status = {int(status)}" if status is not None else ""
     rows = db.execute(
         "SELECT instance_id, status, stream_id, partition, offset, created_ms FROM instance"
         f" WHERE pipeline_id = ? AND instance_id > ? {where} ORDER BY instance_id LIMIT ?",
-        (pipeline_id, after_id, *bindings, limit),
+        (pipeline_id, after_id, limit),
     ).fetchall()
     return [
         InstanceStatus(
@@ -161,11 +167,22 @@ def instances(
     ]
 
 
+def failed_ids(db: Database, pipeline_id: int, *, after_id: int, limit: int) -> list[int]:
+    """Failed instances behind `after_id`."""
+    rows = db.execute(
+        "SELECT instance_id FROM instance WHERE pipeline_id = ? AND instance_id > ?"
+        " AND status = 3 ORDER BY instance_id LIMIT ?",
+        (pipeline_id, min(after_id, _LARGEST), limit),
+    )
+    return [instance_id for (instance_id,) in rows]
+
+
 def _stages(db: Database, pipeline_id: int, instance_id: int) -> tuple[StageStatus, ...]:
     rows = db.execute(
-        "SELECT c.stage, r.status, r.attempts, r.out_stream_id, r.out_partition, r.out_offset,"
-        " r.reason FROM stage_count c CROSS JOIN stage_run r"
+        "SELECT c.stage, r.status, r.attempts - ifnull(t.attempts_before, 0), r.out_stream_id,"
+        " r.out_partition, r.out_offset, r.reason FROM stage_count c CROSS JOIN stage_run r"
         " ON r.pipeline_id = c.pipeline_id AND r.stage = c.stage AND r.instance_id = ?"
+        " LEFT JOIN stage_retry t USING (pipeline_id, stage, instance_id)"
         " WHERE c.pipeline_id = ? ORDER BY c.stage",
         (instance_id, pipeline_id),
     )

@@ -14,7 +14,7 @@ from typing import ClassVar, Final
 
 import msgspec
 
-from hadron.model.errors import NotFoundError, SchemaError
+from hadron.model.errors import NotFoundError, RequestError, SchemaError
 from hadron.model.ports import Database
 from hadron.model.schema import PipelineSpec, StageSpec, spec_from_json
 from hadron.model.units import parse_time_ms
@@ -42,19 +42,28 @@ CREATE TABLE IF NOT EXISTS instance(
     created_ms INTEGER NOT NULL,
     PRIMARY KEY (pipeline_id, instance_id)
 ) STRICT, WITHOUT ROWID;
+CREATE INDEX IF NOT EXISTS instance_failed ON instance(pipeline_id, instance_id)
+    WHERE status = 3;
 CREATE TABLE IF NOT EXISTS stage_run(
     pipeline_id INTEGER NOT NULL,
     stage TEXT NOT NULL,
     instance_id INTEGER NOT NULL,
     status INTEGER NOT NULL,            -- 1 ready, 2 done, 3 failed; no row while it waits
     ready_ms INTEGER NOT NULL,          -- not before
-    attempts INTEGER NOT NULL,          -- that ended in failure
+    attempts INTEGER NOT NULL,          -- that ended in failure, ever: numbers are not used again
     out_stream_id INTEGER, out_partition TEXT, out_offset INTEGER,
     reason TEXT,
     PRIMARY KEY (pipeline_id, stage, instance_id)
 ) STRICT, WITHOUT ROWID;
 CREATE INDEX IF NOT EXISTS stage_ready ON stage_run(pipeline_id, stage, ready_ms, instance_id)
     WHERE status = 1;
+CREATE TABLE IF NOT EXISTS stage_retry(
+    pipeline_id INTEGER NOT NULL,
+    stage TEXT NOT NULL,
+    instance_id INTEGER NOT NULL,
+    attempts_before INTEGER NOT NULL,   -- failed attempts that count no more
+    PRIMARY KEY (pipeline_id, stage, instance_id)
+) STRICT, WITHOUT ROWID;
 CREATE TABLE IF NOT EXISTS stage_count(
     pipeline_id INTEGER NOT NULL,
     stage TEXT NOT NULL,
@@ -64,8 +73,8 @@ CREATE TABLE IF NOT EXISTS stage_count(
 """)
 
 TABLES_BY_PIPELINE: Final = (
-    ("stage_run", "stage, instance_id"), ("instance", "instance_id"),
-    ("stage_count", "stage"), ("pipeline_input", "partition"),
+    ("stage_run", "stage, instance_id"), ("stage_retry", "stage, instance_id"),
+    ("instance", "instance_id"), ("stage_count", "stage"), ("pipeline_input", "partition"),
 )
 """What a pipeline has besides its row in `pipeline`: (table, the rest of its key)."""
 
@@ -112,6 +121,24 @@ class FailStages(Command, frozen=True, array_like=True, tag=8):
     reason: str
 
 
+class RetryInstances(Command, frozen=True, array_like=True, tag=23):
+    """Failed instances are live again: their failed stages are ready, with attempts that begin
+    anew; what was done of them stays. Instances that were retried before, and have not failed
+    again, are passed over, so that it may be repeated."""
+
+    since: ClassVar[int] = 2
+
+    pipeline_id: int
+    instance_ids: tuple[int, ...]
+
+
+class Retried(msgspec.Struct, frozen=True):
+    """`again`: of how many instances a retry was under way, or done, already."""
+
+    retried: int
+    again: int
+
+
 class Triggered(msgspec.Struct, frozen=True):
     """`stale`: the cursor had moved, nothing was done."""
 
@@ -152,7 +179,12 @@ def adopt(context: Context, pipeline_id: int, spec: PipelineSpec, stream_id: int
         (pipeline_id, context.replica_set, stream_id, _start(db, stream_id, spec.start)),
     )
     if known is not None:
-        _catch_up(context, pipeline_id, spec)
+        live = db.execute(
+            "SELECT instance_id FROM instance WHERE pipeline_id = ? AND status = 1"
+            " ORDER BY instance_id",
+            (pipeline_id,),
+        ).fetchall()
+        _catch_up(context, pipeline_id, spec, [each for (each,) in live])
 
 
 def input_of(db: Database, pipeline_id: int) -> int | None:
@@ -163,31 +195,17 @@ def input_of(db: Database, pipeline_id: int) -> int | None:
     return None if row is None else row[0]
 
 
-def _catch_up(context: Context, pipeline_id: int, spec: PipelineSpec) -> None:
-    """Bring live instances in step with changed stages: what a stage waits for may have happened
-    before it was declared, and nothing else would ever look again."""
+def _catch_up(
+    context: Context, pipeline_id: int, spec: PipelineSpec, ids: Sequence[int]
+) -> None:
+    """Bring live instances in step with the declared stages: what a stage waits for may have
+    happened before it was declared, and nothing else would ever look again."""
     for stage in spec.stages:
         before = sorted({*stage.dependencies, *stage.after})
-        ready = _live_with_all_done(context.db, pipeline_id, before, without=stage.name)
+        ready = _with_all_done(context.db, pipeline_id, before, ids)
         _make_ready(context, pipeline_id, stage, ready)
     names = sorted(stage.name for stage in spec.stages)
-    _end(context.db, pipeline_id, _live_with_all_done(context.db, pipeline_id, names), DONE)
-
-
-def _live_with_all_done(
-    db: Database, pipeline_id: int, stages: Sequence[str], *, without: str = ""
-) -> list[int]:
-    """Live instances for which all of `stages` are done and `without` has not begun."""
-    rows = db.execute(
-        "SELECT i.instance_id FROM instance i WHERE i.pipeline_id = ? AND i.status = 1"
-        " AND NOT EXISTS (SELECT 1 FROM stage_run r WHERE r.pipeline_id = i.pipeline_id"
-        " AND r.stage = ? AND r.instance_id = i.instance_id)"
-        " AND (SELECT count(*) FROM stage_run r WHERE r.pipeline_id = i.pipeline_id"
-        " AND r.stage IN (SELECT value FROM json_each(?))"
-        " AND r.instance_id = i.instance_id AND r.status = 2) = ? ORDER BY i.instance_id",
-        (pipeline_id, without, json.dumps(stages), len(stages)),
-    ).fetchall()
-    return [row[0] for row in rows]
+    _end(context.db, pipeline_id, _with_all_done(context.db, pipeline_id, names, ids), DONE)
 
 
 def _start(db: Database, stream_id: int, start: str) -> int:
@@ -405,12 +423,14 @@ def apply_fail_stages(context: Context, command: FailStages) -> Completed:
     )
     if stage is None or not failed:
         raise NoChange(Completed(None, command.instance_ids))
+    before = _attempts_before(db, pipeline_id, command.stage, [each for each, _ in failed])
     given_up: list[int] = []
     for instance_id, attempt in failed:
-        last = attempt >= stage.retry.max_attempts
+        counted = attempt - before.get(instance_id, 0)
+        last = counted >= stage.retry.max_attempts
         if last:
             given_up.append(instance_id)
-        backoff_ms = stage.retry.backoff_ms << min(attempt - 1, 20)
+        backoff_ms = stage.retry.backoff_ms << min(counted - 1, 20)
         db.execute(
             "UPDATE stage_run SET status = ?, attempts = ?, ready_ms = ?, reason = ?"
             " WHERE pipeline_id = ? AND stage = ? AND instance_id = ?",
@@ -422,6 +442,109 @@ def apply_fail_stages(context: Context, command: FailStages) -> Completed:
     _count(db, pipeline_id, command.stage, ready=-len(given_up), failed=len(given_up))
     _end(db, pipeline_id, given_up, FAILED)
     return Completed(None, tuple(sorted(stale)))
+
+
+def _attempts_before(
+    db: Database, pipeline_id: int, stage: str, ids: Sequence[int]
+) -> dict[int, int]:
+    """How many failed attempts of these instances count no more; those with none are left out."""
+    return dict(
+        db.execute(
+            "SELECT instance_id, attempts_before FROM stage_retry WHERE pipeline_id = ?"
+            " AND stage = ? AND instance_id IN (SELECT value FROM json_each(?))",
+            (pipeline_id, stage, json.dumps(ids)),
+        ).fetchall()
+    )
+
+
+@applies(RetryInstances)
+def apply_retry_instances(context: Context, command: RetryInstances) -> Retried:
+    """Raises `NotFoundError` for a pipeline or an instance that is not here, `RequestError` when
+    one of the instances has not failed; then nothing was done."""
+    db, pipeline_id = context.db, command.pipeline_id
+    failed, again = _failed_of(db, pipeline_id, sorted(set(command.instance_ids)))
+    if not failed:
+        raise NoChange(Retried(0, again))
+    ids = json.dumps(failed)
+    names = db.execute(
+        "SELECT stage FROM stage_count WHERE pipeline_id = ? ORDER BY stage", (pipeline_id,)
+    ).fetchall()
+    for (name,) in names:
+        db.execute(
+            "INSERT INTO stage_retry SELECT pipeline_id, stage, instance_id, attempts"
+            " FROM stage_run WHERE pipeline_id = ? AND stage = ? AND status = 3"
+            " AND instance_id IN (SELECT value FROM json_each(?))"
+            " ON CONFLICT DO UPDATE SET attempts_before = excluded.attempts_before",
+            (pipeline_id, name, ids),
+        )
+        db.execute(
+            "UPDATE stage_run SET status = 1, ready_ms = ?, reason = NULL WHERE pipeline_id = ?"
+            " AND stage = ? AND status = 3 AND instance_id IN (SELECT value FROM json_each(?))",
+            (context.now_ms, pipeline_id, name, ids),
+        )
+        moved = db.changes()
+        _count(db, pipeline_id, name, ready=moved, failed=-moved)
+    db.execute(
+        "UPDATE instance SET status = 1 WHERE pipeline_id = ?"
+        " AND instance_id IN (SELECT value FROM json_each(?))",
+        (pipeline_id, ids),
+    )
+    db.execute(
+        "UPDATE pipeline SET live = live + ?1, failed = failed - ?1 WHERE pipeline_id = ?2",
+        (len(failed), pipeline_id),
+    )
+    _catch_up(context, pipeline_id, _spec(db, pipeline_id), failed)
+    return Retried(len(failed), again)
+
+
+def _failed_of(
+    db: Database, pipeline_id: int, instance_ids: Sequence[int]
+) -> tuple[list[int], int]:
+    """Those that have failed, and how many of the others were retried before."""
+    row = db.execute("SELECT 1 FROM pipeline WHERE pipeline_id = ?", (pipeline_id,)).fetchone()
+    if row is None:
+        raise NotFoundError(f"pipeline {pipeline_id} does not live here")
+    ids = json.dumps(instance_ids)
+    statuses = dict(
+        db.execute(
+            "SELECT instance_id, status FROM instance WHERE pipeline_id = ?"
+            " AND instance_id IN (SELECT value FROM json_each(?))",
+            (pipeline_id, ids),
+        ).fetchall()
+    )
+    unknown = [each for each in instance_ids if each not in statuses]
+    if unknown:
+        raise NotFoundError(
+            f"pipeline {_name(db, pipeline_id)} has no instance {_listed(unknown)}",
+            "`hadron pipeline instances NAME --status failed` lists those that may run again",
+        )
+    others = [each for each in instance_ids if statuses[each] != FAILED]
+    retried = {
+        each for (each,) in db.execute(
+            "SELECT r.instance_id FROM stage_count c CROSS JOIN stage_retry r"
+            " ON r.pipeline_id = c.pipeline_id AND r.stage = c.stage WHERE c.pipeline_id = ?"
+            " AND r.instance_id IN (SELECT value FROM json_each(?))",
+            (pipeline_id, json.dumps(others)),
+        )
+    }
+    refused = [each for each in others if each not in retried]
+    if refused:
+        status = "done" if statuses[refused[0]] == DONE else "live"
+        raise RequestError(
+            f"instance {_listed(refused)} of pipeline {_name(db, pipeline_id)} has not failed: "
+            f"it is {status}",
+            "only failed instances run again; leave the others out",
+        )
+    return [each for each in instance_ids if statuses[each] == FAILED], len(others)
+
+
+def _listed(ids: Sequence[int]) -> str:
+    return f"{ids[0]} (and {len(ids) - 1} more)" if len(ids) > 1 else str(ids[0])
+
+
+def _name(db: Database, pipeline_id: int) -> str:
+    row = db.execute("SELECT name FROM schema_object WHERE id = ?", (pipeline_id,)).fetchone()
+    return repr(row[0]) if row is not None else str(pipeline_id)
 
 
 def _spec(db: Database, pipeline_id: int) -> PipelineSpec:

@@ -358,6 +358,7 @@ class FakeNode:
         self.refuse_members: HadronError | None = None
         self.completed: list[tuple[pipelines_pb2.CompleteStagesRequest, bytes]] = []
         self.failed: list[pipelines_pb2.FailStagesRequest] = []
+        self.retries: list[pipelines_pb2.RetryInstancesRequest] = []
         self.stage_calls: list[tuple[Call, list[int]]] = []
         self.first_leader = self
         self.promoted: FakeNode | None = None
@@ -438,7 +439,7 @@ class FakeNode:
             "Topology": self.on_topology, "Status": self.on_status,
             "RunStages": self.on_run_stages, "CompleteStages": self.on_complete,
             "FailStages": self.on_fail, "ListInstances": self.on_instances,
-            "PipelineProgress": self.on_progress,
+            "PipelineProgress": self.on_progress, "RetryInstances": self.on_retry,
         }
         return {method(name).number: handler for name, handler in names.items()}
 
@@ -619,6 +620,22 @@ class FakeNode:
         answer = pipelines_pb2.ListInstancesResponse()
         answer.instances.add(id=request.after_id + 1, status=request.status or "live")
         call.send(answer, end=True)
+
+    def on_retry(
+        self, call: Call, request: pipelines_pb2.RetryInstancesRequest, _: memoryview
+    ) -> None:
+        """Of its failed instances, 1 to 2,500, the slice that is asked for."""
+        self.retries.append(request)
+        ids = list(request.instance_ids) or range(
+            request.after_id + 1, min(request.after_id + 1_000, 2_500) + 1
+        )
+        call.send(
+            pipelines_pb2.RetryInstancesResponse(
+                retried=len(ids), after_id=ids[-1],
+                more=not request.instance_ids and ids[-1] < 2_500,
+            ),
+            end=True,
+        )
 
     def on_progress(
         self, call: Call, _: pipelines_pb2.PipelineProgressRequest, __: memoryview

@@ -170,6 +170,25 @@ async def test_pipeline_calls_reach_the_pipelines_leader() -> None:
         await client.complete_stages(2, "a", [1], [1], None)
         await client.fail_stages(2, "a", [3], [2], "because")
         assert node.failed[0].reason == "because"
+
+
+@both
+async def test_failed_instances_are_retried_slice_by_slice() -> None:
+    async with served() as (node, client):
+        counts: list[int] = []
+        assert await client.retry_instances("pipe", on_progress=counts.append) == 2_500
+        assert counts == [1_000, 2_000, 2_500]
+        assert [request.after_id for request in node.retries] == [0, 1_000, 2_000]
+        assert all(request.pipeline_id == 2 for request in node.retries)
+        assert await client.retry_instances("pipe", [*range(1, 1_500), 3]) == 1_499
+        assert [len(request.instance_ids) for request in node.retries[3:]] == [1_000, 499]
+        assert await client.retry_instances("pipe", []) == 0, "nobody is not everybody"
+        assert len(node.retries) == 5
+        for wrong in (0, -1, 1 << 63, True, "7"):
+            with pytest.raises(RequestError, match="is no instance's id"):
+                await client.retry_instances("pipe", [1, wrong])  # type: ignore[list-item]
+        with pytest.raises(NotFoundError):
+            await client.retry_instances("nope")
         with pytest.raises(NotFoundError, match="99"):
             await client.complete_stages(99, "a", [], [], None)
         with pytest.raises(RequestError, match="attempts"):

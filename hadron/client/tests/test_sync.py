@@ -152,6 +152,8 @@ def test_schema_and_cluster_calls(client: SyncClient) -> None:
     assert client.instances("pipe")[0].id == 1
     assert client.complete_stages(2, "a", [1], [1], None).base_offset == 7
     client.fail_stages(2, "a", [1], [1], "because")
+    assert client.retry_instances("pipe") == 2_500
+    assert client.retry_instances("pipe", [7]) == 1
     with pytest.raises(NotFoundError):
         client.stream("nope")
 

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 from trio.testing import MockClock, wait_all_tasks_blocked
 
 from hadron.model.batch import BatchBuilder, decode_batch, encode_values
@@ -23,7 +24,7 @@ from hadron.model.schema import Output, PipelineSpec, Retry, StageSpec
 from hadron.partition.tests.stack import SET, FakeCall, Stack, leading, until
 from hadron.pipelines import driver as module
 from hadron.pipelines.driver import PipelineDriver, RunnerSession
-from hadron.state.pipelines import Completed
+from hadron.state.pipelines import Completed, Retried
 from hadron.wire.messages import pipelines_pb2
 
 IN, OUT, PIPELINE = 1, 2, 3
@@ -100,6 +101,12 @@ async def fail(
             pipeline_id=PIPELINE, stage=stage, instance_ids=ids, attempts=[attempt] * len(ids),
             reason="cold" * 1_000,
         )
+    )
+
+
+def retry_request(*ids: int, after_id: int = 0) -> pipelines_pb2.RetryInstancesRequest:
+    return pipelines_pb2.RetryInstancesRequest(
+        pipeline_id=PIPELINE, instance_ids=ids, after_id=after_id
     )
 
 
@@ -286,6 +293,48 @@ class TestDispatching:
         assert len(reason) == 2_000
         assert (await complete(driver, "enrich", [1], attempt=3)).stale == (1,)
         assert await stack.read(OUT) == []
+
+    async def test_failed_instances_run_again_when_asked_to(
+        self, stack: Stack, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr(module, "MAX_RETRIES", 3)
+        driver = await declare(stack, replace(ENRICH, retry=Retry(1)), DECIDE)
+        runner = Runner(driver, credit=10)
+        await stack.append(IN, *[b"x"] * 8)
+        await runner.until(("enrich", list(range(1, 9)), [1] * 8))
+        await complete(driver, "enrich", [2])
+        await fail(driver, "enrich", [1, 3, 4, 5, 6, 7, 8])
+        assert (await stack.rows("SELECT live, failed FROM pipeline")) == [(1, 7)]
+        after_id, more, retried = 0, True, 0
+        while more:
+            done, after_id, more = await driver.retry(retry_request(after_id=after_id))
+            retried += done.retried
+            assert done.retried <= 3
+        assert retried == 7
+        again = [1, 3, 4, 5, 6, 7, 8]
+        await runner.call.until(lambda: len(runner.ids) == 8 + 1 + 7)
+        told = {
+            item.instance_id: (item.attempt, item.attempts_before)
+            for message, _ in runner.call.sent[1:] if message.stage == "enrich"
+            for item in message.invocations
+        }
+        assert told == dict.fromkeys(again, (2, 1))
+        await complete(driver, "enrich", again, attempt=2)
+        await complete(driver, "decide", list(range(1, 9)))
+        assert await instances(stack) == [(offset, 2) for offset in range(8)]
+        assert sum(batch.count for batch in await stack.read(OUT)) == 16
+        assert await driver.retry(retry_request()) == (Retried(0, 0), 0, False)
+
+    async def test_what_cannot_be_retried_is_refused(self, stack: Stack) -> None:
+        driver = await declare(stack, ENRICH)
+        await stack.append(IN, b"a")
+        await consumed(stack, 1)
+        with pytest.raises(RequestError, match="instance 1 of pipeline 'p' has not failed"):
+            await driver.retry(retry_request(1))
+        with pytest.raises(NotFoundError, match="has no instance 2"):
+            await driver.retry(retry_request(2))
+        with pytest.raises(RequestError, match="1001 instances are more than 1000 at a time"):
+            await driver.retry(retry_request(*range(1_001)))
 
     async def test_a_stale_failure_takes_nothing_from_who_is_at_work(self, stack: Stack) -> None:
         driver = await declare(stack, ENRICH)

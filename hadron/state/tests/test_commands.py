@@ -17,7 +17,7 @@ from hadron.state.group_endings import DeadLetterRecords, RecordAttempts
 from hadron.state.groups import ORDER_KEY, AckRecords, CreateGroup, GroupOptions
 from hadron.state.leadership import FollowRules, LeaderStarted
 from hadron.state.machine import Command
-from hadron.state.pipelines import CompleteStages, FailStages, TriggerInstances
+from hadron.state.pipelines import CompleteStages, FailStages, RetryInstances, TriggerInstances
 from hadron.state.registry import RegisteredSet, RegisterReplicaSet
 from hadron.state.retention import TrimStream
 from hadron.state.schema import ApplySchema, DeleteObjects, ObjectChange, Tombstone
@@ -122,6 +122,10 @@ GOLDEN: list[tuple[Command, str]] = [
         FollowRules(2),
         "921602",
     ),
+    (
+        RetryInstances(5, (7, 300)),
+        "931705" "9207cd012c",
+    ),
 ]
 
 
@@ -138,7 +142,7 @@ def test_every_command_has_golden_bytes() -> None:
 def test_the_number_comes_first() -> None:
     tags = [msgspec.msgpack.decode(machine.encode(command))[0] for command, _ in GOLDEN]
     assert tags == [
-        1, 2, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15, 16, 17, 18, 20, 21, 22
+        1, 2, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15, 16, 17, 18, 20, 21, 22, 23
     ]
 
 

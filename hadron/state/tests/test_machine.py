@@ -8,14 +8,20 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from hadron.model.errors import HadronError, SequenceError
+from hadron.model.errors import HadronError, NotFoundError, RequestError, SequenceError
 from hadron.model.ids import Ballot
 from hadron.model.limits import PRODUCER_IDLE_MS, PRODUCER_WINDOW
 from hadron.model.schema import Output, PipelineSpec, Retry, StageSpec, StreamSpec
 from hadron.state import group_views, groups, pipeline_views, streams
 from hadron.state.groups import AckRecords, CreateGroup
 from hadron.state.leadership import LeaderStarted
-from hadron.state.pipelines import CompleteStages, FailStages, TriggerInstances
+from hadron.state.pipelines import (
+    CompleteStages,
+    FailStages,
+    Retried,
+    RetryInstances,
+    TriggerInstances,
+)
 from hadron.state.streams import AppendBatch
 from hadron.state.tests.support import SET, Replicated, dump
 
@@ -58,6 +64,7 @@ class Histories(RuleBasedStateMachine):
         self.acked: dict[int, set[int]] = {}
         self.outputs: set[tuple[str, int]] = set()
         self.triggered: list[int] = []
+        self.retried: set[int] = set()
 
     def submit(self, command: Any) -> Any:
         return self.tables.submit(command)
@@ -208,6 +215,28 @@ class Histories(RuleBasedStateMachine):
         name, ids, attempts, _ = self.some_stages(data)
         self.submit(FailStages(PIPELINE, name, tuple(ids), attempts, "cold"))
 
+    @precondition(lambda self: self.triggered)
+    @rule(data=st.data())
+    def retry(self, data: st.DataObject) -> None:
+        """Those that failed are live; nothing that was done of them is done again."""
+        status = dict(self.tables.rows("SELECT instance_id, status FROM instance"))
+        failed = sorted(each for each in status if status[each] == 3)
+        wrong = not failed or data.draw(strange)
+        known = list(range(1, len(status) + 2)) if wrong else failed
+        ids = data.draw(st.lists(st.sampled_from(known), min_size=1, max_size=6))
+        chosen = {each for each in ids if status.get(each) == 3}
+        try:
+            done = self.submit(RetryInstances(PIPELINE, tuple(ids)))
+        except NotFoundError:
+            assert not status.keys() >= set(ids)
+            return
+        except RequestError:
+            assert set(ids) - chosen - self.retried
+            return
+        assert set(ids) - chosen <= self.retried
+        assert done == Retried(len(chosen), len(set(ids) - chosen))
+        self.retried |= chosen
+
     def attempt(self, name: str, instance: int) -> int:
         rows = self.tables.rows(
             "SELECT attempts + 1 FROM stage_run WHERE stage = ? AND instance_id = ?",
@@ -284,6 +313,7 @@ class Histories(RuleBasedStateMachine):
         for (instance,) in self.tables.rows("SELECT instance_id FROM instance WHERE status = 1"):
             states = begun.get(instance, {})
             assert any(states.get(stage.name) != 2 for stage in self.stages)
+            assert 3 not in states.values(), "a stage that failed ends its instance"
             for stage in self.stages:
                 before = {*stage.dependencies, *stage.after}
                 if all(states.get(name) == 2 for name in before):

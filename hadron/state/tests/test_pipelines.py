@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from hadron.model.errors import NotFoundError, SchemaError
+from hadron.model.errors import NotFoundError, RequestError, SchemaError
 from hadron.model.schema import Output, PipelineSpec, Retry, StageSpec, StreamSpec
 from hadron.state import pipeline_views as views
 from hadron.state.pipelines import (
@@ -17,11 +17,13 @@ from hadron.state.pipelines import (
     Completed,
     CompleteStages,
     FailStages,
+    Retried,
+    RetryInstances,
     Triggered,
     TriggerInstances,
 )
 from hadron.state.streams import AppendBatch, bounds
-from hadron.state.tests.support import SET, Replicated
+from hadron.state.tests.support import SET, Replicated, dump
 
 IN, OUT, PIPELINE = 1, 2, 3
 
@@ -75,6 +77,11 @@ class Pipe(Replicated):
     def fail(self, name: str, *ids: int, attempt: int = 1) -> Completed:
         result = self.submit(FailStages(PIPELINE, name, ids, (attempt,) * len(ids), "cold"))
         assert isinstance(result, Completed)
+        return result
+
+    def retry(self, *ids: int) -> Retried:
+        result = self.submit(RetryInstances(PIPELINE, ids))
+        assert isinstance(result, Retried)
         return result
 
     def ready(self, name: str, *dependencies: str) -> list[int]:
@@ -267,6 +274,143 @@ class TestFail:
         for attempt in range(1, 41):
             pipe.fail("a", 1, attempt=attempt)
         assert pipe.counts().stages["a"] == (1, 0, 0)
+
+
+class TestRetry:
+    """Failed instances run again: what was done stays, and no attempt's number is used twice."""
+
+    def failed(self, *ids: int) -> Pipe:
+        """A diamond whose last stage has failed twice, which is all that it may, for `ids`."""
+        pipe = Pipe(*DIAMOND)
+        pipe.trigger(3, 7, 8)
+        pipe.complete("a", 1, 2, 3)
+        pipe.now_ms += 500
+        pipe.complete("b", 1, 2, 3)
+        pipe.complete("c", 1, 2, 3, output=False)
+        pipe.fail("d", *ids)
+        pipe.fail("d", *ids, attempt=2)
+        return pipe
+
+    def test_only_what_failed_runs_again(self) -> None:
+        pipe = self.failed(1, 2)
+        assert pipe.statuses() == [FAILED, FAILED, LIVE]
+        assert pipe.retry(2) == Retried(1, 0)
+        assert pipe.statuses() == [FAILED, LIVE, LIVE]
+        counts = {"a": (0, 3, 0), "b": (0, 3, 0), "c": (0, 3, 0), "d": (2, 0, 1)}
+        assert pipe.counts() == views.PipelineCounts(2, 0, 1, counts)
+        again = views.ready_stages(
+            pipe.db, PIPELINE, "d", ("a", "b"), now_ms=pipe.now_ms, limit=9
+        )
+        (item,) = [each for each in again if each.instance_id == 2]
+        assert item == views.ReadyStage(
+            2, 3, views.OutputRef(IN, SET, 7),
+            (views.OutputRef(OUT, SET, 1), views.OutputRef(OUT, SET, 4)), 2,
+        )
+        assert pipe.complete("d", 2, attempt=3).stale == ()
+        assert pipe.statuses() == [FAILED, DONE, LIVE]
+        assert bounds(pipe.db, OUT).next_offset == 7
+
+    def test_attempts_begin_anew(self) -> None:
+        pipe = self.failed(1)
+        pipe.retry(1)
+        pipe.fail("d", 1, attempt=3)
+        assert pipe.ready("d", "a", "b") == [2, 3], "its first pause again"
+        pipe.now_ms += 1_000
+        assert pipe.ready("d", "a", "b") == [2, 3, 1]
+        (shown,) = views.instances(pipe.db, PIPELINE, status=LIVE, after_id=0, limit=1)
+        assert shown.stages[-1] == views.StageStatus("d", READY, 1, None, "cold")
+        pipe.fail("d", 1, attempt=4)
+        assert pipe.statuses() == [FAILED, LIVE, LIVE]
+
+    def test_a_late_runner_of_the_first_round_is_not_heard(self) -> None:
+        pipe = self.failed(1)
+        pipe.retry(1)
+        for attempt in (1, 2):
+            assert pipe.complete("d", 1, attempt=attempt).stale == (1,)
+            assert pipe.fail("d", 1, attempt=attempt).stale == (1,)
+
+    def test_it_may_be_repeated(self) -> None:
+        pipe = self.failed(1, 2)
+        pipe.retry(1, 2)
+        assert (pipe.retry(1, 2), pipe.again) == (Retried(0, 2), True)
+        pipe.complete("d", 1, attempt=3)
+        assert (pipe.retry(1, 2, 2), pipe.again) == (Retried(0, 2), True), "done meanwhile"
+        pipe.fail("d", 2, attempt=3)
+        pipe.fail("d", 2, attempt=4)
+        assert pipe.retry(1, 2) == Retried(1, 1)
+        assert pipe.statuses() == [DONE, LIVE, LIVE]
+
+    @pytest.mark.parametrize(
+        ("ids", "error", "told"),
+        [
+            ((1, 3), RequestError, "instance 3 of pipeline 'p' has not failed: it is live"),
+            ((1, 4), RequestError, "instance 4 of pipeline 'p' has not failed: it is done"),
+            ((1, 99), NotFoundError, "pipeline 'p' has no instance 99"),
+            ((1, 1 << 63, (1 << 64) - 1), NotFoundError, r"instance 9223372036854775808 \(and 1"),
+        ],
+    )
+    def test_what_has_not_failed_refuses_all(
+        self, ids: tuple[int, ...], error: type[Exception], told: str
+    ) -> None:
+        pipe = self.failed(1, 2)
+        pipe.trigger(50, start=100, to=100)
+        for name in "abcd":
+            pipe.now_ms += 500
+            pipe.complete(name, 4, output=name != "c")
+        before = pipe.rows("SELECT * FROM stage_run")
+        with pytest.raises(error, match=told):
+            pipe.retry(*ids)
+        assert pipe.statuses() == [FAILED, FAILED, LIVE, DONE]
+        assert pipe.rows("SELECT * FROM stage_run") == before
+
+    def test_of_a_pipeline_that_is_not_here(self) -> None:
+        pipe = self.failed(1)
+        with pytest.raises(NotFoundError, match="pipeline 77 does not live here"):
+            pipe.submit(RetryInstances(77, (1,)))
+
+    def test_several_failed_stages_of_one_instance(self) -> None:
+        pipe = Pipe(stage("a", retry=Retry(1)), stage("b", retry=Retry(1)), stage("c", "a", "b"))
+        pipe.trigger(3)
+        pipe.fail("a", 1)
+        pipe.fail("b", 1)
+        pipe.retry(1)
+        assert pipe.counts() == views.PipelineCounts(
+            1, 0, 0, {"a": (1, 0, 0), "b": (1, 0, 0), "c": (0, 0, 0)}
+        )
+        pipe.complete("a", 1, attempt=2)
+        pipe.complete("b", 1, attempt=2)
+        pipe.complete("c", 1)
+        assert pipe.statuses() == [DONE]
+
+    def test_stages_that_were_declared_since(self) -> None:
+        pipe = Pipe(stage("a"), stage("b", "a", retry=Retry(1)))
+        pipe.trigger(3, 4)
+        pipe.complete("a", 1, 2)
+        pipe.fail("b", 1, 2)
+        pipe.stages(stage("a"), stage("c", "a"))
+        pipe.retry(1)
+        assert pipe.ready("c", "a") == [1]
+        pipe.complete("c", 1)
+        pipe.stages(stage("a"))
+        pipe.retry(2)
+        assert pipe.statuses() == [DONE, DONE], "what failed is declared no more"
+
+    def test_failed_instances_come_in_pages_by_an_index(self) -> None:
+        pipe = self.failed(1, 3)
+        assert views.failed_ids(pipe.db, PIPELINE, after_id=0, limit=9) == [1, 3]
+        assert views.failed_ids(pipe.db, PIPELINE, after_id=1, limit=9) == [3]
+        assert views.failed_ids(pipe.db, PIPELINE, after_id=(1 << 64) - 1, limit=9) == []
+        plan = pipe.rows(
+            "EXPLAIN QUERY PLAN SELECT instance_id FROM instance WHERE pipeline_id = 3"
+            " AND instance_id > 0 AND status = 3 ORDER BY instance_id LIMIT 1"
+        )
+        assert "instance_failed" in plan[0][-1]
+
+    def test_replicas_follow(self) -> None:
+        pipe = self.failed(1, 2)
+        pipe.retry(1, 2)
+        pipe.fail("d", 1, attempt=3)
+        assert dump(pipe.replica()) == dump(pipe.db)
 
 
 class TestChangedPipelines:

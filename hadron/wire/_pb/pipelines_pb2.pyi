@@ -41,16 +41,18 @@ class RecordRef(_message.Message):
     def __init__(self, stream: _Optional[str] = ..., partition: _Optional[str] = ..., offset: _Optional[int] = ..., stream_id: _Optional[int] = ...) -> None: ...
 
 class Invocation(_message.Message):
-    __slots__ = ("instance_id", "attempt", "root", "dependencies")
+    __slots__ = ("instance_id", "attempt", "root", "dependencies", "attempts_before")
     INSTANCE_ID_FIELD_NUMBER: _ClassVar[int]
     ATTEMPT_FIELD_NUMBER: _ClassVar[int]
     ROOT_FIELD_NUMBER: _ClassVar[int]
     DEPENDENCIES_FIELD_NUMBER: _ClassVar[int]
+    ATTEMPTS_BEFORE_FIELD_NUMBER: _ClassVar[int]
     instance_id: int
     attempt: int
     root: RecordRef
     dependencies: _containers.RepeatedCompositeFieldContainer[RecordRef]
-    def __init__(self, instance_id: _Optional[int] = ..., attempt: _Optional[int] = ..., root: _Optional[_Union[RecordRef, _Mapping]] = ..., dependencies: _Optional[_Iterable[_Union[RecordRef, _Mapping]]] = ...) -> None: ...
+    attempts_before: int
+    def __init__(self, instance_id: _Optional[int] = ..., attempt: _Optional[int] = ..., root: _Optional[_Union[RecordRef, _Mapping]] = ..., dependencies: _Optional[_Iterable[_Union[RecordRef, _Mapping]]] = ..., attempts_before: _Optional[int] = ...) -> None: ...
 
 class Invocations(_message.Message):
     __slots__ = ("stage", "pipeline_id", "invocations")
@@ -148,6 +150,32 @@ class ListInstancesResponse(_message.Message):
     instances: _containers.RepeatedCompositeFieldContainer[ListInstancesResponse.Instance]
     def __init__(self, instances: _Optional[_Iterable[_Union[ListInstancesResponse.Instance, _Mapping]]] = ...) -> None: ...
 
+class RetryInstancesRequest(_message.Message):
+    __slots__ = ("namespace", "pipeline", "instance_ids", "after_id", "pipeline_id", "metadata_index")
+    NAMESPACE_FIELD_NUMBER: _ClassVar[int]
+    PIPELINE_FIELD_NUMBER: _ClassVar[int]
+    INSTANCE_IDS_FIELD_NUMBER: _ClassVar[int]
+    AFTER_ID_FIELD_NUMBER: _ClassVar[int]
+    PIPELINE_ID_FIELD_NUMBER: _ClassVar[int]
+    METADATA_INDEX_FIELD_NUMBER: _ClassVar[int]
+    namespace: str
+    pipeline: str
+    instance_ids: _containers.RepeatedScalarFieldContainer[int]
+    after_id: int
+    pipeline_id: int
+    metadata_index: int
+    def __init__(self, namespace: _Optional[str] = ..., pipeline: _Optional[str] = ..., instance_ids: _Optional[_Iterable[int]] = ..., after_id: _Optional[int] = ..., pipeline_id: _Optional[int] = ..., metadata_index: _Optional[int] = ...) -> None: ...
+
+class RetryInstancesResponse(_message.Message):
+    __slots__ = ("retried", "after_id", "more")
+    RETRIED_FIELD_NUMBER: _ClassVar[int]
+    AFTER_ID_FIELD_NUMBER: _ClassVar[int]
+    MORE_FIELD_NUMBER: _ClassVar[int]
+    retried: int
+    after_id: int
+    more: bool
+    def __init__(self, retried: _Optional[int] = ..., after_id: _Optional[int] = ..., more: _Optional[bool] = ...) -> None: ...
+
 class PipelineProgressRequest(_message.Message):
     __slots__ = ("namespace", "pipeline", "pipeline_id", "metadata_index")
     NAMESPACE_FIELD_NUMBER: _ClassVar[int]
@@ -178,7 +206,7 @@ class PipelineProgressResponse(_message.Message):
         runners: int
         def __init__(self, name: _Optional[str] = ..., ready: _Optional[int] = ..., running: _Optional[int] = ..., done: _Optional[int] = ..., failed: _Optional[int] = ..., runners: _Optional[int] = ...) -> None: ...
     class Pipeline(_message.Message):
-        __slots__ = ("namespace", "name", "id", "instances", "live", "done", "failed", "input_offset", "input_next_offset", "stages")
+        __slots__ = ("namespace", "name", "id", "instances", "live", "done", "failed", "input_offset", "input_next_offset", "stages", "untyped")
         NAMESPACE_FIELD_NUMBER: _ClassVar[int]
         NAME_FIELD_NUMBER: _ClassVar[int]
         ID_FIELD_NUMBER: _ClassVar[int]
@@ -189,6 +217,7 @@ class PipelineProgressResponse(_message.Message):
         INPUT_OFFSET_FIELD_NUMBER: _ClassVar[int]
         INPUT_NEXT_OFFSET_FIELD_NUMBER: _ClassVar[int]
         STAGES_FIELD_NUMBER: _ClassVar[int]
+        UNTYPED_FIELD_NUMBER: _ClassVar[int]
         namespace: str
         name: str
         id: int
@@ -199,7 +228,8 @@ class PipelineProgressResponse(_message.Message):
         input_offset: int
         input_next_offset: int
         stages: _containers.RepeatedCompositeFieldContainer[PipelineProgressResponse.Stage]
-        def __init__(self, namespace: _Optional[str] = ..., name: _Optional[str] = ..., id: _Optional[int] = ..., instances: _Optional[int] = ..., live: _Optional[int] = ..., done: _Optional[int] = ..., failed: _Optional[int] = ..., input_offset: _Optional[int] = ..., input_next_offset: _Optional[int] = ..., stages: _Optional[_Iterable[_Union[PipelineProgressResponse.Stage, _Mapping]]] = ...) -> None: ...
+        untyped: int
+        def __init__(self, namespace: _Optional[str] = ..., name: _Optional[str] = ..., id: _Optional[int] = ..., instances: _Optional[int] = ..., live: _Optional[int] = ..., done: _Optional[int] = ..., failed: _Optional[int] = ..., input_offset: _Optional[int] = ..., input_next_offset: _Optional[int] = ..., stages: _Optional[_Iterable[_Union[PipelineProgressResponse.Stage, _Mapping]]] = ..., untyped: _Optional[int] = ...) -> None: ...
     PIPELINES_FIELD_NUMBER: _ClassVar[int]
     pipelines: _containers.RepeatedCompositeFieldContainer[PipelineProgressResponse.Pipeline]
     def __init__(self, pipelines: _Optional[_Iterable[_Union[PipelineProgressResponse.Pipeline, _Mapping]]] = ...) -> None: ...
