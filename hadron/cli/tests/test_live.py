@@ -372,6 +372,34 @@ def test_pipelines_are_shown() -> None:
     assert good("pipeline", "instances", "shown", "--status", "done", "--output", "json") == "[]\n"
 
 
+def test_failed_instances_are_retried() -> None:
+    once = "only, engine: handler, retry: {max_attempts: 1}"
+    good("apply", "-f", "-", stdin=PIPELINE.replace("only, engine: handler", once).replace(
+        "{max_attempts: 1}", "{{max_attempts: 1}}").format(name="again"))
+    good("pub", "again-in", "a", "b", "c")
+    with hadron.connect_sync(os.environ["HADRON_URL"]) as client:
+        assert wait_until(lambda: client.pipeline_progress("again")[0].instances == 3, 20)
+        flow = client.pipeline_progress("again")[0].id
+        client.fail_stages(flow, "only", [1, 2], [1, 1], "too cold")
+    told = good("pipeline", "show", "again")
+    assert "hadron pipeline retry again --failed" in told.replace("\n", " ")
+    refused = run("pipeline", "retry", "again", "--id", "1", "--id", "3")
+    assert refused.returncode == 1
+    assert "instance 3 of pipeline 'again' has not failed: it is live" in refused.stderr
+    assert run("pipeline", "retry", "again").returncode == 2
+    assert run("pipeline", "retry", "again", "--failed", "--id", "1").returncode == 2
+    absent = run("pipeline", "retry", "absent", "--failed")
+    assert absent.returncode == 1
+    assert "no pipeline is called 'absent'" in absent.stderr
+    assert "has no instance 77" in run("pipeline", "retry", "again", "--id", "77").stderr
+    assert good("pipeline", "retry", "again", "--id", "1").startswith("1 instance runs again")
+    assert good("pipeline", "retry", "again", "--id", "1") == "nothing to do: retried already\n"
+    assert as_json("pipeline", "retry", "again", "--failed") == {"pipeline": "again", "retried": 1}
+    assert good("pipeline", "retry", "again", "--failed") == "nothing of 'again' has failed\n"
+    (row,) = as_json("pipeline", "show", "again")
+    assert (row["live"], row["failed"]) == (3, 0)
+
+
 def test_dev_serves_in_the_foreground(tmp_path: Path) -> None:
     from hadron.node.supervision.cluster import free_ports
 
