@@ -32,6 +32,8 @@ def command(
     """Send January 2013's 27,004 departures from New York through a pipeline of two Spark stages,
     on a cluster of three processes, one of which is killed half way.
 
+    It needs Hadron's Spark extra: pip install 'hadron[spark]'.
+
     At the end every flight is looked for in each node's own file, and compared with what plain
     Python computes. The exit status is 0 only when nothing is missing, doubled or altered.
 
@@ -64,6 +66,10 @@ def _verify(directory: Path) -> Report:
 
 
 def _play(keep: bool, victim: str, screen: Screen) -> Report:
+    from hadron.spark.extra import check_extra
+
+    # Before anything is started or published: the stages would have nothing to run on.
+    check_extra()
     from hadron.demo.run import run
     from hadron.node.supervision.cluster import LocalCluster
 

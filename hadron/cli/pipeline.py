@@ -33,17 +33,24 @@ def command() -> None:
 @click.option("--stage", "stages", multiple=True, help="Only this stage; repeatable.")
 @click.option("--max-batch", type=click.IntRange(1, 65_536), default=5_000, show_default=True,
               metavar="N", help="Instances in one DataFrame, at most.")
+@click.option("--until-idle", "--once", "until_idle", is_flag=True,
+              help="End when the input is read to its end and nothing is ready, running or due for "
+                   "another attempt; exit status 1 when instances failed for good.")
 @connects
 @click.pass_context
 def run(
-    ctx: click.Context, name: str, master: str, stages: tuple[str, ...], max_batch: int
+    ctx: click.Context, name: str, master: str, stages: tuple[str, ...], max_batch: int,
+    until_idle: bool,
 ) -> int:
     """Run the Spark stages of pipeline NAME until Ctrl-C, which lets it finish what it has.
 
+    It needs Hadron's Spark extra: pip install 'hadron[spark]'.
+
     Any number of runners may run at once; what one leaves undone, another gets. A stage names its
     function with `run: package.module:function`; modules are looked for in the current directory,
-    in PYTHONPATH and among the installed packages. The runner refuses to start when one of them
-    cannot be loaded.
+    in PYTHONPATH and among the installed packages, once Spark has started. The runner ends when one
+    of them cannot be loaded, or is wrong whatever its input (a column that does not exist, wrong
+    columns returned): its instances wait, and no attempt of theirs is counted.
 
     The function takes a DataFrame with one row per instance and returns another one.
 
@@ -60,19 +67,22 @@ def run(
       instance_id, value          no value needed when the stage has no output
       key, type, partition        if wanted
 
-    An instance whose function raises, or returns no row or wrong columns, fails and is tried again
-    as `retry: {max_attempts, backoff}` says: 5 attempts by default, the first pause 1 s, then
-    twice as long each time. `hadron pipeline instances NAME --status failed` shows what was given
-    up, and why; `hadron pipeline retry NAME --failed` lets it run again.
+    An instance whose function raises for it, or returns no row, fails and is tried again as
+    `retry: {max_attempts, backoff}` says: 5 attempts by default, the first pause 1 s, then twice as
+    long each time. `hadron pipeline instances NAME --status failed` shows what was given up, and
+    why; `hadron pipeline retry NAME --failed` lets it run again.
 
     \b
     Examples:
       hadron pipeline run departures
+      hadron pipeline run departures --until-idle
       hadron pipeline run departures --master spark://10.0.0.7:7077 --stage verdict
     """
     from hadron.cli.stage_running import run_stages
 
-    return run_stages(session_of(ctx).url, name, master, stages, max_batch)
+    return run_stages(
+        session_of(ctx).url, name, master, stages, max_batch, until_idle=until_idle
+    )
 
 
 @command.command("instances")
@@ -145,7 +155,7 @@ def retry(ctx: click.Context, name: str, failed: bool, ids: tuple[int, ...], out
         print_json({"pipeline": name, "retried": retried})
     elif retried:
         what = "instance runs" if retried == 1 else "instances run"
-        click.echo(f"{retried:,} {what} again; `hadron pipeline show {name}` tells how far they are")
+        click.echo(f"{retried:,} {what} again; `hadron pipeline show {name}` tells how far")
     else:
         click.echo("nothing to do: retried already" if ids else f"nothing of {name!r} has failed")
 

@@ -39,6 +39,7 @@ def _progress_row(pipeline: _Pipeline) -> dict[str, Any]:
         "input_offset": pipeline.input_offset,
         "input_next_offset": pipeline.input_next_offset,
         "input_lag": max(0, pipeline.input_next_offset - pipeline.input_offset),
+        "untyped": pipeline.untyped,
         "stages": [
             {
                 "name": stage.name, "ready": stage.ready, "running": stage.running,
@@ -68,13 +69,24 @@ def picture(row: dict[str, Any]) -> Any:
         f"{row['name']}: {row['done']:,} of {row['instances']:,} instances done, "
         f"{row['live']:,} live, {row['failed']:,} failed, {row['input_lag']:,} to come"
     )
-    lines = [Text(title), table]
+    lines: list[Any] = [Text(title), table]
     if row["failed"]:
         lines.append(Text(
             f"failed: `hadron pipeline instances {row['name']} --status failed` says why, "
             f"`hadron pipeline retry {row['name']} --failed` lets them run again"
         ))
+    if row["untyped"]:
+        lines.append(Text(untyped_note(row)))
     return Group(*lines)
+
+
+def untyped_note(row: dict[str, Any]) -> str:
+    """Why records of the input make no instances, to who expected them to."""
+    return (
+        f"{row['untyped']:,} records without a type passed by: the triggers of {row['name']} match "
+        "types only. Publish with a type (`hadron pub --type`), or declare no triggers: then every "
+        "record makes an instance"
+    )
 
 
 def watch(client: SyncClient, name: str) -> None:

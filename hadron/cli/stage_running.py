@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import os
 import signal
+import sys
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future
@@ -18,60 +19,120 @@ from typing import TYPE_CHECKING, Final
 import click
 
 from hadron.cli.root import INTERRUPTED
+from hadron.model.errors import HadronError
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-    from hadron.spark.runner import MicroBatch
+    from hadron.spark.runner import MicroBatch, Search
 
 _POLL_S: Final = 0.1
 """How often signals are looked at while Spark starts: a wait without end would hold them up."""
 
 
 def run_stages(
-    url: str, pipeline: str, master: str, stages: Sequence[str], max_batch: int
+    url: str,
+    pipeline: str,
+    master: str,
+    stages: Sequence[str],
+    max_batch: int,
+    *,
+    until_idle: bool = False,
 ) -> int:
-    """Run until SIGINT or SIGTERM; a second one ends it at once. Returns the exit status.
+    """Run until SIGINT or SIGTERM; a second one ends it at once. With `until_idle` also until
+    nothing is left to do. Returns the exit status: 1 when that left failed instances behind.
 
-    Raises `NotFoundError` for the pipeline and `StageError` when a stage's function cannot be
-    loaded or there is no such stage, before Spark is started in vain.
+    Raises `NotFoundError` for the pipeline, `StageError` when there is no such stage and
+    `ConfigurationError` without the `spark` extra, before Spark is started in vain. Users' modules
+    are imported after it has started: what decorates their functions may need a session.
     """
+    from hadron.spark.extra import check_extra
+
+    check_extra()
     from hadron.spark.runner import StageRunner
     from hadron.spark.session import end, see_current_directory
 
     see_current_directory()
-    _check(url, pipeline, stages)
-    with _Signals().caught() as signals:
+    names = _check(url, pipeline, stages)
+    with _Signals().caught() as signals, contextlib.ExitStack() as stack:
+        until = stack.enter_context(_idle(url, pipeline, names)) if until_idle else None
         starting = _start_spark_aside(master, f"hadron {pipeline}")
         while not starting.done():
             threading.Event().wait(_POLL_S)
         spark = starting.result()
         try:
+            shown = _Shown()
             runner = StageRunner(
-                url, pipeline, stages=stages, max_batch=max_batch, spark=spark, on_progress=_show
+                url, pipeline, stages=stages, max_batch=max_batch, spark=spark,
+                on_progress=shown.batch, on_search=shown.search,
             )
             signals.stop_with(runner.stop)
-            totals = runner.run()
+            totals = runner.run(until)
         finally:
             end(spark)
     click.echo(f"completed {_count(totals.completed, 'stage')} "
                f"in {_count(totals.micro_batches, 'micro-batch', 'micro-batches')}")
-    return INTERRUPTED if signal.SIGINT in signals.received else 0
+    if signal.SIGINT in signals.received:
+        return INTERRUPTED
+    if until_idle and totals.given_up:
+        click.echo(
+            f"{_count(totals.given_up, 'instance')} failed for good; `hadron pipeline instances "
+            f"{pipeline} --status failed` says why, `hadron pipeline retry {pipeline} --failed` "
+            "lets them run again", err=True,
+        )
+        return 1
+    return 0
 
 
-def _check(url: str, pipeline: str, stages: Sequence[str]) -> None:
-    """Refuse what cannot work; see `run_stages`."""
+def _check(url: str, pipeline: str, stages: Sequence[str]) -> list[str]:
+    """Refuse what cannot work, see `run_stages`; returns the names of the stages that will run."""
     from hadron.cli.patience import connected_sync
-    from hadron.cli.pipelines import progress_rows
+    from hadron.cli.pipelines import progress_rows, untyped_note
+    from hadron.model.errors import StageError
     from hadron.model.schema import PipelineSpec
-    from hadron.spark.functions import check_functions
+    from hadron.spark.functions import spark_stages
 
     with connected_sync(url) as client:
         (row,) = progress_rows(client, pipeline)
         found = client.objects(kind="Pipeline", name=pipeline)
-    for declared in found:
-        if declared.id == row["id"] and isinstance(declared.spec, PipelineSpec):
-            check_functions(pipeline, declared.spec, stages)
+    if row["untyped"]:
+        click.echo(untyped_note(row), err=True)
+    names = [
+        stage.name
+        for declared in found
+        if declared.id == row["id"] and isinstance(declared.spec, PipelineSpec)
+        for stage in spark_stages(pipeline, declared.spec, stages)
+    ]
+    if found and not names:
+        raise StageError(
+            f"no stage of pipeline {pipeline!r} runs on Spark",
+            "its stages have `engine: handler`: a program of yours runs them, `client.run_stages`",
+        )
+    return names
+
+
+@contextlib.contextmanager
+def _idle(url: str, pipeline: str, stages: Sequence[str]) -> Iterator[Callable[[], bool]]:
+    """What tells whether nothing is left to do for these stages: the input is read to its end, and
+    none of their instances is ready, running, or waits for its next attempt."""
+    from hadron.cli.patience import connected_sync
+    from hadron.cli.pipelines import progress_rows
+
+    with connected_sync(url) as client:
+
+        def is_idle() -> bool:
+            try:
+                (row,) = progress_rows(client, pipeline)
+            except HadronError as error:
+                if not error.retryable:
+                    raise
+                return False
+            mine = [stage for stage in row["stages"] if stage["name"] in stages]
+            return not row["input_lag"] and not any(
+                stage["ready"] or stage["running"] for stage in mine
+            )
+
+        yield is_idle
 
 
 def _start_spark_aside(master: str, app_name: str) -> Future[SparkSession]:
@@ -130,15 +191,40 @@ class _Signals:
 # --- what is shown ------------------------------------------------------------------------------
 
 
-def _show(batch: MicroBatch) -> None:
-    """One line per micro-batch, and one more when instances failed."""
-    seconds = batch.input_s + batch.spark_s + batch.output_s
-    parts = [f"{batch.stage}: {batch.completed:,} of {batch.invocations:,} in {seconds:.2f} s"]
-    if batch.stale:
-        parts.append(f"{batch.stale:,} done by others")
-    click.echo("; ".join(parts))
-    if batch.failed:
-        click.echo(failure_line(batch), err=True)
+class _Shown:
+    """One line per micro-batch, one more when instances failed, and one, on a terminal kept up to
+    date, while those are looked for that a function raises for."""
+
+    def __init__(self) -> None:
+        self._searched = ""
+        self._is_terminal = sys.stderr.isatty()
+
+    def batch(self, batch: MicroBatch) -> None:
+        if self._searched and self._is_terminal:
+            click.echo(err=True)
+        self._searched = ""
+        seconds = batch.input_s + batch.spark_s + batch.output_s
+        parts = [f"{batch.stage}: {batch.completed:,} of {batch.invocations:,} in {seconds:.2f} s"]
+        if batch.stale:
+            parts.append(f"{batch.stale:,} done by others")
+        click.echo("; ".join(parts))
+        if batch.failed:
+            click.echo(failure_line(batch), err=True)
+
+    def search(self, search: Search) -> None:
+        from hadron.spark.failures import brief
+
+        if self._searched != search.stage:
+            self._searched = search.stage
+            click.echo(
+                f"{search.stage}: {brief(search.reason)}; halving {search.invocations:,} instances "
+                "to find those that it raises for", err=True,
+            )
+        elif self._is_terminal:
+            known = search.invocations - search.unknown
+            click.echo(
+                f"\r{search.stage}: {known:,} of {search.invocations:,} known", nl=False, err=True
+            )
 
 
 def failure_line(batch: MicroBatch) -> str:
@@ -158,7 +244,7 @@ def _outlook(batch: MicroBatch) -> str:
     last = batch.retry.max_attempts
     low, high = min(batch.failed_attempts), max(batch.failed_attempts)
     attempts = f"attempt {low}" if low == high else f"attempts {low} to {high}"
-    given_up = sum(attempt >= last for attempt in batch.failed_attempts)
+    given_up = batch.given_up
     again = f"again in {batch.retry.backoff_ms * 2 ** (low - 1) / 1000:g} s"
     if given_up == batch.failed:
         outlook = "given up"

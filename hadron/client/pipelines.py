@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Final
+from typing import Any, Final
 
 from hadron.client.catalog import Catalog
 from hadron.client.opening import Opening
@@ -171,7 +171,7 @@ class PipelineCalls:
         await self._session.request(home, _FAIL, request)
 
 
-def _instance_id(given: int) -> int:
+def _instance_id(given: Any) -> int:
     if isinstance(given, bool) or not isinstance(given, int) or not 1 <= given < 1 << 63:
         raise RequestError(f"{given!r} is no instance's id", "ids are whole numbers from 1 on")
     return given

@@ -94,6 +94,9 @@ def run(cluster: Cluster, victim: str, screen: Screen) -> Report:
         cluster.start_all()
         screen.say(f"{len(cluster.names)} nodes are up: {cluster.url}")
         client = stack.enter_context(hadron.connect_sync(cluster.url))
+        if spark_future.done():
+            # One that does not start is told before anything is published for it.
+            spark_future.result()
         publish(client, screen)
         spark = spark_future.result()
         screen.say(f"Spark {spark.version} is up")

@@ -229,16 +229,18 @@ def spec_from_json(kind: str, data: bytes | str) -> Spec:
 def matches_type(patterns: tuple[str, ...], event_type: str) -> bool:
     """Whether one of `patterns` matches: dot segments, `*` is one, `>` is one or more at the end.
 
-    No patterns match everything, also records without a type.
+    Everything, also records without a type, is matched by no patterns and by `>` alone.
     """
-    return not patterns or any(_matches(pattern, event_type) for pattern in patterns)
+    if not patterns or ">" in patterns:
+        return True
+    return bool(event_type) and any(_matches(pattern, event_type) for pattern in patterns)
 
 
 def _matches(pattern: str, event_type: str) -> bool:
     wanted, given = pattern.split("."), event_type.split(".")
     for index, segment in enumerate(wanted):
         if segment == ">":
-            return index == len(wanted) - 1 and len(given) > index and given != [""]
+            return index == len(wanted) - 1 and len(given) > index
         if index >= len(given) or (segment != "*" and segment != given[index]):
             return False
     return len(wanted) == len(given)

@@ -83,6 +83,9 @@ class PipelineDriver:
     ) -> None:
         self.item = item
         self.dispatch = Dispatch()
+        self.untyped = 0
+        """Records without a type that were passed over, since this leader began: no trigger matches
+        them, and people wonder."""
         self._controller = controller
         self._catalog = catalog
         self._visible = visible
@@ -179,9 +182,17 @@ class PipelineDriver:
         if not batches:
             return offset
         offsets, to_offset = self._match(batches, offset, room)
+        untyped = self._untyped(batches, offset, to_offset)
         result: Triggered = await self._controller.execute(
             TriggerInstances(self.item.id, cursor.partition, offset, to_offset, tuple(offsets))
         )
+        if untyped and not result.stale:
+            if not self.untyped:
+                _log.warning(
+                    "pipeline %s: records without a type pass by its triggers, which match types",
+                    self.item.label,
+                )
+            self.untyped += untyped
         return result.next_offset
 
     def _match(
@@ -200,6 +211,17 @@ class PipelineDriver:
                     return offsets, at
                 offsets.append(at)
         return offsets, batches[-1].next_offset
+
+    def _untyped(self, batches: Sequence[StampedBatch], offset: int, to_offset: int) -> int:
+        """How many records from `offset` on, before `to_offset`, are passed over for want of a
+        type."""
+        if matches_type(self.spec.triggers, ""):
+            return 0
+        return sum(
+            offset <= batch.base_offset + index < to_offset
+            for batch in batches
+            for index in matching_indexes(read_head(batch.data), lambda name: not name)
+        )
 
     # --- the dispatcher -------------------------------------------------------------------------
 

@@ -191,6 +191,7 @@ def _describe(
             leading.visible.bounds(cursors[0].stream_id).next_offset if cursors else 0
         ),
         stages=stages,
+        untyped=driver.untyped if driver else 0,
     )
 
 

@@ -30,7 +30,7 @@ def summary(error: BaseException) -> str:
     if raised:
         return f"{raised}\n{_cut(text)}"
     first, newline, rest = _cut(text).partition("\n")
-    return f"{type(error).__name__}: {first}{_place(error)}{newline}{rest}"
+    return f"{type(error).__name__}: {first.rstrip(';')}{_place(error)}{newline}{rest}"
 
 
 def brief(reason: str, limit: int = 300) -> str:

@@ -1,7 +1,7 @@
 """Finding the functions that stages name with `run: package.module:function`.
 
-A function that cannot be found is a fault of this process's environment and not of the data, so it
-raises an error of its own kind: nobody's attempts may be used up for it.
+A function that cannot be found, or is wrong whatever its input, is a fault of the code and not of
+the data, so it raises an error of its own kind: nobody's attempts may be used up for it.
 """
 
 from __future__ import annotations
@@ -9,6 +9,7 @@ from __future__ import annotations
 import difflib
 import importlib
 import os
+import sys
 import traceback
 from collections.abc import Callable, Sequence
 from types import ModuleType
@@ -17,6 +18,7 @@ from typing import TYPE_CHECKING, Any, Final, cast
 from hadron.model.errors import StageError
 from hadron.model.problems import did_you_mean
 from hadron.model.schema import PipelineSpec, StageSpec
+from hadron.spark.pickling import send_whole
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -27,7 +29,12 @@ _LISTED: Final = 8
 """Functions of a module that a hint names, when none is close to what was written."""
 
 
-class StageLoadError(StageError):
+class StageCodeError(StageError):
+    """A stage's code is wrong, whatever its input: the runner that has it stops, and the instances
+    wait for one that has better code."""
+
+
+class StageLoadError(StageCodeError):
     """A stage's function cannot be loaded in this process; another runner may be able to."""
 
 
@@ -37,16 +44,25 @@ def check_functions(pipeline: str, spec: PipelineSpec, stages: Sequence[str] = (
     Raises `StageError` for a name in `stages` that is no Spark stage of the pipeline, and
     `StageLoadError` for the first function that cannot be loaded.
     """
+    for stage in spark_stages(pipeline, spec, stages):
+        load_function(stage)
+
+
+def spark_stages(
+    pipeline: str, spec: PipelineSpec, names: Sequence[str] = ()
+) -> list[StageSpec]:
+    """The Spark stages with these names, all when `names` is empty, in the declared order.
+
+    Raises `StageError` for a name that is no Spark stage of the pipeline.
+    """
     known = {stage.name: stage for stage in spec.stages if stage.engine == "spark"}
-    for name in stages:
+    for name in names:
         if name not in known:
             raise StageError(
                 f"pipeline {pipeline!r} has no Spark stage {name!r}{did_you_mean(name, known)}",
                 f"its Spark stages are {', '.join(known)}" if known else "it has no Spark stage",
             )
-    for name, stage in known.items():
-        if not stages or name in stages:
-            load_function(stage)
+    return [stage for name, stage in known.items() if not names or name in names]
 
 
 def load_function(stage: StageSpec) -> StageFunction:
@@ -76,8 +92,9 @@ def label(stage: StageSpec) -> str:
 
 
 def _import(stage: StageSpec, module_name: str) -> ModuleType:
+    known = set(sys.modules)
     try:
-        return importlib.import_module(module_name)
+        module = importlib.import_module(module_name)
     except ModuleNotFoundError as error:
         missing = error.name or module_name
         own = module_name == missing or module_name.startswith(f"{missing}.")
@@ -91,8 +108,11 @@ def _import(stage: StageSpec, module_name: str) -> ModuleType:
         raise StageLoadError(
             f"{label(stage)} does not import: {type(error).__name__}: {error}"
             + (f" ({place})" if place else ""),
-            f"`python -c 'import {module_name}'` has to work where the stage runner runs",
+            "it has to import where the stage runner runs, with a Spark session active",
         ) from error
+    came_along = [sys.modules[name] for name in list(sys.modules) if name not in known]
+    send_whole([module, *came_along])
+    return module
 
 
 def _searched() -> str:

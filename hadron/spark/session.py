@@ -9,6 +9,7 @@ import atexit
 import contextlib
 import functools
 import importlib.util
+import logging
 import os
 import shutil
 import subprocess
@@ -20,6 +21,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from hadron.model.errors import ConfigurationError
+from hadron.spark.extra import check_extra
 from hadron.spark.java import java_home
 
 if TYPE_CHECKING:
@@ -95,13 +97,11 @@ def session(
 
     Raises `ConfigurationError` when pyspark or Java is missing or Spark does not start.
     """
-    try:
-        from pyspark.errors import PySparkRuntimeError
-        from pyspark.sql import SparkSession
-    except ImportError as error:
-        raise ConfigurationError(
-            f"Spark is not installed: {error}", "install the extra: pip install 'hadron[spark]'"
-        ) from error
+    check_extra()
+    from pyspark.errors import PySparkRuntimeError
+    from pyspark.sql import SparkSession
+
+    _quiet()
     _prepare_environment(is_local(master))
     settings = {**_settings(master), **(config or {})}
     builder = SparkSession.builder.master(master).appName(app_name)
@@ -115,6 +115,14 @@ def session(
             f"Spark does not start on {master!r}: {error}",
             f"see what Java says above; it is {os.environ['JAVA_HOME']}",
         ) from error
+
+
+def _quiet() -> None:
+    """Without pyspark's own pages of JSON about an exception that it raises as well."""
+    from pyspark.logger import PySparkLogger
+
+    for name in ("DataFrameQueryContextLogger", "SQLQueryContextLogger"):
+        PySparkLogger.getLogger(name).setLevel(logging.CRITICAL)
 
 
 def is_local(master: str) -> bool:

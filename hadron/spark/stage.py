@@ -1,7 +1,8 @@
 """One stage on Spark: give its function a DataFrame, check and collect what it returns.
 
 A stage function is the user's code. Whatever it does wrong becomes a `StageError` that names the
-function and the stage, so that the runner goes on serving the other stages.
+function and the stage. What it does wrong without any rows too is a mistake in the code
+(`StageCodeError`): no record is at fault, and no other half of them would do better.
 """
 
 from __future__ import annotations
@@ -11,8 +12,8 @@ from typing import TYPE_CHECKING, Any, Final, cast
 
 from hadron.model.errors import ConfigurationError, HadronError, StageError
 from hadron.model.schema import StageSpec
-from hadron.spark.failures import summary
-from hadron.spark.functions import label, load_function
+from hadron.spark.failures import brief, summary
+from hadron.spark.functions import StageCodeError, StageFunction, label, load_function
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -21,6 +22,9 @@ if TYPE_CHECKING:
 
 _REQUIRED: Final = ("instance_id", "value")
 _OPTIONAL: Final = ("key", "type", "partition")
+
+_MAX_LINE: Final = 1_000
+"""Characters of the line that tells a mistake in the code: Spark's messages list columns."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,25 +47,71 @@ class StageRaisedError(StageError):
 def run_stage(spark: SparkSession, stage: StageSpec, table: pa.Table) -> StageResult:
     """Run a stage over its input table. Blocks while Spark works.
 
-    Raises `StageLoadError` when there is no such function here, `StageRaisedError` when it raised,
-    `StageError` for what else it did wrong, and `ConfigurationError` when Spark itself is gone,
-    after which nothing more can run.
+    Raises `StageLoadError` when there is no such function here, `StageCodeError` when it is wrong
+    whatever its input, `StageRaisedError` when it raised for these rows, and `ConfigurationError`
+    when Spark itself is gone, after which nothing more can run.
     """
     function = load_function(stage)
     try:
-        given = _apply_schema(stage, spark.createDataFrame(table))
-        returned = function(given)
-        selected, values_are_json = _check(stage, returned)
-        return StageResult(selected.toArrow(), values_are_json)
+        selected, values_are_json = _plan(spark, stage, function, table)
     except HadronError:
         raise
     except Exception as error:
-        if not is_alive(spark):
-            raise ConfigurationError(
-                f"Spark stopped while {label(stage)} ran: {summary(error)}",
-                "start the stage runner again",
-            ) from error
+        _check_alive(spark, stage, error)
+        if _raises_without_rows(spark, stage, function, table, error):
+            raise _code_error(stage, error) from error
         raise StageRaisedError(f"{label(stage)} failed: {summary(error)}") from error
+    try:
+        return StageResult(selected.toArrow(), values_are_json)
+    except Exception as error:
+        _check_alive(spark, stage, error)
+        if _is_about_the_plan(error):
+            raise _code_error(stage, error) from error
+        raise StageRaisedError(f"{label(stage)} failed: {summary(error)}") from error
+
+
+def _plan(
+    spark: SparkSession, stage: StageSpec, function: StageFunction, table: pa.Table
+) -> tuple[DataFrame, bool]:
+    """What the function makes of the table, before any job of ours has run."""
+    return _check(stage, function(_apply_schema(stage, spark.createDataFrame(table))))
+
+
+def _raises_without_rows(
+    spark: SparkSession,
+    stage: StageSpec,
+    function: StageFunction,
+    table: pa.Table,
+    error: Exception,
+) -> bool:
+    """Whether the function raises the same, at the same place, for no rows at all. One that looks
+    at its rows while it plans may raise for what it finds there, or because it finds none."""
+    try:
+        _plan(spark, stage, function, table.slice(0, 0))
+    except Exception as other:
+        return type(other) is type(error) and brief(summary(other)) == brief(summary(error))
+    return False
+
+
+def _is_about_the_plan(error: Exception) -> bool:
+    from pyspark.errors import AnalysisException
+
+    return isinstance(error, AnalysisException)
+
+
+def _code_error(stage: StageSpec, error: Exception) -> StageCodeError:
+    return StageCodeError(
+        f"{label(stage)} is wrong, whatever its input: {brief(summary(error), _MAX_LINE)}",
+        "mend it and start the stage runner again: its instances wait, no attempt is counted",
+    )
+
+
+def _check_alive(spark: SparkSession, stage: StageSpec, error: Exception) -> None:
+    if not is_alive(spark):
+        raise ConfigurationError(
+            f"Spark stopped while {label(stage)} ran: {summary(error)}",
+            "start the stage runner again",
+        ) from error
 
 
 def is_alive(spark: SparkSession) -> bool:
@@ -91,8 +141,8 @@ def _apply_schema(stage: StageSpec, given: DataFrame) -> DataFrame:
     try:
         declared: Any = StructType.fromDDL(stage.schema)
     except Exception as error:
-        raise StageError(
-            f"the schema of stage {stage.name!r} is not DDL: {summary(error)}",
+        raise StageCodeError(
+            f"the schema of stage {stage.name!r} is not DDL: {brief(summary(error), _MAX_LINE)}",
             "write it as name TYPE, name TYPE",
         ) from error
     columns = ("root", *stage.dependencies)
@@ -115,10 +165,7 @@ def _check(stage: StageSpec, returned: Any) -> tuple[DataFrame, bool]:
     from pyspark.sql.types import BinaryType, StringType
 
     if not isinstance(returned, DataFrame):
-        raise StageError(
-            f"{label(stage)} returned a {type(returned).__name__}",
-            "return a DataFrame with one row per instance",
-        )
+        raise StageCodeError(*_no_dataframe(stage, returned))
     _check_names(stage, returned.schema)
     _check_types(stage, returned.schema)
     names = returned.columns
@@ -133,6 +180,26 @@ def _check(stage: StageSpec, returned: Any) -> tuple[DataFrame, bool]:
     return returned.select(*columns), values_are_json
 
 
+def _no_dataframe(stage: StageSpec, returned: Any) -> tuple[str, str]:
+    """What is said to who returns something else, and what to do."""
+    kind = type(returned)
+    if returned is None:
+        return (
+            f"{label(stage)} returned nothing (None)",
+            "end it with `return` and a Spark DataFrame with one row per instance",
+        )
+    if kind.__module__.partition(".")[0] == "pandas":
+        return (
+            f"{label(stage)} returned a pandas {kind.__name__}",
+            "return a Spark DataFrame: `df.sparkSession.createDataFrame(...)` makes one, "
+            "`df.mapInPandas(...)` runs pandas on Spark's workers",
+        )
+    return (
+        f"{label(stage)} returned a {kind.__name__}",
+        "return a Spark DataFrame with one row per instance",
+    )
+
+
 def _check_names(stage: StageSpec, schema: StructType) -> None:
     found = schema.fieldNames()
     required = _REQUIRED if stage.output is not None else _REQUIRED[:1]
@@ -145,7 +212,7 @@ def _check_names(stage: StageSpec, schema: StructType) -> None:
         if names
     ]
     if problems:
-        raise StageError(
+        raise StageCodeError(
             f"{label(stage)} returned the columns {', '.join(found) or 'none'}: "
             + "; ".join(problems),
             f"return {', '.join(required)} and, if wanted, {', '.join(_OPTIONAL)}",
@@ -163,7 +230,7 @@ def _check_types(stage: StageSpec, schema: StructType) -> None:
         kinds = allowed.get(column.name)
         found = column.dataType.simpleString()
         if kinds is not None and found not in kinds:
-            raise StageError(
+            raise StageCodeError(
                 f"{label(stage)} returned the column {column.name} as {found}",
                 f"it has to be {' or '.join(kinds)}",
             )
