@@ -16,7 +16,7 @@ import subprocess
 import sys
 import tempfile
 import threading
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -26,6 +26,8 @@ from hadron.spark.java import java_home
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
+
+_log = logging.getLogger(__name__)
 
 _HERE: Final = Path(__file__).resolve().parent
 
@@ -196,7 +198,9 @@ def _launch_java(settings: Mapping[str, str]) -> None:
     threading.Thread(target=_pass_on, args=(reading,), name="spark-stderr", daemon=True).start()
     try:
         launch: Any = java_gateway.launch_gateway
-        gateway = launch(conf, {"stderr": writing})
+        # In a session of its own: a signal to this process's group asks this process to finish
+        # what is under way, for which it needs Java.
+        gateway = launch(conf, {"stderr": writing, "start_new_session": True})
     finally:
         os.close(writing)
     SparkContext._ensure_initialized(gateway=gateway, conf=conf)
@@ -216,10 +220,13 @@ def end(spark: SparkSession) -> None:
 
     gateway: Any = SparkContext._gateway
     process = getattr(gateway, "proc", None)
-    spark.stop()
+    # Java may be gone already; then there is nothing to say to it.
+    with _gone_is_fine():
+        spark.stop()
     if process is None:
         return
-    gateway.shutdown()
+    with _gone_is_fine():
+        gateway.shutdown()
     # What the next session would use must not be the one that ends here.
     SparkContext._gateway = SparkContext._jvm = None
     # Spark's Java ends when its standard input does.
@@ -229,6 +236,16 @@ def end(spark: SparkSession) -> None:
     except subprocess.TimeoutExpired:
         process.kill()
         process.wait()
+
+
+@contextlib.contextmanager
+def _gone_is_fine() -> Iterator[None]:
+    from py4j.protocol import Py4JError
+
+    try:
+        yield
+    except (Py4JError, OSError) as error:
+        _log.debug("Java was gone before it was stopped: %s", error)
 
 
 @functools.cache

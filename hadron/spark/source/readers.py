@@ -38,12 +38,14 @@ from pyspark.sql.types import (
 
 from hadron.model.batch import decode_batch
 from hadron.model.errors import (
+    ConfigurationError,
     HadronError,
     LogTruncatedError,
     OffsetOutOfRangeError,
     RequestError,
 )
 from hadron.model.ids import Ballot
+from hadron.spark.extra import INSTALL
 from hadron.spark.source.cursors import (
     Checkpoint,
     Cursor,
@@ -94,6 +96,16 @@ _MAX_PAUSE_S: Final = 2.0
 
 class HadronDataSource(DataSource):
     """`spark.read.format("hadron")` and `spark.readStream.format("hadron")`."""
+
+    def __init__(self, options: dict[str, str]) -> None:
+        super().__init__(options)
+        try:
+            import pyarrow as _  # noqa: F401 - only whether it is there
+        except ImportError as error:
+            # Spark's own worker would crash a little later, without a word.
+            raise ConfigurationError(
+                f"reading Hadron from Spark needs pyarrow in {sys.executable}: {error}", INSTALL
+            ) from error
 
     @classmethod
     def name(cls) -> str:

@@ -92,13 +92,18 @@ class FakeClient:
         partition = self.partitions.setdefault((stream, PARTITION), FakePartition())
         partition.append(build(records))
 
-    def invoke(self, stage: str, offsets: Sequence[int], first_id: int = 1) -> None:
+    def invoke(
+        self, stage: str, offsets: Sequence[int], first_id: int = 1, *, attempt: int = 1,
+        before: int = 0,
+    ) -> None:
         """Make one micro-batch: instance first_id + i has root offset `offsets[i]`."""
         message = pipelines_pb2.Invocations(stage=stage, pipeline_id=PIPELINE_ID)
         declared = next((each for each in self.spec.stages if each.name == stage), None)
         for index, offset in enumerate(offsets):
             instance = first_id + index
-            invocation = message.invocations.add(instance_id=instance, attempt=1)
+            invocation = message.invocations.add(
+                instance_id=instance, attempt=attempt, attempts_before=before
+            )
             invocation.root.stream, invocation.root.partition = "in", PARTITION
             invocation.root.offset = offset
             for name in declared.dependencies if declared else ():

@@ -91,6 +91,25 @@ def returning_none(frame: DataFrame) -> None:
     del frame
 
 
+def returning_pandas(frame: DataFrame) -> object:
+    return frame.toPandas()
+
+
+def without_an_id(frame: DataFrame) -> DataFrame:
+    return frame.select(F.col("root").alias("value"))
+
+
+def mistyping(frame: DataFrame) -> DataFrame:
+    return frame.select("instance_id", F.upper("rooot").alias("value"))
+
+
+def looking(frame: DataFrame) -> DataFrame:
+    """Collects its rows while it plans, and raises when it finds the second record."""
+    if any(row.offset == 1 for row in frame.select("offset").collect()):
+        raise ValueError("the second record")
+    return passing(frame)
+
+
 def wrong_columns(frame: DataFrame) -> DataFrame:
     return frame.select("instance_id", F.col("root").alias("valeu"))
 

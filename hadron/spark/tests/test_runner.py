@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 import threading
 from typing import TYPE_CHECKING, Any
 
@@ -12,8 +13,8 @@ from hadron.cli.stage_running import failure_line
 from hadron.model.errors import ConnectionLostError, HadronError, NotFoundError, OverloadedError
 from hadron.model.record import NewRecord
 from hadron.model.schema import Output, Retry, StageSpec
-from hadron.spark.functions import StageLoadError
-from hadron.spark.runner import MicroBatch, StageRunner
+from hadron.spark.functions import StageCodeError, StageLoadError
+from hadron.spark.runner import MicroBatch, Search, StageRunner
 from hadron.spark.tests.fakes import PARTITION, FakeClient
 
 if TYPE_CHECKING:
@@ -45,9 +46,10 @@ class Play:
     def __init__(self, spark: SparkSession, client: FakeClient) -> None:
         self.client = client
         self.seen: list[MicroBatch] = []
+        self.searched: list[Search] = []
         self.runner = StageRunner(
             "hadron://nowhere", "p", spark=spark, connect=client.connect,
-            on_progress=self.seen.append,
+            on_progress=self.seen.append, on_search=self.searched.append,
         )
 
     def until(self, outcomes: int) -> MicroBatch:
@@ -109,17 +111,64 @@ def test_a_stage_without_output_is_completed(spark: SparkSession) -> None:
     assert client.completed_without_output == {("quiet", each) for each in range(1, 5)}
 
 
-@pytest.mark.parametrize("function", ["raising", "wrong_columns", "inventing"])
-def test_a_faulty_stage_fails_and_the_others_are_served(
-    spark: SparkSession, function: str
+def test_a_stage_that_returns_strange_rows_fails_and_the_others_are_served(
+    spark: SparkSession,
 ) -> None:
-    client = client_for(stage("bad", function), stage("good", "passing"))
+    client = client_for(stage("bad", "inventing"), stage("good", "passing"))
     client.invoke("bad", range(4))
     client.invoke("good", range(4))
     Play(spark, client).until(8)
     assert set(client.failures) == {("bad", each) for each in range(1, 5)}
     assert set(client.outputs) == {("good", each) for each in range(1, 5)}
     assert all("'bad'" in reason for reason in client.failures.values())
+
+
+@pytest.mark.parametrize(
+    ("function", "told"),
+    [
+        ("mistyping", "AnalysisException: [UNRESOLVED_COLUMN.WITH_SUGGESTION] A column, variable"),
+        ("raising", "ValueError: no luck with 7 columns"),
+        ("wrong_columns", "returned the columns instance_id, valeu: missing value; unknown valeu"),
+        ("without_an_id", "returned the columns value: missing instance_id"),
+        ("returning_none", "returned nothing (None)"),
+        ("returning_pandas", "returned a pandas DataFrame"),
+    ],
+)
+def test_a_mistake_in_the_code_is_told_at_once_and_costs_no_attempt(
+    spark: SparkSession, function: str, told: str
+) -> None:
+    client = client_for(stage("bad", function), count=8)
+    client.invoke("bad", range(8))
+    play = Play(spark, client)
+    with pytest.raises(StageCodeError) as caught:
+        play.until(8)
+    assert told in str(caught.value)
+    assert "stage 'bad'" in str(caught.value)
+    assert "\n" not in str(caught.value)
+    assert (client.failures, client.outputs, play.searched) == ({}, {}, [])
+
+
+def test_a_function_that_raises_for_what_it_finds_is_halved(spark: SparkSession) -> None:
+    """It looks at its rows while it plans: that is not the code's fault."""
+    client = client_for(stage("picky", "looking"), count=8)
+    client.invoke("picky", range(8))
+    play = Play(spark, client)
+    play.until(8)
+    assert list(client.failures) == [("picky", 2)]
+    assert len(client.outputs) == 7
+    assert [(each.invocations, each.unknown) for each in play.searched] == [(8, 8), (8, 8), (8, 8)]
+
+
+def test_failed_attempts_are_counted_from_the_retry_on(spark: SparkSession) -> None:
+    client = client_for(stage("picky", "choking", retry=Retry(2, 2_000)))
+    client.invoke("picky", range(4), attempt=4, before=3)
+    done = Play(spark, client).until(4)
+    assert (done.failed_attempts, done.given_up) == ((1,), 0)
+    assert "(attempt 1 of 2, again in 2 s)" in failure_line(done)
+    client = client_for(stage("picky", "choking", retry=Retry(2, 2_000)))
+    client.invoke("picky", range(4), attempt=5, before=3)
+    play = Play(spark, client)
+    assert play.until(4).given_up == play.runner.totals.given_up == 1
 
 
 def test_a_function_that_is_not_there_ends_the_runner_and_costs_no_attempt(
@@ -148,14 +197,14 @@ def test_a_function_that_goes_missing_later_costs_no_attempt_either(spark: Spark
 
 
 def test_what_is_known_about_failures(spark: SparkSession) -> None:
-    client = client_for(stage("bad", "raising", retry=Retry(3, 2_000)))
+    client = client_for(stage("bad", "failing_later", retry=Retry(3, 2_000)))
     client.invoke("bad", range(4))
     done = Play(spark, client).until(4)
     assert (done.failed_attempts, done.retry, done.reasons) == ((1,) * 4, Retry(3, 2_000), 1)
     assert failure_line(done).startswith(
         "bad: 4 instances failed (attempt 1 of 3, again in 2 s): function "
     )
-    assert "stages.py, line" in failure_line(done)
+    assert "bad weather" in failure_line(done)
 
 
 @pytest.mark.parametrize(("function", "instance"), [("dropping", 2), ("doubling", 3)])
@@ -169,6 +218,20 @@ def test_an_instance_without_one_row_fails_alone(
     assert set(client.outputs) == {("odd", each) for each in {1, 2, 3, 4} - {instance}}
     assert (done.completed, done.failed, done.invocations) == (3, 1, 4)
     assert done.reason == client.failures["odd", instance]
+
+
+def test_a_module_whose_decorators_need_a_session(spark: SparkSession) -> None:
+    """Its UDFs call a function of their module, which Spark's workers could not import."""
+    assert "hadron.spark.tests.decorated" not in sys.modules
+    spec = StageSpec(name="s", run="hadron.spark.tests.decorated:stage", output=Output("s"))
+    client = client_for(spec)
+    client.invoke("s", [0])
+    Play(spark, client).until(1)
+    assert client.failures == {}
+    value = client.output("s", 1).value
+    assert value.endswith("!UA")
+    assert '"CARRIER":"UA"' in value
+    assert '"carrier":"ua"' in value
 
 
 def test_a_record_that_no_function_can_digest_fails_alone(spark: SparkSession) -> None:
