@@ -123,7 +123,25 @@ def notes_on(client: SyncClient, objects: Iterable[SchemaObject]) -> list[str]:
                 f"{found.label} reads what {found.spec.input} has at {found.spec.replica_set} "
                 f"only, in this version of Hadron: nothing of {', '.join(unread)} yet"
             )
-    return notes
+    return [*notes, *_notes_on_loops(client, objects)]
+
+
+def _notes_on_loops(client: SyncClient, objects: list[SchemaObject]) -> list[str]:
+    """Outputs that may start instances of their own pipeline again: that depends on their types."""
+    from hadron.metadata.loops import Loops
+    from hadron.model.schema import PipelineSpec
+
+    pipelines = [each for each in objects if isinstance(each.spec, PipelineSpec)]
+    if not pipelines:
+        return []
+    declared = {(each.namespace, each.name) for each in pipelines}
+    others = client.objects("Pipeline", "", "")
+    loops = Loops([*pipelines, *(o for o in others if (o.namespace, o.name) not in declared)])
+    return [
+        f"{found.label}: {loop}: an output whose type matches the triggers there starts another "
+        "instance; give outputs a type of their own (column `type`), or none"
+        for found in pipelines for loop in loops.of(found)
+    ]
 
 
 def object_to_dict(found: SchemaObject) -> dict[str, Any]:

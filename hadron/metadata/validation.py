@@ -7,10 +7,12 @@ send.
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Final
 
 from hadron.metadata.checks import check_object
+from hadron.metadata.loops import Loops
 from hadron.metadata.problem import Notes, Problem
 from hadron.model.ids import DEFAULT_NAMESPACE
 from hadron.model.problems import ValuePath, did_you_mean, shorten
@@ -94,6 +96,10 @@ class _Judge:
         self._replica_sets = replica_sets
         self._allow_destructive = allow_destructive
 
+    @functools.cached_property
+    def _loops(self) -> Loops:
+        return Loops(self._after.values())
+
     def check(self, obj: SchemaObject) -> list[Problem]:
         notes = Notes(obj.label)
         spec = obj.spec
@@ -107,6 +113,7 @@ class _Judge:
         elif isinstance(spec, PipelineSpec):
             old_pipeline = previous if isinstance(previous, PipelineSpec) else None
             self._check_pipeline(notes, obj.namespace, spec, old_pipeline)
+            self._check_loops(notes, obj)
         elif isinstance(spec, QueueSpec):
             self._check_queue(notes, spec, previous if isinstance(previous, QueueSpec) else None)
         elif isinstance(spec, ScheduleSpec):
@@ -186,6 +193,16 @@ class _Judge:
                 self._check_output(notes, namespace, spec, index, stage)
         if before is not None and not self._allow_destructive:
             _check_losses(notes, spec, before)
+
+    def _check_loops(self, notes: Notes, obj: SchemaObject) -> None:
+        for loop in self._loops.of(obj):
+            if loop.is_endless:
+                notes.note(
+                    ("stages", loop.index, "output", "stream"),
+                    f"{loop}, and every record is taken there: each output would start another "
+                    "instance, for ever",
+                    "another stream, or `triggers` which the outputs' types do not match",
+                )
 
     def _find_stream(
         self, notes: Notes, path: ValuePath, namespace: str, name: str

@@ -439,6 +439,79 @@ def test_a_stage_runner_works_until_ctrl_c(tmp_path: Path) -> None:
     assert (row["done"], row["failed"], row["input_lag"]) == (20, 0, 0)
 
 
+FAULTY = """\
+from pyspark.sql import functions as F
+
+def loud(text):
+    return text.upper() + "!"
+
+@F.udf("string")
+def shout(text: str) -> str:
+    {guard}
+    return loud(text)
+
+def stage(df):
+    return df.select("instance_id", shout("{column}").alias("value"))
+"""
+FAULTY_PIPELINE = """\
+kind: Stream
+name: faulty-in
+partitions: [local/p0]
+---
+kind: Stream
+name: faulty-out
+partitions: [local/p0]
+---
+kind: Pipeline
+name: faulty
+replica_set: local/p0
+input: faulty-in
+start: earliest
+stages:
+  - {{name: shout, run: "{module}:stage", output: {{stream: faulty-out}}, retry: {{max_attempts: 1}}}}
+"""
+
+
+@pytest.mark.spark
+@pytest.mark.timeout(400)
+def test_from_a_mistake_to_a_retry(tmp_path: Path) -> None:
+    """A user's module with decorators that need Spark: a typing error, then one bad record, then
+    all of it mended; each record has one output in the end."""
+    module = "faulty_stages"
+    good("apply", "-f", "-", stdin=FAULTY_PIPELINE.format(module=module))
+    good("pub", "faulty-in", "one", "two", "three")
+
+    def runs(guard: str, column: str) -> subprocess.CompletedProcess[str]:
+        (tmp_path / f"{module}.py").write_text(FAULTY.format(guard=guard, column=column))
+        return subprocess.run(
+            [sys.executable, "-m", "hadron", "pipeline", "run", "faulty", "--until-idle"],
+            cwd=tmp_path, capture_output=True, text=True, check=False, timeout=180,
+            env={**os.environ, "PYTHONDONTWRITEBYTECODE": "1"},
+        )
+
+    done = runs("pass", "rooot")
+    assert (done.returncode, done.stdout) == (1, "")
+    error, hint = done.stderr.splitlines()
+    assert error.startswith("error: function 'faulty_stages:stage' of stage 'shout' is wrong")
+    assert "`rooot` cannot be resolved" in error
+    assert "no attempt is counted" in hint
+    assert as_json("pipeline", "show", "faulty")[0]["live"] == 3
+
+    done = runs("assert text != 'two', 'no two'", "root")
+    assert done.returncode == 1, done
+    assert "shout: 2 of 3 in" in done.stdout
+    lines = done.stderr.splitlines()
+    assert "halving 3 instances to find those that it raises for" in lines[0]
+    assert "1 instance failed (attempt 1 of 1, given up)" in lines[1]
+    assert lines[2].startswith("1 instance failed for good; `hadron pipeline instances faulty")
+    assert len(lines) == 3
+
+    assert good("pipeline", "retry", "faulty", "--failed").startswith("1 instance runs again")
+    done = runs("pass", "root")
+    assert (done.returncode, done.stderr) == (0, "")
+    assert sorted(good("read", "faulty-out").splitlines()) == ["ONE!", "THREE!", "TWO!"]
+
+
 def test_verify_the_running_cluster(stream: str) -> None:
     good("pub", stream, "one", "two")
     assert good("verify").splitlines()[-1] == "everything is right"

@@ -133,6 +133,31 @@ class TestConsuming:
         await consumed(stack, 7)
         assert await instances(stack) == [(0, 1), (3, 1), (5, 1)]
 
+    async def test_records_without_a_type_that_pass_by_are_counted(
+        self, stack: Stack, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        driver = await declare(stack, ENRICH, triggers=("flight.*", "*"), max_parallel=2)
+        builder = BatchBuilder()
+        for name in ("", "flight.departed", "", "noise.other", "", "flight.landed", "single", ""):
+            builder.add(NewRecord(value=b"x", type=name), 1)
+        await stack.append(IN, data=builder.build())
+        await consumed(stack, 6)
+        assert driver.untyped == 3
+        await complete(driver, "enrich", [1, 2])
+        await consumed(stack, 8)
+        assert driver.untyped == 4, "each one once"
+        assert await instances(stack) == [(1, 2), (5, 2), (6, 1)]
+        assert caplog.text.count("records without a type pass by") == 1
+
+    @pytest.mark.parametrize("triggers", [(), (">",)])
+    async def test_triggers_that_mean_everything(
+        self, stack: Stack, triggers: tuple[str, ...]
+    ) -> None:
+        driver = await declare(stack, ENRICH, triggers=triggers)
+        await stack.append(IN, b"without a type")
+        await consumed(stack, 1)
+        assert (await instances(stack), driver.untyped) == ([(0, 1)], 0)
+
     async def test_only_so_many_are_live_at_once(self, stack: Stack) -> None:
         driver = await declare(stack, ENRICH, max_parallel=3)
         runner = Runner(driver, credit=100)

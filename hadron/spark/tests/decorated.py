@@ -19,7 +19,7 @@ def shout(text: str) -> str:
     return loud(text.upper())
 
 
-@F.pandas_udf("string")
+@F.pandas_udf("string")  # type: ignore[attr-defined,untyped-decorator]
 def whisper(texts: pd.Series) -> pd.Series:
     return texts.str.lower().map(loud)
 

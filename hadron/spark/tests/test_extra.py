@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import subprocess
 import sys
 from pathlib import Path
@@ -85,7 +86,7 @@ def test_a_package_that_is_there_and_broken(monkeypatch: pytest.MonkeyPatch) -> 
         if name == "pyarrow":
             raise ImportError("libarrow.so.2400: cannot open shared object file")
 
-    monkeypatch.setattr(extra.importlib, "import_module", broken)
+    monkeypatch.setattr(importlib, "import_module", broken)
     with pytest.raises(ConfigurationError, match="pyarrow is installed and does not import: lib"):
         extra.check_extra()
 
