@@ -133,7 +133,6 @@ class SchemaPusher:
                 targets = [item for item in self._sets.targets() if item.address]
                 for gone in [item for item in scopes if item not in targets]:
                     scopes.pop(gone).cancel()
-                    self._troubles.pop(gone, None)
                 for target in targets:
                     if target not in scopes:
                         scopes[target] = trio.CancelScope()
@@ -149,6 +148,8 @@ class SchemaPusher:
                 except* (HadronError, OSError) as group:
                     self._failed(target, _first(group))
                 await trio.sleep(backoff.next_s())
+        # Being cancelled ends the connection, which is noted like any other end.
+        self._troubles.pop(target, None)
 
     def _failed(self, target: Target, error: BaseException) -> None:
         is_passing = isinstance(error, OSError) or getattr(error, "retryable", False)

@@ -11,7 +11,8 @@ Pure: `discovery` carries statements between nodes. The rules:
 - Where a node is, it says itself, and its latest word counts: an address may change without a new
   epoch.
 - Another uuid with a higher epoch (a set that was restored) is passed on beside the one that is
-  known, so that the metadata set hears of it and can register it.
+  known, so that the metadata set hears of it and can register it. What came before it, at the same
+  addresses or told by others only, is an echo: it is nobody's who is there, and no trouble.
 """
 
 from __future__ import annotations
@@ -126,11 +127,12 @@ class Directory:
         self._note_registration(own.name)
         return self._sets[own.name] != before
 
-    def merge(self, statements: Iterable[KnownSet], now_s: float) -> Merged:
+    def merge(self, statements: Iterable[KnownSet], now_s: float, of: str = "") -> Merged:
         """Take in what another node knows.
 
         Args:
             now_s: monotonic, for forgetting what was refused long ago.
+            of: the speaker's own replica set.
         """
         merged = Merged()
         for said in statements:
@@ -139,8 +141,9 @@ class Directory:
                 self._refuse(merged, said, f"this node knows {_MAX_SETS} replica sets already: "
                              f"{said.name} is one too many", now_s)
                 continue
-            self._hear(merged, said, now_s)
+            self._hear(merged, said, now_s, is_first_hand=said.name == of)
             self._note_registration(said.name)
+            self._forget_replaced(said.name, before[0])
             after = self._sets.get(said.name), self._contenders.get(said.name)
             merged.changed |= after != before
         return merged
@@ -153,11 +156,14 @@ class Directory:
         before = self._sets.get(name)
         self._registered[name] = epoch, uuid
         self._note_registration(name)
+        self._forget_replaced(name, before)
         return self._sets.get(name) != before
 
     # --- inside ---------------------------------------------------------------------------------
 
-    def _hear(self, merged: Merged, said: KnownSet, now_s: float) -> None:
+    def _hear(
+        self, merged: Merged, said: KnownSet, now_s: float, *, is_first_hand: bool
+    ) -> None:
         known = self._sets.get(said.name)
         if known is None:
             self._sets[said.name] = said
@@ -176,13 +182,21 @@ class Directory:
         elif not known.uuid:
             self._sets[said.name] = said
         else:
-            self._hear_of_another(merged, known, said, now_s)
+            self._hear_of_another(merged, known, said, now_s, is_first_hand=is_first_hand)
 
     def _hear_of_another(
-        self, merged: Merged, known: KnownSet, said: KnownSet, now_s: float
+        self, merged: Merged, known: KnownSet, said: KnownSet, now_s: float, *, is_first_hand: bool
     ) -> None:
         """Two uuids, one name."""
         is_own = known.name == self._own.name
+        if said.epoch < known.epoch and (
+            _share_an_address(said, known)
+            or (known.registered > said.registered and not is_first_hand)
+        ):
+            # Of before a restore: whoever says so has not heard of it yet.
+            if known.registered <= said.registered:
+                self._refuse(merged, said, _not_registered_yet(known, said), now_s)
+            return
         if said.registered > known.registered and not is_own:
             self._take_over(said)
             if said.epoch <= known.epoch:
@@ -255,6 +269,16 @@ class Directory:
         elif contender is not None and contender.uuid == uuid and name != self._own.name:
             self._take_over(replace(contender, registered=max(epoch, contender.registered)))
 
+    def _forget_replaced(self, name: str, before: KnownSet | None) -> None:
+        """Once a set is registered, what came before it is no trouble; if that runs after all, its
+        nodes will be heard again."""
+        known = self._sets.get(name)
+        if known is None or known.registered <= (before.registered if before else 0):
+            return
+        for key, (refused, _) in [*self._refused.items()]:
+            if refused.said.name == name and refused.said.epoch < known.epoch:
+                del self._refused[key]
+
     def _refuse(self, merged: Merged, said: KnownSet, reason: str, now_s: float) -> None:
         key = said.name, said.uuid
         kept = self._refused.pop(key, None)
@@ -291,11 +315,24 @@ def describe_set(known: KnownSet) -> str:
     return f"uuid {known.uuid.hex()[:8] or 'none yet'}, epoch {known.epoch}, {nodes}"
 
 
+def _share_an_address(one: KnownSet, other: KnownSet) -> bool:
+    return not {node.address for node in one.nodes}.isdisjoint(
+        node.address for node in other.nodes
+    )
+
+
 _NAMES_ARE_UNIQUE: Final = "names of replica sets are unique in a cluster: rename or stop one"
 
 
+def _not_registered_yet(new: KnownSet, old: KnownSet) -> str:
+    return (
+        f"{new.name} has a new history, as after a restore ({describe_set(new)}); the metadata set "
+        f"has not registered it yet, and others go by the one of before ({describe_set(old)})"
+    )
+
+
 def _second_of_name(kept: KnownSet, refused: KnownSet) -> str:
-    if kept.epoch < refused.epoch and refused.agreed:
+    if kept.epoch < refused.epoch and (refused.agreed or _share_an_address(kept, refused)):
         return (
             f"{refused.name} has a new history, as after a restore ({describe_set(refused)}); it "
             "is not used before the metadata set has registered it in the place of the one with "

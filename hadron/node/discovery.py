@@ -118,7 +118,9 @@ class Discovery:
 
     def register(self, name: str, uuid: bytes, epoch: int) -> None:
         """The metadata set has given `name` to `uuid`: other sets of this name are refused."""
+        before = {each.name: each for each in self.sets()}
         if self.directory.register(name, uuid, epoch):
+            self._log_news(before)
             self._news()
 
     def topology(self) -> cluster_pb2.TopologyResponse:
@@ -154,7 +156,12 @@ class Discovery:
 
     def refresh(self) -> None:
         """Something about this node may have changed."""
-        if self.directory.tell_own(self._own(self._uuid()), trio.current_time()):
+        own = self._own(self._uuid())
+        changed = self.directory.tell_own(own, trio.current_time())
+        if own.agreed and own.name == self._config.metadata:
+            # Nobody else gives the metadata set its name; a restored one has the higher epoch.
+            changed |= self.directory.register(own.name, own.uuid, own.epoch)
+        if changed:
             self._news()
 
     def _news(self) -> None:
@@ -281,7 +288,7 @@ class Discovery:
             who = f"node {other.node} of {other.replica_set}"
             self._tell(f"bad {who}", f"{who} says what cannot be: {error.message}", now_s)
         before = {each.name: each for each in self.sets()}
-        merged: Merged = self.directory.merge(statements, now_s)
+        merged: Merged = self.directory.merge(statements, now_s, of=other.replica_set)
         for refused in merged.refused:
             _log.warning("%s", refused.reason)
         if merged.changed:

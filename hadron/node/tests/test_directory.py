@@ -293,6 +293,34 @@ def test_a_restored_set_waits_for_its_registration_and_is_passed_on_meanwhile() 
     assert not reasons(other)
 
 
+def test_what_came_before_a_restore_is_no_other_set() -> None:
+    old, new = statement(registered=1), statement(uuid=B, epoch=2)
+    made = directory(mine=replace(new, nodes=moved(new, "n1", "eu-n1:7000", 100).nodes))
+    merged = made.merge([old], 0.0)
+    assert not merged.changed
+    (reason,) = reasons(made)
+    assert reason.startswith("eu/p0 has a new history, as after a restore (uuid ")
+    assert "has not registered it yet" in reason
+    assert made.register("eu/p0", B, 2)
+    assert not reasons(made)
+    # Whoever has not heard yet, of this set or another, is no trouble any more.
+    assert not made.merge([old], 1.0, of="eu/p0").refused
+    assert not made.merge([statement("asia/p0", b"c" * 16), old], 1.0, of="asia/p0").refused
+    assert not reasons(made)
+
+
+def test_a_set_restored_elsewhere_is_accused_by_nobody_but_the_old_one_itself() -> None:
+    old = statement(registered=1)
+    elsewhere = statement(uuid=B, epoch=2, host="new", registered=2)
+    other = directory(elsewhere)
+    assert not other.merge([old], 0.0, of="asia/p0").refused
+    assert reasons(other) == []
+    # It runs: its own node says so.
+    assert other.merge([old], 0.0, of="eu/p0").refused
+    assert reasons(other)[0].startswith("two replica sets are called eu/p0: ")
+    assert other.find("eu/p0") == elsewhere
+
+
 def test_a_contender_has_been_agreed_on_and_has_a_higher_epoch() -> None:
     made = directory(
         statement(epoch=2), statement(uuid=B, epoch=2), statement(uuid=B, epoch=3, agreed=False)

@@ -13,9 +13,13 @@ import trio
 
 from hadron.model.errors import FrameError, NotFoundError, PeerError
 from hadron.model.schema import SchemaObject, StreamSpec
+from hadron.node.backup import backup_directory
+from hadron.node.directory import REFUSED_FOR_S
 from hadron.node.replica_set import ReplicaSetConfig
+from hadron.node.restore import restore_set
 from hadron.node.rounds import LIVELY_S
 from hadron.node.statements import statement_to
+from hadron.node.world import SystemClock, SystemDisk, SystemRandom
 from hadron.testing.nodes import Cluster, Nodes, running_cluster
 from hadron.wire.connection import Connection
 from hadron.wire.messages import cluster_pb2, method
@@ -48,9 +52,9 @@ async def wait_known(cluster: Cluster, *sets: str, at: str = "") -> None:
 
 
 async def wait_registered(cluster: Cluster) -> None:
-    """Until every node knows that the metadata set has registered all others' uuids."""
+    """Until every node knows that all sets' uuids are registered."""
     await cluster.wait_for("registered everywhere", lambda: all(
-        known.registered or known.name == cluster.metadata
+        known.registered
         for nodes in cluster.values() for node in nodes.running
         for known in nodes.node(node).discovery.sets()
     ))
@@ -239,6 +243,37 @@ async def test_a_second_set_of_a_name_is_refused_and_reported_on_both_sides(
         refusing = len(cluster.hosts())
         assert 0 < caplog.text.count("two replica sets are called us/p0") <= refusing
         assert 0 < caplog.text.count("another replica set is called us/p0") <= len(second.names)
+
+
+@pytest.mark.parametrize("name", ["eu/p0", "meta/p0"])
+async def test_nobody_takes_a_restored_set_for_another_one(
+    name: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.WARNING, "hadron.node.discovery")
+    async with running_cluster(tmp_path, SETS) as cluster:
+        await wait_registered(cluster)
+        nodes = cluster[name]
+        before = nodes.node("n1").discovery.directory.own.uuid
+        await nodes.crash()
+        disk = SystemDisk()
+        backup_directory(nodes.data("n1"), tmp_path / "backup", disk, SystemClock())
+        nodes.config = replace(nodes.config, epoch=2)
+        founded = restore_set(
+            tmp_path / "backup", nodes.config, disk, SystemRandom(), SystemClock(), overwrite=True
+        )
+        await nodes.start()
+        await nodes.wait_serving()
+        everybody = [each.node(node) for each in cluster.values() for node in each.names]
+        await cluster.wait_for("the new history known everywhere", lambda: all(
+            (known := node.discovery.directory.find(name)) is not None
+            and (known.uuid, known.registered) == (founded.uuid, 2) != (before, 2)
+            for node in everybody
+        ))
+        await cluster.wait_for("no trouble", lambda: not [
+            text for node in everybody for text in node.status().cluster_trouble
+        ], patience_s=REFUSED_FOR_S / 2)
+        assert "replica sets are called" not in caplog.text
+        assert "another replica set is called" not in caplog.text
 
 
 async def test_names_are_registered_and_stay_so_when_the_set_comes_back(tmp_path: Path) -> None:
