@@ -60,8 +60,6 @@ _log = logging.getLogger(__name__)
 
 _FENCED_PAUSE_S = 1.0
 
-_NOT_COUNTED = "it counts in no majority until it has been taught again"
-
 
 def membership_of(config: ReplicaSetConfig, node: str) -> Membership:
     """What peers must agree with."""
@@ -106,6 +104,8 @@ class Node:
         self._unreadable: CorruptionError | None = None
         self._installation: Installation | None = None
         self._counts = False
+        self._forgotten = ""
+        """How this disk was found to hold less than it did, in words; "" when it was not."""
         self._feed: Carrier | None = None
         """The connection on which the leader's entries come, while it is open."""
         self._ended = trio.Event()
@@ -429,14 +429,11 @@ class Node:
         """A peer has seen what this disk does not know of: it must be taught (PROTOCOL B3)."""
         if not self._store.identity.current.is_member:
             return
-        _log.warning(
-            "this node's data directory is an old copy: %s has seen a later start of it; it counts "
-            "in no majority until it has been taught", name,
-        )
         self._forgotten = (
             f"this node's data directory is an old copy: {name} has seen a later start of it"
         )
         self._counts = False
+        _log.warning("%s", self._memory_note)
         await run_on_writer(self._store, lambda _: self._store.identity.forget_membership(""))
         self._stop_leading(FencedError(f"{name} has seen a later start of this node"))
 
@@ -446,6 +443,7 @@ class Node:
         self._feed = connection
         if not self._counts and self._store.identity.current.is_member:
             self._counts = True
+            self._forgotten = ""
             _log.info(
                 "rebuilt from its peers up to entry %d: it counts in majorities now",
                 outcome.match_lsn,
@@ -497,6 +495,12 @@ class Node:
         if trouble or self._old_file:
             self._door.reason = trouble or self._old_file
 
+    @property
+    def _memory_note(self) -> str:
+        """Why this disk, which was a member's, counts in no majority (PROTOCOL B3)."""
+        why = self._forgotten or "this node's disk was a member's and has lost what it held"
+        return f"{why}; it counts in no majority until it has been taught"
+
     def status(self) -> cluster_pb2.StatusResponse:
         """This node, as it sees itself."""
         leadership = self._leadership
@@ -515,10 +519,10 @@ class Node:
             page.trouble = self._repairer.trouble
         elif self._store.space.is_low:
             page.trouble = self._store.space.trouble
-        elif not self._counts and self._forgotten:
-            page.trouble = f"{self._forgotten}; {page.trouble or _NOT_COUNTED}"
         if leading is not None and (missing := missing_majority(leading.controller)):
             page.trouble = f"{missing}, writes wait"
+        if self._store.identity.has_forgotten:
+            page.trouble = "; ".join(filter(None, [self._memory_note, page.trouble]))
         return page
 
     def _cannot_read(self, error: CorruptionError) -> None:

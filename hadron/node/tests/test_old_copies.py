@@ -69,6 +69,10 @@ async def test_an_old_copy_is_no_voice_for_what_it_has_forgotten(
         nodes.network.heal_all()
         await nodes.start("n2", "n3")
         await nodes.wait_for("noticed", lambda: not is_member(nodes, "n2"))
+        assert (
+            "this node's data directory is an old copy: n3 has seen a later start of it; it counts "
+            "in no majority until it has been taught"
+        ) in nodes.status("n2").trouble
         nodes.wipe("n1")
         await nodes.start("n1")
         await nodes.wait_for(
@@ -96,6 +100,7 @@ async def test_an_old_copy_is_taught_and_counts_again(
         )
         await nodes.wait_in_step()
         await nodes.wait_for("a member", lambda: is_member(nodes, "n2"))
+        assert not nodes.status("n2").trouble
         await nodes.crash("n3")
         async with nodes.connection("n1") as connection:
             await produce(connection, b"counted on n2", timeout_s=20)
