@@ -15,6 +15,8 @@ if TYPE_CHECKING:
 @click.command("recover", short_help="Let a disk count again that may have lost records.")
 @click.option("--config", type=click.Path(path_type=Path), metavar="DIR|FILE",
               help="The replica set's configuration file, or the directory of a local cluster.")
+@click.option("--replica-set", metavar="NAME",
+              help="Whose node it is, where the directory has several replica sets.")
 @click.option("--node", metavar="NAME", help="Whose disk, on this machine.")
 @click.option("--data", type=click.Path(path_type=Path), metavar="DIR",
               help="The disk of `hadron dev --data DIR` instead.")
@@ -23,8 +25,8 @@ if TYPE_CHECKING:
 @click.option("--debug", is_flag=True, help="Show tracebacks.")
 @click.pass_context
 def command(
-    ctx: click.Context, config: Path | None, node: str | None, data: Path | None,
-    accept_loss: bool, debug: bool,
+    ctx: click.Context, config: Path | None, replica_set: str | None, node: str | None,
+    data: Path | None, accept_loss: bool, debug: bool,
 ) -> None:
     """Let a stopped node count in majorities again with the log that its disk has.
 
@@ -51,7 +53,7 @@ def command(
 
     session_of(ctx).debug |= debug
     named = [config is not None, node is not None]
-    if any(named) if data is not None else not all(named):
+    if any([*named, replica_set]) if data is not None else not all(named):
         raise click.UsageError("say whose disk: --config FILE and --node NAME, or --data DIR", ctx)
     if not accept_loss:
         raise click.UsageError(
@@ -60,7 +62,7 @@ def command(
     from hadron.node.recovery import recover
     from hadron.node.world import SystemDisk
 
-    loaded, node = _disk_of(config, node, data)
+    loaded, node = _disk_of(config, replica_set or "", node, data)
     recovered = recover(loaded, node, SystemDisk())
     end = recovered.end
     if recovered.was_whole:
@@ -79,15 +81,15 @@ def command(
 
 
 def _disk_of(
-    config: Path | None, node: str | None, data: Path | None
+    config: Path | None, replica_set: str, node: str | None, data: Path | None
 ) -> tuple[ReplicaSetConfig, str]:
     from hadron.node.config import load_config
     from hadron.node.replica_set import single_node_config
-    from hadron.node.supervision.detached import given_config
+    from hadron.node.supervision.fleet import find_config_of
 
     if data is not None:
         single = single_node_config(data, "127.0.0.1:7000")
         return single, single.leader.name
     assert config is not None
     assert node is not None
-    return load_config(given_config(config), os.environ), node
+    return load_config(find_config_of(config, replica_set), os.environ), node

@@ -9,27 +9,34 @@ from typing import TYPE_CHECKING
 import click
 
 if TYPE_CHECKING:
+    from hadron.node.promotion import Promotion
     from hadron.node.replica_set import ReplicaSetConfig
 
 
-@click.command("restore", short_help="Restore a node, or a whole replica set, from a backup.")
+@click.command("restore", short_help="Restore a node, a replica set, or all, from a backup.")
 @click.argument("backup", type=click.Path(path_type=Path), metavar="BACKUP")
 @click.option("--config", type=click.Path(path_type=Path), metavar="DIR|FILE",
-              help="The replica set's configuration file, or the directory of a local cluster.")
+              help="The replica set's configuration file, or a directory with one for each set.")
+@click.option("--replica-set", metavar="NAME",
+              help="Only this one of several; without it the one that the backup is of.")
 @click.option("--node", metavar="NAME",
-              help="Restore this node of FILE; the others teach it what it lacks.")
+              help="Restore this node, NODE or REPLICA-SET/NODE; the others teach it what it "
+                   "lacks.")
 @click.option("--all", "everyone", is_flag=True,
-              help="Restore every node of FILE: all disks are lost. Needs --accept-loss.")
+              help="Restore every node: all disks are lost. Needs --accept-loss.")
 @click.option("--data", type=click.Path(path_type=Path), metavar="DIR",
               help="Restore the node of `hadron dev --data DIR`. Needs --accept-loss.")
 @click.option("--accept-loss", is_flag=True,
               help="What was acknowledged after the backup may be lost for good.")
+@click.option("--raise-epoch", is_flag=True,
+              help="With --all: write an epoch above every known one into the files.")
 @click.option("--overwrite", is_flag=True, help="Replace data that is there.")
 @click.option("--debug", is_flag=True, help="Show tracebacks.")
 @click.pass_context
 def command(
-    ctx: click.Context, backup: Path, config: Path | None, node: str | None, everyone: bool,
-    data: Path | None, accept_loss: bool, overwrite: bool, debug: bool,
+    ctx: click.Context, backup: Path, config: Path | None, replica_set: str | None,
+    node: str | None, everyone: bool, data: Path | None, accept_loss: bool, raise_epoch: bool,
+    overwrite: bool, debug: bool,
 ) -> None:
     """Write a backup into data directories of stopped nodes. It is verified before and after.
 
@@ -37,65 +44,150 @@ def command(
     nothing is lost. A node with an empty disk does the same by itself; a backup saves it the way
     over the network.
 
-    With --all, a new history begins where the backup ends; raise `epoch` in FILE first. Members
-    that were not restored are refused by the others. Move the directories of nodes on other
-    machines there before they start.
+    With --all, a new history begins where the backup ends; the `epoch` in the file must be raised,
+    by hand or with --raise-epoch. Members that were not restored are refused by the others. Move
+    the directories of nodes on other machines there before they start, with the file.
+
+    BACKUP is what `hadron backup` has made, of one replica set or (--all) of all: then every set
+    is restored that DIR has a file for, or the one that --replica-set names.
 
     \b
     Examples:
       hadron restore backups/monday --config cluster.yaml --node n2
-      hadron restore backups/monday --config cluster.yaml --all --accept-loss
+      hadron restore backups/monday --config cluster.yaml --all --accept-loss --raise-epoch
+      hadron restore backups/monday --config config/two-regions --node gcp.us-east4/p0/n3
       hadron restore backups/monday --data hadron-data --accept-loss
     """
     from hadron.cli.session import session_of
 
     session_of(ctx).debug |= debug
-    _check_usage(ctx, config, [node is not None, everyone, data is not None])
+    _check_usage(ctx, config, replica_set, [node is not None, everyone, data is not None])
     if node is None and not accept_loss:
         raise click.UsageError(
             "a new history begins: everything that was acknowledged after the backup is lost; "
             "say --accept-loss", ctx,
         )
+    if raise_epoch and not everyone:
+        raise click.UsageError("--raise-epoch goes with --all", ctx)
     if data is not None:
         _restore_single(backup, data, overwrite)
         return
-    from hadron.node.config import load_config
-    from hadron.node.supervision.detached import given_config
-
     assert config is not None
-    loaded = load_config(given_config(config), os.environ)
-    if node is not None:
-        _restore_one(backup, loaded, node, overwrite)
-    else:
-        _restore_all(backup, loaded, overwrite)
-        click.echo(
-            f"start every node with {loaded.path}, or a file with a higher epoch than its "
-            f"{loaded.epoch}: `{_start(loaded, 'NODE')}`"
+    if node is None:
+        chosen = _choose(backup, config, replica_set or "")
+        _restore_sets(chosen, config, overwrite, raise_epoch)
+        return
+    name, _, node = node.rpartition("/")
+    if name and replica_set not in (None, name):
+        raise click.UsageError(f"{name}/{node} is not of {replica_set}", ctx)
+    chosen = _choose(backup, config, replica_set or name)
+    if len(chosen) > 1:
+        raise click.UsageError(
+            f"{backup} and {config} have several replica sets: say whose node it is with "
+            "--replica-set", ctx,
         )
+    _restore_one(*chosen[0], node, overwrite)
 
 
-def _start(config: ReplicaSetConfig, node: str) -> str:
-    """The command that starts a node with this file, as its cluster was started before."""
+def _choose(backup: Path, config: Path, replica_set: str) -> list[tuple[Path, ReplicaSetConfig]]:
+    """Which backup is for which replica set."""
+    from hadron.node.cluster_backup import choose
+    from hadron.node.supervision.fleet import Fleet, find_configs
+
+    fleet = Fleet(find_configs(config), [replica_set] if replica_set else [])
+    sets = {each.config.name: each.config for each in fleet.clusters}
+    return [(path, sets[name]) for name, path in choose(backup, list(sets)).items()]
+
+
+def _start(config: ReplicaSetConfig, node: str, given: Path | None = None) -> str:
+    """The command that starts a node with this file, as its cluster was started before.
+
+    Args:
+        given: what was named with --config, where more than this set is meant.
+    """
     from hadron.node.supervision.detached import DEFAULT_DIRECTORY, FILE_NAME, was_started_here
 
     assert config.path is not None
     if was_started_here(config):
         default = Path(DEFAULT_DIRECTORY) / FILE_NAME
-        given = "" if config.path.absolute() == default.absolute() else f" --config {config.path}"
-        return f"hadron cluster up{given}"
+        is_default = config.path.absolute() == default.absolute()
+        return f"hadron cluster up{'' if is_default else f' --config {given or config.path}'}"
     return f"hadron node --config {config.path} --name {node}"
 
 
-def _check_usage(ctx: click.Context, config: Path | None, targets: list[bool]) -> None:
+def _check_usage(
+    ctx: click.Context, config: Path | None, replica_set: str | None, targets: list[bool]
+) -> None:
     if sum(targets) != 1:
         raise click.UsageError("say what to restore: --node NAME, --all, or --data DIR", ctx)
-    if targets[-1] and config is not None:
-        raise click.UsageError("--data and --config exclude each other", ctx)
+    if targets[-1] and (config is not None or replica_set is not None):
+        raise click.UsageError("--data and --config or --replica-set exclude each other", ctx)
     if not targets[-1] and config is None:
         raise click.UsageError("name the replica set's configuration file with --config", ctx)
 
 
-def _restore_one(backup: Path, config: ReplicaSetConfig, node: str, overwrite: bool) -> None:
+def _restore_sets(
+    chosen: list[tuple[Path, ReplicaSetConfig]], given: Path, overwrite: bool, raise_epoch: bool
+) -> None:
+    """All of them; nothing is written before all could begin."""
+    from hadron.node.promotion import write
+
+    raised = [_with_epoch(*each) if raise_epoch else None for each in chosen]
+    chosen = [
+        (path, config if new is None else new.new)
+        for (path, config), new in zip(chosen, raised, strict=True)
+    ]
+    _check_all(chosen, overwrite)
+    for new in filter(None, raised):
+        write(new)
+        click.echo(f"{new.path}: epoch {new.old.epoch} -> {new.new.epoch}")
+    for path, config in chosen:
+        _restore_all(path, config, overwrite)
+    first = chosen[0][1]
+    if len(chosen) == 1:
+        click.echo(
+            f"start every node with {first.path}, or a file with a higher epoch than its "
+            f"{first.epoch}: `{_start(first, 'NODE')}`"
+        )
+    else:
+        click.echo(f"start every node with its set's file: `{_start(first, 'NODE', given)}`")
+
+
+def _check_all(chosen: list[tuple[Path, ReplicaSetConfig]], overwrite: bool) -> None:
+    """Raise what keeps any of them from being restored, all at once."""
+    from hadron.model.errors import HadronError
+    from hadron.model.problems import list_problems
+    from hadron.node.restore import check_set
+    from hadron.node.world import SystemDisk
+
+    refused: list[HadronError] = []
+    for path, config in chosen:
+        try:
+            check_set(path, config, SystemDisk(), overwrite=overwrite)
+        except HadronError as error:
+            if len(chosen) > 1:
+                error.message = f"{config.name}: {error.message}"
+            refused.append(error)
+    if refused:
+        first = refused[0]
+        first.message = list_problems([each.message for each in refused], "before it could begin")
+        first.hint = "\n".join(dict.fromkeys(each.hint for each in refused if each.hint))
+        raise first
+
+
+def _with_epoch(backup: Path, config: ReplicaSetConfig) -> Promotion | None:
+    """The file with an epoch that nobody has seen; None where it has one."""
+    from hadron.node.promotion import plan_epoch
+    from hadron.node.restore import known_epoch
+
+    assert config.path is not None
+    known = known_epoch(backup, config)
+    return plan_epoch(config.path, known + 1, os.environ) if config.epoch <= known else None
+
+
+def _restore_one(
+    backup: Path, config: ReplicaSetConfig, node: str, overwrite: bool
+) -> None:
     from hadron.cli.backup import describe
     from hadron.node.restore import restore_node
     from hadron.node.world import SystemDisk

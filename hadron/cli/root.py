@@ -42,9 +42,9 @@ COMMANDS: Final[dict[str, tuple[str, str]]] = {
     "verify": ("hadron.cli.verify", "Check what nodes have on disk, and compare them."),
     "promote": ("hadron.cli.promote", "Let another node lead: write the next configuration."),
     "demo": ("hadron.cli.demo", "Run a replicated pipeline on real data, and verify it."),
-    "backup": ("hadron.cli.backup", "Make a consistent backup of a node."),
+    "backup": ("hadron.cli.backup", "Make a consistent backup of a node, or of all sets."),
     "restore": (
-        "hadron.cli.restore", "Restore a node, or a whole replica set, from a backup."
+        "hadron.cli.restore", "Restore a node, a replica set, or all, from a backup."
     ),
     "recover": ("hadron.cli.recover", "Let a disk count again that may have lost records."),
     "bench": ("hadron.cli.bench", "Measure a cluster of its own."),

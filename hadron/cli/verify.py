@@ -17,9 +17,9 @@ if TYPE_CHECKING:
     from hadron.storage.verify import Report
 
 _COLUMNS: Final = {
-    "node": "NODE", "path": "FILE", "last_lsn": ">LAST", "committed_lsn": ">COMMITTED",
-    "applied_lsn": ">APPLIED", "entries": ">ENTRIES", "batches": ">BATCHES", "rows": ">ROWS",
-    "problem_count": ">PROBLEMS",
+    "replica_set": "REPLICA SET", "node": "NODE", "path": "FILE", "last_lsn": ">LAST",
+    "committed_lsn": ">COMMITTED", "applied_lsn": ">APPLIED", "entries": ">ENTRIES",
+    "batches": ">BATCHES", "rows": ">ROWS", "problem_count": ">PROBLEMS",
 }
 
 
@@ -45,12 +45,16 @@ def command(ctx: click.Context, paths: tuple[Path, ...], output: str) -> int:
       hadron verify
       hadron verify --server hadron://10.0.0.5
       hadron verify hadron-cluster/n1 hadron-cluster/n2 hadron-cluster/n3
-      hadron verify backup/hadron.db --output json
+      hadron verify backups/monday --output json
     """
     if paths:
+        from hadron.node.cluster_backup import find_backups
         from hadron.node.verification import verify_paths
 
-        verified = verify_paths(paths)
+        # A cluster's backup has a directory for each set.
+        verified = verify_paths(
+            [each for path in paths for each in find_backups(path).values() or [path]]
+        )
     else:
         verified = _verify_live(session_of(ctx).url)
     if output == "json":
@@ -131,30 +135,32 @@ def _print(verified: Verified) -> None:
         # Of running nodes' tables, digests tell.
         del columns["rows"]
     print_rows(columns, [_file_row(file) for file in verified.files], "table")
+    several = len({file.owner.replica_set for file in verified.files if file.owner}) > 1
     for file in verified.files:
+        name = f"{file.owner.replica_set} {file.name}" if several and file.owner else file.name
         for skipped in file.report.skipped:
-            click.echo(f"{file.name}: not done: {skipped}")
-        print_problems(file.name, file.report)
+            click.echo(f"{name}: not done: {skipped}")
+        print_problems(name, file.report)
         if file.remedy:
-            click.echo(f"{file.name} {file.remedy}; run `hadron verify` again")
+            click.echo(f"{name} {file.remedy}; run `hadron verify` again")
     for each in verified.agreements:
-        names = ", ".join(each.names)
+        names = (f"{each.replica_set}: " if several else "") + ", ".join(each.names)
         if each.problem:
             click.echo(f"problem: {names}: {each.problem}")
         else:
             click.echo(f"{names} agree up to entry {each.lsn} (chain {each.chain[:8]}…)")
     for comparison in verified.tables:
-        _print_tables(comparison)
+        _print_tables(comparison, f"{comparison.replica_set}: " if several else "")
     count = verified.problem_count
     found = f"{count} {'problem' if count == 1 else 'problems'} found"
     click.echo("everything is right" if verified.ok else found)
 
 
-def _print_tables(comparison: TableComparison) -> None:
+def _print_tables(comparison: TableComparison, of: str) -> None:
     what = "" if comparison.is_complete else " of more"
     if comparison.members:
         click.echo(
-            f"{', '.join((comparison.leader, *comparison.members))} have the same "
+            f"{of}{', '.join((comparison.leader, *comparison.members))} have the same "
             f"{comparison.rows}{what} rows in their tables"
         )
     for problem in comparison.problems:

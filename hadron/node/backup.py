@@ -25,6 +25,7 @@ from hadron.model.errors import (
     PeerError,
 )
 from hadron.model.ports import Clock, Disk
+from hadron.model.problems import did_you_mean
 from hadron.node.verification import verify_database
 from hadron.replication.fetching import fetch
 from hadron.storage import aftermath, snapshot
@@ -43,25 +44,35 @@ _ATTEMPTS: Final = 5
 _PAUSE_S: Final = 1.0
 
 
-async def find_node(client: Client, node: str | None) -> cluster_pb2.Node:
-    """The node called `node`; without a name the leader of the only replica set.
+async def find_node(
+    client: Client, node: str | None, replica_set: str = ""
+) -> cluster_pb2.Node:
+    """The node called `node`, of `replica_set` when that is given; without a name the leader of
+    the only replica set.
 
     Raises `NotFoundError` naming those that exist.
     """
     topology = await client.topology()
     everyone = [
-        (replica_set.name, each) for replica_set in topology.replica_sets
-        for each in replica_set.nodes
+        (known.name, each) for known in topology.replica_sets for each in known.nodes
+        if replica_set in ("", known.name)
     ]
+    if not everyone:
+        names = [known.name for known in topology.replica_sets]
+        raise NotFoundError(
+            f"there is no replica set {replica_set!r}{did_you_mean(replica_set, names)}",
+            f"there are {', '.join(names)}",
+        )
     if node is None:
         found = [each for _, each in everyone if each.role == "leader"]
     else:
         found = [each for name, each in everyone if node in (each.name, f"{name}/{each.name}")]
     if len(found) != 1:
         known = ", ".join(f"{name}/{each.name}" for name, each in everyone)
+        others = "" if not found else ", a set with --replica-set, or say --all"
         raise NotFoundError(
             f"there is no node {node!r}" if not found else f"{len(found)} nodes could be meant",
-            f"name one of {known} with --node",
+            f"name one of {known} with --node{others}",
         )
     return found[0]
 
@@ -183,12 +194,19 @@ def _about_backups() -> Iterator[None]:
         raise CorruptionError(error.message, "use another backup") from error
 
 
-def _begin(destination: Path) -> Path:
-    """Where the backup is put together. Nothing that is there is ever overwritten."""
-    part = destination.with_name(f"{destination.name}.part")
+def part_of(destination: Path) -> Path:
+    """The name of a backup that is not whole yet. Raises `DataDirectoryError` when there is one, or
+    anything else, at `destination`."""
     with translated_os_errors(destination):
         if destination.exists() and (not destination.is_dir() or any(destination.iterdir())):
             raise DataDirectoryError(f"{destination} exists", "name a directory that does not")
+    return destination.with_name(f"{destination.name}.part")
+
+
+def _begin(destination: Path) -> Path:
+    """Where the backup is put together. Nothing that is there is ever overwritten."""
+    part = part_of(destination)
+    with translated_os_errors(destination):
         if part.exists() and not (
             part.is_dir() and {each.name for each in part.iterdir()} <= _PARTS
         ):

@@ -46,6 +46,26 @@ def plan(path: Path, name: str, environ: Mapping[str, str]) -> Promotion:
         old, epoch=old.epoch + 1,
         nodes=tuple(replace(node, role=_role(node, name)) for node in old.nodes),
     )
+    return _planned(
+        path, old, new, environ,
+        f"set `epoch: {new.epoch}`, `role: leader` for {name} and `role: replica` for "
+        f"{old.leader.name} by hand",
+    )
+
+
+def plan_epoch(path: Path, epoch: int, environ: Mapping[str, str]) -> Promotion:
+    """What the file has to say for its replica set to have another epoch, and else to be as it is.
+    Writes nothing; raises `ConfigurationError` for a file that is not valid."""
+    old = load_config(path, environ)
+    return _planned(
+        path, old, replace(old, epoch=epoch), environ, f"set `epoch: {epoch}` by hand"
+    )
+
+
+def _planned(
+    path: Path, old: ReplicaSetConfig, new: ReplicaSetConfig, environ: Mapping[str, str],
+    by_hand: str,
+) -> Promotion:
     text = _edited(path.read_text(encoding="utf-8"), new)
     try:
         understood = parse_config(text, path, environ)
@@ -54,8 +74,7 @@ def plan(path: Path, name: str, environ: Mapping[str, str]) -> Promotion:
     if understood != new:
         raise ConfigurationError(
             f"{path} is written in a way that cannot be edited: anchors, or keys that are merged",
-            f"set `epoch: {new.epoch}`, `role: leader` for {name} and `role: replica` for "
-            f"{old.leader.name} by hand",
+            by_hand,
         )
     return Promotion(path, old, new, text)
 

@@ -26,7 +26,7 @@ from hadron.model.errors import (
 )
 from hadron.model.ids import Ballot, LogPosition
 from hadron.model.ports import Clock, Disk, Random
-from hadron.node.backup import open_backup, verify_content
+from hadron.node.backup import open_backup, read_backup, verify_content
 from hadron.node.replica_set import NodeConfig, ReplicaSetConfig
 from hadron.node.runtime import membership_of
 from hadron.state import machine
@@ -142,6 +142,22 @@ def restore_set(
     return Founded(manifest, uuid, first, tuple(node.data for node in config.nodes))
 
 
+def known_epoch(backup: Path, config: ReplicaSetConfig) -> int:
+    """The highest epoch that the backup, or any member's directory, has seen. Raises what
+    `read_backup` and `read_epoch` raise."""
+    return max(read_backup(backup).epoch, *(read_epoch(node.data) for node in config.nodes))
+
+
+def check_set(backup: Path, config: ReplicaSetConfig, disk: Disk, *, overwrite: bool) -> None:
+    """Whatever `restore_set` can refuse before it copies anything; raises what that raises."""
+    manifest = read_backup(backup)
+    _check_names(manifest, config)
+    _check_epoch(config, manifest.epoch, "the backup")
+    for node in config.nodes:
+        with _locked(node.data, overwrite=overwrite, disk=disk):
+            _check_epoch(config, read_epoch(node.data), str(node.data))
+
+
 # --- steps ----------------------------------------------------------------------------------------
 
 
@@ -159,8 +175,8 @@ def _check_epoch(config: ReplicaSetConfig, known: int, where: str) -> None:
     if config.epoch <= known:
         raise ConfigurationError(
             f"the configuration has epoch {config.epoch}, {where} knows epoch {known}",
-            f"raise `epoch` to {known + 1}, or above every one that this replica set ever had: "
-            "nothing of before may be taken for the new history",
+            f"raise `epoch` to {known + 1} (--raise-epoch does it), or above every one that this "
+            "replica set ever had: nothing of before may be taken for the new history",
         )
 
 

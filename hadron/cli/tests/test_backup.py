@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 
@@ -12,6 +14,9 @@ import hadron
 from hadron.cli import main
 from hadron.model.schema import SchemaObject, StreamSpec
 from hadron.node.supervision.cluster import LocalCluster
+from hadron.node.supervision.fleet import Fleet
+from hadron.node.supervision.local_fleet import write_configs
+from hadron.node.supervision.processes import wait_until
 
 Say = Callable[..., str]
 
@@ -110,6 +115,11 @@ def test_a_backup_and_back(tmp_path: Path, say: Say) -> None:
         ("recover --config c --accept-loss", "say whose disk"),
         ("recover --data d --node n1 --accept-loss", "say whose disk"),
         ("backup monday --node n1 --data d", "exclude each other"),
+        ("backup monday --all --data d", "exclude each other"),
+        ("backup monday --all --replica-set eu/p0", "exclude each other"),
+        ("restore monday --config c --node n1 --raise-epoch", "goes with --all"),
+        ("restore monday --config c --node eu/p0/n1 --replica-set us/p0", "is not of us/p0"),
+        ("restore monday --data d --replica-set eu/p0 --accept-loss", "exclude each other"),
     ],
 )
 def test_what_is_not_said_is_asked_for(words: str, told: str, say: Say) -> None:
@@ -147,3 +157,83 @@ def test_what_is_no_backup(
     (backup / "manifest.json").write_text("{}")
     assert "hint: use another backup" in say("restore", "b", *dev, status=1)
     assert sorted(path.name for path in tmp_path.iterdir()) == ["b"]
+
+
+def test_a_whole_cluster_and_back(tmp_path: Path, say: Say) -> None:
+    files = write_configs(tmp_path / "cluster", {"meta": 1, "eu/p0": 2})
+    backup = tmp_path / "monday"
+    config = ("--config", tmp_path / "cluster")
+
+    def started() -> contextlib.ExitStack:
+        stack = contextlib.ExitStack()
+        for path in files.values():
+            stack.enter_context(LocalCluster(tmp_path / "cluster", config=path))
+        return stack
+
+    url = Fleet(list(files.values())).url
+    with started():
+        with hadron.connect_sync(url) as client:
+            client.apply([SchemaObject(
+                kind="Stream", name="events", spec=StreamSpec(partitions=("eu/p0", "meta"))
+            )])
+            with client.producer("events") as producer:
+                for number in range(4):
+                    producer.send(number)
+        told = say("backup", backup, "--server", url, status=1)
+        assert told.startswith("error: 2 nodes could be meant\n")
+        assert "a set with --replica-set, or say --all" in told
+        told = say("backup", backup, "--replica-set", "eu/p1", "--server", url, status=1)
+        assert "there is no replica set 'eu/p1' (did you mean 'eu/p0'?)" in told
+        told = say("backup", backup, "--all", "--server", url)
+        assert told.endswith(f"2 replica sets, verified and complete in {backup}\n")
+        told = say("verify", "--server", url)
+        assert "eu/p0: n1, n2 agree up to entry" in told
+        assert "eu/p0: n1, n2 have the same" in told
+        assert say("backup", tmp_path / "eu", "--replica-set", "eu/p0", "--server", url)
+    assert sorted(each.name for each in backup.iterdir()) == ["eu+p0", "meta"]
+    assert say("verify", backup).endswith("everything is right\n")
+    told = say("restore", backup, *config, "--all", "--accept-loss", "--overwrite", status=1)
+    assert "error: 2 problems before it could begin:\n  meta: the configuration has epoch 1" in told
+    told = say("restore", backup, *config, "--node", "n2", status=2)
+    assert "say whose node it is with --replica-set" in told
+    # One node, however its set is named: the backup says it as well.
+    for words in (
+        (backup, "--node", "eu/p0/n2"), (backup, "--node", "n2", "--replica-set", "eu/p0"),
+        (tmp_path / "eu", "--node", "n2"),
+    ):
+        assert "n2 counts in no majority" in say("restore", *words, *config, "--overwrite")
+    told = say(
+        "restore", backup, *config, "--all", "--accept-loss", "--overwrite", "--raise-epoch"
+    )
+    assert f"{files['eu/p0']}: epoch 1 -> 2" in told
+    with started():
+        with hadron.connect_sync(url) as client:
+            assert sorted(int(each.value) for each in client.read("events")) == [0, 1, 2, 3]
+
+        def is_quiet() -> bool:
+            return main(["status", "--check", "--server", url]) == 0
+
+        assert wait_until(is_quiet, 10)
+
+
+def test_what_is_missing_from_a_clusters_backup(tmp_path: Path, say: Say) -> None:
+    files = write_configs(tmp_path / "cluster", {"meta": 1, "eu/p0": 1})
+    url = Fleet(list(files.values())).url
+    backup = tmp_path / "monday"
+    with LocalCluster(tmp_path / "cluster", config=files["meta"]) as meta:
+        with LocalCluster(tmp_path / "cluster", config=files["eu/p0"]):
+            main(["verify", "--server", url])
+        told = say("backup", backup, "--all", "--server", url, status=1)
+        assert "eu/p0: " in told
+        assert f"what could be had is in {backup}.part; the same command goes on with it" in told
+        assert not backup.exists()
+        with LocalCluster(tmp_path / "cluster", config=files["eu/p0"]):
+            assert "2 replica sets" in say("backup", backup, "--all", "--server", meta.url)
+    assert sorted(each.name for each in tmp_path.iterdir()) == ["cluster", "monday"]
+    shutil.rmtree(backup / "eu+p0")
+    told = say("restore", backup, "--config", tmp_path / "cluster", "--all", "--accept-loss",
+               status=1)
+    assert told == (
+        f"error: {backup} has no backup of eu/p0\nhint: it has meta; choose one with "
+        "--replica-set\n"
+    )

@@ -33,8 +33,8 @@ async def test_two_good_copies(
     shutil.copytree(directory, tmp_path / "n2")
     assert main(["verify", str(directory), str(tmp_path / "n2")]) == 0
     heading, first, *_, agreed, last = capsys.readouterr().out.splitlines()
-    assert heading.split()[:3] == ["NODE", "FILE", "LAST"]
-    assert first.split()[0] == "n1"
+    assert heading.split()[:3] == ["REPLICA", "SET", "NODE"]
+    assert first.split()[:2] == ["local/p0", "n1"]
     assert agreed.startswith("n1, n1 agree up to entry 7 (chain ")
     assert last == "everything is right"
 

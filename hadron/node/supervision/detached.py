@@ -29,7 +29,6 @@ from hadron.node.supervision.cluster import (
 )
 from hadron.node.supervision.processes import ClusterError, ProcessIdentity
 from hadron.node.supervision.running import RunningNode, ask_running, check_fits
-from hadron.storage.generations import MANIFEST
 
 FILE_NAME: Final = "cluster.yaml"
 DEFAULT_DIRECTORY: Final = "hadron-cluster"
@@ -102,21 +101,6 @@ def find_config(given: Path | None, *, create: bool = False) -> Path:
         check_ports((f"n{n}", f"127.0.0.1:{port}") for n, port in enumerate(_PORTS, start=1))
         write_config(found.absolute(), len(_PORTS), "fsync", _PORTS)
     return found
-
-
-def given_config(path: Path) -> Path:
-    """The configuration file that somebody named, who may have named its directory.
-
-    Raises `ConfigurationError` for a directory without one, and for a backup's manifest.
-    """
-    if path.is_dir():
-        return find_config(path)
-    if path.name == MANIFEST:
-        raise ConfigurationError(
-            f"{path} says what a backup is; it is not a replica set's configuration file",
-            "the file that the nodes are started with, `hadron-cluster/cluster.yaml` for instance",
-        )
-    return path
 
 
 def was_started_here(config: ReplicaSetConfig) -> bool:

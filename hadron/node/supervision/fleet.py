@@ -24,6 +24,7 @@ from hadron.node.supervision.detached import (
     find_config,
 )
 from hadron.node.supervision.processes import POLL_S, ClusterError
+from hadron.storage.generations import MANIFEST
 
 if TYPE_CHECKING:
     from hadron.client.sync import SyncClient
@@ -150,10 +151,18 @@ def _unknown_to(client: SyncClient, address: str, wanted: set[str]) -> str:
 def find_configs(given: Path | None, *, create: bool = False) -> list[Path]:
     """The configuration files meant by a file, a directory, or nothing (./hadron-cluster).
 
-    Of a directory, every `.yaml` and `.yml` file but schema documents. With `create`, one without
-    any gets three nodes (see `find_config`, which also says what is raised).
+    A backup's manifest is none: `ConfigurationError`. Of a directory, every `.yaml` and `.yml` file
+    but schema documents. With `create`, one without any gets three nodes (see `find_config`, which
+    also says what is raised).
     """
     path = given or Path(DEFAULT_DIRECTORY)
+    if path.name == MANIFEST:
+        raise ConfigurationError(
+            f"{path} says what a backup is; it is not a replica set's configuration file",
+            "the file that the nodes are started with, `hadron-cluster/cluster.yaml` for instance",
+        )
+    if path.is_file():
+        return [path]
     if path.is_dir() and not (path / FILE_NAME).exists():
         found = sorted(
             each for pattern in ("*.yaml", "*.yml") for each in path.glob(pattern)

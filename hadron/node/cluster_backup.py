@@ -1,0 +1,125 @@
+"""A backup of a whole cluster: a directory with a backup of each replica set, named after it.
+
+    DEST/aws.us-east-1+p0/hadron.db, DEST/aws.us-east-1+p0/manifest.json, …
+
+The sets are copied one after the other, each as of its own moment, the metadata set last: restored
+together, it then knows every stream that the others have records of. Until all are there, they are
+in DEST.part, and a repeated backup goes on with that.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Final
+
+from hadron.client import Client
+from hadron.model.errors import DataDirectoryError, HadronError, PeerError
+from hadron.model.ids import is_valid_replica_set_name
+from hadron.model.ports import Disk
+from hadron.model.problems import list_problems
+from hadron.node.backup import Progress, backup_live, part_of, read_backup
+from hadron.storage.database import translated_os_errors
+from hadron.storage.generations import MANIFEST
+from hadron.storage.snapshot import Manifest
+from hadron.wire.messages import cluster_pb2
+
+_SLASH: Final = "+"
+"""In a directory's name: no name of a replica set has it."""
+
+
+def directory_name(replica_set: str) -> str:
+    """What a replica set's part of a cluster's backup is called."""
+    return replica_set.replace("/", _SLASH)
+
+
+def find_backups(path: Path) -> dict[str, Path]:
+    """The parts of a cluster's backup by replica set; empty when `path` is none."""
+    if (path / MANIFEST).exists() or not path.is_dir():
+        return {}
+    found = {each.parent.name.replace(_SLASH, "/"): each.parent
+             for each in sorted(path.glob(f"*/{MANIFEST}"))}
+    return {name: part for name, part in found.items() if is_valid_replica_set_name(name)}
+
+
+async def backup_cluster(
+    client: Client, destination: Path, disk: Disk,
+    on_begin: Callable[[cluster_pb2.ReplicaSet], Progress],
+    on_trouble: Callable[[PeerError], None] = lambda _error: None,
+) -> dict[str, Manifest]:
+    """Back up every replica set that the client's cluster has; the manifests, by name.
+
+    Args:
+        on_begin: told of each set that is copied; what it returns is told how far that is.
+
+    Raises `DataDirectoryError` when `destination` exists, `PeerError` naming each set that could
+    not be had, after all others were copied.
+    """
+    part = _begin(destination)
+    topology = await client.topology()
+    done: dict[str, Manifest] = {}
+    failed: list[str] = []
+    for each in sorted(topology.replica_sets, key=lambda known: known.name == topology.metadata):
+        target = part / directory_name(each.name)
+        try:
+            done[each.name] = read_backup(target) if (target / MANIFEST).exists() else (
+                await _backup_set(client, each, target, disk, on_begin(each), on_trouble)
+            )
+        except HadronError as error:
+            failed.append(f"{each.name}: {error.message}")
+    if failed:
+        raise PeerError(
+            list_problems(failed, f"with {len(failed)} of {len(topology.replica_sets)} "
+                          "replica sets, which have no backup now"),
+            f"what could be had is in {part}; the same command goes on with it",
+        )
+    with translated_os_errors(destination):
+        part.replace(destination)
+        disk.sync(destination.parent)
+    return done
+
+
+def _begin(destination: Path) -> Path:
+    part = part_of(destination)
+    with translated_os_errors(destination):
+        if (part / MANIFEST).exists() or (part.exists() and not part.is_dir()):
+            raise DataDirectoryError(
+                f"{part} exists, and is not a part of a cluster's backup",
+                "move it away, or name another place",
+            )
+        part.mkdir(parents=True, exist_ok=True)
+    return part
+
+
+async def _backup_set(
+    client: Client, replica_set: cluster_pb2.ReplicaSet, target: Path, disk: Disk,
+    on_progress: Progress, on_trouble: Callable[[PeerError], None],
+) -> Manifest:
+    """From the leader; from a replica where that does not answer."""
+    nodes = sorted(replica_set.nodes, key=lambda node: node.role != "leader")
+    for node in nodes[:-1]:
+        try:
+            await client.connect_to(node.address)
+        except PeerError as error:
+            on_trouble(error)
+            continue
+        return await backup_live(client, node.address, target, disk, on_progress, on_trouble)
+    return await backup_live(client, nodes[-1].address, target, disk, on_progress, on_trouble)
+
+
+def choose(backup: Path, names: list[str]) -> Mapping[str, Path]:
+    """Which backup is for which of these replica sets.
+
+    Raises what `read_backup` raises; `DataDirectoryError` when a cluster's backup lacks one.
+    """
+    parts = find_backups(backup)
+    if not parts:
+        manifest = read_backup(backup)
+        return {manifest.replica_set if manifest.replica_set in names else names[0]: backup}
+    lacking = [name for name in names if name not in parts]
+    if lacking:
+        raise DataDirectoryError(
+            f"{backup} has no backup of {', '.join(lacking)}",
+            f"it has {', '.join(parts)}; choose one with --replica-set",
+        )
+    return {name: parts[name] for name in names}
