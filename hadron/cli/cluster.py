@@ -11,6 +11,7 @@ import click
 from hadron.cli.printing import output_option, print_rows
 
 if TYPE_CHECKING:
+    from hadron.node.replica_set import ReplicaSetConfig
     from hadron.node.supervision.detached import DetachedCluster, DetachedNode
     from hadron.node.supervision.fleet import Fleet
 
@@ -66,6 +67,8 @@ def up(config: Path | None, replica_sets: tuple[str, ...]) -> None:
       hadron cluster up --config config/two-regions --replica-set aws.us-east-1/p0
     """
     fleet = _fleet(config, replica_sets, create=True)
+    for warning in (text for each in fleet.clusters for text in each.config.warnings):
+        click.echo(f"warning: {warning}", err=True)
     try:
         started = fleet.up(tell=_tell)
     except KeyboardInterrupt:
@@ -165,15 +168,28 @@ def status(config: Path | None, replica_sets: tuple[str, ...], output: str) -> N
             "state": _state(node),
             "pid": node.process.pid if node.process else None,
             "log": str(log_path(each.config, node.name)) if node.role else None,
+            "last_words": _last_words(each.config, node),
         }
         for each in _fleet(config, replica_sets).clusters for node in each.nodes()
     ]
     print_rows(_COLUMNS, rows, output)
+    if output == "table":
+        for row in rows:
+            if row["last_words"]:
+                click.echo(f"{row['replica_set']} {row['node']} stopped: {row['last_words']}")
 
 
 def _named(fleet: Fleet, replica_set: str, node: str) -> str:
     """A node, with its replica set where there are several."""
     return f"{replica_set} {node}" if fleet.has_several else node
+
+
+def _last_words(config: ReplicaSetConfig, node: DetachedNode) -> str:
+    """The error that ended a node which does not run; "" for one that was stopped in order."""
+    from hadron.node.supervision.cluster import log_path
+    from hadron.node.supervision.processes import last_words
+
+    return "" if node.process or not node.role else last_words(log_path(config, node.name))[0]
 
 
 def _state(node: DetachedNode) -> str:

@@ -28,7 +28,8 @@ def list_(output: str) -> None:
     Example:
       hadron context list
     """
-    from hadron.cli.contexts import Contexts, without_token
+    from hadron.cli.contexts import Contexts
+    from hadron.client.url import without_token
 
     contexts = Contexts.load()
     rows = [
@@ -49,11 +50,12 @@ def set_(name: str, url: str) -> None:
       hadron context set lab hadron://10.0.0.5,10.0.0.6
     """
     from hadron.cli.contexts import Contexts
+    from hadron.client.url import without_token
     from hadron.model.errors import ConfigurationError
 
     if not url.startswith("hadron://"):
         raise ConfigurationError(
-            f"{url!r} is not a server's URL", "write hadron://host1,host2[/namespace][?tls=1]"
+            f"{without_token(url)!r} is not a server's URL", "write hadron://host1,host2[/namespace][?tls=1]"
         )
     contexts = Contexts.load()
     contexts.servers[name] = url

@@ -7,24 +7,16 @@ so it is written for its owner only, and tokens are never printed.
 from __future__ import annotations
 
 import os
-import re
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from hadron.model.errors import ConfigurationError, NotFoundError
-
-_TOKEN = re.compile(r"(?<=//)[^@/]*@")
 
 
 def contexts_path() -> Path:
     """Where contexts are kept, by the XDG rules."""
     base = os.environ.get("XDG_CONFIG_HOME")
     return (Path(base) if base else Path.home() / ".config") / "hadron" / "contexts.yaml"
-
-
-def without_token(url: str) -> str:
-    """The URL as it may be shown."""
-    return _TOKEN.sub("***@", url)
 
 
 @dataclass(slots=True)

@@ -17,19 +17,27 @@ _COLUMNS = {"name": "SETTING", "default": "DEFAULT", "allowed": "ALLOWED", "vari
 @click.option("--config", type=click.Path(path_type=Path), metavar="FILE",
               help="The replica set's configuration file.")
 @click.option("--name", metavar="NODE", help="Which of its nodes this is.")
+@click.option("--check", is_flag=True,
+              help="Say whether FILE can be started with, of NODE or of all its nodes, and end. "
+                   "A directory's files are checked together.")
 @click.option("--settings", "list_settings", is_flag=True, help="Print every setting and end.")
 @click.option("--debug", is_flag=True, help="Show tracebacks.")
 @output_option
 @click.pass_context
 def command(
-    ctx: click.Context, config: Path | None, name: str | None, list_settings: bool, debug: bool,
-    output: str,
+    ctx: click.Context, config: Path | None, name: str | None, check: bool, list_settings: bool,
+    debug: bool, output: str,
 ) -> int:
     """Run node NODE of the replica set that FILE describes, until SIGTERM or Ctrl-C.
+
+    There is no authentication and no TLS yet: whoever reaches the node's address can read, write
+    and delete everything. Others dial its `address:`; where the node itself has another one, such
+    as 0.0.0.0 in a container, `listen:` says so.
 
     \b
     Examples:
       hadron node --config config/three-nodes.yaml --name n1
+      hadron node --config config/three-nodes.yaml --check
       hadron node --settings
     """
     from hadron.cli.session import session_of
@@ -38,12 +46,42 @@ def command(
     if list_settings:
         _print_settings(output)
         return 0
+    if check and config is not None:
+        _check(config, name)
+        return 0
     if config is None or name is None:
         raise click.UsageError("--config and --name are needed", ctx)
     from hadron.node.config import load_config
     from hadron.node.main import run
 
     return run(load_config(config, os.environ), name)
+
+
+def _check(given: Path, name: str | None) -> None:
+    """Raise what a start would end with, as far as the files and the disk tell; nothing is written.
+    """
+    from hadron.node.main import open_to_others
+    from hadron.node.supervision.fleet import Fleet, find_configs
+    from hadron.storage.identity import check_owner, read_owner
+
+    for config in (each.config for each in Fleet(find_configs(given)).clusters):
+        nodes = config.nodes if name is None else (config.node(name),)
+        for node in nodes:
+            if (owner := read_owner(node.data)) is not None:
+                found = owner.cluster, owner.replica_set, owner.node
+                check_owner(node.data, found, (config.cluster, config.name, node.name))
+        click.echo(
+            f"{config.path}: {config.name} of cluster {config.cluster}, epoch {config.epoch}, "
+            f"{config.leader.name} leads"
+        )
+        for node in nodes:
+            listens = "" if node.listen is None else f", listens on {node.listen}"
+            told = f"{node.name} ({node.role}) at {node.address}{listens}, data in {node.data}"
+            click.echo(f"  {told}")
+        open_ones = [each for node in nodes for each in open_to_others(config, node.name)]
+        for warning in (*config.warnings, *open_ones):
+            click.echo(f"warning: {warning}", err=True)
+    click.echo("valid")
 
 
 def _print_settings(output: str) -> None:

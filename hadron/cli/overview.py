@@ -110,5 +110,34 @@ class Overview:
         )
 
 
+    def way_out(self, config: str, several: bool) -> str:
+        """How a set whose leader is away takes writes again, in words; "" when it needs nothing.
+
+        Args:
+            config: the option that says where the configuration is; "" for the local cluster's.
+            several: the cluster has other replica sets, too.
+        """
+        newest = self.newest
+        leader = next(node for node in newest.nodes if node.role == "leader")
+        if self.leader is not None or not isinstance(self.found.get(leader.address), str):
+            return ""
+        there = [
+            said for node in newest.nodes
+            if (said := self.found.get(node.address)) is not None and not isinstance(said, str)
+        ]
+        away = f"{newest.name} takes no writes while {leader.name} is away"
+        if 2 * len(there) <= len(newest.nodes):
+            return f"{away}: bring it back, or others; a majority of {len(newest.nodes)} is needed"
+        best = max(there, key=lambda said: (said.last_lsn, said.committed_lsn)).node
+        options = config + (f" --replica-set {newest.name}" if several else "")
+        then = (
+            f", then restart {best} with that file" if config else "` and `hadron cluster restart"
+        )
+        return (
+            f"{away}: bring it back, or let {best} lead, which loses nothing that was acknowledged:"
+            f" `hadron promote {best}{options}" + (f"`{then}" if config else f"{then}`")
+        )
+
+
 def _listed(names: Sequence[str]) -> str:
     return f"{', '.join(names)} {'was' if len(names) == 1 else 'were'}"

@@ -114,11 +114,29 @@ def root(
     The server is taken from --server, --context, HADRON_URL, HADRON_CONTEXT or the current
     context, in this order; otherwise it is the cluster in ./hadron-cluster (see `hadron cluster
     up`), if there is one, else hadron://127.0.0.1:7000.
+
+    There is no authentication and no TLS yet: whoever reaches a node can read, write and delete
+    everything, and a token in the URL is checked by nobody. Keep nodes inside a trusted network.
     """
     from hadron.cli.session import session_of
 
+    _warn_of_variables()
+
     session = session_of(ctx)
     session.server, session.context, session.debug = server, context_name, debug
+
+
+def _warn_of_variables() -> None:
+    """Name `HADRON_…` variables that nothing reads: a mistyped HADRON_URL means another cluster."""
+    if not {name for name in os.environ if name.startswith("HADRON_")} - {
+        "HADRON_URL", "HADRON_CONTEXT"
+    }:
+        # Nothing that would have to be imported.
+        return
+    from hadron.node.settings import unknown_variables
+
+    for warning in unknown_variables(os.environ):
+        click.echo(f"warning: {warning}", err=True)
 
 
 def run(arguments: Sequence[str] | None = None) -> int:

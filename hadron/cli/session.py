@@ -83,6 +83,11 @@ def _default_url() -> str:
     return cluster_url(load_config(path, os.environ))
 
 
+def is_local_cluster(url: str) -> bool:
+    """Whether it is the cluster that other commands mean as well, when nothing else is said."""
+    return Path(LOCAL_CLUSTER).is_file() and url == _default_url()
+
+
 def session_of(ctx: click.Context) -> Session:
     """The session of this command line, made on first use."""
     return ctx.find_root().ensure_object(Session)

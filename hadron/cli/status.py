@@ -11,7 +11,7 @@ import click
 
 from hadron.cli.printing import output_option, print_json, print_rows
 from hadron.cli.root import FAILED
-from hadron.cli.session import connects, session_of
+from hadron.cli.session import connects, is_local_cluster, session_of
 from hadron.model.errors import HadronError
 
 if TYPE_CHECKING:
@@ -72,12 +72,16 @@ def is_well(report: dict[str, Any]) -> bool:
 
 
 def _print(report: dict[str, Any]) -> None:
-    click.echo(f"cluster {report['cluster']}, metadata on {report['metadata']}")
+    click.echo(
+        f"cluster {report['cluster']}, metadata on {report['metadata']}; no authentication, no TLS"
+    )
     print_rows(_COLUMNS, report["nodes"], "table")
     for line in _troubles(report["nodes"]):
         click.echo(line)
     for pending in report["pending"]:
         click.echo(f"pending: {pending}")
+    for text in report["ways_out"]:
+        click.echo(f"way out: {text}")
 
 
 def _troubles(nodes: Sequence[dict[str, Any]]) -> list[str]:
@@ -108,12 +112,16 @@ async def _ask(url: str) -> dict[str, Any]:
     from hadron.cli.patience import connected
 
     async with connected(url, _CONNECT_WITHIN_S) as client:
-        return await collect(client)
+        return await collect(client, "" if is_local_cluster(url) else " --config DIR|FILE")
 
 
-async def collect(client: Client) -> dict[str, Any]:
+async def collect(client: Client, config: str = " --config DIR|FILE") -> dict[str, Any]:
     """The whole cluster's state, as `--output json` has it: nodes that this client cannot reach
-    are asked by others."""
+    are asked by others.
+
+    Args:
+        config: the option with which other commands find the cluster's files.
+    """
     from hadron.cli.overview import Overview
 
     topology = await client.topology()
@@ -135,6 +143,11 @@ async def collect(client: Client) -> dict[str, Any]:
         "cluster": topology.cluster, "metadata": topology.metadata,
         "nodes": [row for overview in known.values() for row in _rows(overview)],
         "pending": [text for overview in known.values() if (text := overview.pending())],
+        "ways_out": [
+            text for overview in known.values() if (text := overview.way_out(config, len(known) > 1))
+        ],
+        # Of this version; whoever checks for them is not to read help texts.
+        "authentication": False, "tls": False,
     }
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import functools
+import logging
 from collections.abc import Callable, Sequence
 from datetime import datetime
 from typing import Final, Literal
@@ -20,7 +22,7 @@ from hadron.client.reader import BatchReader, RecordReader
 from hadron.client.results import Applied, Fetched, PartitionOffsets
 from hadron.client.session import Session
 from hadron.client.stages import StageRun
-from hadron.client.url import DEFAULT_URL, Endpoint, parse_url
+from hadron.client.url import DEFAULT_URL, Endpoint, parse_url, without_token
 from hadron.model.errors import RequestError
 from hadron.model.ids import Ballot
 from hadron.model.schema import SchemaObject
@@ -36,6 +38,8 @@ REQUEST_TIMEOUT_S: Final = 30.0
 _STATUS: Final = method("Status")
 _TOPOLOGY: Final = method("Topology")
 
+
+_log = logging.getLogger(__name__)
 
 class Client:
     """A connection to a cluster; use it as `async with hadron.connect(url) as client`.
@@ -491,6 +495,15 @@ class Client:
         await self._pipelines.fail(pipeline_id, stage, instance_ids, attempts, reason)
 
 
+@functools.cache
+def _warn_of_token() -> None:
+    """Once per process."""
+    _log.warning(
+        "the token in the URL is checked by nobody: there is no authentication yet, and whoever "
+        "reaches a node can read and write everything"
+    )
+
+
 def connect(
     url: str = DEFAULT_URL,
     *,
@@ -511,9 +524,11 @@ def connect(
     endpoint = parse_url(url)
     if endpoint.tls:
         raise RequestError(
-            f"{url!r} asks for TLS, which this version does not speak",
-            "leave ?tls=1 out inside a trusted network",
+            f"{without_token(url)!r} asks for TLS, which this version does not speak",
+            "leave ?tls=1 out inside a trusted network; elsewhere put a tunnel between",
         )
+    if endpoint.token:
+        _warn_of_token()
     return Client(
         endpoint,
         connect_timeout_s=connect_timeout_s,

@@ -6,6 +6,7 @@ mistyped address should be told apart from a node that is down before anything i
 
 from __future__ import annotations
 
+import re
 from typing import Final
 
 import msgspec
@@ -17,6 +18,7 @@ DEFAULT_PORT: Final = 7000
 DEFAULT_URL: Final = f"hadron://127.0.0.1:{DEFAULT_PORT}"
 
 _SCHEME: Final = "hadron://"
+_TOKEN: Final = re.compile(r"(?<=//)[^@/]*@")
 _FORM: Final = "write it as hadron://[token@]host1,host2[/namespace][?tls=1]"
 
 
@@ -36,21 +38,27 @@ class Endpoint(msgspec.Struct, frozen=True, kw_only=True):
     tls: bool = False
 
 
+def without_token(url: str) -> str:
+    """The URL as it may be shown."""
+    return _TOKEN.sub("***@", url)
+
+
 def parse_url(url: str) -> Endpoint:
     """Parse a client URL. Raises `RequestError` naming the part that is wrong."""
+    shown = without_token(url)
     if not url.startswith(_SCHEME):
-        raise RequestError(f"{url!r} is not a Hadron URL", _FORM)
+        raise RequestError(f"{shown!r} is not a Hadron URL", _FORM)
     rest, _, query = url[len(_SCHEME) :].partition("?")
     authority, _, namespace = rest.partition("/")
     token, _, hosts = authority.rpartition("@")
-    addresses = tuple(_address(url, host) for host in hosts.split(","))
+    addresses = tuple(_address(shown, host) for host in hosts.split(","))
     if namespace:
         check_name("namespace", namespace)
     return Endpoint(
         addresses=tuple(dict.fromkeys(addresses)),
         namespace=namespace or DEFAULT_NAMESPACE,
         token=token,
-        tls=_tls(url, query),
+        tls=_tls(shown, query),
     )
 
 

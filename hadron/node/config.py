@@ -20,6 +20,7 @@ from hadron.model.marked_yaml import parse_yaml, read_text
 from hadron.model.problems import Problems, did_you_mean, one_of, shorten
 from hadron.node.replica_set import (
     ADDRESS_FORM,
+    LISTEN_HINT,
     NAME_FORM,
     SET_NAME_FORM,
     NodeConfig,
@@ -27,6 +28,7 @@ from hadron.node.replica_set import (
     Role,
     absolute,
     parse_address,
+    parse_dialled,
     parse_name,
     parse_set_name,
     single_node_config,
@@ -46,6 +48,11 @@ __all__ = [
 MAX_MEMBERS: Final = 15
 """Every entry goes to each member and a majority must store it: seven are already a lot, so more
 than this is a mistake in the file."""
+
+_DIALLED_FORM: Final = f"{ADDRESS_FORM}, which others reach; {LISTEN_HINT}"
+
+_NOT_SERVED: Final = ("grpc", "http")
+"""Keys that are read, checked and kept, and that nothing listens on."""
 
 _ROLES: Final = ("leader", "replica")
 _EPOCH_FORM: Final = "a whole number from 1"
@@ -108,7 +115,8 @@ def _node_to_file(node: NodeConfig, path: Path | None) -> dict[str, str]:
         data = data.relative_to(absolute(path).parent)
     # A leading ~ would be read as a home directory.
     text = f"./{data}" if str(data).startswith("~") else str(data)
-    return {"name": node.name, "role": node.role, **node.addresses, "data": text}
+    listen = {} if node.listen is None else {"listen": node.listen}
+    return {"name": node.name, "role": node.role, **node.addresses, **listen, "data": text}
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,7 +133,7 @@ def _read(
 ) -> ReplicaSetConfig:
     cluster = document.required("cluster", parse_name, "", NAME_FORM)
     metadata = document.parsed("metadata", parse_set_name, "", SET_NAME_FORM)
-    discovery = document.list_of("discovery", _parse_dialled, ADDRESS_FORM)
+    discovery = document.list_of("discovery", _parse_known, ADDRESS_FORM)
     name, epoch, nodes = "", 1, tuple[NodeConfig, ...]()
     document.require("replica_set", "its name, epoch and nodes")
     replica_set = document.table("replica_set")
@@ -136,6 +144,10 @@ def _read(
         replica_set.finish()
     settings = read_settings(document, environ, problems)
     document.finish()
+    warnings = [
+        f"{path}: {node.name} has `{key}: {address}`, which this version does not serve yet"
+        for node in nodes for key, address in node.addresses.items() if key in _NOT_SERVED
+    ]
     return ReplicaSetConfig(
         cluster=cluster,
         name=name,
@@ -145,6 +157,7 @@ def _read(
         discovery=discovery or tuple(node.address for node in nodes),
         settings=settings,
         path=path,
+        warnings=tuple(warnings),
     )
 
 
@@ -167,7 +180,8 @@ def _read_node(fields: Fields, path: Path) -> _Member:
     node = NodeConfig(
         name=fields.required("name", parse_name, "", NAME_FORM),
         role=role or "replica",
-        address=fields.required("address", parse_address, "", ADDRESS_FORM),
+        address=fields.required("address", parse_dialled, "", _DIALLED_FORM),
+        listen=fields.parsed("listen", parse_address, None, ADDRESS_FORM),
         grpc=fields.parsed("grpc", parse_address, None, ADDRESS_FORM),
         http=fields.parsed("http", parse_address, None, ADDRESS_FORM),
         data=fields.required(
@@ -208,6 +222,9 @@ def _check_unique(members: list[_Member]) -> None:
             elif port:
                 where = (host.lower(), port)
                 _note_repeated(addresses, where, fields, key, address, "unique addresses")
+        if node.listen and split_address(node.listen)[1] == 0:
+            found = f"{fields.name_of('listen')}: {node.listen!r} has port 0"
+            fields.note("listen", found, "a port from 1 to 65535")
         if node.address and node.data != Path():
             place = (split_address(node.address)[0].lower(), node.data)
             expected = "a directory of its own for each node of a host"
@@ -238,8 +255,8 @@ def _parse_epoch(text: str) -> int:
     return epoch
 
 
-def _parse_dialled(text: str) -> str:
-    if split_address(parse_address(text))[1] == 0:
+def _parse_known(text: str) -> str:
+    if split_address(parse_dialled(text))[1] == 0:
         raise RequestError(f"{text!r} has port 0", "expected a port from 1 to 65535")
     return text
 

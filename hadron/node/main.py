@@ -14,10 +14,12 @@ import trio
 
 from hadron.model.errors import HadronError
 from hadron.model.ports import Network
-from hadron.node.replica_set import ReplicaSetConfig
+from hadron.node.replica_set import NO_SECURITY, ReplicaSetConfig, is_loopback
 from hadron.node.runtime import Node
 from hadron.node.world import SystemClock, SystemDisk, SystemRandom
 from hadron.wire.sockets import SocketNetwork
+
+_log = logging.getLogger(__name__)
 
 _SWITCH_INTERVAL_S = 0.0005
 """How long a thread may keep the interpreter while another waits. Python's 5 ms would be added to
@@ -41,6 +43,8 @@ def run(
     Raises `HadronError` when the node cannot start or must stop.
     """
     _configure_logging(config.settings.log_level, config.settings.log_format, node_name)
+    for warning in (*config.warnings, *open_to_others(config, node_name)):
+        _log.warning("%s", warning)
     sys.setswitchinterval(_SWITCH_INTERVAL_S)
     node = Node(
         config, node_name, clock=SystemClock(), random=SystemRandom(),
@@ -48,6 +52,17 @@ def run(
     )
     trio.run(_main, node, on_listening, strict_exception_groups=True)
     return 0
+
+
+def open_to_others(config: ReplicaSetConfig, node_name: str) -> list[str]:
+    """That whoever reaches the node may do everything, where others than this machine reach it."""
+    listens_on = config.node(node_name).listens_on
+    if is_loopback(listens_on):
+        return []
+    return [
+        f"{node_name} listens on {listens_on}: {NO_SECURITY}, and whoever reaches it can read, "
+        "write and delete everything; keep it inside a network that you trust"
+    ]
 
 
 async def _main(node: Node, on_listening: Callable[[Node], None] | None) -> None:

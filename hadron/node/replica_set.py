@@ -6,6 +6,7 @@ names and roles, nothing else. A changed port, path or setting needs no new epoc
 
 from __future__ import annotations
 
+import ipaddress
 import os
 import re
 from contextlib import suppress
@@ -30,13 +31,19 @@ NAME_FORM: Final = f"1 to {MAX_NAME_LENGTH} of a-z A-Z 0-9 - _ and dots between 
 SET_NAME_FORM: Final = f"{NAME_FORM}, with at most one slash"
 ADDRESS_FORM: Final = "an address such as 127.0.0.1:7001"
 
+NO_SECURITY: Final = "there is no authentication and no TLS yet"
+LISTEN_HINT: Final = "to listen on all, give the node `listen: 0.0.0.0:PORT` beside it"
+
 _DIGEST_VERSION: Final = 1
 _HOST: Final = re.compile(r"[A-Za-z0-9_](?:[A-Za-z0-9_.-]*[A-Za-z0-9_.])?|\[[0-9A-Fa-f:.%a-z]+\]")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NodeConfig:
-    """One member. Addresses are `host:port`; None where the node does not listen."""
+    """One member. Addresses are `host:port`; None where the node does not listen.
+
+    Others dial `address`; the node itself listens on `listen`, by default the same.
+    """
 
     name: str
     role: Role
@@ -45,10 +52,16 @@ class NodeConfig:
     """Directory of the node's files, absolute."""
     grpc: str | None = None
     http: str | None = None
+    listen: str | None = None
+
+    @property
+    def listens_on(self) -> str:
+        """Where the node listens for clients and for other nodes."""
+        return self.listen or self.address
 
     @property
     def addresses(self) -> dict[str, str]:
-        """The addresses that the node listens on, by their key in the file."""
+        """The addresses that belong to this node alone, by their key in the file."""
         given = {"address": self.address, "grpc": self.grpc, "http": self.http}
         return {key: address for key, address in given.items() if address is not None}
 
@@ -69,6 +82,8 @@ class ReplicaSetConfig:
     settings: Settings = field(default_factory=Settings)
     path: Path | None = field(default=None, compare=False)
     """The file it came from; None when it was made in memory."""
+    warnings: tuple[str, ...] = field(default=(), compare=False)
+    """What the file says and this version does nothing with, in words."""
 
     @property
     def leader(self) -> NodeConfig:
@@ -119,7 +134,7 @@ def single_node_config(
         ("cluster", cluster, parse_name, NAME_FORM),
         ("replica set", name, parse_set_name, SET_NAME_FORM),
         ("node", node, parse_name, NAME_FORM),
-        ("address", address, parse_address, ADDRESS_FORM),
+        ("address", address, parse_dialled, ADDRESS_FORM),
     ):
         try:
             parse(value)
@@ -155,6 +170,33 @@ def parse_address(text: str) -> str:
             split_address(text)
             return text
     raise RequestError(f"{shorten(text)} is not an address", f"expected {ADDRESS_FORM}")
+
+
+def is_wildcard(address: str) -> bool:
+    """Whether it means every address of a machine, which nobody can dial."""
+    try:
+        return ipaddress.ip_address(split_address(address)[0]).is_unspecified
+    except ValueError:
+        return False
+
+
+def is_loopback(address: str) -> bool:
+    """Whether only this machine reaches it, as far as its host says."""
+    host = split_address(address)[0]
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return host.lower() == "localhost"
+
+
+def parse_dialled(text: str) -> str:
+    """An address that others dial, as it is. Raises `RequestError`."""
+    if is_wildcard(parse_address(text)):
+        raise RequestError(
+            f"{text!r} is every address of this machine, which others cannot dial",
+            f"expected the address that others reach; {LISTEN_HINT}",
+        )
+    return text
 
 
 def absolute(path: Path) -> Path:

@@ -281,15 +281,18 @@ class Node:
 
     async def _listen(self) -> Listener:
         try:
-            listener = await self._network.listen(self._node.address)
+            listener = await self._network.listen(self._node.listens_on)
         except OSError as error:
             raise ConfigurationError(
-                f"node {self._node.name} cannot listen on {self._node.address}: "
+                f"node {self._node.name} cannot listen on {self._node.listens_on}: "
                 f"{error.strerror or error}",
-                "is another process using the port? change `address:`, or stop that process",
+                "is another process using the port? change `address:`, or stop that process; where "
+                "`address:` is not one of this machine's own, `listen:` says what is",
             ) from error
-        self.address = listener.address
-        self.discovery.listens_at(listener.address)
+        if self._node.listen is None:
+            # Port 0 has become one that is free.
+            self.address = listener.address
+        self.discovery.listens_at(self.address)
         return listener
 
     async def _serve(self, listener: Listener, task_status: trio.TaskStatus[None]) -> None:
@@ -312,8 +315,10 @@ class Node:
                 self._report("waiting for the leader", "")
                 nursery.start_soon(self._watch_leader)
             _log.info(
-                "node %s of %s listens on %s, data in %s",
-                self._node.name, self._config.name, self.address, self._node.data,
+                "node %s of %s listens on %s%s, data in %s",
+                self._node.name, self._config.name, listener.address,
+                "" if listener.address == self.address else f", others dial {self.address}",
+                self._node.data,
             )
             if not self._counts and self._membership.peers:
                 _log.info(

@@ -22,8 +22,11 @@ from hadron.model.units import (
     parse_duration_ms,
     parse_size,
 )
+from hadron.storage.space import least_reserve
 
 VARIABLE_PREFIX: Final = "HADRON_"
+_OTHER_VARIABLES: Final = ("HADRON_URL", "HADRON_CONTEXT")
+"""What clients read."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -175,7 +178,8 @@ class Settings:
         "128MiB",
         _size(0, 1 << 40),
         "Room on the disk below which records are refused, so that acknowledgements and retention, "
-        "which make room, still have some. Writing goes on by itself when there is more. 0: none.",
+        "which make room, still have some. Writing goes on by itself when there is more. At least "
+        f"{least_reserve(1)} times checkpoint_bytes, for a checkpoint; 0: none.",
     )
     state_digest_interval_s: float = _setting(
         "10s",
@@ -233,7 +237,8 @@ def read_settings(
 
     Args:
         document: the file's top-level keys; None when there is no file.
-        environ: the environment's variables; those that are not settings are ignored.
+        environ: the environment's variables; those that are not settings are ignored here (see
+            `unknown_variables`).
     """
     values: dict[str, Any] = {}
     noted = len(problems)
@@ -281,17 +286,44 @@ def settings_to_file(settings: Settings) -> dict[str, str]:
 def _check_together(
     settings: Settings, document: Fields | None, environ: Mapping[str, str], problems: Problems
 ) -> None:
-    if settings.silence_limit_s > settings.keepalive_s:
-        return
-    pair = ("silence_limit", "keepalive")
-    found = f"silence_limit {settings.silence_limit_s:g}s is not longer than keepalive"
-    expected = f"more than {settings.keepalive_s:g}s"
+    if settings.silence_limit_s <= settings.keepalive_s:
+        _note_together(
+            ("silence_limit", "keepalive"),
+            f"silence_limit {settings.silence_limit_s:g}s is not longer than keepalive",
+            f"more than {settings.keepalive_s:g}s", document, environ, problems,
+        )
+    least = least_reserve(settings.checkpoint_bytes)
+    if 0 < settings.disk_reserve_bytes < least:
+        _note_together(
+            ("disk_reserve_bytes", "checkpoint_bytes"),
+            f"disk_reserve_bytes {format_size(settings.disk_reserve_bytes)} is less than a "
+            f"checkpoint needs on a full disk, with checkpoint_bytes "
+            f"{format_size(settings.checkpoint_bytes)}",
+            f"{format_size(least)} or more, or 0 for no reserve", document, environ, problems,
+        )
+
+
+def _note_together(
+    pair: tuple[str, str], found: str, expected: str, document: Fields | None,
+    environ: Mapping[str, str], problems: Problems,
+) -> None:
+    """Where people set one of the two."""
     set_in_file = [key for key in pair if document is not None and document.has(key)]
     overridden = [name for key in pair if (name := VARIABLE_PREFIX + key.upper()) in environ]
     if overridden:
         problems.add_at(f"environment variable {overridden[0]}", found, expected)
     elif document is not None and set_in_file:
         document.note(set_in_file[0], found, expected)
+
+
+def unknown_variables(environ: Mapping[str, str]) -> list[str]:
+    """Variables that look like Hadron's and that nothing reads, each as a sentence."""
+    known = {*_OTHER_VARIABLES, *(each.variable for each in describe_settings())}
+    return [
+        f"{name} is no variable that hadron knows{did_you_mean(name, known)}"
+        for name in sorted(environ)
+        if name.startswith(VARIABLE_PREFIX) and name not in known
+    ]
 
 
 def _kind_of(row: Any) -> Kind:

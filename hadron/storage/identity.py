@@ -129,6 +129,19 @@ def read_owner(directory: Path) -> Owner | None:
     return None if row is None else Owner(*row)
 
 
+def check_owner(
+    directory: Path, found: tuple[str, str, str], expected: tuple[str, str, str]
+) -> None:
+    """Compare two (cluster, replica set, node); raises `DataDirectoryError`."""
+    if found != expected:
+        cluster, replica_set, node = found
+        raise DataDirectoryError(
+            f"the data directory {directory} belongs to node {node} of {replica_set} in cluster "
+            f"{cluster}, not to node {expected[2]} of {expected[1]} in cluster {expected[0]}",
+            "check `data:` in the configuration; every node needs a directory of its own",
+        )
+
+
 def read_epoch(directory: Path) -> int:
     """The highest epoch that this directory's node has promised, 0 for none. Writes nothing.
 
@@ -291,13 +304,7 @@ class IdentityFile:
                 (cluster, replica_set, node),
             )
             return
-        if row != (cluster, replica_set, node):
-            theirs = f"node {row[2]} of {row[1]} in cluster {row[0]}"
-            raise DataDirectoryError(
-                f"the data directory {self._path.parent} belongs to {theirs}, "
-                f"not to node {node} of {replica_set} in cluster {cluster}",
-                "check `data:` in the configuration; every node needs a directory of its own",
-            )
+        check_owner(self._path.parent, row, (cluster, replica_set, node))
         self._db.execute("UPDATE identity SET boot = boot + 1")
 
     def _load(self) -> Identity:

@@ -26,11 +26,21 @@ from hadron.storage.database import PAGE_BYTES
 
 _log = logging.getLogger(__name__)
 
+_EXHAUSTED_PART: Final = 8
+"""Of the reserve: with less than this part of it on the file system nothing is written any more."""
+
 _LOOK_EVERY_BYTES: Final = 1 << 20
 """Written between two looks at the disk: far below any reserve, and a look takes microseconds."""
 
 _LOOK_EVERY_S: Final = 1.0
 """Others write to the disk too, and make room on it."""
+
+
+def least_reserve(checkpoint_bytes: int) -> int:
+    """The smallest reserve with which a checkpoint has room even when nothing more is written: then
+    the write-ahead log may still have to go into the database file, which may have to grow for it.
+    """
+    return _EXHAUSTED_PART * checkpoint_bytes
 
 
 class Space:
@@ -58,7 +68,7 @@ class Space:
     @property
     def is_exhausted(self) -> bool:
         """Not even the reserve is left: nothing more is to be written here."""
-        return self._free_bytes < self._reserve_bytes // 8
+        return self._free_bytes < self._reserve_bytes // _EXHAUSTED_PART
 
     @property
     def trouble(self) -> str:

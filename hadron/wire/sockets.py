@@ -10,6 +10,7 @@ import errno
 import os
 import socket
 from collections.abc import Sequence
+from typing import Any
 
 import anyio
 import anyio.lowlevel
@@ -29,6 +30,15 @@ def split_address(address: str) -> tuple[str, int]:
     if not separator or not host or not port.isdecimal() or not port.isascii() or int(port) > 65535:
         raise RequestError(f"{address!r} is not an address", "write it as host:port")
     return host.strip("[]"), int(port)
+
+
+def bind_address(address: str) -> tuple[socket.AddressFamily, Any]:
+    """The family of a socket that is to listen there, and what to bind it to. A name's IPv4 address
+    comes first. Raises `OSError` for a name that is not known."""
+    host, port = split_address(address)
+    found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
+    family, _, _, _, where = min(found, key=lambda each: each[0] != socket.AF_INET)
+    return family, where
 
 
 def format_address(host: str, port: int) -> str:
@@ -136,12 +146,11 @@ class SocketNetwork:
         return SocketTransport(own)
 
     async def listen(self, address: str) -> SocketListener:
-        host, port = split_address(address)
-        family = socket.AF_INET6 if ":" in host else socket.AF_INET
+        family, where = bind_address(address)
         sock = socket.socket(family, socket.SOCK_STREAM)
         try:
             sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-            sock.bind((host, port))
+            sock.bind(where)
             sock.listen(512)
         except OSError:
             sock.close()

@@ -39,6 +39,7 @@ from hadron.node.supervision.processes import (
 )
 from hadron.node.supervision.reasons import NO_ANSWER, Reasons, reason_of
 from hadron.node.supervision.running import FOLLOWING, SERVING
+from hadron.wire.sockets import bind_address, split_address
 
 if TYPE_CHECKING:
     from hadron.client.sync import SyncClient
@@ -119,6 +120,10 @@ class LocalCluster:
     def address(self, name: str) -> str:
         """`host:port` of a node."""
         return self.config.node(name).address
+
+    def listens_on(self, name: str) -> str:
+        """`host:port` that a node binds."""
+        return self.config.node(name).listens_on
 
     def database(self, name: str) -> Path:
         """The node's own file, for `mode=ro` readers."""
@@ -342,8 +347,7 @@ class LocalCluster:
 
 def _knock(address: str) -> None:
     """Raise `OSError` unless somebody listens: a client would wait for it longer than we want."""
-    host, _, port = address.rpartition(":")
-    socket.create_connection((host, int(port)), _ANSWER_WITHIN_S).close()
+    socket.create_connection(split_address(address), _ANSWER_WITHIN_S).close()
 
 
 def check_ports(addresses: Iterable[tuple[str, str]]) -> None:
@@ -352,14 +356,14 @@ def check_ports(addresses: Iterable[tuple[str, str]]) -> None:
     Whether an address can be used at all is left to the node to find out.
     """
     for name, address in addresses:
-        host, _, port = address.rpartition(":")
-        with socket.socket() as trial:
-            trial.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-            try:
-                trial.bind((host, int(port)))
-            except OSError as error:
-                if error.errno == errno.EADDRINUSE:
-                    raise _in_use(name, address, "another process") from error
+        try:
+            family, where = bind_address(address)
+            with socket.socket(family) as trial:
+                trial.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+                trial.bind(where)
+        except OSError as error:
+            if error.errno == errno.EADDRINUSE:
+                raise _in_use(name, address, "another process") from error
 
 
 def _in_use(name: str, address: str, who: str) -> ClusterError:

@@ -29,6 +29,7 @@ from hadron.node.supervision.cluster import (
 )
 from hadron.node.supervision.processes import ClusterError, ProcessIdentity
 from hadron.node.supervision.running import RunningNode, ask_running, check_fits
+from hadron.wire.sockets import split_address
 
 FILE_NAME: Final = "cluster.yaml"
 DEFAULT_DIRECTORY: Final = "hadron-cluster"
@@ -178,7 +179,7 @@ class DetachedCluster:
             )
             if missing:
                 check_fits(self.config, self.ask())
-            check_ports((name, cluster.address(name)) for name in missing)
+            check_ports((name, cluster.listens_on(name)) for name in missing)
             with self._kept(cluster, running):
                 yield cluster, missing
 
@@ -233,7 +234,7 @@ class DetachedCluster:
             leader = self.config.leader.name
             away = [name for name in cluster.names if name not in known]
             spawned_s = time.monotonic()
-            check_ports((name, cluster.address(name)) for name in away)
+            check_ports((name, cluster.listens_on(name)) for name in away)
             with self._kept(cluster, known):
                 for name in away:
                     cluster.spawn(name)
@@ -255,15 +256,17 @@ class DetachedCluster:
             if name not in self.config.members:
                 continue
             old = next(each.address for each in node.file.nodes if each.name == name)
-            if old != (new := self.config.node(name).address):
-                check_ports([(name, new)])
+            new = self.config.node(name)
+            # What it listens on itself is not told; with the same port it is in its own way only.
+            if split_address(old)[1] != split_address(new.listens_on)[1]:
+                check_ports([(name, new.listens_on)])
 
     @staticmethod
     def _stop_and_spawn(
         cluster: LocalCluster, name: str, known: dict[str, ProcessIdentity]
     ) -> None:
         known.pop(name).stop(STOP_WITHIN_S)
-        check_ports([(name, cluster.address(name))])
+        check_ports([(name, cluster.listens_on(name))])
         cluster.spawn(name)
 
     def _read_of(self, names: Collection[str]) -> dict[str, ProcessIdentity]:
