@@ -112,8 +112,14 @@ class Delivery(GivenRecord[AckSender]):
         if self._subscription.acknowledged(parcel.feed):
             await anyio.lowlevel.checkpoint()
 
-    async def nack(self, delay_s: float = 0.0, reason: str = "") -> None:
-        """Give the record back, to be delivered again after `delay_s` seconds, at most 49 days.
+    async def nack(self, delay_s: float | None = None, reason: str = "") -> None:
+        """Give the record back, to be delivered again.
+
+        Without `delay_s` it comes again after 0.1 s, and after twice as long each further time, up
+        to 30 s. With it, after so many seconds, at most 49 days; 0 is at once, to another member
+        if there is one, but from the third attempt on less than a second grows as well. A member
+        that gives back more than 32 records in a row and acknowledges none gets single ones, ever
+        more rarely, until it acknowledges one (unless its delays are a second or more).
 
         The delay is in the leader's memory: when another node leads, or this one starts again, the
         record is delivered at once. `reason` stands in the dead letter when this was the last
@@ -140,7 +146,7 @@ class DeliveryBatch(GivenBatch[AckSender]):
             if self._subscription.acknowledged(parcel.feed):
                 await anyio.lowlevel.checkpoint()
 
-    async def nack(self, delay_s: float = 0.0, reason: str = "") -> None:
+    async def nack(self, delay_s: float | None = None, reason: str = "") -> None:
         """Give all of them back; like `Delivery.nack`."""
         after_ms = delay_ms(delay_s)
         for parcel in self._parcels:
@@ -152,8 +158,10 @@ class DeliveryBatch(GivenBatch[AckSender]):
             parcel.feed.send_extend(parcel.number, parcel.ranges())
 
 
-def delay_ms(delay_s: float) -> int:
+def delay_ms(delay_s: float | None) -> int | None:
     """As it is sent. Raises `RequestError` for what makes no sense."""
+    if delay_s is None:
+        return None
     if not 0 <= delay_s <= _MAX_DELAY_S:
         raise RequestError(f"delay_s {delay_s} is out of bounds", f"0 to {_MAX_DELAY_S}")
     return round(delay_s * 1_000)

@@ -225,12 +225,12 @@ class Feed:
         self,
         number: int,
         ranges: Iterable[tuple[int, int]],
-        delay_ms: int = 0,
+        delay_ms: int | None = None,
         reason: str = "",
         *,
         unseen: bool = False,
     ) -> None:
-        """Give records back, to be delivered again after `delay_ms`."""
+        """Give records back, to be delivered again after `delay_ms`; None is up to the leader."""
         if self.alive:
             self.send_acks()
             nack = groups_pb2.SubscribeRequest.Nack(

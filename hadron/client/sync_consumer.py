@@ -34,7 +34,7 @@ class SyncDelivery(GivenRecord["SyncSubscription"]):
         offset = self.record.offset
         self._subscription.acknowledge(self._parcel, offset, offset)
 
-    def nack(self, delay_s: float = 0.0, reason: str = "") -> None:
+    def nack(self, delay_s: float | None = None, reason: str = "") -> None:
         """Give the record back; see `hadron.client.Delivery.nack`."""
         offset = self.record.offset
         self._subscription.give_back([(self._parcel, ((offset, offset),))], delay_s, reason)
@@ -59,8 +59,8 @@ class SyncDeliveryBatch(GivenBatch["SyncSubscription"]):
             for first, last in ranges:
                 self._subscription.acknowledge(parcel, first, last)
 
-    def nack(self, delay_s: float = 0.0, reason: str = "") -> None:
-        """Give all of them back, to be delivered again after `delay_s` seconds."""
+    def nack(self, delay_s: float | None = None, reason: str = "") -> None:
+        """Give all of them back; see `hadron.client.Delivery.nack`."""
         self._subscription.give_back(self._parts(), delay_s, reason)
 
     def extend(self) -> None:
@@ -114,7 +114,7 @@ class SyncSubscription:
             self._scheduled = True
             self._portal.start_task_soon(self._send_soon)
 
-    def give_back(self, parts: Sequence[_Part], delay_s: float, reason: str) -> None:
+    def give_back(self, parts: Sequence[_Part], delay_s: float | None, reason: str) -> None:
         """Nack ranges."""
         after_ms = delay_ms(delay_s)
 

@@ -36,6 +36,7 @@ from hadron.model.errors import (
     RequestError,
 )
 from hadron.model.ids import Ballot
+from hadron.model.ports import Random
 from hadron.partition.controller import Controller
 from hadron.partition.visible import VisibleStreams
 from hadron.state import groups
@@ -64,6 +65,7 @@ class Ground:
     visible: VisibleStreams
     nursery: trio.Nursery
     numbers: DeliveryNumbers
+    random: Random
     shelves: Shelves = field(default_factory=Shelves)
 
 
@@ -430,11 +432,13 @@ class GroupDriver:
     def refuse(self, session: MemberSession, message: groups_pb2.SubscribeRequest.Nack) -> None:
         check_ranges(message.ranges)
         now = trio.current_time()
+        delay_s = message.delay_ms / 1_000 if message.HasField("delay_ms") else None
+        share = self._ground.random.uniform(0.5, 1.0)
         for item in message.ranges:
             self.machine.refuse(
-                session.member.number, item.delivery, item.first_offset, item.last_offset,
-                not_before=now + message.delay_ms / 1000, reason=message.reason[:_MAX_REASON],
-                is_unseen=message.unseen, now=now,
+                session.member.number, item.delivery, item.first_offset, item.last_offset, now,
+                delay_s=delay_s, reason=message.reason[:_MAX_REASON],
+                is_unseen=message.unseen, share=share,
             )
         self._note_ended()
         self.pump()

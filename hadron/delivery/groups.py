@@ -28,6 +28,7 @@ from hadron.model.errors import (
     RequestError,
     ShuttingDownError,
 )
+from hadron.model.ports import Random
 from hadron.model.schema import SchemaObject, StreamSpec
 from hadron.partition.catalog import Catalog
 from hadron.partition.controller import Controller
@@ -54,8 +55,10 @@ class Groups:
     """All groups of a leadership that have members."""
 
     def __init__(
-        self, controller: Controller, visible: VisibleStreams, catalog: Catalog, replica_set: str
+        self, controller: Controller, visible: VisibleStreams, catalog: Catalog, replica_set: str,
+        random: Random,
     ) -> None:
+        self._random = random
         self._controller = controller
         self._visible = visible
         self._catalog = catalog
@@ -72,7 +75,9 @@ class Groups:
     async def run(self) -> None:
         """Must be running for groups to be served."""
         async with trio.open_nursery() as nursery:
-            self._ground = Ground(self._controller, self._visible, nursery, DeliveryNumbers())
+            self._ground = Ground(
+                self._controller, self._visible, nursery, DeliveryNumbers(), self._random
+            )
             try:
                 self._collect_soon()
                 await trio.sleep_forever()

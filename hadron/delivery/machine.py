@@ -22,6 +22,7 @@ from hadron.delivery.effects import PLAIN, Assignment, Exhausted, Expired, Rules
 from hadron.delivery.frontier import Frontier
 from hadron.delivery.keys import BatchKeys, KeyLines
 from hadron.delivery.members import Delivery, Member, Takers
+from hadron.delivery.patience import ASKED_CAP_S, again_after_s
 from hadron.delivery.ranges import Range, RangeSet, size
 from hadron.delivery.waiting import Again, Waiting
 from hadron.state.attempts import Attempts
@@ -107,7 +108,7 @@ class Group:
         member = self.members.pop(number, None)
         if member is None:
             return
-        self.takers.remove(member)
+        self.takers.forget(member)
         for delivery in member.deliveries.values():
             self._forget(delivery)
             self._pieces_held -= delivery.held.fragments
@@ -137,6 +138,8 @@ class Group:
 
     def next_wanted(self, visible_end: int, now: float) -> int | None:
         """The offset that should be delivered next, None when there is none or nobody takes it."""
+        if self.takers.resting:
+            self.takers.wake(now)
         if not self.takers:
             return None
         found = self._source(visible_end, now)
@@ -193,9 +196,9 @@ class Group:
 
     def next_due(self, now: float) -> float | None:
         """When something is to be done without anybody's doing: a delayed redelivery, a deadline,
-        a batch that has waited long enough. What is due and waits for somebody to take it is
-        nothing that time brings about; only deadlines may have passed."""
-        if not (self.waiting or self._deadlines or self.takers.patient):
+        a batch that has waited long enough, a member that has rested. What is due and waits for
+        somebody to take it is nothing that time brings about; only deadlines may have passed."""
+        if not (self.waiting or self._deadlines or self.takers.is_timed):
             return None
         deadline = next(iter(self._deadlines.values())).expires if self._deadlines else None
         dues = (self.waiting.next_due(now), deadline, self.takers.next_due(now))
@@ -288,7 +291,10 @@ class Group:
         if delivery is not None:
             counted = self._release(delivery, first, last, now)
             released = size(counted)
-            self.members[member].acknowledged += released
+            holder = self.members[member]
+            holder.acknowledged += released
+            if holder.in_vain and released:
+                self.takers.recovered(holder)
             if released > last - first and not self.rules.is_strict:
                 return counted
         if self.waiting:
@@ -347,14 +353,21 @@ class Group:
     # --- deliveries that end --------------------------------------------------------------------
 
     def refuse(
-        self, member: int, number: int, first: int, last: int, *, not_before: float,
-        reason: str = "", is_unseen: bool = False, now: float = 0.0,
+        self, member: int, number: int, first: int, last: int, now: float, *,
+        delay_s: float | None = None, reason: str = "", is_unseen: bool = False,
+        share: float = 1.0,
     ) -> None:
-        """A nack: deliver again, not before a time. Only who holds the offsets can refuse them."""
+        """A nack: deliver again, after `delay_s` or what `patience` makes of it. Only who holds the
+        offsets can refuse them. `share` is random, 0.5 to 1."""
         delivery = self._held_under(member, number)
-        if delivery is not None:
-            ranges = self._release(delivery, first, last, now)
-            self._end(delivery, ranges, not_before, reason or "refused", is_unseen=is_unseen)
+        if delivery is None:
+            return
+        ranges = self._release(delivery, first, last, now)
+        again_s = delay_s or 0.0 if is_unseen else again_after_s(delivery.attempt, delay_s, share)
+        self._end(delivery, ranges, now + again_s, reason or "refused", is_unseen=is_unseen)
+        is_over = 0 < self.rules.max_attempts <= delivery.attempt and not is_unseen
+        if ranges and not is_over and (delay_s is None or delay_s < ASKED_CAP_S):
+            self.takers.gave_back(self.members[member], now, share)
 
     def expire(self, now: float) -> list[Expired]:
         """End the deliveries whose deadline has passed."""

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
+from hadron.delivery.patience import FREE_IN_A_ROW, rest_s
 from hadron.delivery.ranges import Range, RangeSet
 
 
@@ -50,6 +51,9 @@ class Member:
             at a time.
         filled: records of the batch that it is being sent.
         waiting_since: when there was the first record for its next batch.
+        in_vain: ranges that it has given back since it acknowledged something.
+        rests: how often it has rested since then.
+        rests_until: it gets nothing before; None while it does not rest.
     """
 
     number: int
@@ -62,8 +66,16 @@ class Member:
     is_stalled: bool = False
     filled: int = 0
     waiting_since: float | None = None
+    in_vain: int = 0
+    rests: int = 0
+    rests_until: float | None = None
     delivered: int = 0
     acknowledged: int = 0
+
+    @property
+    def is_on_trial(self) -> bool:
+        """It gets one record at a time, until it deals with one."""
+        return self.is_stalled or self.rests > 0
 
     @property
     def quantum(self) -> int:
@@ -76,7 +88,9 @@ class Member:
     @property
     def wants(self) -> bool:
         """Whether it has credit that is worth a message."""
-        if self.credit <= 0 or (self.is_stalled and self.deliveries):
+        if self.credit <= 0 or self.rests_until is not None:
+            return False
+        if self.deliveries and self.is_on_trial:
             return False
         return self.credit >= self.quantum or not self.deliveries or self.filled > 0
 
@@ -87,7 +101,7 @@ class Member:
     @property
     def most(self) -> int:
         """Records that it may be given at once."""
-        if self.is_stalled:
+        if self.is_on_trial:
             return 1
         return min(self.credit, self.batch_size - self.filled) if self.batch_size else self.credit
 
@@ -104,11 +118,18 @@ class Takers:
         """Those in the line that wait for a batch to become full."""
         self.filling: Member | None = None
         """Its batch is being sent: it goes on before anybody else gets something."""
+        self.resting: dict[int, Member] = {}
+        """Those that have given back too much in a row."""
         self.ended: list[Member] = []
         """Batches that ended without a delivery that could have said so; for the driver."""
 
     def __bool__(self) -> bool:
         return bool(self._line)
+
+    @property
+    def is_timed(self) -> bool:
+        """Whether somebody waits for a time."""
+        return bool(self.patient or self.resting)
 
     def offer(self, member: Member) -> None:
         """The member may have become one that takes something."""
@@ -120,6 +141,40 @@ class Takers:
         self.patient.pop(member.number, None)
         if self.filling is member:
             self.filling = None
+
+    def forget(self, member: Member) -> None:
+        """The member has gone."""
+        self.remove(member)
+        self.resting.pop(member.number, None)
+
+    # --- those that give everything back --------------------------------------------------------
+
+    def gave_back(self, member: Member, now: float, share: float) -> None:
+        """A range that the member could not use; see `patience`."""
+        member.in_vain += 1
+        if member.in_vain > FREE_IN_A_ROW and member.rests_until is None:
+            member.rests_until = now + rest_s(member.rests, share)
+            member.rests += 1
+            self.resting[member.number] = member
+
+    def recovered(self, member: Member) -> None:
+        """It has dealt with a record."""
+        member.in_vain = member.rests = 0
+        self._end_rest(member)
+
+    def wake(self, now: float) -> None:
+        """Those that have rested may be given something again."""
+        for member in list(self.resting.values()):
+            assert member.rests_until is not None
+            if member.rests_until <= now:
+                self._end_rest(member)
+
+    def _end_rest(self, member: Member) -> None:
+        member.rests_until = None
+        if self.resting.pop(member.number, None) is not None:
+            self.offer(member)
+
+    # --- whose turn it is -----------------------------------------------------------------------
 
     def pick(self, available: int, now: float, avoid: int = 0) -> Member | None:
         """Whose turn it is; somebody else than `avoid`, if there is anybody else. `available` is
@@ -180,9 +235,13 @@ class Takers:
         self.patient.clear()
 
     def next_due(self, now: float) -> float | None:
-        """When somebody will have waited for a batch long enough."""
-        dues = (
+        """When somebody will have waited for a batch long enough, or rested."""
+        dues = [
             member.waiting_since + member.batch_wait_s
             for member in self.patient.values() if member.waiting_since is not None
-        )
+        ]
+        dues += [
+            member.rests_until for member in self.resting.values()
+            if member.rests_until is not None
+        ]
         return min((due for due in dues if due > now), default=None)

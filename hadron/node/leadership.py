@@ -19,6 +19,7 @@ from hadron.model.errors import (
     TrimmedError,
 )
 from hadron.model.ids import LogPosition
+from hadron.model.ports import Random
 from hadron.node.replica_set import ReplicaSetConfig
 from hadron.partition.catalog import Catalog
 from hadron.partition.controller import Controller, Tuning
@@ -75,6 +76,7 @@ class Leadership:
         follower: FollowerLog,
         links: PeerLinks,
         door: Door,
+        random: Random,
         cork: Cork,
         gate: ByteGate,
         on_fatal: Callable[[BaseException], None],
@@ -117,6 +119,7 @@ class Leadership:
         self._follower = follower
         self._links = links
         self._door = door
+        self._random = random
         self._schema_copy = schema_copy
         self._sets = sets
         self._wires = wires
@@ -160,7 +163,9 @@ class Leadership:
             controller=self.controller,
             catalog=catalog,
             visible=visible,
-            groups=Groups(self.controller, visible, catalog, self._config.name),
+            groups=Groups(
+                self.controller, visible, catalog, self._config.name, self._random
+            ),
             pipelines=Pipelines(
                 self.controller, catalog, visible, self._stamps, self._config.name
             ),

@@ -382,6 +382,7 @@ class Node:
                 self._leadership = Leadership(
                     won, config=self._config, membership=self._membership, store=self._store,
                     follower=self._follower, links=self._links, door=self._door,
+                    random=self._random,
                     cork=self._cork, gate=self._gate, on_fatal=self._fail,
                     on_trim=self._trimmer.allow, schema_copy=self._schema_copy,
                     sets=OtherSets(self.discovery, self._config.name),

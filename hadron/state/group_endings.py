@@ -19,14 +19,16 @@ from hadron.state.machine import Command, Context, applies
 from hadron.state.streams import Appended
 
 
-class RecordAttempts(Command, frozen=True, array_like=True, tag=14):
-    """So many deliveries of these offsets have ended without an acknowledgement."""
+class EndDeliveries(Command, frozen=True, array_like=True, tag=14):
+    """So many deliveries of some offsets have ended without an acknowledgement, and others, later
+    ones of the same offsets perhaps, with one."""
 
     uses_reserve: ClassVar[bool] = True
     since: ClassVar[int] = 2
 
     group_id: int
     attempts: tuple[Attempts, ...]
+    acknowledged: tuple[Range, ...] = ()
 
 
 class DeadLetterRecords(Command, frozen=True, array_like=True, tag=15):
@@ -54,13 +56,18 @@ class DeadLettered(msgspec.Struct, frozen=True):
     floor: int
 
 
-@applies(RecordAttempts)
-def apply_record_attempts(context: Context, command: RecordAttempts) -> None:
-    """Raises `NotFoundError` without the group. What lies below its floor is not counted."""
-    floor = _floor(context.db, command.group_id)
+@applies(EndDeliveries)
+def apply_end_deliveries(context: Context, command: EndDeliveries) -> int:
+    """Returns the group's floor. Raises `NotFoundError` without the group. Attempts of what is
+    acknowledged already, as a dead letter perhaps, are not counted."""
+    db, group_id = context.db, command.group_id
+    floor = _floor(db, group_id)
     for first, last, number in command.attempts:
-        if max(first, floor) <= last:
-            attempts.record(context.db, command.group_id, max(first, floor), last, number)
+        for a, b in groups.unacknowledged(db, group_id, max(first, floor), last):
+            attempts.record(db, group_id, a, b, number)
+    if not command.acknowledged:
+        return floor
+    return groups.acknowledge(db, group_id, command.acknowledged)
 
 
 @applies(DeadLetterRecords)

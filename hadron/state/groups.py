@@ -299,6 +299,22 @@ def find(db: Database, stream_id: int, name: str) -> Progress | None:
     )
 
 
+def unacknowledged(db: Database, group_id: int, first: int, last: int) -> list[Range]:
+    """What of first … last, above the floor, nobody has acknowledged."""
+    rows = db.execute(
+        "SELECT first, last FROM grp_ack WHERE group_id = ? AND first <= ? AND last >= ?"
+        " AND first >= coalesce("
+        "(SELECT max(first) FROM grp_ack WHERE group_id = ? AND first <= ?), 0) ORDER BY first",
+        (group_id, last, first, group_id, first),
+    )
+    found: list[Range] = []
+    for a, b in rows:
+        if first < a:
+            found.append((first, a - 1))
+        first = b + 1
+    return [*found, (first, last)] if first <= last else found
+
+
 def window(db: Database, group_id: int, offset: int, rows: int = WINDOW_ROWS) -> Window:
     """What is known of a group's offsets from `offset` on, as far as `rows` ranges reach."""
     acknowledged: list[Range] = []

@@ -11,6 +11,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 from hadron.delivery.effects import Assignment
 from hadron.delivery.machine import Group
 from hadron.delivery.members import Member
+from hadron.delivery.patience import again_after_s
 from hadron.delivery.ranges import Range
 
 BATCH = 8
@@ -87,7 +88,7 @@ class TestScenes:
         group = Group(0, ())
         member = join(group, 8)
         drain(group, 8)
-        group.refuse(member.number, 1, 2, 3, not_before=60.0)
+        group.refuse(member.number, 1, 2, 3, now=0.0, delay_s=60.0)
         assert group.acknowledge(member.number, 1, 0, 7) == [(0, 1), (4, 7), (2, 3)]
         assert (group.in_flight, group.next_due(0.0), member.credit) == (0, None, 8)
 
@@ -96,15 +97,15 @@ class TestScenes:
         holder, other = join(group, 8), join(group, 8)
         drain(group, 8)
         assert group.acknowledge(other.number, 1, 0, 7) == []
-        group.refuse(other.number, 1, 0, 7, not_before=0.0)
+        group.refuse(other.number, 1, 0, 7, now=0.0, delay_s=0.0)
         assert (group.in_flight, holder.credit) == (8, 0)
 
     def test_a_refused_record_waits_for_its_time(self) -> None:
         group = Group(0, ())
         member = join(group, 8)
         drain(group, 8)
-        group.refuse(member.number, 1, 2, 3, not_before=10.0)
-        group.refuse(member.number, 1, 5, 5, not_before=4.0)
+        group.refuse(member.number, 1, 2, 3, now=0.0, delay_s=10.0)
+        group.refuse(member.number, 1, 5, 5, now=0.0, delay_s=4.0)
         assert (drain(group, 8, 3.9), group.next_due(3.9)) == ([], 4.0)
         (early,) = drain(group, 8, 4.0)
         assert (early.first, early.last, early.attempt) == (5, 5, 2)
@@ -197,6 +198,7 @@ class Deliveries(RuleBasedStateMachine):
     @rule(times=st.integers(1, 9))
     def deliver(self, times: int) -> None:
         for _ in range(times):
+            self.group.takers.wake(self.now)
             takers = [n for n, m in self.members.items() if m.takes_more]
             due = [offset for offset, at in self.waiting.items() if at <= self.now]
             found = deliver(self.group, self.end, self.now)
@@ -255,12 +257,14 @@ class Deliveries(RuleBasedStateMachine):
     @rule(data=st.data(), delay=st.sampled_from((0, 3, 20)))
     def refuse(self, data: st.DataObject, delay: int) -> None:
         member, delivery, first, last = self.some_range(data)
-        self.group.refuse(member, delivery, first, last, not_before=self.now + delay)
+        self.group.refuse(member, delivery, first, last, self.now, delay_s=delay)
         holder, offsets = self.held.get(delivery, (0, set()))
         if holder == member:
             back = offsets & span(first, last)
             offsets -= back
-            self.waiting.update(dict.fromkeys(back, self.now + delay))
+            for offset in back:
+                again_s = again_after_s(self.attempts[offset], delay, 1.0)
+                self.waiting[offset] = self.now + again_s
 
     @rule()
     def progress_is_committed(self) -> None:
@@ -328,7 +332,7 @@ class TestRetention:
         first = group.assign(10, 100, 0.0)
         assert first is not None
         assert (first.first, first.last) == (0, 9)
-        group.refuse(member.number, first.delivery, 0, 4, not_before=0.0)
+        group.refuse(member.number, first.delivery, 0, 4, now=0.0, delay_s=0.0)
         group.skip_below(7)
         assert (group.floor, group.next_wanted(100, 0.0)) == (7, 10)
         group.leave(member.number, 1.0)

@@ -14,6 +14,7 @@ from hadron.delivery.effects import Assignment, Exhausted, Rules
 from hadron.delivery.keys import BatchKeys
 from hadron.delivery.machine import Group
 from hadron.delivery.members import Member
+from hadron.delivery.patience import again_after_s
 from hadron.delivery.ranges import Range, RangeSet
 
 BATCH = 8
@@ -86,12 +87,12 @@ class TestAttempts:
         group = Group(0, (), rules=Rules(max_attempts=2))
         member = join(group)
         assert drain(group, 4) == [(1, 0, 3)]
-        group.refuse(member.number, 1, 1, 2, not_before=0.0, reason="no such flight")
+        group.refuse(member.number, 1, 1, 2, now=0.0, delay_s=0.0, reason="no such flight")
         assert (group.ended, group.exhausted) == ([(1, 2, 1)], [])
         again = deliver(group, 4)
         assert again is not None
         assert (again.first, again.last, again.attempt) == (1, 2, 2)
-        group.refuse(member.number, again.delivery, 2, 2, not_before=0.0, reason="no such flight")
+        group.refuse(member.number, again.delivery, 2, 2, now=0.0, delay_s=0.0, reason="no such flight")
         assert group.exhausted == [Exhausted(2, 2, 2, "no such flight")]
         group.leave(member.number, 0.0)
         assert group.exhausted[1:] == [Exhausted(1, 1, 2, "its member has gone")]
@@ -102,7 +103,7 @@ class TestAttempts:
         group = Group(0, (), rules=Rules(max_attempts=1))
         member = join(group)
         drain(group, 4)
-        group.refuse(member.number, 1, 0, 3, not_before=0.0, is_unseen=True)
+        group.refuse(member.number, 1, 0, 3, now=0.0, delay_s=0.0, is_unseen=True)
         assert (group.ended, group.exhausted) == ([], [])
         again = deliver(group, 4)
         assert again is not None
@@ -119,6 +120,123 @@ class TestAttempts:
         assert (dead.first, dead.last, dead.attempts) == (4, 4, 2)
         group.put_back(dead, 5.0)
         assert drain(group, 8, 5.0) == [(1, 4, 4)]
+
+
+class TestPatience:
+    """One member that gives back at once costs the others next to nothing."""
+
+    @staticmethod
+    def give_back(
+        group: Group, member: Member, until_s: float, *, end: int = 1_000,
+        delay_s: float | None = None,
+    ) -> int:
+        """Give everything back at once until then; returns how often."""
+        now, count = 0.0, 0
+        while now < until_s:
+            while (found := deliver(group, end, now)) is not None:
+                assert found.member == member.number
+                for offset in range(found.first, found.last + 1):
+                    group.refuse(
+                        member.number, found.delivery, offset, offset, now, delay_s=delay_s
+                    )
+                    count += 1
+            due = group.next_due(now)
+            assert due is None or due > now, "a timer that is due at once keeps the loop"
+            now = due if due is not None else until_s
+        return count
+
+    def test_a_record_waits_longer_each_time(self) -> None:
+        group = Group(0, ())
+        member = join(group)
+        waits = []
+        now = 0.0
+        for attempt in range(1, 13):
+            found = deliver(group, 1, now)
+            assert found is not None
+            assert found.attempt == attempt
+            group.refuse(member.number, found.delivery, 0, 0, now, share=0.5)
+            due = group.next_due(now)
+            assert due is not None
+            assert deliver(group, 1, due - 0.001) is None
+            waits.append(round(due - now, 9))
+            now = due
+        assert waits == [0.05, 0.1, 0.2, 0.4, 0.8, 1.6, 3.2, 6.4, 12.8, 15.0, 15.0, 15.0]
+
+    def test_a_delay_that_was_asked_for(self) -> None:
+        asked = {
+            again: [round(again_after_s(attempt, again, 1.0), 9) for attempt in (1, 2, 3, 4, 9)]
+            for again in (0.0, 0.15, 1.0, 60.0)
+        }
+        assert asked == {
+            0.0: [0.0, 0.0, 0.1, 0.2, 1.0],
+            0.15: [0.15, 0.15, 0.15, 0.2, 1.0],
+            1.0: [1.0] * 5,
+            60.0: [60.0] * 5,
+        }
+        assert again_after_s(10_000, None, 1.0) == 30.0
+
+    @pytest.mark.parametrize("delay_s", [None, 0.0])
+    def test_who_gives_everything_back_is_tried_ever_more_rarely(
+        self, delay_s: float | None
+    ) -> None:
+        group = Group(0, ())
+        member = join(group, 100)
+        first = self.give_back(group, member, 1.0, delay_s=delay_s)
+        assert 32 < first <= 60, "what it may in a row, and little more"
+        group = Group(0, ())
+        member = join(group, 100)
+        in_all = self.give_back(group, member, 100.0, delay_s=delay_s)
+        assert in_all <= first + 30
+
+    def test_one_that_it_deals_with_ends_that(self) -> None:
+        group = Group(0, ())
+        member = join(group, 100)
+        self.give_back(group, member, 10.0)
+        assert member.rests
+        found = None
+        now = 10.0
+        while found is None:
+            now += 1.0
+            found = deliver(group, 1_000, now)
+        assert found.first == found.last, "a trial is one record"
+        assert deliver(group, 1_000, now) is None
+        group.acknowledge(member.number, found.delivery, found.first, found.last, now)
+        assert sum(last - first + 1 for _, first, last in drain(group, 1_000, now)) > 75
+
+    def test_others_go_on(self) -> None:
+        group = Group(0, ())
+        broken, well = join(group, 10), join(group, 10)
+        now = 0.0
+        acknowledged: set[int] = set()
+        while len(acknowledged) < 500:
+            now += 0.01
+            while (found := deliver(group, 500, now)) is not None:
+                if found.member == well.number:
+                    group.acknowledge(well.number, found.delivery, found.first, found.last, now)
+                    acknowledged.update(range(found.first, found.last + 1))
+                else:
+                    group.refuse(broken.number, found.delivery, found.first, found.last, now)
+        assert now < 10.0
+
+    def test_long_delays_are_the_members_own_affair(self) -> None:
+        group = Group(0, ())
+        member = join(group, 100)
+        assert self.give_back(group, member, 1.0, end=800, delay_s=5.0) == 800
+
+    def test_dead_letters_are_dealt_with(self) -> None:
+        group = Group(0, (), rules=Rules(max_attempts=1))
+        member = join(group, 100)
+        assert self.give_back(group, member, 1.0) == 1_000
+        assert not member.rests
+
+    def test_a_member_that_leaves_while_it_rests(self) -> None:
+        group = Group(0, ())
+        member = join(group, 100)
+        self.give_back(group, member, 1.0)
+        group.leave(member.number, 1.0)
+        join(group, 2_000)
+        assert sum(last - first + 1 for _, first, last in drain(group, 1_000, 100.0)) == 1_000
+        assert group.next_due(100.0) is None
 
 
 class TestBatches:
@@ -179,7 +297,7 @@ class TestStrictOrder:
         group = Group(0, (), rules=Rules(is_strict=True))
         member = join(group, 8)
         drain(group, 8)
-        group.refuse(member.number, 1, 0, 0, not_before=9.0)
+        group.refuse(member.number, 1, 0, 0, now=0.0, delay_s=9.0)
         assert drain(group, 8, 8.9) == []
         assert "strict" in group.held_back(8)
         assert drain(group, 8, 9.0) == [(1, 0, 0)]
@@ -188,7 +306,7 @@ class TestStrictOrder:
         group = Group(0, (), rules=Rules(is_strict=True, max_attempts=1))
         member = join(group, 8)
         drain(group, 8)
-        group.refuse(member.number, 1, 0, 0, not_before=0.0)
+        group.refuse(member.number, 1, 0, 0, now=0.0, delay_s=0.0)
         assert drain(group, 8) == []
         group.settled([(0, 0)], 0.0)
         assert drain(group, 8) == [(1, 1, 1)]
@@ -214,7 +332,7 @@ class TestOrderByKey:
         group = Group(0, (), rules=Rules(is_by_key=True))
         member = join(group, 50)
         drain(group, 8)
-        group.refuse(member.number, 1, 1, 1, not_before=9.0)
+        group.refuse(member.number, 1, 1, 1, now=0.0, delay_s=9.0)
         for first, last, number in ((2, 2, 1), (3, 3, 1)):
             assert group.acknowledge(member.number, number, first, last) == [(first, last)]
             group.settled([(first, last)], 0.0)
@@ -233,7 +351,7 @@ class TestOrderByKey:
         member = join(group, 50)
         drain(group, 16)
         group.skip_below(8, 0.0)
-        group.refuse(member.number, 1, 0, 3, not_before=0.0)
+        group.refuse(member.number, 1, 0, 3, now=0.0, delay_s=0.0)
         assert drain(group, 16) == [(1, 8, 9), (1, 13, 13)], "the next of keys 3, 1 and 2"
 
 
@@ -504,8 +622,7 @@ class Ordered(RuleBasedStateMachine):
     def refuse(self, data: st.DataObject, delay: int, unseen: bool) -> None:
         member, number, offset = self.a_held_one(data)
         self.group.refuse(
-            member, number, offset, offset, not_before=self.now + delay, is_unseen=unseen,
-            now=self.now,
+            member, number, offset, offset, self.now, delay_s=delay, is_unseen=unseen,
         )
         del self.held[offset]
         self.drain_endings()

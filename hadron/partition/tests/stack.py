@@ -48,6 +48,16 @@ class TrioClock:
         return trio.current_time()
 
 
+class EvenRandom:
+    """`ports.Random` that always draws the highest."""
+
+    def token_bytes(self, count: int) -> bytes:
+        return b"r" * count
+
+    def uniform(self, low: float, high: float) -> float:
+        return high
+
+
 async def until(condition: Callable[[], bool]) -> None:
     """Wait for something that nobody tells of."""
     while not condition():
@@ -89,6 +99,7 @@ class Stack:
 
     def __init__(self, store: Store, members: Sequence[str], tuning: Tuning) -> None:
         self.clock = TrioClock()
+        self.random = EvenRandom()
         self.store = store
         self.fatal: list[BaseException] = []
         self.gate = ByteGate(1 << 20)
@@ -121,7 +132,7 @@ class Stack:
         self.visible = VisibleStreams(self.store, self.ballot, bounds, SET)
         controller.observe(self.catalog.on_visible)
         controller.observe(self.visible.on_visible)
-        self.groups = Groups(controller, self.visible, self.catalog, SET)
+        self.groups = Groups(controller, self.visible, self.catalog, SET, self.random)
         self.pipelines = Pipelines(controller, self.catalog, self.visible, self.clock, SET)
 
     def peer(self, name: str, lsn: int | None = None) -> None:

@@ -13,7 +13,7 @@ from hadron.state.adoption import SchemaAdopted, StoredObject
 from hadron.state.digests import StateDigest
 from hadron.state.dropping import DropPipeline, DropStream
 from hadron.state.group_changes import CollectGroups, DeleteGroup, ResetGroup
-from hadron.state.group_endings import DeadLetterRecords, RecordAttempts
+from hadron.state.group_endings import DeadLetterRecords, EndDeliveries
 from hadron.state.groups import ORDER_KEY, AckRecords, CreateGroup, GroupOptions
 from hadron.state.leadership import FollowRules, LeaderStarted
 from hadron.state.machine import Command
@@ -91,8 +91,8 @@ GOLDEN: list[tuple[Command, str]] = [
         "930d099203cd012c",
     ),
     (
-        RecordAttempts(12, ((4, 9, 1), (300, 300, 2))),
-        "930e0c9293040901" "93cd012ccd012c02",
+        EndDeliveries(12, ((4, 9, 1), (300, 300, 2)), ((7, 8),)),
+        "940e0c9293040901" "93cd012ccd012c02" "91920708",
     ),
     (
         DeadLetterRecords(12, 4, ((7, 8),), 333),

@@ -17,7 +17,7 @@ from hadron.model.ids import Ballot
 from hadron.model.schema import StreamSpec
 from hadron.state import attempts, group_changes, group_views, groups, streams
 from hadron.state.group_changes import CollectGroups, DeleteGroup, ResetGroup
-from hadron.state.group_endings import DeadLetterRecords, RecordAttempts
+from hadron.state.group_endings import DeadLetterRecords, EndDeliveries
 from hadron.state.groups import (
     ORDER_KEY,
     AckRecords,
@@ -80,7 +80,7 @@ class TestOptions:
 
 class TestAttempts:
     def test_they_are_known_until_the_acknowledgement(self, tables: Replicated, group: int) -> None:
-        tables.submit(RecordAttempts(group, ((4, 9, 1), (20, 20, 3))))
+        tables.submit(EndDeliveries(group, ((4, 9, 1), (20, 20, 3))))
         assert found(tables).window == Window(None, (), ((4, 9, 1), (20, 20, 3)))
         tables.submit(AckRecords(group, ((6, 7),)))
         assert found(tables).window == Window(None, ((6, 7),), ((4, 5, 1), (8, 9, 1), (20, 20, 3)))
@@ -88,20 +88,37 @@ class TestAttempts:
         assert found(tables).window == Window()
         assert rows(tables, "SELECT * FROM grp_attempt") == []
 
+    def test_what_is_acknowledged_in_the_same_round_was_tried_before(
+        self, tables: Replicated, group: int
+    ) -> None:
+        floor = tables.submit(EndDeliveries(group, ((0, 3, 1), (9, 9, 2)), ((0, 1), (9, 9))))
+        assert floor == 2
+        assert found(tables).window == Window(None, ((9, 9),), ((2, 3, 1),))
+
+    def test_what_is_acknowledged_already_is_not_counted(
+        self, tables: Replicated, group: int
+    ) -> None:
+        """A dead letter overtakes the attempt that it had: nobody would ever clear that."""
+        tables.submit(AckRecords(group, ((4, 5), (8, 8), (12, 20))))
+        tables.submit(EndDeliveries(group, ((3, 14, 3), (5, 5, 3), (20, 21, 1))))
+        assert found(tables).window.attempts == (
+            (3, 3, 3), (6, 7, 3), (9, 11, 3), (21, 21, 1)
+        )
+
     def test_below_the_floor_there_are_none(self, tables: Replicated, group: int) -> None:
         tables.submit(AckRecords(group, ((0, 5),)))
-        tables.submit(RecordAttempts(group, ((0, 3, 1), (4, 8, 2))))
+        tables.submit(EndDeliveries(group, ((0, 3, 1), (4, 8, 2))))
         assert found(tables).window.attempts == ((6, 8, 2),)
 
     def test_retention_takes_them_along(self, tables: Replicated, group: int) -> None:
-        tables.submit(RecordAttempts(group, ((50, 70, 1),)))
+        tables.submit(EndDeliveries(group, ((50, 70, 1),)))
         tables.submit(AckRecords(group, ((10, 20), (55, 65))))
         tables.submit(TrimStream(1, 60))
         assert (found(tables).floor, found(tables).window) == (66, Window(None, (), ((66, 70, 1),)))
 
     def test_without_the_group_it_is_refused(self, tables: Replicated) -> None:
         with pytest.raises(NotFoundError, match="group 77"):
-            tables.submit(RecordAttempts(77, ((0, 0, 1),)))
+            tables.submit(EndDeliveries(77, ((0, 0, 1),)))
 
     @settings(max_examples=80, deadline=None)
     @given(
@@ -139,7 +156,7 @@ class TestAttempts:
 
 class TestDeadLetters:
     def test_one_entry_moves_the_record(self, tables: Replicated, group: int) -> None:
-        tables.submit(RecordAttempts(group, ((7, 8, 3),)))
+        tables.submit(EndDeliveries(group, ((7, 8, 3),)))
         result = tables.submit(DeadLetterRecords(group, 2, ((0, 0), (7, 8)), 333))
         assert (result.appended.base_offset, result.appended.count, result.floor) == (0, 3, 1)
         assert found(tables).window == Window(None, ((7, 8),))
@@ -165,13 +182,13 @@ class TestDeadLetters:
 class TestReset:
     def test_it_is_another_group_of_the_same_name(self, tables: Replicated, group: int) -> None:
         tables.submit(AckRecords(group, ((0, 30), (40, 50))))
-        tables.submit(RecordAttempts(group, ((33, 33, 2),)))
+        tables.submit(EndDeliveries(group, ((33, 33, 2),)))
         tables.ballot = Ballot(2, 4)
         new = tables.submit(ResetGroup(group, 12, 99))
         progress = found(tables)
         assert (progress.group_id, progress.floor, progress.window) == (new, 12, Window())
         assert (progress.fence, progress.options) == ((2, 4, 99), LETTERS)
-        for late in (AckRecords(group, ((12, 20),)), RecordAttempts(group, ((12, 20, 1),))):
+        for late in (AckRecords(group, ((12, 20),)), EndDeliveries(group, ((12, 20, 1),))):
             with pytest.raises(NotFoundError):
                 tables.submit(late)
 
@@ -195,7 +212,7 @@ class TestGarbage:
     ) -> None:
         monkeypatch.setattr(group_changes, "SLICE_ROWS", 10)
         tables.submit(AckRecords(group, tuple((n, n) for n in range(1, 60, 2))))
-        tables.submit(RecordAttempts(group, ((2, 2, 1), (4, 4, 2))))
+        tables.submit(EndDeliveries(group, ((2, 2, 1), (4, 4, 2))))
         tables.submit(DeleteGroup(group))
         assert groups.find(tables.db, 1, "billing") is None
         again = tables.submit(CreateGroup(1, "billing", 3)).group_id
@@ -219,7 +236,7 @@ class TestGarbage:
         tables.submit(AckRecords(group, tuple((n, n) for n in range(1, 60, 2))))
         tables.submit(CreateGroup(1, "audit", 0))
         other = tables.submit(CreateGroup(2, "other", 0)).group_id
-        tables.submit(RecordAttempts(group, ((2, 2, 1), (4, 4, 2))))
+        tables.submit(EndDeliveries(group, ((2, 2, 1), (4, 4, 2))))
         turns = 0
         while groups.drop_some(tables.db, 1, 10):
             turns += 1
@@ -240,7 +257,7 @@ class TestWindows:
         tried = {n: dice.randint(1, 2) for n in offsets if n not in acknowledged and n % 3}
         for n in sorted(acknowledged, key=lambda _: dice.random()):
             tables.submit(AckRecords(group, ((n, n),)))
-        tables.submit(RecordAttempts(group, tuple((n, n, tried[n]) for n in tried)))
+        tables.submit(EndDeliveries(group, tuple((n, n, tried[n]) for n in tried)))
         seen: set[int] = set()
         counted: dict[int, int] = {}
         start = dice.randint(0, 40)
