@@ -2,7 +2,14 @@
 
 from __future__ import annotations
 
+from typing import Final
+
 import trio
+import trio.testing
+
+
+_TURN_S: Final = 0.02
+"""After that long it is one's turn again, however busy the others are."""
 
 
 class ByteGate:
@@ -30,3 +37,8 @@ class ByteGate:
     async def wait_open(self) -> None:
         while not self.is_open:
             await self._opened.wait()
+
+    async def wait_turn(self) -> None:
+        """Until nobody else has anything to do right now, or `_TURN_S`."""
+        with trio.move_on_after(_TURN_S):
+            await trio.testing.wait_all_tasks_blocked()

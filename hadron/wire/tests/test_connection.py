@@ -362,6 +362,9 @@ class ClosedGate:
         self.is_open = True
         self.opened = trio.Event()
 
+    async def wait_turn(self) -> None:
+        await trio.lowlevel.checkpoint()
+
     async def wait_open(self) -> None:
         await self.opened.wait()
 
