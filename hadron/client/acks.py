@@ -78,8 +78,13 @@ class LateAcks:
         self._ranges: dict[Ballot, list[AckRange]] = {}
         self._settled: dict[int, Token] = {}
         self._fence: Token = (NO_BALLOT, 0)
+        self._forgot_some = False
+        """More were in doubt than are remembered."""
         self.lost = 0
-        """Records whose acknowledgement did not count, since somebody last asked."""
+        """Records whose acknowledgement did not count, ever."""
+        self.told = 0
+        """So many of these somebody has heard of. Whoever was waiting then hears of them as well:
+        it remembers what this was when it began to wait."""
 
     def __bool__(self) -> bool:
         return bool(self._ranges)
@@ -91,7 +96,9 @@ class LateAcks:
                 self.lost += entry.last - entry.first + 1
                 continue
             self._ranges.setdefault(ballot, []).append(entry)
-            if len(self._settled) < MAX_SETTLED:
+            if len(self._settled) >= MAX_SETTLED:
+                self._forgot_some = True
+            else:
                 self._settled.update(dict.fromkeys(range(entry.first, entry.last + 1), token))
 
     def fenced(self, fence: Token) -> None:
@@ -132,7 +139,9 @@ class LateAcks:
     ) -> None:
         """The leader has taken what was `sent`, except `refused`."""
         left = {offset for first, last in refused for offset in range(max(first, floor), last + 1)}
-        self.lost += sum(offset in self._settled for offset in left)
+        self.lost += (
+            len(left) if self._forgot_some else sum(offset in self._settled for offset in left)
+        )
         for entry in sent:
             for offset in range(entry.first, entry.last + 1):
                 if offset not in left:
@@ -148,6 +157,8 @@ class LateAcks:
 
     def forget(self) -> None:
         """The group was reset: what was acknowledged before counts no more."""
+        for ranges in self._ranges.values():
+            self.lost += sum(entry.last - entry.first + 1 for entry in ranges)
         self._ranges.clear()
         self._settled.clear()
 

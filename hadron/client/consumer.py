@@ -81,6 +81,7 @@ class Subscription(AckSender):
     ) -> None:
         """`follows`: also partitions that are added later."""
         self._session = session
+        self._clock = session.ports.clock.monotonic_s
         self._catalog = catalog
         self._stream = stream
         self._settings = settings
@@ -104,7 +105,7 @@ class Subscription(AckSender):
         opening = self._settings.opening(self._stream, partition, added=added)
         member = self._memberships[partition] = Membership(
             self._session, opening, on_parcel=self._arrived, on_revoked=self._revoked,
-            on_change=self._notify,
+            on_change=self._notify, clock=self._clock,
         )
         if self._paused:
             member.pause()
@@ -116,7 +117,8 @@ class Subscription(AckSender):
         return self
 
     async def __anext__(self) -> Delivery:
-        if self._parcel is not None and self._parcel.feed.alive:
+        parcel = self._parcel
+        if parcel is not None and parcel.feed.alive and self._clock() <= parcel.feed.held_until:
             for delivery in self._deliveries:
                 return delivery
         while True:
@@ -141,7 +143,7 @@ class Subscription(AckSender):
         while True:
             while self._parts:
                 part, records = self._parts.popleft()
-                if part.feed.alive:
+                if self.holds(part.feed):
                     return [part], records
             parcel = await self.next_parcel()
             if parcel is None:
@@ -187,9 +189,13 @@ class Subscription(AckSender):
         """The next delivery message if one has arrived."""
         while self._parcels:
             parcel = self._parcels.popleft()
-            if parcel.feed.alive:
+            if self.holds(parcel.feed):
                 return parcel
         return None
+
+    def holds(self, feed: Feed) -> bool:
+        """Whether what the call has brought is this member's still, as far as it can know."""
+        return feed.alive and self._clock() <= feed.held_until
 
     # --- acknowledging --------------------------------------------------------------------------
 

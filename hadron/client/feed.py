@@ -93,6 +93,9 @@ class Feed:
         self.is_plain = False
         """The leader is of the first version: it takes acknowledgements and nacks, and ends the
         call for anything else."""
+        self.held_until = float("inf")
+        """By the client's clock: afterwards the leader may have given to others what this has
+        brought, as it has heard nothing for so long."""
         self.has_revoked = False
         """Some delivery was given to others: its acks are late ones from here on."""
         self._late = late

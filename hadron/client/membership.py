@@ -7,6 +7,7 @@ acknowledged, before or after, is told to the leader on the next call (PROTOCOL 
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable
 from typing import Final
 
@@ -27,6 +28,8 @@ from hadron.model.errors import (
 from hadron.wire.calls import Call
 from hadron.wire.messages import ballot_from, groups_pb2, method
 
+_log = logging.getLogger(__name__)
+
 _SUBSCRIBE: Final = method("Subscribe")
 
 _HEARTBEAT: Final = groups_pb2.SubscribeRequest(
@@ -42,6 +45,7 @@ class Membership:
             after the other, once it is complete.
         on_revoked: called with the feed and the number of a delivery of which others have some
             records now, and the range of these.
+        clock: whose seconds pass while this process or its machine stands still.
         on_change: called when the call was opened, lost or has failed for good, and when there is
             something to acknowledge.
     """
@@ -54,6 +58,7 @@ class Membership:
         on_parcel: Callable[[Parcel], None],
         on_revoked: Callable[[Feed, int, int, int], None],
         on_change: Callable[[], None],
+        clock: Callable[[], float],
     ) -> None:
         self.stream = opening.open.stream
         self.partition = opening.open.partition
@@ -68,6 +73,9 @@ class Membership:
         self._late = LateAcks()
         self._paused = False
         self._opening = opening
+        promised_ms = opening.open.heartbeat_interval_ms * opening.open.heartbeat_threshold
+        self._patience_s = promised_ms / 1_000 or float("inf")
+        self._clock = clock
         self._in_batches = bool(opening.open.batch_size)
         self._on_parcel = on_parcel
         self._on_revoked = on_revoked
@@ -82,6 +90,7 @@ class Membership:
 
     def opened(self, call: Call) -> None:
         self.feed = Feed(call, self._late, self._late_ack)
+        self.feed.held_until = self._clock() + self._patience_s
 
     def received(self, message: groups_pb2.SubscribeEvent, attachment: memoryview) -> None:
         feed = self.feed
@@ -108,6 +117,7 @@ class Membership:
             feed.is_plain = not message.opened.HasField("options")
             if feed.is_plain:
                 self._check_plain()
+                feed.held_until = float("inf")
             feed.ballot = ballot_from(message.opened.ballot)
             self.options = message.opened.options
             self.is_open = True
@@ -233,6 +243,7 @@ class Membership:
 
         While deliveries wait to be read nothing is concluded: the answers may wait behind them.
         """
+        self.look_at_clock()
         feed = self.feed
         if feed is None or feed.is_plain:
             return
@@ -250,6 +261,27 @@ class Membership:
                 self.standing.probe()
             feed.ask_confirmation()
             feed.call.send(_HEARTBEAT)
+            feed.held_until = self._clock() + self._patience_s
+
+    def look_at_clock(self) -> None:
+        """A member that has stood still for longer than it had promised, its process stopped or its
+        machine suspended, knows that others have its records: it hands out no more of them, and
+        joins again. What its user has in hand may still be acknowledged, as late."""
+        feed = self.feed
+        if feed is None or (late_s := self._clock() - feed.held_until) <= 0:
+            return
+        silent_s = late_s + self._patience_s
+        _log.warning(
+            "this member of %s at %s has stood still for %.1f s: it joins again",
+            self._opening.open.group, self.partition, silent_s,
+        )
+        self._end()
+        self.standing.drop(
+            DeadlineExceededError(
+                f"this member stood still for {silent_s:.1f} s, {self._patience_s:g} s are allowed",
+                "the member joins again by itself; is the process, or its event loop, stopped?",
+            )
+        )
 
     # --- acknowledgements -----------------------------------------------------------------------
 
@@ -263,8 +295,10 @@ class Membership:
     async def flush(self, timeout_s: float) -> None:
         """Until every ack so far is committed, over lost calls too.
 
-        Raises `ConnectionLostError` when some did not count, or when it takes too long.
+        Raises `ConnectionLostError` when some did not count, or when it takes too long. All who
+        wait at the same time hear of it, and of what nobody waited for the next one.
         """
+        known = self._late.told
         with anyio.move_on_after(timeout_s):
             while not self._is_settled and self.failure is None:
                 feed = self.feed
@@ -277,11 +311,11 @@ class Membership:
                     if self._changed is None:
                         self._changed = anyio.Event()
                     await self._changed.wait()
-        lost, self._late.lost = self._late.lost, 0
-        if lost:
+        lost = self._late.told = self._late.lost
+        if lost > known:
             raise ConnectionLostError(
-                f"up to {lost} acknowledgements to {self.partition} came too late: others have "
-                "the records, or the group was reset", "the records are delivered again",
+                f"up to {lost - known} acknowledgements to {self.partition} came too late: others "
+                "have the records, or the group was reset", "the records are delivered again",
             )
         if not self._is_settled:
             trouble = self.failure or self.trouble or "the leader does not confirm them"

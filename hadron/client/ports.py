@@ -8,21 +8,26 @@ from __future__ import annotations
 import random
 import secrets
 import time
+from typing import Final
 
 import msgspec
 
 from hadron.model.ports import Clock, Network, Random
 from hadron.wire.sockets import SocketNetwork
 
+_AWAKE_OR_NOT: Final = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)
+"""A clock that goes on while the machine is suspended: on Linux the monotonic one does not, and a
+laptop that wakes up would think that its leases are as fresh as before."""
+
 
 class SystemClock:
-    """`ports.Clock` of this machine."""
+    """`ports.Clock` of this machine. Its seconds pass while the machine is suspended, too."""
 
     def now_ms(self) -> int:
         return time.time_ns() // 1_000_000
 
     def monotonic_s(self) -> float:
-        return time.monotonic()
+        return time.clock_gettime(_AWAKE_OR_NOT)
 
 
 class SystemRandom:

@@ -88,7 +88,7 @@ class SyncSubscription:
 
     def __next__(self) -> SyncDelivery:
         while True:
-            if self._parcel is not None and self._parcel.feed.alive:
+            if self._parcel is not None and self._subscription.holds(self._parcel.feed):
                 for delivery in self._deliveries:
                     return delivery
             item = self._next_parcel()
@@ -138,7 +138,7 @@ class SyncSubscription:
         while True:
             while self._ready:
                 parcel, records = self._ready.popleft()
-                if parcel.feed.alive:
+                if self._subscription.holds(parcel.feed):
                     return parcel, records
             if not self._portal.call(self._receive):
                 return None
@@ -159,7 +159,7 @@ class SyncSubscription:
         while self._ready:
             # Fetched for iterating one by one, which the user has left for batches.
             parcel, records = self._ready.popleft()
-            if parcel.feed.alive:
+            if self._subscription.holds(parcel.feed):
                 return [parcel], records
         return await self._subscription.next_batch()
 

@@ -7,7 +7,6 @@ from typing import Final
 import trio
 import trio.testing
 
-
 _TURN_S: Final = 0.02
 """After that long it is one's turn again, however busy the others are."""
 

@@ -16,6 +16,19 @@ LIMIT_S = 20.0
 """No test takes a second; this one only says where it hangs."""
 
 
+class HandClock:
+    """`ports.Clock` that stands where the test puts it."""
+
+    def __init__(self) -> None:
+        self.now_s = 1_000.0
+
+    def now_ms(self) -> int:
+        return 1_700_000_000_000
+
+    def monotonic_s(self) -> float:
+        return self.now_s
+
+
 def both(test: Callable[[], Awaitable[None]]) -> Callable[[str], None]:
     """Run an async test under trio and under asyncio."""
 
@@ -66,4 +79,4 @@ async def start(
     return outcome
 
 
-__all__ = ["LIMIT_S", "both", "served", "start", "until"]
+__all__ = ["LIMIT_S", "HandClock", "both", "served", "start", "until"]

@@ -9,10 +9,12 @@ import pytest
 
 from hadron.client import Client
 from hadron.client.deliveries import Delivery
+from hadron.client.ports import ClientPorts
 from hadron.client.tests.fake_node import FakeNode
-from hadron.client.tests.support import both, served, until
+from hadron.client.tests.support import HandClock, both, served, start, until
 from hadron.model.errors import (
     ConnectionLostError,
+    DeadlineExceededError,
     NotFoundError,
     NotLeaderError,
     NotReadyError,
@@ -433,7 +435,8 @@ async def test_options_and_starts_reach_the_leader_and_refusals_the_user() -> No
 
 @both
 async def test_heartbeats_are_sent_and_a_silent_leader_is_left() -> None:
-    async with served() as (node, client), client.subscribe(
+    ports = ClientPorts(clock=HandClock())
+    async with served(ports=ports) as (node, client), client.subscribe(
         "s", group="g", heartbeat_s=0.01, heartbeat_misses=2
     ) as subscription:
         await until(lambda: node.heartbeats > 5)
@@ -443,6 +446,103 @@ async def test_heartbeats_are_sent_and_a_silent_leader_is_left() -> None:
         node.answers_heartbeats = True
         await fill(client, 1)
         assert (await subscription.__anext__()).offset == 0
+
+
+@both
+async def test_a_member_that_stood_still_hands_out_nothing_that_others_may_have() -> None:
+    """Its process was stopped: when it goes on, no task but the user's has had a turn yet."""
+    clock = HandClock()
+    async with served(ports=ClientPorts(clock=clock)) as (node, client):
+        await fill(client, 30)
+        async with client.subscribe("s", group="g", heartbeat_s=3, heartbeat_misses=2) as members:
+            first, second = await members.__anext__(), await members.__anext__()
+            assert (first.offset, second.offset) == (0, 1)
+            clock.now_s += 5.9
+            assert (await members.__anext__()).offset == 2
+            clock.now_s += 0.2
+            # The others of its batch, and those of the next batches, are at hand.
+            late = await members.__anext__()
+            assert len(node.openings) == 2, "it has joined again"
+            assert (late.offset, late.attempt) == (0, 2)
+            # Its other records came to this member again, and nobody else has it.
+            await second.ack()
+            await late.ack()
+            assert (await members.__anext__()).offset == 2
+            await members.flush()
+            assert node.groups["s", "local/p0", "g"].floor == 2
+
+
+@both
+async def test_batches_of_a_member_that_stood_still_are_dropped_as_well() -> None:
+    clock = HandClock()
+    async with served(ports=ClientPorts(clock=clock)) as (node, client):
+        await fill(client, 30)
+        async with client.subscribe("s", group="g", heartbeat_s=1, heartbeat_misses=1) as members:
+            batches = members.batches()
+            assert (await batches.__anext__()).first_offset == 0
+            clock.now_s += 1.1
+            again = await batches.__anext__()
+            assert (again.first_offset, again.attempt, len(node.openings)) == (0, 2, 2)
+
+
+@both
+async def test_who_has_promised_no_heartbeats_may_stand_still() -> None:
+    clock = HandClock()
+    async with served(ports=ClientPorts(clock=clock)) as (node, client):
+        await fill(client, 3)
+        async with client.subscribe("s", group="g", heartbeat_s=0) as members:
+            assert (await members.__anext__()).offset == 0
+            clock.now_s += 1e6
+            assert (await members.__anext__()).offset == 1
+            assert len(node.openings) == 1
+
+
+@both
+async def test_everybody_who_waits_hears_that_an_acknowledgement_was_refused() -> None:
+    """m2 stands still, m0 is given its record, m2 goes on and acknowledges it: two of its tasks
+    wait for that."""
+    async with served() as (node, client), anyio.create_task_group() as tasks:
+        await fill(client, 2, batch=1)
+        async with (
+            client.subscribe("s", group="g", max_in_flight=1) as m0,
+            client.subscribe("s", group="g", max_in_flight=1) as m2,
+        ):
+            mine, theirs = await m0.__anext__(), await m2.__anext__()
+            group = node.groups["s", "local/p0", "g"]
+            node.refuse_members = NotReadyError("not now")
+            frozen = group.members[1]
+            frozen.call.fail(DeadlineExceededError("m2 sent nothing for 4 s"))
+            frozen.ended(None)
+            await mine.ack()
+            again = await m0.__anext__()
+            assert (again.offset, again.attempt) == (theirs.offset, 2)
+            await theirs.ack()
+            outcomes = [await start(tasks, m2.flush) for _ in range(3)]
+            await anyio.sleep(0.01)
+            node.refuse_members = None
+            await until(lambda: all(outcomes))
+            for (outcome,) in outcomes:
+                assert isinstance(outcome, ConnectionLostError)
+                assert "came too late" in outcome.message
+            await m2.flush()
+            await again.ack()
+            await m0.flush()
+            assert group.floor == 2
+
+
+@both
+async def test_what_was_in_doubt_at_a_reset_is_not_confirmed() -> None:
+    async with served() as (node, client):
+        await fill(client, 2)
+        async with client.subscribe("s", group="g") as subscription:
+            delivery = await subscription.__anext__()
+            group = node.groups["s", "local/p0", "g"]
+            group.members[0].call.fail(NotReadyError("the group is being reset"))
+            await delivery.ack()
+            with pytest.raises(ConnectionLostError, match="the group was reset"):
+                await subscription.flush()
+            assert group.floor == 0
+            await subscription.flush()
 
 
 @both

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hadron.client.acks import AckBuffer, AckRange
+from hadron.client.acks import MAX_SETTLED, AckBuffer, AckRange, LateAcks
 from hadron.client.backoff import CAP_S, FIRST_S, Backoff
 from hadron.client.ports import SystemRandom
 from hadron.client.records import check_record, new_record
@@ -17,6 +17,7 @@ from hadron.client.topology import Topology
 from hadron.client.url import Endpoint, parse_url
 from hadron.model.batch import BatchBuilder, decode_batch
 from hadron.model.errors import InvalidRecordError, RequestError
+from hadron.model.ids import Ballot
 from hadron.model.record import NewRecord
 from hadron.wire.messages import cluster_pb2
 
@@ -192,6 +193,15 @@ def test_acks_in_any_order_become_the_fewest_ranges(
     assert all(entry.delivery == 1 + entry.first // 6 for entry in (*ranges, *last))
     if not taken_after:
         assert last == [AckRange(1, 0, 5), AckRange(2, 6, 11)]
+
+
+def test_refusals_are_counted_of_more_than_is_remembered() -> None:
+    late, ballot = LateAcks(), Ballot(1, 1)
+    ranges = [AckRange(1, 0, MAX_SETTLED - 1), AckRange(2, MAX_SETTLED, MAX_SETTLED + 4)]
+    late.add(ballot, ranges)
+    assert late.take() == [(ballot, ranges)]
+    late.answered(ranges, [(MAX_SETTLED, MAX_SETTLED + 4)], 0)
+    assert late.lost == 5
 
 
 def test_backoff_grows_to_its_cap_and_starts_over() -> None:

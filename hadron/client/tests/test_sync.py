@@ -12,9 +12,11 @@ from anyio.from_thread import BlockingPortal, start_blocking_portal
 
 import hadron
 from hadron.client import portal, sync_producer
+from hadron.client.ports import ClientPorts
 from hadron.client.sync import SyncClient
 from hadron.client.sync_producer import SyncPending, SyncProducer
 from hadron.client.tests.fake_node import FakeNode
+from hadron.client.tests.support import HandClock
 from hadron.model.errors import (
     InvalidRecordError,
     NotFoundError,
@@ -104,6 +106,21 @@ def test_consume(node: FakeNode, client: SyncClient) -> None:
         second.extend()
         second.ack()
     assert [group.floor for group in client.groups()] == [501]
+
+
+def test_a_member_that_stood_still_hands_out_nothing_that_others_may_have(node: FakeNode) -> None:
+    clock = HandClock()
+    url = f"hadron://{node.address}"
+    with hadron.connect_sync(url, ports=ClientPorts(clock=clock)) as client:
+        with client.producer("s") as producer:
+            for _ in range(3):
+                producer.send_many([b"x"] * 10)
+        with client.subscribe("s", group="g", heartbeat_s=1, heartbeat_misses=1) as members:
+            assert [next(members).offset for _ in range(3)] == [0, 1, 2]
+            clock.now_s += 1.1
+            # Those of the first batch are in this thread, the other batches have been fetched.
+            again = next(members)
+            assert (again.offset, again.attempt, len(node.openings)) == (0, 2, 2)
 
 
 def test_acks_of_a_slow_loop_leave_by_themselves(node: FakeNode, client: SyncClient) -> None:

@@ -92,7 +92,9 @@ class TestAttempts:
         again = deliver(group, 4)
         assert again is not None
         assert (again.first, again.last, again.attempt) == (1, 2, 2)
-        group.refuse(member.number, again.delivery, 2, 2, now=0.0, delay_s=0.0, reason="no such flight")
+        group.refuse(
+            member.number, again.delivery, 2, 2, now=0.0, delay_s=0.0, reason="no such flight"
+        )
         assert group.exhausted == [Exhausted(2, 2, 2, "no such flight")]
         group.leave(member.number, 0.0)
         assert group.exhausted[1:] == [Exhausted(1, 1, 2, "its member has gone")]

@@ -55,7 +55,7 @@ class EvenRandom:
         return b"r" * count
 
     def uniform(self, low: float, high: float) -> float:
-        return high
+        return max(low, high)
 
 
 async def until(condition: Callable[[], bool]) -> None:
