@@ -8,7 +8,7 @@ from typing import TypeVar
 
 from hadron.model.errors import MetadataBehindError, NotFoundError
 from hadron.model.schema import PipelineSpec, SchemaObject, Spec, StreamSpec
-from hadron.partition.group_commit import Submission
+from hadron.partition.submission import Submission
 from hadron.state.adoption import SchemaAdopted
 from hadron.state.registry import RegisteredSet, RegisterReplicaSet
 from hadron.state.schema import ApplySchema, DeleteObjects

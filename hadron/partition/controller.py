@@ -32,8 +32,10 @@ from hadron.model.ids import Ballot, LogPosition
 from hadron.model.limits import MAX_BATCH_BYTES
 from hadron.model.ports import Clock, Database
 from hadron.partition.gate import ByteGate
-from hadron.partition.group_commit import Done, GroupWriter, Submission, WrittenGroup
+from hadron.partition.group_commit import GroupWriter, WrittenGroup
+from hadron.partition.lines import Lines
 from hadron.partition.room import Room
+from hadron.partition.submission import Done, Submission
 from hadron.partition.waiters import MAJORITY, Waiters
 from hadron.replication.feed import Feed, Ring, make_group
 from hadron.replication.follower import FollowerLog
@@ -139,7 +141,7 @@ class Controller:
             keep_bytes=tuning.log_keep_bytes, max_lag_bytes=tuning.log_max_lag_bytes
         )
         self._started_lsn = started_lsn
-        self._waiting: deque[Submission] = deque()
+        self._waiting = Lines()
         self._writing = False
         self._commands = trio.Event()
         self._waiters = Waiters()
@@ -510,8 +512,7 @@ class Controller:
         if self._stopped is not None:
             return
         self._stopped = reason or ShuttingDownError("the node is stopping")
-        while self._waiting:
-            submission = self._waiting.popleft()
+        for submission in self._waiting.clear():
             self._gate.remove(submission.size)
             submission.done(None, self._stopped)
         self._waiters.fail(self._stopped)

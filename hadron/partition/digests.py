@@ -10,7 +10,7 @@ import trio
 
 from hadron.model.errors import HadronError
 from hadron.partition.controller import Controller
-from hadron.partition.group_commit import Submission
+from hadron.partition.submission import Submission
 from hadron.state import rows
 from hadron.state.digests import Compared, StateDigest
 

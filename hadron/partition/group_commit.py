@@ -1,4 +1,4 @@
-"""Group commit: every command that waits is run in one transaction, with one fsync.
+"""Group commit: the commands that wait are run in one transaction, with one fsync.
 
 A savepoint each, so a refused command hurts nobody. The entries are handed to replication before
 the COMMIT, whose fsync then overlaps with the replicas'; that is why a failing COMMIT ends the
@@ -8,55 +8,23 @@ process: an lsn that was sent is never reused with other bytes (PROTOCOL A3).
 from __future__ import annotations
 
 import logging
-from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any, Final
+from typing import Final
 
 import apsw
 
 from hadron.model.errors import HadronError
 from hadron.model.ids import Ballot, LogPosition
-from hadron.model.limits import GROUP_COMMIT_BYTES, GROUP_COMMIT_COMMANDS
+from hadron.partition.lines import Lines
+from hadron.partition.submission import Submission
 from hadron.state import leadership, machine
 from hadron.storage.log import Entry, Log, set_meta
 
 _log = logging.getLogger(__name__)
 
-Done = Callable[[Any, HadronError | None], None]
-
 _REFUSALS: Final = (apsw.ConstraintError, apsw.MismatchError, apsw.SQLError)
 """SQLite's errors about a statement; all others are about the file or the disk."""
-
-
-class Submission:
-    """One command on its way: what to log, and whom to tell."""
-
-    __slots__ = (
-        "acks", "body", "command", "done", "encoded", "error", "logged", "lsn", "result",
-        "size",
-    )
-
-    def __init__(
-        self, command: machine.Command, body: bytes | memoryview, acks: int, done: Done
-    ) -> None:
-        self.command = command
-        self.encoded = machine.encode(command)
-        self.body = body
-        self.size = len(self.encoded) + len(body) + 64
-        self.acks = acks
-        self.done = done
-        self.lsn = 0
-        """Where it was logged; for a refusal or a repetition, the log's end when it was judged."""
-        self.logged = False
-        self.result: Any = None
-        self.error: HadronError | None = None
-
-    def seal(self, context: machine.Context) -> None:
-        """Complete the command from the tables that it meets. Its `size` stays what was counted."""
-        sealed = machine.seal(context, self.command)
-        if sealed is not self.command:
-            self.command, self.encoded = sealed, machine.encode(sealed)
 
 
 @dataclass(slots=True)
@@ -83,21 +51,16 @@ class GroupWriter:
     def prepare(
         self,
         connection: apsw.Connection,
-        waiting: deque[Submission],
+        waiting: Lines,
         clock_ms: Callable[[], int],
     ) -> WrittenGroup:
-        """Take what waits and write it; leaves the transaction open unless nothing was logged."""
+        """Write some of what waits; leaves the transaction open unless nothing was logged."""
         group = WrittenGroup(self._log.head)
         connection.execute("BEGIN IMMEDIATE")
         try:
             # now_ms never goes back (PROTOCOL B8).
             now_ms = max(clock_ms(), self._log.last_ms)
-            while (
-                waiting
-                and group.size < GROUP_COMMIT_BYTES
-                and len(group.judged) < GROUP_COMMIT_COMMANDS
-            ):
-                submission = waiting.popleft()
+            for submission in waiting.take():
                 group.judged.append(submission)
                 group.size += submission.size
                 self._run(connection, submission, now_ms, group)

@@ -17,7 +17,7 @@ from hadron.model.errors import HadronError
 from hadron.model.schema import Retention, StreamSpec
 from hadron.partition.catalog import Catalog
 from hadron.partition.controller import Controller
-from hadron.partition.group_commit import Submission
+from hadron.partition.submission import Submission
 from hadron.state import retention
 from hadron.state.group_endings import DeadLetterRecords
 from hadron.state.pipelines import CompleteStages

@@ -22,7 +22,7 @@ from hadron.model.errors import (
 )
 from hadron.model.ids import Ballot
 from hadron.model.schema import SchemaObject, StreamSpec
-from hadron.partition.group_commit import Submission
+from hadron.partition.submission import Submission
 from hadron.state import streams
 from hadron.state.adoption import SchemaAdopted
 from hadron.state.group_endings import DeadLetterRecords

@@ -6,7 +6,7 @@ from collections import deque
 from collections.abc import Iterator
 
 from hadron.model.errors import HadronError
-from hadron.partition.group_commit import Submission
+from hadron.partition.submission import Submission
 
 MAJORITY, LEADER, ALL = 0, 1, 2
 """What an answer waits for; the numbers are those of `hadron.v1.Acks`."""

@@ -27,7 +27,7 @@ from hadron.model.ports import Clock, Database
 from hadron.model.schema import PipelineSpec, SchemaObject, StageSpec, StreamSpec, matches_type
 from hadron.partition.catalog import Catalog
 from hadron.partition.controller import Controller
-from hadron.partition.group_commit import Submission
+from hadron.partition.submission import Submission
 from hadron.partition.visible import VisibleStreams
 from hadron.pipelines.dispatch import Dispatch, Runner
 from hadron.state import pipeline_views

@@ -11,7 +11,7 @@ import trio
 from hadron.model.errors import NotReadyError
 from hadron.partition.controller import Controller
 from hadron.partition.digests import go_round
-from hadron.partition.group_commit import Submission
+from hadron.partition.submission import Submission
 from hadron.replication.repair import Repairer
 from hadron.replication.scrub import Scrubber
 from hadron.server.leading import Door, missing_majority

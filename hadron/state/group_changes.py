@@ -34,6 +34,7 @@ class ResetGroup(Command, frozen=True, array_like=True, tag=16):
         last_delivery: tokens of this ballot up to this number, and of earlier ballots, are void.
     """
 
+    is_of_groups: ClassVar[bool] = True
     uses_reserve: ClassVar[bool] = True
     since: ClassVar[int] = 2
 
@@ -45,6 +46,7 @@ class ResetGroup(Command, frozen=True, array_like=True, tag=16):
 class DeleteGroup(Command, frozen=True, array_like=True, tag=17):
     """Forget a group."""
 
+    is_of_groups: ClassVar[bool] = True
     uses_reserve: ClassVar[bool] = True
     since: ClassVar[int] = 2
 
@@ -54,8 +56,13 @@ class DeleteGroup(Command, frozen=True, array_like=True, tag=17):
 class CollectGroups(Command, frozen=True, array_like=True, tag=18):
     """Drop a slice of what groups have left behind that were reset or deleted."""
 
+    is_of_groups: ClassVar[bool] = True
     uses_reserve: ClassVar[bool] = True
     since: ClassVar[int] = 2
+
+    @property
+    def rows(self) -> int:
+        return SLICE_ROWS
 
 
 @applies(ResetGroup)

@@ -23,12 +23,17 @@ class EndDeliveries(Command, frozen=True, array_like=True, tag=14):
     """So many deliveries of some offsets have ended without an acknowledgement, and others, later
     ones of the same offsets perhaps, with one."""
 
+    is_of_groups: ClassVar[bool] = True
     uses_reserve: ClassVar[bool] = True
     since: ClassVar[int] = 2
 
     group_id: int
     attempts: tuple[Attempts, ...]
     acknowledged: tuple[Range, ...] = ()
+
+    @property
+    def rows(self) -> int:
+        return len(self.attempts) + len(self.acknowledged)
 
 
 class DeadLetterRecords(Command, frozen=True, array_like=True, tag=15):
@@ -41,6 +46,7 @@ class DeadLetterRecords(Command, frozen=True, array_like=True, tag=15):
         size: bytes of the body.
     """
 
+    is_of_groups: ClassVar[bool] = True
     since: ClassVar[int] = 2
 
     group_id: int

@@ -83,6 +83,7 @@ class CreateGroup(Command, frozen=True, array_like=True, tag=3):
             rules, which deletes no group, it is not written down: old members have no place for it.
     """
 
+    is_of_groups: ClassVar[bool] = True
     # A consumer asks for it whenever it joins, and then acknowledges.
     uses_reserve: ClassVar[bool] = True
 
@@ -99,10 +100,15 @@ class CreateGroup(Command, frozen=True, array_like=True, tag=3):
 class AckRecords(Command, frozen=True, array_like=True, tag=4):
     """Acknowledge offsets of a group. Acknowledged twice is acknowledged once."""
 
+    is_of_groups: ClassVar[bool] = True
     uses_reserve: ClassVar[bool] = True
 
     group_id: int
     ranges: tuple[Range, ...]
+
+    @property
+    def rows(self) -> int:
+        return len(self.ranges)
 
 
 class Window(msgspec.Struct, frozen=True):

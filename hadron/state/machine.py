@@ -31,11 +31,18 @@ class Command(msgspec.Struct, frozen=True, array_like=True, tag=0):
     Attributes:
         uses_reserve: it is logged also when the disk has no room for ordinary writes: it ends
             something, or makes room (PROTOCOL B7).
+        is_of_groups: it belongs to consumer groups, which have a share of each commit.
         since: the version of the rules that has brought it.
     """
 
     uses_reserve: ClassVar[bool] = False
+    is_of_groups: ClassVar[bool] = False
     since: ClassVar[int] = 1
+
+    @property
+    def rows(self) -> int:
+        """Of tables that it changes, about: what running it costs."""
+        return 1
 
     def needs_rules(self) -> int:
         """The version of the rules that every member must know before this is logged."""
