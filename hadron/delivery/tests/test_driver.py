@@ -58,6 +58,38 @@ class TestJoining:
             await stack.groups.subscribe(call, 9, Joining("billing"))
 
 
+class TestEndings:
+    async def test_a_round_is_one_entry_whatever_has_ended(self, stack: Stack) -> None:
+        await stack.append(1, *[b"x"] * 300)
+        member = await Consumer(stack).join(300)
+        await member.call.until(lambda: len(member.offsets) == 300)
+        before = stack.controller.written_lsn
+        for offset in range(0, 300, 3):
+            member.acknowledge(offset, offset)
+            member.refuse(offset + 1, 60.0)
+        member.acknowledge(299, 299, token=1)
+        await member.confirmed(1)
+        assert stack.controller.written_lsn - before <= 3
+        tried = await stack.rows("SELECT count(*), min(attempts), max(attempts) FROM grp_attempt")
+        assert tried == [(100, 1, 1)]
+        assert (await stack.rows("SELECT floor FROM grp"))[0] == (1,)
+
+    async def test_more_than_an_entry_takes(
+        self, stack: Stack, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr(progress_module, "_RANGES_PER_ENTRY", 7)
+        await stack.append(1, *[b"x"] * 100)
+        member = await Consumer(stack).join(100)
+        await member.call.until(lambda: len(member.offsets) == 100)
+        for offset in range(0, 100, 4):
+            member.refuse(offset, 60.0)
+            member.acknowledge(offset + 2, offset + 2)
+        member.acknowledge(99, 99, token=1)
+        assert await member.confirmed(1) == []
+        assert len(await progress(stack)) == 25
+        assert await stack.rows("SELECT count(*) FROM grp_attempt") == [(25,)]
+
+
 class TestDelivering:
     async def test_records_arrive_as_they_become_visible(self, stack: Stack) -> None:
         member = await Consumer(stack).join()
