@@ -16,6 +16,7 @@ from hadron.bench import deliveries
 from hadron.bench.deliveries import Cost, Throughput
 from hadron.bench.frozen import frozen_member
 from hadron.bench.ground import Ground, Plan
+from hadron.bench.noisy import measure_noisy
 from hadron.bench.report import Part, Verdict, middle, middle_ratio, number, ratio
 from hadron.bench.workloads import declare
 from hadron.client import Client, connect
@@ -352,6 +353,7 @@ PARTS: Final[dict[str, Callable[[Ground], Awaitable[list[Part]]]]] = {
     "groups": measure_groups,
     "members": measure_members,
     "stopped": measure_stopped,
+    "noisy": measure_noisy,
     "log": measure_logs,
     "acknowledged": measure_acknowledged,
 }

@@ -58,7 +58,7 @@ def command(
     return run(nodes, record_bytes, durability, output, seconds)
 
 
-_PARTS = ("idle", "groups", "members", "stopped", "log", "acknowledged")
+_PARTS = ("idle", "groups", "members", "stopped", "noisy", "log", "acknowledged")
 
 
 @command.command("groups")
@@ -88,8 +88,8 @@ def groups(
     seconds: float, rounds: int, records: int, fill_seconds: float, idle_members: int, holes: int,
     output: str, *, quick: bool,
 ) -> int:
-    """Measure consumer groups: many groups, many members, idle ones, one that stops reading, and
-    deliveries behind a long log and a large acknowledged set.
+    """Measure consumer groups: many groups, many members, idle ones, one that stops reading, noisy
+    ones, and deliveries behind a long log and a large acknowledged set.
 
     \b
     Parts:
@@ -97,6 +97,7 @@ def groups(
       groups        records/s of 1, 10 and 100 groups on one stream
       members       records/s of 1 to 200 members of one group
       stopped       what a member that stops reading costs others
+      noisy         what clients that keep the leader busy cost a producer
       log           a delivery, with 10 thousand and 10 million records in the log
       acknowledged  a delivery, behind small and large acknowledged sets
 

@@ -14,7 +14,7 @@ from hadron.sim.node_files import NodeFile
 from hadron.state import leadership, machine
 from hadron.state.adoption import SchemaAdopted
 from hadron.state.group_changes import DeleteGroup, ResetGroup
-from hadron.state.group_endings import DeadLetterRecords
+from hadron.state.group_endings import DeadLetterRecords, EndDeliveries
 from hadron.state.groups import AckRecords, CreateGroup
 from hadron.state.machine import Command
 from hadron.state.pipelines import CompleteStages
@@ -133,6 +133,8 @@ class _Model:
             self._groups_of.setdefault(command.stream_id, []).append(lsn)
         elif isinstance(command, AckRecords):
             self._acknowledge(command.group_id, command.ranges)
+        elif isinstance(command, EndDeliveries):
+            self._acknowledge(command.group_id, command.acknowledged)
         elif isinstance(command, TrimStream):
             # What retention drops, nobody is to acknowledge any more (PROTOCOL D2).
             for group_id in self._groups_of.get(command.stream_id, []):

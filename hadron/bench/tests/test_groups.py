@@ -7,12 +7,12 @@ import json
 
 import pytest
 
-from hadron.bench import groups, parts
+from hadron.bench import groups, noisy, parts
 from hadron.bench.ground import Plan
 from hadron.bench.parts import PARTS
 from hadron.bench.report import Part, Verdict, middle_ratio, print_json, print_tables
 
-_PARTS = ("idle", "groups", "members", "stopped", "log", "acknowledged")
+_PARTS = ("idle", "groups", "members", "stopped", "noisy", "log", "acknowledged")
 
 
 @pytest.fixture
@@ -23,6 +23,8 @@ def plan(monkeypatch: pytest.MonkeyPatch) -> Plan:
     monkeypatch.setattr(parts, "_COST_RECORDS", 50)
     monkeypatch.setattr(parts, "_COST_ROUNDS", 1)
     monkeypatch.setattr(parts, "_STOPPED_ROUNDS", 1)
+    monkeypatch.setattr(noisy, "_ROUNDS", 1)
+    monkeypatch.setattr(noisy, "_RUN_IN_S", 0.05)
     monkeypatch.setattr(parts, "_SETTLE_S", 0.0)
     return Plan(
         nodes=1, record_bytes=100, durability="fsync", seconds=0.2, rounds=1, log_records=3_000,
@@ -44,11 +46,12 @@ def test_every_figure_is_measured_and_every_bar_is_judged(
         "groups_1_records_per_s", "groups_2_records_per_s", "groups_single_2_records_per_s",
         "members_3_records_per_s", "members_single_3_records_per_s", "alone_records_per_s",
         "silent_records_per_s", "frozen_records_per_s", "short_log_p50_us", "long_log_p50_us",
+        "noisy_alone_sends_per_s", "noisy_nack_4_to_alone", "noisy_acknowledge_1_to_alone",
         "long_log_middle_p50_us", "nothing_p50_us", "small_p50_us", "large_p50_us",
     ):
         assert figures[name] > 0, name
     with_bar = [each for each in figures["verdicts"] if each["bar"]]
-    assert len(with_bar) == 7
+    assert len(with_bar) == 10
     assert all(each["met"] in (True, False) for each in with_bar)
     assert [each["met"] for each in figures["verdicts"] if not each["bar"]] == [None] * 4
 
