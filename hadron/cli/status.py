@@ -144,7 +144,8 @@ async def collect(client: Client, config: str = " --config DIR|FILE") -> dict[st
         "nodes": [row for overview in known.values() for row in _rows(overview)],
         "pending": [text for overview in known.values() if (text := overview.pending())],
         "ways_out": [
-            text for overview in known.values() if (text := overview.way_out(config, len(known) > 1))
+            text for overview in known.values()
+            if (text := overview.way_out(config, len(known) > 1))
         ],
         # Of this version; whoever checks for them is not to read help texts.
         "authentication": False, "tls": False,

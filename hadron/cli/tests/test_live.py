@@ -468,7 +468,8 @@ replica_set: local/p0
 input: faulty-in
 start: earliest
 stages:
-  - {{name: shout, run: "{module}:stage", output: {{stream: faulty-out}}, retry: {{max_attempts: 1}}}}
+  - {{name: shout, run: "{module}:stage", output: {{stream: faulty-out}},
+     retry: {{max_attempts: 1}}}}
 """
 
 

@@ -24,20 +24,20 @@ async def test_one_digest_for_what_was_logged_and_none_when_idle(
 ) -> None:
     autojump_clock.autojump_threshold = 0.02
     async with leading(tmp_path) as stack, trio.open_nursery() as nursery:
-        nursery.start_soon(DigestDriver(stack.controller, 10.0).run)
-        await trio.sleep(1_000)
+        nursery.start_soon(DigestDriver(stack.controller, 1.0).run)
+        await trio.sleep(20)
         assert await digests(stack) == []
         stream = await stack.stream("events")
         for number in range(5):
             await stack.append(stream, b"%d" % number)
-        await trio.sleep(1_000)
+        await trio.sleep(20)
         (found,) = await digests(stack)
         assert len(found.digest) == 16
         end = stack.controller.written_lsn
-        await trio.sleep(10_000)
+        await trio.sleep(40)
         assert stack.controller.written_lsn == end
         await stack.append(stream, b"again")
-        await trio.sleep(100)
+        await trio.sleep(5)
         _, following = await digests(stack)
         assert following.table > found.table
         nursery.cancel_scope.cancel()
