@@ -250,6 +250,7 @@ class Node:
         self._snapshots = SnapshotService(
             self._membership, store, self._follower, self._disk, self._clock,
             version=__version__, pin=self._trimmer.pin, found=self._repairer.found,
+            search=self._scrubber.hurry,
             require_peer=replication.require_peer,
         )
         self._offer(replication)

@@ -10,6 +10,7 @@ and says so. After an unclean stop the first pass begins at once.
 from __future__ import annotations
 
 import logging
+import math
 from collections.abc import Callable
 from typing import Final
 
@@ -26,6 +27,9 @@ from hadron.storage.verify import Problem, Report
 _log = logging.getLogger(__name__)
 
 _ENTRIES: Final = frozenset({"log", "body"})
+
+_IN_A_HURRY: Final = 128 << 20
+"""Bytes per second, when somebody waits for what is damaged."""
 
 _SLICE_BYTES: Final = 64 << 10
 """What a slice that counts no bytes is taken for: rows of tables, and the reading itself."""
@@ -59,29 +63,49 @@ class Scrubber:
         self._interval_s = interval_s
         self._bytes_per_s = bytes_per_s
         self._found = found
+        self._suspicion: CorruptionError | None = None
+        self._hurried = trio.Event()
         self.passes = 0
         """Completed since the start."""
 
+    def hurry(self, suspicion: CorruptionError) -> None:
+        """Look through everything at once: somewhere a page cannot be read."""
+        self._suspicion = suspicion
+        self._hurried.set()
+
     async def run(self) -> None:
         """Pass after pass, for ever."""
-        if not self._interval_s:
-            return
         if not self._store.began_unclean:
             # Nodes that were started together do not read at the same time.
-            await trio.sleep(self._random.uniform(0, self._interval_s))
+            await self._wait(0.0, 1.0)
         while True:
-            try:
-                report = await self.check()
-            except HadronError as error:
-                _log.error("a pass over this node's file ended early: %s", error)
-            else:
-                self.passes += 1
-                _log.log(
-                    logging.INFO if report.ok else logging.ERROR, "looked through %s: %d problems",
-                    f"entries {report.first_lsn} to {report.last_lsn} ({report.bytes} bytes)"
-                    if report.entries else "a log without entries", report.problem_count,
-                )
-            await trio.sleep(self._random.uniform(self._interval_s / 2, self._interval_s * 1.5))
+            self._hurried = trio.Event()
+            suspicion, self._suspicion = self._suspicion, None
+            if self._interval_s or suspicion is not None:
+                await self._pass(suspicion)
+            await self._wait(0.5, 1.5)
+
+    async def _wait(self, low: float, high: float) -> None:
+        """For a share of the interval, or until somebody is in a hurry."""
+        interval_s = self._random.uniform(low * self._interval_s, high * self._interval_s)
+        with trio.move_on_after(interval_s or math.inf):
+            await self._hurried.wait()
+
+    async def _pass(self, suspicion: CorruptionError | None) -> None:
+        try:
+            report = await self.check(bytes_per_s=_IN_A_HURRY if suspicion is not None else 0)
+        except HadronError as error:
+            _log.error("a pass over this node's file ended early: %s", error)
+            return
+        self.passes += 1
+        _log.log(
+            logging.INFO if report.ok else logging.ERROR, "looked through %s: %d problems",
+            f"entries {report.first_lsn} to {report.last_lsn} ({report.bytes} bytes)"
+            if report.entries else "a log without entries", report.problem_count,
+        )
+        if suspicion is not None and report.ok:
+            # On a page that no table uses, or none that is looked at on a running node.
+            self._found_tables(suspicion.message, True)
 
     async def check(
         self, *, until_lsn: int = 0, bytes_per_s: int = 0,
@@ -103,7 +127,7 @@ class Scrubber:
         known = size = 0
         ended = False
         while not ended:
-            ended = await self._store.readers.run_once(verification.step)
+            ended = await self._store.readers.run_cold(verification.step)
             for problem in report.problems[known:]:
                 if _is_about_entry(problem):
                     self._found(damaged_entry(problem.lsn, problem.text))

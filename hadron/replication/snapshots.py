@@ -125,16 +125,19 @@ class SnapshotService:
         version: str,
         pin: Callable[[int], Callable[[], None]],
         found: Callable[[CorruptionError], object],
+        search: Callable[[CorruptionError], None],
         require_peer: Callable[[Call], str],
     ) -> None:
         """
         Args:
             pin: keeps the log from an lsn on until what it returns is called.
-            found: told of damage that a copy has brought to light.
+            found: told of a damaged entry that a copy has brought to light.
+            search: told of a page that nobody can read; which one, SQLite does not say.
             require_peer: raises unless a call comes from a member of this replica set.
         """
         self._require_peer = require_peer
         self._found = found
+        self._search = search
         self._pin = pin
         self._membership = membership
         self._store = store
@@ -236,16 +239,31 @@ class SnapshotService:
             if committed_lsn < position.lsn:
                 await self._disk.do(partial(note_committed, path, committed_lsn, self._disk))
             manifest, chunks = await self._describe(path, position, committed_lsn)
-        except BaseException:
+        except BaseException as error:
             unpin()
             with trio.CancelScope(shield=True):
                 await self._disk.do(partial(self._disk.remove, path))
+            if isinstance(error, CorruptionError):
+                raise self._damaged(error) from None
             raise
         self._current = _Outgoing(path, manifest, chunks)
         self._current.unpin = unpin
         self._current.read_s = self._clock.monotonic_s()
         _log.info("made a snapshot of %d bytes as of entry %d", manifest.size, manifest.lsn)
         return manifest
+
+    def _damaged(self, error: CorruptionError) -> NotReadyError:
+        """This node's own file cannot be copied: have it repaired; returns what to tell the asker,
+        whose disk is not meant."""
+        _log.error("no copy of this node's file can be made: %s", error.message)
+        if error.lsn:
+            self._found(error)
+        else:
+            self._search(error)
+        return NotReadyError(
+            f"{self._membership.node} has found damage on its own disk and repairs it first: "
+            f"{error.message}", "fetch from another member meanwhile",
+        )
 
     async def _prepare(self, path: Path) -> Copying:
         def prepare() -> None:

@@ -26,9 +26,12 @@ from msgspec.structs import replace
 from hadron.model.errors import CorruptionError, DataDirectoryError, HadronError
 from hadron.model.ids import Ballot, LogPosition
 from hadron.model.ports import Disk
+from hadron.storage.checksums import way_out
 from hadron.storage.database import (
     FORMAT_VERSION,
     connect,
+    in_words,
+    is_damage,
     open_copy,
     open_reader,
     read_transaction,
@@ -180,9 +183,17 @@ class Copying:
         diverged, and what the disk gives: `CorruptionError`, `StorageError`.
         """
         with translated_os_errors(self._target), translated_errors(self._target):
-            backup = self._backup or self._begin()
-            if not backup.done:
-                backup.step(_SLICE_PAGES)
+            try:
+                backup = self._backup or self._begin()
+                done = backup.done or backup.step(_SLICE_PAGES)
+            except apsw.Error as error:
+                if not is_damage(error):
+                    raise
+                # Of the target nothing is read.
+                raise CorruptionError(
+                    f"{self._source} is damaged: {in_words(error)}", way_out(self._source)
+                ) from error
+            if not done:
                 self._disk.sync(self._target)
                 return None
             self._open.close()
@@ -200,19 +211,20 @@ class Copying:
         # It is thrown away after a crash: it needs no journal.
         self._copy = open_copy(self._target, vfs=self._disk.vfs)
         reader = open_reader(self._source, vfs=self._disk.vfs)
-        self._open.callback(reader.close)
+        self._open.callback(reader.close, True)
         # Commits during the copy would make it start over; a read transaction does not see them.
         self._open.enter_context(read_transaction(reader))
         reader.execute("SELECT count(*) FROM sqlite_schema").fetchone()
         self._backup = self._copy.backup("main", reader, "main")
-        self._open.callback(self._backup.close)
+        # Forced: what has ended it is raised once more otherwise.
+        self._open.callback(self._backup.close, True)
         return self._backup
 
     def close(self) -> None:
         """Let both files go, whatever has happened; may be called again."""
         self._open.close()
         if self._copy is not None:
-            self._copy.close()
+            self._copy.close(True)
 
 
 def take(

@@ -180,6 +180,47 @@ async def test_a_body_is_read_from_another_member_while_its_page_is_lost(
             assert await read_all(client) == VALUES
 
 
+@pytest.mark.parametrize("page", ["of a body", "of a table", "of nothing"])
+async def test_a_source_of_a_snapshot_with_a_damaged_page_repairs_itself_first(
+    tmp_path: Path, clock: MockClock, caplog: pytest.LogCaptureFixture, page: str
+) -> None:
+    """It says so in a sentence, the asker gets its copy from elsewhere or a little later, and what
+    is damaged does not wait for the next pass over the disk."""
+    async with loaded(tmp_path, **TRIMMED, scrub_interval_s=0.0) as nodes:
+        await nodes.wait_for("trimmed", lambda: _first_lsn(nodes, "n1") > 12)
+        if page == "of nothing":
+            connection = nodes.node("n1")._store.writer.connection
+            connection.execute("CREATE TABLE filler(b)")
+            connection.execute("INSERT INTO filler VALUES(?)", (b"filler" * 4_000,))
+            connection.execute("DROP TABLE filler")
+        await nodes.restart()
+        await nodes.wait_serving()
+        await nodes.wait_in_step()
+        checkpoint(nodes, "n1")
+        path = database(nodes, "n1")
+        if page == "of a body":
+            flip(path, VALUES[3])
+        elif page == "of nothing":
+            change(path, _read(path).rindex(b"fillerfiller"), 0x01)
+        else:
+            root = nodes.node("n1")._store.writer.connection.execute(
+                "SELECT rootpage FROM sqlite_schema WHERE name = 'leadership'"
+            ).get
+            change(path, root * 4096 - 100, 0x01)
+        await nodes.crash("n3")
+        nodes.wipe("n3")
+        caplog.clear()
+        await nodes.start("n3")
+        await nodes.wait_in_step("n2", "n3")
+        await nodes.wait_for("whole", lambda: problems(nodes, "n1") == [])
+        await nodes.wait_in_step()
+        async with nodes.client() as client:
+            assert await read_all(client) == VALUES
+    assert "failed inside the node" not in caplog.text
+    assert not [each for each in caplog.records if each.exc_info]
+    assert "no copy of this node's file can be made" in caplog.text
+
+
 def _first_lsn(nodes: Nodes, name: str) -> int:
     return first_lsn(nodes.node(name)._store.writer.connection)
 
