@@ -313,3 +313,44 @@ class SimDisk:
             flipped.append(f"{self.volume.name(path)} byte {position}")
         self.faults["bit flip"] += len(flipped)
         return flipped
+
+    # --- damage beneath a running node ----------------------------------------------------------
+
+    def flip_live(self, count: int = 1, *, needle: bytes = b"") -> list[str]:
+        """Flip bits in what a running node has written and synced, beneath whatever it has in its
+        caches; returns where.
+
+        Args:
+            needle: flip one in the last place where these bytes stand.
+        """
+        path = (self.volume.path / "hadron.db").resolve()
+        files = [
+            each for each in (Path(f"{path}-wal"), path)
+            if each.exists() and each.stat().st_ino in self.volume.files
+        ]
+        flipped = []
+        for _ in range(count if files else 0):
+            chosen = self._random.choice(files)
+            if needle:
+                chosen = next(each for each in files if needle in each.read_bytes())
+            content = bytearray(chosen.read_bytes())
+            file = self.volume.files[chosen.stat().st_ino]
+            # What the kernel has yet to write is in its memory only.
+            synced = min(len(file.durable), len(content))
+            if not synced:
+                continue
+            position = content.rindex(needle) if needle else self._random.randrange(synced)
+            bit = 1 << self._random.randrange(8)
+            content[position] ^= bit
+            chosen.write_bytes(content)
+            if position < len(file.durable):
+                file.durable[position] ^= bit
+            flipped.append(f"{self.volume.name(chosen)} byte {position}")
+        self.faults["bit flip beneath a running node"] += len(flipped)
+        return flipped
+
+    def lose_directory(self) -> None:
+        """Somebody deletes the data directory of a running node, which has its files open."""
+        self.volume.has_failed = True
+        self.volume.path.rename(self.volume.path.with_name(f"{self.volume.path.name} deleted"))
+        self.faults["deleted directory"] += 1

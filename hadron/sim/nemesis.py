@@ -43,6 +43,7 @@ WEIGHTS: Final = {
     "clock jump": 1.0,
     "clock drift": 0.5,
     "bit flips": 0.7,
+    "live bit flips": 0.7,
     "wiped disk": 0.7,
     **plots.WEIGHTS,
 }
@@ -99,6 +100,7 @@ class Nemesis:
             "clock jump": self._clock_jump,
             "clock drift": self._clock_drift,
             "bit flips": self._bit_flips,
+            "live bit flips": self._live_bit_flips,
             "wiped disk": self._wiped_disk,
             **self._plots.kinds(),
         }
@@ -319,6 +321,20 @@ class Nemesis:
         name = await self._damage(lambda name: self._flip(name))
         if name and self.random.random() < 0.4:
             await self._plots.fetch_slowly(name)
+
+    async def _live_bit_flips(self) -> None:
+        """Beneath a running node, whose caches have what was written; often it is killed before or
+        after it has noticed."""
+        if not self.damageable:
+            return
+        name = self.random.choice(self.damageable)
+        if not self.world.running(name) or not self.may_damage(name):
+            return
+        flipped = self.world.disks[name].flip_live(self.random.choice((1, 1, 3)))
+        self.world.trace.log(f"{name}: bits flipped beneath it: {', '.join(flipped)}")
+        await self.last(0.5)
+        if self.random.random() < 0.5:
+            await self._crash_and_start(name, power=self.random.random() < 0.5)
 
     def _flip(self, name: str) -> None:
         flipped = self.world.disks[name].flip_bits(self.random.choice((1, 1, 3, 20)))

@@ -82,6 +82,7 @@ def observe(world: World, history: History) -> Stops:
         disk.__dict__.update(
             flip_bits=_noted_damage(history, name, disk.flip_bits),
             change_rows=_noted_damage(history, name, disk.change_rows),
+            flip_live=_noted_damage(history, name, disk.flip_live),
         )
     stops = Stops(world, history)
     world.failures = stops
@@ -126,10 +127,10 @@ def _whose(world: World, directory: Path) -> str:
 
 
 def _noted_damage(
-    history: History, name: str, damage: Callable[[int], list[str]]
-) -> Callable[[int], list[str]]:
-    def noted(count: int = 1) -> list[str]:
-        damaged = damage(count)
+    history: History, name: str, damage: Callable[..., list[str]]
+) -> Callable[..., list[str]]:
+    def noted(*args: Any, **kwargs: Any) -> list[str]:
+        damaged = damage(*args, **kwargs)
         if damaged:
             history.event("damage", name, ", ".join(damaged))
         return damaged

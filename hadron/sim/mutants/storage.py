@@ -100,3 +100,31 @@ plant(
     Edit("storage.snapshot:copy_tail", "return _append_rows(old, new, at)", "return 0"),
     scenarios=("copy-without-the-latest-entry",),
 )
+
+plant(
+    "repaired in the cache",
+    "an entry is called repaired by what SQLite has in its caches, and nothing is written",
+    Edit(
+        "replication.repair:Repairer._give_back",
+        "        copies = {entry.lsn: entry for _, entry in entries}\n",
+        "        copies = {entry.lsn: entry for _, entry in entries}\n        return\n",
+    ),
+    scenarios=("same-record-on-one-running-disk-after-the-other",),
+)
+
+plant(
+    "files not looked after",
+    "a node goes on with files that were deleted beneath it",
+    Edit("storage.presence:Presence.look", "if now != known:", "if False:"),
+    scenarios=("directory-deleted-beneath-a-node",),
+)
+
+plant(
+    "older database counts",
+    "a database without what its own node.db knows of is taken for the latest",
+    Edit(
+        "storage.store:Store._compare_with_mark",
+        "if not (self.identity.current.is_member and", "if True or not (",
+    ),
+    scenarios=("older-database-beside-its-identity",),
+)

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from contextlib import closing
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Final
 
 import apsw
 import trio
 
+from hadron.node.runtime import Node
 from hadron.sim.scenarios.play import Play, scenario
 from hadron.sim.world import SETTINGS
 from hadron.storage.checksums import with_checksums
@@ -185,6 +187,92 @@ def _change_a_body(directory: Path, lsn: int) -> None:
         body = bytearray(db.execute("SELECT bytes FROM body WHERE lsn = ?", (lsn,)).get)
         body[-1] ^= 1
         db.execute("UPDATE body SET bytes = ? WHERE lsn = ?", (bytes(body), lsn))
+
+
+@scenario("B4: what was repaired is on the disk", settings=_NO_SCRUBS)
+async def same_record_on_one_running_disk_after_the_other(play: Play) -> None:
+    """Bits flip beneath running nodes, first in their write-ahead logs and then in their files: the
+    same record on n1, on n2 once n1 has said that it is repaired, then on n3. All lose their power
+    after that. Whoever repairs what it has in its caches has repaired nothing."""
+    world = play.world
+    for where in ("log", "file"):
+        value = f"X in the {where}"
+        await play.fill(3)
+        await play.publish(value)
+        await play.fill(3)
+        await world.wait_in_step()
+        for name in world.names:
+            if where == "file":
+                connection = world.node(name)._store.writer.connection
+                connection.wal_checkpoint(mode=apsw.SQLITE_CHECKPOINT_TRUNCATE)
+        for name in world.names:
+            node = world.node(name)
+            before = node._repairer.repaired
+            assert world.disks[name].flip_live(needle=value.encode())
+            await node._scrubber.check()
+            await world.wait_for(
+                f"{name} repaired", partial(_has_repaired, node, before), 60.0
+            )
+        await world.crash(power=True)
+        await world.start()
+        await world.wait_serving()
+        await world.wait_in_step()
+        seen = await play.read()
+        if value not in seen.values:
+            raise AssertionError(f"{value!r} is gone, and every node had said it was repaired")
+
+
+def _has_repaired(node: Node, before: int) -> bool:
+    return node._repairer.repaired > before and not node._repairer.trouble
+
+
+@scenario("C: a disk that is not there any more acknowledges nothing")
+async def directory_deleted_beneath_a_node(play: Play) -> None:
+    """The data directory of n3 is deleted while it runs. It could go on reading and writing files
+    that its next start would not find; so from a moment later on nothing is on every disk."""
+    world = play.world
+    await play.fill(3)
+    await world.wait_in_step()
+    play.history.event("wipe", "n3", "its directory was deleted")
+    world.disks["n3"].lose_directory()
+    await trio.sleep(1.5)
+    late = await play.publish("on every disk", acks="all", timeout_s=2.0)
+    if late.outcome == "ok":
+        raise AssertionError("acknowledged by a disk that is gone")
+    await world.crash("n3", power=False)
+    await world.start("n3")
+    await world.wait_serving()
+    await world.wait_in_step()
+
+
+@scenario("B3: a database that goes back in time alone")
+async def older_database_beside_its_identity(play: Play) -> None:
+    """X is on n1 and n2 while n3 lags. n1 is stopped in order, its `hadron.db` is replaced by an
+    earlier copy and its `node.db` stays: n1 and n3, without X, must not be a majority."""
+    world = play.world
+    await play.fill(3)
+    await world.wait_in_step()
+    await world.stop("n1")
+    earlier = (world.data("n1") / "hadron.db").read_bytes()
+    await world.start("n1")
+    await world.wait_serving()
+    await world.wait_in_step()
+    play.part("n3")
+    await play.publish("X")
+    await world.stop("n1")
+    play.history.event("restore", "n1", "an earlier hadron.db")
+    (world.data("n1") / "hadron.db").write_bytes(earlier)
+    # It did not go through this disk: it is read from the file again.
+    world.disks["n1"].volume.files.clear()
+    await world.crash("n2", power=True)
+    play.join("n3")
+    await world.start("n1")
+    with trio.move_on_after(10.0):
+        await world.wait_serving()
+    await play.publish("Y", timeout_s=1.0)
+    await world.start("n2")
+    await world.wait_serving()
+    await world.wait_in_step()
 
 
 @scenario("B7: a full disk loses nothing")
