@@ -351,6 +351,5 @@ class SimDisk:
 
     def lose_directory(self) -> None:
         """Somebody deletes the data directory of a running node, which has its files open."""
-        self.volume.has_failed = True
         self.volume.path.rename(self.volume.path.with_name(f"{self.volume.path.name} deleted"))
         self.faults["deleted directory"] += 1

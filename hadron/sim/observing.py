@@ -19,7 +19,7 @@ from hadron.storage.generations import DATABASE
 
 _DISK_FAULTS: Final = (
     "write error", "sync error", "read error", "disk full", "bit flip", "lying sync",
-    "changed row",
+    "changed row", "bit flip beneath a running node", "deleted directory",
 )
 
 

@@ -225,3 +225,35 @@ def test_work_takes_simulated_time_and_ends_with_its_host(tmp_path: Path) -> Non
         assert time.now_s < 10
 
     run_seeded(1, main, Trace())
+
+
+
+async def test_a_bit_flips_beneath_a_process_that_runs(tmp_path: Path) -> None:
+    disk = make_disk(tmp_path)
+    warm = open_database(disk)
+    warm.execute("INSERT INTO t VALUES(1, ?)", (b"a value that is flipped",))
+    (where,) = disk.flip_live(needle=b"a value that is")
+    assert where.startswith("hadron.db-wal byte ")
+    read = "SELECT b = ? FROM t WHERE a = 1", (b"a value that is flipped",)
+    assert warm.execute(*read).get == 1
+    cold = open_database(disk)
+    assert cold.execute(*read).get == 0
+    cold.close()
+    disk.power_off("dropped")
+    warm.close()
+    # SQLite ends the log at a frame that does not match its checksum.
+    assert numbers(disk) == []
+    assert disk.faults["bit flip beneath a running node"] == 1
+
+
+async def test_a_directory_is_deleted_beneath_a_process_that_runs(tmp_path: Path) -> None:
+    disk = make_disk(tmp_path)
+    connection = open_database(disk)
+    insert(connection, 1)
+    known = disk.volume.file_id(disk.volume.path)
+    disk.lose_directory()
+    insert(connection, 2)
+    assert disk.volume.file_id(disk.volume.path) is None is not known
+    disk.kill()
+    connection.close()
+    assert numbers(disk) == []
