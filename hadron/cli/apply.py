@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from typing import TYPE_CHECKING, Any, Final
 
 import click
@@ -12,6 +13,7 @@ from hadron.cli.session import connects, session_of
 
 if TYPE_CHECKING:
     from hadron.client.results import Applied
+    from hadron.client.sync import SyncClient
     from hadron.metadata.document_set import DocumentSet
     from hadron.model.schema import SchemaObject
 
@@ -24,7 +26,8 @@ _ELSE_S: Final = 2.0
               type=click.Path(), help="A YAML file of documents, or - for stdin; repeatable.")
 @click.option("--dry-run", is_flag=True, help="Only say what would change, as a diff.")
 @click.option("--allow-destructive", is_flag=True,
-              help="Permit changes that lose something, such as a stage with live instances.")
+              help="Permit changes that lose something: a stage with live instances, records that "
+                   "a shorter retention drops at once (--dry-run says how many).")
 @output_option
 @connects
 @click.pass_context
@@ -52,6 +55,8 @@ def command(
                 objects, dry_run=dry_run, allow_destructive=allow_destructive
             )
             notes = notes_on(client, objects)
+        if dry_run:
+            notes += _dropped(ctx, [(each.before, each.after) for each in applied.changes])
     except SchemaError as refusal:
         raise documents.located(refusal) from refusal
     if output == "json":
@@ -83,6 +88,44 @@ def _objects(
                 # Nobody there to ask; what is known is worth telling.
                 pass
     return documents.objects
+
+
+def _dropped(
+    ctx: click.Context, changes: list[tuple[SchemaObject | None, SchemaObject | None]]
+) -> list[str]:
+    """What shorter retentions drop at once, in words; records are counted by their age, by this
+    machine's clock."""
+    from hadron.metadata.shortening import shortened
+    from hadron.model.errors import HadronError
+    from hadron.model.schema import StreamSpec
+
+    told = []
+    for before, after in changes:
+        if before is None or after is None:
+            continue
+        old, new = before.spec, after.spec
+        if not isinstance(old, StreamSpec) or not isinstance(new, StreamSpec):
+            continue
+        for less in shortened(old.retention, new.retention):
+            count = ""
+            if less.key == "max_age":
+                try:
+                    with session_of(ctx).connect(
+                        namespace=after.namespace, timeout_s=_ELSE_S
+                    ) as client:
+                        count = _count_older(client, after.name, new.retention.max_age_ms)
+                except HadronError as error:
+                    count = f": how many is not known, {error.message}"
+            told.append(f"{after.label}: {less.drops} goes at once{count}")
+    return told
+
+
+def _count_older(client: SyncClient, stream: str, max_age_ms: int) -> str:
+    at_ms = max(1, int(time.time() * 1000) - max_age_ms)
+    found = client.offsets(stream, at_ms=at_ms)
+    older = sum(max(0, each.at_offset - each.first_offset) for each in found)
+    kept = sum(each.next_offset - each.first_offset for each in found)
+    return f": about {older} of {kept} records"
 
 
 def _to_dict(applied: Applied, dry_run: bool, notes: list[str]) -> dict[str, Any]:

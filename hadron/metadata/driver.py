@@ -10,6 +10,7 @@ import trio
 
 from hadron.metadata.deletion import validate_deletion
 from hadron.metadata.diff import Change, plan
+from hadron.metadata.losses import CountKept, losses
 from hadron.metadata.problem import Problem, schema_error
 from hadron.metadata.tokens import keep_hashes, missing_hashes
 from hadron.metadata.validation import Key, key_of, validate
@@ -31,6 +32,7 @@ class SchemaChanges:
     Args:
         replica_sets: the names of the cluster's replica sets, as far as they are known.
         seek: waits until these are among them, or nobody is left who may know of them.
+        count_kept: asks whoever has a stream's records how many.
         metadata: the set that owns the schema; "" when that is this one.
     """
 
@@ -40,12 +42,14 @@ class SchemaChanges:
         catalog: Catalog,
         replica_sets: Callable[[], Collection[str]],
         seek: Callable[[Collection[str]], Awaitable[None]],
+        count_kept: CountKept,
         metadata: str = "",
     ) -> None:
         self._controller = controller
         self._catalog = catalog
         self._replica_sets = replica_sets
         self._seek = seek
+        self._count_kept = count_kept
         self._metadata = metadata
         self._one_at_a_time = trio.Lock()
 
@@ -62,7 +66,12 @@ class SchemaChanges:
         async with self._one_at_a_time:
             existing = self._existing()
             objects = keep_hashes(objects, existing)
-            judge = partial(validate, objects, existing, allow_destructive=allow_destructive)
+            lost = {} if allow_destructive else await losses(
+                objects, existing, self._count_kept, self._controller.log_now_ms()
+            )
+            judge = partial(
+                validate, objects, existing, allow_destructive=allow_destructive, losses=lost
+            )
             problems = judge(replica_sets=self._replica_sets())
             if unheard := {problem.unheard for problem in problems if problem.unheard}:
                 # Whoever declares a stream may know of a set a moment before this node does.

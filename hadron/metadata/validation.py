@@ -14,6 +14,7 @@ from typing import Final
 from hadron.metadata.checks import check_object
 from hadron.metadata.loops import Loops
 from hadron.metadata.problem import Notes, Problem
+from hadron.metadata.shortening import shortened
 from hadron.model.ids import DEFAULT_NAMESPACE
 from hadron.model.problems import ValuePath, did_you_mean, shorten
 from hadron.model.schema import (
@@ -33,6 +34,9 @@ from hadron.model.schema import (
 Key = tuple[str, str, str]
 """(kind, namespace, name): what an object is found by."""
 
+Losses = Mapping[tuple[Key, str], str]
+"""What a limit of a stream's retention, by its key, drops at once, in words; "" for nothing."""
+
 INSIST: Final = "--allow-destructive (allow_destructive=True in the client) if it is meant"
 
 
@@ -46,6 +50,7 @@ def validate(
     *,
     replica_sets: Collection[str],
     allow_destructive: bool,
+    losses: Losses | None = None,
 ) -> list[Problem]:
     """Every reason to refuse `objects`; none means that the whole set may be applied.
 
@@ -54,13 +59,16 @@ def validate(
         existing: the schema as it stands.
         replica_sets: the names of the cluster's replica sets.
         allow_destructive: permits changes that lose something.
+        losses: of retentions that are shortened; those that are not in it may drop anything.
     """
     own = [problem for obj in objects for problem in check_object(obj)]
     repeated = _check_unique(objects)
     labels = {problem.label for problem in own}
     broken = frozenset(key_of(obj) for obj in objects if obj.label in labels)
     after = {**existing, **{key_of(obj): obj for obj in objects}}
-    judge = _Judge(existing, after, broken, frozenset(replica_sets), allow_destructive)
+    judge = _Judge(
+        existing, after, broken, frozenset(replica_sets), allow_destructive, losses or {}
+    )
     # What an object with problems of its own refers to would only be noise.
     related = [
         problem for obj in objects if key_of(obj) not in broken for problem in judge.check(obj)
@@ -89,12 +97,14 @@ class _Judge:
         broken: frozenset[Key],
         replica_sets: frozenset[str],
         allow_destructive: bool,
+        losses: Losses,
     ) -> None:
         self._existing = existing
         self._after = after
         self._broken = broken
         self._replica_sets = replica_sets
         self._allow_destructive = allow_destructive
+        self._losses = losses
 
     @functools.cached_property
     def _loops(self) -> Loops:
@@ -109,7 +119,7 @@ class _Judge:
         previous = before.spec if before is not None else None
         if isinstance(spec, StreamSpec):
             old_stream = previous if isinstance(previous, StreamSpec) else None
-            self._check_stream(notes, spec, old_stream)
+            self._check_stream(notes, key_of(obj), spec, old_stream)
         elif isinstance(spec, PipelineSpec):
             old_pipeline = previous if isinstance(previous, PipelineSpec) else None
             self._check_pipeline(notes, obj.namespace, spec, old_pipeline)
@@ -162,13 +172,23 @@ class _Judge:
             found = f"there is no replica set {shorten(name)}{meant}"
             notes.note(path, found, f"one of the cluster's ({known})", unheard=name)
 
-    def _check_stream(self, notes: Notes, spec: StreamSpec, before: StreamSpec | None) -> None:
+    def _check_stream(
+        self, notes: Notes, key: Key, spec: StreamSpec, before: StreamSpec | None
+    ) -> None:
         old = tuple(before.partitions) if before is not None else ()
         for index, partition in enumerate(spec.partitions):
             # What is in use was known when it was declared; its replica set may just be away.
             if partition not in old:
                 self._check_replica_set(notes, ("partitions", index), partition)
-        if self._allow_destructive or tuple(spec.partitions[: len(old)]) == old:
+        if self._allow_destructive:
+            return
+        for less in shortened(before.retention, spec.retention) if before is not None else ():
+            amount = self._losses.get((key, less.key))
+            if amount != "":
+                found = f"{less.after} instead of {less.before}, which drops {less.drops} at once"
+                found += f": {amount}" if amount else ""
+                notes.note(("retention", less.key), found, f"{less.before}, or {INSIST}")
+        if tuple(spec.partitions[: len(old)]) == old:
             return
         removed = [name for name in old if name not in spec.partitions]
         for name in removed:

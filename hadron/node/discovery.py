@@ -33,7 +33,7 @@ from hadron.node.rounds import CALM_S, LONELY_S, Rounds
 from hadron.node.statements import statement_to, statements_from
 from hadron.wire.calls import Call, Handler
 from hadron.wire.connection import Connection, Cork
-from hadron.wire.messages import cluster_pb2, method
+from hadron.wire.messages import Method, cluster_pb2, method
 
 _log = logging.getLogger(__name__)
 T = TypeVar("T")
@@ -385,6 +385,19 @@ class Discovery:
                 f"{answer.cluster}"
             )
         return answer
+
+    async def ask_leader(self, replica_set: str, method: Method, request: Any) -> Any:
+        """One answer of a set's leader to one request, on a connection of its own. Raises
+        `NotFoundError` for a set that is not known, else what dialing and asking raise."""
+        address = self.leader(replica_set)
+        if address is None:
+            raise NotFoundError(f"no replica set is called {replica_set!r}")
+
+        async def ask(connection: Connection) -> Any:
+            answer, _ = await connection.request(method, request, timeout_s=_RELAY_TIMEOUT_S)
+            return answer
+
+        return await self._with_connection(address, _RELAY_TIMEOUT_S, ask)
 
     def _address_of(self, replica_set: str, node: str) -> str:
         known = self.directory.find(replica_set)

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Collection
-from typing import Final
+from collections.abc import Awaitable, Callable, Collection
+from typing import Any, Final
 
 import trio
 
@@ -15,6 +15,7 @@ from hadron.metadata.pusher import Introduction, ReplicaSets, SchemaPusher, Wire
 from hadron.model.errors import (
     FencedError,
     HadronError,
+    PeerError,
     ShuttingDownError,
     TrimmedError,
 )
@@ -46,11 +47,15 @@ from hadron.replication.peers import PeerLink, PeerLinks
 from hadron.server.leading import Door, Leading
 from hadron.state import machine, streams
 from hadron.state.leadership import FollowRules, LeaderStarted, apply_version
+from hadron.state.retention import Kept, kept
 from hadron.storage.log import position_at
 from hadron.storage.store import Store
 from hadron.wire.connection import Cork
+from hadron.wire.messages import Method, method, streams_pb2
 
 _log = logging.getLogger(__name__)
+
+_OFFSETS: Final = method("Offsets")
 
 _SNAPSHOT_PAUSE_S: Final = 1.0
 """Before a peer that needs a snapshot is looked at again."""
@@ -61,6 +66,10 @@ _CLOCK_PERIOD_S: Final = 5.0
 
 _RULES_PERIOD_S: Final = 1.0
 """Between two looks at the versions that the members run, until all of them run the newest."""
+
+
+AskLeader = Callable[[str, Method, Any], Awaitable[Any]]
+"""Told (replica set, method, request); raises `HadronError` or `OSError`."""
 
 
 class Leadership:
@@ -84,11 +93,13 @@ class Leadership:
         schema_copy: SchemaCopy,
         sets: ReplicaSets | None = None,
         wires: Wires | None = None,
+        ask: AskLeader | None = None,
     ) -> None:
         """
         Args:
             sets: the other replica sets of the cluster; None when there are none.
             wires: how they are reached.
+            ask: asks the leader of one of them, once.
         """
         self._stamps = won.clock
         self.controller = Controller(
@@ -123,6 +134,7 @@ class Leadership:
         self._schema_copy = schema_copy
         self._sets = sets
         self._wires = wires
+        self._ask = ask
         self._pusher: SchemaPusher | None = None
         self.leading: Leading | None = None
 
@@ -217,8 +229,24 @@ class Leadership:
                 await self._sets.seek(names)
 
         return SchemaChanges(
-            self.controller, catalog, known_sets, seek,
+            self.controller, catalog, known_sets, seek, self._count_kept,
             "" if self._owns_schema else self._config.metadata,
+        )
+
+    async def _count_kept(self, partition: str, stream_id: int, before_ms: int) -> Kept:
+        """`metadata.losses.CountKept`."""
+        if partition == self._config.name:
+            return await self.controller.query(lambda db: kept(db, stream_id, before_ms))
+        if self._ask is None:
+            raise PeerError(f"{partition} is not known")
+        request = streams_pb2.OffsetsRequest(
+            stream_id=stream_id, at_ms=max(1, before_ms), with_bytes=True
+        )
+        answer = await self._ask(partition, _OFFSETS, request)
+        (there,) = answer.partitions
+        return Kept(
+            there.next_offset - there.first_offset, there.at_offset - there.first_offset,
+            there.bytes,
         )
 
     @property

@@ -391,6 +391,7 @@ class Node:
                         self._network, self._random, self._cork, self._settings.keepalive_s,
                         self._settings.silence_limit_s,
                     ),
+                    ask=self.discovery.ask_leader,
                 )
                 await self._leadership.run(self._report)
             except* FencedError as group:

@@ -176,7 +176,7 @@ class Settings:
     )
     disk_reserve_bytes: int = _setting(
         "128MiB",
-        _size(0, 1 << 40),
+        _size(0, 1 << 43),
         "Room on the disk below which records are refused, so that acknowledgements and retention, "
         "which make room, still have some. Writing goes on by itself when there is more. At least "
         f"{least_reserve(1)} times checkpoint_bytes, for a checkpoint; 0: none.",

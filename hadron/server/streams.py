@@ -13,6 +13,7 @@ from hadron.model.ids import Ballot
 from hadron.model.limits import MAX_ATTACHMENT_BYTES, MAX_BATCH_BYTES
 from hadron.model.schema import SchemaObject
 from hadron.server.leading import Door, Leading
+from hadron.state.retention import kept_bytes
 from hadron.state.streams import AppendBatch
 from hadron.wire.calls import Call, Handler
 from hadron.wire.messages import ballot_from, ballot_to, common_pb2, method, streams_pb2
@@ -127,6 +128,9 @@ class StreamsService:
         at_ms = request.at_ms
         limits = leading.visible.bounds(stream_id)
         at_offset = await leading.visible.offset_at(stream_id, at_ms) if at_ms > 0 else 0
+        size = 0
+        if request.with_bytes:
+            size = await leading.controller.query(lambda db: kept_bytes(db, stream_id))
         before = request.before if request.HasField("before") else limits.next_offset
         ballot = await leading.visible.ballot_before(stream_id, before)
         call.send(
@@ -138,6 +142,7 @@ class StreamsService:
                         next_offset=limits.next_offset,
                         at_offset=at_offset,
                         ballot=ballot_to(ballot) if ballot is not None else None,
+                        bytes=size,
                     )
                 ]
             ),

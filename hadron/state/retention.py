@@ -116,10 +116,7 @@ def due(
         max_bytes: the oldest batches beyond it are due, but never the newest one; 0 for no limit.
         until_lsn: entries above it may not be dropped yet.
     """
-    row = db.execute(
-        "SELECT bytes FROM stream_partition WHERE stream_id = ?", (stream_id,)
-    ).fetchone()
-    total: int = row[0] if row is not None else 0
+    total = kept_bytes(db, stream_id)
     left, first_offset = total, None
     rows = db.execute(
         "SELECT lsn, base_offset + count, append_ms, bytes FROM stream_batch"
@@ -135,6 +132,31 @@ def due(
         left -= size
         first_offset = end
     return Due(first_offset, False, None, total)
+
+
+class Kept(msgspec.Struct, frozen=True):
+    """What a stream's partition holds, and how many of the records were appended before a time."""
+
+    records: int
+    older: int
+    bytes: int
+
+
+def kept(db: Database, stream_id: int, before_ms: int) -> Kept:
+    limits = streams.bounds(db, stream_id)
+    newer = streams.offset_at(db, stream_id, before_ms)
+    return Kept(
+        limits.next_offset - limits.first_offset, newer - limits.first_offset,
+        kept_bytes(db, stream_id),
+    )
+
+
+def kept_bytes(db: Database, stream_id: int) -> int:
+    """Of all kept batches."""
+    row = db.execute(
+        "SELECT bytes FROM stream_partition WHERE stream_id = ?", (stream_id,)
+    ).fetchone()
+    return int(row[0]) if row is not None else 0
 
 
 def skips(db: Database) -> dict[tuple[str, int], int]:

@@ -95,3 +95,36 @@ def test_order_of_learning_does_not_matter(epoch: int) -> None:
     made = Overview(file(epoch, "n1", leader="n1"))
     made.learn("n1:1", file(5, "n1", leader="n1"))
     assert made.newest.epoch == max(5, epoch)
+
+
+@pytest.mark.parametrize(
+    ("found", "config", "several", "told"),
+    [
+        # Who has the most leads.
+        ({"n1": "gone", "n3": ("fenced", 99), "n4": ("waiting for the leader", 100)}, "", False,
+         "`hadron promote n4` and `hadron cluster restart`"),
+        ({"n1": "gone", "n3": ("waiting for the leader", 100), "n4": ("waiting for the leader", 9)},
+         " --config DIR|FILE", True,
+         "`hadron promote n3 --config DIR|FILE --replica-set p0`, then restart n3 with that file"),
+        ({"n1": "gone", "n3": ("waiting for the leader", 100), "n4": "gone"}, "", False,
+         "while n1 is away: bring it back, or others; a majority of 3 is needed"),
+        ({"n1": ("serving", 100), "n3": "gone", "n4": ("following", 100)}, "", False, ""),
+        ({"n1": ("reconciling", 100), "n3": ("following", 1), "n4": "gone"}, "", False, ""),
+        # Promoted already.
+        ({"n1": "gone", "n3": ("following", 100), "n4": ("serving", 100)}, "", False, ""),
+    ],
+)
+def test_who_is_to_lead_when_the_leader_is_away(
+    found: dict[str, str | tuple[str, int]], config: str, several: bool, told: str
+) -> None:
+    made = Overview(OLD)
+    made.found = {}
+    for name, what in found.items():
+        if isinstance(what, str):
+            made.found[f"{name}:1"] = what
+        else:
+            status = says(name, what[0], 7)
+            status.last_lsn = what[1]
+            made.found[f"{name}:1"] = status
+    way_out = made.way_out(config, several)
+    assert way_out.endswith(told) if told else not way_out

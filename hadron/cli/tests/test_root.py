@@ -16,7 +16,8 @@ from hadron.cli import main
 from hadron.cli.root import COMMANDS, report
 from hadron.cli.session import DEFAULT_URL, LOCAL_CLUSTER, Session
 from hadron.model.errors import PeerError, RequestError
-from hadron.node.supervision.cluster import write_config
+from hadron.node.supervision.cluster import LocalCluster, write_config
+from hadron.node.supervision.local_fleet import write_configs
 
 
 def commands() -> list[tuple[str, click.Command]]:
@@ -184,3 +185,60 @@ def test_completion_code_is_for_this_program() -> None:
     assert "_HADRON_COMPLETE=bash_complete" in done.stdout
     completed = run(_HADRON_COMPLETE="bash_complete", COMP_WORDS="hadron pi", COMP_CWORD="1")
     assert completed.stdout.split() == ["plain,pipeline"]
+
+
+def test_a_mistyped_variable_is_named(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HADRON_URI", "hadron://elsewhere")
+    assert main(["node", "--settings"]) == 0
+    assert capsys.readouterr().err == (
+        "warning: HADRON_URI is no variable that hadron knows (did you mean 'HADRON_URL'?)\n"
+    )
+
+
+def test_help_says_what_protects_nothing(capsys: pytest.CaptureFixture[str]) -> None:
+    for arguments in (["--help"], ["node", "--help"]):
+        assert main(arguments) == 0
+        told = " ".join(capsys.readouterr().out.split())
+        assert "There is no authentication and no TLS yet: whoever reaches" in told
+
+
+def test_a_file_is_checked_without_a_start(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    files = write_configs(tmp_path, {"meta": 1, "eu/p0": 2})
+    before = sorted(tmp_path.rglob("*"))
+    assert main(["node", "--check", "--config", str(tmp_path)]) == 0
+    told = capsys.readouterr()
+    assert told.out.endswith("valid\n")
+    assert "eu/p0 of cluster local, epoch 1, n1 leads\n  n1 (leader) at 127.0.0.1:" in told.out
+    assert not told.err
+    eu = files["eu/p0"]
+    eu.write_text(eu.read_text().replace("name: n2", "name: n2, listen: '0.0.0.0:1', "
+                                         "http: '127.0.0.1:1'"))
+    assert main(["node", "--check", "--config", str(eu), "--name", "n2"]) == 0
+    told = capsys.readouterr()
+    assert "n1 (leader)" not in told.out
+    assert f"warning: {eu}: n2 has `http: 127.0.0.1:1`, which this version does not" in told.err
+    assert "warning: n2 listens on 0.0.0.0:1: there is no authentication" in told.err
+    assert main(["node", "--check", "--config", str(eu), "--name", "n3"]) == 1
+    assert "there is no node 'n3'" in capsys.readouterr().err
+    eu.write_text(eu.read_text().replace("role: leader", "role: leeder"))
+    assert main(["node", "--check", "--config", str(tmp_path)]) == 1
+    assert f"error: {eu}:" in capsys.readouterr().err
+    assert sorted(tmp_path.rglob("*")) == before
+
+
+def test_a_check_finds_anothers_directory(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    files = write_configs(tmp_path, {"meta": 1, "eu/p0": 1})
+    with LocalCluster(tmp_path, config=files["meta"]) as cluster:
+        data = cluster.config.leader.data
+    text = files["eu/p0"].read_text().replace("var/eu-p0-n1", str(data))
+    files["eu/p0"].write_text(text)
+    assert main(["node", "--check", "--config", str(files["eu/p0"])]) == 1
+    assert "belongs to node n1 of meta in cluster local, not to node n1 of eu/p0" in (
+        capsys.readouterr().err
+    )

@@ -6,6 +6,7 @@ import hashlib
 import io
 import json
 import sys
+import time
 from collections.abc import Iterator
 from contextlib import redirect_stderr, redirect_stdout
 from pathlib import Path
@@ -263,3 +264,31 @@ def test_a_diff_has_colours_on_a_terminal_only(
     assert "+access: read" in done.stdout
     assert ("\x1b[32m" in done.stdout) == coloured
     assert "\x1b" not in run("apply", "-f", "-", "--dry-run", stdin=SCHEMA).stdout
+
+
+def test_what_a_shorter_retention_drops_is_said_before(environment: None) -> None:  # noqa: ARG001
+    text = "kind: Stream\nname: kept\npartitions: [local/p0]\n"
+    good("apply", "-f", "-", stdin=text)
+    good("pub", "kept", "a", "b", "c")
+    shorter = text + "retention: {max_age: 1ms}\n"
+    limited = text + "retention: {max_age: 1d, max_bytes: 1MiB}\n"
+    # Within the millisecond or later: what counts is when it is asked for.
+    time.sleep(0.01)
+    for arguments in ((), ("--dry-run",)):
+        done = run("apply", "-f", "-", *arguments, stdin=shorter)
+        assert done.returncode == 1
+        assert (
+            "retention.max_age: 1ms instead of no limit, which drops what is older than 1ms at "
+            "once: about 3 of 3 records, expected no limit, or --allow-destructive"
+        ) in done.stderr
+    note = "Stream default/kept: what is older than 1d goes at once: about 0 of 3 records"
+    beyond = "Stream default/kept: what is beyond the newest 1MiB of a partition goes at once"
+    insisted = ("apply", "-f", "-", "--dry-run", "--allow-destructive")
+    assert run(*insisted, stdin=limited).stderr == f"note: {note}\nnote: {beyond}\n"
+    assert as_json(*insisted, stdin=limited)["notes"] == [note, beyond]
+    # Nothing goes by this, so nobody has to insist.
+    good("apply", "-f", "-", stdin=limited)
+    # Longer is no loss, and neither is the same again.
+    good("apply", "-f", "-", stdin=text + "retention: {max_age: 2d, max_bytes: 1MiB}\n")
+    good("apply", "-f", "-", stdin=text)
+    good("delete", "-f", "-", "--allow-destructive", stdin=text)

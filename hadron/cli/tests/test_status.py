@@ -104,12 +104,16 @@ def test_the_status_it_ends_with(
     async def ask(_url: str) -> dict[str, Any]:
         return {
             "cluster": "local", "metadata": "local/p0", "nodes": rows(*answers), "pending": [],
+            "ways_out": ["promote n2"],
         }
 
     monkeypatch.setattr(status, "_ask", ask)
     assert main(["status"]) == 0
     assert main(["status", "--check"]) == checked
     assert main(["status", "--check", "--output", "json"]) == checked
-    assert capsys.readouterr().out.count("trouble at ") == 2 * sum(
+    told = capsys.readouterr().out
+    assert told.startswith("cluster local, metadata on local/p0; no authentication, no TLS\n")
+    assert "\nway out: promote n2\n" in told
+    assert told.count("trouble at ") == 2 * sum(
         len(row["trouble"]) for row in rows(*answers)
     )

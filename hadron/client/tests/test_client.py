@@ -8,6 +8,7 @@ import anyio
 import pytest
 
 from hadron.client import connect
+from hadron.client.client import _warn_of_token
 from hadron.client.tests.fake_node import FakeNode
 from hadron.client.tests.support import both, served, start, until
 from hadron.model.errors import NotFoundError, PeerError, RequestError
@@ -60,8 +61,19 @@ async def test_one_address_of_several_is_enough() -> None:
 
 
 def test_tls_is_refused_rather_than_left_out() -> None:
-    with pytest.raises(RequestError, match="TLS"):
-        connect("hadron://a?tls=1")
+    with pytest.raises(RequestError, match="TLS") as caught:
+        connect("hadron://secret@a?tls=1")
+    assert "secret" not in str(caught.value)
+
+
+def test_a_token_that_nobody_checks_is_warned_of_once(caplog: pytest.LogCaptureFixture) -> None:
+    _warn_of_token.cache_clear()
+    connect("hadron://a")
+    assert not caplog.text
+    for _ in range(3):
+        connect("hadron://secret@a")
+    assert caplog.text.count("the token in the URL is checked by nobody") == 1
+    assert "secret" not in caplog.text
 
 
 @both

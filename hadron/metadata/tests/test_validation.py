@@ -114,6 +114,27 @@ def test_partitions_are_only_added_behind() -> None:
     assert _validate(shorter, existing=existing, allow_destructive=True) == []
 
 
+def test_a_retention_is_shortened_by_whoever_insists() -> None:
+    week, day, hour = 604_800_000, 86_400_000, 3_600_000
+    kept = _stream("flights", retention=Retention(max_age_ms=day, max_bytes=10 << 20))
+    for longer in (Retention(week, 10 << 20), Retention(0, 10 << 20), Retention(day, 0),
+                   Retention(day, 1 << 30), kept.spec.retention):  # type: ignore[union-attr]
+        assert _validate(_stream("flights", retention=longer), existing=_existing(kept)) == []
+    shorter = _stream("flights", retention=Retention(hour, 1 << 20))
+    insist = "or --allow-destructive (allow_destructive=True in the client) if it is meant"
+    assert _validate(shorter, existing=_existing(kept)) == [
+        "Stream default/flights: retention.max_age: 1h instead of 1d, which drops what is older "
+        f"than 1h at once, expected 1d, {insist}",
+        "Stream default/flights: retention.max_bytes: 1MiB instead of 10MiB, which drops what is "
+        f"beyond the newest 1MiB of a partition at once, expected 10MiB, {insist}",
+    ]
+    assert _validate(shorter, existing=_existing(kept), allow_destructive=True) == []
+    assert _validate(shorter) == []
+    (told,) = _validate(_stream("flights", retention=Retention(week)),
+                        existing=_existing(_stream("flights")))
+    assert "7d instead of no limit, which drops what is older than 7d at once" in told
+
+
 def test_a_pipelines_streams_must_exist_in_its_namespace() -> None:
     pipeline = _pipeline(_stage(output=Output("verdict")), input="flight")
     assert _validate(pipeline, _stream(), _stream("verdicts")) == [

@@ -19,6 +19,7 @@ from hadron.node.config import (
     render,
     single_node_config,
 )
+from hadron.node.main import open_to_others
 from hadron.node.settings import Settings
 
 FILE = Path("/etc/hadron/flights.yaml")
@@ -126,7 +127,7 @@ def test_an_unknown_node_is_refused_with_those_that_exist() -> None:
             "http: 127",
             "htpp: 127",
             "9: unknown key 'replica_set.nodes[1].htpp' (did you mean "
-            "'http'?), expected one of role, name, address, grpc, http, data",
+            "'http'?), expected one of role, name, address, listen, grpc, http, data",
         ),
         ("durability: os", "cluster: x", "11: the key 'cluster' again (first in line 1)"),
         (
@@ -415,6 +416,7 @@ _settings = st.builds(
     durability=st.sampled_from(["fsync", "os"]),
     keepalive_s=st.integers(100, 9_999).map(lambda ms: ms / 1_000),
     checkpoint_bytes=st.integers(64 << 10, 1 << 40),
+    disk_reserve_bytes=st.sampled_from([0, 1 << 43]),
     reader_threads=st.integers(1, 64),
     idle_commit_notice_s=st.integers(0, 10).map(lambda ms: ms / 1_000),
     log_format=st.sampled_from(["text", "json"]),
@@ -445,6 +447,7 @@ def _configs(draw: st.DrawFn) -> ReplicaSetConfig:
             address=addresses[3 * index],
             grpc=addresses[3 * index + 1] if draw(st.booleans()) else None,
             http=addresses[3 * index + 2] if draw(st.booleans()) else None,
+            listen=draw(st.sampled_from([None, "0.0.0.0:7000", "[::]:7000"])),
             data=base / paths[index],
         )
         for index, name in enumerate(names)
@@ -472,3 +475,53 @@ def test_any_configuration_round_trips(config: ReplicaSetConfig) -> None:
 def test_a_damaged_file_is_read_or_refused(text: str, at: int, cut: int) -> None:
     with suppress(ConfigurationError):
         _parse(GOOD[:at] + text + GOOD[at + cut :])
+
+
+def test_a_node_listens_elsewhere_than_others_dial_it() -> None:
+    config = _parse(GOOD.replace("address: 127.0.0.1:7001,", "address: a.example:7001, "
+                                 'listen: "0.0.0.0:7000",'))
+    assert config.leader.address == "a.example:7001"
+    assert config.leader.listens_on == "0.0.0.0:7000"
+    assert config.node("n2").listens_on == "127.0.0.1:7002"
+    # Where a node listens is its own affair.
+    assert config.digest == _parse(GOOD).digest
+    assert _problems(GOOD.replace("data: var/n2", "listen: 127.0.0.1:0, data: var/n2")) == [
+        "9: replica_set.nodes[1].listen: '127.0.0.1:0' has port 0, expected a port from 1 to 65535"
+    ]
+
+
+@pytest.mark.parametrize("address", ["0.0.0.0:7002", "[::]:7002", "[::0]:7002"])
+def test_what_nobody_can_dial_is_no_address(address: str) -> None:
+    told = (
+        f"'{address}' is every address of this machine, which others cannot dial, expected "
+    )
+    (problem,) = _problems(GOOD.replace("127.0.0.1:7002", f'"{address}"'))
+    assert told in problem
+    assert "others reach; to listen on all, give the node `listen: 0.0.0.0:PORT`" in problem
+    assert told in _problems(GOOD.replace("[127.0.0.1:7001]", f'["{address}"]'))[0]
+    with pytest.raises(ConfigurationError, match="which others cannot dial"):
+        single_node_config(Path("data"), address)
+
+
+def test_what_is_not_served_is_warned_of() -> None:
+    assert _parse(GOOD).warnings == (
+        f"{FILE}: n1 has `grpc: 127.0.0.1:7101`, which this version does not serve yet",
+        f"{FILE}: n2 has `http: 127.0.0.1:7202`, which this version does not serve yet",
+    )
+
+
+@pytest.mark.parametrize(
+    ("address", "only_here"),
+    [("127.0.0.1:1", True), ("127.9.9.9:1", True), ("[::1]:1", True), ("localhost:1", True),
+     ("10.0.0.1:1", False), ("0.0.0.0:1", False), ("[::]:1", False), ("a.example:1", False)],
+)
+def test_whether_others_reach_an_address(address: str, only_here: bool) -> None:
+    node = NodeConfig(
+        name="n1", role="leader", address="a.example:7000", data=Path("/d"), listen=address
+    )
+    config = ReplicaSetConfig(
+        cluster="c", name="p0", epoch=1, nodes=(node,), metadata="p0", discovery=()
+    )
+    warnings = open_to_others(config, "n1")
+    assert bool(warnings) != only_here
+    assert all("there is no authentication and no TLS yet" in each for each in warnings)

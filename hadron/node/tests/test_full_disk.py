@@ -89,7 +89,9 @@ async def test_retention_makes_room(tmp_path: Path, clock: MockClock) -> None:
         assert await refused(nodes) is not None
         spec = StreamSpec(partitions=("local/p0",), retention=Retention(max_bytes=1_000_000))
         async with nodes.client() as client:
-            await client.apply([SchemaObject(kind="Stream", name=STREAM, spec=spec)])
+            await client.apply(
+                [SchemaObject(kind="Stream", name=STREAM, spec=spec)], allow_destructive=True
+            )
         await nodes.wait_for("room again", lambda: not nodes.status("n1").trouble)
         assert await refused(nodes) is None
 

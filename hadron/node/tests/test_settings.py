@@ -15,6 +15,7 @@ from hadron.node.settings import (
     read_settings,
     settings_from_environment,
     settings_to_file,
+    unknown_variables,
 )
 
 
@@ -131,3 +132,33 @@ def test_only_what_differs_is_written() -> None:
         "max_pending_bytes": "64MiB",
         "log_format": "json",
     }
+
+
+def test_a_reserve_has_room_for_a_checkpoint() -> None:
+    told = (
+        "disk_reserve_bytes {} is less than a checkpoint needs on a full disk, with "
+        "checkpoint_bytes {}, expected {} or more, or 0 for no reserve"
+    )
+    assert _read("disk_reserve_bytes: 31MiB")[1] == [
+        f"f.yaml:1: {told.format('31MiB', '4MiB', '32MiB')}"
+    ]
+    assert _read("checkpoint_bytes: 64MiB")[1] == [
+        f"f.yaml:1: {told.format('128MiB', '64MiB', '512MiB')}"
+    ]
+    assert _read("{}", {"HADRON_DISK_RESERVE_BYTES": "1"})[1] == [
+        f"environment variable HADRON_DISK_RESERVE_BYTES: {told.format('1', '4MiB', '32MiB')}"
+    ]
+    for good in ("disk_reserve_bytes: 32MiB", "disk_reserve_bytes: 0",
+                 "{disk_reserve_bytes: 8MiB, checkpoint_bytes: 1MiB}"):
+        assert _read(good)[1] == []
+
+
+def test_variables_that_nothing_reads_are_named() -> None:
+    environ = {
+        "HADRON_URL": "x", "HADRON_CONTEXT": "x", "HADRON_DURABILITY": "os", "PATH": "x",
+        "HADRON_KEEPALIVE_S": "5", "HADRON_XYZZY": "",
+    }
+    assert unknown_variables(environ) == [
+        "HADRON_KEEPALIVE_S is no variable that hadron knows (did you mean 'HADRON_KEEPALIVE'?)",
+        "HADRON_XYZZY is no variable that hadron knows",
+    ]

@@ -77,7 +77,7 @@ class FetchResponse(_message.Message):
     def __init__(self, batches: _Optional[_Iterable[_Union[_common_pb2.BatchInfo, _Mapping]]] = ..., first_offset: _Optional[int] = ..., next_offset: _Optional[int] = ...) -> None: ...
 
 class OffsetsRequest(_message.Message):
-    __slots__ = ("namespace", "stream", "partition", "at_ms", "stream_id", "metadata_index", "before")
+    __slots__ = ("namespace", "stream", "partition", "at_ms", "stream_id", "metadata_index", "before", "with_bytes")
     NAMESPACE_FIELD_NUMBER: _ClassVar[int]
     STREAM_FIELD_NUMBER: _ClassVar[int]
     PARTITION_FIELD_NUMBER: _ClassVar[int]
@@ -85,6 +85,7 @@ class OffsetsRequest(_message.Message):
     STREAM_ID_FIELD_NUMBER: _ClassVar[int]
     METADATA_INDEX_FIELD_NUMBER: _ClassVar[int]
     BEFORE_FIELD_NUMBER: _ClassVar[int]
+    WITH_BYTES_FIELD_NUMBER: _ClassVar[int]
     namespace: str
     stream: str
     partition: str
@@ -92,23 +93,26 @@ class OffsetsRequest(_message.Message):
     stream_id: int
     metadata_index: int
     before: int
-    def __init__(self, namespace: _Optional[str] = ..., stream: _Optional[str] = ..., partition: _Optional[str] = ..., at_ms: _Optional[int] = ..., stream_id: _Optional[int] = ..., metadata_index: _Optional[int] = ..., before: _Optional[int] = ...) -> None: ...
+    with_bytes: bool
+    def __init__(self, namespace: _Optional[str] = ..., stream: _Optional[str] = ..., partition: _Optional[str] = ..., at_ms: _Optional[int] = ..., stream_id: _Optional[int] = ..., metadata_index: _Optional[int] = ..., before: _Optional[int] = ..., with_bytes: _Optional[bool] = ...) -> None: ...
 
 class OffsetsResponse(_message.Message):
     __slots__ = ("partitions",)
     class Partition(_message.Message):
-        __slots__ = ("partition", "first_offset", "next_offset", "at_offset", "ballot")
+        __slots__ = ("partition", "first_offset", "next_offset", "at_offset", "ballot", "bytes")
         PARTITION_FIELD_NUMBER: _ClassVar[int]
         FIRST_OFFSET_FIELD_NUMBER: _ClassVar[int]
         NEXT_OFFSET_FIELD_NUMBER: _ClassVar[int]
         AT_OFFSET_FIELD_NUMBER: _ClassVar[int]
         BALLOT_FIELD_NUMBER: _ClassVar[int]
+        BYTES_FIELD_NUMBER: _ClassVar[int]
         partition: str
         first_offset: int
         next_offset: int
         at_offset: int
         ballot: _common_pb2.Ballot
-        def __init__(self, partition: _Optional[str] = ..., first_offset: _Optional[int] = ..., next_offset: _Optional[int] = ..., at_offset: _Optional[int] = ..., ballot: _Optional[_Union[_common_pb2.Ballot, _Mapping]] = ...) -> None: ...
+        bytes: int
+        def __init__(self, partition: _Optional[str] = ..., first_offset: _Optional[int] = ..., next_offset: _Optional[int] = ..., at_offset: _Optional[int] = ..., ballot: _Optional[_Union[_common_pb2.Ballot, _Mapping]] = ..., bytes: _Optional[int] = ...) -> None: ...
     PARTITIONS_FIELD_NUMBER: _ClassVar[int]
     partitions: _containers.RepeatedCompositeFieldContainer[OffsetsResponse.Partition]
     def __init__(self, partitions: _Optional[_Iterable[_Union[OffsetsResponse.Partition, _Mapping]]] = ...) -> None: ...

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import socket
+
 import pytest
 
-from hadron.wire.sockets import SocketNetwork
+from hadron.wire.sockets import SocketNetwork, bind_address
 
 
 @pytest.mark.parametrize("host", ["127.0.0.1", "localhost"])
@@ -16,3 +18,26 @@ async def test_a_dial_that_nobody_answers_says_so(host: str) -> None:
     with pytest.raises(ConnectionRefusedError) as caught:
         await SocketNetwork().dial(f"{host}:{port}")
     assert caught.value.strerror == "Connection refused"
+
+
+@pytest.mark.skipif(not socket.has_ipv6, reason="no IPv6 here")
+async def test_ipv6() -> None:
+    network = SocketNetwork()
+    try:
+        listener = await network.listen("[::1]:0")
+    except OSError:
+        pytest.skip("no IPv6 loopback here")
+    assert listener.address.startswith("[::1]:")
+    transport = await network.dial(listener.address)
+    accepted = await listener.accept()
+    assert transport.peer == listener.address
+    for each in (transport, accepted, listener):
+        each.close()
+
+
+def test_a_name_is_bound_by_its_ipv4_address() -> None:
+    assert bind_address("localhost:7000") == (socket.AF_INET, ("127.0.0.1", 7000))
+    assert bind_address("127.0.0.1:0") == (socket.AF_INET, ("127.0.0.1", 0))
+    assert bind_address("[::1]:7000")[0] == socket.AF_INET6
+    with pytest.raises(OSError, match=r"not known|resolution|No address"):
+        bind_address("no-such-host.invalid:7000")
