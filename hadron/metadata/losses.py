@@ -15,7 +15,6 @@ from hadron.metadata.shortening import shortened
 from hadron.metadata.validation import Key, Losses, key_of
 from hadron.model.errors import HadronError
 from hadron.model.schema import SchemaObject, StreamSpec
-from hadron.model.units import format_size
 from hadron.state.retention import Kept
 
 CountKept = Callable[[str, int, int], Awaitable[Kept]]
@@ -73,7 +72,7 @@ async def _look(
         found[key, "max_age"] = _told(of if older else "", silent)
     if limits.max_bytes:
         beyond = sum(max(0, each.bytes - limits.max_bytes) for each in kept.values())
-        of = f"{format_size(beyond)} of {format_size(sum(each.bytes for each in kept.values()))}"
+        of = f"{beyond} of {sum(each.bytes for each in kept.values())} bytes"
         found[key, "max_bytes"] = _told(of if beyond else "", silent)
 
 

@@ -388,10 +388,10 @@ class Discovery:
 
     async def ask_leader(self, replica_set: str, method: Method, request: Any) -> Any:
         """One answer of a set's leader to one request, on a connection of its own. Raises
-        `NotFoundError` for a set that is not known, else what dialing and asking raise."""
+        `PeerError` for a set that is not known, else what dialing and asking raise."""
         address = self.leader(replica_set)
         if address is None:
-            raise NotFoundError(f"no replica set is called {replica_set!r}")
+            raise PeerError(f"no replica set is called {replica_set!r}")
 
         async def ask(connection: Connection) -> Any:
             answer, _ = await connection.request(method, request, timeout_s=_RELAY_TIMEOUT_S)

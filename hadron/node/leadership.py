@@ -15,6 +15,7 @@ from hadron.metadata.pusher import Introduction, ReplicaSets, SchemaPusher, Wire
 from hadron.model.errors import (
     FencedError,
     HadronError,
+    NotFoundError,
     PeerError,
     ShuttingDownError,
     TrimmedError,
@@ -242,7 +243,11 @@ class Leadership:
         request = streams_pb2.OffsetsRequest(
             stream_id=stream_id, at_ms=max(1, before_ms), with_bytes=True
         )
-        answer = await self._ask(partition, _OFFSETS, request)
+        try:
+            answer = await self._ask(partition, _OFFSETS, request)
+        except NotFoundError:
+            # It has not heard of this stream yet, and so has nothing of it.
+            return Kept(0, 0, 0)
         (there,) = answer.partitions
         return Kept(
             there.next_offset - there.first_offset, there.at_offset - there.first_offset,

@@ -20,7 +20,7 @@ from hadron.model.errors import (
     NotLeaderError,
     SchemaError,
 )
-from hadron.model.schema import SchemaObject, Spec, StreamSpec, spec_to_json
+from hadron.model.schema import Retention, SchemaObject, Spec, StreamSpec, spec_to_json
 from hadron.node.statements import statement_to, statements_from
 from hadron.storage.database import open_reader
 from hadron.testing.nodes import Cluster, running_cluster
@@ -380,3 +380,36 @@ async def test_a_client_hears_of_partitions_and_of_the_end_of_its_streams(
                 await listen.receive()
             with pytest.raises(NotFoundError):
                 await catalog.stream("s")
+
+
+async def test_a_shorter_retention_is_refused_where_it_drops_something(
+    tmp_path: Path, clock: MockClock
+) -> None:
+    def kept(retention: Retention) -> list[SchemaObject]:
+        spec = StreamSpec(partitions=(META, EU, US), retention=retention)
+        return [SchemaObject(kind="Stream", name="all", spec=spec)]
+
+    async with (
+        running_cluster(tmp_path, {META: 1, EU: 3, US: 1}) as cluster, cluster.client() as client
+    ):
+        # Nobody has a record yet, so nothing is lost.
+        await client.apply(kept(Retention()))
+        await client.apply(kept(Retention(max_age_ms=86_400_000)))
+        async with client.producer("all") as producer:
+            for partition in (META, EU, US):
+                await producer.send(b"x" * 2_000, partition=partition)
+        await trio.sleep(5)
+        await client.apply(kept(Retention(max_age_ms=3_600_000, max_bytes=10_000)))
+        with pytest.raises(SchemaError) as refused:
+            await client.apply(kept(Retention(max_age_ms=1, max_bytes=1_000)))
+        assert "what is older than 1ms at once: about 3 of 3 records, expected 1h" in str(
+            refused.value
+        )
+        assert "beyond the newest 1kB of a partition at once: about 3300 of 6300 bytes" in str(
+            refused.value
+        )
+        await cluster.crash(US)
+        with pytest.raises(SchemaError) as refused:
+            await client.apply(kept(Retention(max_age_ms=60_000, max_bytes=10_000)), dry_run=True)
+        assert f"unknown at {US}, which did not tell, expected 1h" in str(refused.value)
+        await client.apply(kept(Retention(max_age_ms=60_000)), allow_destructive=True)
