@@ -443,3 +443,18 @@ async def test_sets_alone_say_nothing_about_the_cluster(tmp_path: Path) -> None:
             cluster.network.dials(one, other)
             for one in cluster.hosts() for other in cluster.hosts()
         ]
+
+
+async def test_a_node_is_dialed_where_it_says_and_listens_where_it_is(tmp_path: Path) -> None:
+    async with running_cluster(tmp_path, {"meta/p0": 1}, start=False) as cluster:
+        nodes = cluster["meta/p0"]
+        (node,) = nodes.config.nodes
+        host = node.address.rpartition(":")[0]
+        nodes.config = replace(nodes.config, nodes=(replace(node, listen=f"{host}:7777"),))
+        await nodes.start()
+        transport = await cluster.network.host("client").dial(f"{host}:7777")
+        transport.close()
+        with pytest.raises(OSError, match="refused"):
+            await cluster.network.host("client").dial(node.address)
+        assert nodes.node("n1").address == node.address
+        assert known_at(nodes, "n1") == {"meta/p0": node.address}
