@@ -16,6 +16,7 @@ import subprocess
 import sys
 import tempfile
 import threading
+import warnings
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
@@ -120,11 +121,13 @@ def session(
 
 
 def _quiet() -> None:
-    """Without pyspark's own pages of JSON about an exception that it raises as well."""
+    """Without pyspark's own pages of JSON about an exception that it raises as well, and without
+    its warning about every UDF with plain type hints, which mean no pandas to it."""
     from pyspark.logger import PySparkLogger
 
     for name in ("DataFrameQueryContextLogger", "SQLQueryContextLogger"):
         PySparkLogger.getLogger(name).setLevel(logging.CRITICAL)
+    warnings.filterwarnings("ignore", "Cannot infer the eval type from type hints", UserWarning)
 
 
 def is_local(master: str) -> bool:

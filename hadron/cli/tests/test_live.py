@@ -451,7 +451,7 @@ def shout(text: str) -> str:
     return loud(text)
 
 def stage(df):
-    return df.select("instance_id", shout("{column}").alias("value"))
+    return df.select("instance_id", shout("root").alias("value"))
 """
 FAULTY_PIPELINE = """\
 kind: Stream
@@ -476,29 +476,21 @@ stages:
 @pytest.mark.spark
 @pytest.mark.timeout(400)
 def test_from_a_mistake_to_a_retry(tmp_path: Path) -> None:
-    """A user's module with decorators that need Spark: a typing error, then one bad record, then
-    all of it mended; each record has one output in the end."""
+    """A user's module whose decorators need Spark chokes on a record and is mended; each record has
+    one output in the end."""
     module = "faulty_stages"
     good("apply", "-f", "-", stdin=FAULTY_PIPELINE.format(module=module))
     good("pub", "faulty-in", "one", "two", "three")
 
-    def runs(guard: str, column: str) -> subprocess.CompletedProcess[str]:
-        (tmp_path / f"{module}.py").write_text(FAULTY.format(guard=guard, column=column))
+    def runs(guard: str) -> subprocess.CompletedProcess[str]:
+        (tmp_path / f"{module}.py").write_text(FAULTY.format(guard=guard))
         return subprocess.run(
             [sys.executable, "-m", "hadron", "pipeline", "run", "faulty", "--until-idle"],
             cwd=tmp_path, capture_output=True, text=True, check=False, timeout=180,
             env={**os.environ, "PYTHONDONTWRITEBYTECODE": "1"},
         )
 
-    done = runs("pass", "rooot")
-    assert (done.returncode, done.stdout) == (1, "")
-    error, hint = done.stderr.splitlines()
-    assert error.startswith("error: function 'faulty_stages:stage' of stage 'shout' is wrong")
-    assert "`rooot` cannot be resolved" in error
-    assert "no attempt is counted" in hint
-    assert as_json("pipeline", "show", "faulty")[0]["live"] == 3
-
-    done = runs("assert text != 'two', 'no two'", "root")
+    done = runs("assert text != 'two', 'no two'")
     assert done.returncode == 1, done
     assert "shout: 2 of 3 in" in done.stdout
     lines = done.stderr.splitlines()
@@ -508,7 +500,7 @@ def test_from_a_mistake_to_a_retry(tmp_path: Path) -> None:
     assert len(lines) == 3
 
     assert good("pipeline", "retry", "faulty", "--failed").startswith("1 instance runs again")
-    done = runs("pass", "root")
+    done = runs("pass")
     assert (done.returncode, done.stderr) == (0, "")
     assert sorted(good("read", "faulty-out").splitlines()) == ["ONE!", "THREE!", "TWO!"]
 
