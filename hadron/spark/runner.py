@@ -104,6 +104,7 @@ class StageRunner:
         self._stopping = trio.Event()
         self._receiving: trio.CancelScope | None = None
         self._failure: Exception | None = None
+        self._given_up: HadronError | None = None
         self.totals = RunnerTotals()
 
     def run(self, until: Callable[[], bool] | None = None) -> RunnerTotals:
@@ -185,6 +186,7 @@ class StageRunner:
     async def _take(self, client: Any, worker: MicroBatchWorker) -> HadronError | None:
         """One call for work, until it ends; what ended it, or None."""
         ended_by: HadronError | None = None
+        self._given_up = None
         opening = client.run_stages(
             self._pipeline,
             engine="spark",
@@ -207,7 +209,7 @@ class StageRunner:
             ended_by = ended_by or error
         finally:
             self._receiving = None
-        return ended_by
+        return ended_by or self._given_up
 
     async def _process(self, worker: MicroBatchWorker, stream: Any, invocations: Any) -> None:
         try:
@@ -216,6 +218,11 @@ class StageRunner:
             # The server hands the invocations out again: to us, or to somebody else.
             if error.retryable:
                 _log.warning("stage %s: a micro-batch was given up: %s", invocations.stage, error)
+                # Ending the call gives it back at once. Otherwise the server would wait for it until
+                # the stage's timeout, and for the credit that it took for ever.
+                self._given_up = error
+                if self._receiving is not None:
+                    self._receiving.cancel()
             else:
                 self._fail(error)
             return

@@ -84,6 +84,9 @@ class FakeClient:
         self.fetches = 0
         self.troubles: dict[str, list[HadronError]] = {}
         self.on_complete: Callable[[], None] = lambda: None
+        self.credit = 0
+        self.handed_out: list[Any] = []
+        self._more_credit = trio.Event()
         self._send, self._receive = trio.open_memory_channel[Any](100)
 
     # --- arranging ------------------------------------------------------------------------------
@@ -156,19 +159,43 @@ class FakeClient:
 
     @asynccontextmanager
     async def run_stages(self, pipeline: str, **settings: Any) -> AsyncIterator[FakeClient]:
-        del pipeline, settings
+        """A call for work; what it leaves undone is there for the next one, as on a leader."""
+        del pipeline
         await trio.lowlevel.checkpoint()
-        yield self
+        self.credit = settings["credit"]
+        self.handed_out = []
+        try:
+            yield self
+        finally:
+            for message in self.handed_out:
+                if any(self._is_open(message.stage, each.instance_id)
+                       for each in message.invocations):
+                    self._send.send_nowait(message)
+
+    def _is_open(self, stage: str, instance: int) -> bool:
+        place = stage, instance
+        return instance not in self.stale and not (
+            place in self.outputs or place in self.failures
+            or place in self.completed_without_output
+        )
 
     def __aiter__(self) -> FakeClient:
         return self
 
     async def __anext__(self) -> Any:
         self._trouble("run_stages")
-        return await self._receive.receive()
+        while not self.credit:
+            await self._more_credit.wait()
+        message = await self._receive.receive()
+        self.credit -= 1
+        self.handed_out.append(message)
+        return message
 
     def grant(self, credit: int) -> None:
         self.granted += credit
+        self.credit += credit
+        self._more_credit.set()
+        self._more_credit = trio.Event()
 
     async def complete_stages(
         self, pipeline_id: int, stage: str, instance_ids: Sequence[int], attempts: Sequence[int],

@@ -13,6 +13,7 @@ from hadron.cli.stage_running import failure_line
 from hadron.model.errors import ConnectionLostError, HadronError, NotFoundError, OverloadedError
 from hadron.model.record import NewRecord
 from hadron.model.schema import Output, Retry, StageSpec
+from hadron.spark import microbatch
 from hadron.spark.functions import StageCodeError, StageLoadError
 from hadron.spark.runner import MicroBatch, Search, StageRunner
 from hadron.spark.tests.fakes import PARTITION, FakeClient
@@ -220,6 +221,7 @@ def test_an_instance_without_one_row_fails_alone(
     assert done.reason == client.failures["odd", instance]
 
 
+@pytest.mark.filterwarnings("ignore:Cannot infer the eval type")
 def test_a_module_whose_decorators_need_a_session(spark: SparkSession) -> None:
     """Its UDFs call a function of their module, which Spark's workers could not import."""
     assert "hadron.spark.tests.decorated" not in sys.modules
@@ -289,6 +291,20 @@ def test_trouble_that_passes_is_waited_out(spark: SparkSession) -> None:
     client.invoke("s", range(4))
     Play(spark, client).until(4)
     assert len(client.outputs) == 4
+
+
+def test_what_was_given_up_comes_again_as_often_as_needed(
+    spark: SparkSession, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A disk is full for longer than a call is tried: neither the instances nor the runner's
+    credit are lost by it."""
+    monkeypatch.setattr(microbatch, "_PATIENCE_S", -1.0)
+    client = client_for(stage("s", "passing"))
+    client.fail_calls("complete_stages", *[OverloadedError("no room on the disk")] * 5)
+    client.invoke("s", range(4))
+    Play(spark, client).until(4)
+    assert set(client.outputs) == {("s", each) for each in range(1, 5)}
+    assert client.failures == {}
 
 
 def test_completions_refused_for_good_are_failures(spark: SparkSession) -> None:
