@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 import click
 
@@ -11,10 +11,15 @@ from hadron.cli.printing import output_option, print_json
 from hadron.cli.session import connects, session_of
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+
     from hadron.client.sync import SyncClient
     from hadron.model.schema import SchemaObject
 
     Key = tuple[str, str, str]
+
+_ASK_S: Final = 3.0
+"""For the groups of each partition: a region that is away keeps nobody from deleting."""
 
 
 @click.command("delete", short_help="Delete schema objects, by name or by file.")
@@ -57,12 +62,42 @@ def command(
             keys += [(kind or "", namespace or client.namespace, name) for name in names]
             if ignore_not_found:
                 keys = _existing(client, keys)
+            bereft = _groups_with_letters(client, keys)
             deleted = client.delete(
                 keys, dry_run=dry_run, allow_destructive=allow_destructive
             ) if keys else []
     except SchemaError as refusal:
         raise documents.located(refusal) from refusal
+    for group, stream, letters in bereft:
+        click.echo(
+            f"warning: group {group} of {stream} has its dead letters in {letters}: without it "
+            "they are delivered again and again; delete the group, and make it with another one",
+            err=True,
+        )
     _print(deleted, dry_run, output)
+
+
+def _groups_with_letters(
+    client: SyncClient, keys: Iterable[Key]
+) -> list[tuple[str, str, str]]:
+    """Groups, with their streams, that write to one of the streams that are to be deleted. Those
+    of partitions that do not answer are not known."""
+    from hadron.model.errors import HadronError, IncompleteError
+
+    gone = {(namespace, name) for kind, namespace, name in keys if kind == "Stream"}
+    if not gone:
+        return []
+    try:
+        groups = client.groups(within_s=_ASK_S)
+    except IncompleteError as error:
+        groups = list(error.found)
+    except HadronError:
+        return []
+    return sorted({
+        (each.group, each.stream, each.dead_letter_stream) for each in groups
+        if (each.namespace, each.dead_letter_stream) in gone
+        and (each.namespace, each.stream) not in gone
+    })
 
 
 def _existing(client: SyncClient, keys: list[Key]) -> list[Key]:

@@ -20,6 +20,7 @@ _COLUMNS = {
     "stream": "STREAM", "group": "GROUP", "partition": "PARTITION", "floor": ">FLOOR",
     "next_offset": ">NEXT", "lag": ">LAG", "oldest": ">OLDEST", "skipped": ">SKIPPED",
     "dead_lettered": ">DEAD", "in_flight": ">IN FLIGHT", "members": ">MEMBERS",
+    "trouble": "~TROUBLE",
 }
 _MEMBER_COLUMNS = {
     "partition": "PARTITION", "name": "MEMBER", "peer": "PEER", "in_flight": ">IN FLIGHT",
@@ -84,7 +85,10 @@ def list_(ctx: click.Context, stream: str, output: str) -> None:
         found, trouble = heard(lambda: client.groups(stream, within_s=ANSWER_WITHIN_S))
     rows = [group_row(each) for each in found]
     rows.sort(key=lambda row: (row["stream"], row["group"], row["partition"]))
-    _print(_COLUMNS, rows, output, trouble)
+    columns = _COLUMNS
+    if not any(row["trouble"] for row in rows):
+        columns = {field: heading for field, heading in columns.items() if field != "trouble"}
+    _print(columns, rows, output, trouble)
 
 
 def heard(ask: Callable[[], Sequence[Any]]) -> tuple[Sequence[Any], IncompleteError | None]:
@@ -134,7 +138,9 @@ def group_row(group: groups_pb2.ListGroupsResponse.Group) -> dict[str, Any]:
         "members": group.members,
         "skipped": group.skipped,
         "dead_lettered": group.dead_lettered,
+        "dead_letter_stream": group.dead_letter_stream,
         "ephemeral": group.ephemeral,
+        "trouble": group.trouble,
     }
 
 
@@ -171,7 +177,8 @@ def describe(
 
 
 def _print_descriptions(described: list[dict[str, Any]]) -> None:
-    print_rows(_COLUMNS, [each["group"] for each in described], "table")
+    columns = {field: heading for field, heading in _COLUMNS.items() if field != "trouble"}
+    print_rows(columns, [each["group"] for each in described], "table")
     for each in described:
         click.echo(f"\n{each['group']['partition']}: {_in_words(each)}")
     members = [member for each in described for member in each["members"]]
@@ -213,6 +220,7 @@ def _member(
     states = (
         (member.is_blocked, "does not read"),
         (member.is_stalled, "missed an ack deadline"),
+        (member.gives_all_back, "gives everything back"),
         (not member.max_in_flight, "paused"),
     )
     return {

@@ -18,7 +18,7 @@ import trio
 from hadron.delivery.effects import Exhausted, Rules
 from hadron.delivery.joining import Joining
 from hadron.delivery.keys import BatchKeys
-from hadron.delivery.letters import PAUSE_S, DeadLetters, Origin
+from hadron.delivery.letters import DeadLetters, Origin, pause_s
 from hadron.delivery.machine import Group
 from hadron.delivery.members import DeliveryNumbers
 from hadron.delivery.progress import Ledger, LoggedLedger, MemoryLedger, Receipt
@@ -496,5 +496,8 @@ class GroupDriver:
             self.pump()
 
     def _dead_letters_refused(self, dead: Exhausted) -> None:
-        self.machine.put_back(dead, trio.current_time() + PAUSE_S)
+        # It is tried again with each delivery beyond those that are allowed.
+        times = dead.attempts - self.machine.rules.max_attempts + 1
+        share = self._ground.random.uniform(0.5, 1.0)
+        self.machine.put_back(dead, trio.current_time() + pause_s(times, share))
         self.pump()

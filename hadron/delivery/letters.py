@@ -35,8 +35,16 @@ ORIGIN_OFFSET: Final = "deadletteroffset"
 GROUP: Final = "deadlettergroup"
 """Headers of a dead letter; names that CloudEvents takes for extensions."""
 
-PAUSE_S: Final = 5.0
-"""Before a record is delivered again whose dead letter could not be written."""
+_PAUSE_S: Final = 5.0
+_MAX_PAUSE_S: Final = 300.0
+
+
+def pause_s(times: int, share: float) -> float:
+    """Before a record is delivered again whose dead letter could not be written for the so many-th
+    time: there is no room, or the stream is gone, which nobody may ever mend. `share` is random,
+    0.5 to 1."""
+    return share * min(_MAX_PAUSE_S, _PAUSE_S * 2.0 ** min(max(times - 1, 0), 30))
+
 
 _TARGET_BYTES: Final = MAX_BATCH_BYTES // 4
 """Where a batch of dead letters is closed: the last record and its headers still fit."""

@@ -12,6 +12,7 @@ from hadron.delivery.sessions import MemberSession
 from hadron.model.errors import NotFoundError
 from hadron.server.leading import Leading
 from hadron.state.group_views import GroupSummary
+from hadron.state.groups import GroupOptions
 from hadron.wire.messages import groups_pb2
 
 _MAX_MEMBERS: Final = 1_000
@@ -37,6 +38,7 @@ def _durable(
     except NotFoundError:
         return None
     live = leading.groups.live(summary.stream_id, summary.name)
+    letters, trouble = _letters(leading, summary.options)
     oldest_ms = summary.oldest_append_ms
     return groups_pb2.ListGroupsResponse.Group(
         namespace=item.namespace,
@@ -52,7 +54,22 @@ def _durable(
         dead_lettered=summary.dead_lettered,
         oldest_append_ms=oldest_ms,
         oldest_age_ms=max(0, leading.controller.log_now_ms() - oldest_ms) if oldest_ms else 0,
+        dead_letter_stream=letters,
+        trouble=trouble,
     )
+
+
+def _letters(leading: Leading, options: GroupOptions) -> tuple[str, str]:
+    """Where the group's dead letters go, and what is wrong with that."""
+    if not options.dead_letter_stream_id:
+        return "", ""
+    try:
+        return leading.catalog.by_id(options.dead_letter_stream_id).name, ""
+    except NotFoundError:
+        return "", (
+            "its dead letter stream was deleted: records whose attempts are used up are delivered "
+            "again, ever more rarely; delete the group, and make it again with another one"
+        )
 
 
 def _ephemeral(
@@ -63,6 +80,7 @@ def _ephemeral(
         next_offset = leading.visible.bounds(item.id).next_offset
     except NotFoundError:
         return None
+    letters, trouble = _letters(leading, driver.progress.options)
     return groups_pb2.ListGroupsResponse.Group(
         namespace=item.namespace,
         stream=item.name,
@@ -74,6 +92,8 @@ def _ephemeral(
         in_flight=driver.machine.in_flight,
         members=driver.members,
         ephemeral=True,
+        dead_letter_stream=letters,
+        trouble=trouble,
     )
 
 
@@ -109,4 +129,5 @@ def _member(session: MemberSession, now: float) -> groups_pb2.DescribeGroupRespo
         is_stalled=member.is_stalled,
         delivered=member.delivered,
         acknowledged=member.acknowledged,
+        gives_all_back=member.rests > 0,
     )

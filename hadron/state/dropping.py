@@ -68,6 +68,7 @@ def begin(context: Context, kind: str, object_id: int) -> None:
     elif kind == "Pipeline":
         db.execute("DELETE FROM pipeline WHERE pipeline_id = ?", (object_id,))
         has_rows = db.changes() > 0
+        db.execute("DELETE FROM retention_skip WHERE kind = 'pipeline' AND id = ?", (object_id,))
     else:
         has_rows = False
     if has_rows:

@@ -270,7 +270,11 @@ _OF_GROUPS: Final = (
 
 def drop_some(db: Database, stream_id: int, limit: int) -> int:
     """Delete up to `limit` rows of a deleted stream's groups; returns how many went."""
-    gone = 0
+    db.execute(
+        "DELETE FROM retention_skip WHERE (kind, id) IN (SELECT 'group', group_id FROM grp"
+        " WHERE stream_id = ? ORDER BY group_id LIMIT ?)", (stream_id, limit),
+    )
+    gone = db.changes()
     for table, key in _OF_GROUPS:
         if gone < limit:
             db.execute(

@@ -16,6 +16,7 @@ from typing import Any
 import pytest
 
 import hadron
+from hadron.model.schema import SchemaObject, StreamSpec
 from hadron.node.supervision.cluster import LocalCluster
 from hadron.node.supervision.processes import wait_until
 
@@ -204,6 +205,28 @@ def test_groups_are_described_reset_and_deleted(stream: str) -> None:
     refused = run("group", "describe", "g", "--stream", stream)
     assert (refused.returncode, refused.stdout) == (1, "")
     assert "has no group 'g'" in refused.stderr
+
+
+def test_who_deletes_a_dead_letter_stream_is_told_whose_it_was(stream: str) -> None:
+    letters = f"{stream}-letters"
+    url = os.environ["HADRON_URL"]
+    spec = StreamSpec(partitions=("local/p0",))
+    with hadron.connect_sync(url) as client:
+        client.apply([SchemaObject(kind="Stream", name=letters, spec=spec)])
+        with client.subscribe(stream, group="g", max_attempts=2, dead_letter=letters):
+            pass
+    assert "TROUBLE" not in good("group", "list", "--stream", stream)
+    tried = run("delete", "stream", letters, "--allow-destructive", "--dry-run")
+    assert tried.returncode == 0
+    assert f"warning: group g of {stream} has its dead letters in {letters}" in tried.stderr
+    done = run("delete", "stream", letters, "--allow-destructive")
+    assert (done.returncode, "warning: group g" in done.stderr) == (0, True)
+    shown = good("group", "list", "--stream", stream)
+    assert "TROUBLE" in shown
+    assert "its dead letter stream was deleted" in as_json(
+        "group", "list", "--stream", stream
+    )[0]["trouble"]
+    assert "a stream that was deleted" in good("group", "describe", "g", "--stream", stream)
 
 
 def test_a_group_with_members_is_left_alone(stream: str) -> None:

@@ -123,6 +123,20 @@ async def test_attempts_deadlines_and_options_as_the_leader_keeps_them(tmp_path:
         assert (group.floor, group.dead_lettered) == (3, 1)
 
 
+async def test_a_group_whose_dead_letter_stream_is_deleted_says_so(tmp_path: Path) -> None:
+    async with running_nodes(tmp_path, 1) as nodes, nodes.client() as client:
+        for name in ("s", "letters"):
+            await declare(client, name, "local/p0")
+        async with client.subscribe("s", group="g", max_attempts=1, dead_letter="letters"):
+            pass
+        (group,) = await client.groups("s")
+        assert (group.dead_letter_stream, group.trouble) == ("letters", "")
+        await client.delete([("Stream", "default", "letters")], allow_destructive=True)
+        (group,) = await client.groups("s")
+        assert group.dead_letter_stream == ""
+        assert "dead letter stream was deleted" in group.trouble
+
+
 async def test_batches_over_stored_ones(tmp_path: Path) -> None:
     async with running_nodes(tmp_path, 1) as nodes, nodes.client() as client:
         await declare(client, "s", "local/p0")

@@ -371,9 +371,22 @@ class TestDeadLetters:
             member.refuse(0, 0)
             member.refuse(0, 0)
             await until(lambda: bool(member.driver.machine.waiting))
-        mock_clock.jump(letters.PAUSE_S + 0.1)
-        await member.until(0, 0, 0)
-        assert member.deliveries[-1].attempt == 3
+            mock_clock.jump(5.1)
+            await member.until(0, 0, 0)
+            assert member.deliveries[-1].attempt == 3
+            member.refuse(0, 0)
+            await until(lambda: bool(member.driver.machine.waiting))
+            mock_clock.jump(5.1)
+            assert member.offsets == [0, 0, 0], "twice as long each time"
+        mock_clock.jump(5.0)
+        await member.until(0, 0, 0, 0)
+        member.refuse(0, 0)
+        await until(lambda: stack.visible.bounds(2).next_offset == 1)
+
+    def test_letters_that_nobody_can_write_are_tried_ever_more_rarely(self) -> None:
+        pauses = [letters.pause_s(times, 1.0) for times in (1, 2, 3, 7, 8, 10_000)]
+        assert pauses == [5.0, 10.0, 20.0, 300.0, 300.0, 300.0]
+        assert letters.pause_s(1, 0.5) == 2.5
 
     async def test_one_that_was_acknowledged_after_all_does_not_take_others_along(
         self, stack: Stack

@@ -7,10 +7,11 @@ import pytest
 from hadron.model.batch import encode_values, read_head
 from hadron.model.errors import NotFoundError
 from hadron.model.schema import PipelineSpec, StageSpec, StreamSpec
-from hadron.state import dropping, schema, slices, streams
+from hadron.state import dropping, retention, schema, slices, streams
 from hadron.state.dropping import Dropped, DropPipeline, DropStream
 from hadron.state.groups import AckRecords, CreateGroup
 from hadron.state.pipelines import TriggerInstances
+from hadron.state.retention import TrimStream
 from hadron.state.schema import DeleteObjects
 from hadron.state.streams import AppendBatch
 from hadron.state.tests.support import SET, Replicated, dump
@@ -76,6 +77,26 @@ def test_a_deleted_stream_is_closed_at_once_and_its_data_goes_in_slices(
     assert replicated.again
     replica, own = dump(replicated.replica()), dump(replicated.db)
     assert {**replica, "body": []} == {**own, "body": []}
+
+
+def test_what_retention_took_from_them_is_forgotten_with_groups_and_pipelines() -> None:
+    replicated, stream_id = with_data(6)
+    spec = PipelineSpec(
+        replica_set=SET, input="s", start="earliest", stages=(StageSpec(name="one"),)
+    )
+    replicated.submit(CreateGroup(stream_id, "g", 0))
+    (pipeline_id,) = replicated.declare(("Pipeline", "p", spec))
+    replicated.submit(TrimStream(stream_id, 3))
+    assert {kind for kind, _ in retention.skips(replicated.db)} == {"group", "pipeline"}
+    delete(replicated, pipeline_id)
+    assert {kind for kind, _ in retention.skips(replicated.db)} == {"group"}
+    delete(replicated, stream_id)
+    while dropping.waiting(replicated.db):
+        for _, kind in dropping.waiting(replicated.db):
+            replicated.submit(
+                DropStream(stream_id, EVERYTHING) if kind == "Stream" else DropPipeline(pipeline_id)
+            )
+    assert retention.skips(replicated.db) == {}
 
 
 def test_what_a_member_still_needs_stays_until_it_has_it() -> None:

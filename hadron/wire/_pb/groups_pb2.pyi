@@ -213,7 +213,7 @@ class ListGroupsRequest(_message.Message):
 class ListGroupsResponse(_message.Message):
     __slots__ = ("groups", "more", "last_stream_id", "last_group")
     class Group(_message.Message):
-        __slots__ = ("namespace", "stream", "partition", "group", "floor", "next_offset", "acknowledged_above", "in_flight", "members", "skipped", "ephemeral", "dead_lettered", "oldest_append_ms", "oldest_age_ms")
+        __slots__ = ("namespace", "stream", "partition", "group", "floor", "next_offset", "acknowledged_above", "in_flight", "members", "skipped", "ephemeral", "dead_lettered", "oldest_append_ms", "oldest_age_ms", "dead_letter_stream", "trouble")
         NAMESPACE_FIELD_NUMBER: _ClassVar[int]
         STREAM_FIELD_NUMBER: _ClassVar[int]
         PARTITION_FIELD_NUMBER: _ClassVar[int]
@@ -228,6 +228,8 @@ class ListGroupsResponse(_message.Message):
         DEAD_LETTERED_FIELD_NUMBER: _ClassVar[int]
         OLDEST_APPEND_MS_FIELD_NUMBER: _ClassVar[int]
         OLDEST_AGE_MS_FIELD_NUMBER: _ClassVar[int]
+        DEAD_LETTER_STREAM_FIELD_NUMBER: _ClassVar[int]
+        TROUBLE_FIELD_NUMBER: _ClassVar[int]
         namespace: str
         stream: str
         partition: str
@@ -242,7 +244,9 @@ class ListGroupsResponse(_message.Message):
         dead_lettered: int
         oldest_append_ms: int
         oldest_age_ms: int
-        def __init__(self, namespace: _Optional[str] = ..., stream: _Optional[str] = ..., partition: _Optional[str] = ..., group: _Optional[str] = ..., floor: _Optional[int] = ..., next_offset: _Optional[int] = ..., acknowledged_above: _Optional[int] = ..., in_flight: _Optional[int] = ..., members: _Optional[int] = ..., skipped: _Optional[int] = ..., ephemeral: _Optional[bool] = ..., dead_lettered: _Optional[int] = ..., oldest_append_ms: _Optional[int] = ..., oldest_age_ms: _Optional[int] = ...) -> None: ...
+        dead_letter_stream: str
+        trouble: str
+        def __init__(self, namespace: _Optional[str] = ..., stream: _Optional[str] = ..., partition: _Optional[str] = ..., group: _Optional[str] = ..., floor: _Optional[int] = ..., next_offset: _Optional[int] = ..., acknowledged_above: _Optional[int] = ..., in_flight: _Optional[int] = ..., members: _Optional[int] = ..., skipped: _Optional[int] = ..., ephemeral: _Optional[bool] = ..., dead_lettered: _Optional[int] = ..., oldest_append_ms: _Optional[int] = ..., oldest_age_ms: _Optional[int] = ..., dead_letter_stream: _Optional[str] = ..., trouble: _Optional[str] = ...) -> None: ...
     GROUPS_FIELD_NUMBER: _ClassVar[int]
     MORE_FIELD_NUMBER: _ClassVar[int]
     LAST_STREAM_ID_FIELD_NUMBER: _ClassVar[int]
@@ -272,7 +276,7 @@ class DescribeGroupRequest(_message.Message):
 class DescribeGroupResponse(_message.Message):
     __slots__ = ("group", "options", "created_ms", "members", "waiting_again", "delayed", "behind_their_key", "attempts", "held_back")
     class Member(_message.Message):
-        __slots__ = ("name", "peer", "connected_ms", "silent_ms", "max_in_flight", "credit", "in_flight", "oldest_delivery_ms", "heartbeat_interval_ms", "heartbeat_threshold", "is_blocked", "is_stalled", "delivered", "acknowledged")
+        __slots__ = ("name", "peer", "connected_ms", "silent_ms", "max_in_flight", "credit", "in_flight", "oldest_delivery_ms", "heartbeat_interval_ms", "heartbeat_threshold", "is_blocked", "is_stalled", "delivered", "acknowledged", "gives_all_back")
         NAME_FIELD_NUMBER: _ClassVar[int]
         PEER_FIELD_NUMBER: _ClassVar[int]
         CONNECTED_MS_FIELD_NUMBER: _ClassVar[int]
@@ -287,6 +291,7 @@ class DescribeGroupResponse(_message.Message):
         IS_STALLED_FIELD_NUMBER: _ClassVar[int]
         DELIVERED_FIELD_NUMBER: _ClassVar[int]
         ACKNOWLEDGED_FIELD_NUMBER: _ClassVar[int]
+        GIVES_ALL_BACK_FIELD_NUMBER: _ClassVar[int]
         name: str
         peer: str
         connected_ms: int
@@ -301,7 +306,8 @@ class DescribeGroupResponse(_message.Message):
         is_stalled: bool
         delivered: int
         acknowledged: int
-        def __init__(self, name: _Optional[str] = ..., peer: _Optional[str] = ..., connected_ms: _Optional[int] = ..., silent_ms: _Optional[int] = ..., max_in_flight: _Optional[int] = ..., credit: _Optional[int] = ..., in_flight: _Optional[int] = ..., oldest_delivery_ms: _Optional[int] = ..., heartbeat_interval_ms: _Optional[int] = ..., heartbeat_threshold: _Optional[int] = ..., is_blocked: _Optional[bool] = ..., is_stalled: _Optional[bool] = ..., delivered: _Optional[int] = ..., acknowledged: _Optional[int] = ...) -> None: ...
+        gives_all_back: bool
+        def __init__(self, name: _Optional[str] = ..., peer: _Optional[str] = ..., connected_ms: _Optional[int] = ..., silent_ms: _Optional[int] = ..., max_in_flight: _Optional[int] = ..., credit: _Optional[int] = ..., in_flight: _Optional[int] = ..., oldest_delivery_ms: _Optional[int] = ..., heartbeat_interval_ms: _Optional[int] = ..., heartbeat_threshold: _Optional[int] = ..., is_blocked: _Optional[bool] = ..., is_stalled: _Optional[bool] = ..., delivered: _Optional[int] = ..., acknowledged: _Optional[int] = ..., gives_all_back: _Optional[bool] = ...) -> None: ...
     class Attempt(_message.Message):
         __slots__ = ("first_offset", "last_offset", "attempts")
         FIRST_OFFSET_FIELD_NUMBER: _ClassVar[int]
