@@ -78,3 +78,14 @@ plant(
     ),
     scenarios=("acknowledgement-from-before-a-deletion",),
 )
+
+plant(
+    "refusal told to one of those who wait",
+    "of two tasks that wait for acknowledgements only the first hears that some were refused",
+    Edit(
+        "client.membership:Membership.flush",
+        "lost = self._late.told = self._late.lost",
+        "known, lost = self._late.told, self._late.lost\n        self._late.told = lost",
+    ),
+    scenarios=("refusal-that-two-wait-for",),
+)

@@ -62,9 +62,10 @@ class _Member:
             [(offset, offset)], how="ack" if how == "ack" else "nack",
         )
 
-    async def confirm(self) -> bool:
-        """Whether all acknowledgements counted."""
-        sent, self.sent = self.sent, []
+    async def confirm(self, sent: list[Settle] | None = None) -> bool:
+        """Whether all acknowledgements counted, or these."""
+        if sent is None:
+            sent, self.sent = self.sent, []
         try:
             await self.subscription.flush(20.0)
         except ConnectionLostError as error:
@@ -78,13 +79,14 @@ class _Member:
 
 @asynccontextmanager
 async def _member(
-    play: Play, host: str, plan: GroupPlan = _PLAN, *, max_in_flight: int = 10
+    play: Play, host: str, plan: GroupPlan = _PLAN, *, max_in_flight: int = 10,
+    heartbeat_s: float = 0.0,
 ) -> AsyncIterator[_Member]:
     now_ms = play.world.clocks["n1"].now_ms()
     async with (
         play.world.client(host) as client,
         client.subscribe(
-            STREAM, max_in_flight=max_in_flight, member=host, heartbeat_s=0.0,
+            STREAM, max_in_flight=max_in_flight, member=host, heartbeat_s=heartbeat_s,
             **plan.options(now_ms),
         ) as subscription,
     ):
@@ -106,6 +108,39 @@ async def _fill(play: Play, count: int) -> None:
     """As many records, each in a batch of its own."""
     for _ in range(count):
         await play.fill(1)
+
+
+@scenario("D2: everybody who waits hears that an acknowledgement was refused")
+async def refusal_that_two_wait_for(play: Play) -> None:
+    """g0 stands still with a record that nobody has looked at, and g1 is given it. Then g0 goes on
+    and acknowledges it, and two of its tasks wait for that: neither may take it for acknowledged,
+    while g1 works on it."""
+    world = play.world
+    await _fill(play, 1)
+    async with _member(play, "g0", heartbeat_s=0.2) as frozen, _member(play, "g1") as other:
+        await frozen.take(0)
+        world.network.isolate("g0", *world.names)
+        await other.take(0)
+        waits: list[list[Settle]] = []
+        for _ in range(2):
+            await frozen.ack(0)
+            waits.append(frozen.sent)
+            frozen.sent = []
+        counted: list[bool] = []
+
+        async def confirm(sent: list[Settle]) -> None:
+            counted.append(await frozen.confirm(sent))
+
+        async with trio.open_nursery() as nursery:
+            for sent in waits:
+                nursery.start_soon(confirm, sent)
+            await trio.sleep(0.1)
+            for name in world.names:
+                world.network.heal("g0", name)
+        assert len(counted) == 2
+        await other.ack(0)
+        assert await other.confirm()
+    await _drain(play)
 
 
 @scenario("D2: the next leader gives out every record that nobody has acknowledged")
