@@ -119,7 +119,8 @@ class Delivery(GivenRecord[AckSender]):
         to 30 s. With it, after so many seconds, at most 49 days; 0 is at once, to another member
         if there is one, but from the third attempt on less than a second grows as well. A member
         that gives back more than 32 records in a row and acknowledges none gets single ones, ever
-        more rarely, until it acknowledges one (unless its delays are a second or more).
+        more rarely, until it acknowledges one (unless its delays are a second or more). In strict
+        order everything behind the record waits for it, by key what has its key.
 
         The delay is in the leader's memory: when another node leads, or this one starts again, the
         record is delivered at once. `reason` stands in the dead letter when this was the last

@@ -7,8 +7,10 @@ from typing import Final
 import trio
 import trio.testing
 
-_TURN_S: Final = 0.02
-"""After that long it is one's turn again, however busy the others are."""
+_TURN_S: Final = 0.004
+"""After that long it is one's turn again, however busy the others are. A turn is about a
+millisecond, so who has much to say gets a fifth of the loop at least, and no more while others
+keep it busy."""
 
 
 class ByteGate:

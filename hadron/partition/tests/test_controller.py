@@ -20,6 +20,7 @@ from hadron.model.errors import (
 )
 from hadron.model.ids import EMPTY_LOG, Ballot
 from hadron.partition import controller as module
+from hadron.partition.gate import ByteGate
 from hadron.partition.tests.stack import SET, Stack, leading, until
 from hadron.partition.waiters import ALL, LEADER, MAJORITY
 from hadron.state import machine
@@ -296,6 +297,32 @@ class TestAnswers:
         await one.gate.wait_open()
         await asked.until(*map(str, range(8)))
         assert one.gate._bytes == 0
+
+    async def test_a_turn_comes_when_the_others_have_nothing_to_do(self) -> None:
+        gate, steps = ByteGate(1), list[str]()
+
+        async def busy(turns: int) -> None:
+            for _ in range(turns):
+                await trio.lowlevel.checkpoint()
+            steps.append(f"{turns} done")
+
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(busy, 10)
+            nursery.start_soon(busy, 20)
+            await gate.wait_turn()
+            steps.append("turn")
+        assert steps == ["10 done", "20 done", "turn"]
+
+    async def test_a_turn_comes_however_busy_the_others_are(self) -> None:
+        async def busy() -> None:
+            while True:
+                await trio.lowlevel.checkpoint()
+
+        with trio.fail_after(30):
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(busy)
+                await ByteGate(1).wait_turn()
+                nursery.cancel_scope.cancel()
 
 
 class TestVisible:
