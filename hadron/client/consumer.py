@@ -118,7 +118,7 @@ class Subscription(AckSender):
 
     async def __anext__(self) -> Delivery:
         parcel = self._parcel
-        if parcel is not None and parcel.feed.alive and self._clock() <= parcel.feed.held_until:
+        if parcel is not None and self._clock() <= parcel.feed.held_until:
             for delivery in self._deliveries:
                 return delivery
         while True:
@@ -195,7 +195,7 @@ class Subscription(AckSender):
 
     def holds(self, feed: Feed) -> bool:
         """Whether what the call has brought is this member's still, as far as it can know."""
-        return feed.alive and self._clock() <= feed.held_until
+        return self._clock() <= feed.held_until
 
     # --- acknowledging --------------------------------------------------------------------------
 

@@ -95,7 +95,7 @@ class Feed:
         call for anything else."""
         self.held_until = float("inf")
         """By the client's clock: afterwards the leader may have given to others what this has
-        brought, as it has heard nothing for so long."""
+        brought, as it has heard nothing for so long. Once the call has ended, long ago."""
         self.has_revoked = False
         """Some delivery was given to others: its acks are late ones from here on."""
         self._late = late
@@ -272,6 +272,7 @@ class Feed:
         if not self.alive:
             return
         self.alive = False
+        self.held_until = float("-inf")
         tokens, self._tokens = self._tokens, {}
         in_doubt = [entry for sent in tokens.values() for entry in sent.ranges]
         in_doubt += self._without_token

@@ -8,6 +8,8 @@ from __future__ import annotations
 import random
 import secrets
 import time
+from collections.abc import Callable
+from functools import partial
 from typing import Final
 
 import msgspec
@@ -21,13 +23,20 @@ laptop that wakes up would think that its leases are as fresh as before."""
 
 
 class SystemClock:
-    """`ports.Clock` of this machine. Its seconds pass while the machine is suspended, too."""
+    """`ports.Clock` of this machine. Its seconds pass while the machine is suspended, too.
+
+    Attributes:
+        monotonic_s: as a method it would take three times as long, and members look at the clock
+            for each record.
+    """
+
+    monotonic_s: Callable[[], float]
+
+    def __init__(self) -> None:
+        self.monotonic_s = partial(time.clock_gettime, _AWAKE_OR_NOT)
 
     def now_ms(self) -> int:
         return time.time_ns() // 1_000_000
-
-    def monotonic_s(self) -> float:
-        return time.clock_gettime(_AWAKE_OR_NOT)
 
 
 class SystemRandom:
