@@ -46,6 +46,17 @@ class _Member:
                     [text(record.value)], attempt=record.attempt,
                 )
 
+    async def give_all_back(self) -> None:
+        """Whatever comes, as fast as it comes."""
+        history, partition = self.play.history, self.play.world.config.name
+        async for record in self.subscription:
+            self.taken[record.offset] = record
+            history.deliver(
+                self.host, self.plan.name, self.host, STREAM, partition, record.offset,
+                [text(record.value)], attempt=record.attempt,
+            )
+            await self.nack(record.offset)
+
     async def ack(self, *offsets: int) -> None:
         for offset in offsets:
             self.sent.append(self._settle(offset, "ack"))
@@ -108,6 +119,24 @@ async def _fill(play: Play, count: int) -> None:
     """As many records, each in a batch of its own."""
     for _ in range(count):
         await play.fill(1)
+
+
+@scenario("D2: a member that gives everything back keeps no record from the others")
+async def member_that_gives_everything_back(play: Play) -> None:
+    """g0 can use nothing, and says so at once, again and again; it is left to rest, and what it is
+    still tried with goes to g1, which can use everything, after a delay."""
+    await play.fill(60)
+    async with _member(play, "g0", max_in_flight=60) as broken, trio.open_nursery() as nursery:
+        nursery.start_soon(broken.give_all_back)
+        await trio.sleep(0.5)
+        async with _member(play, "g1", max_in_flight=200) as other:
+            await other.take(*range(60))
+            await other.ack(*range(60))
+            assert await other.confirm()
+        nursery.cancel_scope.cancel()
+    nacks = [entry for entry in play.history.entries if isinstance(entry, Settle)]
+    assert len([entry for entry in nacks if entry.how == "nack"]) < 150
+    await _drain(play)
 
 
 @scenario("D2: everybody who waits hears that an acknowledgement was refused")
