@@ -12,6 +12,11 @@ _EPOCH_MS: Final = 1_750_000_000_000
 """Wall time at the start of a simulated world: June 2025."""
 
 
+def wall_ms(local_s: float) -> int:
+    """The wall time at a simulated moment, as a clock without error shows it."""
+    return _EPOCH_MS + int(local_s * 1000)
+
+
 class SimClock:
     """`ports.Clock` of one host, with an error that faults may set.
 
@@ -31,7 +36,7 @@ class SimClock:
 
     def now_ms(self) -> int:
         local_s = self._local_s() * (1 + self.drift) + self.offset_s
-        return _EPOCH_MS + int(local_s * 1000)
+        return wall_ms(local_s)
 
     def monotonic_s(self) -> float:
         self._latest_s = max(self._latest_s, self._local_s() * (1 + self.drift))

@@ -17,6 +17,7 @@ from hadron.delivery.sessions import MemberSession
 from hadron.model.batch import StampedBatch
 from hadron.model.errors import HadronError
 from hadron.sim.history import Assign, History, Join, Leave, Serve, Stuck
+from hadron.sim.wrapping import wrapped
 from hadron.state.groups import ORDER_KEY, ORDER_NONE, ORDER_STRICT
 
 _ORDERS: Final = {ORDER_NONE: "none", ORDER_STRICT: "strict", ORDER_KEY: "key"}
@@ -27,22 +28,10 @@ def noting_groups(history: History) -> Iterator[None]:
     """Note, for the length of the block, what groups' drivers give to their members, of all nodes
     of all worlds."""
     listener = _Listener(history)
-    with _patched(GroupDriver, __init__=listener.served, leave=listener.left,
+    with wrapped(GroupDriver, __init__=listener.served, leave=listener.left,
                   close=listener.closed, _dead_letters_refused=listener.refused), \
-         _patched(MemberSession, deliver=listener.delivered):
+         wrapped(MemberSession, deliver=listener.delivered):
         yield
-
-
-@contextmanager
-def _patched(owner: type, **wrappers: Any) -> Iterator[None]:
-    originals = {name: getattr(owner, name) for name in wrappers}
-    for name, wrapper in wrappers.items():
-        setattr(owner, name, wrapper(originals[name]))
-    try:
-        yield
-    finally:
-        for name, original in originals.items():
-            setattr(owner, name, original)
 
 
 class _Listener:

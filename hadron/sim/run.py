@@ -15,6 +15,7 @@ from hadron.node.settings import Settings
 from hadron.sim import rare_paths
 from hadron.sim.scheduling import SimTime, StuckError, run_seeded
 from hadron.sim.trace import Trace
+from hadron.sim.watch import watching
 from hadron.sim.world import SETTINGS, World, open_world
 
 LIMIT_S: Final = 240.0
@@ -105,13 +106,14 @@ def run_in(
         finally:
             ended_s.append(time.now_s)
 
-    with rare_paths.counted() as reached:
+    with watching() as watcher, rare_paths.counted() as reached:
         try:
             judgement = run_seeded(seed, main, trace)
         except Exception as error:
             judgement = Judgement(violations=[_describe(error)])
         finally:
             gc.collect()
+        judgement.violations.extend(watcher.violations)
     return Outcome(
         seed=seed,
         simulated_s=ended_s[0] if ended_s else 0.0,

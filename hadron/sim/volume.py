@@ -80,6 +80,10 @@ class Volume:
             if not path.name.endswith(_NOT_LEFT):
                 yield self.name(path), path
 
+    def local_s(self) -> float:
+        """The simulated time on the host."""
+        return self._disk.local_s()
+
     def used_bytes(self) -> int:
         return sum(file.size for file in self.files.values())
 

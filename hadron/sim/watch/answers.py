@@ -1,0 +1,266 @@
+"""PROTOCOL A2: nothing derived from an entry leaves before it is committed in this ballot.
+
+What a task has read of a node's tables goes with it: the lsn that they stood at, until somebody
+has waited for that. Whoever answers with more is heard where the answer leaves. What was logged,
+refused or known already is judged where its submitter is told.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
+from typing import Any, Final
+
+from hadron.delivery.driver import GroupDriver
+from hadron.model.errors import HadronError, NotFoundError, RequestError, SchemaError
+from hadron.model.ids import NO_BALLOT
+from hadron.partition.controller import Controller
+from hadron.partition.group_commit import Done, Submission
+from hadron.partition.waiters import ALL, LEADER
+from hadron.sim.watch.ballots import Ballots
+from hadron.sim.watch.entries import SCHEMA, Ends
+from hadron.sim.watch.marks import Mark
+from hadron.sim.watch.views import Complaints, NodeView, Question
+from hadron.storage.snapshot import decode_manifest
+from hadron.wire.messages import ballot_from
+
+_UNWAITED: ContextVar[int] = ContextVar("unwaited", default=0)
+"""Where the tables stood that this task has read, while nobody has waited for that; 0: nothing."""
+
+_HAS_READ: ContextVar[bool] = ContextVar("has_read", default=False)
+
+_BESIDE_TABLES: Final = frozenset({"Replication", "Snapshots", "Cluster", "Forward", "Integrity"})
+"""Services whose answers are about logs, copies and files; `Ballots` and `copy_opened` judge them.
+"""
+
+_QUESTIONS: Final = frozenset({
+    "ListGroups", "DescribeGroup", "PipelineProgress", "ListInstances",
+})
+"""What a deposed leader must not answer from a stale table."""
+
+_REFUSALS: Final = (RequestError, NotFoundError, SchemaError)
+"""Answers that say something about the tables; all others are about the node."""
+
+
+@contextmanager
+def for_others() -> Iterator[None]:
+    """What is told in the block is nothing that this task has read: commits are done, and answered,
+    by whoever comes by."""
+    kept = _UNWAITED.set(0)
+    try:
+        yield
+    finally:
+        _UNWAITED.reset(kept)
+
+
+class Answers:
+    """What every node tells, and to whom."""
+
+    def __init__(self, complaints: Complaints, ballots: Ballots, ends: Ends) -> None:
+        self._complaints = complaints
+        self._ballots = ballots
+        self._ends = ends
+
+    # --- reading --------------------------------------------------------------------------------
+
+    def read(self, lsn: int) -> None:
+        """This task has read tables that stood at `lsn`."""
+        _HAS_READ.set(True)
+        _UNWAITED.set(max(lsn, _UNWAITED.get()))
+
+    def waited(self, controller: Controller) -> None:
+        """This task has waited for the watermark."""
+        if _UNWAITED.get() <= controller.quorum.committed:
+            _UNWAITED.set(0)
+
+    def begin_bounded(self) -> int:
+        """What is read until `end_bounded` is bounded by what is visible, and leaves by that."""
+        return _UNWAITED.get()
+
+    def end_bounded(self, before: int) -> None:
+        _UNWAITED.set(before)
+
+    def schema_read(self, view: NodeView, before: int) -> None:
+        """A node has read its schema, to answer from it until it reads it again."""
+        lsn = _UNWAITED.get()
+        if view.is_alive and lsn > view.committed_lsn:
+            self._complaints.add(
+                "A2 the schema is read at the watermark",
+                f"{view.name} answers from its schema as of entry {lsn}, and knows "
+                f"{view.committed_lsn} to be committed",
+            )
+        _UNWAITED.set(before)
+
+    # --- telling --------------------------------------------------------------------------------
+
+    def answers(self, question: Question, answer: Any) -> None:
+        """An answer, or a push, leaves."""
+        view = question.view
+        if question.service in _BESIDE_TABLES or not view.is_alive:
+            return
+        self._check_waited(question)
+        controller = view.controller
+        if (
+            question.method in _QUESTIONS and _HAS_READ.get() and controller is not None
+            and not self._ballots.has_followers(controller, question.order)
+        ):
+            self._complaints.add(
+                "A2 a deposed leader does not answer",
+                f"{view.name} answers {question.method}, and no majority has answered it since it "
+                "was asked",
+            )
+        if question.service == "Schema":
+            index = getattr(answer, "to_index", 0) or getattr(answer, "metadata_index", 0)
+            self._check_shown(question, SCHEMA, index, "the schema")
+        elif question.method in ("ListGroups", "DescribeGroup"):
+            groups = answer.groups if question.method == "ListGroups" else [answer.group]
+            for group in groups:
+                key = "group", group.stream, group.group
+                self._check_shown(question, key, group.floor, f"group {group.group}")
+
+    def refuses(self, question: Question, error: HadronError) -> None:
+        """A refusal leaves, which may say something about the tables."""
+        is_about_tables = isinstance(error, _REFUSALS)
+        if is_about_tables and question.service not in _BESIDE_TABLES and question.view.is_alive:
+            self._check_waited(question)
+
+    def _check_waited(self, question: Question) -> None:
+        view, lsn = question.view, _UNWAITED.get()
+        if lsn:
+            self._complaints.add(
+                "A2 answers wait for what they were read from",
+                f"{view.name} answers {question.method} from tables at entry {lsn}, for which "
+                f"nobody waited; {view.committed_lsn} is committed",
+            )
+
+    def _check_shown(self, question: Question, key: Any, end: int, what: str) -> None:
+        view = question.view
+        lsn = self._ends.lsn_of(view.name, key, end) if end else 0
+        if lsn > view.committed_lsn:
+            self._complaints.add(
+                "A2 what is shown is committed",
+                f"{view.name} answers {question.method} with {what} at {end}, which entry {lsn} "
+                f"made; {view.committed_lsn} is committed",
+            )
+
+    def asks(self, view: NodeView, service: str, method: str) -> None:
+        """A node asks, or pushes to, another one."""
+        lsn = _UNWAITED.get()
+        if lsn and service not in _BESIDE_TABLES and view.is_alive:
+            self._complaints.add(
+                "A2 pushes wait for what they were read from",
+                f"{view.name} sends {method} from tables at entry {lsn}, for which nobody waited",
+            )
+
+    def delivered(self, driver: GroupDriver, last: int) -> None:
+        """Records were given to a member."""
+        controller = driver._ground.controller
+        mark = self._ballots.mark_of(controller)
+        if mark is None or not mark.view.is_alive:
+            return
+        lsn = self._ends.lsn_of(mark.view.name, driver.progress.stream_id, last + 1)
+        if lsn > mark.true_lsn:
+            self._complaints.add(
+                "A2 what is delivered is committed",
+                f"{mark.view.name} delivers offset {last} of entry {lsn}, a majority has "
+                f"{mark.true_lsn}",
+            )
+
+    def shows(self, controller: Controller, submissions: Sequence[Submission]) -> None:
+        """Observers are told of entries, to show what they have done."""
+        mark = self._ballots.mark_of(controller)
+        lsn = max((submission.lsn for submission in submissions), default=0)
+        if mark is not None and mark.view.is_alive and lsn > mark.true_lsn:
+            self._complaints.add(
+                "A2 what is shown is committed",
+                f"{mark.view.name} shows entry {lsn}; a majority has {mark.true_lsn}",
+            )
+
+    def moves(self, mark: Mark, stream_id: int, end: int) -> None:
+        """The visible end of a stream moves."""
+        lsn = self._ends.lsn_of(mark.view.name, stream_id, end)
+        if lsn > mark.true_lsn and mark.view.is_alive:
+            self._complaints.add(
+                "A2 what is shown is committed",
+                f"{mark.view.name} shows offsets below {end} of stream {stream_id}, which entry "
+                f"{lsn} made; a majority has {mark.true_lsn}",
+            )
+
+    def copy_opened(self, question: Question, answer: Any) -> None:
+        """B6: a copy is given out once its last entry is committed, or in one ballot, and says
+        so; a backup holds what was there when it was asked for."""
+        view, request = question.view, question.message
+        if not view.is_alive:
+            return
+        try:
+            manifest = decode_manifest(answer.manifest, view.store.path)
+        except HadronError as error:
+            self._complaints.add("B6 a copy says what it is", f"{view.name}: {error.message}")
+            return
+        is_member = ballot_from(request.promised) != NO_BALLOT
+        known = max(
+            [view.committed_lsn, *(
+                mark.true_lsn for key, mark in self._ballots.marks.items()
+                if key[0] == view.replica_set
+            )]
+        )
+        if manifest.committed_lsn > known or (manifest.lsn > known and not is_member):
+            self._complaints.add(
+                "B6 a copy is committed",
+                f"{view.name} gives out a copy as of {manifest.lsn}, committed "
+                f"{manifest.committed_lsn}; {known} is",
+            )
+        needed = request.min_lsn
+        if not request.hash and not request.min_lsn:
+            needed = question.applied_lsn
+        if manifest.lsn < needed and manifest.hash != request.hash:
+            self._complaints.add(
+                "B6 a backup is as of now",
+                f"{view.name} gives out a copy as of {manifest.lsn}, asked for one of {needed}",
+            )
+
+    def told(self, told: Told, error: HadronError | None) -> None:
+        """A2, C: a submitter is told what became of its command."""
+        mark = self._ballots.mark_of(told.controller)
+        if mark is None or not mark.view.is_alive or not told.lsn:
+            return
+        reached, needed = mark.true_lsn, "a majority"
+        if told.is_logged and error is None and told.acks == LEADER:
+            reached, needed = mark.written_lsn, "its own disk"
+        elif told.is_logged and told.acks == ALL:
+            reached, needed = mark.on_all(), "not every member, only up to"
+        if told.lsn > reached:
+            what = "refuses" if error is not None else "has logged" if told.is_logged else "knows"
+            self._complaints.add(
+                "A2 told once it is committed",
+                f"{mark.view.name} {what} {told.what} at entry {told.lsn}, and says so; {needed} "
+                f"has {reached}",
+            )
+
+
+class Told:
+    """Stands for whoever submitted a command, and hears what becomes of it.
+
+    Attributes:
+        lsn: where the log ended when the command had been judged; 0 before.
+    """
+
+    __slots__ = ("_answers", "_done", "acks", "controller", "is_logged", "lsn", "what")
+
+    def __init__(
+        self, answers: Answers, controller: Controller, what: str, acks: int, done: Done
+    ) -> None:
+        self._answers = answers
+        self._done = done
+        self.controller = controller
+        self.what = what
+        self.acks = acks
+        self.lsn = 0
+        self.is_logged = False
+
+    def __call__(self, result: Any, error: HadronError | None) -> None:
+        if error is None or error is not self.controller._stopped:
+            self._answers.told(self, error)
+        with for_others():
+            self._done(result, error)

@@ -1,0 +1,290 @@
+"""PROTOCOL A1, A3, A7, B1 to B3, B5: who promised what, what an acknowledgement stands for, and how
+far the watermark may move for it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import count
+from typing import Any
+
+from hadron.model.ids import Ballot
+from hadron.partition.controller import Controller
+from hadron.partition.group_commit import WrittenGroup
+from hadron.sim.watch.marks import Key, Mark, is_majority
+from hadron.sim.watch.views import Complaints, NodeView, Question
+from hadron.storage.identity import NODE_DATABASE
+from hadron.wire.messages import ballot_from, replication_pb2
+
+_PERSISTED = replication_pb2.AppendResponse.Outcome.PERSISTED
+_FULL = "FULL"
+
+
+class Ballots:
+    """Every leadership of a run, and every promise.
+
+    Attributes:
+        forgetful: nodes whose disks lied, or were damaged: what they had may be gone.
+        recovered: replica sets of which somebody took a disk as it was: what a majority had may be
+            gone.
+    """
+
+    def __init__(self, complaints: Complaints, views: dict[str, NodeView]) -> None:
+        self.marks: dict[Key, Mark] = {}
+        self.forgetful: set[str] = set()
+        self.recovered: set[str] = set()
+        self.order = count(1)
+        self._of: dict[Controller, Mark] = {}
+        self._complaints = complaints
+        self._views = views
+        self._promises: dict[Key, dict[str, None]] = {}
+        self._promised: dict[tuple[str, bytes], Ballot] = {}
+        self._begun: dict[str, tuple[int, frozenset[str]]] = {}
+        self._entries: dict[tuple[str, Ballot, int], bytes] = {}
+        self._last_sent: Any = None
+
+    def mark_of(self, controller: Controller) -> Mark | None:
+        return self._of.get(controller)
+
+    # --- promises -------------------------------------------------------------------------------
+
+    def opened(self, view: NodeView) -> None:
+        """B1: a promise survives the node's restart."""
+        identity = view.identity
+        before = self._promised.get((view.name, identity.disk))
+        if before is not None and identity.promised < before and not self._is_forgetful(view):
+            self._complaints.add(
+                "B1 a promise survives",
+                f"{view.name} has promised {before} on this disk, and starts with "
+                f"{identity.promised}",
+            )
+
+    def promised(self, view: NodeView, ballot: Ballot) -> None:
+        """B1: a promise is never lowered, and is on the disk before anybody hears of it."""
+        disk = view.name, view.identity.disk
+        before = self._promised.get(disk)
+        if before is not None and ballot < before and not self._is_forgetful(view):
+            self._complaints.add(
+                "B1 lower ballots are refused",
+                f"{view.name} has promised {before}, and promises {ballot} now",
+            )
+        files = view.unsynced(NODE_DATABASE, f"{NODE_DATABASE}-wal")
+        if files and not self._is_forgetful(view):
+            self._complaints.add(
+                "B1 a promise is on the disk",
+                f"{view.name} promises {ballot}, and {', '.join(files)} is not synced",
+            )
+        self._promised[disk] = max(ballot, before or ballot)
+        self._promises.setdefault((view.replica_set, ballot), {})[view.name] = None
+
+    def _is_forgetful(self, view: NodeView) -> bool:
+        return view.name in self.forgetful
+
+    # --- leading --------------------------------------------------------------------------------
+
+    def leads(self, view: NodeView, controller: Controller, started_lsn: int) -> None:
+        """B1: a ballot is led by one node, once; a majority has promised it."""
+        view.is_ahead = True
+        key = view.replica_set, controller.ballot
+        if key in self.marks:
+            self._complaints.add(
+                "B1 a ballot is used once",
+                f"{view.name} leads under {controller.ballot}, as {self.marks[key].view.name} did",
+            )
+        members = controller.quorum.members
+        begun = self._begun.get(view.replica_set)
+        older = frozenset[str]()
+        if begun is not None and begun[0] < controller.ballot.epoch:
+            older = begun[1] if view.replica_set not in self.recovered else older
+        mark = Mark(
+            key, view, controller, members, started_lsn, written_lsn=controller.head.lsn,
+            older=older,
+        )
+        self.marks[key] = self._of[controller] = mark
+        promised = self._promises.get(key, {})
+        for names, what in ((members, "its members"), (older, "those of the last epoch")):
+            if names and not is_majority(promised, names):
+                self._complaints.add(
+                    "B1 a majority has promised",
+                    f"{view.name} leads under {controller.ballot}, which {', '.join(promised)} "
+                    f"have promised; {what} are {', '.join(sorted(names))}",
+                )
+
+    def wrote(self, controller: Controller, group: WrittenGroup | None) -> None:
+        """A3: what a leader counts of its own is on its disk."""
+        mark = self._of.get(controller)
+        if mark is None or group is None or not group.entries or not mark.view.is_alive:
+            return
+        view = mark.view
+        if self._lies_in_cache(view):
+            self._complaints.add(
+                "A3 counted once it is on the disk",
+                f"{view.name} counts entry {group.entries[-1].lsn}, its log is not synced",
+            )
+        mark.written_lsn = max(mark.written_lsn, group.entries[-1].lsn)
+
+    def _lies_in_cache(self, view: NodeView) -> bool:
+        if view.store.sync != _FULL or self._is_forgetful(view):
+            return False
+        return bool(view.unsynced(f"{view.store.path}-wal"))
+
+    def releases(self, controller: Controller) -> None:
+        """A3, B2: the watermark covers what a majority of distinct members has, and nothing before
+        this ballot's first entry."""
+        mark = self._of.get(controller)
+        if mark is None or not mark.view.is_alive:
+            return
+        committed = controller.quorum.committed
+        if committed <= mark.checked_lsn:
+            return
+        mark.checked_lsn = committed
+        self._check_watermark(mark, committed)
+        key = mark.key
+        if mark.true_lsn >= mark.started_lsn:
+            epoch = controller.ballot.epoch
+            if key[0] not in self._begun or self._begun[key[0]][0] <= epoch:
+                self._begun[key[0]] = epoch, frozenset(mark.members)
+
+    def _check_watermark(self, mark: Mark, lsn: int) -> None:
+        true_lsn = mark.reach(self._views)
+        if lsn > true_lsn:
+            older = f", and {sorted(mark.older)} before" if mark.older else ""
+            self._complaints.add(
+                "A3 committed is on a majority",
+                f"{mark.view.name} calls {lsn} committed under {mark.key[1]}, which began at "
+                f"{mark.started_lsn}; a majority has {true_lsn}: its own disk {mark.written_lsn}, "
+                f"others {mark.acked}, of {', '.join(mark.members)}{older}",
+            )
+
+    # --- appends --------------------------------------------------------------------------------
+
+    def append_sent(self, view: NodeView, request: Any) -> None:
+        """What a leader tells its members; heard where it leaves."""
+        mark = self.marks.get((view.replica_set, ballot_from(request.ballot)))
+        if mark is None:
+            return
+        mark.sent += 1
+        if request.committed_lsn > mark.checked_lsn:
+            mark.checked_lsn = request.committed_lsn
+            self._check_watermark(mark, request.committed_lsn)
+        if request.trim_lsn and request.trim_lsn not in mark.trims:
+            mark.trims.add(request.trim_lsn)
+            self._check_trim(mark, request.trim_lsn)
+        if request is not self._last_sent:
+            self._last_sent = request
+            self._note_entries(view, request.entries)
+
+    def _note_entries(self, view: NodeView, entries: Sequence[Any]) -> None:
+        """A3: an lsn is never used again with other bytes in the same ballot."""
+        for entry in entries:
+            ballot = Ballot(entry.ballot.epoch, entry.ballot.incarnation)
+            key = view.replica_set, ballot, entry.lsn
+            if self._entries.setdefault(key, entry.chain) != entry.chain:
+                self._complaints.add(
+                    "A3 an lsn is used once in a ballot",
+                    f"{view.name} sends another entry {entry.lsn} of ballot {ballot} than before",
+                )
+
+    def _check_trim(self, mark: Mark, lsn: int) -> None:
+        """A7: the log goes up to what is committed, and up to what every member has, unless more
+        than the lag limit is kept for those that lack it."""
+        if lsn > mark.reach(self._views):
+            self._complaints.add(
+                "A7 only what is committed is trimmed",
+                f"{mark.view.name} lets the log go up to {lsn}, a majority has {mark.true_lsn}",
+            )
+        held = mark.on_all()
+        if lsn <= held:
+            return
+        row = mark.view.select(
+            "SELECT sum(length(l.command) + coalesce(length(b.bytes), 0) + 200) FROM log l"
+            " LEFT JOIN body b USING (lsn) WHERE l.lsn > ?", lsn,
+        )
+        limit = mark.controller._tuning.log_max_lag_bytes
+        if row is not None and (row[0] or 0) < limit:
+            self._complaints.add(
+                "A7 what a member lacks is kept",
+                f"{mark.view.name} lets the log go up to {lsn}, all members have {held}, and "
+                f"{row[0] or 0} bytes follow, the limit is {limit}",
+            )
+
+    def append_arrived(self, view: NodeView, request: Any) -> None:
+        view.told_lsn = max(view.told_lsn, request.committed_lsn)
+
+    def append_answered(self, question: Question, answer: Any) -> None:
+        """What a member says that it has; heard where it leaves."""
+        view, request = question.view, question.message
+        if not view.is_alive:
+            return
+        ballot = ballot_from(request.ballot)
+        if answer.outcome != _PERSISTED:
+            return
+        identity = view.identity
+        before = self._promised.get((view.name, identity.disk))
+        if before is not None and ballot < before and not self._is_forgetful(view):
+            self._complaints.add(
+                "B1 lower ballots are refused",
+                f"{view.name} has promised {before}, and takes entries under {ballot}",
+            )
+        self._check_verified(view, request, answer)
+        if not view.is_ahead and answer.applied_lsn > max(view.told_lsn, view.start_applied):
+            self._complaints.add(
+                "A1 replicas apply what is committed",
+                f"{view.name} has applied {answer.applied_lsn}, and was told of "
+                f"{view.told_lsn}; it began with {view.start_applied}",
+            )
+        mark = self.marks.get((view.replica_set, ballot))
+        if mark is None:
+            return
+        if identity.is_member:
+            mark.acked[view.name] = max(mark.acked.get(view.name, 0), answer.match_lsn)
+        else:
+            mark.taught[view.name] = identity.disk, answer.match_lsn
+        mark.reach(self._views)
+
+    def _check_verified(self, view: NodeView, request: Any, answer: Any) -> None:
+        """B2: an acknowledgement names what was compared, and is on the disk."""
+        last = request.entries[-1] if request.entries else request.previous
+        if answer.match_lsn > last.lsn:
+            self._complaints.add(
+                "B2 an acknowledgement names what was verified",
+                f"{view.name} acknowledges {answer.match_lsn}, and was shown {last.lsn}",
+            )
+        if view.wrote and self._lies_in_cache(view):
+            self._complaints.add(
+                "A3 acknowledged once it is on the disk",
+                f"{view.name} acknowledges {answer.match_lsn}, its log is not synced",
+            )
+        row = view.select("SELECT chain FROM log WHERE lsn = ?", last.lsn)
+        if row is not None and row[0] != last.chain and answer.match_lsn >= last.lsn:
+            self._complaints.add(
+                "B2 an acknowledgement names what was verified",
+                f"{view.name} acknowledges entry {last.lsn}, of which it has another one",
+            )
+
+    def append_heard(self, view: NodeView, request: Any, answer: Any, peer: str, sent: int) -> None:
+        """A member's answer has come to its leader."""
+        mark = self.marks.get((view.replica_set, ballot_from(request.ballot)))
+        if mark is not None and answer.outcome == _PERSISTED:
+            mark.rounds[peer] = max(mark.rounds.get(peer, 0), sent)
+
+    def has_followers(self, controller: Controller, since: int) -> bool:
+        """Whether a majority has answered what was sent after `since`."""
+        mark = self._of.get(controller)
+        if mark is None:
+            return True
+        heard = {name for name, sent in mark.rounds.items() if sent > since}
+        return is_majority(heard | {mark.view.name}, mark.members)
+
+    # --- the log --------------------------------------------------------------------------------
+
+    def trimmed(self, view: NodeView, lsn: int, applied_lsn: int) -> None:
+        """A7: a node drops no row that it has not applied, or does not know to be committed."""
+        if not view.is_alive or view.follower is None:
+            return
+        known = view.committed_lsn
+        if lsn > min(applied_lsn, known):
+            self._complaints.add(
+                "A7 only what is applied is trimmed",
+                f"{view.name} has dropped its log up to {lsn}, has applied {applied_lsn} and knows "
+                f"{known} to be committed",
+            )

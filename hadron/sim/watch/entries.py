@@ -1,0 +1,204 @@
+"""PROTOCOL B8, D1, D2: what an entry may do to the tables, held against what they were before it,
+and what time it may have."""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections.abc import Callable, Hashable
+from typing import Any, Final
+
+import apsw
+
+from hadron.model.schema import StreamSpec, spec_from_json
+from hadron.partition.group_commit import WrittenGroup
+from hadron.sim.clocks import wall_ms
+from hadron.sim.watch.views import Complaints, NodeView
+from hadron.state.adoption import SchemaAdopted
+from hadron.state.group_endings import DeadLetterRecords
+from hadron.state.groups import AckRecords
+from hadron.state.machine import Command, Context
+from hadron.state.pipelines import CompleteStages
+from hadron.state.registry import RegisterReplicaSet
+from hadron.state.retention import TrimStream
+from hadron.state.schema import ApplySchema, DeleteObjects
+from hadron.state.streams import AppendBatch, Appended
+
+_SKEW_MS: Final = 16_000
+"""Between an entry's time and the world's: 5 s that a leader's clock may be off its peers', 5 s by
+which it may jump until it is looked at, and as much as the peers' own may be off."""
+
+_SKEW_ALONE_MS: Final = 80_000
+"""The same of a node without peers, whose clock faults set up to a minute off."""
+
+_BATCHES: Final = (
+    "SELECT base_offset, count, append_ms, bytes, lsn FROM stream_batch WHERE stream_id = ?"
+    " ORDER BY base_offset"
+)
+
+
+_FLOOR: Final = (
+    "SELECT o.name, g.name, g.floor FROM grp g JOIN schema_object o ON o.id = g.stream_id"
+    " WHERE g.group_id = ?"
+)
+
+_CHANGES_SCHEMA: Final = (ApplySchema, DeleteObjects, SchemaAdopted, RegisterReplicaSet)
+
+SCHEMA: Final = "schema"
+
+
+class Ends:
+    """Which entry has moved what to where, on each node: by a stream's id its end, by `SCHEMA` the
+    schema's index, by ("group", stream, name) its floor."""
+
+    def __init__(self) -> None:
+        self._ends: dict[tuple[str, Hashable], tuple[list[int], list[int]]] = {}
+
+    def note(self, node: str, key: Hashable, lsn: int, end: int) -> None:
+        lsns, ends = self._ends.setdefault((node, key), ([], []))
+        while lsns and (lsns[-1] >= lsn or ends[-1] > end):
+            # Rolled back, or another leader's has taken its place; or it was reset.
+            lsns.pop()
+            ends.pop()
+        if not ends or ends[-1] < end:
+            lsns.append(lsn)
+            ends.append(end)
+
+    def lsn_of(self, node: str, key: Hashable, end: int) -> int:
+        """Which entry has brought it to `end` or beyond; 0 when that is not known."""
+        lsns, ends = self._ends.get((node, key), ([], []))
+        place = bisect_left(ends, end)
+        # What came with a copy of another node's tables was not heard.
+        return lsns[place] if place < len(lsns) else 0
+
+
+class Entries:
+    """Every command where it is applied."""
+
+    def __init__(self, complaints: Complaints, ends: Ends) -> None:
+        self._complaints = complaints
+        self._ends = ends
+        self._views: dict[int, NodeView] = {}
+
+    def opened(self, view: NodeView) -> None:
+        self._views[id(view.store.writer.connection)] = view
+
+    def applied(
+        self, apply: Callable[[Context, Command], Any], context: Context, command: Command
+    ) -> Any:
+        """Apply a command, and look at what it has done."""
+        view = self._views.get(id(context.db))
+        if view is None or not view.is_alive:
+            return apply(context, command)
+        if isinstance(command, TrimStream):
+            before = context.db.execute(_BATCHES, (command.stream_id,)).fetchall()
+            result = apply(context, command)
+            self._check_trim(view, context, command, before)
+            return result
+        if isinstance(command, AppendBatch) and command.producer_id and command.sequence >= 0:
+            row = context.db.execute(
+                "SELECT next_sequence, producer_epoch FROM producer WHERE stream_id = ?"
+                " AND producer_id = ?", (command.stream_id, command.producer_id),
+            ).fetchone()
+            result = apply(context, command)
+            self._check_sequence(view, context, command, row)
+            self._note_end(view, context, command, result)
+            return result
+        floor = None
+        if isinstance(command, AckRecords | DeadLetterRecords) and command.group_id:
+            floor = context.db.execute(_FLOOR, (command.group_id,)).fetchone()
+        result = apply(context, command)
+        self._note_end(view, context, command, result, floor)
+        return result
+
+    def _note_end(
+        self, view: NodeView, context: Context, command: Command, result: Any, before: Any = None
+    ) -> None:
+        """What moves forward, and is shown by its number."""
+        appended = result
+        if isinstance(command, AppendBatch):
+            stream_id = command.stream_id
+        elif isinstance(command, CompleteStages | DeadLetterRecords):
+            stream_id, appended = command.out_stream_id, result.appended
+        if isinstance(appended, Appended):
+            end = appended.base_offset + appended.count
+            self._ends.note(view.name, stream_id, context.lsn, end)
+        if isinstance(command, _CHANGES_SCHEMA):
+            row: Any = context.db.execute("SELECT metadata_index FROM schema_index").fetchone()
+            if row is not None:
+                self._ends.note(view.name, SCHEMA, context.lsn, row[0])
+        elif isinstance(command, AckRecords | DeadLetterRecords) and command.group_id:
+            after = context.db.execute(_FLOOR, (command.group_id,)).fetchone()
+            if after is not None and before is not None and after[2] > before[2]:
+                self._ends.note(view.name, ("group", *after[:2]), context.lsn, after[2])
+
+    def _check_sequence(
+        self, view: NodeView, context: Context, command: AppendBatch, row: Any
+    ) -> None:
+        """D1: a producer's batch follows the one before; one that is not known begins at 0."""
+        begins = row is None or command.producer_epoch > row[1]
+        expected = 0 if begins else row[0]
+        if command.sequence != expected:
+            self._complaints.add(
+                "D1 sequences follow each other",
+                f"{view.name} appends sequence {command.sequence} of producer "
+                f"{command.producer_id.hex()} at entry {context.lsn}, {expected} was next",
+            )
+
+    def _check_trim(
+        self, view: NodeView, context: Context, command: TrimStream, before: list[Any]
+    ) -> None:
+        """D2: retention drops whole batches, the oldest, and only what is over a bound."""
+        after = context.db.execute(_BATCHES, (command.stream_id,)).fetchall()
+        dropped = before[: len(before) - len(after)]
+        if before[len(dropped) :] != after:
+            self._complaints.add(
+                "D2 retention drops the oldest batches",
+                f"{view.name} at entry {context.lsn}: of {len(before)} batches {len(after)} are "
+                "left, and they are not the latest",
+            )
+            return
+        row: Any = context.db.execute(
+            "SELECT spec FROM schema_object WHERE id = ?", (command.stream_id,)
+        ).fetchone()
+        spec = spec_from_json("Stream", row[0]) if row is not None else None
+        if not isinstance(spec, StreamSpec):
+            return
+        limits = spec.retention
+        left = sum(batch[3] for batch in before)
+        for base, count, append_ms, size, _lsn in dropped:
+            is_old = 0 < limits.max_age_ms < context.now_ms - append_ms
+            is_over = 0 < limits.max_bytes < left and left > size
+            if not is_old and not is_over:
+                self._complaints.add(
+                    "D2 retention drops what is due",
+                    f"{view.name} at entry {context.lsn} drops offsets {base} to "
+                    f"{base + count - 1}, {context.now_ms - append_ms} ms old, of {left} bytes; "
+                    f"the limits are {limits.max_age_ms} ms and {limits.max_bytes} bytes",
+                )
+                return
+            left -= size
+
+    def stamped(self, view: NodeView, group: WrittenGroup, members: int) -> None:
+        """B8: the log's time is the world's, as far as clocks that agree can tell."""
+        if not group.entries or not view.is_alive:
+            return
+        true_ms = wall_ms(view.volume.local_s())
+        off_ms = group.entries[-1].now_ms - true_ms
+        limit_ms = _SKEW_MS if members > 1 else _SKEW_ALONE_MS
+        if abs(off_ms) > limit_ms:
+            self._complaints.add(
+                "B8 stamps are the time",
+                f"{view.name} stamps entry {group.entries[-1].lsn} with a time that is "
+                f"{off_ms / 1000:+.1f} s off",
+            )
+
+
+def tables_lsn(connection: apsw.Connection) -> int:
+    """Where the tables of a database stand; 0 when they cannot be asked."""
+    try:
+        row: Any = connection.execute(
+            "SELECT value FROM meta WHERE key = 'applied_lsn'"
+        ).fetchone()
+    except apsw.Error:
+        return 0
+    return row[0] if row is not None and isinstance(row[0], int) else 0

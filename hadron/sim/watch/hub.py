@@ -1,0 +1,436 @@
+"""Where a run is listened to: each function of the product that is wrapped, and who hears of it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from functools import partial
+from typing import Any
+
+import apsw
+
+from hadron.delivery.effects import Assignment
+from hadron.delivery.sessions import MemberSession
+from hadron.model.batch import StampedBatch
+from hadron.model.errors import HadronError
+from hadron.model.ids import Ballot, LogPosition
+from hadron.partition.controller import Controller, Observer
+from hadron.partition.group_commit import GroupWriter, Submission, WrittenGroup
+from hadron.partition.schema_copy import SchemaCopy
+from hadron.partition.visible import VisibleStreams
+from hadron.partition.waiters import MAJORITY
+from hadron.replication.follower import FollowerLog
+from hadron.sim.connections import SimTransport
+from hadron.sim.disk import SimDisk
+from hadron.sim.watch.answers import Answers, Told, for_others
+from hadron.sim.watch.ballots import Ballots
+from hadron.sim.watch.entries import Ends, Entries, tables_lsn
+from hadron.sim.watch.views import Complaints, NodeView, Question
+from hadron.sim.wrapping import wrapped
+from hadron.state import machine
+from hadron.storage.log import Log
+from hadron.storage.store import Readers, Store
+from hadron.wire.calls import Call, Handler
+from hadron.wire.connection import Connection
+from hadron.wire.messages import Method
+
+_APPEND = "Append"
+
+
+class Watcher:
+    """Hears everything, and tells those who judge.
+
+    Attributes:
+        views: every node by its name, as it was opened last.
+    """
+
+    def __init__(self) -> None:
+        self.complaints = Complaints()
+        self.views: dict[str, NodeView] = {}
+        ends = Ends()
+        self.ballots = Ballots(self.complaints, self.views)
+        self.answers = Answers(self.complaints, self.ballots, ends)
+        self.entries = Entries(self.complaints, ends)
+        self._by_part: dict[Any, NodeView] = {}
+        self._questions: dict[Call, Question] = {}
+        self._handlers: dict[int, tuple[Mapping[int, Handler], dict[int, Handler]]] = {}
+
+    @property
+    def violations(self) -> list[str]:
+        return self.complaints.found
+
+    # --- nodes ----------------------------------------------------------------------------------
+
+    def opened(self, original: Any) -> Any:
+        def open_store(store: Store, *given: Any, **named: Any) -> None:
+            original(store, *given, **named)
+            volume = named["disk"]
+            if not hasattr(volume, "files"):
+                return  # Another tool's, on a real disk.
+            view = self.views[named["node"]] = NodeView(named["node"], store, volume)
+            for part in (store, store.readers, store.identity, store.log):
+                self._by_part[part] = view
+            self.entries.opened(view)
+            self.ballots.opened(view)
+
+        return open_store
+
+    def follows(self, original: Any) -> Any:
+        def follow(
+            follower: FollowerLog, connection: apsw.Connection, log: Log, identity: Any,
+            replica_set: str,
+        ) -> None:
+            original(follower, connection, log, identity, replica_set)
+            view = self._by_part.get(identity)
+            if view is not None:
+                view.follower = follower
+                view.start_applied = follower.applied_lsn
+                view.told_lsn = follower.committed_lsn
+                self._by_part[follower] = view
+
+        return follow
+
+    def leads(self, original: Any) -> Any:
+        def lead(controller: Controller, store: Store, *given: Any, **named: Any) -> None:
+            original(controller, store, *given, **named)
+            view = self._by_part.get(store)
+            if view is not None:
+                view.controller = controller
+                self._by_part[controller] = view
+                self._by_part[controller._writer] = view
+                self.ballots.leads(view, controller, named["started_lsn"])
+
+        return lead
+
+    # --- tables ---------------------------------------------------------------------------------
+
+    def reads(self, original: Any) -> Any:
+        async def run_once(readers: Readers, read: Callable[[apsw.Connection], Any]) -> Any:
+            if readers not in self._by_part:
+                return await original(readers, read)
+            stood = 0
+
+            def noted(connection: apsw.Connection) -> Any:
+                nonlocal stood
+                result = read(connection)
+                stood = tables_lsn(connection)
+                return result
+
+            result = await original(readers, noted)
+            self.answers.read(stood)
+            return result
+
+        return run_once
+
+    def waits(self, original: Any) -> Any:
+        async def wait_committed(controller: Controller, lsn: int) -> None:
+            await original(controller, lsn)
+            self.answers.waited(controller)
+
+        return wait_committed
+
+    def bounded(self, original: Any) -> Any:
+        async def read(*given: Any, **named: Any) -> Any:
+            before = self.answers.begin_bounded()
+            try:
+                return await original(*given, **named)
+            finally:
+                self.answers.end_bounded(before)
+
+        return read
+
+    def reads_schema(self, original: Any) -> Any:
+        async def read_committed(copy: SchemaCopy, read: Any) -> Any:
+            before = self.answers.begin_bounded()
+            result = await original(copy, read)
+            view = self._by_part.get(copy._store)
+            if result is not None and view is not None:
+                self.answers.schema_read(view, before)
+            self.answers.end_bounded(before)
+            return result
+
+        return read_committed
+
+    def applies(self, original: Any) -> Any:
+        return partial(self.entries.applied, original)
+
+    # --- commands -------------------------------------------------------------------------------
+
+    def submits(self, original: Any) -> Any:
+        def submit(
+            controller: Controller, command: machine.Command, body: bytes | memoryview = b"", *,
+            acks: int = MAJORITY, done: Any,
+        ) -> None:
+            told = Told(self.answers, controller, type(command).__name__, acks, done)
+            original(controller, command, body, acks=acks, done=told)
+
+        return submit
+
+    def judges(self, original: Any) -> Any:
+        def run(
+            writer: GroupWriter, connection: apsw.Connection, submission: Submission, *others: Any
+        ) -> None:
+            original(writer, connection, submission, *others)
+            if isinstance(submission.done, Told):
+                submission.done.lsn = writer._log.head.lsn
+                submission.done.is_logged = submission.logged
+
+        return run
+
+    def prepares(self, original: Any) -> Any:
+        def prepare(writer: GroupWriter, *given: Any) -> WrittenGroup:
+            group: WrittenGroup = original(writer, *given)
+            view = self._by_part.get(writer)
+            if view is not None and view.controller is not None:
+                self.entries.stamped(view, group, len(view.controller.quorum.members))
+            return group
+
+        return prepare
+
+    def writes(self, original: Any) -> Any:
+        def persisted(
+            controller: Controller, group: WrittenGroup | None, error: BaseException | None
+        ) -> None:
+            self.ballots.wrote(controller, group)
+            original(controller, group, error)
+
+        return persisted
+
+    def releases(self, original: Any) -> Any:
+        def release(controller: Controller) -> None:
+            self.ballots.releases(controller)
+            with for_others():
+                original(controller)
+
+        return release
+
+    def observes(self, original: Any) -> Any:
+        def observe(controller: Controller, observer: Observer) -> Callable[[], None]:
+            def shown(submissions: Sequence[Submission]) -> None:
+                self.answers.shows(controller, submissions)
+                observer(submissions)
+
+            stop: Callable[[], None] = original(controller, shown)
+            return stop
+
+        return observe
+
+    def advances(self, original: Any) -> Any:
+        def advance(visible: VisibleStreams, stream_id: int, appended: Any, body: Any) -> None:
+            mark = self.ballots.marks.get((visible._replica_set, visible._ballot))
+            if mark is not None:
+                self.answers.moves(mark, stream_id, appended.base_offset + appended.count)
+            original(visible, stream_id, appended, body)
+
+        return advance
+
+    def delivers(self, original: Any) -> Any:
+        def deliver(session: MemberSession, given: Assignment, batch: StampedBatch) -> None:
+            self.answers.delivered(session.driver, given.last)
+            original(session, given, batch)
+
+        return deliver
+
+    # --- logs -----------------------------------------------------------------------------------
+
+    def promises(self, original: Any) -> Any:
+        def promise(
+            follower: FollowerLog, ballot: Ballot, *given: Any, **named: Any
+        ) -> LogPosition:
+            position: LogPosition = original(follower, ballot, *given, **named)
+            view = self._by_part.get(follower)
+            if view is not None and view.is_alive:
+                self.ballots.promised(view, ballot)
+            return position
+
+        return promise
+
+    def appends(self, original: Any) -> Any:
+        def prepare_append(follower: FollowerLog, *given: Any) -> Any:
+            prepared = original(follower, *given)
+            view = self._by_part.get(follower)
+            if view is not None:
+                view.wrote = prepared.size > 0
+            return prepared
+
+        return prepare_append
+
+    def applies_all(self, original: Any) -> Any:
+        def apply_all(follower: FollowerLog, connection: apsw.Connection) -> None:
+            view = self._by_part.get(follower)
+            if view is not None:
+                view.is_ahead = True
+            original(follower, connection)
+
+        return apply_all
+
+    def trims(self, original: Any) -> Any:
+        def trim(log: Log, until_lsn: int, *, max_rows: int) -> None:
+            original(log, until_lsn, max_rows=max_rows)
+            view = self._by_part.get(log)
+            if view is not None:
+                applied_lsn = tables_lsn(view.store.writer.connection)
+                self.ballots.trimmed(view, log.anchor.lsn, applied_lsn)
+
+        return trim
+
+    # --- disks ----------------------------------------------------------------------------------
+
+    def damages(self, original: Any) -> Any:
+        def damage(disk: SimDisk, *given: Any) -> Any:
+            self.ballots.forgetful.add(disk.name)
+            return original(disk, *given)
+
+        return damage
+
+    def lies(self, original: Any) -> Any:
+        def lie(disk: SimDisk) -> Any:
+            is_lying = original(disk)
+            if is_lying:
+                self.ballots.forgetful.add(disk.name)
+            return is_lying
+
+        return lie
+
+    # --- the wire -------------------------------------------------------------------------------
+
+    def connects(self, original: Any) -> Any:
+        def connect(
+            connection: Connection, transport: Any, *,
+            handlers: Mapping[int, Handler] | None = None, **named: Any,
+        ) -> None:
+            if handlers and isinstance(transport, SimTransport):
+                handlers = self._heard(handlers)
+            original(connection, transport, handlers=handlers, **named)
+
+        return connect
+
+    def _heard(self, handlers: Mapping[int, Handler]) -> dict[int, Handler]:
+        """Handlers that note each question; of one node all connections share them."""
+        known = self._handlers.get(id(handlers))
+        if known is None or known[0] is not handlers:
+            heard: dict[int, Handler] = {
+                number: partial(self._asked, handler) for number, handler in handlers.items()
+            }
+            known = self._handlers[id(handlers)] = handlers, heard
+        return known[1]
+
+    def _asked(self, handler: Handler, call: Call, message: Any, attachment: memoryview) -> None:
+        view = self._view_of(call.connection)
+        if view is not None:
+            if call.method.name == _APPEND:
+                self.ballots.append_arrived(view, message)
+            follower = view.follower
+            self._questions[call] = Question(
+                view, call.method.service, call.method.name, message,
+                next(self.ballots.order),
+                follower.stored_applied_lsn if follower is not None else 0,
+            )
+        handler(call, message, attachment)
+
+    def _view_of(self, connection: Any) -> NodeView | None:
+        """The node at this end; None for clients, and for nodes that have crashed."""
+        transport = getattr(connection, "_transport", None)
+        if isinstance(transport, SimTransport) and transport.host.is_alive:
+            view = self.views.get(transport.host.name)
+            return view if view is not None and view.is_alive else None
+        return None
+
+    def sends(self, original: Any) -> Any:
+        def send(
+            call: Call, message: Any, attachments: Sequence[Any] = (), *, end: bool = False
+        ) -> None:
+            question = self._questions.get(call)
+            if question is not None and not call._ended_here:
+                if question.method == _APPEND:
+                    self.ballots.append_answered(question, message)
+                elif question.method == "OpenSnapshot":
+                    self.answers.copy_opened(question, message)
+                else:
+                    self.answers.answers(question, message)
+                if end:
+                    del self._questions[call]
+            original(call, message, attachments, end=end)
+
+        return send
+
+    def fails(self, original: Any) -> Any:
+        def fail(call: Call, error: HadronError) -> None:
+            question = self._questions.pop(call, None)
+            if question is not None and not call._ended_here:
+                self.answers.refuses(question, error)
+            original(call, error)
+
+        return fail
+
+    def calls(self, original: Any) -> Any:
+        def call(
+            connection: Connection, method: Method, message: Any, *others: Any,
+            on_message: Callable[[Any, memoryview], None], **named: Any,
+        ) -> Call:
+            view = self._view_of(connection)
+            if view is not None:
+                if method.name == _APPEND:
+                    self.ballots.append_sent(view, message)
+                    on_message = self._answered(view, connection, message, on_message)
+                else:
+                    self.answers.asks(view, method.service, method.name)
+            opened: Call = original(
+                connection, method, message, *others, on_message=on_message, **named
+            )
+            return opened
+
+        return call
+
+    def _answered(
+        self, view: NodeView, connection: Connection, request: Any,
+        on_message: Callable[[Any, memoryview], None],
+    ) -> Callable[[Any, memoryview], None]:
+        peer = connection.peer.rpartition(":")[0]
+        number = next(self.ballots.order)
+
+        def heard(answer: Any, attachment: memoryview) -> None:
+            self.ballots.append_heard(view, request, answer, peer, number)
+            on_message(answer, attachment)
+
+        return heard
+
+
+@contextmanager
+def watching() -> Iterator[Watcher]:
+    """Watch all nodes of all worlds for the length of the block; open worlds inside of it."""
+    watcher = Watcher()
+    with ExitStack() as undo:
+        for owner, wrappers in _wrappers(watcher):
+            undo.enter_context(wrapped(owner, **wrappers))
+        yield watcher
+
+
+def _wrappers(watcher: Watcher) -> list[tuple[Any, dict[str, Callable[[Any], Any]]]]:
+    return [
+        (Store, {"__init__": watcher.opened}),
+        (FollowerLog, {
+            "__init__": watcher.follows, "promise": watcher.promises,
+            "prepare_append": watcher.appends, "apply_all": watcher.applies_all,
+        }),
+        (Controller, {
+            "__init__": watcher.leads, "submit": watcher.submits,
+            "wait_committed": watcher.waits, "_on_persisted": watcher.writes,
+            "_release": watcher.releases, "observe": watcher.observes,
+        }),
+        (GroupWriter, {"_run": watcher.judges, "prepare": watcher.prepares}),
+        (Readers, {"run_once": watcher.reads}),
+        (VisibleStreams, {
+            "read": watcher.bounded, "ballot_before": watcher.bounded,
+            "offset_at": watcher.bounded, "_advance": watcher.advances,
+        }),
+        (SchemaCopy, {"_read_committed": watcher.reads_schema}),
+        (MemberSession, {"deliver": watcher.delivers}),
+        (Log, {"trim": watcher.trims}),
+        (machine, {"apply": watcher.applies}),
+        (SimDisk, {
+            "flip_bits": watcher.damages, "change_rows": watcher.damages, "lies": watcher.lies,
+        }),
+        (Connection, {"__init__": watcher.connects, "call": watcher.calls}),
+        (Call, {"send": watcher.sends, "fail": watcher.fails}),
+    ]
