@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 from collections.abc import Iterator, Sequence
 
+from hadron.sim.curious import CuriousActor, SchemaActor
 from hadron.sim.group_plans import GroupPlan
 from hadron.sim.history import History
 from hadron.sim.members import MemberActor
@@ -32,3 +33,7 @@ def actors(
         yield GroupOperator(world, history, "o0", f"{seed}/o0", names)
     if chance.random() < 0.6:
         yield RawProducerActor(world, history, "q0", f"{seed}/q0")
+    if chance.random() < 0.7:
+        yield CuriousActor(world, history, "a0", f"{seed}/a0")
+    if chance.random() < 0.4:
+        yield SchemaActor(world, history, "s0", f"{seed}/s0")

@@ -175,13 +175,29 @@ class _Model:
 
 
 def schema_is_durable(evidence: Evidence) -> Iterator[Violation]:
-    """Objects whose declaration was acknowledged exist."""
-    known = {(kind, name) for kind, _, name in evidence.reference.objects.values()}
+    """Objects whose declaration was acknowledged exist, unless somebody may have deleted them
+    after that; what was deleted is gone for ever."""
+    reference = evidence.reference
+    known = {(kind, name) for kind, _, name in reference.objects.values()}
+    deletions = [each for each in evidence.history.of(Apply) if each.deletes]
     for operation in evidence.history.of(Apply):
-        if operation.outcome == "ok":
-            for item in operation.objects:
-                if tuple(item) not in known:
-                    yield Violation("schema_is_durable", f"{item} was declared and does not exist")
+        if operation.outcome != "ok":
+            continue
+        if operation.deletes:
+            if kept := sorted(reference.objects.keys() & set(operation.ids)):
+                yield Violation(
+                    "schema_is_durable",
+                    f"{operation.objects} were deleted, and {kept} are still there",
+                )
+            continue
+        for item in operation.objects:
+            may_be_gone = any(
+                each.outcome != "refused" and tuple(item) in map(tuple, each.objects)
+                and (each.outcome == "unknown" or each.ended > operation.began)
+                for each in deletions
+            )
+            if tuple(item) not in known and not may_be_gone:
+                yield Violation("schema_is_durable", f"{item} was declared and does not exist")
 
 
 CHECKS: Final = (tables_agree, tables_follow_the_log, schema_is_durable)

@@ -38,6 +38,7 @@ class Ballots:
         self._views = views
         self._promises: dict[Key, dict[str, None]] = {}
         self._promised: dict[tuple[str, bytes], Ballot] = {}
+        self._boots: dict[tuple[str, bytes], int] = {}
         self._begun: dict[str, tuple[int, frozenset[str]]] = {}
         self._entries: dict[tuple[str, Ballot, int], bytes] = {}
         self._last_sent: Any = None
@@ -50,7 +51,12 @@ class Ballots:
     def opened(self, view: NodeView) -> None:
         """B1: a promise survives the node's restart."""
         identity = view.identity
-        before = self._promised.get((view.name, identity.disk))
+        disk = view.name, identity.disk
+        if identity.boot <= self._boots.get(disk, 0):
+            # An old copy was put in the disk's place: it has no memory, as B3 has it.
+            self._promised.pop(disk, None)
+        self._boots[disk] = identity.boot
+        before = self._promised.get(disk)
         if before is not None and identity.promised < before and not self._is_forgetful(view):
             self._complaints.add(
                 "B1 a promise survives",

@@ -53,15 +53,16 @@ class Ends:
     def __init__(self) -> None:
         self._ends: dict[tuple[str, Hashable], tuple[list[int], list[int]]] = {}
 
-    def note(self, node: str, key: Hashable, lsn: int, end: int) -> None:
+    def note(self, node: str, key: Hashable, lsn: int, before: int, end: int) -> None:
         lsns, ends = self._ends.setdefault((node, key), ([], []))
         while lsns and (lsns[-1] >= lsn or ends[-1] > end):
             # Rolled back, or another leader's has taken its place; or it was reset.
             lsns.pop()
             ends.pop()
-        if not ends or ends[-1] < end:
-            lsns.append(lsn)
-            ends.append(end)
+        for at, value in ((0, before), (lsn, end)):
+            if not ends or ends[-1] < value:
+                lsns.append(at)
+                ends.append(value)
 
     def lsn_of(self, node: str, key: Hashable, end: int) -> int:
         """Which entry has brought it to `end` or beyond; 0 when that is not known."""
@@ -103,11 +104,13 @@ class Entries:
             self._check_sequence(view, context, command, row)
             self._note_end(view, context, command, result)
             return result
-        floor = None
-        if isinstance(command, AckRecords | DeadLetterRecords) and command.group_id:
-            floor = context.db.execute(_FLOOR, (command.group_id,)).fetchone()
+        state = None
+        if isinstance(command, _CHANGES_SCHEMA):
+            state = _schema_index(context)
+        elif isinstance(command, AckRecords | DeadLetterRecords) and command.group_id:
+            state = context.db.execute(_FLOOR, (command.group_id,)).fetchone()
         result = apply(context, command)
-        self._note_end(view, context, command, result, floor)
+        self._note_end(view, context, command, result, state)
         return result
 
     def _note_end(
@@ -121,15 +124,14 @@ class Entries:
             stream_id, appended = command.out_stream_id, result.appended
         if isinstance(appended, Appended):
             end = appended.base_offset + appended.count
-            self._ends.note(view.name, stream_id, context.lsn, end)
+            self._ends.note(view.name, stream_id, context.lsn, appended.base_offset, end)
         if isinstance(command, _CHANGES_SCHEMA):
-            row: Any = context.db.execute("SELECT metadata_index FROM schema_index").fetchone()
-            if row is not None:
-                self._ends.note(view.name, SCHEMA, context.lsn, row[0])
+            self._ends.note(view.name, SCHEMA, context.lsn, before, _schema_index(context))
         elif isinstance(command, AckRecords | DeadLetterRecords) and command.group_id:
             after = context.db.execute(_FLOOR, (command.group_id,)).fetchone()
             if after is not None and before is not None and after[2] > before[2]:
-                self._ends.note(view.name, ("group", *after[:2]), context.lsn, after[2])
+                key = "group", *after[:2]
+                self._ends.note(view.name, key, context.lsn, before[2], after[2])
 
     def _check_sequence(
         self, view: NodeView, context: Context, command: AppendBatch, row: Any
@@ -191,6 +193,11 @@ class Entries:
                 f"{view.name} stamps entry {group.entries[-1].lsn} with a time that is "
                 f"{off_ms / 1000:+.1f} s off",
             )
+
+
+def _schema_index(context: Context) -> int:
+    row: Any = context.db.execute("SELECT metadata_index FROM schema_index").fetchone()
+    return row[0] if row is not None else 0
 
 
 def tables_lsn(connection: apsw.Connection) -> int:

@@ -1,0 +1,114 @@
+"""Whoever asks what there is to know, of whichever node, at any time; and whoever changes the
+schema meanwhile. What they are told is judged where it leaves the node (`watch`)."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from hadron.client import Client
+from hadron.model.errors import HadronError, NotFoundError, RequestError
+from hadron.model.schema import SchemaObject, StreamSpec
+from hadron.sim.raw_producer import ask_once
+from hadron.sim.workload_clients import STREAM, ClientActor
+from hadron.wire.messages import method, schema_pb2, snapshots_pb2
+
+_EXTRA: Final = 4
+"""Streams that come and go: so many names."""
+
+
+class CuriousActor(ClientActor):
+    """Asks for groups, for the schema at a certain node, for offsets; asks for a copy now and then.
+    """
+
+    async def session(self, client: Client) -> None:
+        for _ in range(self.random.randint(2, 12)):
+            if self.stopping:
+                return
+            dice = self.random.random()
+            if dice < 0.35:
+                await client.groups(STREAM)
+            elif dice < 0.5:
+                await self._describe(client)
+            elif dice < 0.6:
+                await client.offsets(STREAM, at_ms=self.world.clocks[self._node()].now_ms() - 500)
+            elif dice < 0.95:
+                await self._ask_for_schema()
+            else:
+                await self._ask_for_copies()
+            await self.pause(0.4)
+
+    def _node(self) -> str:
+        return self.random.choice(self.world.names)
+
+    async def _describe(self, client: Client) -> None:
+        for group in await client.groups(STREAM):
+            try:
+                await client.describe_group(STREAM, group.group)
+            except NotFoundError:
+                continue
+
+    async def _ask_for_schema(self) -> None:
+        """Of a node whatever its role: it answers from its own copy."""
+        request = schema_pb2.GetObjectsRequest(kind="Stream")
+        try:
+            await ask_once(
+                self.world, self._node(), self.host, method("GetObjects"), request, [], 2.0
+            )
+        except OSError:
+            return
+
+    async def _ask_for_copies(self) -> None:
+        """As two backups would, one after the other: the second is not to be as old as the first.
+        """
+        node = self._node()
+        for _ in range(2):
+            request = snapshots_pb2.OpenSnapshotRequest()
+            try:
+                await ask_once(
+                    self.world, node, self.host, method("OpenSnapshot"), request, [], 25.0
+                )
+            except OSError:
+                return
+            await self.pause(0.5)
+
+
+class SchemaActor(ClientActor):
+    """Declares streams that nobody uses, and deletes them."""
+
+    async def session(self, client: Client) -> None:
+        for _ in range(self.random.randint(1, 4)):
+            if self.stopping:
+                return
+            name = f"extra{self.random.randrange(_EXTRA)}"
+            if self.random.random() < 0.6:
+                await self._declare(client, name)
+            else:
+                await self._delete(client, name)
+            await self.pause(1.5)
+
+    async def _declare(self, client: Client, name: str) -> None:
+        spec = StreamSpec(
+            partitions=(self.partition,), description=f"{self.host} {self.random.random()}"
+        )
+        noted = self.history.apply(self.name, [("Stream", name)])
+        try:
+            applied = await client.apply([SchemaObject(kind="Stream", name=name, spec=spec)])
+        except HadronError as error:
+            self.ended(noted, error)
+            raise
+        noted.metadata_index = applied.metadata_index
+        self.history.ok(noted)
+
+    async def _delete(self, client: Client, name: str) -> None:
+        noted = self.history.apply(self.name, [("Stream", name)], deletes=True)
+        try:
+            gone = await client.delete([("Stream", "default", name)], allow_destructive=True)
+        except RequestError as error:
+            # It may be an earlier try that has done it.
+            self.history.unknown(noted, error)
+        except HadronError as error:
+            self.history.unknown(noted, error)
+            raise
+        else:
+            noted.ids = [item.id for item in gone]
+            self.history.ok(noted)
