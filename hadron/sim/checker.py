@@ -3,7 +3,8 @@
 Pure. Each check is a function from `Evidence` to violations, in a module by what it looks at:
 `log_checks` (acknowledged records and the log), `table_checks` (what the log makes), `read_checks`
 (what readers were shown), `group_checks` (consumer groups), `letter_checks` (what became of records
-that nobody could use). A history in which nothing was acknowledged proves nothing.
+that nobody could use), `bound_checks` (time and retention), `pipeline_checks` (instances and their
+outputs). A history in which nothing was acknowledged proves nothing.
 """
 
 from __future__ import annotations
@@ -13,7 +14,15 @@ from dataclasses import dataclass
 from itertools import islice
 from typing import Final, Literal
 
-from hadron.sim import group_checks, letter_checks, log_checks, read_checks, table_checks
+from hadron.sim import (
+    bound_checks,
+    group_checks,
+    letter_checks,
+    log_checks,
+    pipeline_checks,
+    read_checks,
+    table_checks,
+)
 from hadron.sim.evidence import SECOND, Evidence, Rules, Violation
 from hadron.sim.history import Deliver, History, Publish, Read, Settle
 from hadron.sim.node_files import NodeFile
@@ -84,7 +93,7 @@ def no_unprovoked_stop(evidence: Evidence) -> Iterable[Violation]:
 
 CHECKS: Final[tuple[Check, ...]] = (
     *log_checks.CHECKS, *table_checks.CHECKS, *read_checks.CHECKS, *group_checks.CHECKS,
-    *letter_checks.CHECKS,
+    *letter_checks.CHECKS, *bound_checks.CHECKS, *pipeline_checks.CHECKS,
     progress, no_unprovoked_stop,
 )
 

@@ -10,6 +10,7 @@ from hadron.sim.group_plans import GroupPlan
 from hadron.sim.history import History
 from hadron.sim.members import MemberActor
 from hadron.sim.operators import GroupOperator
+from hadron.sim.pipeline_work import OrderActor, RunnerActor
 from hadron.sim.raw_producer import RawProducerActor
 from hadron.sim.workload_clients import Actor, ProducerActor, ReaderActor
 from hadron.sim.world import World
@@ -37,3 +38,15 @@ def actors(
         yield CuriousActor(world, history, "a0", f"{seed}/a0")
     if chance.random() < 0.4:
         yield SchemaActor(world, history, "s0", f"{seed}/s0")
+
+
+def has_pipeline(seed: int | str) -> bool:
+    """Whether a pipeline is at work in a random run."""
+    return random.Random(f"pipeline/{seed}").random() < 0.35
+
+
+def pipeline_actors(world: World, history: History, seed: int | str) -> Iterator[Actor]:
+    """Who triggers the pipeline, and who runs its stages."""
+    yield OrderActor(world, history, "t0", f"{seed}/t0")
+    for number in range(2):
+        yield RunnerActor(world, history, f"w{number}", f"{seed}/w{number}")

@@ -15,6 +15,7 @@ from hadron.delivery import letters
 from hadron.model.batch import decode_batch
 from hadron.model.errors import CorruptionError
 from hadron.model.record import Record
+from hadron.model.schema import Retention
 from hadron.sim.group_replay import Replay
 from hadron.sim.history import Event, History, Publish, Serve
 from hadron.sim.node_files import BatchRow, NodeFile
@@ -46,6 +47,9 @@ class Rules:
         progress_s: how long after the last "heal" a publish may take to succeed; None when nothing
             is to be expected.
         retention: whether records may be dropped by age or size.
+        limits: the bounds of `stream`, beyond which they may; None when they are not known.
+        stream: the one that has them.
+        wall_start_ms: what a right clock showed at the history's time 0; None: not known.
         stops: why nodes stopped by themselves, by name, where that was not provoked.
     """
 
@@ -55,6 +59,9 @@ class Rules:
     durability: Literal["fsync", "os"] = "fsync"
     progress_s: float | None = None
     retention: bool = False
+    limits: Retention | None = None
+    stream: str = ""
+    wall_start_ms: int | None = None
     stops: Mapping[str, str] = field(default_factory=dict)
 
     @property
@@ -252,6 +259,11 @@ class Evidence:
             if event.at > publish.began or event.kind == "promote"
         ]
         return self.rules.must_survive(publish, since)
+
+    def wall_ms(self, time: int) -> int | None:
+        """What a right clock showed at a moment of the history; None when that is not known."""
+        start_ms = self.rules.wall_start_ms
+        return None if start_ms is None else start_ms + time // 1_000_000
 
     def damaged_since(self, time: int) -> set[str]:
         """Nodes whose disks were damaged on purpose, and may have parts that are."""

@@ -79,6 +79,16 @@ def _offsets(settle: Settle) -> Iterator[int]:
         yield from range(first, last + 1)
 
 
+def groups_stay(evidence: Evidence) -> Iterator[Violation]:
+    """A group that a leader has served is there, unless somebody may have deleted it."""
+    known = _groups(evidence)
+    for (stream, _, name), group in evidence.replay.groups.items():
+        if group.is_ephemeral or (stream, name) in known or stream not in evidence.streams:
+            continue
+        if _deletion(evidence, name, 0) is None:
+            yield Violation("groups_stay", f"group {name} of {stream} is gone, nobody deleted it")
+
+
 def confirmed_acks_stay(evidence: Evidence) -> Iterator[Violation]:
     """An acknowledgement that was confirmed is in the tables."""
     groups = _groups(evidence)
@@ -225,6 +235,6 @@ def deliveries_keep_the_rules(evidence: Evidence) -> Iterator[Violation]:
 
 
 CHECKS: Final = (
-    confirmed_acks_stay, nothing_acknowledged_by_nobody, everything_is_delivered,
+    groups_stay, confirmed_acks_stay, nothing_acknowledged_by_nobody, everything_is_delivered,
     everything_is_settled, deliveries_keep_the_rules,
 )

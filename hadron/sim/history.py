@@ -96,14 +96,16 @@ class Deliver(Operation, tag="deliver", kw_only=True):
 
 
 class Settle(Operation, tag="settle", kw_only=True):
-    """A member acknowledged offsets, or gave them back. "ok" means that it was confirmed."""
+    """A member acknowledged offsets, or gave them back. "ok" means that it was confirmed. Of a
+    pipeline, a runner completed a stage: then `group` is the pipeline, `member` the stage, and
+    `ranges` are instances."""
 
     group: str
     member: str
     stream: str
     partition: str
     ranges: list[Range]
-    how: Literal["ack", "nack"] = "ack"
+    how: Literal["ack", "nack", "complete"] = "ack"
 
 
 class Apply(Operation, tag="apply", kw_only=True):
@@ -212,15 +214,17 @@ class Event(msgspec.Struct, tag="event", kw_only=True):
 
 KINDS = frozenset({
     "start", "stop", "crash", "power", "wipe", "damage", "restore", "promote", "reconfigure",
-    "cut", "heal", "fault", "leaving", "draining", "drained", "diverged", "ahead",
+    "cut", "heal", "fault", "leaving", "draining", "drained", "finishing", "diverged",
+    "ahead",
 })
 """crash: the process died, what it had written stays. power: what was not synced may be gone too.
-wipe: the disk was lost. damage: bytes on it were changed. restore: a backup was put in its place.
-promote: another node leads. reconfigure: members came or went. heal: from here on nothing is broken
-any more. leaving: the member `subject` begins to leave its group. draining: the group `subject` is
-to be emptied, once and for all. drained: it has acknowledged everything below the offset `detail`.
-diverged: the node's tables are not what its replica set's log makes of them. ahead: it has taken
-another's, above the watermark."""
+wipe: the disk was lost. damage: bytes on it were changed. restore: a backup was put in its
+place. promote: another node leads. reconfigure: members came or went. heal: from here on nothing
+is broken any more. leaving: the member `subject` begins to leave its group. draining: the group
+`subject` is to be emptied, once and for all. finishing: the pipeline `subject` is to do all that
+is left. drained: it has acknowledged everything below the offset `detail`. diverged: the node's
+tables are not what its replica set's log makes of them. ahead: it has taken another's, above the
+watermark."""
 
 Notes = Serve | Join | Assign | Leave | Stuck
 Entry = Publish | Read | Deliver | Settle | Apply | Regroup | Event | Notes
@@ -283,7 +287,7 @@ class History:
 
     def settle(
         self, client: str, group: str, member: str, stream: str, partition: str,
-        ranges: Iterable[Range], *, how: Literal["ack", "nack"] = "ack",
+        ranges: Iterable[Range], *, how: Literal["ack", "nack", "complete"] = "ack",
     ) -> Settle:
         return self._begin(
             Settle(

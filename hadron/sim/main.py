@@ -34,6 +34,7 @@ from hadron.sim.region_workload import RegionsRun
 from hadron.sim.regions import open_regions
 from hadron.sim.run import Outcome, run_in, run_seed
 from hadron.sim.scenarios import SCENARIOS
+from hadron.sim.schema_parts import schema_in_parts
 from hadron.sim.shapes import shape_of
 from hadron.sim.summary import Progress, Summary, decode_outcome, encode_outcome
 from hadron.sim.trace import Trace
@@ -102,10 +103,11 @@ def run_default(seed: int, trace: Trace | None = None) -> Outcome:
         opening = open_regions(
             seed, nodes=shape.set_nodes, settings=shape.settings, trace=trace
         )
-        return run_in(seed, opening, RegionsRun(shape.plan, shape.retention), trace=trace)
+        with schema_in_parts(shape.part_bytes, shape.tombstones):
+            return run_in(seed, opening, RegionsRun(shape.plan, shape.retention), trace=trace)
     return run_seed(
         seed, RandomRun(plan=shape.plan, retention=shape.retention), nodes=shape.nodes,
-        settings=shape.settings, trace=trace,
+        spares=1, settings=shape.settings, trace=trace,
     )
 
 

@@ -193,7 +193,8 @@ class Nemesis:
         """Start a node that is down, as an operator would: with an empty disk if its own is
         damaged and it may be."""
         world = self.world
-        if world.running(name):
+        if world.running(name) or (name not in world.names and name in world.configs):
+            # A member that was replaced stays away.
             return
         try:
             await world.start(name)
@@ -346,7 +347,10 @@ class Nemesis:
     def may_damage(self, name: str) -> bool:
         """Not while another node awaits its tables, as an old leader does whose tail was dropped:
         until they have come its disk counts as one of the minority that is lost."""
-        return name in self.damageable and self.world.awaiting_copies <= {name}
+        return (
+            name in self.damageable and name in self.world.names
+            and self.world.awaiting_copies <= {name}
+        )
 
     async def _damage(self, damage: Callable[[str], None]) -> str:
         """Returns whose disk it was; "" when none may be damaged."""

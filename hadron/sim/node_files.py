@@ -45,6 +45,8 @@ class BatchRow:
     base_offset: int
     count: int
     lsn: int
+    size: int = 0
+    append_ms: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,6 +58,23 @@ class GroupRow:
     name: str
     floor: int
     ranges: tuple[tuple[int, int], ...]
+
+
+@dataclass(slots=True)
+class PipelineRows:
+    """What the tables have of a pipeline.
+
+    Attributes:
+        inputs: (stream id, next offset) of each.
+        instances: (status, stream id, offset) by instance id.
+        runs: (status, attempts, output's stream id, its offset) by (stage, instance id).
+    """
+
+    inputs: list[tuple[int, int]] = field(default_factory=list)
+    instances: dict[int, tuple[int, int, int]] = field(default_factory=dict)
+    runs: dict[tuple[str, int], tuple[int, int, int | None, int | None]] = field(
+        default_factory=dict
+    )
 
 
 @dataclass(slots=True)
@@ -71,6 +90,7 @@ class NodeFile:
         replica_sets: (uuid, epoch, metadata index) by name, as they are registered.
         bodies: of records whose log rows were trimmed, by lsn.
         digests: of the rows of every table that the log makes.
+        pipelines: by id.
     """
 
     name: str
@@ -88,6 +108,7 @@ class NodeFile:
     schema_index: int = 0
     replica_sets: dict[str, tuple[bytes, int, int]] = field(default_factory=dict)
     digests: dict[str, str] = field(default_factory=dict)
+    pipelines: dict[int, PipelineRows] = field(default_factory=dict)
 
     @property
     def first_lsn(self) -> int:
@@ -173,7 +194,7 @@ def _trouble(before: LogRow | None, row: LogRow) -> str:
 
 def _read_tables(node: NodeFile, db: apsw.Connection) -> None:
     for row in db.execute(
-        "SELECT stream_id, base_offset, count, lsn FROM stream_batch"
+        "SELECT stream_id, base_offset, count, lsn, bytes, append_ms FROM stream_batch"
         " ORDER BY stream_id, base_offset"
     ):
         node.batches.append(BatchRow(*row))
@@ -193,7 +214,27 @@ def _read_tables(node: NodeFile, db: apsw.Connection) -> None:
         "SELECT stream_id, producer_id, next_sequence FROM producer"
     ):
         node.producers[stream_id, producer_id] = next_sequence
+    _read_pipelines(node, db)
     _read_schema(node, db)
+
+
+def _read_pipelines(node: NodeFile, db: apsw.Connection) -> None:
+    rows = node.pipelines
+    for pipeline_id, stream_id, following in db.execute(
+        "SELECT pipeline_id, stream_id, next_offset FROM pipeline_input"
+    ):
+        rows.setdefault(pipeline_id, PipelineRows()).inputs.append((stream_id, following))
+    for pipeline_id, instance_id, status, stream_id, offset in db.execute(
+        "SELECT pipeline_id, instance_id, status, stream_id, offset FROM instance"
+    ):
+        known = rows.setdefault(pipeline_id, PipelineRows())
+        known.instances[instance_id] = status, stream_id, offset
+    for pipeline_id, stage, instance_id, *run in db.execute(
+        "SELECT pipeline_id, stage, instance_id, status, attempts, out_stream_id, out_offset"
+        " FROM stage_run"
+    ):
+        known = rows.setdefault(pipeline_id, PipelineRows())
+        known.runs[stage, instance_id] = (run[0], run[1], run[2], run[3])
 
 
 def _read_schema(node: NodeFile, db: apsw.Connection) -> None:

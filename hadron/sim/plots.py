@@ -23,13 +23,14 @@ WEIGHTS: Final = {
     "full disk": 1.5,
     "changed row": 1.5,
     "broken replication": 1.5,
+    "members exchanged": 1.5,
 }
 
 _FAR_S: Final = (6.0, 60.0)
 """Beyond the 5 s that PROTOCOL B8 allows to a leader."""
 
 
-PROMOTIONS: Final = ("promotion", "promotion of one cut off")
+PROMOTIONS: Final = ("promotion", "promotion of one cut off", "members exchanged")
 
 
 class Plots:
@@ -49,6 +50,7 @@ class Plots:
             "full disk": self._full_disk,
             "changed row": self._changed_row,
             "broken replication": self._broken_replication,
+            "members exchanged": self._exchange_members,
         }
 
     # --- leaders --------------------------------------------------------------------------------
@@ -84,6 +86,37 @@ class Plots:
         for name in world.names:
             if name in world.configs and self._random.random() < 0.8:
                 await self._restart(name)
+
+    async def _exchange_members(self) -> None:
+        """A new machine takes the place of one whose disk may be lost, or comes beside the others;
+        who is replaced goes when all the others are in step. Others may lead from then on."""
+        world, nemesis = self._world, self._nemesis
+        joining = [spare.name for spare in world.spares if spare.name not in world.names]
+        if not joining or world.configs:
+            return
+        # The others must be a majority of the old members, and remember.
+        leaving = [name for name in nemesis.damageable if name in world.names][:1]
+        if len(world.names) < 3 or self._random.random() < 0.3:
+            leaving = []
+        # The new disk counts as the one that is lost until it has learned everything.
+        nemesis.damageable = [
+            name for name in nemesis.damageable[1:] if leaving and name not in leaving
+        ]
+        kept = [name for name in world.names if name not in leaving]
+        leader = world.config.leader.name
+        if leader not in kept or self._random.random() < 0.5:
+            leader = self._random.choice(kept)
+        world.faults["members exchanged"] += 1
+        world.promote(leader, (*kept, joining[0]))
+        await nemesis.revive(joining[0])
+        self._random.shuffle(kept)
+        for name in kept:
+            await self._restart(name)
+            await nemesis.last(0.1)
+        with trio.move_on_after(10.0):
+            await world.wait_in_step()
+            for name in leaving:
+                await world.stop(name)
 
     def _cut_off(self, leader: str, others: list[str]) -> None:
         """Take its peers from a leader, or let one of them hear it still."""

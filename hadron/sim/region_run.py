@@ -12,6 +12,7 @@ from hadron.client.producer import Pending, Producer
 from hadron.model.errors import DeadlineExceededError, HadronError, RequestError
 from hadron.model.schema import Retention, SchemaObject, StreamSpec
 from hadron.sim.checker import Verdict
+from hadron.sim.clocks import wall_ms
 from hadron.sim.evidence import Rules
 from hadron.sim.history import Operation, Publish
 from hadron.sim.node_files import read_node
@@ -191,5 +192,6 @@ class RegionRun:
         return Rules(
             members=len(world.names), leader=first, leaders=frozenset({first, *later}),
             progress_s=None if name == METADATA else progress_s,
-            retention=self.retention != NO_RETENTION, stops=self._stops[name].unprovoked,
+            retention=self.retention != NO_RETENTION, wall_start_ms=wall_ms(0.0),
+            stops=self._stops[name].unprovoked,
         )

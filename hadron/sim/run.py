@@ -71,13 +71,14 @@ def run_seed(
     scenario: Scenario,
     *,
     nodes: int = 3,
+    spares: int = 0,
     settings: Settings = SETTINGS,
     limit_s: float = LIMIT_S,
     trace: Trace | None = None,
 ) -> Outcome:
     """Run `scenario` in the world of `seed`, a replica set of so many nodes; see `run_in`."""
     trace = trace or Trace()
-    opening = open_world(seed, nodes=nodes, settings=settings, trace=trace)
+    opening = open_world(seed, nodes=nodes, spares=spares, settings=settings, trace=trace)
     return run_in(seed, opening, scenario, limit_s=limit_s, trace=trace)
 
 

@@ -39,6 +39,9 @@ class Shape:
     retention: Retention
     set_nodes: tuple[int, int, int] | None = None
     """Of several replica sets; None where there is one."""
+    part_bytes: int = 0
+    tombstones: int = 0
+    """Limits of a push of the schema; 0 for the product's own."""
 
 
 def shape_of(seed: int) -> Shape:
@@ -60,9 +63,11 @@ def shape_of(seed: int) -> Shape:
             log_keep_bytes=rng.choice((1 << 10, 8 << 10)),
             log_max_lag_bytes=rng.choice((4 << 10, 32 << 10)),
         )
+    parts = random.Random(f"parts/{seed}")
     return Shape(
         nodes=nodes, settings=settings, plan=_plan(rng), retention=_retention(seed),
         set_nodes=_set_nodes(seed),
+        part_bytes=parts.choice((0, 150, 400)), tombstones=parts.choice((0, 0, 1, 3)),
     )
 
 

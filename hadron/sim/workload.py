@@ -11,7 +11,8 @@ import trio
 from hadron.model.errors import HadronError
 from hadron.model.schema import Retention, SchemaObject, StreamSpec
 from hadron.sim.checker import Verdict, check
-from hadron.sim.crowd import actors
+from hadron.sim.clocks import wall_ms
+from hadron.sim.crowd import actors, has_pipeline, pipeline_actors
 from hadron.sim.evidence import Rules
 from hadron.sim.group_notes import noting_groups
 from hadron.sim.group_plans import LETTERS, GroupPlan, plans
@@ -20,6 +21,7 @@ from hadron.sim.members import DrainingMember
 from hadron.sim.nemesis import FaultPlan
 from hadron.sim.node_files import read_node
 from hadron.sim.observing import Stops, noting_divergence, observe, open_history
+from hadron.sim.pipeline_work import DrainingRunner, random_objects
 from hadron.sim.run import Judgement
 from hadron.sim.workload_clients import STREAM, ProducerActor
 from hadron.sim.world import World, run_faults
@@ -61,6 +63,10 @@ class RandomRun:
         await run.declare()
         groups = plans(world.seed, _GROUPS)
         crowd = list(actors(world, run.history, world.seed, groups))
+        if has_pipeline(world.seed):
+            await run.declare_objects(random_objects(world.config.name))
+            run.has_pipeline = True
+            crowd += pipeline_actors(world, run.history, world.seed)
         async with trio.open_nursery() as clients:
             for actor in crowd:
                 clients.start_soon(actor.run)
@@ -91,20 +97,25 @@ class Run:
         self.retention = retention
         self.history: History = open_history()
         self.stops: Stops = observe(world, self.history)
+        self.has_pipeline = False
         self._first_leader = world.config.leader.name
 
     async def declare(self) -> None:
         """Declare the stream, and one for dead letters, as often as it takes."""
         spec = StreamSpec(partitions=(self.world.config.name,), retention=self.retention)
         letters = StreamSpec(partitions=(self.world.config.name,))
+        await self.declare_objects([
+            SchemaObject(kind="Stream", name=STREAM, spec=spec),
+            SchemaObject(kind="Stream", name=LETTERS, spec=letters),
+        ])
+
+    async def declare_objects(self, objects: Sequence[SchemaObject]) -> None:
+        """Declare objects, as often as it takes."""
         while True:
-            operation = self.history.apply("c0", [("Stream", STREAM), ("Stream", LETTERS)])
+            operation = self.history.apply("c0", [(each.kind, each.name) for each in objects])
             try:
                 async with self.world.client("c0") as client:
-                    await client.apply([
-                        SchemaObject(kind="Stream", name=STREAM, spec=spec),
-                        SchemaObject(kind="Stream", name=LETTERS, spec=letters),
-                    ])
+                    await client.apply(objects)
             except HadronError as error:
                 self.history.unknown(operation, error)
                 await trio.sleep(0.1)
@@ -135,6 +146,9 @@ class Run:
                     seed = f"{world.seed}/{host}"
                     member = DrainingMember(world, self.history, host, seed, plan)
                     nursery.start_soon(member.run)
+                if self.has_pipeline:
+                    runner = DrainingRunner(world, self.history, "dw", f"{world.seed}/dw")
+                    nursery.start_soon(runner.run)
         await world.wait_in_step()
         await world.stop()
         return self.judge()
@@ -176,6 +190,9 @@ class Run:
             durability="os" if world.config.settings.durability == "os" else "fsync",
             progress_s=progress_s,
             retention=self.retention != NO_RETENTION,
+            limits=self.retention if self.retention != NO_RETENTION else None,
+            stream=STREAM,
+            wall_start_ms=wall_ms(0.0),
             stops=self.stops.unprovoked,
         )
         return check(self.history, files, rules)

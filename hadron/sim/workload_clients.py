@@ -124,9 +124,20 @@ class ProducerActor(ClientActor):
                 try:
                     await way(producer, acks)
                 except HadronError:
+                    self._check_room(producer)
                     if self.random.random() < 0.3:
                         break
+                else:
+                    self._check_room(producer)
                 await self.pause(0.5)
+
+    def _check_room(self, producer: Producer) -> None:
+        """What has an outcome takes no room any more, whatever the outcome is."""
+        kept = producer._buffer.bytes
+        if kept:
+            raise AssertionError(
+                f"{self.name} waits for nothing, and its buffer holds {kept} bytes"
+            )
 
     def _make(self, count: int) -> list[str]:
         """New values: unique, and naming who made them."""

@@ -93,6 +93,7 @@ class World:
 
     Args:
         nodes: how many; with `settings`, what makes the replica set when no `config` is given.
+        spares: nodes that no configuration has yet, for `promote`.
         config: the replica set's own, with nodes that no other set of `network` has.
         network: the one that several sets share; its faults are theirs as well.
 
@@ -115,6 +116,7 @@ class World:
         nursery: trio.Nursery,
         *,
         nodes: int = 3,
+        spares: int = 0,
         settings: Settings = SETTINGS,
         trace: Trace | None = None,
         config: ReplicaSetConfig | None = None,
@@ -130,6 +132,7 @@ class World:
         self.network = network
         self.trace, self.faults = network.trace, network.faults
         self.config = config or _replica_set(root, nodes, settings)
+        self.spares = () if config else members(root, "n", nodes + spares)[nodes:]
         self.entrances = tuple(node.address for node in self.config.nodes)
         self.configs: dict[str, ReplicaSetConfig] = {}
         self.awaiting_copies: set[str] = set()
@@ -140,7 +143,7 @@ class World:
         speeds = self._stream("speeds")
         self.disks: dict[str, SimDisk] = {}
         self.clocks: dict[str, SimClock] = {}
-        for name in self.names:
+        for name in (*self.names, *(spare.name for spare in self.spares)):
             disk = self.disks[name] = SimDisk(
                 name, root, self._stream(f"disk/{name}"), trace=self.trace, faults=self.faults,
                 speed=speeds.choice((FAST, FAST, ORDINARY, SLOW)),
@@ -283,8 +286,8 @@ class World:
     async def stop(self, *names: str) -> None:
         """Let nodes end in good order, as on SIGTERM."""
         for name in names or tuple(self._lives):
-            life = self._lives[name]
-            if not life.ended.is_set():
+            life = self._lives.get(name)
+            if life is not None and not life.ended.is_set():
                 self.trace.log(f"{name}: is stopped")
                 life.scope.cancel()
                 await life.ended.wait()
@@ -333,13 +336,15 @@ class World:
 
     def promote(self, leader: str, members: Sequence[str] = ()) -> None:
         """Write the configuration file of the next epoch: these members (the present ones when none
-        is named), `leader` leading. Whoever runs has the old file until `hand_out`."""
+        is named; spares may be among them), `leader` leading. Whoever runs has the old file until
+        `hand_out`."""
         old = self.config
+        pool = {node.name: node for node in (*old.nodes, *self.spares)}
         for name in self.names:
             self.configs.setdefault(name, old)
         self.config = replace(old, epoch=old.epoch + 1, nodes=tuple(
             replace(node, role="leader" if node.name == leader else "replica")
-            for node in old.nodes if node.name in (members or old.members)
+            for node in pool.values() if node.name in (members or old.members)
         ))
         self.trace.log(f"{leader} is to lead epoch {self.config.epoch}")
 
@@ -516,6 +521,7 @@ async def open_world(
     seed: int,
     *,
     nodes: int = 3,
+    spares: int = 0,
     settings: Settings = SETTINGS,
     trace: Trace | None = None,
     start: bool = True,
@@ -523,7 +529,9 @@ async def open_world(
     """A world for the length of a block: its nodes started and serving, and everything gone at its
     end."""
     async with playground(seed, trace) as (root, nursery):
-        world = World(seed, root, nursery, nodes=nodes, settings=settings, trace=trace)
+        world = World(
+            seed, root, nursery, nodes=nodes, spares=spares, settings=settings, trace=trace
+        )
         nursery.start_soon(world.network.run)
         if start:
             await world.start()

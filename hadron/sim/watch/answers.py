@@ -16,7 +16,7 @@ from hadron.delivery.driver import GroupDriver
 from hadron.model.errors import HadronError, NotFoundError, RequestError, SchemaError
 from hadron.model.ids import NO_BALLOT
 from hadron.partition.controller import Controller
-from hadron.partition.group_commit import Done, Submission
+from hadron.partition.submission import Done, Submission
 from hadron.partition.waiters import ALL, LEADER
 from hadron.sim.watch.ballots import Ballots
 from hadron.sim.watch.entries import SCHEMA, Ends

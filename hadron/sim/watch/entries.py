@@ -104,7 +104,7 @@ class Entries:
             self._check_sequence(view, context, command, row)
             self._note_end(view, context, command, result)
             return result
-        state = None
+        state: Any = None
         if isinstance(command, _CHANGES_SCHEMA):
             state = _schema_index(context)
         elif isinstance(command, AckRecords | DeadLetterRecords) and command.group_id:

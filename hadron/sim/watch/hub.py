@@ -15,8 +15,9 @@ from hadron.model.batch import StampedBatch
 from hadron.model.errors import HadronError
 from hadron.model.ids import Ballot, LogPosition
 from hadron.partition.controller import Controller, Observer
-from hadron.partition.group_commit import GroupWriter, Submission, WrittenGroup
+from hadron.partition.group_commit import GroupWriter, WrittenGroup
 from hadron.partition.schema_copy import SchemaCopy
+from hadron.partition.submission import Submission
 from hadron.partition.visible import VisibleStreams
 from hadron.partition.waiters import MAJORITY
 from hadron.replication.follower import FollowerLog
