@@ -25,17 +25,19 @@ class SimClock:
 
     Attributes:
         offset_s: how far the wall clock is off.
+        calendar_s: how far the date has been turned, for everybody: no error.
         drift: how much faster both clocks run; 1e-4 is a bad crystal.
     """
 
     def __init__(self, local_s: Callable[[], float] = trio.current_time) -> None:
         self._local_s = local_s
         self.offset_s = 0.0
+        self.calendar_s = 0.0
         self.drift = 0.0
         self._latest_s = 0.0
 
     def now_ms(self) -> int:
-        local_s = self._local_s() * (1 + self.drift) + self.offset_s
+        local_s = self._local_s() * (1 + self.drift) + self.offset_s + self.calendar_s
         return wall_ms(local_s)
 
     def monotonic_s(self) -> float:

@@ -86,6 +86,8 @@ class SimDisk:
         self.trace = trace or Trace()
         self.on_crash: Callable[[], None] = lambda: None
         self._random = rng
+        self.calendar_s = 0.0
+        """How far the date has been turned (`World.turn_calendar`)."""
         self.boots = 1
         """Runs of the host's kernel; a power failure begins another."""
         self._lives = 0

@@ -80,9 +80,9 @@ class Volume:
             if not path.name.endswith(_NOT_LEFT):
                 yield self.name(path), path
 
-    def local_s(self) -> float:
-        """The simulated time on the host."""
-        return self._disk.local_s()
+    def wall_s(self) -> float:
+        """The simulated time on the host, and the date: what a clock without error goes by."""
+        return self._disk.local_s() + self._disk.calendar_s
 
     def used_bytes(self) -> int:
         return sum(file.size for file in self.files.values())

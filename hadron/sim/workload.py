@@ -192,7 +192,7 @@ class Run:
             retention=self.retention != NO_RETENTION,
             limits=self.retention if self.retention != NO_RETENTION else None,
             stream=STREAM,
-            wall_start_ms=wall_ms(0.0),
+            wall_start_ms=None if world.clocks[world.names[0]].calendar_s else wall_ms(0.0),
             stops=self.stops.unprovoked,
         )
         return check(self.history, files, rules)

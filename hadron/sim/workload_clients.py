@@ -135,9 +135,7 @@ class ProducerActor(ClientActor):
         """What has an outcome takes no room any more, whatever the outcome is."""
         kept = producer._buffer.bytes
         if kept:
-            raise AssertionError(
-                f"{self.name} waits for nothing, and its buffer holds {kept} bytes"
-            )
+            raise AssertionError(f"{self.name} waits for nothing, its buffer holds {kept} bytes")
 
     def _make(self, count: int) -> list[str]:
         """New values: unique, and naming who made them."""

@@ -348,6 +348,14 @@ class World:
         ))
         self.trace.log(f"{leader} is to lead epoch {self.config.epoch}")
 
+    def turn_calendar(self, seconds: float) -> None:
+        """Let that much time have passed in which nothing happened; the nodes must be stopped."""
+        assert not any(map(self.running, self.names))
+        for name, disk in self.disks.items():
+            disk.calendar_s += seconds
+            self.clocks[name].calendar_s += seconds
+        self.trace.log(f"{seconds:g} s later")
+
     def hand_out(self, name: str) -> None:
         """Give a node the newest configuration file, for its next start."""
         self.configs.pop(name, None)

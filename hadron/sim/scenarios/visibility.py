@@ -204,6 +204,31 @@ async def retry_after_a_restart(play: Play) -> None:
         await world.wait_in_step()
 
 
+@scenario("D1: a producer is remembered for a day")
+async def producers_idle_for_a_day(play: Play) -> None:
+    """A producer is silent for 23 hours while another one comes, by which those that are idle for
+    long are forgotten: its retry finds its original, and it goes on. After 25 hours it is a
+    stranger that continues, and is refused."""
+    world = play.world
+    first = await play.produce("0", producer=_PRODUCER, sequence=0)
+    for number, hours in enumerate((23, 25)):
+        await world.wait_in_step()
+        await world.stop()
+        world.turn_calendar(hours * 3_600.0)
+        await world.start()
+        await world.wait_serving()
+        for byte in range(4):
+            other = bytes([byte]) + f"other {number}".encode().ljust(15)
+            await play.produce(f"other {number} {byte}", producer=other, sequence=0)
+        if hours < 24:
+            await play.produce("0", producer=_PRODUCER, sequence=0, again=first)
+            if not first.duplicate:
+                raise AssertionError("what was sent again is not known as that")
+            await play.produce("1", producer=_PRODUCER, sequence=1)
+    if (await play.produce("2", producer=_PRODUCER, sequence=2)).outcome == "ok":
+        raise AssertionError("a stranger that continues is taken for somebody who is known")
+
+
 @scenario("B8: the log's time never goes back")
 async def clock_that_jumps_back(play: Play) -> None:
     """The leader's wall clock jumps back under load, and is behind when the node starts again."""

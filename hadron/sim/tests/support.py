@@ -14,7 +14,7 @@ from hadron.delivery import letters
 from hadron.model.batch import BatchBuilder, read_head
 from hadron.model.ids import Ballot
 from hadron.model.record import NewRecord
-from hadron.model.schema import StreamSpec, spec_to_json
+from hadron.model.schema import Output, PipelineSpec, StageSpec, StreamSpec, spec_to_json
 from hadron.sim.checker import Verdict, check
 from hadron.sim.evidence import Rules
 from hadron.sim.group_plans import LETTERS
@@ -26,6 +26,7 @@ from hadron.state.group_endings import DeadLetterRecords
 from hadron.state.groups import AckRecords, CreateGroup
 from hadron.state.leadership import LeaderStarted
 from hadron.state.machine import Command, Context
+from hadron.state.pipelines import CompleteStages, TriggerInstances
 from hadron.state.schema import ApplySchema, ObjectChange
 from hadron.state.streams import AppendBatch
 from hadron.storage import log
@@ -58,6 +59,7 @@ class Scene:
         self._driver = 0
         self._number = 0
         self._letters_id = 0
+        self.flow_id = 0
 
     def log(self, command: Command, body: bytes = b"") -> object:
         """Append and apply one command; returns its result."""
@@ -187,6 +189,53 @@ class Scene:
         self.log(
             DeadLetterRecords(self.group_id, self._letters_id, ((offset, offset),), len(body)), body
         )
+
+    # --- pipelines ------------------------------------------------------------------------------
+
+    def pipeline(self) -> int:
+        """A pipeline over the stream, whose one stage writes to `out`; returns its id."""
+        flow = PipelineSpec(
+            replica_set=PARTITION, input=STREAM, start="earliest", max_parallel=10,
+            stages=(StageSpec(name="copy", engine="handler", output=Output("out")),),
+        )
+        out = spec_to_json(StreamSpec(partitions=(PARTITION,))).decode()
+        row = self._db.execute("SELECT metadata_index FROM schema_index").fetchone()
+        assert row is not None
+        self.log(
+            ApplySchema(row[0], (
+                ObjectChange("Stream", "default", "out", out),
+                ObjectChange("Pipeline", "default", "flow", spec_to_json(flow).decode()),
+            ))
+        )
+        found = self._db.execute("SELECT pipeline_id FROM pipeline").fetchone()
+        assert found is not None
+        self.flow_id = int(found[0])
+        return self.flow_id
+
+    def trigger(self, first: int, following: int) -> None:
+        """Instances of the records from `first` on."""
+        offsets = tuple(range(first, following))
+        self.log(TriggerInstances(self.flow_id, PARTITION, first, following, offsets))
+
+    def complete(self, instance_id: int) -> None:
+        """An instance's stage is done, and its runner is told so."""
+        row = self._db.execute(
+            "SELECT id FROM schema_object WHERE name = 'out' AND kind = 'Stream'"
+        ).fetchone()
+        assert row is not None
+        made = self.history.publish("w", "", "out", PARTITION, [f"out of {instance_id}"])
+        noted = self.history.settle(
+            "w", "flow", "copy", STREAM, PARTITION, [(instance_id, instance_id)], how="complete"
+        )
+        builder = BatchBuilder()
+        builder.add(NewRecord(value=made.values[0]), 1)
+        body = builder.build()
+        result: Any = self.log(
+            CompleteStages(self.flow_id, "copy", (instance_id,), (1,), row[0], len(body)), body
+        )
+        made.runs = [(result.appended.base_offset, 1)]
+        self.history.ok(made)
+        self.history.ok(noted)
 
     # --- the end --------------------------------------------------------------------------------
 

@@ -8,12 +8,14 @@ from pathlib import Path
 
 import pytest
 
+from hadron.model.schema import Retention
 from hadron.sim.checker import CHECKS
 from hadron.sim.evidence import SECOND
 from hadron.sim.history import History
 from hadron.sim.node_files import NodeFile, read_node
 from hadron.sim.tests.support import PARTITION, STREAM, Scene, change, cut_log, rewrite
 from hadron.sim.tests.test_group_replay import CASES as GROUP_CASES
+from hadron.state.retention import TrimStream
 
 Spoil = Callable[[Scene], None]
 
@@ -301,6 +303,93 @@ def diverged(scene: Scene) -> None:
     scene.rule(leaders=frozenset({"n1"}))
 
 
+def an_hour_ahead(scene: Scene) -> None:
+    scene.publish("x")
+    scene.rule(wall_start_ms=0)
+    scene.end()
+    for node in scene.files:
+        node.batches = [
+            replace(batch, append_ms=batch.append_ms + 3_600_000) for batch in node.batches
+        ]
+
+
+def all_but_the_last_dropped(scene: Scene) -> None:
+    for number in range(5):
+        scene.publish(f"x{number}")
+    scene.log(TrimStream(scene.stream_id, 4))
+    scene.rule(
+        retention=True, limits=Retention(max_bytes=50_000), stream=STREAM, wall_start_ms=0
+    )
+
+
+def group_gone_everywhere(scene: Scene) -> None:
+    scene.publish("x")
+    scene.group()
+    scene.serve("m")
+    scene.end()
+    for node in scene.files:
+        node.groups = []
+
+
+def worked(scene: Scene) -> None:
+    """Two records went through a pipeline."""
+    scene.publish("a", "b")
+    scene.pipeline()
+    scene.trigger(0, 2)
+    scene.complete(1)
+    scene.complete(2)
+    scene.history.event("finishing", "flow")
+    scene.end()
+
+
+def triggered_twice(scene: Scene) -> None:
+    worked(scene)
+    for node in scene.files:
+        node.pipelines[scene.flow_id].instances[3] = (2, scene.stream_id, 1)
+
+
+def not_triggered(scene: Scene) -> None:
+    worked(scene)
+    for node in scene.files:
+        del node.pipelines[scene.flow_id].instances[2]
+
+
+def one_output_for_two(scene: Scene) -> None:
+    worked(scene)
+    for node in scene.files:
+        runs = node.pipelines[scene.flow_id].runs
+        runs["copy", 2] = runs["copy", 1]
+
+
+def completion_forgotten(scene: Scene) -> None:
+    worked(scene)
+    noted = scene.history.settle(
+        "w", "flow", "copy", STREAM, PARTITION, [(3, 3)], how="complete"
+    )
+    scene.history.ok(noted)
+
+
+def never_done(scene: Scene) -> None:
+    scene.publish("a", "b")
+    scene.pipeline()
+    scene.trigger(0, 2)
+    scene.complete(1)
+    scene.history.event("finishing", "flow")
+
+
+def test_a_pipeline_that_did_its_work_is_valid(scene: Scene) -> None:
+    worked(scene)
+    assert not scene.verdict().violations
+
+
+def test_retention_may_drop_what_is_over_a_bound(scene: Scene) -> None:
+    for number in range(5):
+        scene.publish(f"x{number}")
+    scene.log(TrimStream(scene.stream_id, 4))
+    scene.rule(retention=True, limits=Retention(max_bytes=10), stream=STREAM, wall_start_ms=0)
+    assert not scene.verdict().violations
+
+
 CASES: list[tuple[Spoil, str]] = [
     (gone, "acknowledged_is_durable"),
     (elsewhere, "acknowledged_is_durable"),
@@ -331,6 +420,14 @@ CASES: list[tuple[Spoil, str]] = [
     (group_gone, "everything_is_delivered"),
     (group_deleted_and_drained_later, "everything_is_delivered"),
     (drained_too_early_and_deleted, "everything_is_delivered"),
+    (an_hour_ahead, "stamps_are_the_time"),
+    (all_but_the_last_dropped, "retention_keeps_its_bounds"),
+    (group_gone_everywhere, "groups_stay"),
+    (triggered_twice, "one_instance_per_trigger"),
+    (not_triggered, "one_instance_per_trigger"),
+    (one_output_for_two, "one_output_per_stage"),
+    (completion_forgotten, "completions_stay"),
+    (never_done, "every_instance_ends"),
     (slow_progress, "progress"),
     (no_progress, "progress"),
     (stopped, "no_unprovoked_stop"),

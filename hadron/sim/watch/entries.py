@@ -184,7 +184,7 @@ class Entries:
         """B8: the log's time is the world's, as far as clocks that agree can tell."""
         if not group.entries or not view.is_alive:
             return
-        true_ms = wall_ms(view.volume.local_s())
+        true_ms = wall_ms(view.volume.wall_s())
         off_ms = group.entries[-1].now_ms - true_ms
         limit_ms = _SKEW_MS if members > 1 else _SKEW_ALONE_MS
         if abs(off_ms) > limit_ms:
