@@ -74,6 +74,33 @@ async def failed_instances_are_retried(play: Play) -> None:
         nursery.cancel_scope.cancel()
 
 
+@scenario("B7: a full disk loses no output of a stage, and doubles none")
+async def pipelines_without_room(play: Play) -> None:
+    """Runners hand in outputs while the disks of a majority, then the leader's alone, have less
+    room than is kept in reserve: failures still count, outputs do not. With room again all is
+    done."""
+    world = play.world
+    async with world.client("c0") as client:
+        await client.apply(_objects(world.config.name))
+    runners = [_Runner(play, f"w{number}") for number in range(2)]
+    async with trio.open_nursery() as nursery:
+        for runner in runners:
+            nursery.start_soon(runner.run)
+        for names in (("n2", "n3"), ("n1",)):
+            await play.fill(_RECORDS // 2)
+            for name in names:
+                disk, reserve = world.disks[name], world.config.settings.disk_reserve_bytes
+                disk.broken.capacity_bytes = disk.volume.used_bytes() + reserve // 2
+            await trio.sleep(3.0)
+            for name in names:
+                world.disks[name].heal()
+                if not world.running(name):
+                    await world.start(name)
+            await world.wait_serving()
+        await _wait_done(play)
+        nursery.cancel_scope.cancel()
+
+
 async def _retry_again_and_again(play: Play, host: str) -> None:
     while True:
         with contextlib.suppress(HadronError):
