@@ -218,8 +218,8 @@ class StageRunner:
             # The server hands the invocations out again: to us, or to somebody else.
             if error.retryable:
                 _log.warning("stage %s: a micro-batch was given up: %s", invocations.stage, error)
-                # Ending the call gives it back at once. Otherwise the server would wait for it until
-                # the stage's timeout, and for the credit that it took for ever.
+                # Ending the call gives it back at once. Otherwise the server would wait for it
+                # until the stage's timeout, and for the credit that it took for ever.
                 self._given_up = error
                 if self._receiving is not None:
                     self._receiving.cancel()
