@@ -20,16 +20,7 @@ async def stages_under_crashes(play: Play) -> None:
     """Runners hand in outputs while the leader is killed and a replica loses its power; some fail
     at first, some ask twice. Every record of the input makes one output, and one only."""
     world = play.world
-    async with world.client("c0") as client:
-        await client.apply(
-            objects(world.config.name, STREAM, max_attempts=50, max_parallel=10)
-        )
-    runners = [
-        RunnerActor(
-            world, play.history, f"w{number}", f"{world.seed}/w{number}", is_hopeful=True
-        )
-        for number in range(2)
-    ]
+    runners = await _declared(play, max_attempts=50)
     async with trio.open_nursery() as nursery:
         for runner in runners:
             nursery.start_soon(runner.run)
@@ -50,14 +41,7 @@ async def failed_instances_are_retried(play: Play) -> None:
     at a time, while the leader is killed and a replica loses its power. In the end every record
     has made one output."""
     world = play.world
-    async with world.client("c0") as client:
-        await client.apply(objects(world.config.name, STREAM, max_attempts=1, max_parallel=10))
-    runners = [
-        RunnerActor(
-            world, play.history, f"w{number}", f"{world.seed}/w{number}", is_hopeful=True
-        )
-        for number in range(2)
-    ]
+    runners = await _declared(play, max_attempts=1)
     async with trio.open_nursery() as nursery:
         for runner in runners:
             nursery.start_soon(runner.run)
@@ -80,9 +64,7 @@ async def pipelines_without_room(play: Play) -> None:
     room than is kept in reserve: failures still count, outputs do not. With room again all is
     done."""
     world = play.world
-    async with world.client("c0") as client:
-        await client.apply(_objects(world.config.name))
-    runners = [_Runner(play, f"w{number}") for number in range(2)]
+    runners = await _declared(play, max_attempts=50)
     async with trio.open_nursery() as nursery:
         for runner in runners:
             nursery.start_soon(runner.run)
@@ -99,6 +81,21 @@ async def pipelines_without_room(play: Play) -> None:
             await world.wait_serving()
         await _wait_done(play)
         nursery.cancel_scope.cancel()
+
+
+async def _declared(play: Play, *, max_attempts: int) -> list[RunnerActor]:
+    """Declare the pipeline; its runners, which are not running yet."""
+    world = play.world
+    async with world.client("c0") as client:
+        await client.apply(
+            objects(world.config.name, STREAM, max_attempts=max_attempts, max_parallel=10)
+        )
+    return [
+        RunnerActor(
+            world, play.history, f"w{number}", f"{world.seed}/w{number}", is_hopeful=True
+        )
+        for number in range(2)
+    ]
 
 
 async def _retry_again_and_again(play: Play, host: str) -> None:
