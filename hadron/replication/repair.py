@@ -372,7 +372,7 @@ class Repairer:
             self._store, partial(self._store.mend, lsns, copies)
         )
         if found.mended:
-            _log.info("pages %s were given back what was written there", found.mended)
+            _log.info("pages %s were given back what was written there", sorted(found.mended))
         return found
 
     async def _fetch_entries(self, link: PeerLink, lsn: int) -> list[_Copy]:

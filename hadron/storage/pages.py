@@ -87,7 +87,7 @@ class Mending:
         self._wal_path = wal
         data = disk.read_at(wal, 0, wal.stat().st_size) if wal.exists() else b""
         self._frames = LiveFrames(data, PAGE_BYTES)
-        self.mended: list[int] = []
+        self.mended: dict[int, bytes] = {}
         """The pages that were given back what they were."""
         self.is_sound = True
         """Whether all pages that were looked at are what was written, or are so again."""
@@ -142,6 +142,8 @@ class Mending:
 
     def _sound(self, number: int, candidates: Callable[[bytes], Any]) -> bytes:
         """The content of a page, which is what was written. Raises `_LostError`."""
+        if number in self.mended:
+            return self.mended[number]
         frame = self._frames.latest.get(number)
         if frame is not None:
             content = self._frames.content(frame)
@@ -175,7 +177,7 @@ class Mending:
             self._disk.sync(self._wal_path)
             # Frames are not compared with their checksums when they are read.
             self._db.pragma("shrink_memory")
-        self.mended.append(number)
+        self.mended[number] = content
         return content
 
     def _with_rows(self, table: str, content: bytes) -> Iterator[bytes]:
