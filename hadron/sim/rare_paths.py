@@ -198,6 +198,7 @@ PATHS: Final = (
     ),
     _called("refused before the disk is full", "partition.room:Room.refusal"),
     _called("damaged entry put back", "storage.repair:_write"),
+    _called("damaged page put together", "storage.pages:Mending._write"),
     _called("damaged body put back", "replication.repair:put_back_body"),
     _raised("clock too far off to lead", "replication.skew:check", "FencedError"),
     # several replica sets
