@@ -175,7 +175,7 @@ class Store:
             def attempt(left: Aftermath) -> None:
                 with contextlib.ExitStack() as undo_attempt:
                     self._open(
-                        undo_attempt, tables, left, reader_threads=reader_threads,
+                        undo_attempt, tables, left, has_peers, reader_threads=reader_threads,
                         checkpoint_bytes=checkpoint_bytes, reserve_bytes=reserve_bytes,
                         clock=clock, post=post, on_fatal=on_fatal,
                     )
@@ -192,7 +192,6 @@ class Store:
             undo.callback(self.writer.abandon)
             self.began_unclean = left.unclean
             """Whether the stop before this start was not in order."""
-            self._compare_with_mark(has_peers)
             self.identity.begin_run(
                 disk.boot_id() if durability == "os" else None,
                 _committed(self.writer.connection),
@@ -270,6 +269,7 @@ class Store:
         undo: contextlib.ExitStack,
         tables: str,
         left: Aftermath,
+        has_peers: bool,
         *,
         reader_threads: int,
         checkpoint_bytes: int,
@@ -293,6 +293,7 @@ class Store:
         with translated_errors(path):
             _prepare(self.writer.connection, path, tables, sync=self.sync, left=left)
             self.log = log.Log(self.writer.connection)
+            self._compare_with_mark(has_peers)
 
     def mend(self, lsns: Sequence[int], known: Known, connection: apsw.Connection) -> Mending:
         """Give the pages on which these entries stand back what was written there, as far as
@@ -339,7 +340,9 @@ class Store:
 def _committed(connection: apsw.Connection) -> LogPosition:
     """The last entry that this file says is committed; the beginning where it cannot be told."""
     try:
-        return log.position_at(connection, log.get_meta(connection, "committed_lsn")) or EMPTY_LOG
+        with log.reading_entry(lambda: 0):
+            lsn = log.get_meta(connection, "committed_lsn")
+        return log.position_at(connection, lsn) or EMPTY_LOG
     except CorruptionError:
         return EMPTY_LOG
 
