@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import json
 import os
 import subprocess
 import sys
@@ -242,3 +243,22 @@ def test_a_check_finds_anothers_directory(
     assert "belongs to node n1 of meta in cluster local, not to node n1 of eu/p0" in (
         capsys.readouterr().err
     )
+
+
+def test_why_a_node_has_stopped(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    files = write_configs(tmp_path, {"meta": 1, "eu/p0": 2})
+    for name, words in {
+        "meta-n1": "INFO serving\n", "eu-p0-n1": "error: the disk is full\nhint: make room\n",
+        "eu-p0-n2": "error: an old one\n2026-11-22T12:00:00.000Z INFO serving again\n",
+    }.items():
+        (tmp_path / "var").mkdir(exist_ok=True)
+        (tmp_path / "var" / f"{name}.log").write_text(words)
+    assert main(["cluster", "status", "--config", str(tmp_path)]) == 0
+    told = capsys.readouterr().out
+    assert told.count(" stopped: ") == 1
+    assert told.endswith("\neu/p0 n1 stopped: the disk is full\n")
+    assert main(
+        ["cluster", "status", "--config", str(files["eu/p0"]), "--output", "json"]
+    ) == 0
+    rows = json.loads(capsys.readouterr().out)
+    assert [row["last_words"] for row in rows] == ["the disk is full", ""]
