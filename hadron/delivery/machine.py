@@ -291,16 +291,21 @@ class Group:
         if delivery is not None:
             counted = self._release(delivery, first, last, now)
             released = size(counted)
-            holder = self.members[member]
-            holder.acknowledged += released
-            if holder.in_vain and released:
-                self.takers.recovered(holder)
+            self.members[member].acknowledged += released
+            self._note_work(member, counted)
             if released > last - first and not self.rules.is_strict:
                 return counted
         if self.waiting:
             counted += self._held_by_nobody(first, last)
+            self._note_work(member, counted)
         self._note_settling(counted)
         return counted
+
+    def _note_work(self, member: int, counted: Sequence[Range]) -> None:
+        """The member has dealt with something, in time or late."""
+        holder = self.members.get(member)
+        if counted and holder is not None and holder.in_vain:
+            self.takers.recovered(holder)
 
     def acknowledge_late(self, first: int, last: int) -> list[Range]:
         """The same for offsets that were delivered in an earlier ballot, or before the group was
@@ -381,6 +386,7 @@ class Group:
                 self._release(delivery, first, last, now)
             member = self.members[delivery.member]
             member.is_stalled = True
+            self.takers.gave_back(member, now, 1.0)
             self._end(delivery, ranges, now, "its ack deadline passed")
             found.append(Expired(member.number, delivery.number, tuple(ranges)))
         return found

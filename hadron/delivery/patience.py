@@ -27,7 +27,8 @@ ASKED_CAP_S: Final = 1.0
 """A delay from here on is always taken as it is: who asks for it knows what it waits for."""
 
 FREE_IN_A_ROW: Final = 32
-"""Ranges given back one after the other, none acknowledged, before a member rests."""
+"""Ranges given back one after the other, or kept over their deadline, none acknowledged, before a
+member rests."""
 
 REST_CAP_S: Final = 5.0
 

@@ -220,6 +220,34 @@ class TestPatience:
                     group.refuse(broken.number, found.delivery, found.first, found.last, now)
         assert now < 10.0
 
+    def test_who_lets_every_deadline_pass_is_tried_ever_more_rarely_too(self) -> None:
+        group = Group(0, (), rules=Rules(deadline_s=0.001))
+        join(group, 100)
+        now, count = 0.0, 0
+        while now < 60.0:
+            count += len(drain(group, 1_000, now))
+            due = group.next_due(now)
+            assert due is not None
+            now = due
+            group.expire(now)
+        assert count < 80
+        group = Group(0, (), rules=Rules(deadline_s=30.0))
+        member = join(group, 100)
+        drain(group, 1_000, 0.0)
+        group.expire(30.0)
+        assert not member.rests, "as ever: somebody else may take it at once"
+
+    def test_one_that_is_slow_and_acknowledges_late_does_not_rest(self) -> None:
+        group = Group(0, (), rules=Rules(deadline_s=1.0))
+        member = join(group, 1)
+        for offset in range(50):
+            (found,) = drain(group, 1_000, 2.0 * offset)
+            assert found[1:] == (offset, offset)
+            group.expire(2.0 * offset + 1.0)
+            number = offset + 1
+            assert group.acknowledge(member.number, number, offset, offset, 2.0 * offset + 1.5)
+        assert not member.rests
+
     def test_long_delays_are_the_members_own_affair(self) -> None:
         group = Group(0, ())
         member = join(group, 100)
