@@ -21,6 +21,7 @@ from hadron.replication.follower import FollowerLog
 from hadron.state import registry, schema
 from hadron.state.adoption import Changes, changes_since, parse
 from hadron.storage.database import read_transaction
+from hadron.storage.log import get_meta
 from hadron.storage.store import Store
 
 T = TypeVar("T")
@@ -149,16 +150,18 @@ class SchemaCopy:
     async def _read_committed(self, read: Callable[[Database], T]) -> T | None:
         """None when the tables may be ahead of the watermark, or are worth nothing."""
 
-        def job(connection: apsw.Connection) -> T:
+        def job(connection: apsw.Connection) -> tuple[T, int]:
             with read_transaction(connection):
-                return read(connection)
+                return read(connection), get_meta(connection, "applied_lsn")
 
-        result = await self._store.readers.run(job)
+        result, stood = await self._store.readers.run(job)
         follower = self._follower
-        # `applied_lsn` is raised before what it says is written, so this covers what was read.
         is_committed = (
-            # Before the first entry there is no replica set, and nothing to know.
-            0 < follower.committed_lsn >= follower.applied_lsn and not follower.diverged
+            # Before the first entry there is no replica set, and nothing to know. What the tables
+            # themselves say: of a leader that has just stopped, the last COMMIT may have come
+            # before its report.
+            0 < follower.committed_lsn >= max(stood, follower.applied_lsn)
+            and not follower.diverged
         )
         return result if is_committed and self._leading is None else None
 

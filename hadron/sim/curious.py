@@ -6,7 +6,8 @@ from __future__ import annotations
 from typing import Final
 
 from hadron.client import Client
-from hadron.model.errors import HadronError, NotFoundError, RequestError
+from hadron.model.errors import HadronError, LogTruncatedError, NotFoundError, RequestError
+from hadron.model.ids import Ballot
 from hadron.model.schema import SchemaObject, StreamSpec
 from hadron.sim.raw_producer import ask_once
 from hadron.sim.workload_clients import STREAM, ClientActor
@@ -25,10 +26,14 @@ class CuriousActor(ClientActor):
             if self.stopping:
                 return
             dice = self.random.random()
-            if dice < 0.35:
+            if dice < 0.3:
                 await client.groups(STREAM)
-            elif dice < 0.5:
+            elif dice < 0.4:
                 await self._describe(client)
+            elif dice < 0.5:
+                await self._ask_for_instances(client)
+            elif dice < 0.53:
+                await self._go_on_elsewhere(client)
             elif dice < 0.6:
                 await client.offsets(STREAM, at_ms=self.world.clocks[self._node()].now_ms() - 500)
             elif dice < 0.95:
@@ -46,6 +51,22 @@ class CuriousActor(ClientActor):
                 await client.describe_group(STREAM, group.group)
             except NotFoundError:
                 continue
+
+    async def _ask_for_instances(self, client: Client) -> None:
+        for pipeline in await client.pipeline_progress():
+            await client.instances(pipeline.name)
+
+    async def _go_on_elsewhere(self, client: Client) -> None:
+        """With the cursor of a log that went another way."""
+        (known,) = await client.offsets(STREAM, partition=self.partition)
+        stream = await client.stream(STREAM)
+        try:
+            await client.fetch(
+                STREAM, self.partition, known.next_offset, stream_id=stream.id,
+                after=Ballot(1, 1_000_000),
+            )
+        except LogTruncatedError:
+            return
 
     async def _ask_for_schema(self) -> None:
         """Of a node whatever its role: it answers from its own copy."""

@@ -110,6 +110,8 @@ class Answers:
                 f"{view.name} answers {question.method}, and no majority has answered it since it "
                 "was asked",
             )
+        if question.method == "Fetch" and question.message.HasField("after"):
+            self._check_cursor(question)
         if question.service == "Schema":
             index = getattr(answer, "to_index", 0) or getattr(answer, "metadata_index", 0)
             self._check_shown(question, SCHEMA, index, "the schema")
@@ -132,6 +134,21 @@ class Answers:
                 "A2 answers wait for what they were read from",
                 f"{view.name} answers {question.method} from tables at entry {lsn}, for which "
                 f"nobody waited; {view.committed_lsn} is committed",
+            )
+
+    def _check_cursor(self, question: Question) -> None:
+        """D4: who has read a record of another history is refused."""
+        request = question.message
+        row = question.view.select(
+            "SELECT epoch, incarnation, base_offset + count FROM stream_batch WHERE stream_id = ?"
+            " AND base_offset < ? ORDER BY base_offset DESC LIMIT 1",
+            request.stream_id, request.offset,
+        )
+        if row is not None and row[2] >= request.offset and row[:2] != ballot_from(request.after):
+            self._complaints.add(
+                "D4 a cursor of another history is refused",
+                f"{question.view.name} goes on from offset {request.offset} after a record of "
+                f"{ballot_from(request.after)}, its own is of {row[0]}.{row[1]}",
             )
 
     def _check_shown(self, question: Question, key: Any, end: int, what: str) -> None:

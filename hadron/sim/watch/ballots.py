@@ -16,7 +16,6 @@ from hadron.storage.identity import NODE_DATABASE
 from hadron.wire.messages import ballot_from, replication_pb2
 
 _PERSISTED = replication_pb2.AppendResponse.Outcome.PERSISTED
-_FULL = "FULL"
 
 
 class Ballots:
@@ -129,9 +128,7 @@ class Ballots:
         mark.written_lsn = max(mark.written_lsn, group.entries[-1].lsn)
 
     def _lies_in_cache(self, view: NodeView) -> bool:
-        if view.store.sync != _FULL or self._is_forgetful(view):
-            return False
-        return bool(view.unsynced(f"{view.store.path}-wal"))
+        return not self._is_forgetful(view) and view.lacks_commit()
 
     def releases(self, controller: Controller) -> None:
         """A3, B2: the watermark covers what a majority of distinct members has, and nothing before

@@ -68,7 +68,9 @@ class Watcher:
             volume = named["disk"]
             if not hasattr(volume, "files"):
                 return  # Another tool's, on a real disk.
-            view = self.views[named["node"]] = NodeView(named["node"], store, volume)
+            view = self.views[named["node"]] = NodeView(
+                named["node"], store, volume, is_fsynced=named["durability"] == "fsync"
+            )
             for part in (store, store.readers, store.identity, store.log):
                 self._by_part[part] = view
             self.entries.opened(view)

@@ -25,6 +25,7 @@ class NodeView:
 
     Attributes:
         follower, controller: as soon as there are any; the latest.
+        is_fsynced: whether its commits survive a power failure, as it is configured.
         start_applied: where its tables were when it opened them.
         told_lsn: the highest watermark that it was told, or had noted.
         is_ahead: it has led in this view, or tried to: its tables may be ahead of the watermark.
@@ -34,6 +35,7 @@ class NodeView:
     name: str
     store: Store
     volume: Volume
+    is_fsynced: bool = True
     follower: FollowerLog | None = None
     controller: Controller | None = None
     start_applied: int = 0
@@ -60,6 +62,12 @@ class NodeView:
         if self.controller is not None and self.controller.leads:
             known = max(known, self.controller.quorum.committed)
         return known
+
+    def lacks_commit(self) -> bool:
+        """Whether something of its log is not yet as safe as it is to be."""
+        return self.store.writer.connection.in_transaction or (
+            self.is_fsynced and bool(self.unsynced(f"{self.store.path}-wal"))
+        )
 
     def unsynced(self, *names: str) -> list[str]:
         """Which of these files have writes that are not on the platter."""

@@ -1,0 +1,82 @@
+"""Who watches nodes from inside complains of each broken rule by its name, at the first message
+that breaks it."""
+
+from __future__ import annotations
+
+import pytest
+
+from hadron.sim.mutants import MUTANTS, patched
+from hadron.sim.mutants.seams import Edit, Patch
+from hadron.sim.scenarios import SCENARIOS
+
+_TRIES = 3
+
+PLANTED: dict[str, str] = {
+    "A1 replicas apply what is committed": "replica applies before commit",
+    "A2 told once it is committed": "dedupe hit answered early",
+    "A2 what is shown is committed": "reads above the watermark",
+    "A3 committed is on a majority": "majority minus one",
+    "A3 counted once it is on the disk": "ack before fsync",
+    "A3 acknowledged once it is on the disk": "replica acknowledges before its disk",
+    "B1 a promise survives": "promise not written down",
+    "B1 lower ballots are refused": "lower ballot promised",
+    "B1 a ballot is used once": "incarnation used again",
+    "B2 an acknowledgement names what was verified": "own end acknowledged",
+}
+"""By complaint: a planted bug, in one of its own scenarios."""
+
+EDITED: dict[str, tuple[str, tuple[Patch, ...]]] = {
+    "A2 answers wait for what they were read from": (
+        "delivery-of-an-uncommitted-record",
+        (Edit("server.groups:_read", "leading.controller.query(", "leading.controller.read("),),
+    ),
+    "A2 a deposed leader does not answer": (
+        "delivery-of-an-uncommitted-record",
+        (Edit("server.groups:_read", "    await leading.controller.confirm_leadership()\n", ""),),
+    ),
+    "A2 the schema is read at the watermark": (
+        "retry-after-a-restart",
+        (Edit(
+            "partition.schema_copy:SchemaCopy._read_committed",
+            "return result if is_committed and self._leading is None else None", "return result",
+        ),),
+    ),
+    "A7 only what is committed is trimmed": (
+        "trimmed-while-one-lags",
+        (Edit("replication.feed:Feed._send", "self._host.trim_lsn", "self._host.written_lsn"),),
+    ),
+    "B8 stamps are the time": (
+        "retry-after-a-restart",
+        (Edit(
+            "partition.group_commit:GroupWriter.prepare", "max(clock_ms(),",
+            "max(clock_ms() + 3_600_000,",
+        ),),
+    ),
+    "D1 sequences follow each other": (
+        "producers-idle-for-a-day",
+        (Edit("state.streams:_check_sequence", "if command.sequence != 0:", "if False:"),),
+    ),
+}
+"""By complaint: a scenario, and an edit that breaks the rule in it."""
+
+
+def _complaints(scenario: str, patches: tuple[Patch, ...]) -> set[str]:
+    found: set[str] = set()
+    with patched(*patches):
+        for seed in range(_TRIES):
+            violations = SCENARIOS[scenario].play(seed).violations
+            found.update(violation.partition(":")[0] for violation in violations)
+            if found:
+                break
+    return found
+
+
+@pytest.mark.parametrize("complaint", sorted(PLANTED))
+def test_a_planted_bug_is_named_where_it_breaks_the_rule(complaint: str) -> None:
+    mutant = MUTANTS[PLANTED[complaint]]
+    assert complaint in _complaints(mutant.scenarios[0], mutant.patches)
+
+
+@pytest.mark.parametrize("complaint", sorted(EDITED))
+def test_a_rule_is_watched(complaint: str) -> None:
+    assert complaint in _complaints(*EDITED[complaint])
