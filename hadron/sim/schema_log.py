@@ -153,6 +153,8 @@ def _change(state: State, index: int, command: Command) -> int:
 
 
 def _adopt(state: State, parts: list[SchemaAdopted]) -> None:
+    if parts[-1].is_whole:
+        state.objects.clear()
     for part in parts:
         for gone in part.deleted:
             state.objects.pop(gone.id, None)

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
 from typing import Any
 
+import apsw
 import pytest
 
 from hadron.model.errors import NotReadyError
 from hadron.partition.catalog import Catalog
 from hadron.partition.schema_copy import SchemaCopy
 from hadron.state.adoption import Changes
+from hadron.storage import log
 
 
 async def test_what_was_known_stays_known_while_everything_is_read_anew(
@@ -31,6 +34,25 @@ async def test_what_was_known_stays_known_while_everything_is_read_anew(
     found += [Changes(3, 9, is_whole=True), Catalog((), 9)]
     await copy._refresh()
     assert copy.index == 9
+
+
+@pytest.mark.parametrize(("committed_lsn", "is_read"), [(7, False), (8, True)])
+async def test_tables_that_are_ahead_of_what_is_reported_are_not_read(
+    committed_lsn: int, is_read: bool
+) -> None:
+    """A leader has stopped between a COMMIT and its report: its tables are at 8 already, and all
+    that is said of them is 7."""
+    connection = apsw.Connection("")
+    connection.execute(log.TABLES)
+    log.set_meta(connection, "applied_lsn", 8)
+
+    async def run(read: Any) -> Any:
+        return read(connection)
+
+    store: Any = SimpleNamespace(readers=SimpleNamespace(run=run))
+    follower: Any = SimpleNamespace(committed_lsn=committed_lsn, applied_lsn=7, diverged="")
+    found = await SchemaCopy(store, follower)._read_committed(lambda _db: "the schema")
+    assert found == ("the schema" if is_read else None)
 
 
 async def test_whoever_watches_is_not_told_that_nothing_changed_when_nobody_can_say(
