@@ -28,6 +28,7 @@ FAULTS: Final = frozenset({
     # nodes
     "kill", "power loss", "crash at write", "crash at sync", "all at once", "stop", "pause",
     "clock jump", "clock drift", "clock far off", "little room", "changed row", "promotion",
+    "members exchanged",
     # replica sets
     *region_faults.WEIGHTS,
 })

@@ -55,7 +55,7 @@ def test_without_faults_everybody_gets_something_done(runs: list[Run]) -> None:
     assert any(read.values for read in history.of(Read) if read.end < 0)
     assert any(read.values for read in history.of(Read) if read.end > 0)
     assert any(delivery.attempt > 1 for delivery in history.of(Deliver))
-    assert {settle.how for settle in history.of(Settle)} == {"ack", "nack"}
+    assert {settle.how for settle in history.of(Settle)} >= {"ack", "nack"}
     assert any(settle.outcome == "ok" for settle in history.of(Settle))
     assert len(history.events("heal")) == 1
     assert {event.subject for event in history.events("drained")} == {"g0", "g1"}
