@@ -14,7 +14,7 @@ from hadron.partition.group_commit import WrittenGroup
 from hadron.sim.clocks import wall_ms
 from hadron.sim.watch.views import Complaints, NodeView
 from hadron.state.adoption import SchemaAdopted
-from hadron.state.group_endings import DeadLetterRecords
+from hadron.state.group_endings import DeadLetterRecords, EndDeliveries
 from hadron.state.groups import AckRecords
 from hadron.state.machine import Command, Context
 from hadron.state.pipelines import CompleteStages
@@ -41,6 +41,7 @@ _FLOOR: Final = (
     " WHERE g.group_id = ?"
 )
 
+_MOVES_FLOOR: Final = (AckRecords, DeadLetterRecords, EndDeliveries)
 _CHANGES_SCHEMA: Final = (ApplySchema, DeleteObjects, SchemaAdopted, RegisterReplicaSet)
 
 SCHEMA: Final = "schema"
@@ -107,7 +108,7 @@ class Entries:
         state: Any = None
         if isinstance(command, _CHANGES_SCHEMA):
             state = _schema_index(context)
-        elif isinstance(command, AckRecords | DeadLetterRecords) and command.group_id:
+        elif isinstance(command, _MOVES_FLOOR) and command.group_id:
             state = context.db.execute(_FLOOR, (command.group_id,)).fetchone()
         result = apply(context, command)
         self._note_end(view, context, command, result, state)
@@ -127,7 +128,7 @@ class Entries:
             self._ends.note(view.name, stream_id, context.lsn, appended.base_offset, end)
         if isinstance(command, _CHANGES_SCHEMA):
             self._ends.note(view.name, SCHEMA, context.lsn, before, _schema_index(context))
-        elif isinstance(command, AckRecords | DeadLetterRecords) and command.group_id:
+        elif isinstance(command, _MOVES_FLOOR) and command.group_id:
             after = context.db.execute(_FLOOR, (command.group_id,)).fetchone()
             if after is not None and before is not None and after[2] > before[2]:
                 key = "group", *after[:2]
