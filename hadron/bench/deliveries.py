@@ -171,6 +171,6 @@ async def keep_some(
             else:
                 kept += 1
     # What it has not looked at goes to others, and nothing more comes here.
-    subscription.give_back_unseen()
+    subscription._consumer.give_back_unseen()
     await subscription.flush()
     return seen - kept, kept

@@ -28,7 +28,7 @@ def list_(output: str) -> None:
     Example:
       hadron context list
     """
-    from hadron.cli.contexts import Contexts
+    from hadron.client.contexts import Contexts
     from hadron.client.url import without_token
 
     contexts = Contexts.load()
@@ -49,7 +49,7 @@ def set_(name: str, url: str) -> None:
     Example:
       hadron context set lab hadron://10.0.0.5,10.0.0.6
     """
-    from hadron.cli.contexts import Contexts
+    from hadron.client.contexts import Contexts
     from hadron.client.url import without_token
     from hadron.model.errors import ConfigurationError
 
@@ -73,7 +73,7 @@ def use(name: str) -> None:
     Example:
       hadron context use lab
     """
-    from hadron.cli.contexts import Contexts
+    from hadron.client.contexts import Contexts
 
     contexts = Contexts.load()
     contexts.url(name)
@@ -91,7 +91,7 @@ def remove(name: str) -> None:
     Example:
       hadron context remove lab
     """
-    from hadron.cli.contexts import Contexts
+    from hadron.client.contexts import Contexts
 
     contexts = Contexts.load()
     contexts.url(name)

@@ -18,8 +18,8 @@ from hadron.model.schema import StreamSpec
 
 if TYPE_CHECKING:
     from hadron.client import Client
-    from hadron.client.consumer import Subscription
     from hadron.client.results import PartitionOffsets
+    from hadron.client.subscription import Subscription
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,22 +6,16 @@ that people may write them where they think of them; the innermost one given win
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
-from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 from urllib.parse import urlsplit
 
 import click
 
 if TYPE_CHECKING:
     from hadron.client.sync import SyncClient
-
-DEFAULT_URL: Final = "hadron://127.0.0.1:7000"
-LOCAL_CLUSTER: Final = "hadron-cluster/cluster.yaml"
-"""What `hadron cluster up` writes: in its directory, commands find every node by themselves."""
 
 _Function = TypeVar("_Function", bound=Callable[..., Any])
 
@@ -42,18 +36,10 @@ class Session:
 
     @property
     def url(self) -> str:
-        """The server's URL. Raises `ConfigurationError` for an unknown context."""
-        from hadron.cli.contexts import Contexts
+        """The server's URL; raises what `find_server` raises."""
+        from hadron.client.contexts import find_server
 
-        if self.server:
-            return self.server
-        if self.context:
-            return Contexts.load().url(self.context)
-        if url := os.environ.get("HADRON_URL"):
-            return url
-        contexts = Contexts.load()
-        name = os.environ.get("HADRON_CONTEXT") or contexts.current
-        return contexts.url(name) if name else _default_url()
+        return find_server(self.server, self.context)
 
     def connect(
         self, *, namespace: str = "", timeout_s: float | None = None
@@ -72,20 +58,11 @@ class Session:
         return connected_sync(url, timeout_s)
 
 
-def _default_url() -> str:
-    """All nodes of the cluster that `hadron cluster up` made in this directory, else one node."""
-    path = Path(LOCAL_CLUSTER)
-    if not path.is_file():
-        return DEFAULT_URL
-    from hadron.node.config import load_config
-    from hadron.node.supervision.cluster import cluster_url
-
-    return cluster_url(load_config(path, os.environ))
-
-
 def is_local_cluster(url: str) -> bool:
     """Whether it is the cluster that other commands mean as well, when nothing else is said."""
-    return Path(LOCAL_CLUSTER).is_file() and url == _default_url()
+    from hadron.client.contexts import local_cluster
+
+    return url == local_cluster()
 
 
 def session_of(ctx: click.Context) -> Session:

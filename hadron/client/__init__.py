@@ -4,9 +4,9 @@ Async on anyio, so it works under trio and asyncio; `connect_sync` gives the sam
 """
 
 from hadron.client.client import Client, connect
-from hadron.client.consumer import Subscription
 from hadron.client.deliveries import Delivery, DeliveryBatch
-from hadron.client.producer import Pending, Producer
+from hadron.client.producer import Producer
+from hadron.client.publishing import Pending
 from hadron.client.reader import BatchReader, RecordReader
 from hadron.client.results import (
     Applied,
@@ -17,6 +17,7 @@ from hadron.client.results import (
     Receipt,
 )
 from hadron.client.stages import StageRun
+from hadron.client.subscription import Subscription
 from hadron.client.sync import SyncClient, connect_sync
 from hadron.client.url import Endpoint, parse_url
 

@@ -13,13 +13,14 @@ import anyio.lowlevel
 import msgspec
 
 from hadron.client.outgoing import OutgoingBatch
-from hadron.client.records import whole_record
+from hadron.client.records import Serializer, serialized_whole, whole_record
 from hadron.client.results import BatchReceipt
 from hadron.model.batch import too_large
+from hadron.model.errors import RequestError
 from hadron.model.limits import MAX_BATCH_RECORDS, MAX_RECORD_BYTES
 
 if TYPE_CHECKING:
-    from hadron.client.producer import Producer
+    from hadron.client.publishing import Publisher
 
 _RECORDS_PER_CHECKPOINT: Final = 128
 
@@ -46,29 +47,47 @@ class Segment(msgspec.Struct):
         )
 
 
-async def send_bulk(producer: Producer, values: Iterable[Any], segments: list[Segment]) -> None:
+async def send_bulk(publisher: Publisher, values: Iterable[Any], segments: list[Segment]) -> None:
     """Buffer all of `values`, waiting while the buffer is full; fills `segments`.
 
     Raises at the first value that cannot be sent; those before it are on their way.
     """
     records: Sequence[Any] = values if isinstance(values, (list, tuple)) else list(values)
+    refused: RequestError | None = None
+    if publisher.serializer is not None:
+        records, refused = _serialize(publisher.serializer, records)
     guess = MAX_BATCH_RECORDS
     start = 0
     while start < len(records):
         chunk: Sequence[Any] = records[start : start + guess]
         if set(map(type, chunk)) == {bytes}:
-            chunk, size = _cut(chunk, producer.batch_bytes)
-            guess = max(1, min(MAX_BATCH_RECORDS, producer.batch_bytes * len(chunk) // size))
-            sender = await producer.wait_room()
-            batch = producer.add_values(chunk, size, sender)
+            chunk, size = _cut(chunk, publisher.batch_bytes)
+            guess = max(1, min(MAX_BATCH_RECORDS, publisher.batch_bytes * len(chunk) // size))
+            sender = await publisher.wait_room()
+            batch = publisher.add_values(chunk, size, sender)
             segments.append(Segment(batch, 0, len(chunk)))
             await anyio.lowlevel.checkpoint()
         else:
             chunk = chunk[:_RECORDS_PER_CHECKPOINT]
             guess = _RECORDS_PER_CHECKPOINT
-            await _add_each(producer, chunk, segments)
+            await _add_each(publisher, chunk, segments)
             await anyio.lowlevel.checkpoint()
         start += len(chunk)
+    if refused is not None:
+        raise refused
+
+
+def _serialize(
+    serializer: Serializer, values: Sequence[Any]
+) -> tuple[list[Any], RequestError | None]:
+    """The values as they are sent, up to the first that the serializer refuses, and why it did."""
+    done: list[Any] = []
+    for value in values:
+        try:
+            done.append(serialized_whole(serializer, value))
+        except RequestError as error:
+            return done, error
+    return done, None
 
 
 def _cut(values: Sequence[bytes], batch_bytes: int) -> tuple[Sequence[bytes], int]:
@@ -83,13 +102,14 @@ def _cut(values: Sequence[bytes], batch_bytes: int) -> tuple[Sequence[bytes], in
     return values, size
 
 
-async def _add_each(producer: Producer, values: Sequence[Any], segments: list[Segment]) -> None:
+async def _add_each(publisher: Publisher, values: Sequence[Any], segments: list[Segment]) -> None:
     current: dict[OutgoingBatch, Segment] = {
         segment.batch: segment for segment in segments[-8:]
     }
     for value in values:
         record = whole_record(value)
-        batch, index = producer.add(record, await producer.wait_room(record.key, record.partition))
+        sender = await publisher.wait_room(record.key, record.partition)
+        batch, index = publisher.add(record, sender)
         segment = current.get(batch)
         if segment is not None and segment.first + segment.count == index:
             segment.count += 1

@@ -11,20 +11,24 @@ from typing import Final, Literal
 from hadron.client import producing, reading, stages, subscribing
 from hadron.client.background import Background
 from hadron.client.catalog import Catalog
-from hadron.client.consumer import Subscription
+from hadron.client.consumer import Consumer
+from hadron.client.contexts import find_server
 from hadron.client.failover import Failover
 from hadron.client.groups import GroupCalls, GroupReset
-from hadron.client.opening import Opening
+from hadron.client.opening import AsyncOnly, Opening
 from hadron.client.pipelines import PipelineCalls
 from hadron.client.ports import ClientPorts
 from hadron.client.producer import Producer
 from hadron.client.reader import BatchReader, RecordReader
+from hadron.client.records import Serializer
 from hadron.client.results import Applied, Fetched, PartitionOffsets
 from hadron.client.session import Session
 from hadron.client.stages import StageRun
-from hadron.client.url import DEFAULT_URL, Endpoint, parse_url, without_token
+from hadron.client.subscription import Subscription
+from hadron.client.url import Endpoint, parse_url, without_token
 from hadron.model.errors import RequestError
 from hadron.model.ids import Ballot
+from hadron.model.record import Deserializer
 from hadron.model.schema import SchemaObject
 from hadron.wire.connection import Connection
 from hadron.wire.messages import cluster_pb2, groups_pb2, method, pipelines_pb2
@@ -41,12 +45,13 @@ _TOPOLOGY: Final = method("Topology")
 
 _log = logging.getLogger(__name__)
 
-class Client:
+
+class Client(AsyncOnly):
     """A connection to a cluster; use it as `async with hadron.connect(url) as client`.
 
-    Belongs to the event loop it was opened in. Every call raises `RequestError` once the block
-    has been left, `PeerError` when the cluster does not answer in time, and `NotFoundError` for
-    names that do not exist.
+    Belongs to the event loop it was opened in. Every call raises `ClosedError` before the block
+    was entered and once it has been left, `PeerError` when the cluster does not answer in time, and
+    `NotFoundError` for names that do not exist.
     """
 
     def __init__(
@@ -82,6 +87,11 @@ class Client:
         self._session.close()
         await self._background.__aexit__()
 
+    async def close(self) -> None:
+        """Close every connection; a second time does nothing. Loops over subscriptions and over
+        streams that are followed end; what else is under way fails with `ClosedError`."""
+        self._session.close()
+
     # --- producing ------------------------------------------------------------------------------
 
     def producer(
@@ -98,6 +108,7 @@ class Client:
         linger_ms: float = producing.DEFAULT_LINGER_MS,
         max_buffer_bytes: int = producing.DEFAULT_MAX_BUFFER_BYTES,
         delivery_timeout_s: float = producing.DEFAULT_DELIVERY_TIMEOUT_S,
+        value_serializer: Serializer | None = None,
     ) -> Opening[Producer]:
         """A producer, for use as `async with client.producer(...) as producer`.
 
@@ -122,6 +133,8 @@ class Client:
             max_buffer_bytes: unresolved records; beyond it senders wait. Of several partitions
                 each may have as much as is left: one that is away holds up its own senders only.
             delivery_timeout_s: after this long without an outcome a record fails.
+            value_serializer: called with each value, gives what is sent: bytes, str or anything
+                JSON.
         """
         settings = producing.ProducerSettings(
             acks=acks,
@@ -134,10 +147,12 @@ class Client:
             linger_ms=linger_ms,
             max_buffer_bytes=max_buffer_bytes,
             delivery_timeout_s=delivery_timeout_s,
+            value_serializer=value_serializer,
         )
         settings.check()
         return Opening(
-            lambda: producing.open_producer(self._session, self._catalog, stream, settings)
+            lambda: producing.open_producer(self._session, self._catalog, stream, settings),
+            "producer", "producer",
         )
 
     # --- consuming ------------------------------------------------------------------------------
@@ -160,6 +175,7 @@ class Client:
         heartbeat_s: float = subscribing.DEFAULT_HEARTBEAT_S,
         heartbeat_misses: int = subscribing.DEFAULT_HEARTBEAT_MISSES,
         member: str = "",
+        value_deserializer: Deserializer | None = None,
     ) -> Opening[Subscription]:
         """A member of a group, for use as `async with client.subscribe(...) as subscription`.
 
@@ -183,12 +199,15 @@ class Client:
             heartbeat_misses: after so many intervals of silence its records go to others, and the
                 member gives a leader up that is silent for as long.
             member: what it is called in descriptions and errors.
+            value_deserializer: called with a record's value when it is touched, as it was sent
+                (bytes, str or anything JSON): `.value` is what it gives.
         """
         settings = subscribing.MemberSettings(
             group=group, start=start, max_in_flight=max_in_flight, batch_size=batch_size,
             batch_wait_s=batch_wait_s, order=order, ack_deadline_s=ack_deadline_s,
             max_attempts=max_attempts, dead_letter=dead_letter, ephemeral=ephemeral,
             heartbeat_s=heartbeat_s, heartbeat_misses=heartbeat_misses, member=member,
+            value_deserializer=value_deserializer,
         )
         settings.check()
 
@@ -199,12 +218,13 @@ class Client:
             chosen = names if partitions is None else list(dict.fromkeys(partitions))
             if not chosen:
                 raise RequestError(f"no partition of {stream!r} is chosen", "leave it out for all")
-            return Subscription(
+            consumer = Consumer(
                 self._session, self._catalog, await self._catalog.stream(stream), chosen, settings,
                 follows=partitions is None, open_timeout_s=self._session.request_timeout_s,
             )
+            return Subscription(consumer)
 
-        return Opening(make)
+        return Opening(make, "subscription", "subscribe")
 
     # --- reading --------------------------------------------------------------------------------
 
@@ -213,35 +233,49 @@ class Client:
         stream: str,
         *,
         partition: str | None = None,
-        offset: int | Literal["earliest", "latest"] = 0,
+        start: Literal["earliest", "latest"] | int | datetime = "earliest",
+        offset: int | Literal["earliest", "latest"] | None = None,
         limit: int | None = None,
         follow: bool = False,
+        value_deserializer: Deserializer | None = None,
     ) -> RecordReader:
         """Records in order: `async for record in client.read(...)`.
 
         Args:
             partition: None reads all, one after the other, or as records arrive when following.
-            offset: the first record; an int holds for every partition that is read.
+            start: where to begin; an offset holds for every partition that is read, a datetime
+                means the first record appended then or later.
+            offset: the same in one word, for who reads from an offset.
             limit: stop after this many records.
-            follow: wait for new records instead of ending at the high watermark as of the call.
+            follow: wait for new records instead of ending at the high watermark as of the call;
+                it ends when the client is closed.
+            value_deserializer: see `subscribe`.
 
         Raises:
             OffsetOutOfRangeError: `offset` lies before the first kept record, or after the next.
             CorruptionError: a batch does not match its checksum.
         """
-        return RecordReader(self._reading.spans(stream, partition, offset, limit, follow))
+        position = reading.start_of(start, offset)
+        return RecordReader(
+            self._reading.spans(stream, partition, position, limit, follow, value_deserializer)
+        )
 
     def read_batches(
         self,
         stream: str,
         *,
         partition: str | None = None,
-        offset: int | Literal["earliest", "latest"] = 0,
+        start: Literal["earliest", "latest"] | int | datetime = "earliest",
+        offset: int | Literal["earliest", "latest"] | None = None,
         limit: int | None = None,
         follow: bool = False,
+        value_deserializer: Deserializer | None = None,
     ) -> BatchReader:
         """Like `read`, a `RecordBatch` at a time, cut to the records that were asked for."""
-        return BatchReader(self._reading.spans(stream, partition, offset, limit, follow))
+        position = reading.start_of(start, offset)
+        return BatchReader(
+            self._reading.spans(stream, partition, position, limit, follow, value_deserializer)
+        )
 
     async def fetch(
         self, stream: str, partition: str, offset: int, *, max_bytes: int = reading.FETCH_BYTES,
@@ -505,7 +539,7 @@ def _warn_of_token() -> None:
 
 
 def connect(
-    url: str = DEFAULT_URL,
+    url: str | None = None,
     *,
     connect_timeout_s: float = CONNECT_TIMEOUT_S,
     request_timeout_s: float = REQUEST_TIMEOUT_S,
@@ -514,13 +548,16 @@ def connect(
     """A client, for use as `async with hadron.connect(url) as client`, under trio or asyncio.
 
     Args:
-        url: `hadron://[token@]host1,host2[/namespace][?tls=1]`; any nodes of the cluster.
+        url: `hadron://[token@]host1,host2[/namespace][?tls=1]`; any nodes of the cluster. None
+            looks it up as commands do: `HADRON_URL`, the context of `HADRON_CONTEXT` or the current
+            one, the cluster in this directory, `hadron://127.0.0.1:7000`.
         connect_timeout_s: how long entering the block tries to reach a node.
         request_timeout_s: how long one question is retried.
         ports: clock, randomness and network, for tests.
 
     Raises `RequestError` for a malformed URL; entering raises `PeerError` when nobody answers.
     """
+    url = find_server(url)
     endpoint = parse_url(url)
     if endpoint.tls:
         raise RequestError(

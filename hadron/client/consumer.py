@@ -1,4 +1,5 @@
-"""Consuming with a group: deliveries one by one or in batches, acknowledged in any order.
+"""What a member of a group does: the inside of `subscription.Subscription` and of the blocking one,
+by itself so that what users see of those is what they may call.
 
 Acks cost no wait: they are collected and sent by a task that runs at the next turn of the event
 loop, when the loop over deliveries runs dry, or when many have gathered.
@@ -14,15 +15,16 @@ from typing import Final
 
 import anyio
 
+from hadron.client import forks
 from hadron.client.acks import runs
 from hadron.client.catalog import Catalog
-from hadron.client.deliveries import AckSender, Delivery, DeliveryBatch
+from hadron.client.deliveries import AckSender, Delivery
 from hadron.client.feed import Feed, Parcel
 from hadron.client.membership import Membership
 from hadron.client.session import Session
 from hadron.client.subscribing import MemberSettings
-from hadron.model.errors import HadronError, NotFoundError, PeerError
-from hadron.model.record import Record
+from hadron.model.errors import ClosedError, HadronError, NotFoundError, PeerError
+from hadron.model.record import Record, record_type
 from hadron.model.schema import SchemaObject, StreamSpec
 
 _log = logging.getLogger(__name__)
@@ -42,30 +44,11 @@ _LEAVE_S: Final = 5.0
 """For acks at leaving, while a partition is away: what is lost then is delivered again."""
 
 
-class DeliveryBatches:
-    """`async for batch in subscription.batches()`."""
+class Consumer(AckSender):
+    """A member of a group at some partitions; an iterator over `Delivery`s.
 
-    def __init__(self, subscription: Subscription) -> None:
-        self._subscription = subscription
-
-    def __aiter__(self) -> DeliveryBatches:
-        return self
-
-    async def __anext__(self) -> DeliveryBatch:
-        taken = await self._subscription.next_batch()
-        if taken is None:
-            raise StopAsyncIteration
-        return DeliveryBatch(self._subscription, *taken)
-
-
-class Subscription(AckSender):
-    """A member of a group at some partitions. Made by `Client.subscribe`, used inside its block.
-
-    Iterate it for one `Delivery` at a time, or `batches()`. When a connection is lost the member
-    joins again by itself, for as long as it takes; what it had not acknowledged is delivered again,
-    perhaps to another member. Partitions that are added to the stream are joined. What ends the
-    membership for good is raised by the iteration. Leaving the block sends the acks, then leaves
-    the group: the rest goes to others.
+    What ends the membership for good is raised by the iteration; it ends when the member leaves,
+    or the client is closed.
     """
 
     def __init__(
@@ -98,6 +81,8 @@ class Subscription(AckSender):
         self._scopes: list[anyio.CancelScope] = []
         self._closed = False
         self._paused = False
+        self._told_late = False
+        self._record_type = record_type(settings.value_deserializer)
         for name in partitions:
             self._make(name)
 
@@ -113,7 +98,7 @@ class Subscription(AckSender):
 
     # --- iterating ------------------------------------------------------------------------------
 
-    def __aiter__(self) -> Subscription:
+    def __aiter__(self) -> Consumer:
         return self
 
     async def __anext__(self) -> Delivery:
@@ -132,11 +117,6 @@ class Subscription(AckSender):
     def _begin(self, parcel: Parcel, records: Iterable[Record]) -> None:
         self._parcel = parcel
         self._deliveries = map(Delivery, repeat(self), repeat(parcel), records)
-
-    def batches(self) -> DeliveryBatches:
-        """Batches of `batch_size`; without one, records as the leader sends them, consecutive
-        ones of a stored batch at a time."""
-        return DeliveryBatches(self)
 
     async def next_batch(self) -> tuple[list[Parcel], list[Record]] | None:
         """The parts of the next batch and their records; None once the subscription is closed."""
@@ -175,11 +155,13 @@ class Subscription(AckSender):
 
         Raises what ended the membership for good.
         """
+        self.check_process()
         while True:
             parcel = self.next_parcel_now()
             if parcel is not None:
                 return parcel
             if self._closed:
+                self._session.check_end()
                 return None
             self._check_failure()
             self.send_acks()
@@ -201,6 +183,7 @@ class Subscription(AckSender):
 
     def acknowledged(self, feed: Feed) -> bool:
         if not feed.alive:
+            self.ack_too_late()
             return False
         if feed.acks.count >= ACKS_PER_MESSAGE:
             feed.send_acks()
@@ -209,6 +192,22 @@ class Subscription(AckSender):
             self._ack_news.set()
             self._ack_news = None
         return False
+
+    def check_process(self) -> None:
+        """Raises `ForkedError` in a child process."""
+        self._session.check_process()
+
+    def ack_too_late(self) -> None:
+        """Say once that an acknowledgement came after the subscription was closed. Not an error:
+        whoever closes it while others work, as at a program's end, expects that of the last
+        records."""
+        self.check_process()
+        if self._closed and not self._told_late:
+            self._told_late = True
+            _log.warning(
+                "records of %s were acknowledged after the subscription had been closed: they are "
+                "delivered again", self._stream.name,
+            )
 
     def send_acks(self) -> None:
         """Send what is acknowledged now."""
@@ -250,6 +249,7 @@ class Subscription(AckSender):
     # --- arrivals -------------------------------------------------------------------------------
 
     def _arrived(self, parcel: Parcel) -> None:
+        parcel.batch.record_type = self._record_type
         self._parcels.append(parcel)
         self._notify()
 
@@ -273,7 +273,7 @@ class Subscription(AckSender):
     def _check_failure(self) -> None:
         for membership in self._memberships.values():
             failure = membership.failure
-            if failure is not None:
+            if failure is not None and failure is not self._session.closed:
                 raise type(failure)(failure.message, failure.hint, retryable=failure.retryable)
 
     # --- partitions that are added --------------------------------------------------------------
@@ -314,7 +314,10 @@ class Subscription(AckSender):
 
     # --- life -----------------------------------------------------------------------------------
 
-    async def __aenter__(self) -> Subscription:
+    async def join(self) -> None:
+        """Until the member is known to the leaders. Raises `PeerError` when none answers."""
+        forks.watch(self)
+        self._session.on_close[self._close] = None
         start = self._session.background.start
         members = list(self._memberships.values())
         self._scopes = [start(self._send_acks_soon)]
@@ -328,7 +331,6 @@ class Subscription(AckSender):
         except BaseException:
             self._close()
             raise
-        return self
 
     async def _wait_open(self, members: list[Membership]) -> None:
         """Until the member is known everywhere; partitions that are down are joined later."""
@@ -337,6 +339,9 @@ class Subscription(AckSender):
             while waiting:
                 await self._wait_news()
                 self._check_failure()
+                if self._closed:
+                    self._session.check_open()
+                    raise ClosedError("the subscription was closed while it was opened")
                 waiting = [member for member in members if not member.is_open]
                 if len(waiting) == len(members):
                     continue
@@ -357,12 +362,21 @@ class Subscription(AckSender):
                 member.outage.told = True
                 _log.warning("%s is joined later: %s", member.partition, reason)
 
-    async def __aexit__(
-        self, _: object, error: BaseException | None, traceback: object
-    ) -> None:
+    @property
+    def is_closed(self) -> bool:
+        return self._closed
+
+    async def leave(self, *, waits: bool = True) -> None:
+        """Send the acks, give back the rest, and leave the group; a second time does nothing.
+
+        Args:
+            waits: for the acks to be committed; not in a block that was cancelled.
+        """
+        if self._closed:
+            return
         try:
             self.give_back_unseen()
-            if error is None or isinstance(error, Exception):
+            if waits:
                 await self.flush(min(_LEAVE_S, self._session.request_timeout_s))
         except HadronError as trouble:
             _log.warning("leaving a group: %s", trouble)
@@ -391,8 +405,19 @@ class Subscription(AckSender):
                 membership.feed.give_unread_back()
         self._parcels.clear()
 
+    def forked(self) -> None:
+        """In a child process: the records here are its parent's."""
+        self._closed = True
+        self._deliveries = iter(())
+        self._parcels.clear()
+        self._parts.clear()
+        for membership in self._memberships.values():
+            if membership.feed is not None:
+                membership.feed.alive = False
+
     def _close(self) -> None:
         self._closed = True
+        self._session.on_close.pop(self._close, None)
         for scope in self._scopes:
             scope.cancel()
         for membership in self._memberships.values():

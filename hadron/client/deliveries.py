@@ -5,7 +5,8 @@ What such a record or batch is stands here for the blocking client too (`sync_co
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from datetime import datetime
 from typing import Any, Final, Generic, TypeVar
 
 import anyio.lowlevel
@@ -45,6 +46,28 @@ class GivenRecord(Generic[S]):
         return self.record.type
 
     @property
+    def headers(self) -> Mapping[str, str]:
+        return self.record.headers
+
+    @property
+    def timestamp(self) -> datetime:
+        """Event time, in UTC."""
+        return self.record.timestamp
+
+    @property
+    def timestamp_ms(self) -> int:
+        return self.record.timestamp_ms
+
+    @property
+    def id(self) -> str:
+        """The id given by the producer, or `stream/partition/offset`."""
+        return self.record.id
+
+    @property
+    def stream(self) -> str:
+        return self.record.stream
+
+    @property
     def offset(self) -> int:
         return self.record.offset
 
@@ -73,6 +96,9 @@ class GivenBatch(Generic[S]):
 
     def __len__(self) -> int:
         return len(self.records)
+
+    def __iter__(self) -> Iterator[Record]:
+        return iter(self.records)
 
     @property
     def partition(self) -> str:

@@ -33,7 +33,9 @@ _RANGES_PER_MESSAGE: Final = 5_000
 class DeliveredBatch:
     """A batch that came on a call; decoded when its first record is wanted."""
 
-    __slots__ = ("_attachment", "_base_offset", "_batch", "_partition", "_stream")
+    __slots__ = (
+        "_attachment", "_base_offset", "_batch", "_partition", "_stream", "record_type",
+    )
 
     def __init__(
         self, stream: str, partition: str, base_offset: int, attachment: memoryview
@@ -43,6 +45,7 @@ class DeliveredBatch:
         self._base_offset = base_offset
         self._attachment = attachment
         self._batch: RecordBatch | None = None
+        self.record_type = Record
 
     def records(self, first_offset: int, last_offset: int) -> list[Record]:
         """Records by offset, both ends inclusive. Raises `CorruptionError`."""
@@ -55,6 +58,7 @@ class DeliveredBatch:
                 partition=self._partition,
             )
             self._attachment = memoryview(b"")
+            batch.record_type = self.record_type
         return batch.records(first_offset - self._base_offset, last_offset + 1 - self._base_offset)
 
 

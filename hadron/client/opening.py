@@ -1,9 +1,14 @@
-"""What is looked up first and then entered: `async with client.producer(...) as producer`."""
+"""What is looked up first and then entered: `async with client.producer(...) as producer`.
+
+Forgetting to enter is what people do first, so it is told in words wherever it shows.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
-from typing import Any, Generic, Protocol, TypeVar
+from typing import Any, Generic, NoReturn, Protocol, TypeVar
+
+from hadron.model.errors import ClosedError, RequestError
 
 
 class Enterable(Protocol):
@@ -17,11 +22,31 @@ class Enterable(Protocol):
 T = TypeVar("T", bound=Enterable)
 
 
-class Opening(Generic[T]):
-    """An async context manager around something that is made when the block is entered."""
+class AsyncOnly:
+    """What `with` is told where `async with` is meant."""
 
-    def __init__(self, make: Callable[[], Awaitable[T]]) -> None:
+    def __enter__(self) -> NoReturn:
+        raise RequestError(
+            "`with` does not open what belongs to an event loop",
+            "write `async with`, or take the blocking client: `with hadron.connect_sync(...)`",
+        )
+
+    def __exit__(self, *exc_info: object) -> None:
+        """Never reached; without it Python speaks of this method only."""
+
+
+class Opening(AsyncOnly, Generic[T]):
+    """An async context manager around something that is made when the block is entered.
+
+    Args:
+        what: what is made, as its users call it.
+        call: how it is asked for.
+    """
+
+    def __init__(self, make: Callable[[], Awaitable[T]], what: str, call: str) -> None:
         self._make = make
+        self._what = what
+        self._call = call
         self._made: T | None = None
 
     async def __aenter__(self) -> T:
@@ -34,3 +59,21 @@ class Opening(Generic[T]):
         made = self._made
         assert made is not None
         await made.__aexit__(kind, error, traceback)
+
+    # --- used without entering it ---------------------------------------------------------------
+
+    def __getattr__(self, name: str) -> NoReturn:
+        # Not an error of Hadron's: `hasattr` and `copy` ask too.
+        raise AttributeError(f"no {name!r} yet: {self._not_open()}")
+
+    def __await__(self) -> NoReturn:
+        raise ClosedError(self._not_open())
+
+    def __aiter__(self) -> NoReturn:
+        raise ClosedError(self._not_open())
+
+    def _not_open(self) -> str:
+        return (
+            f"the {self._what} is not open; write `async with client.{self._call}(...) as "
+            f"{self._what}:` and use it in the block"
+        )

@@ -114,7 +114,7 @@ class PipelineCalls:
             home = await self._find(pipeline, opening)
             return StageRun(self._session, home, opening)
 
-        return Opening(make)
+        return Opening(make, "run", "run_stages")
 
     async def _find(
         self,

@@ -14,6 +14,8 @@ from hadron.client.failover import FAILOVERS
 from hadron.client.outgoing import OutgoingBatch
 from hadron.client.partitioner import PARTITIONERS, partitions_in
 from hadron.client.producer import Producer
+from hadron.client.publishing import Publisher
+from hadron.client.records import Serializer
 from hadron.client.routing import Router
 from hadron.client.sender import PartitionSender, Substitutes
 from hadron.client.session import Session
@@ -62,6 +64,7 @@ class ProducerSettings(msgspec.Struct, frozen=True, kw_only=True):
     linger_ms: float
     max_buffer_bytes: int
     delivery_timeout_s: float
+    value_serializer: Serializer | None
 
     def check(self) -> None:
         """Raises `RequestError` naming the setting that makes no sense."""
@@ -86,6 +89,11 @@ class ProducerSettings(msgspec.Struct, frozen=True, kw_only=True):
         for name in ("max_buffer_bytes", "delivery_timeout_s"):
             if getattr(self, name) <= 0:
                 raise RequestError(f"{name} {getattr(self, name)} is out of bounds", "above 0")
+        if self.value_serializer is not None and not callable(self.value_serializer):
+            raise RequestError(
+                f"value_serializer {self.value_serializer!r} cannot be called",
+                "give a function from a value to bytes, str or anything JSON, such as json.dumps",
+            )
         if self.linger_ms < 0:
             raise RequestError(f"linger_ms {self.linger_ms} is out of bounds", "0 or more")
 
@@ -106,10 +114,10 @@ async def open_producer(
 ) -> Producer:
     """Raises `NotFoundError` for an unknown stream, partition or region."""
     item = await catalog.stream(stream)
-    producers: list[Producer] = []
+    publishers: list[Publisher] = []
 
     def resolved(batch: OutgoingBatch) -> None:
-        producers[0].resolved(batch)
+        publishers[0].resolved(batch)
 
     def make(partition: str, substitutes: Substitutes | None) -> PartitionSender:
         accumulator = PartitionAccumulator(
@@ -145,26 +153,27 @@ async def open_producer(
         # Producers that start together should not all begin with the same partition.
         first=lambda count: int(session.ports.random.uniform(0, count)),
     )
-    producer = Producer(
+    publisher = Publisher(
         session,
         router,
         linger_ms=settings.linger_ms,
         batch_bytes=settings.batch_bytes,
         max_buffer_bytes=settings.max_buffer_bytes,
         delivery_timeout_s=settings.delivery_timeout_s,
+        serializer=settings.value_serializer,
     )
-    producers.append(producer)
+    publishers.append(publisher)
     await _warm_up(session, names)
     for sender in router.senders:
         if session.connection_now(sender.accumulator.partition) is None:
             sender.go_away("its leader was not found")
-    _follow(session, catalog, item, settings, router, producer)
-    return producer
+    _follow(session, catalog, item, settings, router, publisher)
+    return Producer(publisher)
 
 
 def _follow(
     session: Session, catalog: Catalog, item: SchemaObject, settings: ProducerSettings,
-    router: Router, producer: Producer,
+    router: Router, publisher: Publisher,
 ) -> None:
     """Use partitions that are added to the stream while the producer is open."""
 
@@ -175,18 +184,18 @@ def _follow(
             _log.debug("stream %s was not looked up again: %s", item.name, error)
             return
         # Another stream of that name is none of this producer's business (PROTOCOL D3).
-        if now.id != item.id or producer.is_closed:
+        if now.id != item.id or publisher.is_closed:
             return
         for sender in router.senders:
             sender.request.metadata_index = now.metadata_index
         if router.extend(settings.choose(now)):
             _log.info("stream %s has the partitions %s now", item.name, router.partitions)
-            producer.grown()
+            publisher.grown()
 
     def changed() -> None:
         session.background.start(look)
 
-    producer.stop_following = catalog.listen(changed)
+    publisher.stop_following = catalog.listen(changed)
 
 
 async def _warm_up(session: Session, names: list[str]) -> None:

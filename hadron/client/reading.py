@@ -2,22 +2,35 @@
 
 from __future__ import annotations
 
+from datetime import datetime
 from typing import Final
 
 from hadron.client.catalog import Catalog
-from hadron.client.reader import ReadPlan, SpanReader
+from hadron.client.reader import Position, ReadPlan, SpanReader
 from hadron.client.results import Fetched, PartitionOffsets
 from hadron.client.session import Session
+from hadron.client.subscribing import check_deserializer, time_ms
 from hadron.model.batch import StampedBatch
 from hadron.model.errors import NotFoundError, PeerError, RequestError
 from hadron.model.ids import Ballot
 from hadron.model.limits import MAX_ATTACHMENT_BYTES
+from hadron.model.record import Deserializer, record_type
 from hadron.wire.messages import ballot_from, ballot_to, method, streams_pb2
 
 FETCH_BYTES: Final = 4 << 20
 
 _FETCH: Final = method("Fetch")
 _OFFSETS: Final = method("Offsets")
+
+
+def start_of(start: Position, offset: int | str | None) -> Position:
+    """Where a read begins: `start`, or `offset` when that is given. Raises `RequestError` when
+    both are."""
+    if offset is None:
+        return start
+    if start != "earliest":
+        raise RequestError(f"both start={start!r} and offset={offset!r} are given", "use one")
+    return offset
 
 
 class ReadCalls:
@@ -32,16 +45,21 @@ class ReadCalls:
         self,
         stream: str,
         partition: str | None,
-        offset: int | str,
+        position: Position,
         limit: int | None,
         follow: bool,
+        deserializer: Deserializer | None = None,
     ) -> SpanReader:
         """The source of a reader. Raises `RequestError` for arguments that make no sense."""
+        check_deserializer(deserializer)
         plan = ReadPlan(
-            namespace=self._namespace, stream=stream, offset=offset, limit=limit, follow=follow
+            namespace=self._namespace, stream=stream, offset=position, limit=limit, follow=follow,
+            record_type=record_type(deserializer),
         )
+        plan.check()
+        at_ms = time_ms(position) if isinstance(position, datetime) else None
         return SpanReader(
-            self._session, plan, lambda: self.offsets(stream, partition, None),
+            self._session, plan, lambda: self.offsets(stream, partition, at_ms),
             lambda: self._catalog.stream(stream),
         )
 

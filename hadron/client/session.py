@@ -16,7 +16,7 @@ from typing import Any, Final
 import anyio
 import anyio.abc
 
-from hadron.client import probing
+from hadron.client import forks, probing
 from hadron.client.background import Background, SingleFlight
 from hadron.client.backoff import Backoff
 from hadron.client.lookout import TELL_AFTER_S, Lookout
@@ -26,6 +26,7 @@ from hadron.client.topology import Topology
 from hadron.client.tunnels import Tunnels
 from hadron.client.url import Endpoint
 from hadron.model.errors import (
+    ClosedError,
     ConnectionLostError,
     DeadlineExceededError,
     FencedError,
@@ -36,7 +37,6 @@ from hadron.model.errors import (
     NotReadyError,
     OverloadedError,
     PeerError,
-    RequestError,
 )
 from hadron.wire.calling import Caller
 from hadron.wire.connection import KEEPALIVE_S, SILENCE_LIMIT_S, Connection
@@ -156,9 +156,10 @@ class Session:
         self.closed: HadronError | None = None
         self.on_close: dict[Callable[[], None], None] = {}
         """Called when the session closes: what is pending elsewhere fails then."""
-        self._closing = RequestError(
+        self._closing = ClosedError(
             "the client is closed", "use it inside its `async with hadron.connect(...)` block"
         )
+        self._forked = False
         self._links: dict[str, Link] = {}
         self._leaders: dict[str, Link] = {}
         self._suspects: set[str] = set()
@@ -167,11 +168,14 @@ class Session:
         self.tunnels = Tunnels(self)
         self.probes = Probes(background)
         self._asked = 0
+        self._started = False
 
     # --- life -----------------------------------------------------------------------------------
 
     async def start(self, timeout_s: float) -> None:
         """Learn the topology. Raises `PeerError` naming the addresses that did not answer."""
+        self._started = True
+        forks.watch(self)
         backoff = Backoff(self.ports.random)
         trouble, hint = "no answer", _START_HINT
         with anyio.move_on_after(timeout_s):
@@ -203,11 +207,32 @@ class Session:
                 )
 
     def check_open(self) -> None:
-        """Raises what closed the client, if anything did."""
+        """Raises what closed the client, if anything did; and before it is opened."""
         if self.closed is not None:
             raise type(self.closed)(
                 self.closed.message, self.closed.hint, retryable=self.closed.retryable
             )
+        if not self._started:
+            raise ClosedError(
+                "the client is not open yet", "write `async with hadron.connect(...) as client`"
+            )
+
+    def check_end(self) -> None:
+        """What is iterated ends when the user closes the client; anything else is raised."""
+        if self.closed is not self._closing:
+            self.check_open()
+
+    def check_process(self) -> None:
+        """Raises `ForkedError` in a child process."""
+        if self._forked:
+            raise forks.error("client")
+
+    def forked(self) -> None:
+        """In a child process: nothing goes out there, over connections of the parent's."""
+        self._forked = True
+        self.closed = forks.error("client")
+        self._links.clear()
+        self._leaders.clear()
 
     # --- leaders --------------------------------------------------------------------------------
 
@@ -433,6 +458,7 @@ class Session:
         Only for requests that may be repeated. Raises the caller's errors at once, and the last
         trouble when `timeout_s` (default: the client's `request_timeout_s`) has passed.
         """
+        self.check_open()
         limit_s = self.request_timeout_s if timeout_s is None else timeout_s
         began_s = anyio.current_time()
         deadline = began_s + limit_s

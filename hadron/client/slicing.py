@@ -13,6 +13,12 @@ def slice_batch(batch: RecordBatch, start: int, stop: int) -> RecordBatch:
     """Records `start` to `stop` (indexes, exclusive) as a batch; the batch itself when whole."""
     if start <= 0 and stop >= batch.count:
         return batch
+    part = _cut_out(batch, start, stop)
+    part.record_type = batch.record_type
+    return part
+
+
+def _cut_out(batch: RecordBatch, start: int, stop: int) -> RecordBatch:
     head, body = batch.head, batch.body
     values, value_offsets = _cut(body.v, body.vo, start, stop)
     keys, key_offsets = _cut(body.k, body.ko, start, stop)

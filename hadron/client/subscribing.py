@@ -11,6 +11,7 @@ from datetime import datetime
 from typing import Final, Literal
 
 from hadron.model.errors import RequestError
+from hadron.model.record import Deserializer
 from hadron.model.schema import SchemaObject
 from hadron.wire.messages import groups_pb2
 
@@ -45,12 +46,14 @@ class MemberSettings:
     heartbeat_s: float = DEFAULT_HEARTBEAT_S
     heartbeat_misses: int = DEFAULT_HEARTBEAT_MISSES
     member: str = ""
+    value_deserializer: Deserializer | None = None
 
     def check(self) -> None:
         """Raises `RequestError` naming the argument that is wrong."""
         if not self.group:
             raise RequestError("a subscription needs a group", 'for example group="billing"')
         start_text(self.start)
+        check_deserializer(self.value_deserializer)
         limits = (
             ("max_in_flight", self.max_in_flight, 1, 100_000),
             ("batch_size", self.batch_size, 1, 100_000),
@@ -104,15 +107,19 @@ class MemberSettings:
         )
 
 
+def check_deserializer(deserializer: object) -> None:
+    """Raises `RequestError` when it cannot be called."""
+    if deserializer is not None and not callable(deserializer):
+        raise RequestError(
+            f"value_deserializer {deserializer!r} cannot be called",
+            "give a function that takes a value as it was sent, such as json.loads",
+        )
+
+
 def start_text(start: object) -> str:
     """The wire's form of where a group starts. Raises `RequestError`."""
     if isinstance(start, datetime):
-        if start.tzinfo is None:
-            raise RequestError(
-                f"{start.isoformat()} does not say in which time zone",
-                "for example datetime.now(UTC), or .astimezone() for the local one",
-            )
-        return f"@{max(0, round(start.timestamp() * 1_000))}"
+        return f"@{time_ms(start)}"
     is_offset = isinstance(start, int) and not isinstance(start, bool) and start >= 0
     if start not in ("earliest", "latest") and not is_offset:
         raise RequestError(
@@ -120,6 +127,16 @@ def start_text(start: object) -> str:
             'use "earliest", "latest", an offset, or a datetime',
         )
     return str(start)
+
+
+def time_ms(moment: datetime) -> int:
+    """Milliseconds since the Unix epoch, from 1. Raises `RequestError` without a time zone."""
+    if moment.tzinfo is None:
+        raise RequestError(
+            f"{moment.isoformat()} does not say in which time zone",
+            "for example datetime.now(UTC), or .astimezone() for the local one",
+        )
+    return max(1, round(moment.timestamp() * 1_000))
 
 
 def _ms(seconds: float) -> int:

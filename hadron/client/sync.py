@@ -6,102 +6,193 @@ threads costs about 100 µs a hop, so records, deliveries and acks cross in grou
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
+from contextlib import suppress
 from datetime import datetime
 from functools import partial
-from typing import Any, Final, Literal, TypeVar
-
-from anyio.from_thread import BlockingPortal
+from typing import Generic, Literal, NoReturn, TypeVar
 
 from hadron.client import producing, reading, stages, subscribing
 from hadron.client.client import CONNECT_TIMEOUT_S, REQUEST_TIMEOUT_S, Client, connect
 from hadron.client.failover import Failover
 from hadron.client.groups import GroupReset
-from hadron.client.portal import open_portal
+from hadron.client.holding import Hold, Lazy
+from hadron.client.opening import Opening
+from hadron.client.portal import Portal
 from hadron.client.ports import ClientPorts
+from hadron.client.producer import Producer
+from hadron.client.publishing import Ending, after_block
 from hadron.client.reader import Span, SpanReader
+from hadron.client.records import Serializer
 from hadron.client.results import Applied, Fetched, PartitionOffsets
 from hadron.client.slicing import slice_batch
 from hadron.client.stages import StageRun
+from hadron.client.subscription import Subscription
 from hadron.client.sync_consumer import SyncSubscription
 from hadron.client.sync_producer import SyncProducer
-from hadron.client.url import DEFAULT_URL
 from hadron.model.batch import RecordBatch
-from hadron.model.errors import RequestError
+from hadron.model.errors import ClosedError, ForkedError, RequestError
 from hadron.model.ids import Ballot
-from hadron.model.record import Record
+from hadron.model.record import Deserializer, Record
 from hadron.model.schema import SchemaObject
 from hadron.wire.messages import cluster_pb2, groups_pb2, pipelines_pb2
-
-_BACKEND: Final = "asyncio"
-"""Measured: a hop into the loop and back takes 110 µs under asyncio, 120 to 190 µs under trio."""
 
 T = TypeVar("T")
 
 
-class SyncStageRun:
-    """Ready invocations of a pipeline; iterate it, and `grant` when a micro-batch is done."""
+class _Invocations:
+    """What is open of a blocking stage run."""
 
-    def __init__(self, portal: BlockingPortal, run: StageRun) -> None:
+    def __init__(self, portal: Portal, opening: Opening[StageRun]) -> None:
         self._portal = portal
-        self._run = run
+        self._opening = opening
+        self._run: StageRun = portal.call(opening.__aenter__)
 
-    def grant(self, count: int = 1) -> None:
-        """Ask for `count` more micro-batches."""
+    def grant(self, count: int) -> None:
         self._portal.call(self._run.grant, count)
 
-    def __iter__(self) -> SyncStageRun:
-        return self
-
-    def __next__(self) -> pipelines_pb2.Invocations:
-        invocations = self._portal.call(self._next)
-        if invocations is None:
-            raise StopIteration
-        return invocations
+    def next(self) -> pipelines_pb2.Invocations | None:
+        try:
+            return self._portal.call(self._next)  # type: ignore[no-any-return]
+        except ForkedError:
+            raise
+        except ClosedError:
+            return None
 
     async def _next(self) -> pipelines_pb2.Invocations | None:
         async for invocations in self._run:
             return invocations
         return None
 
+    def finish(self, _ending: Ending) -> None:
+        with suppress(ClosedError):
+            self._portal.call(self._opening.__aexit__, None, None, None)
 
-class SyncClient:
-    """A connection to a cluster; use it as `with hadron.connect_sync(url) as client`.
+    def forked(self) -> None:
+        """In a child process: the calls refuse by themselves."""
 
-    May be used from several threads. Arguments, answers and errors are those of the methods of
-    the same names of `hadron.client.Client`.
-    """
 
-    def __init__(self, client: Client) -> None:
-        self.namespace = client.namespace
-        self._client = client
-        self._exits = ExitStack()
-        self._open_portal: BlockingPortal | None = None
+class SyncStageRun:
+    """Ready invocations of a pipeline; iterate it, and `grant` when a micro-batch is done. The
+    loop ends when the run or the client is closed, by whatever thread."""
 
-    def __enter__(self) -> SyncClient:
-        with ExitStack() as exits:
-            portal = exits.enter_context(open_portal(_BACKEND))
-            exits.enter_context(portal.wrap_async_context_manager(self._client))
-            self._exits = exits.pop_all()
-        self._open_portal = portal
+    def __init__(self, hold: Hold, opening: Callable[[Client], Opening[StageRun]]) -> None:
+        def make(portal: Portal, client: Client) -> _Invocations:
+            return _Invocations(portal, opening(client))
+
+        self._lazy = Lazy(hold, "run", make, survives_fork=False)
+
+    def grant(self, count: int = 1) -> None:
+        """Ask for `count` more micro-batches."""
+        self._lazy.get().grant(count)
+
+    def close(self) -> None:
+        """Take no more; what waits here goes to other runners."""
+        self._lazy.close()
+
+    def __iter__(self) -> SyncStageRun:
         return self
 
-    def __exit__(self, *exc_info: Any) -> None:
-        self._open_portal = None
-        self._exits.__exit__(*exc_info)
+    def __next__(self) -> pipelines_pb2.Invocations:
+        run = None if self._lazy.is_closed else self._lazy.get()
+        invocations = run.next() if run is not None else None
+        if invocations is None:
+            raise StopIteration
+        return invocations
 
-    @property
-    def _portal(self) -> BlockingPortal:
-        if self._open_portal is None:
-            raise RequestError(
-                "the client is closed", "use it inside its `with hadron.connect_sync(...)` block"
-            )
-        return self._open_portal
+    def __enter__(self) -> SyncStageRun:
+        self._lazy.get()
+        return self
+
+    def __exit__(self, _: object, error: BaseException | None, traceback: object) -> None:
+        self._lazy.leave(error)
+
+
+class SyncReader(Generic[T]):
+    """An iterator over what a read gives; `close` ends it, from any thread."""
+
+    def __init__(
+        self, portal: Portal, spans: SpanReader, follow: bool,
+        items: Callable[[Span], Iterable[T]],
+    ) -> None:
+        self._portal = portal
+        self._spans = spans
+        self._follow = follow
+        # A generator: half the time per record that a method takes.
+        self._items = self._read(items)
+
+    def _read(self, items: Callable[[Span], Iterable[T]]) -> Iterator[T]:
+        while (span := self._next_span()) is not None:
+            yield from items(span)
+
+    def _next_span(self) -> Span | None:
+        try:
+            return self._portal.call(self._spans.next_span)  # type: ignore[no-any-return]
+        except ForkedError:
+            raise
+        except ClosedError:
+            # What never ends by itself ends when the client is closed.
+            if self._follow:
+                return None
+            raise
+
+    def __iter__(self) -> Iterator[T]:
+        return self._items
+
+    def __next__(self) -> T:
+        return next(self._items)
+
+    def close(self) -> None:
+        """Stop reading; not needed when a loop is just left."""
+        with suppress(ClosedError):
+            self._portal.call(self._spans.close)
+
+
+class SyncClient:
+    """A connection to a cluster; made by `hadron.connect_sync`.
+
+    Use it in a `with` block, or keep it in a module: it connects at its first use (or `open`), and
+    is closed by `close` or when the program ends, which flushes its producers and logs what could
+    not be sent. It may be used from several threads, and closed by any. After `fork()` the child's
+    client and producers connect anew; its subscriptions raise `ForkedError`. Arguments, answers
+    and errors are those of the methods of the same names of `hadron.client.Client`.
+    """
+
+    def __init__(self, connect: Callable[[], Client]) -> None:
+        self._hold = Hold(connect)
+        self.namespace = self._hold.template.namespace
+
+    def open(self) -> SyncClient:
+        """Connect now, also after `close`. Raises `PeerError` when nobody answers."""
+        self._hold.open()
+        return self
+
+    def close(self, timeout_s: float | None = None) -> None:
+        """Close what is open of it (producers flush, for `timeout_s` at most), then the client; a
+        second time does nothing. Loops over subscriptions and over streams that are followed end;
+        what else other threads wait for raises `ClosedError`.
+
+        Raises the first failure to publish that nobody has seen.
+        """
+        self._hold.close(Ending(timeout_s))
+
+    def __enter__(self) -> SyncClient:
+        return self.open()
+
+    def __exit__(self, _: object, error: BaseException | None, traceback: object) -> None:
+        self._hold.close(after_block(error))
+
+    async def __aenter__(self) -> NoReturn:
+        raise RequestError(
+            "`async with` does not open a blocking client",
+            "write `with`, or take the other one: `async with hadron.connect(...)`",
+        )
+
+    async def __aexit__(self, *exc_info: object) -> None:
+        """Never reached; without it Python speaks of this method only."""
 
     # --- producing and consuming ----------------------------------------------------------------
 
-    @contextmanager
     def producer(
         self,
         stream: str,
@@ -116,33 +207,31 @@ class SyncClient:
         linger_ms: float = producing.DEFAULT_LINGER_MS,
         max_buffer_bytes: int = producing.DEFAULT_MAX_BUFFER_BYTES,
         delivery_timeout_s: float = producing.DEFAULT_DELIVERY_TIMEOUT_S,
-    ) -> Iterator[SyncProducer]:
-        """A producer: `with client.producer(...) as producer`; see `Client.producer`."""
-        portal = self._portal
-        opening = self._client.producer(
-            stream,
-            acks=acks,
-            partition=partition,
-            region=region,
-            partitioner=partitioner,
-            failover=failover,
-            codec=codec,
-            batch_bytes=batch_bytes,
-            linger_ms=linger_ms,
-            max_buffer_bytes=max_buffer_bytes,
-            delivery_timeout_s=delivery_timeout_s,
-        )
-        with portal.wrap_async_context_manager(opening) as made:
-            producer = SyncProducer(portal, made)
-            try:
-                yield producer
-            except Exception:
-                portal.call(producer.empty_inbox)
-                raise
-            portal.call(producer.empty_inbox)
-        producer.raise_failure()
+        value_serializer: Serializer | None = None,
+    ) -> SyncProducer:
+        """A producer, for `with client.producer(...) as producer` or for use as it is; see
+        `Client.producer`."""
 
-    @contextmanager
+        def opening(client: Client) -> Opening[Producer]:
+            return client.producer(
+                stream,
+                acks=acks,
+                partition=partition,
+                region=region,
+                partitioner=partitioner,
+                failover=failover,
+                codec=codec,
+                batch_bytes=batch_bytes,
+                linger_ms=linger_ms,
+                max_buffer_bytes=max_buffer_bytes,
+                delivery_timeout_s=delivery_timeout_s,
+                value_serializer=value_serializer,
+            )
+
+        # What cannot be is refused here, and not at the first use.
+        opening(self._hold.template)
+        return SyncProducer(self._hold, opening)
+
     def subscribe(
         self,
         stream: str,
@@ -161,25 +250,26 @@ class SyncClient:
         heartbeat_s: float = subscribing.DEFAULT_HEARTBEAT_S,
         heartbeat_misses: int = subscribing.DEFAULT_HEARTBEAT_MISSES,
         member: str = "",
-    ) -> Iterator[SyncSubscription]:
-        """A member of a group: `with client.subscribe(...) as sub`; see `Client.subscribe`.
+        value_deserializer: Deserializer | None = None,
+    ) -> SyncSubscription:
+        """A member of a group, for `with client.subscribe(...) as subscription` or for use as it
+        is; see `Client.subscribe`.
 
         Heartbeats are sent by the client's own thread, however long a handler takes.
         """
-        portal = self._portal
-        opening = self._client.subscribe(
-            stream, group=group, start=start, partitions=partitions, max_in_flight=max_in_flight,
-            batch_size=batch_size, batch_wait_s=batch_wait_s, order=order,
-            ack_deadline_s=ack_deadline_s, max_attempts=max_attempts, dead_letter=dead_letter,
-            ephemeral=ephemeral, heartbeat_s=heartbeat_s, heartbeat_misses=heartbeat_misses,
-            member=member,
-        )
-        with portal.wrap_async_context_manager(opening) as made:
-            subscription = SyncSubscription(portal, made)
-            try:
-                yield subscription
-            finally:
-                portal.call(subscription.leave)
+
+        def opening(client: Client) -> Opening[Subscription]:
+            return client.subscribe(
+                stream, group=group, start=start, partitions=partitions,
+                max_in_flight=max_in_flight, batch_size=batch_size, batch_wait_s=batch_wait_s,
+                order=order, ack_deadline_s=ack_deadline_s, max_attempts=max_attempts,
+                dead_letter=dead_letter, ephemeral=ephemeral, heartbeat_s=heartbeat_s,
+                heartbeat_misses=heartbeat_misses, member=member,
+                value_deserializer=value_deserializer,
+            )
+
+        opening(self._hold.template)
+        return SyncSubscription(self._hold, opening)
 
     # --- reading --------------------------------------------------------------------------------
 
@@ -188,45 +278,43 @@ class SyncClient:
         stream: str,
         *,
         partition: str | None = None,
-        offset: int | Literal["earliest", "latest"] = 0,
+        start: Literal["earliest", "latest"] | int | datetime = "earliest",
+        offset: int | Literal["earliest", "latest"] | None = None,
         limit: int | None = None,
         follow: bool = False,
-    ) -> Iterator[Record]:
+        value_deserializer: Deserializer | None = None,
+    ) -> SyncReader[Record]:
         """Records in order; see `Client.read`."""
-        for span in self._spans(stream, partition, offset, limit, follow):
-            yield from span.batch.records(span.start, span.stop)
+        portal, client = self._hold.get()
+        reader = client.read(
+            stream, partition=partition, start=start, offset=offset, limit=limit, follow=follow,
+            value_deserializer=value_deserializer,
+        )
+        return SyncReader(
+            portal, reader.spans, follow, lambda span: span.batch.records(span.start, span.stop)
+        )
 
     def read_batches(
         self,
         stream: str,
         *,
         partition: str | None = None,
-        offset: int | Literal["earliest", "latest"] = 0,
+        start: Literal["earliest", "latest"] | int | datetime = "earliest",
+        offset: int | Literal["earliest", "latest"] | None = None,
         limit: int | None = None,
         follow: bool = False,
-    ) -> Iterator[RecordBatch]:
+        value_deserializer: Deserializer | None = None,
+    ) -> SyncReader[RecordBatch]:
         """Like `read`, a batch at a time; see `Client.read_batches`."""
-        for span in self._spans(stream, partition, offset, limit, follow):
-            yield slice_batch(span.batch, span.start, span.stop)
-
-    def _spans(
-        self,
-        stream: str,
-        partition: str | None,
-        offset: int | Literal["earliest", "latest"],
-        limit: int | None,
-        follow: bool,
-    ) -> Iterator[Span]:
-        portal = self._portal
-        spans: SpanReader = self._client.read(
-            stream, partition=partition, offset=offset, limit=limit, follow=follow
-        ).spans
-        try:
-            while (span := portal.call(spans.next_span)) is not None:
-                yield span
-        finally:
-            if self._open_portal is not None:
-                portal.call(spans.close)
+        portal, client = self._hold.get()
+        reader = client.read(
+            stream, partition=partition, start=start, offset=offset, limit=limit, follow=follow,
+            value_deserializer=value_deserializer,
+        )
+        return SyncReader(
+            portal, reader.spans, follow,
+            lambda span: (slice_batch(span.batch, span.start, span.stop),),
+        )
 
     def fetch(
         self,
@@ -241,8 +329,8 @@ class SyncClient:
     ) -> Fetched:
         """See `Client.fetch`."""
         return self._call(
-            partial(
-                self._client.fetch, stream, partition, offset, max_bytes=max_bytes,
+            lambda client: client.fetch(
+                stream, partition, offset, max_bytes=max_bytes,
                 max_wait_ms=max_wait_ms, stream_id=stream_id, after=after,
             )
         )
@@ -252,9 +340,8 @@ class SyncClient:
         before: int | None = None,
     ) -> list[PartitionOffsets]:
         """See `Client.offsets`."""
-        offsets = self._client.offsets
         return self._call(
-            partial(offsets, stream, partition=partition, at_ms=at_ms, before=before)
+            lambda client: client.offsets(stream, partition=partition, at_ms=at_ms, before=before)
         )
 
     # --- schema and cluster ---------------------------------------------------------------------
@@ -267,9 +354,10 @@ class SyncClient:
         allow_destructive: bool = False,
     ) -> Applied:
         """See `Client.apply`."""
-        apply = self._client.apply
         return self._call(
-            partial(apply, objects, dry_run=dry_run, allow_destructive=allow_destructive)
+            lambda client: client.apply(
+                objects, dry_run=dry_run, allow_destructive=allow_destructive
+            )
         )
 
     def delete(
@@ -280,41 +368,43 @@ class SyncClient:
         allow_destructive: bool = False,
     ) -> list[SchemaObject]:
         """See `Client.delete`."""
-        delete = self._client.delete
         return self._call(
-            partial(delete, names, dry_run=dry_run, allow_destructive=allow_destructive)
+            lambda client: client.delete(
+                names, dry_run=dry_run, allow_destructive=allow_destructive
+            )
         )
 
     def objects(self, kind: str = "", namespace: str = "", name: str = "") -> list[SchemaObject]:
         """See `Client.objects`."""
-        return self._call(partial(self._client.objects, kind, namespace, name))
+        return self._call(lambda client: client.objects(kind, namespace, name))
 
     def stream(self, name: str) -> SchemaObject:
         """See `Client.stream`."""
-        return self._call(partial(self._client.stream, name))
+        return self._call(lambda client: client.stream(name))
 
     def topology(self, address: str | None = None) -> cluster_pb2.TopologyResponse:
         """See `Client.topology`."""
-        return self._call(partial(self._client.topology, address))
+        return self._call(lambda client: client.topology(address))
 
     def status(self, address: str | None = None) -> cluster_pb2.StatusResponse:
         """See `Client.status`."""
-        return self._call(partial(self._client.status, address))
+        return self._call(lambda client: client.status(address))
 
     def groups(
         self, stream: str = "", *, within_s: float | None = None
     ) -> list[groups_pb2.ListGroupsResponse.Group]:
         """See `Client.groups`."""
-        return self._call(partial(self._client.groups, stream, within_s=within_s))
+        return self._call(lambda client: client.groups(stream, within_s=within_s))
 
     def describe_group(
         self, stream: str, group: str, *, partitions: Sequence[str] = (),
         within_s: float | None = None,
     ) -> list[groups_pb2.DescribeGroupResponse]:
         """See `Client.describe_group`."""
-        describe = self._client.describe_group
         return self._call(
-            partial(describe, stream, group, partitions=partitions, within_s=within_s)
+            lambda client: client.describe_group(
+                stream, group, partitions=partitions, within_s=within_s
+            )
         )
 
     def reset_group(
@@ -328,10 +418,9 @@ class SyncClient:
         within_s: float | None = None,
     ) -> list[GroupReset]:
         """See `Client.reset_group`."""
-        reset = self._client.reset_group
         return self._call(
-            partial(
-                reset, stream, group, to, partitions=partitions, force=force, within_s=within_s
+            lambda client: client.reset_group(
+                stream, group, to, partitions=partitions, force=force, within_s=within_s
             )
         )
 
@@ -340,9 +429,10 @@ class SyncClient:
         within_s: float | None = None,
     ) -> list[str]:
         """See `Client.delete_group`."""
-        delete = self._client.delete_group
         return self._call(
-            partial(delete, stream, group, partitions=partitions, force=force, within_s=within_s)
+            lambda client: client.delete_group(
+                stream, group, partitions=partitions, force=force, within_s=within_s
+            )
         )
 
     # --- pipelines ------------------------------------------------------------------------------
@@ -351,15 +441,14 @@ class SyncClient:
         self, name: str = ""
     ) -> list[pipelines_pb2.PipelineProgressResponse.Pipeline]:
         """See `Client.pipeline_progress`."""
-        return self._call(partial(self._client.pipeline_progress, name))
+        return self._call(lambda client: client.pipeline_progress(name))
 
     def instances(
         self, pipeline: str, *, status: str = "", after_id: int = 0, limit: int = 100
     ) -> list[pipelines_pb2.ListInstancesResponse.Instance]:
         """See `Client.instances`."""
-        instances = self._client.instances
         return self._call(
-            partial(instances, pipeline, status=status, after_id=after_id, limit=limit)
+            lambda client: client.instances(pipeline, status=status, after_id=after_id, limit=limit)
         )
 
     def retry_instances(
@@ -370,10 +459,12 @@ class SyncClient:
         on_progress: Callable[[int], None] | None = None,
     ) -> int:
         """See `Client.retry_instances`."""
-        retry = self._client.retry_instances
-        return self._call(partial(retry, pipeline, instance_ids, on_progress=on_progress))
+        return self._call(
+            lambda client: client.retry_instances(
+                pipeline, instance_ids, on_progress=on_progress
+            )
+        )
 
-    @contextmanager
     def run_stages(
         self,
         pipeline: str,
@@ -382,14 +473,16 @@ class SyncClient:
         stages: Sequence[str] = (),
         max_batch: int = stages.DEFAULT_MAX_BATCH,
         credit: int = stages.DEFAULT_CREDIT,
-    ) -> Iterator[SyncStageRun]:
+    ) -> SyncStageRun:
         """`with client.run_stages(...) as run`; see `Client.run_stages`."""
-        portal = self._portal
-        opening = self._client.run_stages(
-            pipeline, engine=engine, stages=stages, max_batch=max_batch, credit=credit
-        )
-        with portal.wrap_async_context_manager(opening) as run:
-            yield SyncStageRun(portal, run)
+
+        def opening(client: Client) -> Opening[StageRun]:
+            return client.run_stages(
+                pipeline, engine=engine, stages=stages, max_batch=max_batch, credit=credit
+            )
+
+        opening(self._hold.template)
+        return SyncStageRun(self._hold, opening)
 
     def complete_stages(
         self,
@@ -401,9 +494,10 @@ class SyncClient:
         partition: str = "",
     ) -> pipelines_pb2.CompleteStagesResponse:
         """See `Client.complete_stages`."""
-        complete = self._client.complete_stages
         return self._call(
-            partial(complete, pipeline_id, stage, instance_ids, attempts, batch, partition)
+            lambda client: client.complete_stages(
+                pipeline_id, stage, instance_ids, attempts, batch, partition
+            )
         )
 
     def fail_stages(
@@ -415,23 +509,27 @@ class SyncClient:
         reason: str,
     ) -> None:
         """See `Client.fail_stages`."""
-        fail = self._client.fail_stages
-        self._call(partial(fail, pipeline_id, stage, instance_ids, attempts, reason))
+        self._call(
+            lambda client: client.fail_stages(pipeline_id, stage, instance_ids, attempts, reason)
+        )
 
-    def _call(self, function: Callable[[], Awaitable[T]]) -> T:
-        return self._portal.call(function)
+    def _call(self, function: Callable[[Client], Awaitable[T]]) -> T:
+        portal, client = self._hold.get()
+        return portal.call(function, client)  # type: ignore[no-any-return]
 
 
 def connect_sync(
-    url: str = DEFAULT_URL,
+    url: str | None = None,
     *,
     connect_timeout_s: float = CONNECT_TIMEOUT_S,
     request_timeout_s: float = REQUEST_TIMEOUT_S,
     ports: ClientPorts | None = None,
 ) -> SyncClient:
-    """A blocking client, for use as `with hadron.connect_sync(url) as client`; see `connect`."""
+    """A blocking client, for `with hadron.connect_sync() as client` or for use as it is, such as in
+    a module; see `connect` for the arguments, and `SyncClient` for its life."""
     return SyncClient(
-        connect(
+        partial(
+            connect,
             url,
             connect_timeout_s=connect_timeout_s,
             request_timeout_s=request_timeout_s,

@@ -1,19 +1,28 @@
-"""The blocking subscription: deliveries cross threads a message at a time, acks in groups."""
+"""The blocking subscription: deliveries cross threads a message at a time, acks in groups.
+
+One thread takes deliveries at a time; any thread may acknowledge them, and close it.
+"""
 
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
 from itertools import repeat
-from typing import Final
+from typing import Any, Final
 
 import anyio
-from anyio.from_thread import BlockingPortal
 
 from hadron.client.acks import runs
-from hadron.client.consumer import Subscription
+from hadron.client.client import Client
 from hadron.client.deliveries import GivenBatch, GivenRecord, delay_ms
 from hadron.client.feed import Parcel
+from hadron.client.holding import Hold, Lazy
+from hadron.client.opening import Opening
+from hadron.client.portal import Portal
+from hadron.client.publishing import Ending
+from hadron.client.subscription import Subscription, closed_error
+from hadron.model.errors import ClosedError, ForkedError
 from hadron.model.record import Record
 
 _ACK_DELAY_S: Final = 0.0005
@@ -24,7 +33,7 @@ _Part = tuple[Parcel, Sequence[tuple[int, int]]]
 """A delivery, and ranges of its offsets."""
 
 
-class SyncDelivery(GivenRecord["SyncSubscription"]):
+class SyncDelivery(GivenRecord["Intake"]):
     """One record given to this member, to be acknowledged; see `hadron.client.Delivery`."""
 
     __slots__ = ()
@@ -45,7 +54,7 @@ class SyncDelivery(GivenRecord["SyncSubscription"]):
         self._subscription.extend([(self._parcel, ((offset, offset),))])
 
 
-class SyncDeliveryBatch(GivenBatch["SyncSubscription"]):
+class SyncDeliveryBatch(GivenBatch["Intake"]):
     """Records of one partition given to this member together, in order."""
 
     __slots__ = ()
@@ -68,51 +77,81 @@ class SyncDeliveryBatch(GivenBatch["SyncSubscription"]):
         self._subscription.extend(self._parts())
 
 
-class SyncSubscription:
-    """A member of a group. Made by `SyncClient.subscribe`, used inside its block, by one thread.
+class Intake:
+    """What is open of a blocking subscription; an iterator over its deliveries."""
 
-    Iterate it for one `SyncDelivery` at a time, or `batches()`.
-    """
-
-    def __init__(self, portal: BlockingPortal, subscription: Subscription) -> None:
+    def __init__(self, portal: Portal, opening: Opening[Subscription]) -> None:
         self._portal = portal
-        self._subscription = subscription
+        self._consumer = portal.call(opening.__aenter__)._consumer
         self._acks: deque[tuple[Parcel, int, int]] = deque()
         self._scheduled = False
         self._ready: deque[tuple[Parcel, list[Record]]] = deque()
         self._parcel: Parcel | None = None
         self._deliveries: Iterator[SyncDelivery] = iter(())
 
-    def __iter__(self) -> SyncSubscription:
+    # --- from any thread ------------------------------------------------------------------------
+
+    def __iter__(self) -> Intake:
         return self
 
     def __next__(self) -> SyncDelivery:
         while True:
-            if self._parcel is not None and self._subscription.holds(self._parcel.feed):
+            if self._parcel is not None and self._consumer.holds(self._parcel.feed):
                 for delivery in self._deliveries:
                     return delivery
             item = self._next_parcel()
             if item is None:
                 raise StopIteration
-            parcel, records = item
-            self._parcel = parcel
-            self._deliveries = map(SyncDelivery, repeat(self), repeat(parcel), records)
+            self._begin(*item)
+
+    def poll(self, timeout_s: float | None) -> SyncDelivery | None:
+        """See `Subscription.poll`."""
+        if self._parcel is not None and self._consumer.holds(self._parcel.feed):
+            for delivery in self._deliveries:
+                return delivery
+        item = self._ready_parcel()
+        if item is None:
+            if self._portal.call(self._receive, timeout_s) is None:
+                return None
+            item = self._ready_parcel()
+        if item is None:
+            raise closed_error()
+        self._begin(*item)
+        return next(self._deliveries, None)
+
+    def poll_batch(self, timeout_s: float | None) -> SyncDeliveryBatch | None:
+        """See `Subscription.poll_batch`."""
+        taken = self._portal.call(self._next_batch, timeout_s)
+        if taken is None:
+            return None
+        if not taken:
+            raise closed_error()
+        return SyncDeliveryBatch(self, *taken)
 
     def batches(self) -> Iterator[SyncDeliveryBatch]:
         """See `Subscription.batches`."""
-        while (item := self._portal.call(self._next_batch)) is not None:
-            yield SyncDeliveryBatch(self, *item)
+        while taken := self._unless_closed(self._next_batch):
+            yield SyncDeliveryBatch(self, *taken)
 
-    def flush(self) -> None:
-        """Until every ack so far is committed; see `Subscription.flush`."""
-        self._portal.call(self._flush)
+    def _begin(self, parcel: Parcel, records: list[Record]) -> None:
+        self._parcel = parcel
+        self._deliveries = map(SyncDelivery, repeat(self), repeat(parcel), records)
+
+    def flush(self, timeout_s: float | None) -> None:
+        """See `Subscription.flush`."""
+        self._portal.call(self._flush, timeout_s)
 
     def acknowledge(self, parcel: Parcel, first: int, last: int) -> None:
         """Collect an ack."""
         self._acks.append((parcel, first, last))
         if not self._scheduled:
             self._scheduled = True
-            self._portal.start_task_soon(self._send_soon)
+            try:
+                self._portal.post(self._send_soon)
+            except ForkedError:
+                raise
+            except ClosedError:
+                self._consumer.ack_too_late()
 
     def give_back(self, parts: Sequence[_Part], delay_s: float | None, reason: str) -> None:
         """Nack ranges."""
@@ -134,63 +173,164 @@ class SyncSubscription:
 
         self._portal.call(extend)
 
+    def finish(self, ending: Ending) -> None:
+        """Send the acks, give back what nobody has seen, and leave the group."""
+        with suppress(ClosedError):
+            self._portal.call(self._leave, ending.waits)
+
+    def forked(self) -> None:
+        """In a child process: the records are its parent's."""
+        self._scheduled = False
+        self._deliveries = iter(())
+        self._ready.clear()
+        self._acks.clear()
+
     def _next_parcel(self) -> tuple[Parcel, list[Record]] | None:
         while True:
-            while self._ready:
-                parcel, records = self._ready.popleft()
-                if self._subscription.holds(parcel.feed):
-                    return parcel, records
-            if not self._portal.call(self._receive):
-                return None
+            item = self._ready_parcel()
+            if item is not None or not self._unless_closed(self._receive):
+                return item
+
+    def _ready_parcel(self) -> tuple[Parcel, list[Record]] | None:
+        while self._ready:
+            parcel, records = self._ready.popleft()
+            if self._consumer.holds(parcel.feed):
+                return parcel, records
+        return None
+
+    def _unless_closed(self, function: Callable[..., Any]) -> Any:
+        """What it gives in the loop; None when the client was closed, which ends loops."""
+        try:
+            return self._portal.call(function)
+        except ForkedError:
+            raise
+        except ClosedError:
+            return None
 
     # --- in the event loop's thread -------------------------------------------------------------
 
-    async def _receive(self) -> bool:
-        """Fetch all that has arrived, at least one; False once the subscription is closed."""
+    async def _receive(self, timeout_s: float | None = None) -> bool | None:
+        """Fetch all that has arrived, at least one; False once the subscription is closed, None
+        when nothing has come in time."""
         self._collect()
-        parcel = await self._subscription.next_parcel()
+        parcel = None
+        with anyio.move_on_after(timeout_s) as scope:
+            parcel = await self._consumer.next_parcel()
+        if parcel is None:
+            return None if scope.cancelled_caught else False
         while parcel is not None:
             self._ready.append((parcel, parcel.open()))
-            parcel = self._subscription.next_parcel_now()
-        return bool(self._ready)
+            parcel = self._consumer.next_parcel_now()
+        return True
 
-    async def _next_batch(self) -> tuple[list[Parcel], list[Record]] | None:
+    async def _next_batch(
+        self, timeout_s: float | None = None
+    ) -> tuple[list[Parcel], list[Record]] | tuple[()] | None:
+        """The next batch; nothing in it once the subscription is closed, None when none has come
+        in time."""
         self._collect()
-        while self._ready:
+        item = self._ready_parcel()
+        if item is not None:
             # Fetched for iterating one by one, which the user has left for batches.
-            parcel, records = self._ready.popleft()
-            if self._subscription.holds(parcel.feed):
-                return [parcel], records
-        return await self._subscription.next_batch()
+            return [item[0]], item[1]
+        with anyio.move_on_after(timeout_s):
+            return await self._consumer.next_batch() or ()
+        return None
 
     def _collect(self) -> None:
         while self._acks:
             parcel, first, last = self._acks.popleft()
             parcel.feed.acknowledge(parcel.number, first, last)
-            self._subscription.acknowledged(parcel.feed)
+            self._consumer.acknowledged(parcel.feed)
 
     async def _send(self) -> None:
         self._collect()
-        self._subscription.send_acks()
+        self._consumer.send_acks()
 
     async def _send_soon(self) -> None:
         await anyio.sleep(_ACK_DELAY_S)
         self._scheduled = False
         await self._send()
 
-    async def _flush(self) -> None:
+    async def _flush(self, timeout_s: float | None) -> None:
         self._collect()
-        await self._subscription.flush()
+        await self._consumer.flush(timeout_s)
 
-    async def leave(self) -> None:
-        """What leaving the block does first: send the acks, and give back what nobody has seen."""
+    async def _leave(self, waits: bool) -> None:
+        if self._consumer.is_closed:
+            return
         self._collect()
-        self._subscription.pause()
-        left = list(self._deliveries)
+        self._consumer.pause()
+        left, self._deliveries = list(self._deliveries), iter(())
         if left and self._parcel is not None:
             offsets = runs(delivery.offset for delivery in left)
             self._parcel.feed.send_nack(self._parcel.number, offsets, unseen=True)
-        for parcel, records in self._ready:
+        while self._ready:
+            parcel, records = self._ready.popleft()
             offsets = runs(record.offset for record in records)
             parcel.feed.send_nack(parcel.number, offsets, unseen=True)
-        self._ready.clear()
+        await self._consumer.leave(waits=waits)
+
+
+class SyncSubscription:
+    """A member of a group. Made by `SyncClient.subscribe`; used in a `with` block or, as well,
+    without one and closed with `close`, with its client, or when the program ends.
+
+    Iterate it for one `SyncDelivery` at a time, or `batches()`, or `poll`, in one thread at a time.
+    Loops end when the subscription or the client is closed, by whatever thread; what is
+    acknowledged after that is delivered again.
+    """
+
+    def __init__(self, hold: Hold, opening: Callable[[Client], Opening[Subscription]]) -> None:
+        def make(portal: Portal, client: Client) -> Intake:
+            return Intake(portal, opening(client))
+
+        self._hold = hold
+        self._lazy = Lazy(hold, "subscription", make, survives_fork=False)
+
+    def __iter__(self) -> Iterator[SyncDelivery]:
+        return self._intake() or iter(())
+
+    def __next__(self) -> SyncDelivery:
+        return next(iter(self))
+
+    def batches(self) -> Iterator[SyncDeliveryBatch]:
+        """See `Subscription.batches`."""
+        intake = self._intake()
+        return intake.batches() if intake is not None else iter(())
+
+    def poll(self, timeout_s: float | None = None) -> SyncDelivery | None:
+        """The next record, or None when none comes in time; see `Subscription.poll`."""
+        return self._lazy.get().poll(timeout_s)
+
+    def poll_batch(self, timeout_s: float | None = None) -> SyncDeliveryBatch | None:
+        """Like `poll`, the next one of `batches()`."""
+        return self._lazy.get().poll_batch(timeout_s)
+
+    def flush(self, timeout_s: float | None = None) -> None:
+        """Until every ack so far is committed; see `Subscription.flush`."""
+        self._lazy.get().flush(timeout_s)
+
+    def close(self) -> None:
+        """Send the acks and leave the group; from any thread. See `Subscription.close`."""
+        self._lazy.close()
+
+    def __enter__(self) -> SyncSubscription:
+        self._lazy.get()
+        return self
+
+    def __exit__(self, _: object, error: BaseException | None, traceback: object) -> None:
+        self._lazy.leave(error)
+
+    def _intake(self) -> Intake | None:
+        """None when it is closed, or its client was just closed by somebody: loops end. Of a client
+        that was closed before, there is nothing to loop over."""
+        was_closed = self._hold.is_closed
+        try:
+            return self._lazy.get()
+        except ForkedError:
+            raise
+        except ClosedError:
+            if was_closed and not self._lazy.is_closed:
+                raise
+            return None

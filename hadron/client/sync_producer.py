@@ -12,23 +12,29 @@ next record to wait at the head of the inbox, all would, from whatever thread, w
 
 from __future__ import annotations
 
+import logging
 import threading
 from collections import deque
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable
 from typing import Any, Final, TypeAlias
 
 import anyio
 import msgspec
-from anyio.from_thread import BlockingPortal
 
-from hadron.client.producer import Pending, Producer
-from hadron.client.records import new_record
+from hadron.client.client import Client
+from hadron.client.holding import Hold, Lazy
+from hadron.client.opening import Opening
+from hadron.client.portal import Portal
+from hadron.client.producer import Producer
+from hadron.client.publishing import Ending, Pending
 from hadron.client.results import BatchReceipt, Receipt
 from hadron.client.sender import PartitionSender
 from hadron.model.batch import too_large
-from hadron.model.errors import HadronError
+from hadron.model.errors import ClosedError, HadronError
 from hadron.model.limits import MAX_RECORD_BYTES
-from hadron.model.record import BYTES, TEXT, NewRecord, encode_value
+from hadron.model.record import BYTES, TEXT, Headers, NewRecord, encode_value
+
+_log = logging.getLogger(__name__)
 
 _INBOX_RECORDS: Final = 4_096
 _INBOX_BYTES: Final = 4 << 20
@@ -48,10 +54,10 @@ class _Caller:
 class SyncPending:
     """A record that was accepted; `wait` tells what became of it."""
 
-    __slots__ = ("_producer", "caller", "error", "pending", "size")
+    __slots__ = ("_outbox", "caller", "error", "pending", "size")
 
-    def __init__(self, producer: SyncProducer, caller: _Caller, size: int) -> None:
-        self._producer = producer
+    def __init__(self, outbox: Outbox, caller: _Caller, size: int) -> None:
+        self._outbox = outbox
         self.caller = caller
         self.size = size
         self.pending: Pending | None = None
@@ -69,25 +75,23 @@ class SyncPending:
 
     def wait(self) -> Receipt:
         """The record's receipt. Raises what `SyncProducer.send` raises."""
-        return self._producer.wait_for(self)
+        return self._outbox.wait_for(self)
 
 
 _Entry: TypeAlias = tuple[NewRecord, SyncPending]
 
 
-class SyncProducer:
-    """Publishes to one stream. Made by `SyncClient.producer`, used inside its block.
+class Outbox:
+    """What is open of a blocking producer."""
 
-    Like `hadron.client.Producer`, with threads in place of tasks: calls may come from many, and
-    each waits for room for its own records only.
-    """
-
-    def __init__(self, portal: BlockingPortal, producer: Producer) -> None:
+    def __init__(self, portal: Portal, opening: Opening[Producer]) -> None:
         self._portal = portal
-        self._producer = producer
+        self._producer: Producer = portal.call(opening.__aenter__)
+        self._publisher = self._producer._publisher
         self._inbox: deque[_Entry] = deque()
         self._inbox_bytes = 0
         self._scheduled = False
+        self._is_closed = False
         self._callers = threading.local()
         self._lines: dict[PartitionSender | None, deque[_Entry]] = {}
         """Records that wait for room, by what they wait for; a task works off each."""
@@ -96,34 +100,14 @@ class SyncProducer:
         """Set, and replaced, when a record in line is accepted."""
         self._failed: deque[SyncPending] = deque()
 
-    def send(
-        self,
-        value: Any,
-        *,
-        key: bytes | str | None = None,
-        type: str = "",
-        timestamp_ms: int | None = None,
-        headers: Mapping[str, str] | None = None,
-        id: str = "",
-        partition: str | None = None,
-    ) -> Receipt:
-        """Publish one record and wait for its receipt; see `Producer.send`."""
-        record = new_record(value, key, type, timestamp_ms, headers, id, partition)
-        return self._portal.call(self._send, record, self._caller())
+    # --- from any thread ------------------------------------------------------------------------
 
-    def send_soon(
-        self,
-        value: Any,
-        *,
-        key: bytes | str | None = None,
-        type: str = "",
-        timestamp_ms: int | None = None,
-        headers: Mapping[str, str] | None = None,
-        id: str = "",
-        partition: str | None = None,
-    ) -> SyncPending:
-        """Publish one record and return once it is buffered; see `Producer.send_soon`."""
-        record, size = _freeze(new_record(value, key, type, timestamp_ms, headers, id, partition))
+    def send(self, *parts: Any) -> Receipt:
+        record = self._publisher.new_record(*parts)
+        return self._portal.call(self._send, record, self._caller())  # type: ignore[no-any-return]
+
+    def send_soon(self, *parts: Any) -> SyncPending:
+        record, size = _freeze(self._publisher.new_record(*parts))
         caller = self._caller()
         pending = SyncPending(self, caller, size)
         self._inbox.append((record, pending))
@@ -135,20 +119,42 @@ class SyncProducer:
             self._portal.call(self._catch_up, caller)
         elif not self._scheduled:
             self._scheduled = True
-            self._portal.start_task_soon(self._empty_soon)
+            self._portal.post(self._empty_soon)
+        if self._is_closed and pending.pending is None:
+            # Whoever closes the producer tells only of what came before.
+            self._portal.call(self._settle, pending)
         return pending
 
     def send_many(self, values: Iterable[Any]) -> list[BatchReceipt]:
-        """Publish many records and wait for all of them; see `Producer.send_many`."""
-        return self._portal.call(self._send_many, values, self._caller())
+        return self._portal.call(  # type: ignore[no-any-return]
+            self._send_many, values, self._caller()
+        )
 
     def flush(self) -> None:
-        """Wait until everything sent so far has its outcome; raises the first unseen failure."""
         self._portal.call(self._flush)
 
     def wait_for(self, pending: SyncPending) -> Receipt:
         """The receipt of one of this producer's records."""
-        return self._portal.call(self._wait_for, pending)
+        return self._portal.call(self._wait_for, pending)  # type: ignore[no-any-return]
+
+    def finish(self, ending: Ending) -> None:
+        """See `Publisher.finish`."""
+        try:
+            self._portal.call(self._finish, ending)
+        except ClosedError:
+            # The client ended under it, by a bug or because the process ends at once.
+            if not self._is_closed:
+                raise
+        if self._failed and ending.logs:
+            error = self._failed[0].error
+            _log.warning("%d records were not sent: %s", len(self._failed), error)
+        elif not ending.logs:
+            self._raise_failure()
+
+    def forked(self) -> None:
+        """In a child process: what is in here is its parent's."""
+        self._inbox.clear()
+        self._is_closed = True
 
     def _caller(self) -> _Caller:
         """This thread."""
@@ -166,7 +172,7 @@ class SyncProducer:
         while self._inbox:
             record, pending = self._inbox.popleft()
             try:
-                place, sender = self._producer.find_room(record.key, record.partition)
+                place, sender = self._publisher.find_room(record.key, record.partition)
             except HadronError as error:
                 self._refuse(pending, error)
                 continue
@@ -177,7 +183,7 @@ class SyncProducer:
                 continue
             else:
                 self._lines[place] = deque([(record, pending)])
-                self._producer.start(self._work_off, place)
+                self._publisher.start(self._work_off, place)
             pending.caller.in_line += 1
             self._line_bytes += pending.size
 
@@ -187,7 +193,7 @@ class SyncProducer:
         while line:
             record, pending = line[0]
             try:
-                sender = await self._producer.wait_room(record.key, record.partition)
+                sender = await self._publisher.wait_room(record.key, record.partition)
             except HadronError as error:
                 self._refuse(pending, error)
             else:
@@ -201,7 +207,7 @@ class SyncProducer:
 
     def _add(self, record: NewRecord, pending: SyncPending, sender: PartitionSender) -> None:
         try:
-            pending.pending = Pending(*self._producer.add(record, sender))
+            pending.pending = Pending(*self._publisher.add(record, sender))
         except HadronError as error:
             self._refuse(pending, error)
 
@@ -218,7 +224,7 @@ class SyncProducer:
         self._empty()
         await self._until(lambda: not caller.in_line)
 
-    async def empty_inbox(self) -> None:
+    async def _empty_inbox(self) -> None:
         """Hand everything that was sent so far to the producer, whatever room it takes."""
         self._empty()
         for _, last in [line[-1] for line in self._lines.values()]:
@@ -240,9 +246,40 @@ class SyncProducer:
         return await self._producer.send_many(values)
 
     async def _flush(self) -> None:
-        await self.empty_inbox()
+        await self._empty_inbox()
         await self._producer.flush()
-        self.raise_failure()
+        self._raise_failure()
+
+    async def _finish(self, ending: Ending) -> None:
+        # From here on each `send_soon` looks itself what becomes of its record.
+        self._is_closed = True
+        is_empty = False
+        began_s = anyio.current_time()
+        if ending.waits:
+            with anyio.move_on_after(ending.timeout_s):
+                await self._empty_inbox()
+                is_empty = True
+        if ending.timeout_s is not None:
+            left_s = max(0.0, began_s + ending.timeout_s - anyio.current_time())
+            ending = msgspec.structs.replace(ending, timeout_s=left_s)
+        try:
+            await self._publisher.finish(ending)
+        finally:
+            if is_empty:
+                for _, late in self._inbox:
+                    late.error = _closed()
+                self._inbox.clear()
+            # All is refused, as the producer takes nothing more.
+            self._empty()
+
+    def _settle(self, pending: SyncPending) -> None:
+        """Raises why a record that was given while the producer was being closed was not taken."""
+        if not pending.is_accepted:
+            self._empty()
+        if pending.error is not None:
+            if pending in self._failed:
+                self._failed.remove(pending)
+            raise pending.error
 
     async def _wait_for(self, pending: SyncPending) -> Receipt:
         if not pending.is_accepted:
@@ -255,12 +292,80 @@ class SyncProducer:
         assert pending.pending is not None
         return await pending.pending.wait()
 
-    def raise_failure(self) -> None:
+    def _raise_failure(self) -> None:
         """Raises the first failure of the inbox that nobody has seen."""
         if self._failed:
             error = self._failed.popleft().error
             assert error is not None
             raise error
+
+
+class SyncProducer:
+    """Publishes to one stream. Made by `SyncClient.producer`; used in a `with` block or, as well,
+    without one and closed with `close`, with its client, or when the program ends.
+
+    Like `hadron.client.Producer`, with threads in place of tasks: calls may come from many, and
+    each waits for room for its own records only.
+    """
+
+    def __init__(self, hold: Hold, opening: Callable[[Client], Opening[Producer]]) -> None:
+        def make(portal: Portal, client: Client) -> Outbox:
+            return Outbox(portal, opening(client))
+
+        self._lazy = Lazy(hold, "producer", make, survives_fork=True)
+
+    def send(
+        self,
+        value: Any,
+        *,
+        key: bytes | str | None = None,
+        type: str = "",
+        timestamp_ms: int | None = None,
+        headers: Headers | None = None,
+        id: str = "",
+        partition: str | None = None,
+    ) -> Receipt:
+        """Publish one record and wait for its receipt; see `Producer.send`."""
+        outbox = self._lazy.get()
+        return outbox.send(value, key, type, timestamp_ms, headers, id, partition)
+
+    def send_soon(
+        self,
+        value: Any,
+        *,
+        key: bytes | str | None = None,
+        type: str = "",
+        timestamp_ms: int | None = None,
+        headers: Headers | None = None,
+        id: str = "",
+        partition: str | None = None,
+    ) -> SyncPending:
+        """Publish one record and return once it is buffered; see `Producer.send_soon`."""
+        outbox = self._lazy.core or self._lazy.get()
+        return outbox.send_soon(value, key, type, timestamp_ms, headers, id, partition)
+
+    def send_many(self, values: Iterable[Any]) -> list[BatchReceipt]:
+        """Publish many records and wait for all of them; see `Producer.send_many`."""
+        return self._lazy.get().send_many(values)
+
+    def flush(self) -> None:
+        """Wait until everything sent so far has its outcome; raises the first unseen failure."""
+        self._lazy.get().flush()
+
+    def close(self, timeout_s: float | None = None) -> None:
+        """Flush, then take nothing more; from any thread. See `Producer.close`."""
+        self._lazy.close(Ending(timeout_s))
+
+    def __enter__(self) -> SyncProducer:
+        self._lazy.get()
+        return self
+
+    def __exit__(self, _: object, error: BaseException | None, traceback: object) -> None:
+        self._lazy.leave(error)
+
+
+def _closed() -> ClosedError:
+    return ClosedError("the producer is closed", "make another one of the client")
 
 
 def _freeze(record: NewRecord) -> tuple[NewRecord, int]:

@@ -409,8 +409,8 @@ class RecordBatch:
 
     __slots__ = (
         "_headers", "_ids", "_key_hashes", "_key_offsets", "_timestamps",
-        "_type_codes", "base_offset", "body", "count", "head", "partition", "stream",
-        "value_encodings", "value_offsets", "values",
+        "_type_codes", "base_offset", "body", "count", "head", "partition", "record_type",
+        "stream", "value_encodings", "value_offsets", "values",
     )
 
     def __init__(
@@ -422,6 +422,7 @@ class RecordBatch:
         self.stream = stream
         self.partition = partition
         self.count = count = head.n
+        self.record_type = Record
         self.values = body.v
         self.value_encodings = body.ve
         if len(body.ve) not in (1, count) or len(body.vo) != 4 * (count + 1):
@@ -449,7 +450,8 @@ class RecordBatch:
 
     def records(self, start: int = 0, stop: int | None = None) -> list[Record]:
         """Records by their index in the batch, `start` inclusive to `stop` exclusive."""
-        return list(map(Record, repeat(self), range(start, self.count if stop is None else stop)))
+        indexes = range(start, self.count if stop is None else stop)
+        return list(map(self.record_type, repeat(self), indexes))
 
     def from_offset(self, offset: int) -> list[Record]:
         """Records at or after `offset`."""

@@ -60,6 +60,15 @@ class RequestError(HadronError):
     """The request itself cannot be served, however often it is sent."""
 
 
+class ClosedError(RequestError):
+    """The client, producer or subscription was closed, or was not opened yet."""
+
+
+class ForkedError(ClosedError):
+    """The process was forked after the client, producer or subscription had been opened: it is the
+    parent's, and the child needs its own."""
+
+
 class InvalidRecordError(RequestError):
     """A record's value, key or header cannot be encoded."""
 

@@ -9,8 +9,9 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Mapping, Sequence
+from datetime import UTC, datetime, timedelta
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import msgspec
 
@@ -24,7 +25,10 @@ BYTES, TEXT, JSON = 0, 1, 2
 
 CONTENT_TYPES = ("application/octet-stream", "text/plain", "application/json")
 
-_encode_json = msgspec.json.Encoder(order=None).encode
+Headers: TypeAlias = Mapping[str, str] | Sequence[tuple[str, str]]
+"""Small texts by name: each name once."""
+
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _decode_json = msgspec.json.Decoder().decode
 
 
@@ -37,7 +41,7 @@ class NewRecord(msgspec.Struct, frozen=True, kw_only=True):
             are different: None means no key.
         type: the event type, dot segments (`flight.departed`); pipelines match on it.
         timestamp_ms: event time; None lets the producer stamp the time of sending.
-        headers: small text pairs; CloudEvents attributes and extensions travel here.
+        headers: small texts by name; CloudEvents attributes and extensions travel here.
         id: the record's own id; "" leaves it to be derived from stream, partition and offset.
         partition: where it goes and stays, whatever its key and the producer's failover; None
             leaves that to the producer.
@@ -50,6 +54,42 @@ class NewRecord(msgspec.Struct, frozen=True, kw_only=True):
     headers: Mapping[str, str] | None = None
     id: str = ""
     partition: str | None = None
+
+
+_WAYS = (
+    ("to_dict", ': send what its .to_dict() gives, row by row .to_dict("records")'),
+    ("tolist", ": send its .tolist()"),
+)
+
+
+def _to_json(value: Any) -> Any:
+    """What msgspec does not know by itself: models of pydantic, scalars of numpy and their like.
+
+    Neither library is imported here: their values are known by what they can do.
+    """
+    kind = type(value)
+    name = kind.__qualname__ if kind.__module__ == "builtins" else (
+        f"{kind.__module__}.{kind.__qualname__}"
+    )
+    if callable(getattr(kind, "model_dump", None)):
+        plain = value.model_dump(mode="json")
+    elif callable(getattr(kind, "item", None)) and getattr(value, "shape", None) == ():
+        plain = value.item()
+    elif isinstance(value, datetime) and value == value:
+        plain = value.isoformat()
+    elif isinstance(value, (int, float)):
+        plain = float(value) if isinstance(value, float) else int(value)
+    else:
+        ways = (way for method, way in _WAYS if callable(getattr(kind, method, None)))
+        raise TypeError(f"{name} is no JSON value" + next(ways, ""))
+    if type(plain) is kind:
+        raise TypeError(f"{name} is no JSON value")
+    if _has_non_finite(plain):
+        raise ValueError("it contains NaN or an infinity")
+    return plain
+
+
+_encode_json = msgspec.json.Encoder(order=None, enc_hook=_to_json).encode
 
 
 def encode_value(value: Any) -> tuple[int, bytes]:
@@ -70,7 +110,8 @@ def encode_value(value: Any) -> tuple[int, bytes]:
     except (TypeError, ValueError, RecursionError) as error:
         raise InvalidRecordError(
             f"a value of type {kind.__name__} cannot be sent: {error}",
-            "send bytes, str, or something that JSON can hold",
+            "send bytes, str, or anything JSON (None for a number that is missing), or give the "
+            "producer a value_serializer",
         ) from error
 
 
@@ -93,6 +134,10 @@ def decode_value(encoding: int, data: bytes) -> Any:
     if encoding == TEXT:
         return data.decode()
     return _decode_json(data)
+
+
+Deserializer: TypeAlias = Callable[[Any], Any]
+"""From a value as it was sent (bytes, str or anything JSON) to a program's own."""
 
 
 class Record:
@@ -142,6 +187,11 @@ class Record:
         return self._batch.timestamp_ms(self._index)
 
     @property
+    def timestamp(self) -> datetime:
+        """Event time, in UTC. Raises `OverflowError` beyond the years 1 to 9999."""
+        return _EPOCH + timedelta(milliseconds=self.timestamp_ms)
+
+    @property
     def headers(self) -> Mapping[str, str]:
         """The record's headers, empty when it has none."""
         return self._batch.headers(self._index)
@@ -170,3 +220,29 @@ class Record:
     def __repr__(self) -> str:
         where = f"{self.stream}/{self.partition}/{self.offset}"
         return f"Record({where}, type={self.type!r}, key={self.key!r})"
+
+
+def record_type(deserializer: Deserializer | None) -> type[Record]:
+    """The kind of record whose values a deserializer goes over when they are touched."""
+    if deserializer is None:
+        return Record
+    convert = deserializer
+
+    class DeserializedRecord(Record):
+        __slots__ = ()
+
+        @property
+        def value(self) -> Any:
+            """What the deserializer makes of the value. Raises `InvalidRecordError` when it
+            raises."""
+            value = super().value
+            try:
+                return convert(value)
+            except Exception as error:
+                raise InvalidRecordError(
+                    f"the value_deserializer failed on {self.stream}/{self.partition}/"
+                    f"{self.offset}: {type(error).__name__}: {error}",
+                    "`value_bytes` has what is stored",
+                ) from error
+
+    return DeserializedRecord

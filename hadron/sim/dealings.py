@@ -7,7 +7,7 @@ from typing import Final, Literal
 
 import trio
 
-from hadron.client.consumer import Subscription
+from hadron.client.subscription import Subscription
 from hadron.model.errors import ConnectionLostError
 from hadron.sim.history import History, Range, Settle
 

@@ -12,8 +12,8 @@ from typing import Any, Final, Literal
 import trio
 
 from hadron.client import Client
-from hadron.client.consumer import Subscription
 from hadron.client.deliveries import Delivery, DeliveryBatch
+from hadron.client.subscription import Subscription
 from hadron.model.errors import HadronError
 from hadron.sim.dealings import Dealings
 from hadron.sim.group_plans import STRICT_BACKLOG, GroupPlan

@@ -230,7 +230,7 @@ PATHS: Final = (
     _returned(
         "batch in doubt stays", "client.failover:may_move", lambda moves, _: not moves
     ),
-    _called("producer gets a new partition", "client.producer:Producer.grown"),
+    _called("producer gets a new partition", "client.publishing:Publisher.grown"),
     _called(
         "producer told of a duplicate", "client.accumulator:PartitionAccumulator.acked",
         lambda given: bool(given[-1]),

@@ -13,9 +13,10 @@ import trio
 import xxhash
 
 from hadron.client import Client
-from hadron.client.consumer import Subscription
 from hadron.client.failover import Failover
-from hadron.client.producer import Pending, Producer
+from hadron.client.producer import Producer
+from hadron.client.publishing import Pending
+from hadron.client.subscription import Subscription
 from hadron.model.batch import decode_batch
 from hadron.model.errors import HadronError, NotFoundError
 from hadron.model.schema import SchemaObject, StreamSpec

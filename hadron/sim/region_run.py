@@ -8,7 +8,8 @@ from contextlib import ExitStack, contextmanager
 import trio
 
 from hadron.client import Client
-from hadron.client.producer import Pending, Producer
+from hadron.client.producer import Producer
+from hadron.client.publishing import Pending
 from hadron.model.errors import DeadlineExceededError, HadronError, RequestError
 from hadron.model.schema import Retention, SchemaObject, StreamSpec
 from hadron.sim.checker import Verdict

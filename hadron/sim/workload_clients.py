@@ -14,7 +14,8 @@ from typing import Final
 import trio
 
 from hadron.client import Client
-from hadron.client.producer import Pending, Producer
+from hadron.client.producer import Producer
+from hadron.client.publishing import Pending
 from hadron.model.batch import decode_batch
 from hadron.model.errors import (
     DeadlineExceededError,

@@ -9,8 +9,9 @@ from pathlib import Path
 import pytest
 
 from hadron.cli import main
-from hadron.cli.contexts import Contexts, contexts_path
-from hadron.cli.session import DEFAULT_URL, Session
+from hadron.cli.session import Session
+from hadron.client.contexts import Contexts, contexts_path
+from hadron.client.url import DEFAULT_URL
 from hadron.model.errors import ConfigurationError, NotFoundError
 
 

@@ -15,7 +15,9 @@ import pytest
 
 from hadron.cli import main
 from hadron.cli.root import COMMANDS, report
-from hadron.cli.session import DEFAULT_URL, LOCAL_CLUSTER, Session
+from hadron.cli.session import Session
+from hadron.client.contexts import LOCAL_CLUSTER
+from hadron.client.url import DEFAULT_URL
 from hadron.model.errors import PeerError, RequestError
 from hadron.node.supervision.cluster import LocalCluster, write_config
 from hadron.node.supervision.local_fleet import write_configs

@@ -283,7 +283,7 @@ async def test_what_an_ack_deadline_took_away_is_not_handed_out_and_may_be_acked
             group = node.groups["s", "local/p0", "g"]
             (number,) = group.members[0].held
             group.members[0].revoke(number, 0, 2)
-            await until(lambda: subscription._memberships["local/p0"].feed.has_revoked)  # type: ignore[union-attr]
+            await until(lambda: subscription._consumer._memberships["local/p0"].feed.has_revoked)  # type: ignore[union-attr]
             last = await subscription.__anext__()
             assert last.offset == 3
             await last.ack()
@@ -298,10 +298,10 @@ async def test_batches_have_no_gaps_where_records_are_not_handed_out() -> None:
         await fill(client, 6)
         async with client.subscribe("s", group="g") as subscription:
             group = node.groups["s", "local/p0", "g"]
-            await until(lambda: bool(subscription._parcels))
+            await until(lambda: bool(subscription._consumer._parcels))
             (number,) = group.members[0].held
             group.members[0].revoke(number, 2, 3)
-            await until(lambda: subscription._memberships["local/p0"].feed.has_revoked)  # type: ignore[union-attr]
+            await until(lambda: subscription._consumer._memberships["local/p0"].feed.has_revoked)  # type: ignore[union-attr]
             batches = subscription.batches()
             first, second = await batches.__anext__(), await batches.__anext__()
             assert [(each.first_offset, len(each)) for each in (first, second)] == [(0, 2), (4, 2)]
@@ -356,7 +356,7 @@ async def test_leaving_gives_back_unseen_what_nobody_has_looked_at() -> None:
         async with client.subscribe("s", group="g") as subscription:
             first = await subscription.__anext__()
             await first.nack(2.5, "not now")
-            await until(lambda: len(subscription._parcels) == 1)
+            await until(lambda: len(subscription._consumer._parcels) == 1)
         await until(lambda: len(node.nacks) == 3)
         told = [
             (each.unseen, each.delay_ms, each.reason, each.ranges[0].first_offset,
@@ -372,7 +372,7 @@ async def test_leaving_gives_back_unseen_what_nobody_has_looked_at() -> None:
 async def test_what_was_on_its_way_to_a_member_that_pauses_goes_to_others() -> None:
     async with served() as (node, client), client.subscribe("s", group="g") as resting:
         (member,) = node.groups["s", "local/p0", "g"].members
-        resting.give_back_unseen()
+        resting._consumer.give_back_unseen()
         await until(lambda: member.max_in_flight == 0)
         # A leader that had sent these before it heard of it.
         member.max_in_flight = 10
@@ -392,7 +392,7 @@ async def test_a_member_that_pauses_stays_paused_when_it_joins_again() -> None:
     async with served() as (node, client), client.subscribe("s", group="g") as resting:
         group = node.groups["s", "local/p0", "g"]
         (member,) = group.members
-        resting.pause()
+        resting._consumer.pause()
         await until(lambda: member.max_in_flight == 0)
         member.call.fail(PeerError("as if the leader had gone"))
         await until(lambda: any(each is not member for each in group.members))
@@ -404,10 +404,10 @@ async def test_a_member_that_pauses_stays_paused_when_it_joins_again() -> None:
 async def test_what_still_arrives_when_a_member_has_left_is_ignored() -> None:
     async with served() as (_, client):
         async with client.subscribe("s", group="g") as subscription:
-            (membership,) = subscription._memberships.values()
+            (membership,) = subscription._consumer._memberships.values()
         delivery = groups_pb2.SubscribeEvent.Delivery(delivery=1, attempt=1)
         membership.received(groups_pb2.SubscribeEvent(delivery=delivery), memoryview(b"x"))
-        assert not subscription._parcels
+        assert not subscription._consumer._parcels
 
 
 @both
@@ -552,7 +552,7 @@ async def test_a_member_of_a_leader_of_the_first_version_gets_along_with_it() ->
         node.is_first_version = True
         await fill(client, 3)
         async with client.subscribe("s", group="g", heartbeat_s=0) as subscription:
-            (member,) = subscription._memberships.values()
+            (member,) = subscription._consumer._memberships.values()
             for expected in range(2):
                 delivery = await subscription.__anext__()
                 assert (delivery.offset, delivery.attempt) == (expected, 1)
@@ -590,11 +590,11 @@ async def test_partitions_that_are_added_are_joined_from_their_beginning() -> No
     async with served(node) as (_, client), client.subscribe(
         "s", group="g", start="latest"
     ) as subscription:
-        assert list(subscription._memberships) == ["a"]
+        assert list(subscription._consumer._memberships) == ["a"]
         entry.spec_json = both_spec
         client._catalog.forget("s")
         await fill(client, 1, partition="b")
-        subscription._schema_changed()
+        subscription._consumer._schema_changed()
         delivery = await subscription.__anext__()
         assert (delivery.partition, delivery.offset) == ("b", 0)
 

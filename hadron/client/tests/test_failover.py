@@ -174,7 +174,7 @@ async def in_doubt(cluster: Cluster, producer: Any, key: str) -> Any:
 def key_of(producer: Any, partition: str) -> str:
     return next(
         f"k{n}" for n in range(100)
-        if producer._router.choose(f"k{n}").accumulator.partition == partition
+        if producer._publisher._router.choose(f"k{n}").accumulator.partition == partition
     )
 
 
@@ -227,7 +227,7 @@ async def test_records_with_a_key_wait_unless_told_otherwise(
             await crash(cluster, client, US)
             pending = [await producer.send_soon(b"%d" % n, key=key) for n in range(1, 4)]
             free = [await producer.send_soon(b"free") for _ in range(4)]
-            producer.seal()
+            producer._publisher.seal()
             if failover == "any":
                 assert {(await each.wait()).partition for each in pending} == {EU}
             if failover != "none":

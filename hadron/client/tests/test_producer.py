@@ -158,9 +158,9 @@ async def test_a_refused_batch_fails_alone() -> None:
             node.refusals.extend([None, RequestError("no such luck")])
             first = await producer.send_soon(b"first")
             second = await producer.send_soon(b"refused")
-            producer.seal()
+            producer._publisher.seal()
             third = await producer.send_soon(b"third")
-            producer.seal()
+            producer._publisher.seal()
             await until(lambda: node.produce_calls >= 3)
             node.release_answers()
             assert (await first.wait()).offset == 0

@@ -135,7 +135,7 @@ async def test_calls_that_are_still_in_a_tunnel_are_ended_when_somebody_else_lea
         cut_off(tmp_path, monkeypatch) as (cluster, client),
         client.subscribe("s", group="g") as subscription,
     ):
-        (member,) = subscription._memberships.values()
+        (member,) = subscription._consumer._memberships.values()
         feed, first = member.feed, client._session.connection_now(US)
         if way == "direct":
             cluster.network.heal_all()

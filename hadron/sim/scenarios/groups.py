@@ -9,8 +9,8 @@ from typing import Final
 
 import trio
 
-from hadron.client.consumer import Subscription
 from hadron.client.deliveries import Delivery
+from hadron.client.subscription import Subscription
 from hadron.model.errors import ConnectionLostError
 from hadron.model.record import NewRecord
 from hadron.sim.group_plans import GroupPlan

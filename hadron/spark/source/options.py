@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final, Literal, TypeVar
@@ -109,9 +108,10 @@ def _refuse_unknown(given: Mapping[str, str]) -> None:
 
 def _url(given: Mapping[str, str]) -> str:
     # Here, because it loads the whole client: finding the connector must stay quick.
-    from hadron.client.url import DEFAULT_URL, parse_url
+    from hadron.client.contexts import find_server
+    from hadron.client.url import parse_url
 
-    url = given.get("server") or os.environ.get("HADRON_URL") or DEFAULT_URL
+    url = find_server(given.get("server"))
     parse_url(url)
     namespace = given.get("namespace")
     if not namespace:

@@ -1,4 +1,5 @@
-"""Named contexts: the clusters that a person uses, in one YAML file of theirs.
+"""Which server: the clusters that a person uses, by name, in one YAML file of theirs, and where
+else a program or a command looks for one.
 
 The file is `$XDG_CONFIG_HOME/hadron/contexts.yaml` (else under `~/.config`). URLs may hold tokens,
 so it is written for its owner only, and tokens are never printed.
@@ -9,8 +10,13 @@ from __future__ import annotations
 import os
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Final
 
+from hadron.client.url import DEFAULT_URL
 from hadron.model.errors import ConfigurationError, NotFoundError
+
+LOCAL_CLUSTER: Final = "hadron-cluster/cluster.yaml"
+"""What `hadron cluster up` writes: in its directory, every node is found by itself."""
 
 
 def contexts_path() -> Path:
@@ -75,3 +81,44 @@ class Contexts:
                 f"known contexts: {known}; add one with `hadron context set {name} URL`",
             )
         return self.servers[name]
+
+
+# --- which server -------------------------------------------------------------------------------
+
+
+def find_server(url: str | None = None, context: str | None = None) -> str:
+    """The URL of the server to talk to: the one place where programs, commands and the Spark
+    connector look it up.
+
+    The first of: `url`; the context called `context`; `$HADRON_URL`; the context called
+    `$HADRON_CONTEXT`, or else the current one; every node of the cluster that `hadron cluster up`
+    made in this directory; one node of this machine. Raises `NotFoundError` for an unknown context,
+    `ConfigurationError` for a file that cannot be read.
+    """
+    if url:
+        return url
+    if context:
+        return Contexts.load().url(context)
+    if found := os.environ.get("HADRON_URL"):
+        return found
+    contexts = Contexts.load()
+    name = os.environ.get("HADRON_CONTEXT") or contexts.current
+    return contexts.url(name) if name else local_cluster() or DEFAULT_URL
+
+
+def local_cluster() -> str:
+    """The URL of every node of the cluster that was made in this directory; "" without one."""
+    path = Path(LOCAL_CLUSTER)
+    if not path.is_file():
+        return ""
+    import yaml
+
+    try:
+        nodes = yaml.safe_load(path.read_text())["replica_set"]["nodes"]
+        return "hadron://" + ",".join(str(node["address"]) for node in nodes)
+    except (OSError, UnicodeDecodeError, yaml.YAMLError, KeyError, TypeError) as error:
+        raise ConfigurationError(
+            f"{path} does not tell the cluster's addresses: {type(error).__name__}: "
+            f"{str(error).splitlines()[0]}",
+            "repair it, or name the server: HADRON_URL, or --server for commands",
+        ) from error

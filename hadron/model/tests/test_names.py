@@ -1,0 +1,88 @@
+"""What `import hadron` offers: every error that a user can meet, and the types for annotations."""
+
+from __future__ import annotations
+
+import ast
+import importlib
+import subprocess
+import sys
+from pathlib import Path
+
+import hadron
+from hadron.model.errors import HadronError
+
+_ROOT = Path(hadron.__file__).parent
+
+_INSIDE = {
+    # Of commands that end with it, or between nodes: no call of a client raises these.
+    "BadEntriesError": "replication", "ClusterError": "node", "DemoError": "demo",
+    "DivergedError": "replication", "LostEntriesError": "replication",
+    "NotFittingError": "storage", "NothingToCopyError": "storage", "OutbidError": "replication",
+    "SnapshotRefusedError": "replication",
+    # Told by a runner as the `StageError` that they are.
+    "StageLoadError": "spark", "StageRaisedError": "spark",
+}
+
+
+def error_classes() -> dict[str, str]:
+    """Every subclass of `HadronError` in the sources, by name, with its room: found by reading
+    them, because modules that nobody imports are not among `__subclasses__`."""
+    classes: dict[str, tuple[list[str], str]] = {}
+    for path in _ROOT.rglob("*.py"):
+        room = path.relative_to(_ROOT).parts[0]
+        if "tests" in path.parts or room == "_pb":
+            continue
+        for node in ast.walk(ast.parse(path.read_text())):
+            if isinstance(node, ast.ClassDef) and not node.name.startswith("_"):
+                bases = [base.id for base in node.bases if isinstance(base, ast.Name)]
+                classes[node.name] = bases, room
+    known = {"HadronError"}
+    while True:
+        more = {name for name, (bases, _) in classes.items() if known.intersection(bases)} - known
+        if not more:
+            return {name: classes[name][1] for name in known}
+        known |= more
+
+
+def test_every_error_that_users_can_meet_is_in_hadron() -> None:
+    found = error_classes()
+    assert len(found) > 25
+    inside = {name: room for name, room in found.items() if room != "model"}
+    assert inside.items() <= _INSIDE.items(), "let users catch it by name, or say why they need not"
+    offered = {name for name in hadron.__all__ if name.endswith("Error")}
+    assert offered == set(found) - set(_INSIDE)
+    for name in offered:
+        assert issubclass(getattr(hadron, name), HadronError)
+        # What the wire calls it is raised as the class that users catch.
+        assert HadronError.by_code[name] is getattr(hadron, name)
+
+
+def test_every_name_can_be_imported_and_completed() -> None:
+    assert hadron.__all__ == sorted(hadron.__all__)
+    for name in hadron.__all__:
+        assert getattr(hadron, name).__name__ == name
+        assert name in dir(hadron)
+    assert set(hadron._HOMES) == set(hadron.__all__)
+    tree = ast.parse((_ROOT / "__init__.py").read_text())
+    for_types = {
+        alias.name: node.module for node in ast.walk(tree)
+        if isinstance(node, ast.ImportFrom) and str(node.module).startswith("hadron")
+        for alias in node.names
+    }
+    assert for_types == hadron._HOMES
+    for home in set(hadron._HOMES.values()):
+        importlib.import_module(home)
+
+
+def test_a_name_loads_what_it_needs_and_no_more() -> None:
+    program = (
+        "import hadron, sys\n"
+        "assert not [name for name in sys.modules if name.startswith('hadron.')]\n"
+        "hadron.FencedError, hadron.connect_sync, hadron.Delivery\n"
+        "rooms = {name.split('.')[1] for name in sys.modules if name.startswith('hadron.')}\n"
+        "print(*sorted(rooms))\n"
+    )
+    ran = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, check=True
+    )
+    assert ran.stdout.split() == ["client", "model", "wire"]
