@@ -144,6 +144,8 @@ class Intake:
     def acknowledge(self, parcel: Parcel, first: int, last: int) -> None:
         """Collect an ack."""
         self._acks.append((parcel, first, last))
+        if not parcel.feed.alive:
+            self._consumer.ack_too_late()
         if not self._scheduled:
             self._scheduled = True
             try:
@@ -261,7 +263,9 @@ class Intake:
             return
         self._collect()
         self._consumer.pause()
-        left, self._deliveries = list(self._deliveries), iter(())
+        # Away first: another thread may be taking them, and gets what comes before these.
+        deliveries, self._deliveries = self._deliveries, iter(())
+        left = list(deliveries)
         if left and self._parcel is not None:
             offsets = runs(delivery.offset for delivery in left)
             self._parcel.feed.send_nack(self._parcel.number, offsets, unseen=True)

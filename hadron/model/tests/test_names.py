@@ -13,15 +13,9 @@ from hadron.model.errors import HadronError
 
 _ROOT = Path(hadron.__file__).parent
 
-_INSIDE = {
-    # Of commands that end with it, or between nodes: no call of a client raises these.
-    "BadEntriesError": "replication", "ClusterError": "node", "DemoError": "demo",
-    "DivergedError": "replication", "LostEntriesError": "replication",
-    "NotFittingError": "storage", "NothingToCopyError": "storage", "OutbidError": "replication",
-    "SnapshotRefusedError": "replication",
-    # Told by a runner as the `StageError` that they are.
-    "StageLoadError": "spark", "StageRaisedError": "spark",
-}
+_USERS = ("client", "model", "wire")
+"""The rooms that a program with a client is in: what others define ends commands, or stays between
+nodes, and reaches a client as the class that it derives from."""
 
 
 def error_classes() -> dict[str, str]:
@@ -47,10 +41,8 @@ def error_classes() -> dict[str, str]:
 def test_every_error_that_users_can_meet_is_in_hadron() -> None:
     found = error_classes()
     assert len(found) > 25
-    inside = {name: room for name, room in found.items() if room != "model"}
-    assert inside.items() <= _INSIDE.items(), "let users catch it by name, or say why they need not"
     offered = {name for name in hadron.__all__ if name.endswith("Error")}
-    assert offered == set(found) - set(_INSIDE)
+    assert offered == {name for name, room in found.items() if room in _USERS}
     for name in offered:
         assert issubclass(getattr(hadron, name), HadronError)
         # What the wire calls it is raised as the class that users catch.
