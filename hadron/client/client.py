@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime
 from typing import Final, Literal
 
@@ -13,6 +13,7 @@ from hadron.client.background import Background
 from hadron.client.catalog import Catalog
 from hadron.client.consumer import Consumer
 from hadron.client.contexts import find_server
+from hadron.client.declaring import Declaring
 from hadron.client.failover import Failover
 from hadron.client.groups import GroupCalls, GroupReset
 from hadron.client.opening import AsyncOnly, Opening
@@ -26,6 +27,7 @@ from hadron.client.session import Session
 from hadron.client.stages import StageRun
 from hadron.client.subscription import Subscription
 from hadron.client.url import Endpoint, parse_url, without_token
+from hadron.model.documents.reading import Declared
 from hadron.model.errors import RequestError
 from hadron.model.ids import Ballot
 from hadron.model.record import Deserializer
@@ -41,7 +43,6 @@ REQUEST_TIMEOUT_S: Final = 30.0
 
 _STATUS: Final = method("Status")
 _TOPOLOGY: Final = method("Topology")
-
 
 _log = logging.getLogger(__name__)
 
@@ -70,6 +71,7 @@ class Client(AsyncOnly):
         )
         self._background.on_crash = self._session.close
         self._catalog = Catalog(self._session)
+        self._declaring = Declaring(self._session, self._catalog)
         self._reading = reading.ReadCalls(self._session, self._catalog)
         self._pipelines = PipelineCalls(self._session, self._catalog)
         self._groups = GroupCalls(self._session, self._catalog)
@@ -245,7 +247,7 @@ class Client(AsyncOnly):
             partition: None reads all, one after the other, or as records arrive when following.
             start: where to begin; an offset holds for every partition that is read, a datetime
                 means the first record appended then or later.
-            offset: the same in one word, for who reads from an offset.
+            offset: `start` by its other name.
             limit: stop after this many records.
             follow: wait for new records instead of ending at the high watermark as of the call;
                 it ends when the client is closed.
@@ -306,15 +308,39 @@ class Client(AsyncOnly):
 
     # --- schema ---------------------------------------------------------------------------------
 
+    async def create_stream(
+        self,
+        name: str,
+        *,
+        partitions: str | Sequence[str] | None = None,
+        retention: Mapping[str, str] | None = None,
+        description: str = "",
+    ) -> SchemaObject:
+        """Declare a stream in the client's namespace; one that is there already is returned.
+
+        Args:
+            partitions: the replica sets, by name, on which it has one; None is the cluster's only
+                one, and `RequestError` where it has several.
+            retention: `{"max_age": "7d", "max_bytes": "10GiB"}`, or one of them; None keeps all.
+
+        Raises `SchemaError` when the cluster refuses it, or has it with other settings.
+        """
+        return await self._declaring.create_stream(name, partitions, retention, description)
+
     async def apply(
         self,
-        objects: Sequence[SchemaObject],
+        objects: Declared,
         *,
         dry_run: bool = False,
         allow_destructive: bool = False,
     ) -> Applied:
-        """Declare objects: all of them or, with `SchemaError`, none. Repeated, changes nothing."""
-        return await self._catalog.apply(
+        """Declare objects: all of them or, with `SchemaError`, none. Repeated, changes nothing.
+
+        Args:
+            objects: YAML text of one or more documents, the `Path` of such a file, a mapping with
+                a document's keys, a `SchemaObject`, or several of these.
+        """
+        return await self._declaring.apply(
             objects, dry_run=dry_run, allow_destructive=allow_destructive
         )
 

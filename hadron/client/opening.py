@@ -6,7 +6,7 @@ Forgetting to enter is what people do first, so it is told in words wherever it 
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
-from typing import Any, Generic, NoReturn, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, NoReturn, Protocol, TypeVar
 
 from hadron.model.errors import ClosedError, RequestError
 
@@ -62,15 +62,18 @@ class Opening(AsyncOnly, Generic[T]):
 
     # --- used without entering it ---------------------------------------------------------------
 
-    def __getattr__(self, name: str) -> NoReturn:
-        # Not an error of Hadron's: `hasattr` and `copy` ask too.
-        raise AttributeError(f"no {name!r} yet: {self._not_open()}")
+    if not TYPE_CHECKING:
+        # Type checkers find these mistakes by themselves.
 
-    def __await__(self) -> NoReturn:
-        raise ClosedError(self._not_open())
+        def __getattr__(self, name: str) -> NoReturn:
+            # Not an error of Hadron's: `hasattr` and `copy` ask too.
+            raise AttributeError(f"no {name!r} yet: {self._not_open()}")
 
-    def __aiter__(self) -> NoReturn:
-        raise ClosedError(self._not_open())
+        def __await__(self) -> NoReturn:
+            raise ClosedError(self._not_open())
+
+        def __aiter__(self) -> NoReturn:
+            raise ClosedError(self._not_open())
 
     def _not_open(self) -> str:
         return (

@@ -58,7 +58,8 @@ class PartitionOffsets(msgspec.Struct, frozen=True):
     """How far one partition reaches.
 
     Attributes:
-        at_offset: the first offset appended at or after the time asked for; 0 when none was.
+        at_offset: the first offset appended at or after the time asked for, `next_offset` when
+            there is none; 0 when no time was asked for.
         stream_id: of the stream; one that was deleted and created again has another.
         ballot: of the batch with the record before `next_offset`, or before the offset asked for;
             None where no such record is kept, or the node is too old to know. With the stream's id

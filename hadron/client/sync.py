@@ -6,7 +6,7 @@ threads costs about 100 µs a hop, so records, deliveries and acks cross in grou
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from datetime import datetime
 from functools import partial
@@ -31,6 +31,7 @@ from hadron.client.subscription import Subscription
 from hadron.client.sync_consumer import SyncSubscription
 from hadron.client.sync_producer import SyncProducer
 from hadron.model.batch import RecordBatch
+from hadron.model.documents.reading import Declared
 from hadron.model.errors import ClosedError, ForkedError, RequestError
 from hadron.model.ids import Ballot
 from hadron.model.record import Deserializer, Record
@@ -346,9 +347,24 @@ class SyncClient:
 
     # --- schema and cluster ---------------------------------------------------------------------
 
+    def create_stream(
+        self,
+        name: str,
+        *,
+        partitions: str | Sequence[str] | None = None,
+        retention: Mapping[str, str] | None = None,
+        description: str = "",
+    ) -> SchemaObject:
+        """See `Client.create_stream`."""
+        return self._call(
+            lambda client: client.create_stream(
+                name, partitions=partitions, retention=retention, description=description
+            )
+        )
+
     def apply(
         self,
-        objects: Sequence[SchemaObject],
+        objects: Declared,
         *,
         dry_run: bool = False,
         allow_destructive: bool = False,

@@ -20,7 +20,7 @@ import hadron
 from hadron.demo.flights import flight_record, load_flights
 from hadron.demo.screen import Screen
 from hadron.demo.verify import PIPELINE, Report, verify
-from hadron.metadata.documents import parse_documents
+from hadron.model.documents.reading import parse_documents
 from hadron.model.errors import HadronError
 
 if TYPE_CHECKING:

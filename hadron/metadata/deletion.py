@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Final
 
-from hadron.metadata.problem import Problem
 from hadron.metadata.validation import INSIST, Key, key_of
+from hadron.model.documents.problem import Problem
 from hadron.model.ids import DEFAULT_NAMESPACE
 from hadron.model.problems import did_you_mean
 from hadron.model.schema import PipelineSpec, ScheduleSpec, SchemaObject, TokenSpec

@@ -12,8 +12,8 @@ from pathlib import Path
 from typing import Final
 
 from hadron.metadata.deletion import references
-from hadron.metadata.documents import Document, read_documents
 from hadron.metadata.validation import key_of
+from hadron.model.documents.reading import Document, read_documents
 from hadron.model.errors import SchemaError
 from hadron.model.marked_yaml import read_text
 from hadron.model.problems import Problems, ValuePath, list_problems

@@ -11,9 +11,9 @@ import trio
 from hadron.metadata.deletion import validate_deletion
 from hadron.metadata.diff import Change, plan
 from hadron.metadata.losses import CountKept, losses
-from hadron.metadata.problem import Problem, schema_error
 from hadron.metadata.tokens import keep_hashes, missing_hashes
 from hadron.metadata.validation import Key, key_of, validate
+from hadron.model.documents.problem import Problem, schema_error
 from hadron.model.errors import NotLeaderError, RequestError
 from hadron.model.limits import MAX_MESSAGE_BYTES
 from hadron.model.schema import PipelineSpec, SchemaObject, spec_to_json

@@ -10,8 +10,8 @@ from collections.abc import Iterable, Mapping, Sequence
 
 import msgspec
 
-from hadron.metadata.problem import Problem
 from hadron.metadata.validation import Key, key_of
+from hadron.model.documents.problem import Problem
 from hadron.model.schema import SchemaObject, TokenSpec
 
 

@@ -11,10 +11,10 @@ import functools
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Final
 
-from hadron.metadata.checks import check_object
 from hadron.metadata.loops import Loops
-from hadron.metadata.problem import Notes, Problem
 from hadron.metadata.shortening import shortened
+from hadron.model.documents.checks import check_object
+from hadron.model.documents.problem import Notes, Problem
 from hadron.model.ids import DEFAULT_NAMESPACE
 from hadron.model.problems import ValuePath, did_you_mean, shorten
 from hadron.model.schema import (

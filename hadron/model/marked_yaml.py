@@ -13,10 +13,10 @@ recursive aliases are problems, not surprises.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 import yaml
 
@@ -122,6 +122,18 @@ def parse_yaml(text: str, problems: Problems) -> list[Marked]:
     except RecursionError:
         problems.add(0, "too many nested values", "a flatter YAML file")
     return documents
+
+
+def mark(value: Any) -> Marked:
+    """A program's own value as if it had been written, in no line: what is no mapping, list, text,
+    number or bool is taken for its text, which whoever reads it judges."""
+    if isinstance(value, Mapping):
+        return Table(0, {str(key): Entry(0, mark(each)) for key, each in value.items()})
+    if isinstance(value, (list, tuple)):
+        return Items(0, tuple(map(mark, value)))
+    if isinstance(value, bool):
+        return Scalar(0, str(value).lower(), is_null=False)
+    return Scalar(0, "" if value is None else str(value), is_null=value is None)
 
 
 def show(value: Marked | None) -> str:

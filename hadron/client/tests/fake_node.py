@@ -507,7 +507,8 @@ class FakeNode:
         for name in [request.partition] if request.partition else self.partition_names:
             log = self.partition(request.stream, name)
             self._check_id(request)
-            at = next((base for base, _, _, ms in log.batches if ms >= request.at_ms), 0)
+            later = (base for base, _, _, ms in log.batches if ms >= request.at_ms)
+            at = next(later, log.next_offset)
             answer.partitions.add(
                 partition=name, first_offset=log.first_offset, next_offset=log.next_offset,
                 at_offset=at if request.at_ms else 0,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Iterator
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import anyio
@@ -106,14 +107,17 @@ def test_everything_once_through_a_real_node(cluster: LocalCluster, backend: str
 
 def test_everything_once_through_a_real_node_blocking(cluster: LocalCluster) -> None:
     with hadron.connect_sync(cluster.url) as client:
-        spec = StreamSpec(partitions=(PARTITION,))
-        client.apply([SchemaObject(kind="Stream", name="sync", spec=spec)])
+        # The cluster has one replica set, so nothing is to be chosen.
+        assert client.create_stream("sync").spec == StreamSpec(partitions=(PARTITION,))
+        before = datetime.now(UTC)
         with client.producer("sync") as producer:
             producer.send("text", key=b"k")
             for number in range(1000):
                 producer.send_soon(number)
         values = [record.value for record in client.read("sync")]
         assert values == ["text", *range(1000)]
+        assert [each.value for each in client.read("sync", start=before, limit=1)] == ["text"]
+        assert list(client.read("sync", start=before + timedelta(days=1))) == []
         with client.subscribe("sync", group="g") as subscription:
             for _, delivery in zip(range(1001), subscription, strict=False):
                 delivery.ack()

@@ -11,7 +11,7 @@ import pytest
 
 from hadron.demo.flights import load_flights
 from hadron.demo.verdicts import expected_verdicts, expected_weather
-from hadron.metadata.documents import parse_documents
+from hadron.model.documents.reading import parse_documents
 from hadron.model.schema import PipelineSpec, StageSpec
 
 if TYPE_CHECKING:

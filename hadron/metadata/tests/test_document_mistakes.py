@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from hadron.metadata.documents import parse_documents
+from hadron.model.documents.reading import parse_documents
 from hadron.model.errors import SchemaError
 
 GOOD = """\

@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from hadron.metadata.document_set import DocumentSet
-from hadron.metadata.problem import schema_error
 from hadron.metadata.validation import validate
+from hadron.model.documents.problem import schema_error
 from hadron.model.errors import SchemaError
 
 STREAM = """\

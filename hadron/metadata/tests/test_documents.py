@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hadron.metadata.documents import load_documents, parse_documents, parse_marked_documents
+from hadron.model.documents.reading import load_documents, parse_documents, parse_marked_documents
 from hadron.model.errors import SchemaError
 from hadron.model.schema import (
     NamespaceSpec,

@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 
 from hadron.metadata.deletion import validate_deletion
-from hadron.metadata.documents import parse_documents
 from hadron.metadata.tokens import keep_hashes, missing_hashes
 from hadron.metadata.validation import Key, key_of, validate
+from hadron.model.documents.reading import parse_documents
 from hadron.model.errors import SchemaError
 from hadron.model.schema import (
     EndpointSpec,

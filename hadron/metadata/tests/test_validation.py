@@ -7,8 +7,8 @@ from typing import Any
 import msgspec
 import pytest
 
-from hadron.metadata.problem import Problem, schema_error
 from hadron.metadata.validation import Key, key_of, validate
+from hadron.model.documents.problem import Problem, schema_error
 from hadron.model.schema import (
     NamespaceSpec,
     Output,

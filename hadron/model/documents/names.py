@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Final
 
-from hadron.metadata.problem import Notes
+from hadron.model.documents.problem import Notes
 from hadron.model.ids import is_valid_replica_set_name
 from hadron.model.limits import MAX_NAME_LENGTH
 from hadron.model.problems import ValuePath, shorten

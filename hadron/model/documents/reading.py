@@ -7,18 +7,25 @@ by a client obey the same rules. Everything wrong with a file is told at once, e
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any, TypeAlias
 
-from hadron.metadata.checks import check_object
-from hadron.metadata.problem import Problem
-from hadron.metadata.spec_readers import READERS
+from hadron.model.documents.checks import check_object
+from hadron.model.documents.problem import Problem
+from hadron.model.documents.spec_readers import READERS
 from hadron.model.errors import SchemaError
 from hadron.model.ids import DEFAULT_NAMESPACE
 from hadron.model.marked_fields import Fields
-from hadron.model.marked_yaml import Marked, line_at, parse_yaml, read_text
+from hadron.model.marked_yaml import Marked, line_at, mark, parse_yaml, read_text
 from hadron.model.problems import Problems, ValuePath, did_you_mean, shorten
 from hadron.model.schema import SPECS, SchemaObject
+
+Declared: TypeAlias = (
+    "str | Path | Mapping[str, Any] | SchemaObject | Iterable[Declared]"
+)
+"""See `declared`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,7 +77,12 @@ def read_documents(text: str, problems: Problems) -> tuple[list[Document], bool]
     is_whole = not problems
     if not roots and is_whole:
         problems.add(0, "there are no documents", "at least one, such as kind: Stream")
-    documents = []
+    documents = _read_roots(roots, problems)
+    return documents, is_whole and len(documents) == len(roots)
+
+
+def _read_roots(roots: Iterable[Marked], problems: Problems) -> list[Document]:
+    documents: list[Document] = []
     for root in roots:
         own = Problems(problems.file)
         obj = _read(Fields(root, own), own)
@@ -79,7 +91,43 @@ def read_documents(text: str, problems: Problems) -> tuple[list[Document], bool]
             documents.append(Document(obj, problems.file, root, is_flawed=bool(own)))
         problems.extend(own)
     _check_unique(documents, problems)
-    return documents, is_whole and len(documents) == len(roots)
+    return documents
+
+
+def declared(given: Declared) -> list[SchemaObject]:
+    """The objects that a program declares, each valid on its own.
+
+    Args:
+        given: YAML text of one or more documents; a `Path` of such a file; a mapping with a
+            document's keys; a `SchemaObject`; or several of these.
+
+    Raises `SchemaError` listing every problem of a text, a file or a mapping.
+    """
+    if isinstance(given, SchemaObject):
+        return [given]
+    if isinstance(given, Path):
+        return load_documents(given)
+    if isinstance(given, str):
+        if given.endswith((".yaml", ".yml")) and "\n" not in given:
+            raise SchemaError(
+                f"{given!r} is a file's name, not its text", f"give pathlib.Path({given!r})"
+            )
+        return parse_documents(given, "the text")
+    if isinstance(given, Mapping):
+        name = given.get("name")
+        problems = Problems(f"{given.get('kind') or 'the object'} {name}" if name else "the object")
+        documents = _read_roots([mark(given)], problems)
+        problems.raise_as(SchemaError)
+        return [document.object for document in documents]
+    # Users are not held to the annotations.
+    several: Any = given
+    if isinstance(several, (bytes, bytearray)) or not isinstance(several, Iterable):
+        raise SchemaError(
+            f"a value of type {type(several).__name__} declares nothing",
+            'give YAML text, a Path, a mapping such as {"kind": "Stream", "name": "s", '
+            '"partitions": ["local/p0"]}, or several of these',
+        )
+    return [obj for each in several for obj in declared(each)]
 
 
 def _check(document: Document, problems: Problems) -> None:

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import Final
 
-from hadron.metadata.names import NAME_FORM, SET_NAME_FORM, check_named, check_replica_set
-from hadron.metadata.problem import Notes
-from hadron.metadata.stages import MAX_ATTEMPTS, check_wait
 from hadron.model.cron import CRON_FORM, parse_cron
+from hadron.model.documents.names import NAME_FORM, SET_NAME_FORM, check_named, check_replica_set
+from hadron.model.documents.problem import Notes
+from hadron.model.documents.stages import MAX_ATTEMPTS, check_wait
 from hadron.model.errors import RequestError
 from hadron.model.ids import is_valid_name, is_valid_replica_set_name
 from hadron.model.problems import did_you_mean, one_of, shorten

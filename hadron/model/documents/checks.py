@@ -9,10 +9,10 @@ from __future__ import annotations
 import re
 from typing import Final
 
-from hadron.metadata.names import NAME_FORM, SET_NAME_FORM, check_named, check_replica_set
-from hadron.metadata.problem import Notes, Problem
-from hadron.metadata.services import check_service
-from hadron.metadata.stages import check_stages
+from hadron.model.documents.names import NAME_FORM, SET_NAME_FORM, check_named, check_replica_set
+from hadron.model.documents.problem import Notes, Problem
+from hadron.model.documents.services import check_service
+from hadron.model.documents.stages import check_stages
 from hadron.model.errors import RequestError
 from hadron.model.ids import DEFAULT_NAMESPACE, is_valid_name, is_valid_replica_set_name
 from hadron.model.limits import MAX_DESCRIPTION_LENGTH

@@ -1,0 +1,398 @@
+"""What users meet of the client: what they may give, what completion shows, what mistakes say."""
+
+from __future__ import annotations
+
+import dataclasses
+import inspect
+from collections import namedtuple
+from datetime import UTC, date, datetime, timedelta
+from decimal import Decimal
+from enum import Enum
+from pathlib import Path
+from typing import Any
+from uuid import UUID
+
+import pytest
+
+import hadron
+from hadron.client import Client
+from hadron.client.deliveries import DeliveryBatch
+from hadron.client.sync_consumer import SyncDeliveryBatch
+from hadron.client.tests.support import both, served
+from hadron.model.documents.reading import declared
+from hadron.model.errors import ClosedError, InvalidRecordError, RequestError, SchemaError
+from hadron.model.record import NewRecord, encode_value
+from hadron.model.schema import Retention, SchemaObject, StreamSpec
+
+# --- what completion shows ----------------------------------------------------------------------
+
+PRODUCER = {"close", "flush", "send", "send_many", "send_soon"}
+SUBSCRIPTION = {"batches", "close", "flush", "poll", "poll_batch"}
+DELIVERY = {
+    "ack", "attempt", "extend", "headers", "id", "key", "nack", "offset", "partition", "record",
+    "stream", "timestamp", "timestamp_ms", "type", "value",
+}
+BATCH = {"ack", "attempt", "extend", "first_offset", "nack", "partition", "records"}
+
+
+def public(kind: type) -> set[str]:
+    return {name for name in dir(kind) if not name.startswith("_")}
+
+
+def test_completion_shows_what_may_be_called() -> None:
+    for kinds, expected in (
+        ((hadron.Producer, hadron.SyncProducer), PRODUCER),
+        ((hadron.Subscription, hadron.SyncSubscription), SUBSCRIPTION),
+        ((hadron.Delivery, hadron.SyncDelivery), DELIVERY),
+        ((DeliveryBatch, SyncDeliveryBatch), BATCH),
+    ):
+        for kind in kinds:
+            assert public(kind) == expected, kind
+
+
+def test_instances_show_no_more_than_their_classes() -> None:
+    client = hadron.connect_sync("hadron://127.0.0.1:1")
+    for thing in (client, client.producer("s"), client.subscribe("s", group="g")):
+        shown = {name for name in vars(thing) if not name.startswith("_")}
+        assert shown <= {"namespace"}
+
+
+_ASYNC_ONLY = {
+    # A way through another node, and a raw connection: for commands, which are async.
+    "connect_to", "status_through",
+}
+
+
+def test_both_clients_offer_the_same() -> None:
+    only_async, only_sync = public(Client), public(hadron.SyncClient)
+    assert only_async - only_sync == _ASYNC_ONLY
+    # An async client is opened by its block: its tasks belong to that.
+    assert only_sync - only_async == {"open"}
+    for name in only_async & only_sync - {"close"}:
+        one = inspect.signature(getattr(Client, name)).parameters
+        other = inspect.signature(getattr(hadron.SyncClient, name)).parameters
+        assert list(one.values()) == list(other.values()), name
+    for one_kind, other_kind in (
+        (hadron.Producer, hadron.SyncProducer), (hadron.Subscription, hadron.SyncSubscription),
+        (hadron.Delivery, hadron.SyncDelivery), (DeliveryBatch, SyncDeliveryBatch),
+    ):
+        for name in public(one_kind):
+            if callable(getattr(one_kind, name)):
+                one = inspect.signature(getattr(one_kind, name)).parameters
+                other = inspect.signature(getattr(other_kind, name)).parameters
+                assert list(one.values()) == list(other.values()), (one_kind, name)
+
+
+# --- what is forgotten --------------------------------------------------------------------------
+
+
+@both
+async def test_forgetting_to_enter_says_so() -> None:
+    async with served() as (node, client):
+        producer: Any = client.producer("s")
+        with pytest.raises(AttributeError, match=r"write `async with client.producer\(...\) as pr"):
+            await producer.send(b"x")
+        assert not hasattr(producer, "send")
+        with pytest.raises(ClosedError, match="the producer is not open"):
+            await producer
+        with pytest.raises(RequestError, match="`with` does not open"), producer:
+            pass
+        subscription: Any = client.subscribe("s", group="g")
+        with pytest.raises(ClosedError, match=r"async with client.subscribe\(...\) as subscripti"):
+            async for _ in subscription:
+                pass
+        unopened = hadron.connect(f"hadron://{node.address}")
+        for call in (unopened.objects(), unopened.topology(), unopened.offsets("s")):
+            with pytest.raises(ClosedError, match="not open yet") as caught:
+                await call
+            assert "async with hadron.connect" in caught.value.hint
+        with pytest.raises(RequestError, match="`with` does not open"), unopened:
+            pass
+        blocking = hadron.connect_sync(f"hadron://{node.address}")
+        with pytest.raises(RequestError, match="`async with` does not open"):
+            async with blocking:
+                pass
+
+
+@both
+async def test_an_async_client_is_closed_under_those_who_wait() -> None:
+    async with served() as (node, client):
+        await client.create_stream("s")
+        async with client.producer("s") as producer, client.subscribe("s", group="g") as members:
+            assert await members.poll(0) is None
+            assert await members.poll_batch(0) is None
+            await producer.send(b"x")
+            delivery = await members.poll(5)
+            assert delivery is not None
+            await delivery.ack()
+            follower = client.read("s", follow=True)
+            assert (await anext(follower)).value == b"x"
+            await client.close()
+            # Loops end.
+            assert [each async for each in members] == []
+            assert [each async for each in members.batches()] == []
+            assert [each async for each in follower] == []
+            with pytest.raises(ClosedError):
+                await members.poll(0)
+            with pytest.raises(ClosedError):
+                await producer.send(b"x")
+            with pytest.raises(ClosedError, match="the client is closed"):
+                await anext(client.read("s"))
+            await producer.close()
+            await members.close()
+        assert node.values() == [b"x"]
+
+
+# --- what is given ------------------------------------------------------------------------------
+
+
+class Colour(Enum):
+    RED = "red"
+
+
+@dataclasses.dataclass
+class Flight:
+    number: int
+    when: datetime
+
+
+class Model:
+    """As pydantic's: known by its method."""
+
+    def __init__(self, **fields: Any) -> None:
+        self.fields = fields
+
+    def model_dump(self, *, mode: str) -> dict[str, Any]:
+        assert mode == "json"
+        return self.fields
+
+
+class Scalar:
+    """As numpy's: known by its methods."""
+
+    shape = ()
+
+    def __init__(self, value: Any) -> None:
+        self.value = value
+
+    def item(self) -> Any:
+        return self.value
+
+
+class Array:
+    def tolist(self) -> list[int]:
+        return [1]
+
+
+class Celsius(float):
+    pass
+
+
+Pair = namedtuple("Pair", "a b")
+NOON = datetime(2013, 1, 1, 12, 0)
+
+
+@pytest.mark.parametrize(
+    ("value", "stored"),
+    [
+        (NOON, b'"2013-01-01T12:00:00"'),
+        (NOON.replace(tzinfo=UTC), b'"2013-01-01T12:00:00Z"'),
+        (date(2013, 1, 1), b'"2013-01-01"'),
+        (timedelta(seconds=3), b'"PT3S"'),
+        (Decimal("1.10"), b'"1.10"'),
+        (UUID(int=1), b'"00000000-0000-0000-0000-000000000001"'),
+        (Colour.RED, b'"red"'),
+        ({1}, b"[1]"),
+        (Pair(1, 2), b"[1,2]"),
+        (Flight(1, NOON), b'{"number":1,"when":"2013-01-01T12:00:00"}'),
+        (Model(a=1), b'{"a":1}'),
+        ([Model(a=[None])], b'[{"a":[null]}]'),
+        ({"a": Scalar(1.5)}, b'{"a":1.5}'),
+        (Celsius(1.5), b"1.5"),
+    ],
+)
+def test_values_that_are_sent(value: Any, stored: bytes) -> None:
+    assert encode_value(value)[1] == stored
+
+
+@pytest.mark.parametrize(
+    ("value", "why"),
+    [
+        (float("nan"), "NaN"),
+        ({"a": [None, float("inf")]}, "infinity"),
+        (Model(a=float("nan")), "NaN"),
+        ([Scalar(float("nan"))], "NaN"),
+        (Flight(1, Celsius("nan")), "NaN"),  # type: ignore[arg-type]
+        (Array(), r"send its \.tolist\(\)"),
+        (Scalar(Scalar(1)), "no JSON value"),
+        (object(), "object is no JSON value"),
+        ({(1, 2): 3}, "tuple"),
+        (1j, "complex is no JSON value"),
+    ],
+)
+def test_values_that_are_refused_with_a_way_out(value: Any, why: str) -> None:
+    with pytest.raises(InvalidRecordError, match=why) as caught:
+        encode_value(value)
+    assert "value_serializer" in caught.value.hint
+
+
+def test_numbers_and_frames_of_numpy_and_pandas() -> None:
+    numpy, pandas = pytest.importorskip("numpy"), pytest.importorskip("pandas")
+    row = {"a": numpy.int64(1), "b": numpy.float32(1.5), "c": numpy.bool_(True)}
+    assert encode_value(row)[1] == b'{"a":1,"b":1.5,"c":true}'
+    assert encode_value(pandas.Timestamp(NOON))[1] == b'"2013-01-01T12:00:00"'
+    for value, why in (
+        (numpy.float64("nan"), "NaN"), (numpy.array([1, 2]), "tolist"),
+        (pandas.DataFrame({"a": [1]}), "to_dict"), (pandas.NaT, "no JSON value"),
+    ):
+        with pytest.raises(InvalidRecordError, match=why):
+            encode_value(value)
+
+
+@both
+async def test_serializers() -> None:
+    async with served() as (_, client):
+        def refuse(value: Any) -> bytes:
+            return bytes([value])
+
+        async with client.producer("s", value_serializer=refuse) as producer:
+            await producer.send(1, key="k")
+            await producer.send(NewRecord(value=2, type="t"))
+            await producer.send_soon(3)
+            with pytest.raises(InvalidRecordError, match="failed on a value of type int: ValueErr"):
+                await producer.send(256)
+            assert sum(each.count for each in await producer.send_many([4, 5])) == 2
+            with pytest.raises(InvalidRecordError, match="record 2 of send_many: the value_seria"):
+                await producer.send_many([6, 256, 7])
+        records = [each async for each in client.read("s", value_deserializer=list)]
+        assert [each.value for each in records] == [[n] for n in range(1, 7)]
+        assert [each.type for each in records][:2] == ["", "t"]
+
+        def choosy(value: bytes) -> int:
+            return {b"\1": 1}[value]
+
+        async with client.subscribe("s", group="g", value_deserializer=choosy) as subscription:
+            first, second = await anext(subscription), await anext(subscription)
+            assert first.value == 1
+            with pytest.raises(InvalidRecordError, match="s/local/p0/1: KeyError"):
+                _ = second.value
+            assert second.record.value_bytes == b"\2"
+            await second.nack(reason="unreadable")
+        batches = [each async for each in client.read_batches("s", start=1, value_deserializer=len)]
+        assert [each.value for batch in batches for each in batch.records()] == [1] * 5
+        for wrong in (
+            lambda: client.producer("s", value_serializer="json"),  # type: ignore[arg-type]
+            lambda: client.read("s", value_deserializer="json"),  # type: ignore[arg-type]
+        ):
+            with pytest.raises(RequestError, match="cannot be called"):
+                wrong()
+
+
+@both
+async def test_headers_are_a_mapping_or_pairs() -> None:
+    async with served() as (_, client):
+        async with client.producer("s") as producer:
+            await producer.send(b"x", headers={"a": "1"}, timestamp_ms=1_000)
+            await producer.send(b"x", headers=[("a", "1"), ("b", "2")], id="mine")
+            for wrong in ([("a", "1"), ("a", "2")], [("a",)], "ab", [("a", b"1")], {"a": 1}):
+                with pytest.raises(InvalidRecordError, match="header"):
+                    await producer.send(b"x", headers=wrong)  # type: ignore[arg-type]
+            with pytest.raises(InvalidRecordError, match="timestamp") as caught:
+                await producer.send(b"x", timestamp_ms=NOON)  # type: ignore[arg-type]
+            assert "moment.timestamp()" in caught.value.hint
+        async with client.subscribe("s", group="g") as subscription:
+            first, second = await anext(subscription), await anext(subscription)
+            assert (first.headers, second.headers) == ({"a": "1"}, {"a": "1", "b": "2"})
+            assert (first.id, second.id, first.stream) == ("s/local/p0/0", "mine", "s")
+            assert first.timestamp == datetime(1970, 1, 1, 0, 0, 1, tzinfo=UTC)
+            assert first.timestamp_ms == 1_000
+
+
+@both
+async def test_reading_from_a_time() -> None:
+    async with served() as (node, client):
+        async with client.producer("s") as producer:
+            receipts = [await producer.send(n) for n in range(3)]
+        stamps = [each.append_ms for each in receipts]
+
+        async def values(**options: Any) -> list[Any]:
+            return [each.value async for each in client.read("s", **options)]
+
+        assert await values() == await values(start="earliest") == [0, 1, 2]
+        assert await values(start=1) == await values(offset=1) == [1, 2]
+        assert await values(start=datetime(1969, 1, 1, tzinfo=UTC)) == [0, 1, 2]
+        assert await values(start=datetime(2999, 1, 1, tzinfo=UTC)) == []
+        since = datetime.fromtimestamp(stamps[1] / 1_000, UTC)
+        assert await values(start=since) == [n for n in range(3) if stamps[n] >= stamps[1]]
+        assert node.values()
+        with pytest.raises(RequestError, match="time zone"):
+            await values(start=NOON)
+        with pytest.raises(RequestError, match="both start"):
+            await values(start=1, offset=2)
+
+
+# --- what is declared ---------------------------------------------------------------------------
+
+
+def stream(name: str, *partitions: str, **options: Any) -> SchemaObject:
+    return SchemaObject(kind="Stream", name=name, spec=StreamSpec(partitions=partitions, **options))
+
+
+def test_what_may_be_declared(tmp_path: Path) -> None:
+    one = stream("a", "local/p0", retention=Retention(max_age_ms=604_800_000))
+    text = "kind: Stream\nname: a\npartitions: [local/p0]\nretention: {max_age: 7d}\n"
+    file = tmp_path / "schema.yaml"
+    file.write_text(text)
+    mapping = {
+        "kind": "Stream", "name": "a", "partitions": ("local/p0",), "retention": {"max_age": "7d"}
+    }
+    for given in (one, text, file, mapping):
+        assert declared(given) == [one]
+    assert declared([one, text, mapping]) == [one] * 3
+    assert declared(text + "---\n" + text.replace("a\n", "b\n")) == [
+        one, stream("b", "local/p0", retention=Retention(max_age_ms=604_800_000))
+    ]
+
+
+@pytest.mark.parametrize(
+    ("given", "told"),
+    [
+        ("kind: Stream\nname: a\npartition: [x/p0]\n", "the text:3: unknown key 'partition'"),
+        ({"kind": "Stream", "name": "a", "partition": ["x"]}, "Stream a: unknown key 'partition'"),
+        ({"kind": "Strem", "name": "a"}, "did you mean 'Stream'"),
+        ({"name": "a"}, "kind"),
+        ([{"kind": "Stream", "name": "a", "partitions": "x/p0"}], "partitions"),
+        ({"kind": "Stream", "name": "a", "partitions": ["x"], "retention": {"max_age": 7}}, "age"),
+        ("schema.yaml", "is a file's name"),
+        (Path("/nowhere/schema.yaml"), "no such file"),
+        (b"kind: Stream", "type bytes declares nothing"),
+        (7, "type int declares nothing"),
+        ([7], "type int declares nothing"),
+        ("", "no documents"),
+    ],
+)
+def test_what_may_not_be_declared(given: Any, told: str) -> None:
+    with pytest.raises(SchemaError, match=told):
+        declared(given)
+
+
+@both
+async def test_streams_are_created() -> None:
+    async with served() as (_, client):
+        made = await client.create_stream("orders", retention={"max_age": "1h"})
+        assert isinstance(made.spec, StreamSpec)
+        assert (made.spec.partitions, made.spec.retention.max_age_ms) == (("local/p0",), 3_600_000)
+        again = await client.create_stream("orders", retention={"max_age": "1h"})
+        assert again.spec == made.spec
+        with pytest.raises(SchemaError, match="exists with other settings"):
+            await client.create_stream("orders", retention={"max_age": "2h"})
+        with pytest.raises(SchemaError, match="max_age"):
+            await client.create_stream("other", retention={"max_age": "long"})
+        with pytest.raises(SchemaError, match="name"):
+            await client.create_stream("no name")
+        applied = await client.apply("kind: Stream\nname: t\npartitions: [local/p0]\n")
+        assert [each.action for each in applied.changes] == ["created"]
+        applied = await client.apply(
+            [{"kind": "Stream", "name": "t", "partitions": ["local/p0"]}], dry_run=True
+        )
+        assert [each.action for each in applied.changes] == ["unchanged"]
