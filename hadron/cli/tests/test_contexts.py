@@ -8,11 +8,14 @@ from pathlib import Path
 
 import pytest
 
+import hadron
 from hadron.cli import main
 from hadron.cli.session import Session
-from hadron.client.contexts import Contexts, contexts_path
-from hadron.client.url import DEFAULT_URL
+from hadron.client.contexts import LOCAL_CLUSTER, Contexts, contexts_path
+from hadron.client.url import DEFAULT_URL, parse_url
 from hadron.model.errors import ConfigurationError, NotFoundError
+from hadron.node.supervision.cluster import write_config
+from hadron.spark.source.options import parse_options
 
 
 @pytest.fixture(autouse=True)
@@ -25,6 +28,47 @@ def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.fixture
 def shown(capsys: pytest.CaptureFixture[str]) -> Callable[[], str]:
     return lambda: capsys.readouterr().out
+
+
+def everybody_finds(url: str) -> bool:
+    """Commands, programs of both kinds, and the Spark connector."""
+    endpoint = parse_url(url)
+    return (
+        Session().url == url
+        and hadron.connect()._session.endpoint == endpoint
+        and hadron.connect_sync()._hold.template._session.endpoint == endpoint
+        and parse_options({"stream": "s"}, streaming=False).url == url
+    )
+
+
+def test_all_look_a_server_up_in_one_place(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A program talked to another cluster than the shell that had started it."""
+    monkeypatch.chdir(tmp_path)
+    assert everybody_finds(DEFAULT_URL)
+    local = tmp_path / LOCAL_CLUSTER
+    write_config(local, 2, "os", [7100, 7101])
+    assert everybody_finds("hadron://127.0.0.1:7100,127.0.0.1:7101")
+    assert main(["context", "set", "lab", "hadron://lab"]) == 0
+    assert main(["context", "set", "home", "hadron://home/space"]) == 0
+    assert everybody_finds("hadron://lab")
+    monkeypatch.setenv("HADRON_CONTEXT", "home")
+    assert everybody_finds("hadron://home/space")
+    monkeypatch.setenv("HADRON_URL", "hadron://env:7001,env:7002")
+    assert everybody_finds("hadron://env:7001,env:7002")
+    assert hadron.connect("hadron://mine")._session.endpoint == parse_url("hadron://mine")
+    monkeypatch.delenv("HADRON_URL")
+    monkeypatch.setenv("HADRON_CONTEXT", "nowhere")
+    for look in (hadron.connect, hadron.connect_sync, lambda: Session().url):
+        with pytest.raises(NotFoundError, match="there is no context 'nowhere'"):
+            look()
+    monkeypatch.delenv("HADRON_CONTEXT")
+    contexts_path().unlink()
+    for text in ("", "- a", "replica_set: {}", "replica_set: {nodes: [{name: n1}]}", "a: ["):
+        local.write_text(text)
+        with pytest.raises(ConfigurationError, match="does not tell the cluster's addresses"):
+            hadron.connect_sync()
 
 
 def test_the_order(monkeypatch: pytest.MonkeyPatch) -> None:
