@@ -59,8 +59,8 @@ ASKED_AT_ONCE: Final = 16
 """Nodes asked for the topology in one go, at most: enough for any one replica set."""
 
 _START_HINT: Final = (
-    "say where it runs, naming every node of the cluster: HADRON_URL, --server of commands, the URL "
-    "in a program; or start one with `hadron dev` or `hadron cluster up`"
+    "say where it runs, naming every node of the cluster: HADRON_URL, --server of commands, or the "
+    "URL in a program; or start one with `hadron dev` or `hadron cluster up`"
 )
 _STRANGER_HINT: Final = "that is probably not a Hadron node: check the address and its port"
 _LEADER_HINT: Final = "its replicas answer and wait for it; bring it back, see `hadron status`"

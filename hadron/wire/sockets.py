@@ -153,6 +153,13 @@ class SocketNetwork:
             stream = await anyio.connect_tcp(host, port)
         except OSError as error:
             raise _with_reason(error) from error
+        except RuntimeError as error:
+            if "shutdown" not in str(error):
+                raise
+            # Of asyncio, which looks names up in threads.
+            raise OSError(
+                f"{host} is not looked up any more: the program is ending"
+            ) from error
         raw: socket.socket = stream.extra(anyio.abc.SocketAttribute.raw_socket)
         # The readiness functions own the socket from here on: a duplicate, so that closing
         # anyio's stream leaves it open.

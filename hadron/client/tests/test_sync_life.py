@@ -397,6 +397,38 @@ def test_a_program_that_is_terminated_is_gone(node: FakeNode) -> None:
     assert node.values().count(b"first") == 2
 
 
+def test_a_record_of_the_last_moment_goes_out_over_a_new_connection(node: FakeNode) -> None:
+    ended = run(
+        node,
+        """
+        import atexit
+        import hadron
+        from hadron.wire.sockets import SocketNetwork
+
+        client = hadron.connect_sync()
+        producer = client.producer("s")
+        producer.send(b"first")
+
+        def late():
+            portal, inner = client._hold.get()
+            def cut():
+                for link in inner._session._links.values():
+                    link.connection.close()
+            portal.call(cut)
+            producer.send_soon(b"late")
+            try:
+                portal.call(SocketNetwork().dial, "localhost:1")
+            except OSError as error:
+                # No thread is begun any more in which asyncio could look it up.
+                assert "not looked up any more" in str(error), error
+
+        atexit.register(late)
+        """,
+    )
+    assert (ended.returncode, ended.stderr) == (0, "")
+    assert node.values() == [b"first", b"late"]
+
+
 class Deaf(FakeNode):
     """Takes records, and never answers."""
 
