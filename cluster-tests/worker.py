@@ -22,13 +22,13 @@ import trio
 
 import hadron
 from hadron.client import Client
-from hadron.client.subscription import Subscription
 from hadron.client.deliveries import DeliveryBatch
 from hadron.client.opening import Opening
 from hadron.client.ports import ClientPorts
 from hadron.client.producer import Producer
 from hadron.client.publishing import Pending
 from hadron.client.results import BatchReceipt, Receipt
+from hadron.client.subscription import Subscription
 from hadron.model.batch import decode_batch
 from hadron.model.errors import DeadlineExceededError, HadronError, RequestError
 from hadron.sim.history import Acks, History, Publish, Settle

@@ -134,7 +134,7 @@ class ProducerActor(ClientActor):
 
     def _check_room(self, producer: Producer) -> None:
         """What has an outcome takes no room any more, whatever the outcome is."""
-        kept = producer._buffer.bytes
+        kept = producer._publisher.buffer.bytes
         if kept:
             raise AssertionError(f"{self.name} waits for nothing, its buffer holds {kept} bytes")
 

@@ -15,8 +15,8 @@ import xxhash
 
 from hadron.demo.flights import flight_record, load_flights
 from hadron.demo.verdicts import expected_verdicts, expected_weather
-from hadron.model.documents.reading import parse_documents
 from hadron.model.batch import BatchBuilder, decode_batch, read_head
+from hadron.model.documents.reading import parse_documents
 from hadron.model.ids import Ballot
 from hadron.model.record import NewRecord, Record
 from hadron.model.schema import spec_to_json
