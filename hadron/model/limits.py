@@ -37,6 +37,19 @@ GROUP_COMMIT_COMMANDS: Final = 2_048
 MAX_PENDING_BYTES: Final = 32 << 20
 """Commands accepted but not yet in the writer; beyond it connections are not read any more."""
 
+MAX_UNSENT_BYTES: Final = 256 << 20
+"""Answers and deliveries that wait for their clients to read, of all connections of a node."""
+
+MAX_PEER_UNSENT_BYTES: Final = 64 << 20
+"""The same for the other members: clients that read nothing must not hold replication up."""
+
+MAX_INCOMPLETE_BYTES: Final = 256 << 20
+"""Frames that are still coming in, of all connections of a node."""
+
+MAX_OPEN_CALLS: Final = 32_768
+"""Calls that clients have open at a node; one connection alone has half of them. A waiting fetch
+takes about 8 kB."""
+
 MAX_NAME_LENGTH: Final = 100
 MAX_DESCRIPTION_LENGTH: Final = 5_000
 

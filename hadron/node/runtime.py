@@ -52,6 +52,7 @@ from hadron.server.streams import StreamsService
 from hadron.state.features import all_tables
 from hadron.storage.database import is_about_file, translated_errors
 from hadron.storage.store import Store
+from hadron.wire.budget import Budget
 from hadron.wire.calls import Carrier, Handler
 from hadron.wire.connection import Connection, Cork
 from hadron.wire.messages import cluster_pb2
@@ -96,6 +97,7 @@ class Node:
         self._disk = disk
         self._cork = Cork()
         self._gate = ByteGate(config.settings.max_pending_bytes)
+        self._budget = Budget()
         self._membership = membership_of(config, name)
         self._door = Door(name, config.leader.name, config.leader.address)
         self._leadership: Leadership | None = None
@@ -343,7 +345,7 @@ class Node:
                 continue
             connection = Connection(
                 transport, dialed=False, handlers=self._handlers, cork=self._cork,
-                gate=self._gate, keepalive_s=self._settings.keepalive_s,
+                gate=self._gate, budget=self._budget, keepalive_s=self._settings.keepalive_s,
                 silence_limit_s=self._settings.silence_limit_s,
             )
             nursery.start_soon(self._connection, connection)

@@ -32,6 +32,7 @@ from hadron.model.errors import (
     TrimmedError,
 )
 from hadron.model.ids import NO_BALLOT, LogPosition
+from hadron.model.limits import MAX_ATTACHMENT_BYTES
 from hadron.replication.ballot import run_on_writer
 from hadron.replication.entries import pack, unpack
 from hadron.replication.membership import Membership
@@ -459,7 +460,7 @@ class Repairer:
                 end=True,
             )
 
-        call.spawn(answer)
+        call.spawn_within(MAX_ATTACHMENT_BYTES, answer)
 
 
 def _wrong_with(lsn: int, logged: bool, db: apsw.Connection) -> str:

@@ -15,6 +15,7 @@ from hadron.model.errors import (
     NotReadyError,
 )
 from hadron.model.ids import Ballot
+from hadron.model.limits import MAX_PEER_UNSENT_BYTES
 from hadron.model.ports import Clock
 from hadron.replication.entries import configuration_to, pack, unpack
 from hadron.replication.follower import AppendOutcome, BadEntriesError, FollowerLog
@@ -23,6 +24,7 @@ from hadron.replication.starts import Caller, PeerStarts
 from hadron.storage.log import position_at, read_after
 from hadron.storage.store import Store
 from hadron.storage.writer import Prepared
+from hadron.wire.budget import Budget
 from hadron.wire.calls import Call, Carrier, Handler
 from hadron.wire.messages import (
     ballot_from,
@@ -80,6 +82,7 @@ class ReplicationService:
         self._on_resync = on_resync
         self._on_damage = on_damage
         self._on_fatal = on_fatal
+        self._budget = Budget(MAX_PEER_UNSENT_BYTES)
         self._warned: dict[str, str] = {}
 
     def handlers(self) -> dict[int, Handler]:
@@ -117,6 +120,7 @@ class ReplicationService:
             self._warned.pop(request.node, None)
             is_old_copy = await self._starts.note(request)
             call.connection.context = None if is_old_copy else self._starts.caller(request)
+            call.connection.share(self._budget)
         own = self._store.identity.current
         call.send(
             replication_pb2.HandshakeResponse(
@@ -267,7 +271,7 @@ class ReplicationService:
                 end=True,
             )
 
-        call.spawn(answer)
+        call.spawn_within(_MAX_READ_BYTES, answer)
 
     def _resync(self, call: Call, request: Any, _attachment: memoryview) -> None:
         name = self.require_peer(call)

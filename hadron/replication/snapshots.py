@@ -365,7 +365,7 @@ class SnapshotService:
         size = min(request.max_bytes or CHUNK_BYTES, CHUNK_BYTES, current.manifest.size - offset)
         if size < 0:
             raise RequestError(f"a snapshot of {current.manifest.size} bytes has none at {offset}")
-        call.spawn(self._answer_read, call, current, offset, size)
+        call.spawn_within(size, self._answer_read, call, current, offset, size)
 
     async def _answer_read(self, call: Call, current: _Outgoing, offset: int, size: int) -> None:
         try:

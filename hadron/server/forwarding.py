@@ -252,7 +252,15 @@ class _Relay:
     # --- from the leader ------------------------------------------------------------------------
 
     def _from_leader(self, message: _Raw, attachment: memoryview) -> None:
-        self._owed_to_leader += len(message.data) + len(attachment)
+        size = len(message.data) + len(attachment)
+        if not self._outer.connection.has_room(size):
+            # It was not asked how much that would be.
+            self.fail(OverloadedError(
+                f"{self._outer.connection.peer} has not read the answers that it has here",
+                "read them before you ask for more",
+            ))
+            return
+        self._owed_to_leader += size
         self._outer.send(
             forward_pb2.ForwardResponse(message=message.data), [attachment] if attachment else ()
         )

@@ -9,6 +9,7 @@ from typing import Any, Final
 from hadron.delivery.joining import Joining, WantedOptions
 from hadron.model.errors import HadronError, NotFoundError, RequestError
 from hadron.model.ids import check_name
+from hadron.model.limits import MAX_MESSAGE_BYTES
 from hadron.model.schema import SchemaObject
 from hadron.server.group_messages import Listed, add_live, describe
 from hadron.server.leading import Door, Leading
@@ -84,6 +85,13 @@ class GroupsService:
             if request.stream
             else None
         )
+        await leading.controller.confirm_leadership()
+        async with call.room(MAX_MESSAGE_BYTES):
+            await self._answer_page(leading, call, request, stream_id)
+
+    async def _answer_page(
+        self, leading: Leading, call: Call, request: Any, stream_id: int | None
+    ) -> None:
         limit = min(request.limit or _MAX_PAGE, _MAX_PAGE)
         after = check_number("stream id", request.after_stream_id), request.after_group
         # One more than are told, so as to know whether that is all.
@@ -131,6 +139,7 @@ class GroupsService:
     async def _describe_durable(
         self, leading: Leading, item: SchemaObject, name: str
     ) -> groups_pb2.DescribeGroupResponse:
+        await leading.controller.confirm_leadership()
         found = await _read(leading, item.id, name)
         if not found:
             raise NotFoundError(
@@ -230,9 +239,8 @@ async def _read(
     leading: Leading, stream_id: int | None, name: str | None,
     *, after: tuple[int, str] = (0, ""), limit: int = -1,
 ) -> list[GroupSummary]:
-    # First, because it gives up after a while: with a majority away the query might wait for
-    # an entry that nobody else has.
-    await leading.controller.confirm_leadership()
+    """Call it once leadership is confirmed, which gives up after a while: with a majority away the
+    query might wait for an entry that nobody else has."""
     found = await leading.controller.query(
         lambda db: views.summaries(db, stream_id, name, after=after, limit=limit)
     )

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any, Final
 
 from hadron.model.errors import HadronError, NotFoundError, RequestError
+from hadron.model.limits import MAX_MESSAGE_BYTES
 from hadron.model.ports import Database
 from hadron.model.schema import PipelineSpec, SchemaObject
 from hadron.pipelines.driver import PipelineDriver
@@ -108,16 +109,17 @@ class PipelinesService:
             and wanted in (None, item.id)
         ]
         await leading.controller.confirm_leadership()
-        found = await leading.controller.query(
-            lambda db: [
-                (item, views.counts(db, item.id),
-                 [c for c in views.cursors(db) if c.pipeline_id == item.id])
-                for item in items
-            ]
-        )
-        call.send(
-            _Progress(pipelines=[_describe(leading, *facts) for facts in found]), end=True
-        )
+        async with call.room(MAX_MESSAGE_BYTES):
+            found = await leading.controller.query(
+                lambda db: [
+                    (item, views.counts(db, item.id),
+                     [c for c in views.cursors(db) if c.pipeline_id == item.id])
+                    for item in items
+                ]
+            )
+            call.send(
+                _Progress(pipelines=[_describe(leading, *facts) for facts in found]), end=True
+            )
 
     def _list_instances(self, call: Call, request: Any, _attachment: memoryview) -> None:
         known = {name: code for code, name in _INSTANCE_STATUS.items()}
@@ -141,10 +143,12 @@ class PipelinesService:
             )
 
         await leading.controller.confirm_leadership()
-        found = await leading.controller.query(read)
-        call.send(
-            _Instances(instances=[_describe_instance(driver, item) for item in found]), end=True
-        )
+        async with call.room(MAX_MESSAGE_BYTES):
+            found = await leading.controller.query(read)
+            call.send(
+                _Instances(instances=[_describe_instance(driver, item) for item in found]),
+                end=True,
+            )
 
 
 def _find(leading: Leading, request: Any) -> SchemaObject:

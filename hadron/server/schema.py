@@ -114,7 +114,8 @@ class SchemaService:
         await self._copy.at_least(
             request.min_index, min(request.max_wait_ms, _MAX_WAIT_MS) / 1_000
         )
-        self._answer_get(call, request)
+        async with call.room(MAX_MESSAGE_BYTES):
+            self._answer_get(call, request)
 
     def _answer_get(self, call: Call, request: Any) -> None:
         catalog = self._copy.catalog

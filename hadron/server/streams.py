@@ -76,7 +76,7 @@ class StreamsService:
                 return
         leading.visible.check(item.id, request.offset)
         found = leading.visible.recent(item.id, request.offset, max_bytes)
-        if found is None:
+        if found is None or (found and not call.connection.takes_more):
             call.spawn(self._read, leading, call, item.id, request.offset, max_bytes)
         elif found or not request.max_wait_ms:
             _answer_fetch(leading, call, item.id, found)
@@ -94,8 +94,9 @@ class StreamsService:
     async def _read(
         self, leading: Leading, call: Call, stream_id: int, offset: int, max_bytes: int
     ) -> None:
-        batches = await leading.visible.read(stream_id, offset, max_bytes)
-        _answer_fetch(leading, call, stream_id, batches)
+        async with call.room(max_bytes) as size:
+            batches = await leading.visible.read(stream_id, offset, size)
+            _answer_fetch(leading, call, stream_id, batches)
 
     async def _wait_and_read(
         self, leading: Leading, call: Call, stream_id: int, request: Any, max_bytes: int

@@ -10,12 +10,14 @@ from __future__ import annotations
 import struct
 from collections import deque
 from collections.abc import Awaitable, Callable, Sequence
+from contextlib import AbstractAsyncContextManager
 from typing import Any, Final, Protocol
 
 import anyio
 
 from hadron.model.errors import ConnectionLostError, FrameError, HadronError
 from hadron.wire import frames
+from hadron.wire.budget import Budget
 from hadron.wire.frames import END, NO_MESSAGE, Bytes, Frame, Kind
 from hadron.wire.messages import Method, common_pb2, error_from_message, error_to_message
 
@@ -48,6 +50,23 @@ class Carrier(Protocol):
         ...
 
     def cancel_task(self, call: Call) -> None: ...
+
+    @property
+    def takes_more(self) -> bool:
+        """Whether a stream may send, as far as it is up to the connection."""
+        ...
+
+    def room(self, size: int) -> AbstractAsyncContextManager[int]:
+        """Wait until an answer of `size` bytes, or of as many as it yields, may be made."""
+        ...
+
+    def has_room(self, size: int) -> bool:
+        """Whether so many bytes may wait to be sent beside those that do already."""
+        ...
+
+    def share(self, budget: Budget) -> None:
+        """Belong to another budget from here on."""
+        ...
 
     def close(self, reason: HadronError | None = None) -> None: ...
 
@@ -94,7 +113,10 @@ class Call:
     @property
     def writable(self) -> bool:
         """Whether the peer's credit and the connection allow another message of a stream."""
-        return self._window > 0 and not self._ended_here and not self._connection.is_closed
+        return (
+            self._window > 0 and not self._ended_here and not self._connection.is_closed
+            and self._connection.takes_more
+        )
 
     @property
     def is_open(self) -> bool:
@@ -163,6 +185,22 @@ class Call:
             credit, self._consumed = self._consumed, 0
             self._connection.write(frames.encode(Kind.CREDIT, self.id, _CREDIT.pack(credit)))
 
+    def room(self, size: int) -> AbstractAsyncContextManager[int]:
+        """`async with call.room(size) as size: …`: wait until an answer of so many bytes may be
+        made, or of fewer; read it and send it inside. For whatever may be large."""
+        return self._connection.room(size)
+
+    def spawn_within(
+        self, size: int, function: Callable[..., Awaitable[None]], *args: Any
+    ) -> None:
+        """`spawn` once there is room for an answer of `size` bytes."""
+
+        async def task() -> None:
+            async with self.room(size):
+                await function(*args)
+
+        self.spawn(task)
+
     def spawn(self, function: Callable[..., Awaitable[None]], *args: Any) -> None:
         """Run a handler that has to wait as a task of the connection; it ends with the call."""
         self._connection.spawn(self, function, args)
@@ -184,7 +222,9 @@ class Call:
             was_writable = self._window > 0
             if len(frame.message) != _CREDIT.size:
                 raise FrameError(f"a credit of {len(frame.message)} bytes has no meaning")
-            self._window += _CREDIT.unpack(frame.message)[0]
+            # Nobody grants more than was sent; a peer that says so would get all there is at once.
+            credit: int = _CREDIT.unpack(frame.message)[0]
+            self._window = min(self._window + credit, WINDOW_BYTES)
             if not was_writable and self._window > 0:
                 self.on_writable()
 

@@ -5,15 +5,17 @@ known, because each task that must be woken costs 30 to 50 µs (DESIGN §1). `re
 `open_stream` are the comfortable faces on top.
 
 Safety rule: what waits is bounded. Unsent output above `_BACKLOG_BYTES` stops the reading of
-further requests, and so does a closed gate.
+further requests, and so does a closed gate; what may be asked for at once, and what all connections
+hold together, is up to the `Budget`. Who lets what is under way stand still is cut off.
 """
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import logging
 from collections import deque
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from typing import Any, Final, Protocol
 
 import anyio
@@ -24,10 +26,12 @@ from hadron.model.errors import (
     ConnectionLostError,
     FrameError,
     HadronError,
+    OverloadedError,
     UnknownMethodError,
 )
 from hadron.model.ports import Transport
 from hadron.wire import frames
+from hadron.wire.budget import Budget
 from hadron.wire.calling import Caller
 from hadron.wire.calls import (
     Call,
@@ -50,6 +54,12 @@ thousand in one read, and who sends one at a time would wait for all of them."""
 KEEPALIVE_S: Final = 5.0
 SILENCE_LIMIT_S: Final = 15.0
 """A peer that sends nothing, not even pongs, for this long is gone. Three missed pings."""
+
+
+STALL_LIMIT_S: Final = 15.0
+_STALL_BYTES: Final = 64 << 10
+"""What waits to be sent, or a frame that is coming in, must move by so much within that time, or
+end. A ping every 10 s keeps a connection from being silent, and would hold memory for ever."""
 
 
 class Gate(Protocol):
@@ -95,6 +105,28 @@ class Cork:
             connection._flush()
 
 
+class _Progress:
+    """Of bytes that are under way in one direction."""
+
+    def __init__(self) -> None:
+        self._mark = 0
+        self.stalled_s = 0.0
+
+    def tick(self, waits: bool, moved: int, seconds: float) -> bool:
+        """Whether it stands still.
+
+        Args:
+            waits: whether anything is under way.
+            moved: bytes so far, ever.
+            seconds: since the last tick.
+        """
+        if not waits or moved - self._mark >= _STALL_BYTES:
+            self._mark, self.stalled_s = moved, 0.0
+        else:
+            self.stalled_s += seconds
+        return self.stalled_s >= STALL_LIMIT_S
+
+
 class Connection(Caller):
     """One transport and the calls on it. `run` must be running for anything to happen."""
 
@@ -106,19 +138,32 @@ class Connection(Caller):
         handlers: Mapping[int, Handler] | None = None,
         cork: Cork | None = None,
         gate: Gate | None = None,
+        budget: Budget | None = None,
         keepalive_s: float = KEEPALIVE_S,
         silence_limit_s: float = SILENCE_LIMIT_S,
     ) -> None:
+        """`budget`: shared with other connections; by default it has one of its own."""
         self._transport = transport
         self._handlers = handlers or {}
         self._cork = cork or Cork()
         self._gate = gate
+        self._budget = budget or Budget()
         self._keepalive_s = keepalive_s
         self._silence_limit_s = silence_limit_s
         self._calls: dict[int, Call] = {}
         self._ids = itertools.count(1 if dialed else 2, 2)
+        self._own_parity = 1 if dialed else 0
+        self._answering = 0
+        """Open calls that the peer has opened."""
         self._backlog: deque[memoryview] = deque()
         self._backlog_bytes = 0
+        self._sent_bytes = 0
+        self.reserved = 0
+        self._charged = 0
+        self._has_blocked = False
+        """Some call was told that it may not send, for what waits already."""
+        self._decoder = FrameDecoder()
+        self._whole_frames = 0
         self._flushing = False
         self._flush_needed = anyio.Event()
         self._drained = anyio.Event()
@@ -142,6 +187,61 @@ class Connection(Caller):
     def backlog_bytes(self) -> int:
         """Output accepted but not yet taken by the socket."""
         return self._backlog_bytes
+
+    # --- the budget -----------------------------------------------------------------------------
+
+    @property
+    def held(self) -> int:
+        return self._backlog_bytes + self.reserved
+
+    def settle(self) -> None:
+        held = self.held
+        if held != self._charged:
+            change, self._charged = held - self._charged, held
+            self._budget.charge(change)
+
+    def share(self, budget: Budget) -> None:
+        """Belong to another budget from here on."""
+        if budget is self._budget:
+            return
+        self._budget.receiving(self, 0)
+        self._budget.charge(-self._charged)
+        self._budget.calls -= self._answering
+        self._budget, self._charged = budget, 0
+        budget.calls += self._answering
+        self.settle()
+
+    @property
+    def takes_more(self) -> bool:
+        """Whether another message of a stream may be sent, as far as it is up to the bounds; if
+        not, the calls are told once it may."""
+        if self._budget.allows(self.held):
+            return True
+        self._has_blocked = True
+        return False
+
+    def has_room(self, size: int) -> bool:
+        """Whether so many bytes may wait to be sent beside those that do already."""
+        return self._budget.has_room(self.held, size)
+
+    @contextlib.asynccontextmanager
+    async def room(self, size: int) -> AsyncIterator[int]:
+        """Wait until an answer of `size` bytes may be made, in the order in which they ask; for
+        less if there is no room for so much. To be left once the answer was sent."""
+        budget = self._budget
+        granted = await budget.take(self, size)
+        try:
+            yield min(size, granted)
+        finally:
+            if budget is self._budget:
+                budget.give(self, granted)
+            else:
+                self.reserved -= granted
+                self.settle()
+
+    def cut(self, why: str) -> None:
+        _log.warning("cut off %s: %s", self.peer, why)
+        self.close(ConnectionLostError(f"{self.peer} was cut off: {why}"))
 
     # --- calling --------------------------------------------------------------------------------
 
@@ -194,11 +294,15 @@ class Connection(Caller):
         self._closed = reason or ConnectionLostError(f"the connection to {self.peer} was closed")
         self._backlog.clear()
         self._backlog_bytes = 0
+        self.settle()
+        self._budget.receiving(self, 0)
         self._drained.set()
         self._flush_needed.set()
         self._transport.close()
         self._ended.set()
         calls, self._calls = list(self._calls.values()), {}
+        self._budget.calls -= self._answering
+        self._answering = 0
         for call in calls:
             try:
                 call.lose(self._closed)
@@ -215,15 +319,14 @@ class Connection(Caller):
         return self._closed
 
     async def _read_loop(self) -> HadronError:
-        decoder = FrameDecoder()
+        decoder = self._decoder
         while True:
             if self._gate is not None and not self._gate.is_open:
                 # It is us who do not listen: no reason to call the peer silent.
                 self._listening = False
                 await self._gate.wait_open()
                 self._listening = self._heard = True
-            if self._backlog_bytes > _BACKLOG_BYTES:
-                await self._wait_drained()
+            await self._wait_drained()
             try:
                 count = await self._transport.receive_into(decoder.buffer())
             except OSError as error:
@@ -237,17 +340,9 @@ class Connection(Caller):
             self.heard += count
             try:
                 received = decoder.received(count)
-                while len(received) > _FRAMES_PER_TURN and self._gate is not None:
-                    some, received = received[:_FRAMES_PER_TURN], received[_FRAMES_PER_TURN:]
-                    with self._cork:
-                        for frame in some:
-                            self._dispatch(frame)
-                    await self._gate.wait_turn()
-                    if self._closed is not None:
-                        return self._closed
-                with self._cork:
-                    for frame in received:
-                        self._dispatch(frame)
+                self._whole_frames += len(received)
+                self._budget.receiving(self, decoder.held_bytes)
+                await self._dispatch_all(received)
             except FrameError as error:
                 _log.warning("closing the connection from %s: %s", self.peer, error)
                 data = error_to_message(error).SerializeToString()
@@ -255,6 +350,18 @@ class Connection(Caller):
                 return error
             if self._closed is not None:
                 return self._closed
+
+    async def _dispatch_all(self, received: list[Frame]) -> None:
+        done = 0
+        while done < len(received):
+            with self._cork:
+                while done < len(received):
+                    self._dispatch(received[done])
+                    done += 1
+                    if self._backlog_bytes > _BACKLOG_BYTES:
+                        # A few bytes can ask for a thousand answers.
+                        break
+            await self._wait_drained()
 
     def _dispatch(self, frame: Frame) -> None:
         if frame.kind is Kind.OPEN:
@@ -275,6 +382,8 @@ class Connection(Caller):
     def _open(self, frame: Frame) -> None:
         if frame.call == 0 or frame.call in self._calls:
             raise FrameError(f"a call was opened with the id {frame.call}, which is in use")
+        if frame.call % 2 == self._own_parity:
+            raise FrameError(f"a call was opened with the id {frame.call}, which is not the peer's")
         if frame.flags & NO_MESSAGE:
             raise FrameError(f"call {frame.call} was opened without a message")
         method = METHODS.get(frame.method)
@@ -287,8 +396,19 @@ class Connection(Caller):
             data = error_to_message(error).SerializeToString()
             self.write(frames.encode(Kind.ERROR, frame.call, data))
             return
+        if not self._budget.admits(self._answering):
+            refusal = OverloadedError(
+                f"{self._answering} calls are open on this connection, {self._budget.calls} on all "
+                "of them: no more are taken now",
+                "wait for answers, and ask again",
+            )
+            data = error_to_message(refusal).SerializeToString()
+            self.write(frames.encode(Kind.ERROR, frame.call, data))
+            return
         call = Call(self, frame.call, method, opener=False)
         self._calls[call.id] = call
+        self._answering += 1
+        self._budget.calls += 1
 
         def opening(message: Any, attachment: memoryview) -> None:
             call.on_message = refuse_message
@@ -373,8 +493,10 @@ class Connection(Caller):
                 )
                 return True
             if sent == 0:
+                self.settle()
                 return False
             self._backlog_bytes -= sent
+            self._sent_bytes += sent
             while sent:
                 first = backlog[0]
                 if sent < len(first):
@@ -382,8 +504,19 @@ class Connection(Caller):
                     break
                 sent -= len(first)
                 backlog.popleft()
+        if self._charged:
+            self.settle()
         self._drained.set()
+        if self._has_blocked:
+            self._unblock()
         return True
+
+    def _unblock(self) -> None:
+        """Nothing waits any more: streams may go on."""
+        self._has_blocked = False
+        for call in list(self._calls.values()):
+            if call.writable:
+                call.on_writable()
 
     async def _flush_loop(self) -> None:
         while True:
@@ -399,14 +532,33 @@ class Connection(Caller):
                 self._flushing = False
 
     async def _wait_drained(self) -> None:
+        if self._backlog_bytes <= _BACKLOG_BYTES:
+            return
+        # It is us who do not listen; whoever does not read is found by what stands still.
+        self._listening = False
         while self._backlog_bytes > _BACKLOG_BYTES and self._closed is None:
             self._drained = anyio.Event()
             await self._drained.wait()
+        self._listening = self._heard = True
 
     async def _keepalive_loop(self) -> None:
         silent_s = 0.0
+        outwards, inwards = _Progress(), _Progress()
         while True:
             await anyio.sleep(self._keepalive_s)
+            if outwards.tick(self._backlog_bytes > 0, self._sent_bytes, self._keepalive_s):
+                self.cut(
+                    f"{self._backlog_bytes} bytes wait for it, and it read next to nothing for "
+                    f"{outwards.stalled_s:g} s"
+                )
+                return
+            is_inside = self._decoder.mid_frame and self._listening
+            came = self.heard + self._whole_frames * _STALL_BYTES
+            if inwards.tick(is_inside, came, self._keepalive_s):
+                self.cut(
+                    f"it began a frame and sent next to nothing of it for {inwards.stalled_s:g} s"
+                )
+                return
             if self._heard or not self._listening:
                 self._heard, silent_s = False, 0.0
                 continue
@@ -426,7 +578,9 @@ class Connection(Caller):
             scope.cancel()
 
     def forget(self, call: Call) -> None:
-        self._calls.pop(call.id, None)
+        if self._calls.pop(call.id, None) is not None and call.id % 2 != self._own_parity:
+            self._answering -= 1
+            self._budget.calls -= 1
 
 
 def _parse_message(cls: Any, frame: Frame) -> Any:
