@@ -3,9 +3,10 @@ still coming in, and calls.
 
 Rules: before an answer is read from the disk there must be room for it (`take`), so that asking
 costs nothing; what is under way inwards beyond its limit ends the frame that has taken longest.
-Room is divided by dynamic thresholds (Choudhury and Hahne, for switches with shared memory): a
-connection may hold as much as is left for all, so k that read nothing leave 1/(k + 1) of it to the
-others, and nobody needs to know who they are.
+A connection may hold as much as is left for all (dynamic thresholds, Choudhury and Hahne, for
+switches with shared memory); who holds least comes first, so that whoever reads what it asks for
+passes those that do not; and while somebody with nothing waits in vain, those that read nothing are
+cut off.
 """
 
 from __future__ import annotations
@@ -29,12 +30,25 @@ LEAST_BYTES: Final = MAX_BATCH_BYTES
 """What an answer is counted as until it is known: a read brings a whole batch, whatever was asked
 for."""
 
+READING_BYTES: Final = 32 << 20
+"""Answers that are being read at a time: the others wait here, where there is an order, and not for
+the threads that read."""
+
+PRESSURE_S: Final = 2.0
+"""Who has read nothing for so long is cut off, when somebody who holds nothing waits for room."""
+
+_MOVED_BYTES: Final = 16 << 10
+"""Less than this in that time is nothing."""
+
 
 class Holder(Protocol):
     """A connection, as the budget sees it."""
 
     reserved: int
     """Granted for answers that are not written yet."""
+
+    sent_bytes: int
+    """Ever."""
 
     @property
     def held(self) -> int:
@@ -75,6 +89,8 @@ class Budget:
         """Bytes taken for frames that are still coming, those that began first in front."""
         self._incomplete_bytes = 0
         self._waiting: dict[Holder, deque[_Request]] = {}
+        self._holders: dict[Holder, None] = {}
+        self._reading_bytes = 0
 
     # --- answers --------------------------------------------------------------------------------
 
@@ -86,8 +102,12 @@ class Budget:
         self._waiting.setdefault(holder, deque()).append(request)
         self._serve()
         try:
-            if not request.granted:
-                await request.event.wait()
+            while not request.granted:
+                with anyio.move_on_after(PRESSURE_S):
+                    marks = self._marks() if holder.held == 0 else {}
+                    await request.event.wait()
+                if not request.granted:
+                    self._press(marks)
         except BaseException:
             if request.granted:
                 self.give(holder, request.granted)
@@ -99,17 +119,58 @@ class Budget:
     def give(self, holder: Holder, granted: int) -> None:
         """The answer was written, or will not be."""
         holder.reserved -= granted
+        self._reading_bytes -= granted
         holder.settle()
+        self._serve()
+
+    def _marks(self) -> dict[Holder, int]:
+        """How much was sent so far to each that holds something."""
+        return {holder: holder.sent_bytes for holder in self._holders}
+
+    def _press(self, marks: dict[Holder, int]) -> None:
+        """Cut off who has read nothing since then, as many as it takes."""
+        idle = [
+            holder for holder, sent_bytes in marks.items()
+            if holder in self._holders and holder.held > holder.reserved
+            and holder.sent_bytes - sent_bytes < _MOVED_BYTES
+        ]
+        for holder in sorted(idle, key=lambda each: each.held, reverse=True):
+            if self._max_bytes - self.held_bytes >= LEAST_BYTES:
+                break
+            holder.cut(
+                f"{holder.held} bytes wait for it, it read next to nothing for {PRESSURE_S:g} s, "
+                "and others wait for that room"
+            )
 
     def _forget(self, holder: Holder, request: _Request) -> None:
-        queue = self._waiting[holder]
-        queue.remove(request)
-        if not queue:
-            del self._waiting[holder]
+        queue = self._waiting.get(holder)
+        if queue is not None:
+            queue.remove(request)
+            if not queue:
+                del self._waiting[holder]
 
-    def charge(self, change: int) -> None:
-        """Some connection holds so much more, or less."""
+    def leave(self, holder: Holder) -> None:
+        """The connection has ended; whoever waits for room on it is cancelled."""
+        self._waiting.pop(holder, None)
+        self._holders.pop(holder, None)
+        self.receiving(holder, 0)
+        holder.settle()
+
+    def release(self, holder: Holder, charged: int, calls: int) -> None:
+        """The connection belongs to another budget now, with what it holds."""
+        self.receiving(holder, 0)
+        self._holders.pop(holder, None)
+        self.held_bytes -= charged
+        self.calls -= calls
+        self._serve()
+
+    def charge(self, holder: Holder, change: int) -> None:
+        """A connection holds so much more, or less."""
         self.held_bytes += change
+        if holder.held:
+            self._holders[holder] = None
+        else:
+            self._holders.pop(holder, None)
         if change < 0 and self._waiting:
             self._serve()
 
@@ -127,19 +188,22 @@ class Budget:
         return min(CONNECTION_BYTES, self._max_bytes - self.held_bytes) - held
 
     def _serve(self) -> None:
-        """Grant what fits, one answer for each connection in turn."""
-        for holder in list(self._waiting):
-            queue = self._waiting[holder]
-            free = self._free(holder.held)
+        """Grant what fits, first to those that hold least."""
+        while self._waiting:
+            reading = READING_BYTES - self._reading_bytes
+            holder = min(self._waiting, key=lambda each: each.held)
+            free = min(self._free(holder.held), reading)
             if free < LEAST_BYTES:
-                continue
+                # Who holds more may have no more.
+                return
+            share = max(LEAST_BYTES, reading // len(self._waiting))
+            queue = self._waiting[holder]
             request = queue.popleft()
-            # Whoever has got something goes to the end of the line.
-            del self._waiting[holder]
-            if queue:
-                self._waiting[holder] = queue
-            request.granted = min(request.size, free)
+            if not queue:
+                del self._waiting[holder]
+            request.granted = min(request.size, free, share)
             holder.reserved += request.granted
+            self._reading_bytes += request.granted
             holder.settle()
             request.event.set()
 

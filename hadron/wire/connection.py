@@ -157,7 +157,7 @@ class Connection(Caller):
         """Open calls that the peer has opened."""
         self._backlog: deque[memoryview] = deque()
         self._backlog_bytes = 0
-        self._sent_bytes = 0
+        self.sent_bytes = 0
         self.reserved = 0
         self._charged = 0
         self._has_blocked = False
@@ -198,16 +198,15 @@ class Connection(Caller):
         held = self.held
         if held != self._charged:
             change, self._charged = held - self._charged, held
-            self._budget.charge(change)
+            self._budget.charge(self, change)
 
     def share(self, budget: Budget) -> None:
         """Belong to another budget from here on."""
         if budget is self._budget:
             return
-        self._budget.receiving(self, 0)
-        self._budget.charge(-self._charged)
-        self._budget.calls -= self._answering
-        self._budget, self._charged = budget, 0
+        charged, self._charged = self._charged, 0
+        self._budget.release(self, charged, self._answering)
+        self._budget = budget
         budget.calls += self._answering
         self.settle()
 
@@ -226,18 +225,14 @@ class Connection(Caller):
 
     @contextlib.asynccontextmanager
     async def room(self, size: int) -> AsyncIterator[int]:
-        """Wait until an answer of `size` bytes may be made, in the order in which they ask; for
-        less if there is no room for so much. To be left once the answer was sent."""
+        """Wait until an answer of `size` bytes may be made, or of the fewer that it yields. To be
+        left once that was sent."""
         budget = self._budget
         granted = await budget.take(self, size)
         try:
             yield min(size, granted)
         finally:
-            if budget is self._budget:
-                budget.give(self, granted)
-            else:
-                self.reserved -= granted
-                self.settle()
+            budget.give(self, granted)
 
     def cut(self, why: str) -> None:
         _log.warning("cut off %s: %s", self.peer, why)
@@ -294,8 +289,7 @@ class Connection(Caller):
         self._closed = reason or ConnectionLostError(f"the connection to {self.peer} was closed")
         self._backlog.clear()
         self._backlog_bytes = 0
-        self.settle()
-        self._budget.receiving(self, 0)
+        self._budget.leave(self)
         self._drained.set()
         self._flush_needed.set()
         self._transport.close()
@@ -352,16 +346,17 @@ class Connection(Caller):
                 return self._closed
 
     async def _dispatch_all(self, received: list[Frame]) -> None:
-        done = 0
-        while done < len(received):
+        """Some at a time: a few bytes can ask for a thousand answers, and others want a turn."""
+        for start in range(0, len(received), _FRAMES_PER_TURN):
+            if start:
+                await self._wait_drained()
+                if self._gate is not None:
+                    await self._gate.wait_turn()
+            if self._closed is not None:
+                return
             with self._cork:
-                while done < len(received):
-                    self._dispatch(received[done])
-                    done += 1
-                    if self._backlog_bytes > _BACKLOG_BYTES:
-                        # A few bytes can ask for a thousand answers.
-                        break
-            await self._wait_drained()
+                for frame in received[start : start + _FRAMES_PER_TURN]:
+                    self._dispatch(frame)
 
     def _dispatch(self, frame: Frame) -> None:
         if frame.kind is Kind.OPEN:
@@ -496,7 +491,7 @@ class Connection(Caller):
                 self.settle()
                 return False
             self._backlog_bytes -= sent
-            self._sent_bytes += sent
+            self.sent_bytes += sent
             while sent:
                 first = backlog[0]
                 if sent < len(first):
@@ -546,7 +541,7 @@ class Connection(Caller):
         outwards, inwards = _Progress(), _Progress()
         while True:
             await anyio.sleep(self._keepalive_s)
-            if outwards.tick(self._backlog_bytes > 0, self._sent_bytes, self._keepalive_s):
+            if outwards.tick(self._backlog_bytes > 0, self.sent_bytes, self._keepalive_s):
                 self.cut(
                     f"{self._backlog_bytes} bytes wait for it, and it read next to nothing for "
                     f"{outwards.stalled_s:g} s"

@@ -47,7 +47,7 @@ _FIRST_BYTES: Final = 2 << 10
 """The same until so much has come at once. Most connections are idle: with the larger one a member
 that waits took 79 to 92 kB on its leader, with this 25 to 28."""
 
-_AT_ONCE_BYTES: Final = 256 << 10
+_AT_ONCE_BYTES: Final = _RECEIVE_BYTES
 """Memory that is taken for a frame when it is announced; more once so much of it has come."""
 
 _GROWTH: Final = 4
@@ -167,7 +167,7 @@ class FrameDecoder:
                 self._start += size
                 frames.append(_decode(memoryview(data)))
             elif size > len(self._small) // 2:
-                self._frame = bytearray(min(size, _AT_ONCE_BYTES))
+                self._frame = bytearray(min(size, max(_AT_ONCE_BYTES, 2 * available)))
                 self._frame[:available] = memoryview(self._small)[self._start : self._stop]
                 self._frame_filled = available
                 self._frame_size = size

@@ -45,6 +45,16 @@ def feed(decoder: FrameDecoder, data: bytes, sizes: list[int]) -> list[Frame]:
     return frames
 
 
+@pytest.mark.parametrize("size", [65_000, 65_500, 65_536, 65_600, 200_000, 262_144, 1_100_000])
+@pytest.mark.parametrize("first", [1, 28, 2_048, 65_536, 1 << 20])
+def test_there_is_always_room_for_the_next_bytes(size: int, first: int) -> None:
+    """Whatever the buffers' sizes and the frame's have in common."""
+    data = b"".join(map(bytes, encode(Kind.OPEN, 1, b"", [bytes(size - HEADER.size)])))
+    decoder = FrameDecoder()
+    found = feed(decoder, data + data, [first, 1 << 20])
+    assert [len(each.attachment) for each in found] == [size - HEADER.size] * 2
+
+
 def plain(frame: Frame) -> tuple[object, ...]:
     return (*frame[:4], bytes(frame.message), bytes(frame.attachment))
 
