@@ -14,6 +14,7 @@ from typing import Any, Final
 
 import click
 
+from hadron.model.errors import DamagedRecordError
 from hadron.model.record import BYTES, JSON, Record, encode_value
 
 _Part = Callable[[Record], bytes]
@@ -134,6 +135,36 @@ _TABLE_HEADING: Final = (
 ).encode()
 
 
+class _PassedOver:
+    """Records that cannot be read: one line for those that stand together for one reason."""
+
+    def __init__(self) -> None:
+        self._first: Record | None = None
+        self._count = 0
+        self._reason = ""
+
+    def add(self, record: Record, reason: str) -> None:
+        first = self._first
+        if first is None or (
+            reason != self._reason or record.partition != first.partition
+            or record.offset != first.offset + self._count
+        ):
+            self.tell()
+            self._first, self._count, self._reason = record, 0, reason
+        self._count += 1
+
+    def tell(self) -> None:
+        first, self._first = self._first, None
+        if first is None:
+            return
+        where = f"{first.stream}/{first.partition}/{first.offset}"
+        which = (
+            f"record {where} is" if self._count == 1
+            else f"{self._count} records from {where} on are"
+        )
+        click.echo(f"passed over: {which} damaged at the source: {self._reason}", err=True)
+
+
 class RecordPrinter:
     """Writes records to stdout until a limit is reached.
 
@@ -162,16 +193,23 @@ class RecordPrinter:
         return self._left is not None and self._left <= 0
 
     def print(self, records: Iterable[Record]) -> None:
-        """Print and flush; records past the limit are left out."""
+        """Print and flush; records past the limit are left out, and those that cannot be read are
+        passed over with a word on stderr."""
         lines: list[bytes] = []
+        passed_over = _PassedOver()
         if self._heading:
             lines.append(self._heading)
             self._heading = b""
         for record in records:
+            if self._left is not None and self._left <= 0:
+                break
+            try:
+                lines.append(self._line(record))
+            except DamagedRecordError as error:
+                passed_over.add(record, error.reason)
+                continue
             if self._left is not None:
-                if self._left <= 0:
-                    break
                 self._left -= 1
-            lines.append(self._line(record))
+        passed_over.tell()
         self._out.write(b"".join(lines))
         self._out.flush()

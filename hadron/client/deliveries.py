@@ -76,6 +76,11 @@ class GivenRecord(Generic[S]):
         return self.record.partition
 
     @property
+    def damage(self) -> str:
+        """Why the record cannot be read, though it is as its producer sent it; "" when it can."""
+        return self.record.damage
+
+    @property
     def attempt(self) -> int:
         """1 when the group is given this record for the first time."""
         return self._parcel.attempt

@@ -6,7 +6,8 @@ batches must not see the records outside. Rare (the ends of a read only), so col
 
 from __future__ import annotations
 
-from hadron.model.batch import BatchBody, BatchHead, RecordBatch
+from hadron.model.batch import BatchHead, RecordBatch
+from hadron.model.bodies import BatchBody
 
 
 def slice_batch(batch: RecordBatch, start: int, stop: int) -> RecordBatch:
@@ -44,6 +45,8 @@ def _cut_out(batch: RecordBatch, start: int, stop: int) -> RecordBatch:
         batch.base_offset + start,
         batch.stream,
         batch.partition,
+        damage=batch.damage,
+        raw=batch.raw,
     )
 
 

@@ -13,14 +13,21 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
+import msgspec
 import trio
 
 from hadron.delivery.effects import Exhausted
 from hadron.delivery.ranges import Range
 from hadron.model.batch import BatchBuilder, RecordBatch, StampedBatch, decode_batch
-from hadron.model.errors import FencedError, HadronError, RequestError, ShuttingDownError
-from hadron.model.limits import MAX_BATCH_BYTES
-from hadron.model.record import NewRecord, Record
+from hadron.model.errors import (
+    FencedError,
+    HadronError,
+    RecordTooLargeError,
+    RequestError,
+    ShuttingDownError,
+)
+from hadron.model.limits import MAX_BATCH_BYTES, MAX_RECORD_BYTES
+from hadron.model.record import BYTES, NewRecord, Record
 from hadron.partition.controller import Controller
 from hadron.partition.visible import VisibleStreams
 from hadron.state.group_endings import DeadLettered, DeadLetterRecords
@@ -33,6 +40,14 @@ ORIGIN_STREAM: Final = "deadletterstream"
 ORIGIN_PARTITION: Final = "deadletterpartition"
 ORIGIN_OFFSET: Final = "deadletteroffset"
 GROUP: Final = "deadlettergroup"
+DAMAGE: Final = "deadletterdamage"
+"""Of a record that cannot be read: why. Its value is as it is stored; where a whole batch cannot be
+taken apart, the first of its letters has its bytes and `BODY` says on the others which one that is.
+"""
+BODY: Final = "deadletterbody"
+_OWN_HEADERS: Final = (
+    REASON, ATTEMPTS, ORIGIN_STREAM, ORIGIN_PARTITION, ORIGIN_OFFSET, GROUP, DAMAGE
+)
 """Headers of a dead letter; names that CloudEvents takes for extensions."""
 
 _PAUSE_S: Final = 5.0
@@ -184,15 +199,40 @@ def encode_letters(
     builder = BatchBuilder()
     for index in range(offset - batch.base_offset, last + 1 - batch.base_offset):
         record = Record(records, index)
-        builder.add(
-            _letter(records, record, index, origin, dead), record.timestamp_ms,
-            encoded=(records.value_encoding(index), record.value_bytes),
-            max_bytes=_MAX_RECORD_BYTES,
-        )
+        letter = _letter(records, record, index, origin, dead)
+        encoded = records.value_encoding(index), record.raw
+        if records.damage:
+            letter, encoded = _damaged(letter, record, offset)
+        try:
+            builder.add(letter, record.timestamp_ms, encoded=encoded, max_bytes=_MAX_RECORD_BYTES)
+        except RecordTooLargeError as error:
+            # Only who builds batches by other rules can send such a one.
+            builder.add(
+                _without_content(letter, error), record.timestamp_ms, encoded=(BYTES, b""),
+                max_bytes=_MAX_RECORD_BYTES,
+            )
         if builder.size > _TARGET_BYTES or builder.full:
             last = batch.base_offset + index
             break
     return builder.build(), last
+
+
+def _damaged(letter: NewRecord, record: Record, first: int) -> tuple[NewRecord, tuple[int, bytes]]:
+    """The letter of a record whose batch cannot be taken apart; `first` is the offset of the first
+    one of them."""
+    headers = dict(letter.headers or {})
+    if record.offset == first:
+        return letter, (BYTES, record.raw[:MAX_RECORD_BYTES])
+    return msgspec.structs.replace(letter, headers=headers | {BODY: str(first)}), (BYTES, b"")
+
+
+def _without_content(letter: NewRecord, error: RecordTooLargeError) -> NewRecord:
+    headers = {
+        name: text for name, text in (letter.headers or {}).items() if name in _OWN_HEADERS
+    }
+    return msgspec.structs.replace(
+        letter, headers=headers | {DAMAGE: error.message}, key=None, id=""
+    )
 
 
 def _letter(
@@ -207,7 +247,10 @@ def _letter(
         ORIGIN_OFFSET: str(record.offset),
         GROUP: origin.group,
     }
+    if damage := record.damage:
+        headers[DAMAGE] = damage
     return NewRecord(
-        value=None, key=record.key, type=record.type, timestamp_ms=record.timestamp_ms,
+        value=None, key=records.key_bytes(index) if damage else record.key,
+        type=record.type, timestamp_ms=record.timestamp_ms,
         headers=headers, id=records.id(index),
     )

@@ -13,24 +13,32 @@ Bytes of a batch (a promise; all integers little-endian):
     …       …     body: a MessagePack map (`BatchBody`), compressed as a whole: what edges need
 
 Columns inside the maps are byte strings in Arrow's layout, so a Spark source wraps them without a
-copy. The leader reads the head and stores the bytes; it never opens the body (DESIGN §1). Offsets
-are not part of the bytes: the leader stamps `base_offset` and the time beside them.
+copy. The leader reads the head, refuses a body that is none as far as that shows without
+decompressing it (`bodies.judge`; so a zstd frame says how much it holds), and stores the bytes: it
+never opens the body (DESIGN §1). Offsets are not part of the bytes: the leader stamps `base_offset`
+and the time beside them.
 """
 
 from __future__ import annotations
 
 import struct
-import sys
 from array import array
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from itertools import accumulate, pairwise, repeat
-from typing import Any, Final
+from itertools import pairwise, repeat
+from typing import Final
 
 import msgspec
 import xxhash
 import zstandard
 
-from hadron.model.errors import CorruptionError, InvalidRecordError, RecordTooLargeError
+from hadron.model import columns
+from hadron.model.bodies import BadBodyError, BatchBody, judge, open_body
+from hadron.model.errors import (
+    CorruptionError,
+    DamagedRecordError,
+    InvalidRecordError,
+    RecordTooLargeError,
+)
 from hadron.model.limits import (
     MAX_BATCH_BYTES,
     MAX_BATCH_RECORDS,
@@ -71,28 +79,7 @@ class BatchHead(msgspec.Struct, omit_defaults=True, kw_only=True):
     """Body length before compression."""
 
 
-class BatchBody(msgspec.Struct, omit_defaults=True, kw_only=True):
-    """What only edges decode: values, keys, headers, ids."""
-
-    v: bytes = b""
-    """Value bytes, back to back."""
-    vo: memoryview
-    """int32 * (n + 1) offsets into `v`."""
-    ve: memoryview
-    """uint8 value encodings (0 bytes, 1 text, 2 JSON); one when all are equal."""
-    k: bytes = b""
-    ko: memoryview = memoryview(b"")
-    """int32 * (n + 1) offsets into `k`; empty when no record has a key."""
-    ke: memoryview = memoryview(b"")
-    """uint8 key encodings (0 bytes, 1 text); one when all are equal."""
-    h: list[tuple[int, dict[str, str]]] = []
-    """(record index, headers), only for records that have any, ascending."""
-    ids: list[tuple[int, str]] = []
-    """(record index, id), only for records that were given one, ascending."""
-
-
 _decode_head = msgspec.msgpack.Decoder(BatchHead).decode
-_decode_body = msgspec.msgpack.Decoder(BatchBody).decode
 _encode = msgspec.msgpack.Encoder().encode
 
 
@@ -204,12 +191,12 @@ class BatchBuilder:
         count = len(self._values)
         head = BatchHead(
             n=count, pid=producer_id, pep=producer_epoch, seq=sequence,
-            ts=_column("q", _uniform(self._timestamps)),
+            ts=columns.pack("q", columns.uniform(self._timestamps)),
         )
         body = BatchBody(
             v=b"".join(self._values),
-            vo=_offsets(self._values),
-            ve=memoryview(bytes(_uniform(self._encodings))),
+            vo=columns.offsets(self._values),
+            ve=memoryview(bytes(columns.uniform(self._encodings))),
         )
         if self._keys:
             self._build_keys(count, head, body)
@@ -227,10 +214,10 @@ class BatchBuilder:
         hashes = [
             key_hash(key) if index in self._keys else 0 for index, key in enumerate(keys)
         ]
-        head.kh = _column("Q", hashes)
+        head.kh = columns.pack("Q", hashes)
         body.k = b"".join(keys)
-        body.ko = _offsets(keys)
-        body.ke = memoryview(bytes(_uniform([encoding for encoding, _ in coded])))
+        body.ko = columns.offsets(keys)
+        body.ke = memoryview(bytes(columns.uniform([encoding for encoding, _ in coded])))
 
     def _build_types(self, count: int, head: BatchHead) -> None:
         if not self._types:
@@ -242,7 +229,7 @@ class BatchBuilder:
         for code, indexes in enumerate(self._types.values()):
             for index in indexes:
                 codes[index] = code
-        head.tc = _column("H", codes)
+        head.tc = columns.pack("H", codes)
 
 
 def encode_values(
@@ -261,9 +248,10 @@ def encode_values(
     if values and max(map(len, values)) > MAX_RECORD_BYTES - 16:
         raise too_large(max(map(len, values)))
     head = BatchHead(
-        n=len(values), pid=producer_id, pep=producer_epoch, seq=sequence, ts=_column("q", [now_ms])
+        n=len(values), pid=producer_id, pep=producer_epoch, seq=sequence,
+        ts=columns.pack("q", [now_ms]),
     )
-    body = BatchBody(v=b"".join(values), vo=_offsets(values), ve=memoryview(b"\x00"))
+    body = BatchBody(v=b"".join(values), vo=columns.offsets(values), ve=memoryview(b"\x00"))
     return encode_batch(head, body, codec)
 
 
@@ -322,29 +310,50 @@ def key_hashes(data: bytes | memoryview) -> Sequence[int]:
     view = memoryview(data)
     head_size = _PREFIX.unpack_from(view)[3]
     head = _decode_head(view[_PREFIX.size : _PREFIX.size + head_size])
-    hashes: Sequence[int] = _view("Q", head.kh)
+    hashes: Sequence[int] = columns.view("Q", head.kh)
     return hashes
+
+
+def judge_batch(data: bytes | memoryview) -> BatchHead:
+    """`read_head` for a batch that is about to be logged: also what can be told of its body without
+    decompressing it or looking at what values mean (`bodies.judge`).
+
+    Raises `CorruptionError`, and `InvalidRecordError` for a body that no reader could open.
+    """
+    head, codec, packed = _open(data)
+    try:
+        judge(codec, packed, count=head.n, keyed=len(head.kh) > 0, raw=head.raw)
+    except BadBodyError as error:
+        raise InvalidRecordError(
+            f"a batch of {head.n} records is refused, its body is none: {error}",
+            "whatever has built it is at fault, not the way here: its checksum is right",
+        ) from None
+    return head
 
 
 def decode_batch(
     data: bytes | memoryview, *, base_offset: int = 0, stream: str = "", partition: str = ""
 ) -> RecordBatch:
-    """Verify and decode a batch. Raises `CorruptionError`."""
+    """Verify and decode a batch. A body that cannot be opened although the checksum is right was
+    damaged at its source, and then so are its records (`RecordBatch.damage`): sending or repairing
+    it again would not help.
+
+    Raises `CorruptionError` for anything else that is wrong.
+    """
     head, codec, packed = _open(data)
-    if codec == "zstd":
-        try:
-            packed = memoryview(
-                zstandard.ZstdDecompressor().decompress(packed, max_output_size=head.raw)
-            )
-        except zstandard.ZstdError as error:
-            raise CorruptionError(f"a batch body does not decompress: {error}") from error
-    if len(packed) != head.raw:
-        raise CorruptionError(f"a batch body has {len(packed)} bytes, its head says {head.raw}")
     try:
-        body = _decode_body(packed)
-    except msgspec.DecodeError as error:
-        raise CorruptionError(f"a batch body does not decode: {error}") from error
+        body = open_body(codec, packed, count=head.n, keyed=len(head.kh) > 0, raw=head.raw)
+    except BadBodyError as error:
+        return RecordBatch(
+            head, _no_body(head.n), base_offset, stream, partition,
+            damage=f"the body of its batch is none: {error}", raw=bytes(packed),
+        )
     return RecordBatch(head, body, base_offset, stream, partition)
+
+
+def _no_body(count: int) -> BatchBody:
+    """Stands where a body cannot be opened: so many values without a byte."""
+    return BatchBody(vo=memoryview(bytes(4 * (count + 1))), ve=memoryview(b"\0"))
 
 
 def check_batch(data: bytes | memoryview) -> None:
@@ -379,7 +388,7 @@ def _open(data: bytes | memoryview) -> tuple[BatchHead, str, memoryview]:
         raise CorruptionError(f"a batch has the unknown codec {codec}")
     try:
         head = _decode_head(view[_PREFIX.size : _PREFIX.size + head_size])
-    except msgspec.DecodeError as error:
+    except (msgspec.DecodeError, RecursionError) as error:
         raise CorruptionError(f"a batch head does not decode: {error}") from error
     _check_head(head)
     return head, CODECS[codec], view[_PREFIX.size + head_size :]
@@ -400,46 +409,50 @@ def _check_head(head: BatchHead) -> None:
     for good, what in sizes:
         if not good:
             raise CorruptionError(f"a batch of {n} records has a malformed {what} column")
-    if len(head.tc) and max(_view("H", head.tc)) >= len(head.t):
+    if len(head.tc) and max(columns.view("H", head.tc)) >= len(head.t):
         raise CorruptionError("a batch has a type code outside its dictionary")
 
 
 class RecordBatch:
-    """A decoded batch: columns, and records as views of them."""
+    """A decoded batch: columns, and records as views of them.
+
+    Attributes:
+        damage: why its records cannot be read, although the batch is as its producer sent it; ""
+            when they can. Of such ones only the head is known: offsets, types, times.
+        raw: the body of such a batch, as it is stored.
+    """
 
     __slots__ = (
         "_headers", "_ids", "_key_hashes", "_key_offsets", "_timestamps",
-        "_type_codes", "base_offset", "body", "count", "head", "partition", "record_type",
-        "stream", "value_encodings", "value_offsets", "values",
+        "_type_codes", "base_offset", "body", "count", "damage", "head", "partition", "raw",
+        "record_type", "stream", "value_encodings", "value_offsets", "values",
     )
 
     def __init__(
-        self, head: BatchHead, body: BatchBody, base_offset: int, stream: str, partition: str
+        self, head: BatchHead, body: BatchBody, base_offset: int, stream: str, partition: str,
+        *, damage: str = "", raw: bytes = b"",
     ) -> None:
+        """`body` was checked before (`open_body`), or stands for one that is damaged."""
+        self.damage = damage
+        self.raw = raw
         self.head = head
         self.body = body
         self.base_offset = base_offset
         self.stream = stream
         self.partition = partition
-        self.count = count = head.n
+        self.count = head.n
         self.record_type = Record
         self.values = body.v
         self.value_encodings = body.ve
-        if len(body.ve) not in (1, count) or len(body.vo) != 4 * (count + 1):
-            raise CorruptionError(f"a batch of {count} records has a malformed value column")
-        self.value_offsets = _view("i", body.vo)
-        if self.value_offsets[0] != 0 or self.value_offsets[count] != len(body.v):
-            raise CorruptionError("a batch's value offsets do not span its values")
-        if len(head.kh) and (
-            len(body.ko) != 4 * (count + 1) or len(body.ke) not in (1, count)
-        ):
-            raise CorruptionError(f"a batch of {count} records has a malformed key column")
-        self._key_hashes = _view("Q", head.kh)
-        self._key_offsets = _view("i", body.ko)
-        self._timestamps = _view("q", head.ts)
-        self._type_codes = _view("H", head.tc)
+        self.value_offsets = columns.view("i", body.vo)
+        self._key_hashes = columns.view("Q", head.kh)
+        self._key_offsets = columns.view("i", body.ko)
+        self._timestamps = columns.view("q", head.ts)
+        self._type_codes = columns.view("H", head.tc)
         self._headers: dict[int, dict[str, str]] | None = None
         self._ids: dict[int, str] | None = None
+        if damage:
+            self.value_offsets = self._key_hashes = _Unreadable(self)
 
     def __len__(self) -> int:
         return self.count
@@ -472,13 +485,31 @@ class RecordBatch:
         data = self.body.k[self._key_offsets[index] : self._key_offsets[index + 1]]
         encodings = self.body.ke
         text = (encodings[0] if len(encodings) == 1 else encodings[index]) == TEXT
-        return data.decode() if text else data
+        try:
+            return data.decode() if text else data
+        except UnicodeDecodeError as error:
+            raise self.damaged(index, f"its key is said to be text, and is not: {error}") from None
+
+    def key_bytes(self, index: int) -> bytes | None:
+        """The key as it is stored, None where there is none or none can be had."""
+        if self.damage or not len(self._key_hashes) or self._key_hashes[index] == 0:
+            return None
+        return self.body.k[self._key_offsets[index] : self._key_offsets[index + 1]]
 
     def type(self, index: int) -> str:
         types = self.head.t
         if not types:
             return ""
         return types[self._type_codes[index]] if len(self._type_codes) else types[0]
+
+    def damaged(self, index: int, why: str) -> DamagedRecordError:
+        """The error for a record that cannot be read."""
+        offset = self.base_offset + index
+        return DamagedRecordError(
+            f"record {self.stream}/{self.partition}/{offset} is damaged at its source: {why}",
+            "whatever has produced it is at fault; `record.raw` has its bytes, and it can be "
+            "acknowledged like any other", reason=why,
+        )
 
     def timestamp_ms(self, index: int) -> int:
         stamps = self._timestamps
@@ -500,6 +531,24 @@ class RecordBatch:
         return self._ids.get(index, "")
 
 
+class _Unreadable:
+    """A column of a damaged batch: raises for every record."""
+
+    __slots__ = ("_batch",)
+
+    def __init__(self, batch: RecordBatch) -> None:
+        self._batch = batch
+
+    def __len__(self) -> int:
+        return self._batch.count
+
+    def __getitem__(self, index: int) -> int:
+        raise self._batch.damaged(index, self._batch.damage)
+
+    def tolist(self) -> list[int]:
+        raise self._batch.damaged(0, self._batch.damage)
+
+
 def matching_indexes(head: BatchHead, accepts: Callable[[str], bool]) -> Iterable[int]:
     """Indexes of the records whose event type `accepts`, from the index section alone."""
     if not head.t:
@@ -507,34 +556,4 @@ def matching_indexes(head: BatchHead, accepts: Callable[[str], bool]) -> Iterabl
     if not len(head.tc):
         return range(head.n) if accepts(head.t[0]) else range(0)
     wanted = {code for code, name in enumerate(head.t) if accepts(name)}
-    return [index for index, code in enumerate(_view("H", head.tc)) if code in wanted]
-
-
-# --- columns ------------------------------------------------------------------------------------
-
-
-def _uniform(column: Sequence[int]) -> Sequence[int]:
-    """One value when all are equal, the column itself otherwise."""
-    first = column[:1]
-    return first if first and len(set(column)) == 1 else column
-
-
-def _column(typecode: str, values: Iterable[int]) -> memoryview:
-    """Little-endian bytes of a column."""
-    column = values if isinstance(values, array) else array(typecode, values)
-    if sys.byteorder == "big":
-        column.byteswap()
-    return memoryview(column).cast("B")
-
-
-def _offsets(values: Sequence[bytes]) -> memoryview:
-    return _column("i", accumulate(map(len, values), initial=0))
-
-
-def _view(typecode: str, column: memoryview) -> Any:
-    """A column's numbers, without a copy where the machine's byte order allows it."""
-    if sys.byteorder == "little":
-        return column.cast(typecode)  # type: ignore[call-overload]
-    numbers = array(typecode, column.tobytes())
-    numbers.byteswap()
-    return memoryview(numbers)
+    return [index for index, code in enumerate(columns.view("H", head.tc)) if code in wanted]

@@ -273,7 +273,11 @@ def _check_text(name: str, value: object) -> None:
 def _typed(text: str, kind: str) -> str | int | bool:
     if kind == "b":
         return text == "true"
-    return int(text) if kind == "i" else text
+    try:
+        return int(text) if kind == "i" else text
+    except ValueError:
+        # Somebody else's idea of our headers.
+        return text
 
 
 def _from_base64(name: str, value: object) -> bytes:

@@ -73,6 +73,20 @@ class InvalidRecordError(RequestError):
     """A record's value, key or header cannot be encoded."""
 
 
+class DamagedRecordError(RequestError):
+    """A record is as its producer sent it, and cannot be read: it was damaged at its source.
+
+    Attributes:
+        reason: what is wrong with it, without where it stands.
+    """
+
+    def __init__(
+        self, message: str, hint: str = "", *, retryable: bool | None = None, reason: str = ""
+    ) -> None:
+        super().__init__(message, hint, retryable=retryable)
+        self.reason = reason or message
+
+
 class RecordTooLargeError(RequestError):
     """A record or batch is over its size limit."""
 

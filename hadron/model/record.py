@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 import msgspec
 
-from hadron.model.errors import InvalidRecordError
+from hadron.model.errors import DamagedRecordError, InvalidRecordError
 
 if TYPE_CHECKING:
     from hadron.model.batch import RecordBatch
@@ -151,13 +151,40 @@ class Record:
 
     @property
     def value(self) -> Any:
-        """The value as it was sent."""
+        """The value as it was sent. Raises `DamagedRecordError`, see `damage`."""
         batch, index = self._batch, self._index
         offsets = batch.value_offsets
         data = batch.values[offsets[index] : offsets[index + 1]]
         encodings = batch.value_encodings
         encoding = encodings[0] if len(encodings) == 1 else encodings[index]
-        return data if encoding == BYTES else decode_value(encoding, data)
+        if encoding == BYTES:
+            return data
+        try:
+            return decode_value(encoding, data)
+        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+            said = "text" if encoding == TEXT else "JSON"
+            raise batch.damaged(index, f"its value is said to be {said}: {error}") from None
+
+    @property
+    def damage(self) -> str:
+        """Why the record cannot be read, though it is as its producer sent it; "" when it can.
+
+        Its value and key raise `DamagedRecordError` then; where it stands, its type and its time
+        are known.
+        """
+        if self._batch.damage:
+            return self._batch.damage
+        try:
+            _ = self.value, self.key
+        except DamagedRecordError as error:
+            return error.reason
+        return ""
+
+    @property
+    def raw(self) -> bytes:
+        """Bytes as they are stored: the value's, or the body of its whole batch when that cannot be
+        taken apart."""
+        return self._batch.raw if self._batch.damage else self.value_bytes
 
     @property
     def value_bytes(self) -> bytes:
@@ -219,6 +246,8 @@ class Record:
 
     def __repr__(self) -> str:
         where = f"{self.stream}/{self.partition}/{self.offset}"
+        if self.damage:
+            return f"Record({where}, type={self.type!r}, damage={self.damage!r})"
         return f"Record({where}, type={self.type!r}, key={self.key!r})"
 
 

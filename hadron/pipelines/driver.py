@@ -14,7 +14,7 @@ from typing import Any, Final
 
 import trio
 
-from hadron.model.batch import StampedBatch, matching_indexes, read_head
+from hadron.model.batch import StampedBatch, judge_batch, matching_indexes, read_head
 from hadron.model.errors import (
     FencedError,
     HadronError,
@@ -356,7 +356,7 @@ class PipelineDriver:
                     f"pipeline lives on {partition!r}",
                     "outputs to other replica sets need transactions, which come later",
                 )
-            head = read_head(attachment)
+            head = judge_batch(attachment)
             if head.n != len(request.instance_ids):
                 raise RequestError(
                     f"{len(request.instance_ids)} instances are completed with {head.n} outputs"

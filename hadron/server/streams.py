@@ -7,7 +7,7 @@ from typing import Any, Final
 
 import trio
 
-from hadron.model.batch import StampedBatch, read_head
+from hadron.model.batch import StampedBatch, judge_batch
 from hadron.model.errors import HadronError, RecordTooLargeError, RequestError
 from hadron.model.ids import Ballot
 from hadron.model.limits import MAX_ATTACHMENT_BYTES, MAX_BATCH_BYTES
@@ -46,7 +46,7 @@ class StreamsService:
             )
         if request.acks not in streams_pb2.Acks.values():
             raise RequestError(f"unknown acks {request.acks}", "use leader, majority or all")
-        head = read_head(attachment)
+        head = judge_batch(attachment)
 
         def done(appended: Any, error: HadronError | None) -> None:
             if error is not None:

@@ -77,14 +77,17 @@ def _column(batch: RecordBatch, name: str, start: int, length: int) -> pa.Array:
 
 
 def values(batch: RecordBatch) -> pa.Array:
-    """The values as they are stored: binary, without a copy."""
+    """The values as they are stored: binary, without a copy; null where they are damaged at their
+    source."""
+    if batch.damage:
+        return pa.nulls(batch.count, pa.binary())
     return _binary(batch.count, batch.body.v, batch.body.vo)
 
 
 def keys(batch: RecordBatch) -> pa.Array:
     """The keys as they are stored, null where a record has none."""
     hashes = np.frombuffer(batch.head.kh, "<u8")
-    if not hashes.size:
+    if not hashes.size or batch.damage:
         return pa.nulls(batch.count, pa.binary())
     present = hashes != 0
     validity = None

@@ -17,7 +17,13 @@ import numpy as np
 import pyarrow as pa
 
 from hadron.model.batch import RecordBatch, decode_batch
-from hadron.model.errors import NotFoundError, OffsetOutOfRangeError, StageError
+from hadron.model.errors import (
+    DamagedRecordError,
+    NotFoundError,
+    OffsetOutOfRangeError,
+    RequestError,
+    StageError,
+)
 from hadron.model.record import BYTES
 from hadron.model.schema import StageSpec
 from hadron.spark import arrow
@@ -75,12 +81,14 @@ class BatchCache:
 class Rows:
     """Records picked from batches: row i is record `index[i]` of all batches laid end to end.
 
-    `lost` says for each row whether its record is gone; such rows have index 0.
+    `lost` says for each row whether its record is gone, or was damaged at its source; such rows
+    have index 0. `damage` says what is wrong with those.
     """
 
     batches: list[RecordBatch]
     index: np.ndarray[Any, np.dtype[np.int64]]
     lost: np.ndarray[Any, np.dtype[np.bool_]]
+    damage: str = ""
 
     def only(self, kept: Sequence[bool]) -> Rows:
         """The rows that are marked in `kept`."""
@@ -145,7 +153,7 @@ async def load(client: Any, cache: BatchCache, references: Sequence[Any]) -> Row
         place = (reference.stream, reference.stream_id, reference.partition)
         places.setdefault(place, []).append(row)
     batches: list[RecordBatch] = []
-    base_row = 0
+    base_row, damage = 0, ""
     for place, rows in places.items():
         order = np.array(rows)
         offsets = np.array([references[row].offset for row in rows], np.int64)
@@ -158,13 +166,17 @@ async def load(client: Any, cache: BatchCache, references: Sequence[Any]) -> Row
             if isinstance(batch, int):
                 stop = int(np.searchsorted(offsets, max(batch, offsets[done] + 1)))
                 lost[order[done:stop]] = True
+            elif batch.damage:
+                stop = int(np.searchsorted(offsets, batch.next_offset))
+                lost[order[done:stop]] = True
+                damage = str(batch.damaged(int(offsets[done]) - batch.base_offset, batch.damage))
             else:
                 stop = int(np.searchsorted(offsets, batch.next_offset))
                 index[order[done:stop]] = offsets[done:stop] - batch.base_offset + base_row
                 batches.append(batch)
                 base_row += batch.count
             done = stop
-    return Rows(batches, index, lost)
+    return Rows(batches, index, lost, damage)
 
 
 async def _batch_at(
@@ -230,8 +242,11 @@ def to_table(
     return pa.table(columns)
 
 
-def lost_records(stage: StageSpec, rows: Rows, references: Sequence[Any]) -> NotFoundError:
-    """The error for instances of `stage` whose records retention has deleted."""
+def lost_records(stage: StageSpec, rows: Rows, references: Sequence[Any]) -> RequestError:
+    """The error for instances of `stage` whose records retention has deleted, or nobody can read.
+    """
+    if rows.damage:
+        return DamagedRecordError(rows.damage)
     first = references[int(np.flatnonzero(rows.lost)[0])]
     return NotFoundError(
         f"record {first.stream}/{first.partition}/{first.offset}, "

@@ -15,6 +15,7 @@ import xxhash
 from trio.testing import MockClock
 
 from hadron.model.batch import BatchHead, encode_values
+from hadron.model.bodies import BatchBody
 from hadron.model.errors import (
     CorruptionError,
     FencedError,
@@ -82,8 +83,13 @@ async def one_node(
 
 def head(**fields: Any) -> bytes:
     """A batch whose head says what it likes, with a right checksum."""
-    packed = msgspec.msgpack.encode(BatchHead(n=1, ts=memoryview(bytes(8)), raw=1, **fields))
-    data = bytearray(struct.pack("<4sQB3xII", b"HRB1", 0, 0, len(packed), 1) + packed + b"\x80")
+    body = msgspec.msgpack.encode(BatchBody(vo=memoryview(bytes(8)), ve=memoryview(b"\0")))
+    packed = msgspec.msgpack.encode(
+        BatchHead(n=1, ts=memoryview(bytes(8)), raw=len(body), **fields)
+    )
+    data = bytearray(
+        struct.pack("<4sQB3xII", b"HRB1", 0, 0, len(packed), len(body)) + packed + body
+    )
     struct.pack_into("<Q", data, 4, xxhash.xxh3_64_intdigest(memoryview(data)[12:]))
     return bytes(data)
 

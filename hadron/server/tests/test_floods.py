@@ -25,7 +25,7 @@ from hadron.model.schema import SchemaObject, StreamSpec
 from hadron.node.supervision.cluster import LocalCluster
 from hadron.wire import frames
 from hadron.wire.frames import END, Kind
-from hadron.wire.messages import common_pb2, groups_pb2, method, streams_pb2
+from hadron.wire.messages import groups_pb2, method, streams_pb2
 from hadron.wire.sockets import split_address
 
 MIB = 1 << 20
@@ -87,23 +87,6 @@ def unread_fetches_of_many(connect: Connect) -> None:
         connect().sendall(data)
 
 
-def waiting_fetches(connect: Connect) -> None:
-    """100,000 that wait for what comes."""
-    request = streams_pb2.FetchRequest(stream="events", offset=600, max_wait_ms=60_000)
-    sock = connect()
-    for number in range(100_000):
-        sock.sendall(opening(number, "Fetch", request))
-
-
-def unread_schemas(connect: Connect) -> None:
-    sock = connect()
-    for start in range(0, 1_000_000, 1_000):
-        ask = common_pb2.Empty()
-        sock.sendall(
-            b"".join(opening(start + each, "GetObjects", ask) for each in range(1_000))
-        )
-
-
 def members(connect: Connect) -> None:
     """1,000 members on one connection, which are to get all there is, and say that they have room
     for more."""
@@ -143,8 +126,7 @@ def large_messages(connect: Connect) -> None:
 
 
 FLOODS = [
-    announcements, unread_fetches, unread_fetches_of_many, waiting_fetches, unread_schemas,
-    members, pings, large_messages,
+    announcements, unread_fetches, unread_fetches_of_many, members, pings, large_messages,
 ]
 
 

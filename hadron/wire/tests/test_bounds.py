@@ -16,7 +16,7 @@ from hadron.model.limits import MAX_ATTACHMENT_BYTES, MAX_MESSAGE_BYTES
 from hadron.testing.network import MemoryTransport
 from hadron.wire import frames
 from hadron.wire.budget import CONNECTION_BYTES, LEAST_BYTES, Budget
-from hadron.wire.calls import Call
+from hadron.wire.calls import Call, Handler
 from hadron.wire.connection import STALL_LIMIT_S
 from hadron.wire.frames import END, FrameDecoder, Kind
 from hadron.wire.messages import common_pb2, streams_pb2
@@ -179,7 +179,7 @@ async def test_those_that_read_nothing_leave_room_for_who_reads(
     budget = Budget(max_bytes=64 * MIB)
     reader = Reader(budget)
     options: dict[str, Any] = {"budget": budget}
-    handlers = {FETCH.number: reader.fetch}
+    handlers: dict[int, Handler] = {FETCH.number: reader.fetch}
     async with (
         raw_peer(handlers, **options) as (one, _), raw_peer(handlers, **options) as (two, _),
         raw_peer(handlers, **options) as (three, _), raw_peer(handlers, **options) as (four, _),
@@ -289,7 +289,7 @@ async def test_frames_under_way_are_bounded_for_all_connections(
     autojump_clock: MockClock, caplog: pytest.LogCaptureFixture
 ) -> None:
     budget = Budget(max_incomplete_bytes=6 * MIB)
-    handlers = {STATUS.number: answer_status}
+    handlers: dict[int, Handler] = {STATUS.number: answer_status}
     async with (
         raw_peer(handlers, budget=budget) as (one, first),
         raw_peer(handlers, budget=budget) as (two, second),
