@@ -19,7 +19,8 @@ from hadron.spark.source.ranges import OffsetRange
 
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 _ENDLESS: Final = 2**63 - 1
-_NEVER_NULL: Final = ("value", "stream", "partition", "offset", "timestamp", "type", "headers")
+_NEVER_NULL: Final = ("stream", "partition", "offset", "timestamp", "type", "headers")
+"""A value is null where it was damaged at its source."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,8 +11,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from hadron.model.batch import RecordBatch, decode_batch, encode_batch
-from hadron.model.errors import CorruptionError
 from hadron.model.record import NewRecord
+from hadron.model.tests import poison
 from hadron.spark.arrow import SCHEMA, coalesced, to_arrow, values
 from hadron.spark.tests.fakes import build
 
@@ -83,8 +83,17 @@ def test_offsets_that_point_outside_are_refused() -> None:
     body = batch.body
     body.vo = memoryview(struct.pack("<3i", 0, 1_000_000, 7))
     damaged = decode_batch(encode_batch(batch.head, body, "none"))
-    with pytest.raises(CorruptionError, match="offsets"):
-        to_arrow(damaged)
+    assert to_arrow(damaged)["value"].to_pylist() == [None, None]
+
+
+@pytest.mark.parametrize("name", [*poison.AT_THE_DOOR, *poison.INSIDE])
+def test_what_is_damaged_at_its_source_is_null(name: str) -> None:
+    data = {**poison.AT_THE_DOOR, **poison.INSIDE}[name]
+    batch = decode_batch(data, base_offset=7, stream="flights", partition="local/p0")
+    rows = to_arrow(batch, SCHEMA.names).to_pylist()
+    assert len(rows) == len(batch)
+    assert {(row["key"], row["value"]) for row in rows} == {(None, None)}
+    assert [row["offset"] for row in rows] == list(range(7, 7 + len(batch)))
 
 
 def test_small_batches_are_joined() -> None:

@@ -11,6 +11,7 @@ from hadron.model.batch import decode_batch
 from hadron.model.errors import StageError
 from hadron.model.record import NewRecord
 from hadron.model.schema import StageSpec
+from hadron.model.tests import poison
 from hadron.spark import inputs
 from hadron.spark.tests.fakes import PARTITION, FakeClient, build
 from hadron.wire.messages import pipelines_pb2
@@ -85,6 +86,21 @@ def test_the_cache_forgets_what_was_used_longest_ago() -> None:
     assert cache.find(("s", 3, "q"), 0) is None
     # A stream that was deleted and created again is another one.
     assert cache.find(("s", 9, "p"), 0) is None
+
+
+async def test_records_that_are_damaged_at_their_source_are_marked() -> None:
+    client, cache = client_with(2, 2), inputs.BatchCache()
+    client.partitions["in", PARTITION].append(poison.INSIDE["garbage in zstd"])
+    client.publish([NewRecord(value="after it")])
+    refs = references([0, 5, 3, 1])
+    rows = await inputs.load(client, cache, refs)
+    assert rows.lost.tolist() == [False, False, True, False]
+    said = str(inputs.lost_records(STAGE, rows, refs))
+    assert "record in/local/p0/3 is damaged at its source" in said
+    kept = rows.only([True, True, False, True])
+    assert inputs.to_table(STAGE, [1, 2, 4], kept, [])["root"].to_pylist() == [
+        "v0", "after it", "v1",
+    ]
 
 
 async def test_records_that_are_gone_are_marked() -> None:
