@@ -39,6 +39,8 @@ from hadron.wire.messages import (
 _log = logging.getLogger(__name__)
 _Outcome = replication_pb2.AppendResponse.Outcome
 _MAX_READ_BYTES = 4 << 20
+_MAX_SAID = 500
+"""Of a refused handshake that is logged and remembered: it repeats what a stranger has said."""
 
 
 class ReplicationService:
@@ -113,9 +115,10 @@ class ReplicationService:
             # Refused by answering who we are: the peer finds the difference and names it.
             # Names that nobody here has share one place: strangers could send any number of them.
             name = request.node if request.node in self._membership.addresses else ""
-            if self._warned.get(name) != str(error):
-                self._warned[name] = str(error)
-                _log.warning("refused the handshake of %s: %s", call.connection.peer, error)
+            said = str(error)[:_MAX_SAID]
+            if self._warned.get(name) != said:
+                self._warned[name] = said
+                _log.warning("refused the handshake of %s: %s", call.connection.peer, said)
         else:
             self._warned.pop(request.node, None)
             is_old_copy = await self._starts.note(request)

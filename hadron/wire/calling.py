@@ -64,7 +64,8 @@ class Caller(ABC):
         failure: list[HadronError] = []
 
         def on_message(message: Any, attachment: memoryview) -> None:
-            answer.append((message, attachment))
+            if not answer:
+                answer.append((message, attachment))
             done.set()
 
         def on_end(error: HadronError | None) -> None:
@@ -80,7 +81,8 @@ class Caller(ABC):
                 with anyio.move_on_after(timeout_s):
                     await done.wait()
         finally:
-            if not done.is_set():
+            if not call.peer_ended:
+                # No answer in time; or one that is not the last, and there is only one.
                 call.cancel()
         if failure:
             raise failure[0]
