@@ -14,6 +14,7 @@ from typing import Any, Final
 import msgspec
 import zstandard
 
+from hadron.model.columns import view
 from hadron.model.limits import MAX_RAW_BODY_BYTES
 from hadron.model.record import JSON, TEXT
 
@@ -48,6 +49,10 @@ class BatchBody(msgspec.Struct, omit_defaults=True, kw_only=True):
     """(record index, id), only for records that were given one, ascending."""
 
 
+_NONE: Final = msgspec.Raw(b"\x90")
+"""No pairs."""
+
+
 class _SkimmedBody(msgspec.Struct):
     """The same, of which nothing is copied."""
 
@@ -57,8 +62,8 @@ class _SkimmedBody(msgspec.Struct):
     k: memoryview = memoryview(b"")
     ko: memoryview = memoryview(b"")
     ke: memoryview = memoryview(b"")
-    h: msgspec.Raw = msgspec.Raw(b"\x90")
-    ids: msgspec.Raw = msgspec.Raw(b"\x90")
+    h: msgspec.Raw = _NONE
+    ids: msgspec.Raw = _NONE
 
 
 _decode_body = msgspec.msgpack.Decoder(BatchBody).decode
@@ -135,10 +140,11 @@ def _check_columns(body: _SkimmedBody, count: int, keyed: bool) -> None:
     _check_column("value", body.vo, body.ve, len(body.v), count, _ENCODINGS)
     if keyed:
         _check_column("key", body.ko, body.ke, len(body.k), count, _KEY_ENCODINGS)
-    for what, raw in (("headers", body.h), ("ids", body.ids)):
-        # Each of them becomes an object, of which a few bytes can make many.
-        if _array_length(raw) > count:
-            raise BadBodyError(f"it has more {what} than records")
+    # Each of them becomes an object, of which a few bytes can make many.
+    if body.h is not _NONE and _array_length(body.h) > count:
+        raise BadBodyError("it has more headers than records")
+    if body.ids is not _NONE and _array_length(body.ids) > count:
+        raise BadBodyError("it has more ids than records")
 
 
 def _check_column(
@@ -154,14 +160,12 @@ def _check_column(
 
 def _spans(offsets: memoryview, count: int, length: int) -> bool:
     """Whether `count + 1` int32 go from 0 to `length` without ever going back."""
-    first, last = bytes(offsets[:4]), bytes(offsets[-4:])
-    if first != b"\0\0\0\0" or last != length.to_bytes(4, "little"):
+    numbers = view("i", offsets)
+    if numbers[0] != 0 or numbers[count] != length:
         return False
     if count < _FEW:
-        numbers = [
-            int.from_bytes(offsets[at : at + 4], "little") for at in range(0, 4 * count + 1, 4)
-        ]
-        return numbers == sorted(numbers)
+        each: list[int] = numbers.tolist()
+        return count == 1 or each == sorted(each)
     # All at once, as one long integer with 32 bits for each: 6 ns a record, a loop takes 60. Where
     # the highest bits are free, setting them keeps each difference from borrowing of the next.
     whole = int.from_bytes(offsets, "little")

@@ -192,6 +192,10 @@ class FaultyCluster(LocalCluster):
             if pair in self._links:
                 self._proxy.reset(_link(*pair))
 
+    def connections(self, source: str, target: str) -> int:
+        """How often `source` has dialed `target` so far."""
+        return self._proxy.traffic(_link(source, target)).connections
+
     def heal_all(self) -> None:
         """Undo every cut, delay, throttle and refusal; what was held back arrives now."""
         touched = list(self._weather) + list(self._refusing)

@@ -44,11 +44,14 @@ class Weather(msgspec.Struct, frozen=True):
         cut: hold everything back until the weather changes.
         delay_s: what arrives now is delivered so many seconds later.
         bytes_per_s: at most this fast; None is as fast as it goes.
+        breaks_after: a connection is reset, in the middle of whatever comes, once it has carried so
+            many bytes; None never.
     """
 
     cut: bool = False
     delay_s: float = 0.0
     bytes_per_s: int | None = None
+    breaks_after: int | None = None
 
 
 CLEAR: Final = Weather()
@@ -324,6 +327,7 @@ class _Connection:
         self, source: trio.SocketStream, sink: trio.SocketStream, way: _Way, direction: str
     ) -> None:
         send, receive = trio.open_memory_channel[tuple[float, bytes | None]](_CHUNKS_UNDER_WAY)
+        carried = 0
         async with trio.open_nursery() as nursery:
             nursery.start_soon(_collect, source, send, way)
             async with receive:
@@ -331,6 +335,10 @@ class _Connection:
                     if due > trio.current_time():
                         await trio.sleep_until(due)
                     await way.wait_open()
+                    limit = way.weather.breaks_after
+                    if data is not None and limit is not None:
+                        data = data[: max(limit - carried, 0)] or None
+                        carried += len(data or b"")
                     if data is None:
                         self.reset()
                     elif await _deliver(sink, data):

@@ -12,6 +12,7 @@ import hadron
 from hadron.model.errors import HadronError
 from hadron.model.schema import SchemaObject, StreamSpec
 from hadron.testing.cluster import FaultyCluster
+from hadron.testing.proxy import Weather
 
 
 @pytest.fixture
@@ -45,6 +46,41 @@ async def test_cuts_are_felt_and_healed(cluster: FaultyCluster) -> None:
                 await cut_off.offsets("s")
             cluster.heal_all()
             assert (await cut_off.offsets("s"))[0].next_offset == 3
+
+
+async def test_connections_that_break_every_few_kilobytes(cluster: FaultyCluster) -> None:
+    """In the middle of frames, between nodes and to the client: nothing is lost or doubled, and the
+    order stays."""
+    spec = StreamSpec(partitions=(cluster.config.name,))
+    async with (
+        hadron.connect(cluster.url, ports=cluster.ports("anybody")) as steady,
+        hadron.connect(cluster.url, ports=cluster.ports("c1")) as client,
+    ):
+        await steady.apply([SchemaObject(kind="Stream", name="s", spec=spec)])
+        leader, *replicas = cluster.names
+        for number, name in enumerate(replicas):
+            cluster.weather(leader, name, Weather(breaks_after=9_001 + number))
+        cluster.weather("c1", leader, Weather(breaks_after=5_003))
+        cluster.weather(leader, "c1", Weather(breaks_after=7_001))
+        wanted = [b"%d" % number * 30 for number in range(90)]
+        seen: list[bytes] = []
+        with trio.fail_after(90):
+            async with client.producer("s") as producer:
+                for value in wanted:
+                    await producer.send(value)
+            async with client.subscribe(
+                "s", group="g", start="earliest", max_in_flight=20
+            ) as member:
+                async for delivery in member:
+                    seen.append(delivery.value)
+                    await delivery.ack()
+                    if delivery.offset == len(wanted) - 1:
+                        break
+        assert [record.value async for record in steady.read("s")] == wanted
+        assert list(dict.fromkeys(seen)) == wanted
+        assert cluster.connections("c1", leader) > 3
+        for name in replicas:
+            assert cluster.connections(leader, name) > 3
 
 
 async def test_a_node_that_nobody_can_dial(cluster: FaultyCluster) -> None:
