@@ -1,5 +1,5 @@
-"""Requests of every method with whatever fields, from clients and from peers that have shaken hands:
-each is answered or refused in words, and the node goes on with what it had."""
+"""Requests of every method with whatever fields, from clients and from peers that have shaken
+hands: each is answered or refused in words, and the node goes on with what it had."""
 # ruff: noqa: ARG001 - pytest-trio takes its clock from the arguments of a test
 
 from __future__ import annotations

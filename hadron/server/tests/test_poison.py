@@ -1,10 +1,9 @@
-"""Batches whose checksum is right and whose content is not: refused at the door, or logged, and then
-every reader gets past them."""
+"""Batches whose checksum is right and whose content is not: refused at the door, or logged, and
+then every reader gets past them."""
 # ruff: noqa: ARG001 - pytest-trio takes its clock from the arguments of a test
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -40,10 +39,9 @@ async def test_the_leader_refuses_it(
 
 
 @pytest.fixture
-def open_door(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+def open_door(monkeypatch: pytest.MonkeyPatch) -> None:
     """A leader that looks at heads only, as an earlier version's did: its log may have anything."""
     monkeypatch.setattr(streams, "judge_batch", read_head)
-    yield
 
 
 async def log_poison(nodes: Nodes) -> dict[int, str]:
