@@ -16,7 +16,7 @@ import anyio
 from hadron.client.backoff import Backoff
 from hadron.client.lookout import Outage
 from hadron.client.session import Session, can_retry
-from hadron.model.errors import ConnectionLostError, HadronError
+from hadron.model.errors import ConnectionLostError, HadronError, PeerError
 from hadron.wire.calls import Call
 from hadron.wire.messages import method, streams_pb2
 
@@ -128,6 +128,14 @@ class FetchFeed:
             self._stop = min(self._stop, self.position)
         elif answer.batches:
             last = answer.batches[-1]
+            if last.base_offset + last.count <= self.position:
+                # Asking again would bring the same, for ever.
+                self._error = PeerError(
+                    f"{self.partition} was asked for offset {self.position} and answered with what "
+                    f"comes before {last.base_offset + last.count}", retryable=False,
+                )
+                self._on_ready()
+                return
             # Whoever leads next must have this batch (PROTOCOL D4).
             self._request.after.CopyFrom(last.ballot)
             self.position = max(self.position, last.base_offset + last.count)

@@ -138,16 +138,24 @@ class ReadCalls:
             timeout_s=self._session.request_timeout_s + request.max_wait_ms / 1000,
         )
         return Fetched(
-            _split(answer, attachment, request.partition), answer.first_offset, answer.next_offset
+            _split(answer, attachment, request), answer.first_offset, answer.next_offset
         )
 
 
 def _split(
-    answer: streams_pb2.FetchResponse, attachment: memoryview, partition: str
+    answer: streams_pb2.FetchResponse, attachment: memoryview, request: streams_pb2.FetchRequest
 ) -> list[StampedBatch]:
+    partition, offset = request.partition, request.offset
     batches = []
     start = 0
     for info in answer.batches:
+        if info.base_offset + info.count <= offset:
+            # Whoever goes on after them would ask for the same, for ever.
+            raise PeerError(
+                f"{partition} was asked for offset {offset} and answered with "
+                f"{info.count} records from {info.base_offset} on", retryable=False,
+            )
+        offset = info.base_offset + info.count
         batches.append(
             StampedBatch(
                 info.base_offset,

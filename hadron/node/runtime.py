@@ -56,6 +56,7 @@ from hadron.wire.budget import Budget
 from hadron.wire.calls import Carrier, Handler
 from hadron.wire.connection import Connection, Cork
 from hadron.wire.messages import cluster_pb2
+from hadron.wire.sockets import most_connections
 
 _log = logging.getLogger(__name__)
 
@@ -336,6 +337,7 @@ class Node:
             raise self._fatal
 
     async def _accept(self, listener: Listener, nursery: trio.Nursery) -> None:
+        most, is_full = most_connections(), False
         while True:
             try:
                 transport = await listener.accept()
@@ -343,6 +345,16 @@ class Node:
                 _log.warning("a connection could not be accepted: %s", error)
                 await trio.sleep(0.1)
                 continue
+            if self._status.connections >= most:
+                if not is_full:
+                    _log.warning(
+                        "%d connections are open, more are closed at once: raise the limit of open "
+                        "files (`ulimit -n`) if they are yours", most,
+                    )
+                is_full = True
+                transport.close()
+                continue
+            is_full = False
             connection = Connection(
                 transport, dialed=False, handlers=self._handlers, cork=self._cork,
                 gate=self._gate, budget=self._budget, keepalive_s=self._settings.keepalive_s,

@@ -176,9 +176,7 @@ class Budget:
 
     def allows(self, held: int) -> bool:
         """Whether a connection that holds so much may send more of a stream."""
-        return held == 0 or (
-            held < CONNECTION_BYTES // 2 and held <= self._max_bytes - self.held_bytes
-        )
+        return held < CONNECTION_BYTES // 2 and held <= self._max_bytes - self.held_bytes
 
     def has_room(self, held: int, size: int) -> bool:
         """Whether a connection that holds so much may hold so much more; one answer, always."""

@@ -16,6 +16,7 @@ from typing import Any, Final, Protocol
 import anyio
 
 from hadron.model.errors import ConnectionLostError, FrameError, HadronError
+from hadron.model.limits import MAX_ATTACHMENT_BYTES, MAX_MESSAGE_BYTES
 from hadron.wire import frames
 from hadron.wire.budget import Budget
 from hadron.wire.frames import END, NO_MESSAGE, Bytes, Frame, Kind
@@ -23,6 +24,10 @@ from hadron.wire.messages import Method, common_pb2, error_from_message, error_t
 
 WINDOW_BYTES: Final = 1 << 20
 """What a stream may send before its peer grants more; twice a 256 kB message in flight suffices."""
+
+_OVERDRAFT_BYTES: Final = MAX_MESSAGE_BYTES + MAX_ATTACHMENT_BYTES + 4 * WINDOW_BYTES
+"""How far beyond the window its answers may go: the last message that is sent within it may be a
+largest one, and small ones that only say something do not wait for credit."""
 
 _CREDIT_STEP: Final = WINDOW_BYTES // 4
 _CREDIT: Final = struct.Struct("<I")
@@ -84,8 +89,8 @@ class Call:
     """
 
     __slots__ = (
-        "_connection", "_consumed", "_ended_here", "_ended_there", "_parse", "_window",
-        "context", "id", "method", "on_end", "on_message", "on_writable",
+        "_allowance", "_connection", "_consumed", "_ended_here", "_ended_there", "_parse",
+        "_window", "context", "id", "method", "on_end", "on_message", "on_writable",
     )
 
     def __init__(
@@ -99,6 +104,8 @@ class Call:
         self._parse = (method.response if opener else method.request).FromString
         self._window = WINDOW_BYTES
         self._consumed = 0
+        self._allowance = WINDOW_BYTES if opener else None
+        """What the peer may still send; None where it is the one that asks."""
         self._ended_here = ended
         self._ended_there = False
         self.on_message: Callable[[Any, memoryview], None] = ignore_message
@@ -181,6 +188,8 @@ class Call:
     def consumed(self, size: int) -> None:
         """Tell the peer that `size` bytes of a stream have been dealt with."""
         self._consumed += size
+        if self._allowance is not None:
+            self._allowance += size
         if self._consumed >= _CREDIT_STEP and not self._ended_there:
             credit, self._consumed = self._consumed, 0
             self._connection.write(frames.encode(Kind.CREDIT, self.id, _CREDIT.pack(credit)))
@@ -208,6 +217,13 @@ class Call:
     def receive(self, frame: Frame) -> None:
         """Deal with a frame of this call."""
         if frame.kind in (Kind.MESSAGE, Kind.OPEN):
+            if self._allowance is not None:
+                self._allowance -= len(frame.message) + len(frame.attachment)
+                if self._allowance < -_OVERDRAFT_BYTES:
+                    raise FrameError(
+                        f"{self._connection.peer} sends {WINDOW_BYTES - self._allowance} bytes on "
+                        f"{self.method} that nobody has room for"
+                    )
             if not frame.flags & NO_MESSAGE:
                 self.on_message(self._parse(bytes(frame.message)), frame.attachment)
             if frame.flags & END:

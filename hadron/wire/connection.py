@@ -41,6 +41,7 @@ from hadron.wire.calls import (
 )
 from hadron.wire.frames import END, NO_MESSAGE, Bytes, Frame, FrameDecoder, Kind
 from hadron.wire.messages import METHODS, Method, common_pb2, error_from_message, error_to_message
+from hadron.wire.stalls import STALL_BYTES, Progress
 
 _log = logging.getLogger(__name__)
 
@@ -54,12 +55,6 @@ thousand in one read, and who sends one at a time would wait for all of them."""
 KEEPALIVE_S: Final = 5.0
 SILENCE_LIMIT_S: Final = 15.0
 """A peer that sends nothing, not even pongs, for this long is gone. Three missed pings."""
-
-
-STALL_LIMIT_S: Final = 15.0
-_STALL_BYTES: Final = 64 << 10
-"""What waits to be sent, or a frame that is coming in, must move by so much within that time, or
-end. A ping every 10 s keeps a connection from being silent, and would hold memory for ever."""
 
 
 class Gate(Protocol):
@@ -103,28 +98,6 @@ class Cork:
             self._waiting[connection] = None
         else:
             connection._flush()
-
-
-class _Progress:
-    """Of bytes that are under way in one direction."""
-
-    def __init__(self) -> None:
-        self._mark = 0
-        self.stalled_s = 0.0
-
-    def tick(self, waits: bool, moved: int, seconds: float) -> bool:
-        """Whether it stands still.
-
-        Args:
-            waits: whether anything is under way.
-            moved: bytes so far, ever.
-            seconds: since the last tick.
-        """
-        if not waits or moved - self._mark >= _STALL_BYTES:
-            self._mark, self.stalled_s = moved, 0.0
-        else:
-            self.stalled_s += seconds
-        return self.stalled_s >= STALL_LIMIT_S
 
 
 class Connection(Caller):
@@ -214,7 +187,7 @@ class Connection(Caller):
     def takes_more(self) -> bool:
         """Whether another message of a stream may be sent, as far as it is up to the bounds; if
         not, the calls are told once it may."""
-        if self._budget.allows(self.held):
+        if not self._backlog_bytes or self._budget.allows(self.held):
             return True
         self._has_blocked = True
         return False
@@ -538,7 +511,7 @@ class Connection(Caller):
 
     async def _keepalive_loop(self) -> None:
         silent_s = 0.0
-        outwards, inwards = _Progress(), _Progress()
+        outwards, inwards = Progress(), Progress()
         while True:
             await anyio.sleep(self._keepalive_s)
             if outwards.tick(self._backlog_bytes > 0, self.sent_bytes, self._keepalive_s):
@@ -548,7 +521,7 @@ class Connection(Caller):
                 )
                 return
             is_inside = self._decoder.mid_frame and self._listening
-            came = self.heard + self._whole_frames * _STALL_BYTES
+            came = self.heard + self._whole_frames * STALL_BYTES
             if inwards.tick(is_inside, came, self._keepalive_s):
                 self.cut(
                     f"it began a frame and sent next to nothing of it for {inwards.stalled_s:g} s"

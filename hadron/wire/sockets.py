@@ -8,9 +8,11 @@ from __future__ import annotations
 
 import errno
 import os
+import resource
 import socket
+import sys
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, Final
 from weakref import WeakSet
 
 import anyio
@@ -36,6 +38,17 @@ def _close_in_child() -> None:
 
 
 os.register_at_fork(after_in_child=_close_in_child)
+
+
+_OWN_FILES: Final = 256
+"""File descriptors that are left for databases, logs and the connections that a node opens."""
+
+
+def most_connections() -> int:
+    """How many may be accepted: strangers must not take the last file descriptors from what the
+    process needs for itself."""
+    soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    return max(64, soft - _OWN_FILES) if soft > 0 else sys.maxsize
 
 
 def split_address(address: str) -> tuple[str, int]:

@@ -11,6 +11,7 @@ from typing import Any
 
 import msgspec
 import pytest
+import trio
 import xxhash
 from trio.testing import MockClock
 
@@ -35,6 +36,7 @@ from hadron.model.errors import (
 )
 from hadron.model.limits import MAX_BATCH_BYTES
 from hadron.model.schema import NamespaceSpec, SchemaObject
+from hadron.node import runtime
 from hadron.node.tests.support import (
     FETCH,
     OFFSETS,
@@ -336,6 +338,27 @@ async def test_an_unfinished_frame_holds_nobody_up(
             transport = await nodes.network.host("vandal").dial(nodes.config.leader.address)
             transport.send_some([whole[:cut]])
             transport.close()
+
+
+async def test_more_connections_than_there_are_files_for(
+    tmp_path: Path, clock: MockClock, caplog: pytest.LogCaptureFixture,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(runtime, "most_connections", lambda: 10)
+    async with one_node(tmp_path, caplog) as (nodes, connection):
+        host = nodes.network.host("vandal")
+        idle = [await host.dial(nodes.config.leader.address) for _ in range(30)]
+        with trio.fail_after(10):
+            # It is the last ones that are closed.
+            assert await idle[-1].receive_into(memoryview(bytearray(1))) == 0
+        assert await fetch(connection) == [b"good"]
+        for each in idle:
+            each.close()
+        await nodes.wait_for("closed", lambda: nodes.status("n1").connections < 10)
+        async with nodes.connection("n1") as another:
+            assert await fetch(another) == [b"good"]
+    told = [each for each in caplog.records if "connections are open" in each.getMessage()]
+    assert len(told) == 1
 
 
 async def test_an_unknown_method(

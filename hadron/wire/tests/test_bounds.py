@@ -17,9 +17,9 @@ from hadron.testing.network import MemoryTransport
 from hadron.wire import frames
 from hadron.wire.budget import CONNECTION_BYTES, LEAST_BYTES, Budget
 from hadron.wire.calls import Call, Handler
-from hadron.wire.connection import STALL_LIMIT_S
 from hadron.wire.frames import END, FrameDecoder, Kind
-from hadron.wire.messages import common_pb2, streams_pb2
+from hadron.wire.messages import common_pb2, groups_pb2, streams_pb2
+from hadron.wire.stalls import STALL_LIMIT_S
 from hadron.wire.tests.test_connection import (
     FETCH,
     STATUS,
@@ -306,3 +306,51 @@ async def test_frames_under_way_are_bounded_for_all_connections(
         assert not second.is_closed
         assert isinstance(await first.wait_closed(), ConnectionLostError)
         await pair.client.request(STATUS, streams_pb2.FetchRequest())
+
+
+# --- a server that says too much ----------------------------------------------------------------
+
+
+async def test_a_server_that_ignores_its_credit_is_not_believed(
+    autojump_clock: MockClock,
+) -> None:
+    """A member takes a window of records unread, and not all that somebody sends."""
+
+    def pour(call: Call, _request: Any, _attachment: memoryview) -> None:
+        for _ in range(100):
+            call._window = 1 << 30
+            call.send(groups_pb2.SubscribeEvent(), [bytes(MIB)])
+
+    async with connected({SUBSCRIBE.number: pour}) as (pair, _):
+        received = 0
+
+        def on_message(_message: Any, attachment: memoryview) -> None:
+            nonlocal received
+            received += len(attachment)
+
+        ended: list[Any] = []
+        over = trio.Event()
+
+        def on_end(error: Any) -> None:
+            ended.append(error)
+            over.set()
+
+        pair.client.call(
+            SUBSCRIBE, groups_pb2.SubscribeRequest(), on_message=on_message, on_end=on_end,
+            end=False,
+        )
+        with trio.fail_after(60):
+            await over.wait()
+        assert isinstance(ended[0], FrameError)
+        assert received < 32 * MIB
+
+
+async def test_a_second_answer_to_a_question_is_dropped(autojump_clock: MockClock) -> None:
+    def answer_again_and_again(call: Call, _request: Any, _attachment: memoryview) -> None:
+        for number in range(20):
+            call.send(streams_pb2.FetchResponse(next_offset=number), [bytes(MIB)])
+
+    async with connected({FETCH.number: answer_again_and_again}) as (pair, _):
+        answer, _ = await pair.client.request(FETCH, streams_pb2.FetchRequest(), timeout_s=5)
+        assert answer.next_offset == 0
+        assert not pair.client._calls
