@@ -447,6 +447,13 @@ class Connection(Caller):
 
     def _send_backlog(self) -> bool:
         """Send until done (True) or the socket is full (False)."""
+        while self._send_waiting():
+            if not self._has_blocked:
+                return True
+            self._unblock()
+        return False
+
+    def _send_waiting(self) -> bool:
         backlog = self._backlog
         while backlog:
             try:
@@ -475,16 +482,18 @@ class Connection(Caller):
         if self._charged:
             self.settle()
         self._drained.set()
-        if self._has_blocked:
-            self._unblock()
         return True
 
     def _unblock(self) -> None:
-        """Nothing waits any more: streams may go on."""
+        """Nothing waits any more: streams may go on. What they send is sent by who called this."""
         self._has_blocked = False
-        for call in list(self._calls.values()):
-            if call.writable:
-                call.on_writable()
+        flushing, self._flushing = self._flushing, True
+        try:
+            for call in list(self._calls.values()):
+                if call.writable:
+                    call.on_writable()
+        finally:
+            self._flushing = flushing
 
     async def _flush_loop(self) -> None:
         while True:

@@ -227,6 +227,29 @@ async def test_a_stream_waits_for_what_others_have_not_read(autojump_clock: Mock
         await trio.sleep(1)
         assert server.backlog_bytes < CONNECTION_BYTES
         await read(transport, 200)
+        assert sent == 200
+
+
+async def test_what_a_stream_sends_once_there_is_room_leaves_by_itself(
+    autojump_clock: MockClock,
+) -> None:
+    """No other frame is needed to push it out."""
+    sent = 0
+
+    def subscribe(call: Call, _request: Any, _attachment: memoryview) -> None:
+        def pump() -> None:
+            nonlocal sent
+            while sent < 60 and call.writable:
+                sent += 1
+                call._window = 1 << 30
+                call.send(streams_pb2.FetchResponse(), [bytes(MIB)])
+
+        call.on_writable = pump
+        pump()
+
+    async with raw_peer({SUBSCRIBE.number: subscribe}, keepalive_s=1_000) as (transport, _):
+        write(transport, Kind.OPEN, 1, b"", method=SUBSCRIBE.number)
+        assert len(await read(transport, 60)) == 60
 
 
 # --- standing still -----------------------------------------------------------------------------
