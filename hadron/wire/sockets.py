@@ -26,6 +26,8 @@ _EAGER_READS = 16
 _GATHER = 64
 """Chunks per gathering write; Linux takes 1,024, more than 64 gains nothing measurable."""
 
+_OWN_FILES: Final = 256
+"""File descriptors that are left for databases, logs and the connections that a node opens."""
 
 _open: WeakSet[SocketTransport] = WeakSet()
 
@@ -38,10 +40,6 @@ def _close_in_child() -> None:
 
 
 os.register_at_fork(after_in_child=_close_in_child)
-
-
-_OWN_FILES: Final = 256
-"""File descriptors that are left for databases, logs and the connections that a node opens."""
 
 
 def most_connections() -> int:
