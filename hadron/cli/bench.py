@@ -44,7 +44,7 @@ def command(
     \b
     Examples:
       hadron bench
-      hadron bench --nodes 1 --durability os --output json
+      hadron bench --nodes 1 --durability os -o json
       hadron bench groups --records 1000000
     """
     if ctx.invoked_subcommand is not None:
@@ -105,7 +105,7 @@ def groups(
     Examples:
       hadron bench groups
       hadron bench groups --quick --nodes 1
-      hadron bench groups --part log --part acknowledged --output json
+      hadron bench groups --part log --part acknowledged -o json
     """
     from hadron.bench.ground import Plan
     from hadron.bench.groups import run

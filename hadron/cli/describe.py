@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from hadron.cli.objects import KindType, complete_names, notes_on, object_to_dict
+from hadron.cli.printing import output_of, print_json
 from hadron.cli.session import connects, session_of
 
 if TYPE_CHECKING:
@@ -19,8 +20,7 @@ if TYPE_CHECKING:
 @click.argument("kind", type=KindType())
 @click.argument("name", shell_complete=complete_names)
 @click.option("--namespace", "-n", default="", help="Its namespace; that of the server's URL else.")
-@click.option("--output", type=click.Choice(["yaml", "json"]), default="yaml", show_default=True,
-              help="How to print.")
+@output_of("yaml", "json")
 @connects
 @click.pass_context
 def command(ctx: click.Context, kind: str, name: str, namespace: str, output: str) -> None:
@@ -29,9 +29,8 @@ def command(ctx: click.Context, kind: str, name: str, namespace: str, output: st
     \b
     Examples:
       hadron describe stream flights
-      hadron describe pipeline departures --output json
+      hadron describe pipeline departures -o json
     """
-    from hadron.cli.printing import print_json
     from hadron.model.errors import NotFoundError
 
     with session_of(ctx).connect(namespace=namespace) as client:

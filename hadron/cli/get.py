@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from hadron.cli.objects import KindType, complete_names, object_to_dict
-from hadron.cli.printing import print_rows
+from hadron.cli.printing import output_of, print_rows
 from hadron.cli.session import connects, session_of
 
 if TYPE_CHECKING:
@@ -33,8 +33,7 @@ _ALL_COLUMNS = {"kind": "KIND", "namespace": "NAMESPACE", "name": "NAME", "id": 
 @click.argument("kind", type=KindType(takes_all=True))
 @click.argument("name", required=False, shell_complete=complete_names)
 @click.option("--namespace", "-n", default="", help="Only this namespace; all when left out.")
-@click.option("--output", type=click.Choice(["table", "json", "yaml"]), default="table",
-              show_default=True, help="How to print; yaml is what `hadron apply` takes.")
+@output_of("table", "json", "yaml", help="How to print; `hadron apply` takes yaml and json.")
 @connects
 @click.pass_context
 def command(
@@ -48,8 +47,8 @@ def command(
     \b
     Examples:
       hadron get streams
-      hadron get pipeline departures --output json
-      hadron get all --output yaml > schema.yaml
+      hadron get pipeline departures -o json
+      hadron get all -o yaml > schema.yaml
     """
     from hadron.model.errors import NotFoundError
 

@@ -79,7 +79,7 @@ def list_(ctx: click.Context, stream: str, output: str) -> None:
     \b
     Examples:
       hadron group list
-      hadron group list --stream flights --output json
+      hadron group list --stream flights -o json
     """
     with session_of(ctx).connect() as client:
         found, trouble = heard(lambda: client.groups(stream, within_s=ANSWER_WITHIN_S))

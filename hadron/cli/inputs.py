@@ -10,8 +10,11 @@ import csv
 import gzip
 import itertools
 import json
+import re
 import sys
-from collections.abc import Iterable, Iterator, Mapping
+import zlib
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, BinaryIO, Final, cast
@@ -19,12 +22,17 @@ from typing import Any, BinaryIO, Final, cast
 import click
 import msgspec
 
+from hadron.cli.standard_streams import is_stdin_closed, open_stdin
+from hadron.client.records import check_record
+from hadron.model.batch import BatchBuilder
 from hadron.model.cloudevents import from_json, to_record
-from hadron.model.errors import InvalidRecordError
+from hadron.model.errors import InvalidRecordError, RequestError
+from hadron.model.limits import MAX_RECORD_BYTES
 from hadron.model.record import NewRecord
 
 _CHUNK_BYTES: Final = 1 << 20
 _CHUNK_ROWS: Final = 2_000
+_BYTE_ORDER_MARK: Final = b"\xef\xbb\xbf"
 _SUFFIXES: Final = {".jsonl": "jsonl", ".ndjson": "jsonl", ".csv": "csv"}
 
 
@@ -32,7 +40,7 @@ _SUFFIXES: Final = {".jsonl": "jsonl", ".ndjson": "jsonl", ".csv": "csv"}
 class Recipe:
     """What every record gets besides its value."""
 
-    key: str | None
+    key: str | bytes | None
     key_field: str | None
     event_type: str
     headers: Mapping[str, str]
@@ -41,28 +49,44 @@ class Recipe:
 
     def event(self, line: bytes, where: str) -> NewRecord:
         """The record of a CloudEvent in JSON. Raises `InvalidRecordError` naming `where`."""
+        _parse_json(line, where)
         try:
             record = to_record(from_json(line))
         except InvalidRecordError as error:
             raise InvalidRecordError(f"{where}: {error.message}", error.hint) from error
         headers = {**(record.headers or {}), **self.headers}
         key = record.key if self.key is None else self.key
-        return msgspec.structs.replace(record, key=key, headers=headers)
+        return _checked(msgspec.structs.replace(record, key=key, headers=headers), where)
 
-    def record(self, value: Any, where: str) -> NewRecord:
-        """Raises `InvalidRecordError` naming `where` when the key's field is missing."""
+    def document(self, data: bytes, fields: Any, where: str) -> NewRecord:
+        """The record whose value is the JSON text `data`, which says `fields`; the text goes out as
+        it is, so that no digit of a number is lost. Raises `InvalidRecordError` naming `where`."""
         key = self.key
         if self.key_field is not None:
-            if not isinstance(value, dict) or self.key_field not in value:
+            if not isinstance(fields, dict) or self.key_field not in fields:
                 raise InvalidRecordError(
                     f"{where} has no field {self.key_field!r}", "see --key-field"
                 )
-            field = value[self.key_field]
+            field = fields[self.key_field]
             key = None if field is None else field if isinstance(field, str) else json.dumps(field)
-        return NewRecord(
-            value=value, key=key, type=self.event_type, headers=self.headers or None,
-            id=self.id, timestamp_ms=self.timestamp_ms,
-        )
+        return self.record(msgspec.Raw(data), where, key)
+
+    def record(self, value: Any, where: str, key: str | bytes | None = None) -> NewRecord:
+        """Raises `InvalidRecordError` naming `where` when it is too large."""
+        return _checked(NewRecord(
+            value=value, key=self.key if key is None else key, type=self.event_type,
+            headers=self.headers or None, id=self.id, timestamp_ms=self.timestamp_ms,
+        ), where)
+
+
+def _checked(record: NewRecord, where: str) -> NewRecord:
+    """The record, which a batch takes. Raises `InvalidRecordError` when none does: here it is known
+    where it stands, and none of its chunk is published yet."""
+    try:
+        BatchBuilder().add(check_record(record), 0)
+    except RequestError as error:
+        raise InvalidRecordError(f"{where} cannot be sent: {error.message}", error.hint) from error
+    return record
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,7 +94,7 @@ class Source:
     """Where records come from.
 
     Attributes:
-        form: "lines", "jsonl", "csv" or "cloudevents".
+        form: "lines", "jsonl", "csv", "cloudevents", or "raw": all of it is one record.
         values: from the command line, when there is no file.
         path: a file's path, "-" for stdin, or None.
     """
@@ -89,7 +113,7 @@ class Source:
         if values and form == "csv":
             raise click.UsageError("--format csv needs --file or stdin")
         if not values and path is None:
-            if sys.stdin.isatty():
+            if is_stdin_closed() or sys.stdin.isatty():
                 raise click.UsageError("nothing to publish: give a VALUE, --file, or pipe into it")
             path = "-"
         if form is None and path is not None:
@@ -100,28 +124,51 @@ class Source:
     def chunks(self, recipe: Recipe) -> Iterator[list[NewRecord]]:
         """Records in order. Raises `InvalidRecordError` naming the line of a malformed one."""
         if self.path is None:
-            encoded = [value.encode(errors="surrogateescape") for value in self.values]
+            encoded = [_argument_bytes(value) for value in self.values]
             yield list(_records(encoded, self.form, recipe, "value", itertools.count(1)))
             return
-        with _open(self.path) as file:
-            if self.form == "csv":
-                yield from _csv_chunks(file, recipe, self._unit(""))
-                return
-            numbers = itertools.count(1)
-            for lines in _bursts(file):
-                yield list(_records(lines, self.form, recipe, self._unit("line"), numbers))
+        if self.form == "raw":
+            yield [recipe.record(_whole(self.path), self._unit("") or "stdin")]
+            return
+        try:
+            with _open(self.path) as file:
+                if self.form == "csv":
+                    yield from _csv_chunks(file, recipe, self._unit)
+                    return
+                numbers = itertools.count(1)
+                for lines in _bursts(file):
+                    yield list(_records(lines, self.form, recipe, self._unit("line"), numbers))
+        except (EOFError, gzip.BadGzipFile, zlib.error) as error:
+            raise InvalidRecordError(
+                f"{self.path} is not a whole gzip file: {error}", "unpack it, or copy it again"
+            ) from error
 
     def _unit(self, unit: str) -> str:
         """What a record is called in messages: with the file that it stands in."""
-        return unit if self.path in (None, "-") else f"{self.path}, {unit}"
+        if self.path is None or self.path == "-":
+            return unit
+        return f"{self.path}, {unit}" if unit else self.path
 
 
 def _open(path: str) -> BinaryIO:
     if path == "-":
-        return sys.stdin.buffer
+        return open_stdin().buffer
     if path.endswith(".gz"):
         return cast(BinaryIO, gzip.open(path, "rb"))
     return open(path, "rb")
+
+
+def _whole(path: str) -> bytes:
+    """The bytes of a file as they are, packed ones too. Raises `InvalidRecordError` rather than
+    read more of them than a record may have."""
+    with nullcontext(open_stdin().buffer) if path == "-" else open(path, "rb") as file:
+        data = file.read(MAX_RECORD_BYTES + 1)
+    if len(data) > MAX_RECORD_BYTES:
+        raise InvalidRecordError(
+            f"{'stdin' if path == '-' else path} has more than the {MAX_RECORD_BYTES} bytes that "
+            "one record may have", "store large objects elsewhere and send a reference",
+        )
+    return data
 
 
 def _bursts(file: BinaryIO) -> Iterator[list[bytes]]:
@@ -133,6 +180,9 @@ def _bursts(file: BinaryIO) -> Iterator[list[bytes]]:
         rest = lines.pop()
         if lines:
             yield [line.removesuffix(b"\r") for line in lines]
+        if len(rest) > MAX_RECORD_BYTES:
+            # Too large a line however it ends.
+            break
     if rest:
         yield [rest]
 
@@ -143,13 +193,22 @@ def _records(
     for line, number in zip(lines, numbers, strict=False):
         where = f"{unit} {number}"
         if form == "jsonl":
-            if line.strip():
-                yield recipe.record(_parse_json(line, where), where)
+            if data := line.removeprefix(_BYTE_ORDER_MARK).strip():
+                yield recipe.document(data, _parse_json(data, where), where)
         elif form == "cloudevents":
             if line.strip():
                 yield recipe.event(line, where)
         else:
-            yield recipe.record(_text(line), where)
+            yield recipe.record(line if form == "raw" else _text(line), where)
+
+
+def argument(value: str) -> str | bytes:
+    """An argument of the command line: text, or bytes that are none."""
+    return _text(_argument_bytes(value))
+
+
+def _argument_bytes(value: str) -> bytes:
+    return value.encode(errors="surrogateescape")
 
 
 def _text(line: bytes) -> str | bytes:
@@ -161,31 +220,67 @@ def _text(line: bytes) -> str | bytes:
 
 
 def _parse_json(line: bytes, where: str) -> Any:
+    """What a JSON text says. Raises `InvalidRecordError` where it is none, or readers could not
+    decode it, or a part of it would be lost to them."""
+
+    def fields(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+        found = dict(pairs)
+        if len(found) < len(pairs):
+            doubled = _first_doubled([name for name, _ in pairs])
+            raise InvalidRecordError(
+                f"{where} has the field {doubled!r} twice", "readers would see the last one only"
+            )
+        return found
+
+    def no_number(name: str) -> None:
+        raise ValueError(f"JSON has no {name}")
+
     try:
-        return json.loads(line)
-    except ValueError as error:
-        raise InvalidRecordError(f"{where} is not JSON: {error}", "use --format lines") from error
+        # As readers do it; this one is stricter with numbers and with half characters.
+        msgspec.json.decode(line)
+        return json.loads(line, object_pairs_hook=fields, parse_constant=no_number)
+    except (ValueError, RecursionError) as error:
+        if re.search(rb"\b(NaN|Infinity)\b", line):
+            reason, hint = "it has neither NaN nor infinities", "write null, or a string"
+        else:
+            reason = str(error).removeprefix("JSON is malformed: ")
+            hint = "--format lines and --format raw take anything"
+        raise InvalidRecordError(f"{where} is not JSON: {reason}", hint) from error
 
 
-def _csv_chunks(file: BinaryIO, recipe: Recipe, prefix: str) -> Iterator[list[NewRecord]]:
+def _first_doubled(names: Sequence[str]) -> str:
+    return next(name for index, name in enumerate(names) if name in names[:index])
+
+
+def _csv_chunks(
+    file: BinaryIO, recipe: Recipe, unit: Callable[[str], str]
+) -> Iterator[list[NewRecord]]:
     rows = csv.reader((line.decode() for line in file), strict=True)
     try:
         names = next(rows, None)
         if names is None:
             return
         names[0] = names[0].removeprefix("\ufeff")
+        if len(set(names)) < len(names):
+            raise InvalidRecordError(
+                f"{unit('line 1')} names {_first_doubled(names)!r} twice",
+                "each field of a record needs a name of its own",
+            )
         while chunk := list(itertools.islice(rows, _CHUNK_ROWS)):
             after = rows.line_num - len(chunk)
             yield [
-                recipe.record(
-                    _row(names, row, f"{prefix}line {after + index + 1}"),
-                    f"{prefix}row {after + index + 1}",
-                )
+                _row_record(recipe, names, row, unit(f"line {after + index + 1}"))
                 for index, row in enumerate(chunk)
                 if row
             ]
     except (csv.Error, UnicodeDecodeError) as error:
-        raise InvalidRecordError(f"{prefix}line {rows.line_num} is not CSV: {error}") from error
+        where = unit(f"line {rows.line_num}")
+        raise InvalidRecordError(f"{where} is not CSV: {error}") from error
+
+
+def _row_record(recipe: Recipe, names: list[str], row: list[str], where: str) -> NewRecord:
+    fields = _row(names, row, where)
+    return recipe.document(msgspec.json.encode(fields), fields, where)
 
 
 def _row(names: list[str], row: list[str], where: str) -> dict[str, str]:

@@ -88,12 +88,13 @@ def complete_names(ctx: click.Context, _param: click.Parameter, incomplete: str)
 
 def read_files(names: Iterable[str]) -> DocumentSet:
     """The documents in these files; `-` is stdin."""
+    from hadron.cli.standard_streams import open_stdin
     from hadron.metadata.document_set import DocumentSet
 
     documents = DocumentSet()
     for name in names:
         if name == "-":
-            documents.parse(sys.stdin.read(), "stdin")
+            documents.parse(open_stdin().read(), "stdin")
         else:
             documents.load(Path(name))
     return documents

@@ -103,7 +103,7 @@ def instances(
     \b
     Examples:
       hadron pipeline instances departures --status failed
-      hadron pipeline instances departures --after-id 100 --output json
+      hadron pipeline instances departures --after-id 100 -o json
     """
     from hadron.cli.pipelines import instance_row
 

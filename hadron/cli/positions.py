@@ -3,18 +3,21 @@
 from __future__ import annotations
 
 import re
+import time
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final, Literal
 
 import click
 
 from hadron.model.errors import NotFoundError, OffsetOutOfRangeError, RequestError
-from hadron.model.units import parse_time_ms
+from hadron.model.units import parse_duration_ms, parse_time_ms
 
 FROM_HELP: Final = (
-    "earliest, latest, an offset, -N for the last N of each partition, "
-    "or a time (2026-01-31T12:00:00Z, 2026-01-31 for its midnight UTC, @MILLISECONDS)."
+    "earliest, latest, an offset, -N for the last N of each partition, or a time: so long ago "
+    "(-1h, -30m, -2d), 2026-01-31T12:00:00Z, 2026-01-31 for its midnight UTC, @MILLISECONDS."
 )
+_AGO: Final = re.compile(r"-(\d[\d.]*[a-zA-Z].*)")
 _WORDS: Final[dict[str, Literal["earliest", "latest"]]] = {
     "earliest": "earliest", "beginning": "earliest", "latest": "latest", "end": "latest",
 }
@@ -49,9 +52,16 @@ class Position:
 
 
 class PositionType(click.ParamType[Position]):
-    """The click type of `--from`."""
+    """The click type of `--from`.
+
+    Args:
+        now_ms: this machine's clock, from which "-1h" counts: milliseconds since the Unix epoch.
+    """
 
     name = "position"
+
+    def __init__(self, now_ms: Callable[[], int] = lambda: time.time_ns() // 1_000_000) -> None:
+        self._now_ms = now_ms
 
     def convert(
         self, value: str | Position, param: click.Parameter | None, ctx: click.Context | None
@@ -67,9 +77,15 @@ class PositionType(click.ParamType[Position]):
             return Position("last", int(value[1:]))
         if match := re.fullmatch(r"s?@(\d+)", value):
             return Position("time", int(match[1]))
-        time = f"{value}T00:00:00Z" if re.fullmatch(r"\d{4}-\d\d-\d\d", value) else value
+        if match := _AGO.fullmatch(value):
+            try:
+                ago_ms = parse_duration_ms(match[1])
+            except RequestError as error:
+                self.fail(f"{value!r} is no time ago: {error.message}, {error.hint}", param, ctx)
+            return Position("time", max(0, self._now_ms() - ago_ms))
+        moment = f"{value}T00:00:00Z" if re.fullmatch(r"\d{4}-\d\d-\d\d", value) else value
         try:
-            return Position("time", parse_time_ms(time))
+            return Position("time", parse_time_ms(moment))
         except RequestError:
             self.fail(f"{value!r} is none of: {FROM_HELP}", param, ctx)
 

@@ -25,15 +25,42 @@ _LEAST_FREE: Final = 24
 
 def output_option(function: _Function) -> _Function:
     """Give a command `--output table|json`."""
+    return output_of("table", "json")(function)
+
+
+def output_of(
+    *forms: str, default: str | None = "", help: str = "How to print."
+) -> Callable[[_Function], _Function]:
+    """A decorator that gives a command `--output`, `-o`, one of `forms`.
+
+    Args:
+        default: the first form when ""; None for something else, which `help` tells.
+    """
+    default = forms[0] if default == "" else default
     return click.option(
-        "--output", type=click.Choice(["table", "json"]), default="table", show_default=True,
-        help="How to print.",
-    )(function)
+        "--output", "-o", type=_OutputType(forms), default=default,
+        show_default=default is not None, help=help,
+    )
+
+
+class _OutputType(click.Choice[str]):
+    """A form of output; who means kcat's `-o OFFSET` is told how that is said here."""
+
+    def convert(
+        self, value: Any, param: click.Parameter | None, ctx: click.Context | None
+    ) -> str:
+        try:
+            return super().convert(value, param, ctx)
+        except click.BadParameter as error:
+            named = {name for each in ctx.command.params for name in each.opts} if ctx else ()
+            if "--from" not in named:
+                raise
+            self.fail(f"{error.message.rstrip('.')}; where to start is --from", param, ctx)
 
 
 def print_json(value: Any) -> None:
     """One JSON document on stdout."""
-    _echo(json.dumps(value, indent=2, ensure_ascii=False, default=str))
+    click.echo(json.dumps(value, indent=2, ensure_ascii=False, default=str))
 
 
 def print_rows(
@@ -54,16 +81,7 @@ def print_rows(
     cells = [[_one_line(_cell(row.get(field))) for field in columns] for row in rows]
     headings = list(columns.values())
     heading, *lines = _aligned(headings, cells, _free_width(headings, cells))
-    _echo("\n".join([click.style(heading, bold=True), *lines]))
-
-
-def _echo(text: str) -> None:
-    """Like `click.echo`, which drops styles into a pipe, but a pipe's end is `run`'s to judge."""
-    try:
-        click.echo(text)
-    except BrokenPipeError:
-        # click would take one that has an errno for itself, and end with status 1.
-        raise BrokenPipeError from None
+    click.echo("\n".join([click.style(heading, bold=True), *lines]))
 
 
 def _aligned(headings: Sequence[str], cells: Sequence[Sequence[str]], free: int) -> Iterator[str]:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import click
 
 from hadron.cli.printing import output_option, print_json
+from hadron.cli.quantities import Duration
 from hadron.cli.session import connects, session_of
 
 if TYPE_CHECKING:
@@ -15,7 +16,7 @@ if TYPE_CHECKING:
     from hadron.client.sync_producer import SyncProducer
     from hadron.model.record import NewRecord
 
-FORMATS = ("lines", "jsonl", "csv", "cloudevents")
+FORMATS = ("lines", "jsonl", "csv", "cloudevents", "raw")
 
 
 def _headers(
@@ -26,6 +27,8 @@ def _headers(
         name, equals, content = value.partition("=")
         if not name or not equals:
             raise click.BadParameter(f"{value!r} is not NAME=VALUE")
+        if name in headers:
+            raise click.BadParameter(f"{name!r} is given twice")
         headers[name] = content
     return headers
 
@@ -54,8 +57,8 @@ def _event_options(function: Callable[..., Any]) -> Callable[..., Any]:
 @click.option("--file", "-l", metavar="FILE", help="Read records from FILE (.gz too); - is stdin.")
 @click.option("--format", "form", type=click.Choice(FORMATS),
               help="How input is divided: text lines, a JSON value a line, CSV rows as JSON "
-                   "objects, or a CloudEvent in JSON a line. By default the file's name decides, "
-                   "else lines.")
+                   "objects, a CloudEvent in JSON a line, or not at all: raw is one record, byte "
+                   "by byte. By default the file's name decides, else lines.")
 @click.option("--key", "-k", help="The key of every record.")
 @click.option("--key-field", metavar="FIELD", help="Take each key from this field (jsonl, csv).")
 @click.option("--type", "event_type", default="", help="The event type, such as order.placed.")
@@ -72,6 +75,9 @@ def _event_options(function: Callable[..., Any]) -> Callable[..., Any]:
               show_default=True, help="Who has it on disk when it counts as published.")
 @click.option("--codec", "-z", type=click.Choice(["none", "zstd"]), default="none",
               show_default=True, help="Compression of record batches.")
+@click.option("--timeout", "timeout_s", type=Duration(is_above_zero=True), metavar="TIME",
+              help="Give up after so long without an answer, or on a record without an "
+                   "acknowledgement. Default: 10s to connect, 30s for an answer, 2m for a record.")
 @output_option
 @connects
 @click.pass_context
@@ -80,7 +86,7 @@ def command(
     key: str | None, key_field: str | None, event_type: str, headers: dict[str, str],
     partition: str | None, region: str | None, failover: Failover, event_id: str,
     acks: Literal["majority", "leader", "all"], codec: Literal["none", "zstd"], output: str,
-    **attributes: Any,
+    timeout_s: float | None, **attributes: Any,
 ) -> None:
     """Publish records to STREAM and print how many.
 
@@ -91,23 +97,27 @@ def command(
       hadron pub greetings hello world
       hadron pub orders --file orders.jsonl --key-field customer --type order.placed
       tail -f app.log | hadron pub logs
+      hadron pub pictures --file cat.jpg --format raw --header name=cat.jpg
       hadron pub orders '{"n": 1}' --format jsonl --source /shop --type order.placed
     """
     from hadron.cli import inputs
+    from hadron.client.producing import DEFAULT_DELIVERY_TIMEOUT_S
 
     source = inputs.Source.choose(values, file, form)
-    if key_field and (key or source.form == "lines"):
+    if key_field and (key or source.form not in ("jsonl", "csv")):
         raise click.UsageError("--key-field needs --format jsonl or csv, and no --key", ctx)
-    if event_id and len(values) != 1:
-        raise click.UsageError("--id is for one VALUE", ctx)
+    if event_id and len(values) != 1 and source.form != "raw":
+        raise click.UsageError("--id is for one VALUE, or --format raw", ctx)
     event_headers, timestamp_ms = _event(ctx, source.form, event_type, attributes)
     recipe = inputs.Recipe(
-        key, key_field, event_type, {**event_headers, **headers}, event_id, timestamp_ms
+        None if key is None else inputs.argument(key), key_field, event_type,
+        {**event_headers, **headers}, event_id, timestamp_ms,
     )
-    with session_of(ctx).connect() as client:
+    with session_of(ctx).connect(timeout_s=timeout_s) as client:
         client.stream(stream)
         with client.producer(
-            stream, acks=acks, partition=partition, region=region, failover=failover, codec=codec
+            stream, acks=acks, partition=partition, region=region, failover=failover, codec=codec,
+            delivery_timeout_s=DEFAULT_DELIVERY_TIMEOUT_S if timeout_s is None else timeout_s,
         ) as producer:
             tally = _publish(producer, source.chunks(recipe))
     _print_tally(stream, tally, output)

@@ -5,19 +5,18 @@ from __future__ import annotations
 import click
 
 from hadron.cli.positions import FROM_HELP, Position, PositionType
-from hadron.cli.records import TOKENS_HELP
+from hadron.cli.records import TOKENS_HELP, records_output_option
 from hadron.cli.session import connects, session_of
 
 
 @click.command("read", short_help="Read the records that a stream has, and stop at its end.")
 @click.argument("stream")
 @click.option("--partition", "-p", help="Which partition; all when left out.")
-@click.option("--offset", "--from", "-o", "start", type=PositionType(), default="earliest",
+@click.option("--offset", "--from", "start", type=PositionType(), default="earliest",
               show_default=True, metavar="POSITION", help=f"Where to start: {FROM_HELP}")
 @click.option("--limit", "-c", type=click.IntRange(min=1), metavar="N", help="At most N records.")
 @click.option("--format", "-f", "form", metavar="FORMAT", help=TOKENS_HELP)
-@click.option("--output", type=click.Choice(["table", "json"]),
-              help="Columns, or a JSON object a line. Default: the values, one a line.")
+@records_output_option
 @connects
 @click.pass_context
 def command(
@@ -29,8 +28,8 @@ def command(
     \b
     Examples:
       hadron read flights --partition local/p0 --offset 1000 --limit 5
-      hadron read flights -o -10 --output json
-      hadron read flights -f '%o %k %s\\n' | head
+      hadron read flights --from -10 -o json
+      hadron read flights --from -1h -f '%o %k %s\\n' | head
       hadron read orders -f cloudevents | hadron pub copies --format cloudevents
     """
     from hadron.cli.sub import read_once

@@ -14,6 +14,7 @@ from typing import Any, Final
 
 import click
 
+from hadron.cli.printing import output_of
 from hadron.model.errors import DamagedRecordError
 from hadron.model.record import BYTES, JSON, Record, encode_value
 
@@ -40,17 +41,22 @@ TOKENS: Final[dict[str, _Part]] = {
     "h": _headers_bytes,
     "t": lambda record: record.stream.encode(),
     "y": lambda record: record.type.encode(),
+    "i": lambda record: record.id.encode(),
     "%": lambda _record: b"%",
 }
-"""kcat's tokens, and %y for the event type."""
+"""kcat's tokens, %y for the event type, and %i for the id."""
 
 CLOUDEVENTS: Final = "cloudevents"
 """Instead of tokens: what `hadron pub --format cloudevents` takes."""
 
 TOKENS_HELP: Final = (
     f"{CLOUDEVENTS}: a CloudEvent in JSON a line. Else: %s value, %S its length, %k key, %K its "
-    "length, %o offset, %p partition, %T timestamp in ms, %h headers, %t stream, %y type, %% a "
-    "percent sign; \\n \\r \\t \\0 \\\\ as in C"
+    "length, %o offset, %p partition, %T timestamp in ms, %h headers, %t stream, %y type, %i id, "
+    "%% a percent sign; \\n \\r \\t \\0 \\\\ as in C"
+)
+records_output_option: Final = output_of(
+    "table", "json", default=None,
+    help="Columns, or a JSON object a line. Default: the values, one a line.",
 )
 _OPTION: Final = "'--format' / '-f'"
 _ESCAPES: Final = {"n": b"\n", "r": b"\r", "t": b"\t", "0": b"\0", "\\": b"\\"}
@@ -95,6 +101,7 @@ def json_line(record: Record) -> bytes:
         "stream": record.stream,
         "partition": record.partition,
         "offset": record.offset,
+        "id": record.id,
         "timestamp_ms": record.timestamp_ms,
         "type": record.type,
         **_shown("key", record.key),

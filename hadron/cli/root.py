@@ -8,10 +8,10 @@ exit statuses and the form of error messages are the same everywhere.
 from __future__ import annotations
 
 import importlib
-import os
 import sys
-from collections.abc import Sequence
-from typing import TYPE_CHECKING, Final
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
+from typing import TYPE_CHECKING, Any, Final
 
 import click
 
@@ -57,6 +57,16 @@ COMMANDS: Final[dict[str, tuple[str, str]]] = {
 class LazyGroup(click.Group):
     """A group whose commands are imported when they are called, not when they are listed."""
 
+    def make_context(self, *arguments: Any, **named: Any) -> click.Context:
+        """As click does; see `_broken_pipes_are_ours`."""
+        with _broken_pipes_are_ours():
+            return super().make_context(*arguments, **named)
+
+    def invoke(self, ctx: click.Context) -> Any:
+        """As click does; see `_broken_pipes_are_ours`."""
+        with _broken_pipes_are_ours():
+            return super().invoke(ctx)
+
     def list_commands(self, ctx: click.Context) -> list[str]:  # noqa: ARG002 - click's signature
         """Names in the order of the table: the order in which people meet them."""
         return list(COMMANDS)
@@ -85,6 +95,16 @@ class LazyGroup(click.Group):
         """List the table without importing anything."""
         with formatter.section("Commands"):
             formatter.write_dl([(name, text) for name, (_, text) in COMMANDS.items()])
+
+
+@contextmanager
+def _broken_pipes_are_ours() -> Iterator[None]:
+    """click takes a broken pipe that has an errno for itself, and ends with status 1; `run` knows
+    the status that shells expect."""
+    try:
+        yield
+    except BrokenPipeError:
+        raise BrokenPipeError from None
 
 
 def _version(ctx: click.Context, _parameter: click.Parameter, value: bool) -> None:
@@ -142,7 +162,9 @@ def _warn_of_variables() -> None:
 def run(arguments: Sequence[str] | None = None) -> int:
     """Run a command line and turn whatever happens into an exit status."""
     from hadron.cli.session import Session
+    from hadron.cli.standard_streams import let_go, open_closed
 
+    open_closed()
     session = Session()
     try:
         result = root.main(
@@ -157,6 +179,8 @@ def run(arguments: Sequence[str] | None = None) -> int:
 
             traceback.print_exc()
         return report(error)
+    finally:
+        let_go()
 
 
 def report(error: BaseException) -> int:
@@ -165,15 +189,13 @@ def report(error: BaseException) -> int:
     if isinstance(error, SystemExit):
         return error.code if isinstance(error.code, int) else FAILED
     if isinstance(error, BrokenPipeError):
-        # The interpreter flushes stdout once more on its way out; let that go nowhere.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return BROKEN_PIPE
     if isinstance(error, click.exceptions.Abort):
         return FAILED if isinstance(error.__cause__, EOFError) else INTERRUPTED
     if isinstance(error, KeyboardInterrupt):
         return INTERRUPTED
     if isinstance(error, click.exceptions.NoArgsIsHelpError):
-        click.echo(error.format_message(), err=True)
+        _say(error.format_message())
         return USAGE
     if isinstance(error, click.ClickException):
         return _report_click(error)
@@ -203,6 +225,10 @@ def _report_failure(error: BaseException) -> int:
 
     if isinstance(error, HadronError):
         say_error(error.message, _way_out(error))
+    elif isinstance(error, UnicodeEncodeError) and error.reason == "surrogates not allowed":
+        # Bytes of the command line that are not UTF-8, as Python has them.
+        text = str(error.object).encode(errors="surrogateescape").decode(errors="backslashreplace")
+        say_error(f"'{text}' is not UTF-8", "names, types and headers are text")
     elif isinstance(error, OSError) and error.strerror:
         named = f"{error.filename}: " if error.filename else ""
         say_error(f"{named}{error.strerror}", "")
@@ -222,6 +248,10 @@ def _way_out(error: HadronError) -> str:
 
 def say_error(message: str, hint: str) -> None:
     """Print `error: …` and, when there is one, `hint: …` to stderr."""
-    click.echo(f"error: {message}", err=True)
-    if hint:
-        click.echo(f"hint: {hint}", err=True)
+    _say(f"error: {message}" + (f"\nhint: {hint}" if hint else ""))
+
+
+def _say(text: str) -> None:
+    # Where nobody reads them, words make no difference to the exit status.
+    with suppress(OSError):
+        click.echo(text, err=True)

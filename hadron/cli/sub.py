@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Any, Final
 import click
 
 from hadron.cli.positions import FROM_HELP, Position, PositionType
-from hadron.cli.records import TOKENS_HELP
+from hadron.cli.quantities import Duration
+from hadron.cli.records import TOKENS_HELP, records_output_option
 from hadron.cli.session import connects, session_of
 
 if TYPE_CHECKING:
@@ -22,29 +23,10 @@ _OF_MEMBERS: Final = (
 """Options that `Client.subscribe` takes as they are; None is not given."""
 
 
-class Duration(click.ParamType[float]):
-    """Seconds, from "500ms", "30s", "5m"."""
-
-    name = "duration"
-
-    def convert(
-        self, value: str | float, param: click.Parameter | None, ctx: click.Context | None
-    ) -> float:
-        if isinstance(value, float):
-            return value
-        from hadron.model.errors import RequestError
-        from hadron.model.units import parse_duration_ms
-
-        try:
-            return parse_duration_ms(value) / 1_000
-        except RequestError as error:
-            self.fail(f"{error.message}, such as 500ms, 30s or 5m", param, ctx)
-
-
 @click.command("sub", short_help="Follow a stream, alone or as a member of a group.")
 @click.argument("stream")
 @click.option("--group", "-G", help="Join this consumer group; without one nothing is remembered.")
-@click.option("--from", "-o", "start", type=PositionType(), metavar="POSITION",
+@click.option("--from", "start", type=PositionType(), metavar="POSITION",
               help=f"Where to start: {FROM_HELP} Default: latest, or earliest for a new group. "
                    "A group that exists goes on where it was.")
 @click.option("--partition", "-p", "partitions", multiple=True, help="Only this one; repeatable.")
@@ -77,8 +59,7 @@ class Duration(click.ParamType[float]):
               help="Missed heartbeats after which records go to other members. Default: 5.")
 @click.option("--member", metavar="NAME", help="How descriptions and errors call this member.")
 @click.option("--format", "-f", "form", metavar="FORMAT", help=TOKENS_HELP)
-@click.option("--output", type=click.Choice(["table", "json"]),
-              help="Columns, or a JSON object a line. Default: the values, one a line.")
+@records_output_option
 @connects
 @click.pass_context
 def command(ctx: click.Context, /, **given: Any) -> None:
@@ -90,8 +71,8 @@ def command(ctx: click.Context, /, **given: Any) -> None:
     \b
     Examples:
       hadron sub flights --from -10
-      hadron sub flights -f '%k %s %o\\n' -o earliest -c 5
-      hadron sub orders --group billing --output json
+      hadron sub flights -f '%k %s %o\\n' --from earliest -c 5
+      hadron sub orders --group billing -o json
       hadron sub orders -G billing --order key --ack-deadline 30s --max-attempts 5 --dead-letter bad
     """
     from hadron.cli.following import Request

@@ -5,6 +5,7 @@ from __future__ import annotations
 import gzip
 import io
 import os
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +16,7 @@ from click.testing import CliRunner
 from hadron.cli import pub
 from hadron.cli.inputs import Recipe, Source
 from hadron.model.errors import InvalidRecordError
-from hadron.model.record import NewRecord
+from hadron.model.record import JSON, NewRecord, decode_value, encode_value
 
 PLAIN = Recipe(None, None, "", {})
 
@@ -25,8 +26,13 @@ def read(path: Path, recipe: Recipe = PLAIN, form: str | None = None) -> list[Ne
     return [record for chunk in source.chunks(recipe) for record in chunk]
 
 
+def sent(records: Iterable[NewRecord]) -> list[Any]:
+    """What readers get."""
+    return [decode_value(*encode_value(record.value)) for record in records]
+
+
 def values(path: Path, form: str | None = None) -> list[Any]:
-    return [record.value for record in read(path, form=form)]
+    return sent(read(path, form=form))
 
 
 def test_arguments_are_text() -> None:
@@ -36,7 +42,7 @@ def test_arguments_are_text() -> None:
 
 def test_arguments_are_json_when_asked() -> None:
     (chunk,) = Source.choose(('{"a": 1}', "[2]"), None, "jsonl").chunks(PLAIN)
-    assert [record.value for record in chunk] == [{"a": 1}, [2]]
+    assert sent(chunk) == [{"a": 1}, [2]]
 
 
 @pytest.mark.parametrize(
@@ -91,6 +97,14 @@ def test_records_get_what_was_asked_for(tmp_path: Path) -> None:
         ("a.jsonl", '{"a": 1}\n', Recipe(None, "b", "", {}), "line 1 has no field 'b'"),
         ("a.csv", "x,y\n1,2\n3\n", PLAIN, "line 3 has 1 fields, the heading has 2"),
         ("a.csv", 'x,y\n"1,2\n', PLAIN, "is not CSV"),
+        ("a.csv", "x,y,x\n1,2,3\n", PLAIN, "line 1 names 'x' twice"),
+        ("a.jsonl", '{"a": 1}\n{"b": {"c": 1, "c": 2}}\n', PLAIN, "line 2 has the field 'c' twice"),
+        ("a.jsonl", '{"a": [NaN]}\n', PLAIN, "line 1 is not JSON: it has neither NaN nor"),
+        ("a.jsonl", '{"a": 1e400}\n', PLAIN, "line 1 is not JSON: Number out of range"),
+        ("a.jsonl", '"\\ud800"\n', PLAIN, "line 1 is not JSON"),
+        ("a.jsonl", "[" * 200_000, PLAIN, "line 1 is not JSON: maximum recursion depth"),
+        ("a.txt", "a\n" + "x" * (3 << 20), PLAIN, "line 2 cannot be sent: a record of .* is over"),
+        ("a.txt", "a\n", Recipe(None, None, "t" * 300, {}), "line 1 cannot be sent: a type of 300"),
     ],
 )
 def test_malformed_input_is_refused_by_line(
@@ -100,6 +114,40 @@ def test_malformed_input_is_refused_by_line(
     path.write_text(content)
     with pytest.raises(InvalidRecordError, match=message):
         read(path, recipe)
+
+
+def test_json_goes_out_as_it_was_written(tmp_path: Path) -> None:
+    path = tmp_path / "a.jsonl"
+    path.write_bytes(b'\xef\xbb\xbf{"price": 1.10}\n  [0.1234567890123456789, 1E2] \r\n')
+    stored = [encode_value(record.value) for record in read(path)]
+    assert stored == [(JSON, b'{"price": 1.10}'), (JSON, b"[0.1234567890123456789, 1E2]")]
+
+
+def test_raw_is_one_record_whatever_is_in_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    content = b"\x00\r\n\xff\n\n" + gzip.compress(b"packed")
+    path = tmp_path / "picture.csv.gz"
+    path.write_bytes(content)
+    assert [record.value for record in read(path, form="raw")] == [content]
+    monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(content)))
+    (chunk,) = Source.choose((), None, "raw").chunks(PLAIN)
+    assert [record.value for record in chunk] == [content]
+    (chunk,) = Source.choose(("a", "b"), None, "raw").chunks(PLAIN)
+    assert [record.value for record in chunk] == [b"a", b"b"]
+    path.write_bytes(b"")
+    assert [record.value for record in read(path, form="raw")] == [b""]
+    path.write_bytes(b"x" * ((1 << 20) + 1))
+    with pytest.raises(InvalidRecordError, match="has more than the 1048576 bytes"):
+        read(path, form="raw")
+
+
+@pytest.mark.parametrize("content", [b"not packed\n", gzip.compress(b"x\n" * 9_000)[:30]])
+def test_a_file_that_does_not_unpack_is_named(tmp_path: Path, content: bytes) -> None:
+    path = tmp_path / "a.txt.gz"
+    path.write_bytes(content)
+    with pytest.raises(InvalidRecordError, match=r"a\.txt\.gz is not a whole gzip file"):
+        read(path)
 
 
 @pytest.mark.parametrize(
@@ -161,6 +209,10 @@ def test_cloudevents_bring_their_attributes_along(tmp_path: Path) -> None:
         (["a", "b", "--id", "1"], "--id is for one VALUE"),
         (["a", "--format", "cloudevents", "--source", "/s", "--type", "t"], "all attributes"),
         (["a", "-E", "x"], "NAME=VALUE"),
+        (["a", "-H", "b=1", "-H", "b=2"], "'b' is given twice"),
+        (["a", "-E", "b=1", "-E", "b=1"], "'b' is given twice"),
+        (["a", "--timeout", "0s"], "no time at all"),
+        (["a", "--format", "raw", "--key-field", "b"], "needs --format jsonl or csv"),
     ],
 )
 def test_options_that_make_no_event_are_refused(arguments: list[str], said: str) -> None:

@@ -56,7 +56,7 @@ def test_unknown_tokens_are_refused(form: str) -> None:
 def test_json_lines() -> None:
     assert json.loads(json_line(record(FULL))) == {
         "stream": "s", "partition": "local/p0", "offset": 41, "timestamp_ms": 1234, "type": "x.y",
-        "key": "k", "value": {"a": "ü"}, "headers": {"h": "1", "i": "2"},
+        "key": "k", "value": {"a": "ü"}, "headers": {"h": "1", "i": "2"}, "id": "s/local/p0/41",
     }
     assert json.loads(json_line(record(NewRecord(value=b"text"))))["value"] == "text"
     assert json.loads(json_line(record(NewRecord(value=b"\xff"))))["value_base64"] == "/w=="

@@ -9,6 +9,7 @@ import subprocess
 import sys
 from pathlib import Path
 from types import ModuleType
+from typing import IO
 
 import click
 import pytest
@@ -42,6 +43,17 @@ def run(*arguments: str, **environment: str) -> subprocess.CompletedProcess[str]
     )
 
 
+def in_a_shell(
+    line: str, home: Path, stdout: IO[bytes] | None = None
+) -> subprocess.CompletedProcess[str]:
+    """`hadron LINE`, redirections and all, with contexts of its own."""
+    return subprocess.run(
+        ["sh", "-c", f'exec "$0" -m hadron {line}', sys.executable],
+        stdout=stdout or subprocess.DEVNULL, stderr=subprocess.PIPE, text=True, check=False,
+        env={**os.environ, "XDG_CONFIG_HOME": str(home)}, timeout=60,
+    )
+
+
 @pytest.mark.parametrize(("name", "command"), commands(), ids=[name for name, _ in commands()])
 def test_every_command_has_help_with_an_example(name: str, command: click.Command) -> None:
     assert "Example" in (command.help or ""), name
@@ -66,7 +78,8 @@ def test_help_lists_commands_and_imports_none(capsys: pytest.CaptureFixture[str]
     done = subprocess.run(
         [sys.executable, "-c", script], capture_output=True, text=True, check=True
     )
-    needed = ["hadron", "hadron.cli", "hadron.cli.root", "hadron.cli.session"]
+    needed = ["hadron", "hadron.cli", "hadron.cli.root", "hadron.cli.session",
+              "hadron.cli.standard_streams"]
     assert done.stderr.strip() == str(needed)
 
 
@@ -115,6 +128,69 @@ def test_errors_say_what_happened_and_what_to_do(capsys: pytest.CaptureFixture[s
     assert capsys.readouterr().err.startswith("error: gone\nhint: the same command may succeed")
     assert report(ZeroDivisionError("oops")) == 1
     assert "this is a defect in hadron: ZeroDivisionError: oops" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("redirected", ["<&-", ">&-", "2>&-", "<&- >&- 2>&-"])
+@pytest.mark.parametrize(
+    ("command", "status"),
+    [("--version", 0), ("get --help", 0), ("context list -o json", 0), ("nonsense", 2),
+     ("apply -f -", 1), ("context use nowhere", 1)],
+)
+def test_closed_standard_streams_are_no_defects(
+    command: str, status: int, redirected: str, tmp_path: Path
+) -> None:
+    done = in_a_shell(f"{command} {redirected}", tmp_path)
+    assert done.returncode == status
+    assert "defect" not in done.stderr
+    assert bool(done.stderr) == (status != 0 and "2>&-" not in redirected)
+
+
+@pytest.mark.parametrize(
+    ("command", "said"), [("pub s", "nothing to publish"), ("apply -f -", "stdin is closed")]
+)
+def test_a_closed_stdin_is_named(command: str, said: str, tmp_path: Path) -> None:
+    assert said in in_a_shell(f"{command} <&-", tmp_path).stderr
+
+
+def test_what_is_opened_does_not_become_stdout() -> None:
+    script = "import os, hadron.cli as c; c.main(['--version']); os._exit(os.open('/', 0) < 3)"
+    done = subprocess.run(
+        ["sh", "-c", f'exec "$0" -c "{script}" <&- >&- 2>&-', sys.executable], check=False
+    )
+    assert done.returncode == 0
+
+
+@pytest.mark.parametrize("command", ["--help", "get --help", "--version", "context list"])
+def test_a_reader_that_goes_away_is_status_141(command: str, tmp_path: Path) -> None:
+    # The pipe has no reader before the command starts.
+    reading, writing = os.pipe()
+    os.close(reading)
+    with os.fdopen(writing, "wb") as out:
+        done = in_a_shell(command, tmp_path, stdout=out)
+    assert (done.returncode, done.stderr) == (141, "")
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="Linux has it")
+def test_a_full_disk_under_stdout_is_said_once(tmp_path: Path) -> None:
+    done = in_a_shell("context list > /dev/full", tmp_path)
+    assert (done.returncode, done.stderr) == (1, "error: No space left on device\n")
+
+
+def test_arguments_that_are_no_text_are_named(tmp_path: Path) -> None:
+    done = in_a_shell(r"""context use "$(printf '\377')" """, tmp_path)
+    assert done.returncode == 1
+    assert "defect" not in done.stderr
+
+
+def test_kcats_offset_is_told_where_it_went(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["sub", "s", "-o", "-10"]) == 2
+    assert "is not one of 'table', 'json'; where to start is --from" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(("name", "command"), commands(), ids=[name for name, _ in commands()])
+def test_output_has_its_letter_wherever_it_is(name: str, command: click.Command) -> None:
+    letters = {letter: each.name for each in command.params for letter in each.opts}
+    assert letters.get("-o") == letters.get("--output"), name
 
 
 def test_an_interrupt_while_modules_are_imported_is_quiet(monkeypatch: pytest.MonkeyPatch) -> None:

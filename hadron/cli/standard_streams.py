@@ -1,0 +1,61 @@
+"""Standard input, output and error as a command finds them: closed, full, a pipe without a reader.
+
+A module of its own because the interpreter, click and every command meet them. What is closed is
+opened on the null device before anything else is: else the first file or connection that is opened
+gets that number, and whatever is printed goes into it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import sys
+from typing import Final, TextIO, cast
+
+_OUTPUTS: Final = {1: "stdout", 2: "stderr"}
+
+
+def open_closed() -> None:
+    """Open those that are closed. What is printed goes nowhere, as into /dev/null; a closed stdin
+    stays None for Python, so that a command that wants it can say that it is closed."""
+    for number in range(3):
+        try:
+            os.fstat(number)
+        except OSError:
+            # The lowest free number is the one that is given: this one.
+            os.set_inheritable(os.open(os.devnull, os.O_RDWR), True)
+    for number, name in _OUTPUTS.items():
+        if getattr(sys, name) is None:
+            setattr(sys, name, os.fdopen(number, "w", errors="replace", closefd=False))
+
+
+def is_stdin_closed() -> bool:
+    """Whether this was started with `<&-`."""
+    # typeshed knows no None here.
+    return cast(TextIO | None, sys.stdin) is None
+
+
+def open_stdin() -> TextIO:
+    """stdin. Raises `RequestError` when it is closed."""
+    from hadron.model.errors import RequestError
+
+    if is_stdin_closed():
+        raise RequestError("stdin is closed", "name a file, or pipe into it")
+    return sys.stdin
+
+
+def let_go() -> None:
+    """Let what cannot be written go nowhere: the interpreter flushes both once more on its way out,
+    and would end with a status and words of its own."""
+    for name in _OUTPUTS.values():
+        stream = getattr(sys, name)
+        try:
+            stream.flush()
+        except OSError:
+            # A stream of a test has no number.
+            with contextlib.suppress(OSError):
+                os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
+                stream.flush()
+        except ValueError:
+            # Closed by its user: nothing is left in it.
+            continue
