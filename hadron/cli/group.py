@@ -251,9 +251,10 @@ def _in_words(described: dict[str, Any]) -> str:
     if options["ack_deadline_ms"]:
         parts.append(f"ack deadline {_duration(options['ack_deadline_ms'])}")
     if options["max_attempts"]:
+        out = options["dead_letter_stream"]
         parts.append(
-            f"{options['max_attempts']} attempts, then to "
-            + (options["dead_letter_stream"] or "a stream that was deleted: delivered again")
+            f"{options['max_attempts']} attempts"
+            + (f", then to {out}" if out else f"; {described['group']['trouble']}")
         )
     for field, text in (
         ("waiting_again", "wait to be delivered again"), ("delayed", "of them delayed"),

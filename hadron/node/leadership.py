@@ -168,7 +168,9 @@ class Leadership:
         bounds, catalog = await self.controller.query(
             lambda db: (streams.all_bounds(db), load_catalog(db))
         )
-        visible = VisibleStreams(self._store, self._won.ballot, bounds, self._config.name)
+        visible = VisibleStreams(
+            self._store, self._won.ballot, bounds, self._config.name, catalog
+        )
         self.controller.observe(catalog.on_visible)
         self.controller.observe(visible.on_visible)
         self.leading = Leading(

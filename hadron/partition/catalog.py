@@ -11,7 +11,7 @@ from hadron.model.schema import PipelineSpec, SchemaObject, Spec, StreamSpec
 from hadron.partition.submission import Submission
 from hadron.state.adoption import SchemaAdopted
 from hadron.state.registry import RegisteredSet, RegisterReplicaSet
-from hadron.state.schema import ApplySchema, DeleteObjects
+from hadron.state.schema import MAX_TOMBSTONES, ApplySchema, DeleteObjects, Tombstone
 
 S = TypeVar("S", bound=Spec)
 
@@ -24,17 +24,22 @@ class Catalog:
         objects: Iterable[SchemaObject],
         metadata_index: int,
         replica_sets: Iterable[RegisteredSet] = (),
+        tombstones: Iterable[Tombstone] = (),
     ) -> None:
         self.metadata_index = metadata_index
         self.replica_sets = {item.name: item for item in replica_sets}
         """Those that the metadata set has registered, by name; not that one itself."""
         self._by_name: dict[tuple[str, str, str], SchemaObject] = {}
         self._by_id: dict[int, SchemaObject] = {}
+        self._gone: dict[int, Tombstone] = {}
+        """By id, the latest last: what names to call deleted objects by."""
         self._ids: list[int] | None = None
         """Sorted; None when they have to be sorted anew."""
         self._listeners: list[Callable[[], None]] = []
         for item in objects:
             self._put(item)
+        for tombstone in tombstones:
+            self._remember(tombstone)
 
     def _put(self, item: SchemaObject) -> None:
         self._by_name[item.kind, item.namespace, item.name] = item
@@ -43,7 +48,14 @@ class Catalog:
                 self._ids = None
             self._by_id[item.id] = item
 
-    def _remove(self, object_id: int) -> None:
+    def _remember(self, tombstone: Tombstone) -> None:
+        self._gone[tombstone.id] = tombstone
+        if len(self._gone) > MAX_TOMBSTONES:
+            del self._gone[next(iter(self._gone))]
+
+    def _remove(self, tombstone: Tombstone) -> None:
+        object_id = tombstone.id
+        self._remember(tombstone)
         item = self._by_id.pop(object_id, None)
         if item is None:
             return
@@ -57,13 +69,13 @@ class Catalog:
         metadata_index: int,
         *,
         objects: Iterable[SchemaObject] = (),
-        deleted: Iterable[int] = (),
+        deleted: Iterable[Tombstone] = (),
         replica_sets: Iterable[RegisteredSet] = (),
     ) -> None:
-        """The schema stands at another index. `deleted` are ids; they go first, because a new
-        object may have the name of one of them."""
-        for object_id in deleted:
-            self._remove(object_id)
+        """The schema stands at another index. What is `deleted` goes first, because a new object
+        may have the name of one of them."""
+        for tombstone in deleted:
+            self._remove(tombstone)
         for item in objects:
             self._put(item)
         for registered in replica_sets:
@@ -80,12 +92,11 @@ class Catalog:
                     max((item.metadata_index for item in result), default=0), objects=result
                 )
             elif isinstance(command, DeleteObjects):
-                self.change(result.metadata_index, deleted=[gone.id for gone in result.deleted])
+                self.change(result.metadata_index, deleted=result.deleted)
             elif isinstance(command, SchemaAdopted):
                 self.change(
                     result.metadata_index, objects=result.objects,
-                    deleted=[gone.id for gone in result.deleted],
-                    replica_sets=result.replica_sets,
+                    deleted=result.deleted, replica_sets=result.replica_sets,
                 )
             elif isinstance(command, RegisterReplicaSet):
                 self.change(result.metadata_index, replica_sets=[result])
@@ -133,11 +144,19 @@ class Catalog:
         item = self._by_id.get(object_id)
         if item is None:
             self.check_index(seen_index)
+            gone = self._gone.get(object_id)
             raise NotFoundError(
-                f"no object has the id {object_id}",
-                "it was deleted; one that was created again under its name has another id",
+                f"{gone.label} was deleted" if gone is not None
+                else f"no object has the id {object_id}: it was deleted long ago, or never was",
+                "one that was created again under its name is another one",
             )
         return item
+
+    def name_of(self, object_id: int) -> str:
+        """What to call an object by that may have been deleted; its number when that was too long
+        ago."""
+        item = self._by_id.get(object_id) or self._gone.get(object_id)
+        return item.name if item is not None else f"#{object_id}"
 
     def check_index(self, seen_index: int) -> None:
         """Raises `MetadataBehindError` when the caller has seen more than this node."""

@@ -133,13 +133,13 @@ class RetentionDriver:
         return max(0.0, (found.oldest_ms + limits.max_age_ms - now_ms) / 1_000) + step_s
 
     def _tell(self, stream_id: int, trimmed: Trimmed) -> None:
-        name = self._catalog.by_id(stream_id).name
+        name = self._catalog.name_of(stream_id)
         _log.debug(
             "stream %s keeps offsets from %d on: %d batches, %d bytes dropped",
             name, trimmed.first_offset, trimmed.batches, trimmed.bytes,
         )
         for item in trimmed.skipped:
             _log.warning(
-                "%s %d skipped %d records of stream %s by retention",
-                item.kind, item.id, item.records, name,
+                "%s %s skipped %d records of stream %s by retention",
+                item.kind, item.name or self._catalog.name_of(item.id), item.records, name,
             )

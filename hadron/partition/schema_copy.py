@@ -29,7 +29,10 @@ T = TypeVar("T")
 
 def load(db: Database) -> Catalog:
     """The whole schema as these tables have it."""
-    return Catalog(schema.all_objects(db), schema.current_index(db), registry.registered_sets(db))
+    return Catalog(
+        schema.all_objects(db), schema.current_index(db), registry.registered_sets(db),
+        schema.tombstones(db),
+    )
 
 
 class SchemaCopy:
@@ -135,7 +138,7 @@ class SchemaCopy:
                 if changes.to_index > index:
                     known.change(
                         changes.to_index, objects=parse(changes.objects),
-                        deleted=[gone.id for gone in changes.deleted],
+                        deleted=changes.deleted,
                         replica_sets=changes.replica_sets,
                     )
                     self._tell()

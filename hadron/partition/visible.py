@@ -22,6 +22,7 @@ from hadron.model.errors import (
 )
 from hadron.model.ids import Ballot
 from hadron.model.schema import SchemaObject, StreamSpec
+from hadron.partition.catalog import Catalog
 from hadron.partition.submission import Submission
 from hadron.state import streams
 from hadron.state.adoption import SchemaAdopted
@@ -51,10 +52,12 @@ class VisibleStreams:
         ballot: Ballot,
         bounds: Mapping[int, PartitionBounds],
         replica_set: str,
+        catalog: Catalog,
     ) -> None:
         self._store = store
         self._ballot = ballot
         self._replica_set = replica_set
+        self._catalog = catalog
         self._first = {stream_id: known.first_offset for stream_id, known in bounds.items()}
         self._next = {stream_id: known.next_offset for stream_id, known in bounds.items()}
         self._watchers: dict[int, list[Watcher]] = {}
@@ -64,10 +67,11 @@ class VisibleStreams:
         self._recent_bytes = 0
 
     def bounds(self, stream_id: int) -> PartitionBounds:
-        """Raises `NotFoundError` when the stream has no partition here."""
+        """Raises `NotFoundError` when the stream was deleted, or has no partition here."""
         following = self._next.get(stream_id)
         if following is None:
-            raise NotFoundError(f"stream {stream_id} has no partition on this replica set")
+            label = self._catalog.by_id(stream_id).label
+            raise NotFoundError(f"{label} has no partition on {self._replica_set}")
         return PartitionBounds(self._first[stream_id], following)
 
     def watch(self, stream_id: int, watcher: Watcher) -> Callable[[], None]:

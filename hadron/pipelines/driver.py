@@ -328,9 +328,9 @@ class PipelineDriver:
         )
 
     def ref(self, output: OutputRef) -> pipelines_pb2.RecordRef:
-        """Where a record is, with its stream by name."""
+        """Where a record is, with its stream by name, also when that was deleted."""
         return pipelines_pb2.RecordRef(
-            stream=self._catalog.by_id(output.stream_id).name,
+            stream=self._catalog.name_of(output.stream_id),
             stream_id=output.stream_id,
             partition=output.partition,
             offset=output.offset,
@@ -503,7 +503,8 @@ class Pipelines:
         """Raises `NotFoundError`."""
         driver = self._drivers.get(pipeline_id)
         if driver is None:
-            raise NotFoundError(f"pipeline {pipeline_id} does not live on {self._replica_set}")
+            item = self._catalog.by_id(pipeline_id)
+            raise NotFoundError(f"{item.label} does not live on {self._replica_set}")
         return driver
 
     def stop(self, reason: HadronError) -> None:

@@ -66,8 +66,9 @@ def _letters(leading: Leading, options: GroupOptions) -> tuple[str, str]:
     try:
         return leading.catalog.by_id(options.dead_letter_stream_id).name, ""
     except NotFoundError:
+        name = leading.catalog.name_of(options.dead_letter_stream_id)
         return "", (
-            "its dead letter stream was deleted: records whose attempts are used up are delivered "
+            f"its dead letter stream {name!r} was deleted: records whose attempts are used up are delivered "
             "again, ever more rarely; delete the group, and make it again with another one"
         )
 

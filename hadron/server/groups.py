@@ -126,8 +126,10 @@ class GroupsService:
     ) -> None:
         live = leading.groups.live(item.id, name)
         if live is not None and live.is_ephemeral:
+            options = live.progress.options
             answer = groups_pb2.DescribeGroupResponse(
-                group=describe(leading, live), options=live.options
+                group=describe(leading, live),
+                options=leading.groups.describe_options(options, ephemeral=True),
             )
         else:
             answer = await self._describe_durable(leading, item, name)

@@ -236,15 +236,15 @@ def _absorb(db: Database, group_id: int, floor: int) -> int:
     return floor
 
 
-def skip_below(db: Database, stream_id: int, first_offset: int) -> list[tuple[int, int]]:
+def skip_below(db: Database, stream_id: int, first_offset: int) -> list[tuple[int, int, str]]:
     """Move the floors of a stream's groups over records that retention drops; returns (group id,
-    records that nobody had acknowledged) of those that were moved over any."""
-    skipped: list[tuple[int, int]] = []
+    records that nobody had acknowledged, name) of those that were moved over any."""
+    skipped: list[tuple[int, int, str]] = []
     rows = db.execute(
-        "SELECT group_id, floor FROM grp WHERE stream_id = ? AND floor < ? ORDER BY group_id",
+        "SELECT group_id, floor, name FROM grp WHERE stream_id = ? AND floor < ? ORDER BY group_id",
         (stream_id, first_offset),
     ).fetchall()
-    for group_id, floor in rows:
+    for group_id, floor, name in rows:
         row = db.execute(
             "SELECT coalesce(sum(min(last + 1, ?) - first), 0) FROM grp_ack"
             " WHERE group_id = ? AND first < ?",
@@ -252,7 +252,7 @@ def skip_below(db: Database, stream_id: int, first_offset: int) -> list[tuple[in
         ).fetchone()
         assert row is not None
         if first_offset - floor > row[0]:
-            skipped.append((group_id, first_offset - floor - row[0]))
+            skipped.append((group_id, first_offset - floor - row[0], name))
         attempts.clear(db, group_id, 0, first_offset - 1)
         db.execute(
             "UPDATE grp SET floor = ? WHERE group_id = ?",

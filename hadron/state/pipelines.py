@@ -20,6 +20,7 @@ from hadron.model.schema import PipelineSpec, StageSpec, spec_from_json
 from hadron.model.units import parse_time_ms
 from hadron.state import streams
 from hadron.state.machine import Command, Context, NoChange, applies, tables
+from hadron.state.names import label_of
 
 tables("""
 CREATE TABLE IF NOT EXISTS pipeline(
@@ -163,7 +164,8 @@ def adopt(context: Context, pipeline_id: int, spec: PipelineSpec, stream_id: int
     known = input_of(db, pipeline_id)
     if known is not None and known != stream_id:
         raise SchemaError(
-            f"pipeline {pipeline_id} has consumed another stream, its instances belong to that",
+            f"{label_of(db, pipeline_id)} has consumed another stream, its instances belong to "
+            "that",
             "declare a pipeline with another name for the new input",
         )
     db.execute(
@@ -245,7 +247,9 @@ def apply_trigger_instances(context: Context, command: TriggerInstances) -> Trig
         (command.pipeline_id, command.partition),
     ).fetchone()
     if row is None:
-        raise NotFoundError(f"pipeline {command.pipeline_id} does not read {command.partition}")
+        raise NotFoundError(
+            f"{label_of(db, command.pipeline_id)} does not read {command.partition}"
+        )
     if row[0] != command.from_offset:
         raise NoChange(Triggered(row[0], 0, stale=True))
     db.execute(
@@ -279,7 +283,7 @@ def _take_instance_ids(db: Database, pipeline_id: int, count: int) -> int:
         (count, count, pipeline_id),
     ).fetchone()
     if row is None:
-        raise NotFoundError(f"pipeline {pipeline_id} does not live here")
+        raise NotFoundError(f"{label_of(db, pipeline_id)} does not live here")
     first: int = row[0] - count
     return first
 
@@ -550,7 +554,7 @@ def _name(db: Database, pipeline_id: int) -> str:
 def _spec(db: Database, pipeline_id: int) -> PipelineSpec:
     row = db.execute("SELECT spec FROM schema_object WHERE id = ?", (pipeline_id,)).fetchone()
     if row is None:
-        raise NotFoundError(f"pipeline {pipeline_id} does not exist")
+        raise NotFoundError(f"{label_of(db, pipeline_id)} does not exist")
     spec = spec_from_json("Pipeline", row[0])
     assert isinstance(spec, PipelineSpec)
     return spec

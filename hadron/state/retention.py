@@ -41,6 +41,8 @@ class Skipped(msgspec.Struct, frozen=True):
     kind: str
     id: int
     records: int
+    name: str = ""
+    """Of a group."""
 
 
 class Trimmed(msgspec.Struct, frozen=True):

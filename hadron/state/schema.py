@@ -113,6 +113,11 @@ class Tombstone(msgspec.Struct, frozen=True, array_like=True):
     namespace: str
     name: str
 
+    @property
+    def label(self) -> str:
+        """`Stream default/flights`, for messages."""
+        return f"{self.kind} {self.namespace}/{self.name}"
+
 
 class Deleted(msgspec.Struct, frozen=True):
     """What a deletion did."""
@@ -277,6 +282,15 @@ def find(db: Database, kind: str, namespace: str, name: str) -> SchemaObject | N
         kind=kind, namespace=namespace, name=name, spec=spec_from_json(kind, row[1]),
         id=row[0], metadata_index=row[2],
     )
+
+
+def tombstones(db: Database) -> list[Tombstone]:
+    """Deletions that are remembered, the latest last: at most `MAX_TOMBSTONES`."""
+    rows = db.execute(
+        "SELECT metadata_index, id, kind, namespace, name FROM schema_tombstone"
+        " ORDER BY metadata_index"
+    )
+    return [Tombstone(*row) for row in rows]
 
 
 def all_objects(db: Database) -> list[SchemaObject]:

@@ -26,6 +26,7 @@ from hadron.model.ids import Ballot
 from hadron.model.limits import PRODUCER_IDLE_MS, PRODUCER_WINDOW
 from hadron.model.ports import Database
 from hadron.state.machine import Command, Context, NoChange, applies, tables
+from hadron.state.names import label_of
 from hadron.storage.log import damaged_entry, reading_entry
 
 tables("""
@@ -179,7 +180,9 @@ def append(
         (count, size, stream_id),
     ).fetchone()
     if row is None:
-        raise NotFoundError(f"stream {stream_id} has no partition on {context.replica_set}")
+        raise NotFoundError(
+            f"{label_of(context.db, stream_id)} has no partition on {context.replica_set}"
+        )
     base_offset = row[0] - count
     context.db.execute(
         "INSERT INTO stream_batch VALUES(?, ?, ?, ?, ?, ?, ?, ?)",
@@ -204,7 +207,7 @@ def bounds(db: Database, stream_id: int) -> PartitionBounds:
         "SELECT first_offset, next_offset FROM stream_partition WHERE stream_id = ?", (stream_id,)
     ).fetchone()
     if row is None:
-        raise NotFoundError(f"stream {stream_id} has no partition here")
+        raise NotFoundError(f"{label_of(db, stream_id)} has no partition here")
     return PartitionBounds(*row)
 
 
@@ -343,7 +346,7 @@ def _damaged(db: Database, stream_id: int, offset: int, what: str) -> Corruption
         (stream_id, offset, offset),
     ).fetchone()
     lsn = row[0] if row is not None else 0
-    stream = f"stream {named[0]!r}" if named is not None else f"stream {stream_id}"
+    stream = f"stream {named[0]!r}" if named is not None else label_of(db, stream_id)
     return damaged_entry(
         lsn, f"the batch at offset {offset} of {stream} (entry {lsn or 'unknown'}) is damaged: "
         f"{what}",

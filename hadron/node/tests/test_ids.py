@@ -63,7 +63,7 @@ async def test_a_fetch_by_name_is_of_the_stream_that_has_the_name_and_by_id_of_n
         ):
             assert [each.count for each in fetched.batches] == [1]
             assert fetched.batches[0].data != batch.data
-        with pytest.raises(NotFoundError, match=f"no object has the id {first}"):
+        with pytest.raises(NotFoundError, match="Stream default/s was deleted"):
             await client.fetch("s", HERE, 0, stream_id=first)
 
 

@@ -129,7 +129,9 @@ class Stack:
             lambda db: (streams.all_bounds(db), schema.all_objects(db), schema.current_index(db))
         )
         self.catalog = Catalog(objects, index)
-        self.visible = VisibleStreams(self.store, self.ballot, bounds, SET)
+        self.visible = VisibleStreams(
+            self.store, self.ballot, bounds, SET, self.catalog
+        )
         controller.observe(self.catalog.on_visible)
         controller.observe(self.visible.on_visible)
         self.groups = Groups(controller, self.visible, self.catalog, SET, self.random)

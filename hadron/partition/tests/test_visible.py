@@ -26,7 +26,8 @@ async def stack(tmp_path: Path) -> AsyncIterator[Stack]:
 def forgetful(stack: Stack) -> VisibleStreams:
     """One with nothing in memory."""
     return VisibleStreams(
-        stack.store, stack.ballot, {1: stack.visible.bounds(1)}, stack.visible._replica_set
+        stack.store, stack.ballot, {1: stack.visible.bounds(1)}, stack.visible._replica_set,
+        stack.catalog,
     )
 
 

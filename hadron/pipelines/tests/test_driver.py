@@ -25,6 +25,7 @@ from hadron.partition.tests.stack import SET, FakeCall, Stack, leading, until
 from hadron.pipelines import driver as module
 from hadron.pipelines.driver import PipelineDriver, RunnerSession
 from hadron.state.pipelines import Completed, Retried
+from hadron.state.schema import DeleteObjects
 from hadron.wire.messages import pipelines_pb2
 
 IN, OUT, PIPELINE = 1, 2, 3
@@ -462,7 +463,7 @@ class TestRequests:
         assert await stack.read(OUT) == []
 
     async def test_an_unknown_pipeline(self, stack: Stack) -> None:
-        with pytest.raises(NotFoundError, match="pipeline 77 does not live on"):
+        with pytest.raises(NotFoundError, match="no object has the id 77"):
             stack.pipelines.driver(77)
 
     async def test_stopping_tells_every_runner(
@@ -472,3 +473,25 @@ class TestRequests:
         stack.pipelines.stop(ShuttingDownError("the node is stopping"))
         assert isinstance(runner.call.failure, ShuttingDownError)
         driver.leave(runner.session)
+
+
+async def test_records_of_a_deleted_stream_are_spoken_of_by_its_name(stack: Stack) -> None:
+    """Its output goes elsewhere by now, and what it once wrote to was deleted."""
+    await declare(stack, ENRICH, DECIDE)
+    driver = stack.pipelines.driver(PIPELINE)
+    runner = Runner(driver, "enrich")
+    await stack.append(IN, b"x")
+    await runner.until(("enrich", [1], [1]))
+    await complete(driver, "enrich", [1])
+    await stack.stream("elsewhere")
+    stages = tuple(
+        replace(each, output=Output("elsewhere")) for each in (ENRICH, DECIDE)
+    )
+    await stack.declare("Pipeline", "p", PipelineSpec(
+        stages=stages, replica_set=SET, input="in", start="earliest",
+    ))
+    await stack.controller.execute(DeleteObjects(stack.catalog.metadata_index, (OUT,)))
+    deciding = Runner(driver, "decide")
+    await deciding.until(("decide", [1], [1]))
+    (invocation,) = deciding.call.sent[0][0].invocations
+    assert (invocation.dependencies[0].stream, invocation.root.stream) == ("out", "in")

@@ -93,7 +93,7 @@ class TestGroups:
         done = self.group(tables, "done", (0, 29))
         result = tables.submit(TrimStream(STREAM, 30))
         # Below 30 it lacks 5 … 9 and 15 … 27.
-        assert result.skipped == (Skipped("group", behind, 18),)
+        assert result.skipped == (Skipped("group", behind, 18, "behind"),)
         assert self.progress(tables, "behind") == (34, ((50, 51),))
         assert self.progress(tables, "ahead") == (60, ())
         assert self.progress(tables, "done") == (30, ())

@@ -58,7 +58,7 @@ def test_without_a_producer_nothing_is_remembered(tables: Replicated) -> None:
 
 
 def test_a_stream_without_a_partition_here_is_refused(tables: Replicated) -> None:
-    with pytest.raises(NotFoundError, match=f"stream 9 has no partition on {SET}"):
+    with pytest.raises(NotFoundError, match=f"the id 9 has no partition on {SET}"):
         tables.submit(AppendBatch(9, 1, 10, PID, 0, 0))
     assert tables.rows("SELECT count(*) FROM producer") == [(0,)]
 
@@ -239,5 +239,5 @@ class TestReading:
 
     def test_bounds(self, filled: Replicated) -> None:
         assert streams.all_bounds(filled.db) == {1: streams.PartitionBounds(0, 60)}
-        with pytest.raises(NotFoundError, match="stream 4 has no partition here"):
+        with pytest.raises(NotFoundError, match="the id 4 has no partition here"):
             streams.bounds(filled.db, 4)

@@ -1,0 +1,49 @@
+"""The schema in memory: what it says of objects that are not there any more."""
+
+from __future__ import annotations
+
+import pytest
+
+from hadron.model.errors import NotFoundError
+from hadron.model.schema import SchemaObject, StreamSpec
+from hadron.partition.catalog import Catalog
+from hadron.partition.schema_copy import load
+from hadron.state.schema import MAX_TOMBSTONES, ApplySchema, DeleteObjects, ObjectChange, Tombstone
+from hadron.state.tests.support import Replicated
+
+SPEC = StreamSpec(partitions=("local/p0",))
+
+
+def stream(name: str, object_id: int) -> SchemaObject:
+    return SchemaObject(kind="Stream", name=name, spec=SPEC, id=object_id, metadata_index=object_id)
+
+
+def test_deleted_objects_keep_their_names() -> None:
+    catalog = Catalog([stream("a", 1), stream("b", 2)], 2)
+    gone = Tombstone(3, 1, "Stream", "default", "a")
+    catalog.change(4, deleted=[gone], objects=[stream("a", 4)])
+    assert [catalog.name_of(number) for number in (1, 2, 4, 9)] == ["a", "b", "a", "#9"]
+    with pytest.raises(NotFoundError, match="Stream default/a was deleted"):
+        catalog.by_id(1)
+    with pytest.raises(NotFoundError, match="no object has the id 9"):
+        catalog.by_id(9)
+    assert catalog.by_id(4).name == "a"
+
+
+def test_only_so_many_names_are_kept() -> None:
+    catalog = Catalog([], MAX_TOMBSTONES, tombstones=[
+        Tombstone(index, index, "Stream", "default", f"s{index}")
+        for index in range(1, MAX_TOMBSTONES + 1)
+    ])
+    assert catalog.name_of(1) == "s1"
+    catalog.change(20_000, deleted=[Tombstone(20_000, 15_000, "Stream", "default", "latest")])
+    assert [catalog.name_of(number) for number in (1, 2, 15_000)] == ["#1", "s2", "latest"]
+
+
+def test_names_are_read_back_from_the_tables() -> None:
+    tables = Replicated()
+    made = tables.submit(
+        ApplySchema(0, (ObjectChange("Stream", "default", "a", '{"partitions":["local/p0"]}'),))
+    )
+    tables.submit(DeleteObjects(1, (made[0].id,)))
+    assert load(tables.db).name_of(made[0].id) == "a"

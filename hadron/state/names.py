@@ -1,0 +1,19 @@
+"""What to call a schema object by when there is only its id, in these tables' own words.
+
+Names are for people: the other modules refer to objects by their ids, and come here for a message.
+"""
+
+from __future__ import annotations
+
+from hadron.model.ports import Database
+
+
+def label_of(db: Database, object_id: int) -> str:
+    """`Stream default/flights`, also of an object that was deleted, while that is remembered."""
+    for table in ("schema_object", "schema_tombstone"):
+        row = db.execute(
+            f"SELECT kind, namespace, name FROM {table} WHERE id = ?", (object_id,)
+        ).fetchone()
+        if row is not None:
+            return "{} {}/{}".format(*row)
+    return f"the object with the id {object_id}"
