@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import click
 
+from hadron.cli.completing import complete_contexts
 from hadron.cli.printing import output_option, print_rows
 
 
@@ -40,7 +41,7 @@ def list_(output: str) -> None:
 
 
 @command.command("set")
-@click.argument("name")
+@click.argument("name", shell_complete=complete_contexts)
 @click.argument("url")
 def set_(name: str, url: str) -> None:
     """Define or redefine context NAME; the first one becomes the current one.
@@ -65,7 +66,7 @@ def set_(name: str, url: str) -> None:
 
 
 @command.command("use")
-@click.argument("name")
+@click.argument("name", shell_complete=complete_contexts)
 def use(name: str) -> None:
     """Make NAME the context of commands that name no server.
 
@@ -83,7 +84,7 @@ def use(name: str) -> None:
 
 
 @command.command("remove")
-@click.argument("name")
+@click.argument("name", shell_complete=complete_contexts)
 def remove(name: str) -> None:
     """Forget context NAME.
 

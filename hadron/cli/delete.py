@@ -6,7 +6,8 @@ from typing import TYPE_CHECKING, Final
 
 import click
 
-from hadron.cli.objects import KindType, complete_names, object_to_dict, read_files
+from hadron.cli.completing import names_of
+from hadron.cli.objects import KindType, object_to_dict, read_files
 from hadron.cli.printing import output_option, print_json
 from hadron.cli.session import connects, session_of
 
@@ -24,10 +25,10 @@ _ASK_S: Final = 3.0
 
 @click.command("delete", short_help="Delete schema objects, by name or by file.")
 @click.argument("kind", type=KindType(), required=False)
-@click.argument("names", nargs=-1, metavar="NAME...", shell_complete=complete_names)
+@click.argument("names", nargs=-1, metavar="NAME...", shell_complete=names_of())
 @click.option("--filename", "-f", "files", multiple=True, metavar="FILE", type=click.Path(),
               help="Delete what this YAML file declares, - for stdin; repeatable.")
-@click.option("--namespace", "-n", default="",
+@click.option("--namespace", "-n", default="", shell_complete=names_of("Namespace"),
               help="Where KIND NAME stands; that of the server's URL else.")
 @click.option("--dry-run", is_flag=True, help="Only say what would be deleted.")
 @click.option("--allow-destructive", is_flag=True,

@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from hadron.cli.objects import KindType, complete_names, notes_on, object_to_dict
+from hadron.cli.completing import names_of
+from hadron.cli.objects import KindType, notes_on, object_to_dict
 from hadron.cli.printing import output_of, print_json
 from hadron.cli.session import connects, session_of
 
@@ -18,8 +19,9 @@ if TYPE_CHECKING:
 
 @click.command("describe", short_help="Show one schema object and how it is doing.")
 @click.argument("kind", type=KindType())
-@click.argument("name", shell_complete=complete_names)
-@click.option("--namespace", "-n", default="", help="Its namespace; that of the server's URL else.")
+@click.argument("name", shell_complete=names_of())
+@click.option("--namespace", "-n", default="", shell_complete=names_of("Namespace"),
+              help="Its namespace; that of the server's URL else.")
 @output_of("yaml", "json")
 @connects
 @click.pass_context
@@ -38,7 +40,8 @@ def command(ctx: click.Context, kind: str, name: str, namespace: str, output: st
         found = client.objects(kind, "" if kind == "Namespace" else client.namespace, name)
         if not found:
             raise NotFoundError(
-                f"there is no {kind} {name!r}", f"`hadron get {kind.lower()}s` lists all"
+                f"there is no {kind} {name!r} in namespace {client.namespace!r}",
+                f"`hadron get {kind.lower()}s --all-namespaces` lists all",
             )
         status = _status(client, found[0])
     if output == "json":

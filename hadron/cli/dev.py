@@ -37,7 +37,7 @@ def command(ctx: click.Context, data: Path, port: int, debug: bool) -> int:
         data, address, settings=settings_from_environment(os.environ),
         epoch=max(1, read_epoch(data)),
     )
-    greeting = _greeting(address, config.leader.data, config.name)
+    greeting = _greeting(address, config.leader.data)
     return run(config, config.leader.name, on_listening=lambda _node: click.echo(greeting))
 
 
@@ -56,13 +56,13 @@ def _check_port(address: str) -> None:
         ) from error
 
 
-def _greeting(address: str, data: Path, replica_set: str) -> str:
+def _greeting(address: str, data: Path) -> str:
     url = f"hadron://{address}"
     server = "" if address.endswith(":7000") else f" --server {url}"
     return f"""\
 one node at {url}, data in {data}; Ctrl-C stops it. In another terminal:
 
-  printf 'kind: Stream\\nname: hello\\npartitions: [{replica_set}]\\n' | hadron apply -f -{server}
+  hadron create stream hello{server}
   hadron pub hello first second third{server}
   hadron sub hello --from earliest{server}
 """

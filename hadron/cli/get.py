@@ -6,7 +6,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from hadron.cli.objects import KindType, complete_names, object_to_dict
+from hadron.cli.completing import names_of
+from hadron.cli.objects import KindType, object_to_dict
 from hadron.cli.printing import output_of, print_rows
 from hadron.cli.session import connects, session_of
 
@@ -31,15 +32,18 @@ _ALL_COLUMNS = {"kind": "KIND", "namespace": "NAMESPACE", "name": "NAME", "id": 
 
 @click.command("get", short_help="List schema objects of a kind.")
 @click.argument("kind", type=KindType(takes_all=True))
-@click.argument("name", required=False, shell_complete=complete_names)
-@click.option("--namespace", "-n", default="", help="Only this namespace; all when left out.")
+@click.argument("name", required=False, shell_complete=names_of())
+@click.option("--namespace", "-n", default="", shell_complete=names_of("Namespace"),
+              help="Objects of this namespace; of that in the server's URL else.")
+@click.option("--all-namespaces", "-A", is_flag=True, help="Objects of every namespace.")
 @output_of("table", "json", "yaml", help="How to print; `hadron apply` takes yaml and json.")
 @connects
 @click.pass_context
 def command(
-    ctx: click.Context, kind: str, name: str | None, namespace: str, output: str
+    ctx: click.Context, kind: str, name: str | None, namespace: str, all_namespaces: bool,
+    output: str,
 ) -> None:
-    """List objects of KIND, or the one called NAME.
+    """List objects of KIND, or the one called NAME, in a namespace.
 
     KIND is namespace, stream, pipeline, queue, schedule, exchange, endpoint or token, in any case,
     singular or plural; or all.
@@ -48,18 +52,23 @@ def command(
     Examples:
       hadron get streams
       hadron get pipeline departures -o json
-      hadron get all -o yaml > schema.yaml
+      hadron get all --all-namespaces -o yaml > schema.yaml
     """
     from hadron.model.errors import NotFoundError
 
+    if namespace and all_namespaces:
+        raise click.UsageError("give --namespace or --all-namespaces, not both", ctx)
     with session_of(ctx).connect() as client:
         # A namespace stands in none.
-        within = "" if kind == "Namespace" else namespace
+        everywhere = all_namespaces or kind == "Namespace"
+        within = "" if everywhere else namespace or client.namespace
         found = client.objects(kind, within, name or "")
+    where = f" in namespace {within!r}" if within else ""
     if name and not found:
+        listing = f"hadron get {f'{kind.lower()}s' if kind else 'all'}"
         raise NotFoundError(
-            f"there is no {kind or 'object'} {name!r}",
-            f"`hadron get {f'{kind.lower()}s' if kind else 'all'}` lists all",
+            f"there is no {kind or 'object'} {name!r}{where}",
+            f"`{listing}{'' if everywhere else ' --all-namespaces'}` lists all",
         )
     if output == "yaml":
         _print_yaml(found)
@@ -69,6 +78,8 @@ def command(
         columns = {"namespace": "NAMESPACE", "name": "NAME", **_COLUMNS[kind], "id": ">ID"} \
             if kind else _ALL_COLUMNS
         print_rows(columns, [_row(each) for each in found], output)
+        if within and not found:
+            click.echo(f"nothing{where}; --all-namespaces shows all", err=True)
 
 
 def _print_yaml(found: list[SchemaObject]) -> None:

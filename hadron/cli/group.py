@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import click
 
+from hadron.cli.completing import complete_groups, complete_partitions, names_of
 from hadron.cli.positions import FROM_HELP, Position, PositionType
 from hadron.cli.printing import output_option, print_json, print_rows
 from hadron.cli.session import connects, session_of
@@ -33,9 +34,11 @@ ANSWER_WITHIN_S: Final = 6.0
 """Whoever looks while a region is away wants to see the others; but a leader that has no majority
 says so after 5 s, which is worth more than its silence."""
 
-_stream_option = click.option("--stream", required=True, help="The stream that it reads.")
+_stream_option = click.option(
+    "--stream", required=True, shell_complete=names_of("Stream"), help="The stream that it reads."
+)
 _partition_option = click.option(
-    "--partition", "-p", "partitions", multiple=True,
+    "--partition", "-p", "partitions", multiple=True, shell_complete=complete_partitions,
     help="Only at this partition; may be given several times.",
 )
 _force_option = click.option(
@@ -59,7 +62,8 @@ def command() -> None:
 
 
 @command.command("list")
-@click.option("--stream", default="", help="Only groups of this stream.")
+@click.option("--stream", default="", shell_complete=names_of("Stream"),
+              help="Only groups of this stream.")
 @output_option
 @connects
 @click.pass_context
@@ -145,7 +149,7 @@ def group_row(group: groups_pb2.ListGroupsResponse.Group) -> dict[str, Any]:
 
 
 @command.command("describe")
-@click.argument("group")
+@click.argument("group", shell_complete=complete_groups)
 @_stream_option
 @_partition_option
 @output_option
@@ -290,7 +294,7 @@ def _duration(milliseconds: int) -> str:
 
 
 @command.command("reset")
-@click.argument("group")
+@click.argument("group", shell_complete=complete_groups)
 @_stream_option
 @click.option("--to", required=True, type=PositionType(), help=f"Where it goes on: {FROM_HELP}")
 @_partition_option
@@ -337,7 +341,7 @@ def _start(to: Position) -> str | int:
 
 
 @command.command("delete")
-@click.argument("group")
+@click.argument("group", shell_complete=complete_groups)
 @_stream_option
 @_partition_option
 @_force_option

@@ -11,8 +11,6 @@ from typing import TYPE_CHECKING, Any, Final
 
 import click
 
-from hadron.cli.session import session_of
-
 if TYPE_CHECKING:
     from hadron.client.sync import SyncClient
     from hadron.metadata.diff import ShownChange
@@ -23,8 +21,6 @@ ALL_KINDS: Final = "all"
 """What `hadron get` takes in place of a kind."""
 
 _COLOURS: Final = {"+": "green", "-": "red", "@": "cyan"}
-_COMPLETION_S: Final = 1.0
-"""How long a shell waits for names."""
 
 
 class KindType(click.ParamType[str]):
@@ -68,22 +64,6 @@ class KindType(click.ParamType[str]):
 
         names = [kind.lower() for kind in SPECS] + ([ALL_KINDS] if self._takes_all else [])
         return [CompletionItem(name) for name in names if name.startswith(incomplete.lower())]
-
-
-def complete_names(ctx: click.Context, _param: click.Parameter, incomplete: str) -> list[str]:
-    """Names of objects of the kind on the command line, as the server knows them; none when it does
-    not answer at once: a shell waits."""
-    from hadron.model.errors import HadronError
-
-    kind = ctx.params.get("kind")
-    if not kind:
-        return []
-    try:
-        with session_of(ctx).connect(timeout_s=_COMPLETION_S) as client:
-            found = client.objects(kind, ctx.params.get("namespace") or "")
-    except (HadronError, OSError):
-        return []
-    return sorted({each.name for each in found if each.name.startswith(incomplete)})
 
 
 def read_files(names: Iterable[str]) -> DocumentSet:

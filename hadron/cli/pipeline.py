@@ -7,6 +7,7 @@ from typing import Any
 
 import click
 
+from hadron.cli.completing import names_of
 from hadron.cli.printing import output_option, print_json, print_rich, print_rows
 from hadron.cli.session import connects, session_of
 
@@ -27,7 +28,7 @@ def command() -> None:
 
 
 @command.command("run")
-@click.argument("name")
+@click.argument("name", shell_complete=names_of("Pipeline"))
 @click.option("--master", default="local[*]", show_default=True, metavar="URL",
               help="Where Spark runs: on this machine, or a Spark cluster's URL.")
 @click.option("--stage", "stages", multiple=True, help="Only this stage; repeatable.")
@@ -86,7 +87,7 @@ def run(
 
 
 @command.command("instances")
-@click.argument("name")
+@click.argument("name", shell_complete=names_of("Pipeline"))
 @click.option("--status", type=click.Choice(["live", "done", "failed"]), help="Only these.")
 @click.option("--after-id", type=click.IntRange(min=0), default=0, metavar="ID",
               help="Continue a listing after this instance.")
@@ -161,7 +162,7 @@ def retry(ctx: click.Context, name: str, failed: bool, ids: tuple[int, ...], out
 
 
 @command.command("show")
-@click.argument("name", default="")
+@click.argument("name", default="", shell_complete=names_of("Pipeline"))
 @click.option("--watch", "-w", is_flag=True, help="Keep showing until Ctrl-C.")
 @output_option
 @connects

@@ -64,7 +64,8 @@ def print_json(value: Any) -> None:
 
 
 def print_rows(
-    columns: Mapping[str, str], rows: Sequence[Mapping[str, Any]], output: str
+    columns: Mapping[str, str], rows: Sequence[Mapping[str, Any]], output: str, *,
+    heading: bool = True,
 ) -> None:
     """Print rows: as JSON with every field, or as a table of the fields in `columns`.
 
@@ -74,14 +75,15 @@ def print_rows(
             are never cut or folded: a row may be longer than the terminal is wide.
         rows: one mapping per row.
         output: "table" or "json".
+        heading: whether a table has one.
     """
     if output == "json":
         print_json(list(rows))
         return
     cells = [[_one_line(_cell(row.get(field))) for field in columns] for row in rows]
     headings = list(columns.values())
-    heading, *lines = _aligned(headings, cells, _free_width(headings, cells))
-    click.echo("\n".join([click.style(heading, bold=True), *lines]))
+    first, *lines = _aligned(headings, cells, _free_width(headings, cells))
+    click.echo("\n".join([click.style(first, bold=True), *lines] if heading else lines))
 
 
 def _aligned(headings: Sequence[str], cells: Sequence[Sequence[str]], free: int) -> Iterator[str]:

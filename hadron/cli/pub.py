@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import click
 
+from hadron.cli.completing import complete_partitions, names_of
 from hadron.cli.printing import output_option, print_json
 from hadron.cli.quantities import Duration
 from hadron.cli.session import connects, session_of
@@ -52,7 +53,7 @@ def _event_options(function: Callable[..., Any]) -> Callable[..., Any]:
 
 
 @click.command("pub", short_help="Publish records from arguments, a file or stdin.")
-@click.argument("stream")
+@click.argument("stream", shell_complete=names_of("Stream"))
 @click.argument("values", nargs=-1, metavar="[VALUE]...")
 @click.option("--file", "-l", metavar="FILE", help="Read records from FILE (.gz too); - is stdin.")
 @click.option("--format", "form", type=click.Choice(FORMATS),
@@ -64,7 +65,8 @@ def _event_options(function: Callable[..., Any]) -> Callable[..., Any]:
 @click.option("--type", "event_type", default="", help="The event type, such as order.placed.")
 @click.option("--header", "-H", "headers", multiple=True, metavar="NAME=VALUE", callback=_headers,
               help="A header of every record; repeatable.")
-@click.option("--partition", "-p", help="Pin to this partition (a replica set's name).")
+@click.option("--partition", "-p", shell_complete=complete_partitions,
+              help="Pin to this partition (a replica set's name).")
 @click.option("--region", help="Only partitions whose names begin so, up to a / or a dot.")
 @click.option("--failover", type=click.Choice(["unkeyed", "any", "none", "duplicate"]),
               default="unkeyed", show_default=True,

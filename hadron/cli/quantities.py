@@ -33,3 +33,27 @@ class Duration(click.ParamType[float]):
         if self._is_above_zero and not seconds:
             self.fail(f"{value!r} is no time at all, give 1ms or more", param, ctx)
         return seconds
+
+
+class Written(click.ParamType[str]):
+    """A duration or a size, as it was written, for a document that says it in the same words.
+
+    Args:
+        name: "duration" or "size".
+    """
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+
+    def convert(
+        self, value: str, param: click.Parameter | None, ctx: click.Context | None
+    ) -> str:
+        """The text, or fail naming what was expected."""
+        from hadron.model.errors import RequestError
+        from hadron.model.units import parse_duration_ms, parse_size
+
+        try:
+            (parse_duration_ms if self.name == "duration" else parse_size)(value)
+        except RequestError as error:
+            self.fail(f"{error.message}, {error.hint}", param, ctx)
+        return value

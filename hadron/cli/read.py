@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import click
 
+from hadron.cli.completing import complete_partitions, names_of
 from hadron.cli.positions import FROM_HELP, Position, PositionType
 from hadron.cli.records import TOKENS_HELP, records_output_option
 from hadron.cli.session import connects, session_of
 
 
 @click.command("read", short_help="Read the records that a stream has, and stop at its end.")
-@click.argument("stream")
-@click.option("--partition", "-p", help="Which partition; all when left out.")
+@click.argument("stream", shell_complete=names_of("Stream"))
+@click.option("--partition", "-p", shell_complete=complete_partitions,
+              help="Which partition; all when left out.")
 @click.option("--offset", "--from", "start", type=PositionType(), default="earliest",
               show_default=True, metavar="POSITION", help=f"Where to start: {FROM_HELP}")
 @click.option("--limit", "-c", type=click.IntRange(min=1), metavar="N", help="At most N records.")

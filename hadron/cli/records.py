@@ -104,8 +104,8 @@ def json_line(record: Record) -> bytes:
         "id": record.id,
         "timestamp_ms": record.timestamp_ms,
         "type": record.type,
-        **_shown("key", record.key),
-        **_shown("value", record.value),
+        **shown_as_json("key", record.key),
+        **shown_as_json("value", record.value),
         "headers": dict(record.headers),
     }
     return json.dumps(shown, ensure_ascii=False).encode() + b"\n"
@@ -118,7 +118,8 @@ def event_line(record: Record) -> bytes:
     return to_json(from_record(record)) + b"\n"
 
 
-def _shown(name: str, value: Any) -> dict[str, Any]:
+def shown_as_json(name: str, value: Any) -> dict[str, Any]:
+    """A field for JSON; bytes that are no text are given as base64, under a name that says so."""
     if not isinstance(value, bytes):
         return {name: value}
     try:

@@ -15,6 +15,8 @@ from typing import TYPE_CHECKING, Any, Final
 
 import click
 
+from hadron.cli.completing import complete_contexts
+
 if TYPE_CHECKING:
     from hadron.model.errors import HadronError
 
@@ -31,12 +33,14 @@ COMMANDS: Final[dict[str, tuple[str, str]]] = {
     "cluster": ("hadron.cli.cluster", "Start, stop and show a local cluster of processes."),
     "status": ("hadron.cli.status", "Show replica sets, roles, lag, ballots and trouble."),
     "apply": ("hadron.cli.apply", "Apply schema documents; print what changes."),
+    "create": ("hadron.cli.create", "Create a stream or a namespace without a file."),
     "get": ("hadron.cli.get", "List schema objects of a kind."),
     "describe": ("hadron.cli.describe", "Show one schema object and how it is doing."),
     "delete": ("hadron.cli.delete", "Delete schema objects, by name or by file."),
     "pub": ("hadron.cli.pub", "Publish records from arguments, a file or stdin."),
     "sub": ("hadron.cli.sub", "Follow a stream, alone or as a member of a group."),
     "read": ("hadron.cli.read", "Read the records that a stream has, and stop at its end."),
+    "sql": ("hadron.cli.sql", "Query the records in a node's files with SQL."),
     "group": ("hadron.cli.group", "Look at consumer groups, reset and delete them."),
     "pipeline": ("hadron.cli.pipeline", "Run a pipeline's stages and watch its instances."),
     "verify": ("hadron.cli.verify", "Check what nodes have on disk, and compare them."),
@@ -123,7 +127,8 @@ def _version(ctx: click.Context, _parameter: click.Parameter, value: bool) -> No
 @click.option("--version", is_flag=True, is_eager=True, expose_value=False, callback=_version,
               help="Print the version.")
 @click.option("--server", metavar="URL", help="hadron://[token@]host1,host2[/namespace][?tls=1]")
-@click.option("--context", "context_name", metavar="NAME", help="A named context to connect to.")
+@click.option("--context", "context_name", metavar="NAME", shell_complete=complete_contexts,
+              help="A named context to connect to.")
 @click.option("--debug", is_flag=True, help="Show tracebacks.")
 @click.pass_context
 def root(

@@ -14,6 +14,8 @@ from urllib.parse import urlsplit
 
 import click
 
+from hadron.cli.completing import complete_contexts
+
 if TYPE_CHECKING:
     from hadron.client.sync import SyncClient
 
@@ -90,6 +92,7 @@ def connects(function: _Function) -> _Function:
         click.option("--debug", is_flag=True, expose_value=False, help="Show tracebacks.",
                      callback=_remember("debug")),
         click.option("--context", metavar="NAME", expose_value=False,
+                     shell_complete=complete_contexts,
                      help="A named context to connect to.", callback=_remember("context")),
         click.option("--server", metavar="URL", expose_value=False,
                      help="hadron://[token@]host1,host2[/namespace]; without a context, the "

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import click
 
+from hadron.cli.completing import complete_groups, complete_partitions, names_of
 from hadron.cli.positions import FROM_HELP, Position, PositionType
 from hadron.cli.quantities import Duration
 from hadron.cli.records import TOKENS_HELP, records_output_option
@@ -24,12 +25,14 @@ _OF_MEMBERS: Final = (
 
 
 @click.command("sub", short_help="Follow a stream, alone or as a member of a group.")
-@click.argument("stream")
-@click.option("--group", "-G", help="Join this consumer group; without one nothing is remembered.")
+@click.argument("stream", shell_complete=names_of("Stream"))
+@click.option("--group", "-G", shell_complete=complete_groups,
+              help="Join this consumer group; without one nothing is remembered.")
 @click.option("--from", "start", type=PositionType(), metavar="POSITION",
               help=f"Where to start: {FROM_HELP} Default: latest, or earliest for a new group. "
                    "A group that exists goes on where it was.")
-@click.option("--partition", "-p", "partitions", multiple=True, help="Only this one; repeatable.")
+@click.option("--partition", "-p", "partitions", multiple=True,
+              shell_complete=complete_partitions, help="Only this one; repeatable.")
 @click.option("--ack", type=click.Choice(["auto", "none"]), default="auto", show_default=True,
               help="auto acknowledges what was printed; none leaves it to be delivered again.")
 @click.option("--limit", "-c", type=click.IntRange(min=1), metavar="N",
@@ -49,7 +52,7 @@ _OF_MEMBERS: Final = (
                    "never.")
 @click.option("--max-attempts", type=click.IntRange(0, 1_000), metavar="N",
               help="Deliveries without an acknowledgement before a record is a dead letter.")
-@click.option("--dead-letter", metavar="STREAM",
+@click.option("--dead-letter", metavar="STREAM", shell_complete=names_of("Stream"),
               help="Where dead letters go; needs a partition on each of STREAM's replica sets.")
 @click.option("--ephemeral/--durable", default=None,
               help="Whether a new group's progress is kept in the leader's memory only.")

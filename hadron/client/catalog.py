@@ -299,7 +299,8 @@ class Catalog:
         if not found:
             raise NotFoundError(
                 f"no {kind.lower()} is called {name!r} in namespace {self._namespace!r}",
-                f"declare it with `hadron apply`, or look with `hadron get {kind}`",
+                f"declare it with `hadron apply` or `hadron create`, or look with "
+                f"`hadron get {kind}`",
             )
         return found[0], index
 

@@ -21,7 +21,7 @@ from hadron.storage.database import open_at_rest, open_reader, translated_os_err
 from hadron.storage.generations import MANIFEST, current_database
 from hadron.storage.identity import Owner, in_use, read_last_stop, read_owner
 from hadron.storage.log import lacks, read_anchor
-from hadron.storage.snapshot import decode_manifest, measure
+from hadron.storage.snapshot import Manifest, decode_manifest, measure
 from hadron.storage.verify import Report
 
 DATABASE = "hadron.db"
@@ -208,7 +208,7 @@ def _loss_of(directory: Path) -> str:
 def _has_log(path: Path) -> bool:
     """Whether the file has a log at all; also when nobody can tell."""
     try:
-        with closing(_open(path, live=False)) as db:
+        with closing(open_database(path, live=False)) as db:
             found = db.execute("SELECT 1 FROM sqlite_schema WHERE name = 'log'").fetchone()
     except (HadronError, apsw.Error):
         return True
@@ -228,7 +228,7 @@ def verify_database(
     """
     verification = Verification(replica_set=replica_set, live=live)
     try:
-        with closing(_open(path, live)) as db:
+        with closing(open_database(path, live)) as db:
             while not verification.step(db):
                 if on_step is not None:
                     on_step(path, verification)
@@ -244,18 +244,37 @@ def _owner_of(directory: Path) -> tuple[Owner | None, str]:
         return None, error.message
 
 
-def _origin_of(path: Path) -> tuple[Owner | None, str]:
-    """Where a backup comes from, and what does not fit between it and its manifest."""
+def owner_of(path: Path) -> tuple[Owner | None, str]:
+    """Whose database `path` is, by what stands beside it; and what is wrong with that."""
+    owner, trouble = _owner_of(path.parent)
+    if owner is not None or not (path.parent / MANIFEST).is_file():
+        return owner, trouble
+    manifest, trouble = _manifest_of(path)
+    return (None if manifest is None else _maker(manifest)), trouble
+
+
+def _manifest_of(path: Path) -> tuple[Manifest | None, str]:
     beside = path.parent / MANIFEST
     try:
-        manifest = decode_manifest(beside.read_bytes(), beside)
+        return decode_manifest(beside.read_bytes(), beside), ""
     except HadronError as error:
         return None, error.message
     except OSError as error:
         return None, f"{beside}: {error.strerror}"
-    owner = Owner(
+
+
+def _maker(manifest: Manifest) -> Owner:
+    return Owner(
         manifest.cluster, manifest.replica_set, manifest.node, bytes.fromhex(manifest.uuid)
     )
+
+
+def _origin_of(path: Path) -> tuple[Owner | None, str]:
+    """Where a backup comes from, and what does not fit between it and its manifest."""
+    manifest, trouble = _manifest_of(path)
+    if manifest is None:
+        return None, trouble
+    owner = _maker(manifest)
     size, digest = measure(path, SystemDisk())
     if (size, digest) != (manifest.size, manifest.hash):
         return owner, (
@@ -265,7 +284,12 @@ def _origin_of(path: Path) -> tuple[Owner | None, str]:
     return owner, ""
 
 
-def _open(path: Path, live: bool) -> apsw.Connection:
+def open_database(path: Path, live: bool) -> apsw.Connection:
+    """A read-only connection to a node's database, which it leaves as it is.
+
+    Args:
+        live: its node is running.
+    """
     # The write-ahead log stands beside the file itself, not beside a link to it.
     path = path.resolve()
     wal = path.with_name(f"{path.name}-wal")
@@ -314,7 +338,7 @@ def _compare(replica_set: str, files: Sequence[VerifiedFile]) -> Agreement:
 @contextmanager
 def _all_open(files: Sequence[VerifiedFile]) -> Iterator[list[apsw.Connection]]:
     with ExitStack() as stack:
-        yield [stack.enter_context(closing(_open(file.path, file.live))) for file in files]
+        yield [stack.enter_context(closing(open_database(file.path, file.live))) for file in files]
 
 
 def _chain_at(db: apsw.Connection, lsn: int) -> bytes | None:

@@ -48,6 +48,8 @@ CREATE TABLE IF NOT EXISTS peer_disk(
 """
 
 NODE_DATABASE: Final = "node.db"
+LOCK: Final = "node.lock"
+"""Locked by the running node; its first line is that process's id."""
 
 _ADDED_COLUMNS: Final = {
     # Whether the last run was stopped in order: then nothing stands in the write-ahead log.
@@ -183,7 +185,7 @@ def _load_last_stop(connection: apsw.Connection) -> LastStop:
 def in_use(directory: Path) -> bool:
     """Whether a node runs on this directory."""
     try:
-        file = os.open(directory / "node.lock", os.O_RDONLY | os.O_CLOEXEC)
+        file = os.open(directory / LOCK, os.O_RDONLY | os.O_CLOEXEC)
     except OSError:
         return False
     try:
@@ -212,7 +214,7 @@ class DirectoryLock:
     """Keeps a second process off a data directory for as long as this one lives."""
 
     def __init__(self, directory: Path) -> None:
-        self.path = directory / "node.lock"
+        self.path = directory / LOCK
         try:
             directory.mkdir(parents=True, exist_ok=True)
             self._file = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)

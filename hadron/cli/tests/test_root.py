@@ -78,8 +78,8 @@ def test_help_lists_commands_and_imports_none(capsys: pytest.CaptureFixture[str]
     done = subprocess.run(
         [sys.executable, "-c", script], capture_output=True, text=True, check=True
     )
-    needed = ["hadron", "hadron.cli", "hadron.cli.root", "hadron.cli.session",
-              "hadron.cli.standard_streams"]
+    needed = ["hadron", "hadron.cli", "hadron.cli.completing", "hadron.cli.root",
+              "hadron.cli.session", "hadron.cli.standard_streams"]
     assert done.stderr.strip() == str(needed)
 
 

@@ -111,14 +111,14 @@ def test_all_kinds_are_stored_and_those_that_do_nothing_yet_are_named(
     assert "note: kind Queue is only stored by this version" in again.stderr
     for kind in ("namespaces", "Stream", "queue", "SCHEDULES", "exchange", "endpoints", "token"):
         assert as_json("get", kind, "--namespace", "shop" if kind != "namespaces" else "")
-    assert "priority,normal" in good("get", "queues")
-    assert "queue emails normal" in good("get", "schedules")
+    assert "priority,normal" in good("get", "queues", "-A")
+    assert "queue emails normal" in good("get", "schedules", "-A")
 
 
 def test_what_get_prints_as_yaml_changes_nothing_when_it_is_applied(
     declared: dict[str, Any],
 ) -> None:
-    text = good("get", "all", "--output", "yaml")
+    text = good("get", "all", "-A", "--output", "yaml")
     changes = as_json("apply", "-f", "-", stdin=text)["changes"]
     assert len(changes) == len(declared["changes"]) + 1
     assert {change["action"] for change in changes} == {"unchanged"}
@@ -133,13 +133,13 @@ def test_a_tokens_secret_is_shown_once_and_stored_nowhere(
 ) -> None:
     (secret,) = [change["secret"] for change in declared["changes"] if "secret" in change]
     assert secret.startswith("hadron_")
-    (stored,) = as_json("get", "token", "reader")
+    (stored,) = as_json("get", "token", "reader", "-n", "shop")
     assert stored["sha256"] == hashlib.sha256(secret.encode()).hexdigest()
     again = run("apply", "-f", "-", stdin=SCHEMA.replace("access: read", "access: write"))
     assert again.returncode == 0
     assert "access: write" in again.stdout
     assert "secret" not in again.stdout
-    assert as_json("get", "token", "reader")[0]["sha256"] == stored["sha256"]
+    assert as_json("get", "token", "reader", "-n", "shop")[0]["sha256"] == stored["sha256"]
     files = [path for path in cluster.directory.rglob("*") if path.is_file()]
     assert files
     assert not [path for path in files if secret.encode() in path.read_bytes()]
@@ -152,7 +152,7 @@ def test_a_dry_run_makes_no_secret_and_changes_nothing() -> None:
     assert "  +access: read\n" in done.stdout
     assert "secret" not in done.stdout
     assert "sha256" not in done.stdout
-    assert as_json("get", "tokens") == []
+    assert as_json("get", "tokens", "-A") == []
 
 
 def test_every_mistake_is_told_at_once_by_file_and_line(tmp_path: Path) -> None:
@@ -176,7 +176,7 @@ def test_every_mistake_is_told_at_once_by_file_and_line(tmp_path: Path) -> None:
     assert [line.split(", expected")[0] for line in done.stderr.splitlines()] == [
         f"error: 2 problems in {second}:", *(line.split(", expected")[0] for line in lines[1:])
     ]
-    assert as_json("get", "streams") == []
+    assert as_json("get", "streams", "-A") == []
 
 
 def test_mistakes_are_told_without_a_server(tmp_path: Path) -> None:
@@ -208,7 +208,7 @@ def test_deleting_says_what_stands_in_the_way(declared: dict[str, Any]) -> None:
     )
     assert "Stream: 1" in good("describe", "namespace", "shop")
     # The default namespace is one more, the schedule one less.
-    assert len(as_json("get", "all")) == len(declared["changes"])
+    assert len(as_json("get", "all", "-A")) == len(declared["changes"])
 
 
 def test_a_file_is_deleted_as_a_whole_or_not_at_all(
@@ -220,12 +220,12 @@ def test_a_file_is_deleted_as_a_whole_or_not_at_all(
     assert done.returncode == 1
     assert f"{path}:4: deleting it loses its records" in done.stderr
     assert f"{path}:9: deleting it loses its jobs" in done.stderr
-    assert len(as_json("get", "all")) == len(declared["changes"]) + 1
+    assert len(as_json("get", "all", "-A")) == len(declared["changes"]) + 1
     deleted = as_json("delete", "-f", str(path), "--allow-destructive")["deleted"]
     assert [item["name"] for item in deleted] == [
         "shop", "ticks", "emails", "nightly", "prices", "quote", "reader",
     ]
-    assert [item["name"] for item in as_json("get", "all")] == ["default"]
+    assert [item["name"] for item in as_json("get", "all", "-A")] == ["default"]
 
 
 @pytest.mark.parametrize(
@@ -245,13 +245,14 @@ def test_the_default_namespace_stays() -> None:
 
 @pytest.mark.parametrize(
     ("words", "found"),
-    [("get str", "stream"), ("describe schedules n", "nightly"), ("delete token ", "reader")],
+    [("get str", "stream"), ("describe schedules -n shop n", "nightly"),
+     ("delete -n shop token ", "reader"), ("delete token ", "")],
 )
 @pytest.mark.usefixtures("declared")
 def test_shells_complete_kinds_and_names(words: str, found: str) -> None:
     *before, last = words.split(" ")
     shell = BashComplete(root, {}, "hadron", "_HADRON_COMPLETE")
-    assert [item.value for item in shell.get_completions(before, last)] == [found]
+    assert [item.value for item in shell.get_completions(before, last)] == [found][: bool(found)]
 
 
 @pytest.mark.parametrize(("no_color", "coloured"), [("", True), ("1", False)])

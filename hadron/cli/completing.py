@@ -1,0 +1,103 @@
+"""Names that exist, for shells that complete them.
+
+A shell waits while its user does, so whoever does not answer at once is left out, and nothing is
+said about it: words on a terminal would stand in the middle of a command line.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+from collections.abc import Callable, Iterable
+from typing import TYPE_CHECKING, Any, Final
+
+import click
+
+if TYPE_CHECKING:
+    from hadron.client.sync import SyncClient
+
+_WITHIN_S: Final = 0.7
+"""To connect, and for an answer."""
+
+Completer = Callable[[click.Context, click.Parameter, str], list[str]]
+
+
+def _ask(
+    ctx: click.Context, incomplete: str, names: Callable[[SyncClient], Iterable[str]]
+) -> list[str]:
+    from hadron.cli.session import session_of
+
+    session = session_of(ctx)
+    # No command runs: what stands in front of it was parsed, and nothing else.
+    before = ctx.find_root().params
+    session.server = session.server or before.get("server")
+    session.context = session.context or before.get("context_name")
+    logging.disable()
+    with contextlib.suppress(Exception), session.connect(timeout_s=_WITHIN_S) as client:
+        return sorted({name for name in names(client) if name.startswith(incomplete)})
+    return []
+
+
+def names_of(kind: str = "") -> Completer:
+    """Names of objects of a kind, "" for that on the command line."""
+
+    def complete(ctx: click.Context, _parameter: click.Parameter, incomplete: str) -> list[str]:
+        wanted = kind or ctx.params.get("kind")
+        if not wanted:
+            return []
+
+        def names(client: SyncClient) -> Iterable[str]:
+            namespace = ctx.params.get("namespace") or client.namespace
+            within = "" if wanted == "Namespace" else namespace
+            return (each.name for each in client.objects(wanted, within))
+
+        return _ask(ctx, incomplete, names)
+
+    return complete
+
+
+def complete_groups(
+    ctx: click.Context, _parameter: click.Parameter, incomplete: str
+) -> list[str]:
+    """Groups of the stream on the command line, else of all."""
+    stream = ctx.params.get("stream") or ""
+    return _ask(ctx, incomplete, lambda client: (
+        each.group for each in client.groups(stream, within_s=_WITHIN_S)
+    ))
+
+
+def complete_replica_sets(
+    ctx: click.Context, _parameter: click.Parameter, incomplete: str
+) -> list[str]:
+    """Replica sets; in a list with commas, the last one."""
+    listed, comma, last = incomplete.rpartition(",")
+    found = _ask(ctx, last, lambda client: (
+        each.name for each in client.topology().replica_sets
+    ))
+    return [f"{listed}{comma}{name}" for name in found]
+
+
+def complete_partitions(
+    ctx: click.Context, parameter: click.Parameter, incomplete: str
+) -> list[str]:
+    """Partitions of the stream on the command line; replica sets when click has not got to it."""
+    stream = ctx.params.get("stream")
+    if not stream:
+        return complete_replica_sets(ctx, parameter, incomplete)
+
+    def names(client: SyncClient) -> Iterable[str]:
+        spec: Any = client.stream(stream).spec
+        return spec.partitions  # type: ignore[no-any-return]
+
+    return _ask(ctx, incomplete, names)
+
+
+def complete_contexts(
+    _ctx: click.Context, _parameter: click.Parameter, incomplete: str
+) -> list[str]:
+    """Names of contexts, from the file."""
+    from hadron.cli.contexts import Contexts
+
+    with contextlib.suppress(Exception):
+        return sorted(name for name in Contexts.load().servers if name.startswith(incomplete))
+    return []

@@ -1,0 +1,160 @@
+"""`hadron create`: what needs no file, because a line says it all."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from hadron.cli.completing import complete_replica_sets, names_of
+from hadron.cli.objects import object_to_dict
+from hadron.cli.printing import output_of, print_json
+from hadron.cli.quantities import Written
+from hadron.cli.session import connects, session_of
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from hadron.client.sync import SyncClient
+    from hadron.model.schema import SchemaObject
+
+
+def _common(function: Callable[..., Any]) -> Callable[..., Any]:
+    for decorate in (
+        connects,
+        output_of("table", "json", "yaml", help="How to print; yaml is a file for `hadron apply`."),
+        click.option("--if-not-exists", is_flag=True, help="Leave one that exists as it is."),
+        click.option("--dry-run", is_flag=True, help="Only say what would be created."),
+        click.option("--description", default="", help="What people should know about it."),
+    ):
+        function = decorate(function)
+    return function
+
+
+@click.group("create", short_help="Create a stream or a namespace without a file.")
+def command() -> None:
+    """Create an object from the command line; `hadron apply` takes files, and changes what exists.
+
+    \b
+    Examples:
+      hadron create stream hello
+      hadron create stream flights --max-age 7d --max-bytes 10GiB
+    """
+
+
+@command.command("stream")
+@click.argument("name")
+@click.option("--partitions", "-p", multiple=True, metavar="NAME[,NAME]...",
+              shell_complete=complete_replica_sets,
+              help="Replica sets that hold a partition each. Default: the cluster's only one.")
+@click.option("--max-age", type=Written("duration"), metavar="TIME",
+              help="Drop records that are older, such as 7d.")
+@click.option("--max-bytes", type=Written("size"), metavar="SIZE",
+              help="Drop the oldest records of a partition that is larger, such as 10GiB.")
+@click.option("--namespace", "-n", default="", shell_complete=names_of("Namespace"),
+              help="Where it stands; that of the server's URL else.")
+@_common
+@click.pass_context
+def stream(
+    ctx: click.Context, /, name: str, partitions: tuple[str, ...], max_age: str | None,
+    max_bytes: str | None, namespace: str, **options: Any,
+) -> None:
+    """Create stream NAME.
+
+    Where there is one replica set, it has the stream's one partition. Where there are several,
+    name those that should have one: they may be in different regions.
+
+    \b
+    Examples:
+      hadron create stream hello
+      hadron create stream orders --partitions aws.us-east-1/p0,gcp.us-east4/p0
+      hadron create stream flights --max-age 7d --dry-run -o yaml > flights.yaml
+    """
+    with session_of(ctx).connect(namespace=namespace) as client:
+        named = [each for listed in partitions for each in listed.split(",") if each]
+        retention = {"max_age": max_age, "max_bytes": max_bytes}
+        _create(client, "Stream", name, options, {
+            "partitions": named or [_only_replica_set(client)],
+            "retention": {key: text for key, text in retention.items() if text},
+        })
+
+
+@command.command("namespace")
+@click.argument("name")
+@_common
+@click.pass_context
+def namespace(ctx: click.Context, /, name: str, **options: Any) -> None:
+    """Create namespace NAME; the server's URL ends in /NAME for those who work in it.
+
+    \b
+    Example:
+      hadron create namespace billing
+    """
+    with session_of(ctx).connect() as client:
+        _create(client, "Namespace", name, options, {})
+
+
+def _only_replica_set(client: SyncClient) -> str:
+    """Raises `RequestError` when there are several, or others may still be unknown."""
+    from hadron.model.errors import RequestError
+
+    topology = client.topology()
+    names = sorted({*(each.name for each in topology.replica_sets), topology.metadata} - {""})
+    if len(names) == 1:
+        return names[0]
+    raise RequestError(
+        f"the cluster has {len(names)} replica sets: which of them should have a partition?",
+        f"for all of them: --partitions {','.join(names)}",
+    )
+
+
+def _create(
+    client: SyncClient, kind: str, name: str, options: dict[str, Any], fields: dict[str, Any]
+) -> None:
+    from hadron.model.errors import RequestError
+    from hadron.model.ids import check_name
+
+    check_name(kind.lower(), name)
+    within = "" if kind == "Namespace" else client.namespace
+    known = client.objects(kind, within, name)
+    if known and not options["if_not_exists"]:
+        raise RequestError(
+            f"{known[0].label} exists already",
+            f"`hadron describe {kind.lower()} {name}` shows it, `hadron apply` changes it, "
+            "--if-not-exists leaves it as it is",
+        )
+    if known:
+        _print(known[0], "exists", options)
+        return
+    declared = _declare(kind, name, within, options["description"], fields)
+    (change,) = client.apply([declared], dry_run=options["dry_run"]).changes
+    _print(change.after or declared, change.action, options)
+
+
+def _declare(
+    kind: str, name: str, namespace: str, description: str, fields: dict[str, Any]
+) -> SchemaObject:
+    """What a document with these fields declares."""
+    import yaml
+
+    from hadron.metadata.document_set import DocumentSet
+
+    document = {"kind": kind, "name": name, "namespace": namespace, "description": description}
+    documents = DocumentSet()
+    documents.parse(
+        yaml.safe_dump({key: value for key, value in (document | fields).items() if value}),
+        "the command line",
+    )
+    return documents.objects[0]
+
+
+def _print(shown: SchemaObject, action: str, options: dict[str, Any]) -> None:
+    output = options["output"]
+    if output == "json":
+        print_json({"dry_run": options["dry_run"], "action": action, **object_to_dict(shown)})
+    elif output == "yaml":
+        from hadron.metadata.rendering import to_yaml
+
+        click.echo(to_yaml(shown), nl=False)
+    else:
+        click.echo(f"{shown.label} {action}{' (dry run)' if options['dry_run'] else ''}")

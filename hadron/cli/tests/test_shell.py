@@ -1,0 +1,165 @@
+"""What a shell's user does: creates without files, asks for names, pipes, gives up, looks back."""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+
+import pytest
+import yaml
+
+from hadron.node.supervision.cluster import LocalCluster, free_ports
+
+pytestmark = pytest.mark.usefixtures("environment")
+
+
+def hadron(
+    *arguments: str, stdin: bytes = b"", **environment: str
+) -> subprocess.CompletedProcess[bytes]:
+    return subprocess.run(
+        [sys.executable, "-m", "hadron", *arguments], env={**os.environ, **environment},
+        input=stdin, capture_output=True, check=False, timeout=60,
+    )
+
+
+def good(*arguments: str, stdin: bytes = b"", **environment: str) -> bytes:
+    done = hadron(*arguments, stdin=stdin, **environment)
+    assert (done.returncode, done.stderr) == (0, b""), done
+    return done.stdout
+
+
+def refused(*arguments: str, stdin: bytes = b"") -> str:
+    done = hadron(*arguments, stdin=stdin)
+    assert (done.returncode, done.stdout) == (1, b""), done
+    return done.stderr.decode()
+
+
+def completed(line: str, **environment: str) -> set[str]:
+    """What a shell offers at the end of `line`."""
+    words = line.split(" ")
+    asked = {
+        "_HADRON_COMPLETE": "bash_complete", "COMP_WORDS": line, "COMP_CWORD": str(len(words) - 1)
+    }
+    done = subprocess.run(
+        [sys.executable, "-m", "hadron"], env={**os.environ, **asked, **environment},
+        capture_output=True, check=False, timeout=60, text=True,
+    )
+    assert (done.returncode, done.stderr) == (0, "")
+    return {each.removeprefix("plain,") for each in done.stdout.split()}
+
+
+class TestCreate:
+    def test_a_stream_where_there_is_one_replica_set(self) -> None:
+        assert good("create", "stream", "made") == b"Stream default/made created\n"
+        assert good("pub", "made", "x").startswith(b"published 1 record to made (local/p0")
+        assert "exists already\nhint: `hadron describe stream made`" in refused(
+            "create", "stream", "made"
+        )
+        again = good("create", "stream", "made", "--if-not-exists")
+        assert again == b"Stream default/made exists\n"
+
+    def test_its_document(self) -> None:
+        document = good(
+            "create", "stream", "kept", "-p", "local/p0", "--max-age", "7d", "--max-bytes",
+            "10GiB", "--description", "d: e", "--dry-run", "-o", "yaml",
+        )
+        assert yaml.safe_load(document) == {
+            "kind": "Stream", "name": "kept", "description": "d: e", "partitions": ["local/p0"],
+            "retention": {"max_age": "7d", "max_bytes": "10GiB"},
+        }
+        assert b"kept" not in good("get", "streams")
+        good("apply", "-f", "-", stdin=document)
+        assert good("get", "stream", "kept", "-o", "yaml") == document
+
+    def test_a_namespace_and_what_is_in_it(self, cluster: LocalCluster) -> None:
+        good("create", "namespace", "shop")
+        good("create", "stream", "carts", "--namespace", "shop")
+        url = f"{cluster.url}/shop"
+        good("create", "stream", "orders", HADRON_URL=url)
+        shown = json.loads(good("get", "streams", "-o", "json", HADRON_URL=url))
+        assert [each["name"] for each in shown] == ["carts", "orders"]
+        assert b"carts" not in good("get", "streams")
+        assert b"carts" in good("get", "streams", "-A")
+        assert b"orders" in good("get", "all", "--namespace", "shop")
+        assert "in namespace 'default'\nhint: `hadron get streams --all-namespaces`" in refused(
+            "get", "stream", "orders"
+        )
+
+    def test_an_empty_namespace_is_told(self) -> None:
+        done = hadron("get", "streams", "-n", "nowhere")
+        assert done.returncode == 0
+        assert done.stderr == b"nothing in namespace 'nowhere'; --all-namespaces shows all\n"
+
+
+class TestCompletion:
+    def test_names(self, cluster: LocalCluster) -> None:
+        good("create", "stream", "alpha")
+        good("create", "stream", "beta")
+        good("pub", "alpha", "x")
+        good("sub", "alpha", "-G", "readers", "-c", "1")
+        assert {"alpha", "beta"} <= completed("hadron pub ")
+        assert completed("hadron read al") == {"alpha"}
+        assert completed("hadron get streams be") == {"beta"}
+        assert "readers" in completed("hadron sub alpha --group ")
+        assert completed("hadron group describe rea") == {"readers"}
+        assert completed("hadron group list --stream al") == {"alpha"}
+        assert completed("hadron pub alpha -p ") == {"local/p0"}
+        assert completed("hadron create stream s --partitions local/p0,lo") == {
+            "local/p0,local/p0"
+        }
+        good("context", "set", "lab", cluster.url)
+        assert completed("hadron context use ") == {"lab"}
+        assert completed("hadron --context ") == {"lab"}
+        nobody = "hadron://127.0.0.1:1"
+        assert "alpha" in completed(f"hadron --server {cluster.url} pub ", HADRON_URL=nobody)
+        assert "alpha" in completed("hadron --context lab pub ", HADRON_URL=nobody)
+
+    @pytest.mark.parametrize("url", ["hadron://127.0.0.1:1", "no url at all"])
+    def test_without_a_server_there_is_silence(self, url: str) -> None:
+        assert completed("hadron pub ", HADRON_URL=url) == set()
+
+    def test_a_server_that_says_nothing_is_not_waited_for(self) -> None:
+        with socket.create_server(("127.0.0.1", 0)) as server:
+            url = f"hadron://127.0.0.1:{server.getsockname()[1]}"
+            began = time.monotonic()
+            assert completed("hadron pub ", HADRON_URL=url) == set()
+        # Python's start and imports included, on a busy machine; a request would take 30 s.
+        assert time.monotonic() - began < 10
+
+
+class TestRecords:
+    @pytest.fixture
+    def stream(self, request: pytest.FixtureRequest) -> Iterator[str]:
+        name = request.node.name[:90]
+        good("create", "stream", name)
+        yield name
+        good("delete", "stream", name, "--allow-destructive")
+
+    def test_any_bytes_are_one_record(self, stream: str) -> None:
+        content = bytes(range(256)) * 1_000
+        good("pub", stream, "--format", "raw", "--id", "a", stdin=content)
+        assert good("read", stream, "-f", "%s") == content
+        (line,) = good("read", stream, "-o", "json").splitlines()
+        assert json.loads(line)["id"] == "a"
+        assert good("read", stream, "-f", "%i") == b"a"
+
+    def test_ids_without_one_say_where_the_record_is(self, stream: str) -> None:
+        good("pub", stream, "x")
+        assert json.loads(good("read", stream, "-o", "json"))["id"] == f"{stream}/local/p0/0"
+
+    def test_a_time_ago(self, stream: str) -> None:
+        good("pub", stream, "x")
+        assert good("read", stream, "--from", "-1h") == b"x\n"
+        assert good("sub", stream, "--from", "-2d", "-e") == b"x\n"
+        done = hadron("read", stream, "--from", "-1x")
+        assert b"'-1x' is no time ago: '1x' is not a duration, expected" in done.stderr
+
+    def test_it_gives_up_in_time(self) -> None:
+        (port,) = free_ports(1)
+        said = refused("pub", "s", "x", "--timeout", "1s", "--server", f"hadron://127.0.0.1:{port}")
+        assert "within 1 s" in said
