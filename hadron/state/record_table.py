@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Final
 
 import apsw
@@ -82,17 +82,15 @@ class RecordTable:
 
     def register(self, connection: apsw.Connection, name: str = "record") -> None:
         """Make it a table of `connection`, without a trace in any file."""
+        # What an eponymous table never needs is not here (Create, ShadowName).
+        module: Any = self
         connection.create_module(
-            name, self, use_bestindex_object=True, eponymous_only=True, read_only=True
+            name, module, use_bestindex_object=True, eponymous_only=True, read_only=True
         )
 
     # --- as apsw calls a module and its table ---------------------------------------------------
 
-    def Connect(  # noqa: N802 - SQLite's names
-        self, connection: apsw.Connection, modulename: str, databasename: str, tablename: str,
-        *args: Any,
-    ) -> tuple[str, RecordTable]:
-        del connection, modulename, databasename, tablename, args
+    def Connect(self, *_: Any) -> tuple[str, RecordTable]:  # noqa: N802 - SQLite's names
         return f"CREATE TABLE record({', '.join(COLUMNS)})", self
 
     def BestIndexObject(self, index: apsw.IndexInfo) -> bool:  # noqa: N802
@@ -160,7 +158,7 @@ class RecordTable:
                 batch = Batch(*row)
                 if with_data:
                     try:
-                        batch = Batch(*row, self._body(batch.lsn))
+                        batch = replace(batch, data=self._body(batch.lsn))
                     except (CorruptionError, apsw.Error) as error:
                         chunk.append((batch, error))
                         continue

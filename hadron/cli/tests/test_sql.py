@@ -1,0 +1,108 @@
+"""`hadron sql` on the files of a running cluster, of a backup, and into pipes."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from hadron.node.supervision.cluster import LocalCluster
+
+QUERY = "SELECT offset, key, value FROM record WHERE stream = 'flights' ORDER BY offset"
+
+
+@pytest.fixture(scope="module")
+def three(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalCluster]:
+    """A real cluster with two records, one of them no text."""
+    with LocalCluster(tmp_path_factory.mktemp("three"), nodes=3, durability="os") as cluster:
+        for arguments, stdin in (
+            (("create", "stream", "flights"), b""),
+            (("pub", "flights", "--key", "UA", '{"n": 1.50}', "--format", "jsonl"), b""),
+            (("pub", "flights", "--format", "raw"), b"\xff\n"),
+        ):
+            done = hadron(cluster, *arguments, stdin=stdin)
+            assert (done.returncode, done.stderr) == (0, b"")
+        yield cluster
+
+
+def hadron(
+    cluster: LocalCluster, *arguments: str, stdin: bytes = b"", url: str = ""
+) -> subprocess.CompletedProcess[bytes]:
+    return subprocess.run(
+        [sys.executable, "-m", "hadron", *arguments], input=stdin, capture_output=True,
+        env={**os.environ, "HADRON_URL": url or cluster.url}, check=False, timeout=60,
+    )
+
+
+def data(cluster: LocalCluster, name: str) -> str:
+    return str(cluster.config.node(name).data)
+
+
+def test_the_leaders_file_of_a_running_cluster(three: LocalCluster) -> None:
+    """It does not say what is committed; its node does."""
+    done = hadron(three, "sql", "--data", data(three, "n1"), QUERY, "-o", "json")
+    assert (done.returncode, done.stderr) == (0, b"")
+    assert list(map(json.loads, done.stdout.splitlines())) == [
+        {"offset": 0, "key": "UA", "value": '{"n": 1.50}'},
+        {"offset": 1, "key": None, "value_base64": "/wo="},
+    ]
+
+
+def test_without_its_node_what_is_left_out_is_told(three: LocalCluster) -> None:
+    done = hadron(
+        three, "sql", "--data", data(three, "n1"), QUERY, url="hadron://127.0.0.1:1"
+    )
+    assert done.returncode == 0
+    assert done.stdout == b"offset  key  value\n"
+    assert b"entries are left out: " in done.stderr
+    assert b"does not say whether they are committed" in done.stderr
+
+
+def test_a_backup(three: LocalCluster, tmp_path: Path) -> None:
+    copy = tmp_path / "copy"
+    assert hadron(three, "backup", str(copy)).returncode == 0
+    done = hadron(three, "sql", "--data", str(copy), QUERY, url="hadron://127.0.0.1:1")
+    assert (done.returncode, done.stderr) == (0, b"")
+    assert done.stdout.decode().splitlines() == [
+        "offset  key  value", '0       UA   {"n": 1.50}', r"1       -    \xff",
+    ]
+
+
+def test_statements_and_their_rows(three: LocalCluster) -> None:
+    statements = b"SELECT 1 AS n, 2 AS n; CREATE TABLE t(x); SELECT x FROM t; SELECT 'a\nb' AS x"
+    done = hadron(three, "sql", "--data", data(three, "n2"), "-", stdin=statements)
+    assert done.stdout == b"n  n\n1  2\nx\nx\na\n"
+    done = hadron(three, "sql", "--data", data(three, "n2"), "-", "-o", "json", stdin=statements)
+    assert list(map(json.loads, done.stdout.splitlines())) == [{"n": 1, "n_2": 2}, {"x": "a\nb"}]
+
+
+@pytest.mark.parametrize(
+    ("query", "said"),
+    [("SELECT nope FROM record", b"error: SQL: no such column: nope\n"),
+     ("SELEC 1", b'error: SQL: near "SELEC": syntax error\n'),
+     ("DELETE FROM record", b"error: SQL: table record may not be modified\n")],
+)
+def test_mistakes_are_sentences(three: LocalCluster, query: str, said: bytes) -> None:
+    done = hadron(three, "sql", "--data", data(three, "n2"), query)
+    assert done.returncode == 1
+    assert done.stderr.startswith(said)
+
+
+def test_a_reader_that_goes_away(three: LocalCluster) -> None:
+    many = "WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n) SELECT i FROM n"
+    with subprocess.Popen(
+        [sys.executable, "-m", "hadron", "sql", "--data", data(three, "n2"), many, "-o", "json"],
+        stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+        env={**os.environ, "HADRON_URL": three.url},
+    ) as endless:
+        assert endless.stdout is not None
+        assert endless.stderr is not None
+        assert endless.stdout.readline() == b'{"i": 1}\n'
+        endless.stdout.close()
+        assert endless.wait(timeout=60) == 141
+        assert endless.stderr.read() == b""
