@@ -8,6 +8,7 @@ exit statuses and the form of error messages are the same everywhere.
 from __future__ import annotations
 
 import importlib
+import os
 import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress

@@ -199,7 +199,7 @@ def _loss_of(directory: Path) -> str:
     # What cannot be read here is found by the checks of the file.
     with suppress(HadronError, apsw.Error):
         if not amnesia and stop.mark.lsn:
-            with closing(_open(path, live=False)) as db:
+            with closing(open_database(path, live=False)) as db:
                 if lacks(db, stop.mark):
                     amnesia = f"{path} is an older copy, without entry {stop.mark.lsn}"
     return f"it may lack what it acknowledged: {amnesia}" if amnesia else ""
