@@ -153,7 +153,7 @@ def _print(shown: SchemaObject, action: str, options: dict[str, Any]) -> None:
     if output == "json":
         print_json({"dry_run": options["dry_run"], "action": action, **object_to_dict(shown)})
     elif output == "yaml":
-        from hadron.metadata.rendering import to_yaml
+        from hadron.model.documents.rendering import to_yaml
 
         click.echo(to_yaml(shown), nl=False)
     else:

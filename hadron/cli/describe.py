@@ -102,7 +102,7 @@ def _to_yaml(found: SchemaObject, status: dict[str, Any]) -> str:
     """The declaring document, and in a second one what the cluster says about it."""
     import yaml
 
-    from hadron.metadata.rendering import to_yaml
+    from hadron.model.documents.rendering import to_yaml
 
     added = {"id": found.id, "metadata_index": found.metadata_index, "status": status}
     shown = yaml.safe_dump(added, sort_keys=False, allow_unicode=True, width=100)

@@ -36,7 +36,7 @@ _ALL_COLUMNS = {"kind": "KIND", "namespace": "NAMESPACE", "name": "NAME", "id": 
 @click.option("--namespace", "-n", default="", shell_complete=names_of("Namespace"),
               help="Objects of this namespace; of that in the server's URL else.")
 @click.option("--all-namespaces", "-A", is_flag=True, help="Objects of every namespace.")
-@output_of("table", "json", "yaml", help="How to print; `hadron apply` takes yaml and json.")
+@output_of("table", "json", "yaml", help="How to print; yaml is what `hadron apply` takes.")
 @connects
 @click.pass_context
 def command(
@@ -83,14 +83,14 @@ def command(
 
 
 def _print_yaml(found: list[SchemaObject]) -> None:
-    from hadron.metadata.rendering import to_yaml
+    from hadron.model.documents.rendering import to_yaml
 
     click.echo("---\n".join(map(to_yaml, found)), nl=False)
 
 
 def _row(found: SchemaObject) -> dict[str, Any]:
     from hadron.model.schema import QueueSpec, ScheduleSpec, TokenSpec
-    from hadron.model.units import format_duration, format_time
+    from hadron.model.units import format_duration
 
     row = object_to_dict(found)
     spec = found.spec
@@ -98,10 +98,11 @@ def _row(found: SchemaObject) -> dict[str, Any]:
         row["stages"] = [stage["name"] for stage in stages]
         row["max_parallel"] = getattr(spec, "max_parallel", None)
     if "retention" in row:
-        row["retention"] = _retention(row["retention"])
+        row["retention"] = ", ".join(map(str, row["retention"].values()))
     if isinstance(spec, QueueSpec):
         row["lanes"] = spec.lane_names
-        row["max_attempts"], row["lease"] = spec.max_attempts, format_duration(spec.lease_ms)
+        row["max_attempts"] = spec.max_attempts
+        row.setdefault("lease", format_duration(spec.lease_ms))
     elif isinstance(spec, ScheduleSpec):
         target = spec.target
         where = (target.queue, target.lane) if target.queue else (target.stream, target.partition)
@@ -110,16 +111,5 @@ def _row(found: SchemaObject) -> dict[str, Any]:
         row["catch_up"] = spec.catch_up
     elif isinstance(spec, TokenSpec):
         row["namespaces"] = spec.namespaces or (found.namespace,)
-        row["expires"] = format_time(spec.expires_ms) if spec.expires_ms else "never"
+        row.setdefault("expires", "never")
     return row
-
-
-def _retention(retention: dict[str, int]) -> str:
-    from hadron.model.units import format_duration, format_size
-
-    shown = []
-    if age := retention.get("max_age_ms"):
-        shown.append(format_duration(age))
-    if size := retention.get("max_bytes"):
-        shown.append(format_size(size))
-    return ", ".join(shown)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import sys
 from collections.abc import Iterable
@@ -126,12 +125,12 @@ def _notes_on_loops(client: SyncClient, objects: list[SchemaObject]) -> list[str
 
 
 def object_to_dict(found: SchemaObject) -> dict[str, Any]:
-    """For JSON: what is declared, as stored (milliseconds, bytes), and what the cluster adds."""
-    from hadron.model.schema import spec_to_json
+    """For JSON: the document that declares it, and what the cluster adds."""
+    from hadron.model.documents.rendering import to_document
 
-    spec: dict[str, Any] = json.loads(spec_to_json(found.spec))
     named = {"kind": found.kind, "namespace": found.namespace, "name": found.name}
-    return {**named, **spec, "id": found.id, "metadata_index": found.metadata_index}
+    added = {"id": found.id, "metadata_index": found.metadata_index}
+    return {**named, **to_document(found), **added}
 
 
 def print_diff(change: ShownChange) -> None:

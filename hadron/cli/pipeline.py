@@ -123,7 +123,7 @@ def _flat(row: dict[str, Any]) -> dict[str, Any]:
 
 
 @command.command("retry")
-@click.argument("name")
+@click.argument("name", shell_complete=names_of("Pipeline"))
 @click.option("--failed", is_flag=True, help="All instances that have failed.")
 @click.option("--id", "ids", multiple=True, type=click.IntRange(min=1), metavar="ID",
               help="Only this instance; repeatable.")

@@ -7,8 +7,8 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Final, Literal, Protocol
 
-from hadron.metadata.rendering import to_yaml
 from hadron.metadata.validation import Key, key_of
+from hadron.model.documents.rendering import to_yaml
 from hadron.model.schema import SchemaObject, Spec, spec_from_json, spec_to_json
 
 Action = Literal["created", "changed", "unchanged"]

@@ -30,6 +30,8 @@ class StreamSpec(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     partitions: tuple[str, ...]
     retention: Retention = Retention()
     description: str = ""
+    written: tuple[tuple[str, str], ...] = ()
+    """(path, text) of quantities that were written otherwise than they would be shown."""
 
 
 class Retry(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -75,6 +77,8 @@ class PipelineSpec(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True
     """"earliest", "latest", an offset, or an RFC 3339 time."""
     max_parallel: int = 1_000
     description: str = ""
+    written: tuple[tuple[str, str], ...] = ()
+    """(path, text) of quantities that were written otherwise than they would be shown."""
 
 
 class NamespaceSpec(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -101,6 +105,8 @@ class QueueSpec(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     result_ttl_ms: int = 3_600_000
     """How long a finished job's result can be asked for; 0 keeps none."""
     description: str = ""
+    written: tuple[tuple[str, str], ...] = ()
+    """(path, text) of quantities that were written otherwise than they would be shown."""
 
     @property
     def lane_names(self) -> tuple[str, ...]:
@@ -165,6 +171,8 @@ class TokenSpec(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     sha256: str = ""
     """Of the secret, in lower-case hex; empty in what is declared leaves it as it is."""
     description: str = ""
+    written: tuple[tuple[str, str], ...] = ()
+    """(path, text) of quantities that were written otherwise than they would be shown."""
 
 
 Spec = (

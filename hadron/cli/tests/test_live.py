@@ -284,7 +284,7 @@ def test_apply_says_what_changes(tmp_path: Path) -> None:
     assert "\x1b" not in changed
     (change,) = as_json("apply", "-f", str(path))["changes"]
     assert change["action"] == "unchanged"
-    assert change["after"]["retention"] == {"max_age_ms": 86_400_000}
+    assert change["after"]["retention"] == {"max_age": "1d"}
 
 
 def test_a_bad_document_is_refused_by_line(tmp_path: Path) -> None:

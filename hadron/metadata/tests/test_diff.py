@@ -7,10 +7,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hadron.metadata.diff import Change, plan, render_diff
-from hadron.metadata.rendering import to_yaml
 from hadron.metadata.validation import key_of
 from hadron.model.documents.checks import check_object
 from hadron.model.documents.reading import parse_documents
+from hadron.model.documents.rendering import to_yaml
 from hadron.model.schema import (
     EndpointSpec,
     ExchangeSpec,

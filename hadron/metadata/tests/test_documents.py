@@ -158,6 +158,7 @@ stages:
                 ),
                 StageSpec(name="t", run="m:f", schema="a STRING", after=("s",)),
             ),
+            written=(("stages[0].delay", "1.5s"), ("stages[0].timeout", "1h30m")),
         ),
     )
 

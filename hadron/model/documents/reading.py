@@ -12,9 +12,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeAlias
 
+from msgspec.structs import replace
+
 from hadron.model.documents.checks import check_object
 from hadron.model.documents.problem import Problem
+from hadron.model.documents.rendering import to_document
 from hadron.model.documents.spec_readers import READERS
+from hadron.model.documents.spellings import spellings
 from hadron.model.errors import SchemaError
 from hadron.model.ids import DEFAULT_NAMESPACE
 from hadron.model.marked_fields import Fields
@@ -85,7 +89,7 @@ def _read_roots(roots: Iterable[Marked], problems: Problems) -> list[Document]:
     documents: list[Document] = []
     for root in roots:
         own = Problems(problems.file)
-        obj = _read(Fields(root, own), own)
+        obj = _read(Fields(root, own), own, root)
         if obj is not None:
             _check(Document(obj, problems.file, root), own)
             documents.append(Document(obj, problems.file, root, is_flawed=bool(own)))
@@ -160,7 +164,7 @@ def _check_unique(documents: list[Document], problems: Problems) -> None:
         first.setdefault(label, document)
 
 
-def _read(fields: Fields, problems: Problems) -> SchemaObject | None:
+def _read(fields: Fields, problems: Problems, root: Marked) -> SchemaObject | None:
     """The object, as far as it can be read; None when not even its kind is known."""
     if not fields.readable or not fields.require("kind", f"one of {', '.join(SPECS)}"):
         return None
@@ -173,7 +177,15 @@ def _read(fields: Fields, problems: Problems) -> SchemaObject | None:
     name, namespace = fields.text("name"), fields.text("namespace", DEFAULT_NAMESPACE)
     obj = SchemaObject(kind=kind, name=name, namespace=namespace, spec=reader(fields))
     fields.finish()
-    return obj
+    return obj if problems else _as_written(obj, root)
+
+
+def _as_written(obj: SchemaObject, root: Marked) -> SchemaObject:
+    """The object with the spellings of its document."""
+    written = spellings(to_document(obj), root)
+    if not written:
+        return obj
+    return replace(obj, spec=replace(obj.spec, written=written))
 
 
 def _note_unknown_kind(fields: Fields, kind: str) -> None:

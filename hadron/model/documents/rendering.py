@@ -12,6 +12,7 @@ from typing import Any
 import msgspec
 import yaml
 
+from hadron.model.documents.spellings import respell
 from hadron.model.ids import DEFAULT_NAMESPACE
 from hadron.model.schema import (
     EndpointSpec,
@@ -54,16 +55,22 @@ def _represent_text(dumper: yaml.SafeDumper, text: str) -> yaml.ScalarNode:
 _Dumper.add_representer(str, _represent_text)
 
 
-def to_yaml(obj: SchemaObject) -> str:
-    """The object as one YAML document, without `---`; its id and index are not part of it."""
+def to_document(obj: SchemaObject) -> dict[str, Any]:
+    """The object as the document that declares it; its id and index are not part of it."""
     document: dict[str, Any] = {"kind": obj.kind, "name": obj.name}
     if obj.namespace != DEFAULT_NAMESPACE:
         document["namespace"] = obj.namespace
     if obj.spec.description:
         document["description"] = obj.spec.description
     document |= _specified(obj.spec)
+    respell(document, getattr(obj.spec, "written", ()))
+    return document
+
+
+def to_yaml(obj: SchemaObject) -> str:
+    """The object as one YAML document, without `---`."""
     text: str = yaml.dump(
-        document,
+        to_document(obj),
         Dumper=_Dumper,
         sort_keys=False,
         allow_unicode=True,
