@@ -9,6 +9,7 @@ from functools import partial
 from pathlib import Path
 from typing import TypeVar, cast
 
+import apsw
 import trio
 
 from hadron import __version__
@@ -149,7 +150,8 @@ class Node:
                     store.identity.forget_membership(error.message)
                 finally:
                     self._stop_leading(ShuttingDownError(f"node {self._node.name} is stopping"))
-                    store.close()
+                    store.close(self._note_watermark)
+                    self._leadership = None
                 await self._prepare_reopening(store.path)
                 if listener is not None:
                     task_status = trio.TASK_STATUS_IGNORED
@@ -425,6 +427,12 @@ class Node:
                 self._report("damaged", str(damage))
             self._leadership = None
             await trio.sleep(_FENCED_PAUSE_S)
+
+    def _note_watermark(self, connection: apsw.Connection) -> None:
+        """A leader writes it down when it begins, and now: else nobody who reads its file could
+        tell what of it is committed."""
+        if self._leadership is not None:
+            self._follower.note_committed(connection)
 
     def _stop_leading(self, reason: HadronError) -> None:
         if self._leadership is not None:

@@ -322,13 +322,15 @@ class Store:
             if not self._disk.has_threads:
                 nursery.start_soon(self.writer.run_jobs)
 
-    def close(self) -> None:
-        """Finish what is queued and let the directory go."""
+    def close(
+        self, last: Callable[[apsw.Connection], None] = lambda _connection: None
+    ) -> None:
+        """Finish what is queued, then `last`, and let the directory go."""
         with contextlib.ExitStack() as rest:
             rest.callback(self._lock.release)
             rest.callback(self.identity.close)
             self.readers.close()
-            self.writer.close(self._seal)
+            self.writer.close(self._seal, last)
 
     def _seal(self) -> None:
         # A snapshot that takes the file's place next may lack what is not committed.

@@ -254,8 +254,12 @@ class Writer:
         assert item is not None
         return self._do(*item)
 
-    def close(self, seal: Callable[[], None] = lambda: None) -> None:
-        """Finish the work that waits, move the write-ahead log into the file, and close it.
+    def close(
+        self, seal: Callable[[], None] = lambda: None,
+        last: Callable[[apsw.Connection], None] = lambda _connection: None,
+    ) -> None:
+        """Finish the work that waits, then `last`, move the write-ahead log into the file, and
+        close it.
 
         `seal` is called when all is in the file and the log is still there: a log that is missing
         where nobody has sealed the file is a sign of damage (PROTOCOL B4). After a failure the log
@@ -267,6 +271,8 @@ class Writer:
             self._finish_here()
         self.connection.set_wal_hook(None)
         try:
+            if self.failure is None and not self.connection.in_transaction:
+                last(self.connection)
             if self.failure is None and self._move_log():
                 seal()
                 self.connection.close()

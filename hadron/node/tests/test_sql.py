@@ -211,3 +211,14 @@ async def test_files_without_records_say_why(directory: Path, tmp_path: Path) ->
         set_meta(db, DIVERGED, "another digest")
     with pytest.raises(DataDirectoryError, match="worth nothing: another digest"):
         rows(directory, COUNT)
+
+
+async def test_a_leader_that_was_stopped_in_order_has_written_down_what_is_committed(
+    tmp_path: Path, clock: MockClock  # noqa: ARG001 - time that passes at once
+) -> None:
+    async with running_nodes(tmp_path, 3) as nodes, nodes.client() as client:
+        await make_stream(nodes)
+        await send(client, ["a", "b", "c"])
+        assert rows(nodes.data("n1"), COUNT) == [(0,)]
+        await nodes.crash("n1")
+        assert rows(nodes.data("n1"), COUNT) == [(3,)]
