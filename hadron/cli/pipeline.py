@@ -188,3 +188,5 @@ def show(ctx: click.Context, name: str, watch: bool, output: str) -> None:
         return
     for row in rows:
         print_rich(pipelines.picture(row))
+    if not rows:
+        click.echo("there is no pipeline here; `hadron apply` declares one", err=True)

@@ -120,6 +120,23 @@ def test_positions(text: str, expected: Position) -> None:
     assert PositionType().convert(text, None, None) == expected
 
 
+@pytest.mark.parametrize(
+    ("text", "ago_ms"),
+    [("-1h", 3_600_000), ("-30m", 1_800_000), ("-2d", 172_800_000), ("-1h30m", 5_400_000),
+     ("-1.5s", 1_500), ("-500ms", 500), ("-99999d", 1_800_000_000_000)],
+)
+def test_positions_so_long_ago(text: str, ago_ms: int) -> None:
+    now_ms = 1_800_000_000_000
+    found = PositionType(lambda: now_ms).convert(text, None, None)
+    assert found == Position("time", now_ms - ago_ms)
+
+
+@pytest.mark.parametrize("text", ["-1x", "-1h30", "-1 hour", "-5H", "-1.2.3h"])
+def test_what_is_no_time_ago_is_told(text: str) -> None:
+    with pytest.raises(click.BadParameter, match="is no time ago: .* is not a duration, expected"):
+        PositionType().convert(text, None, None)
+
+
 @pytest.mark.parametrize("text", ["", "soon", "1.5", "--1", "2026-13-01"])
 def test_positions_that_are_none(text: str) -> None:
     with pytest.raises(click.BadParameter, match="is none of"):

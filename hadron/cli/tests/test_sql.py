@@ -73,6 +73,13 @@ def test_a_backup(three: LocalCluster, tmp_path: Path) -> None:
     ]
 
 
+def test_the_clusters_processes_as_json(three: LocalCluster) -> None:
+    for letter in ("-o", "--output"):
+        done = hadron(three, "cluster", "status", "--config", str(three.directory), letter, "json")
+        assert (done.returncode, done.stderr) == (0, b"")
+        assert [node["node"] for node in json.loads(done.stdout)] == ["n1", "n2", "n3"]
+
+
 def test_statements_and_their_rows(three: LocalCluster) -> None:
     statements = b"SELECT 1 AS n, 2 AS n; CREATE TABLE t(x); SELECT x FROM t; SELECT 'a\nb' AS x"
     done = hadron(three, "sql", "--data", data(three, "n2"), "-", stdin=statements)
