@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import json
+import os
 from collections.abc import Container
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
@@ -13,7 +14,7 @@ import click
 from hadron.cli.printing import output_option, print_rows
 from hadron.cli.records import shown_as_json
 from hadron.cli.root import FAILED
-from hadron.cli.session import connects, session_of
+from hadron.cli.session import LOCAL_CLUSTER, connects, session_of
 
 if TYPE_CHECKING:
     import apsw
@@ -31,13 +32,13 @@ _ASK_WITHIN_S: Final = 1.0
 
 @click.command("sql", short_help="Query the records in a node's files with SQL.")
 @click.argument("query")
-@click.option("--data", type=click.Path(path_type=Path), default=_DEFAULT_DATA, metavar="PATH",
-              show_default=True,
-              help="A node's data directory, a backup, or a hadron.db.")
+@click.option("--data", type=click.Path(path_type=Path), metavar="PATH",
+              help="A node's data directory, a backup, or a hadron.db. Default: ./hadron-data, "
+                   "else the leader's in ./hadron-cluster.")
 @output_option
 @connects
 @click.pass_context
-def command(ctx: click.Context, query: str, data: Path, output: str) -> int:
+def command(ctx: click.Context, query: str, data: Path | None, output: str) -> int:
     """Run QUERY, or what stdin has when it is -, over the records in a node's files.
 
     Values stand in the files as batches, which other SQLite tools show as blobs. Here they are the
@@ -81,11 +82,22 @@ def command(ctx: click.Context, query: str, data: Path, output: str) -> int:
 
     session = session_of(ctx)
     with open_records(
-        data, on_damage=on_damage, ask_node=lambda owner, pid: _ask(session, owner, pid)
+        data or _default_data(), on_damage=on_damage,
+        ask_node=lambda owner, pid: _ask(session, owner, pid),
     ) as records:
         _tell_hidden(records)
         _run(records.db, text, output)
     return FAILED if damaged else 0
+
+
+def _default_data() -> Path:
+    """What `hadron dev` or `hadron cluster up` has made here."""
+    local = Path(LOCAL_CLUSTER)
+    if _DEFAULT_DATA.exists() or not local.is_file():
+        return _DEFAULT_DATA
+    from hadron.node.config import load_config
+
+    return load_config(local, os.environ).leader.data
 
 
 def _tell_hidden(records: Records) -> None:

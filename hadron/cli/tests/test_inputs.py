@@ -142,7 +142,9 @@ def test_raw_is_one_record_whatever_is_in_it(
         read(path, form="raw")
 
 
-@pytest.mark.parametrize("content", [b"not packed\n", gzip.compress(b"x\n" * 9_000)[:30]])
+@pytest.mark.parametrize(
+    "content", [b"not packed\n", gzip.compress(b"x\n" * 9_000)[:30]], ids=["not packed", "cut"]
+)
 def test_a_file_that_does_not_unpack_is_named(tmp_path: Path, content: bytes) -> None:
     path = tmp_path / "a.txt.gz"
     path.write_bytes(content)

@@ -133,7 +133,7 @@ def test_positions_so_long_ago(text: str, ago_ms: int) -> None:
 
 @pytest.mark.parametrize("text", ["-1x", "-1h30", "-1 hour", "-5H", "-1.2.3h"])
 def test_what_is_no_time_ago_is_told(text: str) -> None:
-    with pytest.raises(click.BadParameter, match="is no time ago: .* is not a duration, expected"):
+    with pytest.raises(click.BadParameter, match=r"is no time ago: .* is not a duration, expected"):
         PositionType().convert(text, None, None)
 
 

@@ -73,6 +73,16 @@ def test_a_backup(three: LocalCluster, tmp_path: Path) -> None:
     ]
 
 
+def test_files_are_found_in_this_directory(
+    three: LocalCluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    said = hadron(three, "sql", QUERY).stderr
+    assert b"hadron-data does not exist" in said
+    Path("hadron-cluster").symlink_to(three.directory)
+    assert hadron(three, "sql", QUERY).stdout.count(b"\n") == 3
+
+
 def test_the_clusters_processes_as_json(three: LocalCluster) -> None:
     for letter in ("-o", "--output"):
         done = hadron(three, "cluster", "status", "--config", str(three.directory), letter, "json")
