@@ -17,7 +17,7 @@ FROM_HELP: Final = (
     "earliest, latest, an offset, -N for the last N of each partition, or a time: so long ago "
     "(-1h, -30m, -2d), 2026-01-31T12:00:00Z, 2026-01-31 for its midnight UTC, @MILLISECONDS."
 )
-_AGO: Final = re.compile(r"-(\d[\d.]*[a-zA-Z].*)")
+_AGO: Final = re.compile(r"-(\d[\d.]*\s*[a-zA-Z].*)")
 _WORDS: Final[dict[str, Literal["earliest", "latest"]]] = {
     "earliest": "earliest", "beginning": "earliest", "latest": "latest", "end": "latest",
 }

@@ -214,7 +214,7 @@ class TestComplete:
     def test_outputs_need_a_partition_here(self) -> None:
         pipe = Pipe(*DIAMOND)
         pipe.trigger(3)
-        with pytest.raises(NotFoundError, match="stream 77"):
+        with pytest.raises(NotFoundError, match="the id 77"):
             pipe.submit(CompleteStages(PIPELINE, "a", (1,), (1,), 77, 100))
         assert pipe.ready("a") == [1]
 

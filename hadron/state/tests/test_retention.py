@@ -70,7 +70,7 @@ class TestTrimStream:
         assert tables.submit(TrimStream(STREAM, 10_000)).batches == 1
 
     def test_a_stream_that_is_not_here(self, tables: Replicated) -> None:
-        with pytest.raises(NotFoundError, match="stream 77"):
+        with pytest.raises(NotFoundError, match="the id 77"):
             tables.submit(TrimStream(77, 5))
 
 
