@@ -68,8 +68,8 @@ def _letters(leading: Leading, options: GroupOptions) -> tuple[str, str]:
     except NotFoundError:
         name = leading.catalog.name_of(options.dead_letter_stream_id)
         return "", (
-            f"its dead letter stream {name!r} was deleted: records whose attempts are used up are delivered "
-            "again, ever more rarely; delete the group, and make it again with another one"
+            f"its dead letter stream {name!r} was deleted: records whose attempts are used up are "
+            "delivered again, ever more rarely; delete the group, and make it again with another one"
         )
 
 
