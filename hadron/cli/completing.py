@@ -96,7 +96,7 @@ def complete_contexts(
     _ctx: click.Context, _parameter: click.Parameter, incomplete: str
 ) -> list[str]:
     """Names of contexts, from the file."""
-    from hadron.cli.contexts import Contexts
+    from hadron.client.contexts import Contexts
 
     with contextlib.suppress(Exception):
         return sorted(name for name in Contexts.load().servers if name.startswith(incomplete))

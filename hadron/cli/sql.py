@@ -14,7 +14,8 @@ import click
 from hadron.cli.printing import output_option, print_rows
 from hadron.cli.records import shown_as_json
 from hadron.cli.root import FAILED
-from hadron.cli.session import LOCAL_CLUSTER, connects, session_of
+from hadron.cli.session import connects, session_of
+from hadron.client.contexts import LOCAL_CLUSTER
 
 if TYPE_CHECKING:
     import apsw

@@ -69,7 +69,8 @@ def _letters(leading: Leading, options: GroupOptions) -> tuple[str, str]:
         name = leading.catalog.name_of(options.dead_letter_stream_id)
         return "", (
             f"its dead letter stream {name!r} was deleted: records whose attempts are used up are "
-            "delivered again, ever more rarely; delete the group, and make it again with another one"
+            "delivered again, ever more rarely; delete the group, and make it again with another "
+            "one"
         )
 
 

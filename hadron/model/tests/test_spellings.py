@@ -9,8 +9,8 @@ import yaml
 from msgspec.structs import replace
 
 from hadron.metadata.diff import plan
-from hadron.metadata.documents import parse_documents
 from hadron.metadata.validation import key_of
+from hadron.model.documents.reading import parse_documents
 from hadron.model.documents.rendering import to_document, to_yaml
 from hadron.model.schema import Retention, SchemaObject, spec_from_json, spec_to_json
 
