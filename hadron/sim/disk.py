@@ -318,12 +318,15 @@ class SimDisk:
 
     # --- damage beneath a running node ----------------------------------------------------------
 
-    def flip_live(self, count: int = 1, *, needle: bytes = b"") -> list[str]:
+    def flip_live(
+        self, count: int = 1, *, needle: bytes = b"", in_log: bool = True
+    ) -> list[str]:
         """Flip bits in what a running node has written and synced, beneath whatever it has in its
         caches; returns where.
 
         Args:
-            needle: flip one in the last place where these bytes stand.
+            needle: flip one in the last place where these bytes stand, in the write-ahead log or
+                (not `in_log`) in the file.
         """
         path = (self.volume.path / "hadron.db").resolve()
         files = [
@@ -334,7 +337,7 @@ class SimDisk:
         for _ in range(count if files else 0):
             chosen = self._random.choice(files)
             if needle:
-                chosen = next(each for each in files if needle in each.read_bytes())
+                chosen = files[0] if in_log else files[-1]
             content = bytearray(chosen.read_bytes())
             file = self.volume.files[chosen.stat().st_ino]
             # What the kernel has yet to write is in its memory only.

@@ -11,6 +11,7 @@ from typing import Final
 import apsw
 import trio
 
+from hadron.model.errors import CorruptionError
 from hadron.node.runtime import Node
 from hadron.sim.scenarios.play import Play, scenario
 from hadron.sim.world import SETTINGS
@@ -196,7 +197,9 @@ async def same_record_on_one_running_disk_after_the_other(play: Play) -> None:
     after that. Whoever repairs what it has in its caches has repaired nothing."""
     world = play.world
     for where in ("log", "file"):
-        value = f"X in the {where}"
+        needle = f"X in the {where}"
+        # On pages of its own, which nobody writes again.
+        value = play.value(6_000) + needle
         await play.fill(3)
         await play.publish(value)
         await play.fill(3)
@@ -204,12 +207,13 @@ async def same_record_on_one_running_disk_after_the_other(play: Play) -> None:
         for name in world.names:
             if where == "file":
                 connection = world.node(name)._store.writer.connection
-                connection.wal_checkpoint(mode=apsw.SQLITE_CHECKPOINT_TRUNCATE)
+                connection.wal_checkpoint(mode=apsw.SQLITE_CHECKPOINT_RESTART)
         for name in world.names:
             node = world.node(name)
             before = node._repairer.repaired
-            assert world.disks[name].flip_live(needle=value.encode())
-            await node._scrubber.check()
+            in_log = where == "log"
+            assert world.disks[name].flip_live(needle=needle.encode(), in_log=in_log)
+            node._scrubber.hurry(CorruptionError("somebody has `hadron verify` look"))
             await world.wait_for(
                 f"{name} repaired", partial(_has_repaired, node, before), 60.0
             )
@@ -219,7 +223,7 @@ async def same_record_on_one_running_disk_after_the_other(play: Play) -> None:
         await world.wait_in_step()
         seen = await play.read()
         if value not in seen.values:
-            raise AssertionError(f"{value!r} is gone, and every node had said it was repaired")
+            raise AssertionError(f"{needle!r} is gone, and every node had said it was repaired")
 
 
 def _has_repaired(node: Node, before: int) -> bool:
