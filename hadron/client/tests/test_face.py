@@ -29,8 +29,8 @@ from hadron.model.schema import Retention, SchemaObject, StreamSpec
 PRODUCER = {"close", "flush", "send", "send_many", "send_soon"}
 SUBSCRIPTION = {"batches", "close", "flush", "poll", "poll_batch"}
 DELIVERY = {
-    "ack", "attempt", "extend", "headers", "id", "key", "nack", "offset", "partition", "record",
-    "stream", "timestamp", "timestamp_ms", "type", "value",
+    "ack", "attempt", "damage", "extend", "headers", "id", "key", "nack", "offset", "partition",
+    "record", "stream", "timestamp", "timestamp_ms", "type", "value",
 }
 BATCH = {"ack", "attempt", "extend", "first_offset", "nack", "partition", "records"}
 
