@@ -7,11 +7,13 @@ from collections import Counter
 from collections.abc import Iterator
 from typing import Any, Final
 
+from hadron.model.schema import Retry
 from hadron.sim.evidence import Contents, Evidence, Violation
 from hadron.sim.history import Settle
 from hadron.sim.node_files import PipelineRows
 
 _DONE: Final = 2
+_FAILED: Final = 3
 _ENDED: Final = (2, 3)
 
 
@@ -124,6 +126,23 @@ def every_instance_ends(evidence: Evidence) -> Iterator[Violation]:
                 )
 
 
+def stages_fail_after_all_attempts(evidence: Evidence) -> Iterator[Violation]:
+    """A stage is given up when its attempts are used up, and not before."""
+    for name, spec, rows in _pipelines(evidence):
+        most = {
+            stage["name"]: stage.get("retry", {}).get("max_attempts", Retry().max_attempts)
+            for stage in spec["stages"]
+        }
+        for (stage, instance_id), (status, attempts, _, _) in sorted(rows.runs.items()):
+            if status == _FAILED and attempts < most.get(stage, 0):
+                yield Violation(
+                    "stages_fail_after_all_attempts",
+                    f"stage {stage} of instance {instance_id} of {name} was given up after "
+                    f"{attempts} of {most[stage]} attempts",
+                )
+
+
 CHECKS: Final = (
     one_instance_per_trigger, one_output_per_stage, completions_stay, every_instance_ends,
+    stages_fail_after_all_attempts,
 )

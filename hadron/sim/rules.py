@@ -18,6 +18,7 @@ ORACLES: Final[dict[str, tuple[str, ...]]] = {
         "A2 told once it is committed", "A2 answers wait for what they were read from",
         "A2 pushes wait for what they were read from", "A2 what is shown is committed",
         "A2 what is delivered is committed", "A2 the schema is read at the watermark",
+        "A2 an acknowledgement counts once it is committed",
         "A2 a deposed leader does not answer", "shown_is_committed", "watermark_never_falls",
     ),
     "A3 the watermark is what leader and majority have on disk": (
@@ -65,7 +66,7 @@ ORACLES: Final[dict[str, tuple[str, ...]]] = {
     "D4 cursors outside": ("D4 a cursor of another history is refused",),
     "E3 pipelines: once per trigger and stage": (
         "one_instance_per_trigger", "one_output_per_stage", "completions_stay",
-        "every_instance_ends",
+        "every_instance_ends", "stages_fail_after_all_attempts",
     ),
 }
 """By rule: the names of what sees it."""

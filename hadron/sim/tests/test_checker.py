@@ -377,6 +377,12 @@ def never_done(scene: Scene) -> None:
     scene.history.event("finishing", "flow")
 
 
+def given_up_early(scene: Scene) -> None:
+    worked(scene)
+    for node in scene.files:
+        node.pipelines[scene.flow_id].runs["copy", 3] = (3, 0, None, None)
+
+
 def test_a_pipeline_that_did_its_work_is_valid(scene: Scene) -> None:
     worked(scene)
     assert not scene.verdict().violations
@@ -428,6 +434,7 @@ CASES: list[tuple[Spoil, str]] = [
     (one_output_for_two, "one_output_per_stage"),
     (completion_forgotten, "completions_stay"),
     (never_done, "every_instance_ends"),
+    (given_up_early, "stages_fail_after_all_attempts"),
     (slow_progress, "progress"),
     (no_progress, "progress"),
     (stopped, "no_unprovoked_stop"),

@@ -13,13 +13,15 @@ from contextvars import ContextVar
 from typing import Any, Final
 
 from hadron.delivery.driver import GroupDriver
+from hadron.delivery.progress import LoggedLedger, Receipt
+from hadron.delivery.ranges import Range
 from hadron.model.errors import HadronError, NotFoundError, RequestError, SchemaError
 from hadron.model.ids import NO_BALLOT
 from hadron.partition.controller import Controller
 from hadron.partition.submission import Done, Submission
 from hadron.partition.waiters import ALL, LEADER
 from hadron.sim.watch.ballots import Ballots
-from hadron.sim.watch.entries import SCHEMA, Ends
+from hadron.sim.watch.entries import SCHEMA, Acknowledged, Ends
 from hadron.sim.watch.marks import Mark
 from hadron.sim.watch.views import Complaints, NodeView, Question
 from hadron.storage.snapshot import decode_manifest
@@ -57,10 +59,16 @@ def for_others() -> Iterator[None]:
 class Answers:
     """What every node tells, and to whom."""
 
-    def __init__(self, complaints: Complaints, ballots: Ballots, ends: Ends) -> None:
+    def __init__(
+        self, complaints: Complaints, ballots: Ballots, ends: Ends, acknowledged: Acknowledged
+    ) -> None:
         self._complaints = complaints
         self._ballots = ballots
         self._ends = ends
+        self._acknowledged = acknowledged
+        self._said: dict[LoggedLedger, list[Range]] = {}
+        """What members have acknowledged since one asked for a confirmation."""
+        self._asked: dict[int, tuple[Receipt, LoggedLedger, list[Range]]] = {}
 
     # --- reading --------------------------------------------------------------------------------
 
@@ -183,6 +191,31 @@ class Answers:
                 f"{mark.view.name} delivers offset {last} of entry {lsn}, a majority has "
                 f"{mark.true_lsn}",
             )
+
+    def acknowledged(self, ledger: LoggedLedger, ranges: Sequence[Range]) -> None:
+        """Members have acknowledged records."""
+        self._said.setdefault(ledger, []).extend(ranges)
+
+    def asked_to_confirm(self, ledger: LoggedLedger, receipt: Receipt) -> None:
+        """A member wants to hear that all it has said counts."""
+        self._asked[id(receipt)] = receipt, ledger, self._said.pop(ledger, [])
+
+    def confirms(self, receipt: Receipt) -> None:
+        """A member is told that all it has said counts."""
+        _, ledger, ranges = self._asked.pop(id(receipt), (None, None, []))
+        mark = self._ballots.mark_of(ledger._controller) if ledger is not None else None
+        if ledger is None or mark is None or not mark.view.is_alive:
+            return
+        for first, last in ranges:
+            for offset in range(max(first, ledger.floor), last + 1):
+                lsn = self._acknowledged.lsn_of(mark.view.name, ledger._group_id, offset)
+                if lsn is None or lsn > mark.true_lsn:
+                    self._complaints.add(
+                        "A2 an acknowledgement counts once it is committed",
+                        f"{mark.view.name} confirms the acknowledgement of offset {offset}, which "
+                        f"entry {lsn} made; a majority has {mark.true_lsn}",
+                    )
+                    return
 
     def shows(self, controller: Controller, submissions: Sequence[Submission]) -> None:
         """Observers are told of entries, to show what they have done."""

@@ -285,6 +285,9 @@ class Ballots:
         if not view.is_alive or view.follower is None:
             return
         known = view.committed_lsn
+        if view.follower.diverged:
+            # Whatever these tables have applied, it is worth nothing.
+            applied_lsn = 0
         if lsn > min(applied_lsn, known):
             self._complaints.add(
                 "A7 only what is applied is trimmed",

@@ -4,7 +4,7 @@ and what time it may have."""
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Callable, Hashable
+from collections.abc import Callable, Hashable, Iterable
 from typing import Any, Final
 
 import apsw
@@ -73,12 +73,31 @@ class Ends:
         return lsns[place] if place < len(lsns) else 0
 
 
+class Acknowledged:
+    """Which entry has acknowledged which of a group's offsets, on each node."""
+
+    def __init__(self) -> None:
+        self._lsns: dict[tuple[str, int], dict[int, int]] = {}
+
+    def note(self, node: str, group_id: int, lsn: int, ranges: Iterable[tuple[int, int]]) -> None:
+        known = self._lsns.setdefault((node, group_id), {})
+        for first, last in ranges:
+            known.update(dict.fromkeys(range(first, last + 1), lsn))
+
+    def lsn_of(self, node: str, group_id: int, offset: int) -> int | None:
+        """None when no entry has."""
+        return self._lsns.get((node, group_id), {}).get(offset)
+
+
 class Entries:
     """Every command where it is applied."""
 
-    def __init__(self, complaints: Complaints, ends: Ends) -> None:
+    def __init__(
+        self, complaints: Complaints, ends: Ends, acknowledged: Acknowledged
+    ) -> None:
         self._complaints = complaints
         self._ends = ends
+        self._acknowledged = acknowledged
         self._views: dict[int, NodeView] = {}
 
     def opened(self, view: NodeView) -> None:
@@ -94,7 +113,7 @@ class Entries:
         if isinstance(command, TrimStream):
             before = context.db.execute(_BATCHES, (command.stream_id,)).fetchall()
             result = apply(context, command)
-            self._check_trim(view, context, command, before)
+            self._judging(self._check_trim, view, context, command, before)
             return result
         if isinstance(command, AppendBatch) and command.producer_id and command.sequence >= 0:
             row = context.db.execute(
@@ -102,8 +121,8 @@ class Entries:
                 " AND producer_id = ?", (command.stream_id, command.producer_id),
             ).fetchone()
             result = apply(context, command)
-            self._check_sequence(view, context, command, row)
-            self._note_end(view, context, command, result)
+            self._judging(self._check_sequence, view, context, command, row)
+            self._judging(self._note_end, view, context, command, result)
             return result
         state: Any = None
         if isinstance(command, _CHANGES_SCHEMA):
@@ -111,8 +130,15 @@ class Entries:
         elif isinstance(command, _MOVES_FLOOR) and command.group_id:
             state = context.db.execute(_FLOOR, (command.group_id,)).fetchone()
         result = apply(context, command)
-        self._note_end(view, context, command, result, state)
+        self._judging(self._note_end, view, context, command, result, state)
         return result
+
+    def _judging(self, judge: Callable[..., None], *given: Any) -> None:
+        """What goes wrong here must not look like a refusal of the command."""
+        try:
+            judge(*given)
+        except Exception as error:
+            self._complaints.add("who watches is at fault", f"{type(error).__name__}: {error}")
 
     def _note_end(
         self, view: NodeView, context: Context, command: Command, result: Any, before: Any = None
@@ -129,6 +155,10 @@ class Entries:
         if isinstance(command, _CHANGES_SCHEMA):
             self._ends.note(view.name, SCHEMA, context.lsn, before, _schema_index(context))
         elif isinstance(command, _MOVES_FLOOR) and command.group_id:
+            ranges = (
+                command.acknowledged if isinstance(command, EndDeliveries) else command.ranges
+            )
+            self._acknowledged.note(view.name, command.group_id, context.lsn, ranges)
             after = context.db.execute(_FLOOR, (command.group_id,)).fetchone()
             if after is not None and before is not None and after[2] > before[2]:
                 key = "group", *after[:2]

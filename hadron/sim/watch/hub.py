@@ -10,6 +10,7 @@ from typing import Any
 import apsw
 
 from hadron.delivery.effects import Assignment
+from hadron.delivery.progress import LoggedLedger, Receipt
 from hadron.delivery.sessions import MemberSession
 from hadron.model.batch import StampedBatch
 from hadron.model.errors import HadronError
@@ -25,7 +26,7 @@ from hadron.sim.connections import SimTransport
 from hadron.sim.disk import SimDisk
 from hadron.sim.watch.answers import Answers, Told, for_others
 from hadron.sim.watch.ballots import Ballots
-from hadron.sim.watch.entries import Ends, Entries, tables_lsn
+from hadron.sim.watch.entries import Acknowledged, Ends, Entries, tables_lsn
 from hadron.sim.watch.views import Complaints, NodeView, Question
 from hadron.sim.wrapping import wrapped
 from hadron.state import machine
@@ -48,10 +49,10 @@ class Watcher:
     def __init__(self) -> None:
         self.complaints = Complaints()
         self.views: dict[str, NodeView] = {}
-        ends = Ends()
+        ends, acknowledged = Ends(), Acknowledged()
         self.ballots = Ballots(self.complaints, self.views)
-        self.answers = Answers(self.complaints, self.ballots, ends)
-        self.entries = Entries(self.complaints, ends)
+        self.answers = Answers(self.complaints, self.ballots, ends, acknowledged)
+        self.entries = Entries(self.complaints, ends, acknowledged)
         self._by_part: dict[Any, NodeView] = {}
         self._questions: dict[Call, Question] = {}
         self._handlers: dict[int, tuple[Mapping[int, Handler], dict[int, Handler]]] = {}
@@ -233,6 +234,27 @@ class Watcher:
             original(session, given, batch)
 
         return deliver
+
+    def acknowledges(self, original: Any) -> Any:
+        def acknowledge(ledger: LoggedLedger, ranges: Sequence[tuple[int, int]]) -> None:
+            self.answers.acknowledged(ledger, ranges)
+            original(ledger, ranges)
+
+        return acknowledge
+
+    def confirms(self, original: Any) -> Any:
+        def confirm(ledger: LoggedLedger, receipt: Receipt) -> None:
+            self.answers.asked_to_confirm(ledger, receipt)
+            original(ledger, receipt)
+
+        return confirm
+
+    def confirmed(self, original: Any) -> Any:
+        def answer(receipt: Receipt, floor: int) -> None:
+            self.answers.confirms(receipt)
+            original(receipt, floor)
+
+        return answer
 
     # --- logs -----------------------------------------------------------------------------------
 
@@ -429,6 +451,10 @@ def _wrappers(watcher: Watcher) -> list[tuple[Any, dict[str, Callable[[Any], Any
         }),
         (SchemaCopy, {"_read_committed": watcher.reads_schema}),
         (MemberSession, {"deliver": watcher.delivers}),
+        (LoggedLedger, {
+            "acknowledge": watcher.acknowledges, "confirm": watcher.confirms,
+        }),
+        (Receipt, {"answer": watcher.confirmed}),
         (Log, {"trim": watcher.trims}),
         (machine, {"apply": watcher.applies}),
         (SimDisk, {
