@@ -34,8 +34,8 @@ from hadron.sim.region_workload import RegionsRun
 from hadron.sim.regions import open_regions
 from hadron.sim.run import Outcome, run_in, run_seed
 from hadron.sim.scenarios import SCENARIOS
-from hadron.sim.schema_parts import schema_in_parts
-from hadron.sim.shapes import shape_of
+from hadron.sim.shapes import Shape, shape_of
+from hadron.sim.small_limits import limited
 from hadron.sim.summary import Progress, Summary, decode_outcome, encode_outcome
 from hadron.sim.trace import Trace
 from hadron.sim.workload import RandomRun
@@ -98,13 +98,17 @@ def run_default(seed: int, trace: Trace | None = None) -> Outcome:
     """What the command line runs for a seed: the random workload under every kind of fault, over
     one replica set or several."""
     shape = shape_of(seed)
+    with limited(shape.limits):
+        return _run_shape(seed, shape, trace)
+
+
+def _run_shape(seed: int, shape: Shape, trace: Trace | None) -> Outcome:
     if shape.set_nodes is not None:
         trace = trace or Trace()
         opening = open_regions(
             seed, nodes=shape.set_nodes, settings=shape.settings, trace=trace
         )
-        with schema_in_parts(shape.part_bytes, shape.tombstones):
-            return run_in(seed, opening, RegionsRun(shape.plan, shape.retention), trace=trace)
+        return run_in(seed, opening, RegionsRun(shape.plan, shape.retention), trace=trace)
     return run_seed(
         seed, RandomRun(plan=shape.plan, retention=shape.retention), nodes=shape.nodes,
         spares=1, settings=shape.settings, trace=trace,

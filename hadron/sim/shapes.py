@@ -7,13 +7,14 @@ Drawn from the seed alone, so that a number is all that is needed to see a run a
 from __future__ import annotations
 
 import random
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Final
 
 from hadron.model.schema import Retention
 from hadron.node.settings import Settings
 from hadron.sim import plots
 from hadron.sim.nemesis import FaultPlan
+from hadron.sim.small_limits import SmallLimits
 from hadron.sim.world import SETTINGS
 
 _NODES: Final = ((3, 12.0), (5, 3.0), (2, 2.0), (4, 1.0))
@@ -39,9 +40,7 @@ class Shape:
     retention: Retention
     set_nodes: tuple[int, int, int] | None = None
     """Of several replica sets; None where there is one."""
-    part_bytes: int = 0
-    tombstones: int = 0
-    """Limits of a push of the schema; 0 for the product's own."""
+    limits: SmallLimits = field(default_factory=SmallLimits)
 
 
 def shape_of(seed: int) -> Shape:
@@ -67,7 +66,9 @@ def shape_of(seed: int) -> Shape:
     return Shape(
         nodes=nodes, settings=settings, plan=_plan(rng), retention=_retention(seed),
         set_nodes=_set_nodes(seed),
-        part_bytes=parts.choice((0, 150, 400)), tombstones=parts.choice((0, 0, 1, 3)),
+        limits=SmallLimits(
+            parts.choice((0, 150, 400)), parts.choice((0, 0, 1, 3)), parts.choice((0, 0, 3))
+        ),
     )
 
 
