@@ -180,7 +180,7 @@ BAD_QUESTIONS: dict[str, tuple[Method, Any, type[HadronError], str]] = {
     "a completion of nothing": (
         method("CompleteStages"),
         pipelines_pb2.CompleteStagesRequest(pipeline_id=HUGE, instance_ids=[HUGE], attempts=[1]),
-        NotFoundError, f"pipeline {HUGE}",
+        NotFoundError, f"the id {HUGE}",
     ),
     "an unknown kind of object": (
         method("ApplySchema"),
