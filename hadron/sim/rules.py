@@ -43,7 +43,9 @@ ORACLES: Final[dict[str, tuple[str, ...]]] = {
         "B2 an acknowledgement names what was verified", "A3 committed is on a majority",
         "acknowledged_is_durable",
     ),
-    "B3 no memory, no vote": ("A3 committed is on a majority", "acknowledged_is_durable"),
+    "B3 no memory, no vote": (
+        "B3 enough remember", "A3 committed is on a majority", "acknowledged_is_durable",
+    ),
     "B4 a damaged log is not a torn one": ("acknowledged_is_durable", "files_are_whole"),
     "B5 membership": ("B1 a majority has promised", "A3 committed is on a majority"),
     "B6 copies": (

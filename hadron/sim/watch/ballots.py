@@ -35,7 +35,8 @@ class Ballots:
         self._of: dict[Controller, Mark] = {}
         self._complaints = complaints
         self._views = views
-        self._promises: dict[Key, dict[str, None]] = {}
+        self._promises: dict[Key, dict[str, bool]] = {}
+        """Who has promised a ballot, and whether it remembered the log then."""
         self._promised: dict[tuple[str, bytes], Ballot] = {}
         self._boots: dict[tuple[str, bytes], int] = {}
         self._begun: dict[str, tuple[int, frozenset[str]]] = {}
@@ -79,7 +80,8 @@ class Ballots:
                 f"{view.name} promises {ballot}, and {', '.join(files)} is not synced",
             )
         self._promised[disk] = max(ballot, before or ballot)
-        self._promises.setdefault((view.replica_set, ballot), {})[view.name] = None
+        promises = self._promises.setdefault((view.replica_set, ballot), {})
+        promises[view.name] = view.identity.is_member
 
     def _is_forgetful(self, view: NodeView) -> bool:
         return view.name in self.forgetful
@@ -113,6 +115,16 @@ class Ballots:
                     f"{view.name} leads under {controller.ballot}, which {', '.join(promised)} "
                     f"have promised; {what} are {', '.join(sorted(names))}",
                 )
+
+        remembering = sorted(name for name, is_member in promised.items() if is_member)
+        needed = len(members) - len(members) // 2
+        is_known = started_lsn > 1 and not older and view.replica_set not in self.recovered
+        if is_known and len(remembering) < needed:
+            self._complaints.add(
+                "B3 enough remember",
+                f"{view.name} leads under {controller.ballot}, and of those who have promised it "
+                f"{', '.join(remembering) or 'nobody'} had a memory; {needed} are needed",
+            )
 
     def wrote(self, controller: Controller, group: WrittenGroup | None) -> None:
         """A3: what a leader counts of its own is on its disk."""
@@ -212,6 +224,16 @@ class Ballots:
 
     def append_arrived(self, view: NodeView, request: Any) -> None:
         view.told_lsn = max(view.told_lsn, request.committed_lsn)
+
+    def answered_under(self, question: Question) -> None:
+        """B1: whoever asks with a ballot below what was promised is refused."""
+        ballot = ballot_from(question.message.ballot)
+        if ballot < question.promised:
+            self._complaints.add(
+                "B1 lower ballots are refused",
+                f"{question.view.name} had promised {question.promised}, and answers "
+                f"{question.method} under {ballot}",
+            )
 
     def append_answered(self, question: Question, answer: Any) -> None:
         """What a member says that it has; heard where it leaves."""

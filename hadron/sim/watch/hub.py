@@ -28,6 +28,7 @@ from hadron.sim.watch.answers import Answers, Told, for_others
 from hadron.sim.watch.ballots import Ballots
 from hadron.sim.watch.entries import Acknowledged, Ends, Entries, tables_lsn
 from hadron.sim.watch.views import Complaints, NodeView, Question
+from hadron.sim.world import World
 from hadron.sim.wrapping import wrapped
 from hadron.state import machine
 from hadron.storage.log import Log
@@ -37,6 +38,8 @@ from hadron.wire.connection import Connection
 from hadron.wire.messages import Method
 
 _APPEND = "Append"
+_UNDER_BALLOTS = ("Probe", "ReadLog", "Resync")
+"""What else only a leader asks, with its ballot."""
 
 
 class Watcher:
@@ -308,6 +311,13 @@ class Watcher:
 
         return damage
 
+    def recovers(self, original: Any) -> Any:
+        def recover(world: World, name: str) -> None:
+            self.ballots.recovered.add(world.config.name)
+            original(world, name)
+
+        return recover
+
     def lies(self, original: Any) -> Any:
         def lie(disk: SimDisk) -> Any:
             is_lying = original(disk)
@@ -350,6 +360,7 @@ class Watcher:
                 view, call.method.service, call.method.name, message,
                 next(self.ballots.order),
                 follower.stored_applied_lsn if follower is not None else 0,
+                view.identity.promised,
             )
         handler(call, message, attachment)
 
@@ -369,6 +380,8 @@ class Watcher:
             if question is not None and not call._ended_here:
                 if question.method == _APPEND:
                     self.ballots.append_answered(question, message)
+                elif question.method in _UNDER_BALLOTS:
+                    self.ballots.answered_under(question)
                 elif question.method == "OpenSnapshot":
                     self.answers.copy_opened(question, message)
                 else:
@@ -460,6 +473,7 @@ def _wrappers(watcher: Watcher) -> list[tuple[Any, dict[str, Callable[[Any], Any
         (SimDisk, {
             "flip_bits": watcher.damages, "change_rows": watcher.damages, "lies": watcher.lies,
         }),
+        (World, {"recover": watcher.recovers}),
         (Connection, {"__init__": watcher.connects, "call": watcher.calls}),
         (Call, {"send": watcher.sends, "fail": watcher.fails}),
     ]

@@ -9,6 +9,7 @@ from typing import Any
 
 import apsw
 
+from hadron.model.ids import Ballot
 from hadron.partition.controller import Controller
 from hadron.replication.follower import FollowerLog
 from hadron.sim.volume import Volume
@@ -97,6 +98,7 @@ class Question:
     Attributes:
         order: of its arrival, among everything that is numbered.
         applied_lsn: of the node's tables then.
+        promised: by the node then.
     """
 
     view: NodeView
@@ -104,7 +106,8 @@ class Question:
     method: str
     message: Any
     order: int
-    applied_lsn: int = 0
+    applied_lsn: int
+    promised: Ballot
 
 
 @dataclass(slots=True)
