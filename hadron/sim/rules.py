@@ -61,8 +61,8 @@ ORACLES: Final[dict[str, tuple[str, ...]]] = {
     "D2 deliveries and retention": (
         "deliveries_keep_the_rules", "confirmed_acks_stay", "nothing_acknowledged_by_nobody",
         "everything_is_delivered", "everything_is_settled", "groups_stay", "letters_are_whole",
-        "D2 retention drops what is due", "D2 retention drops the oldest batches",
-        "retention_keeps_its_bounds",
+        "D2 attempts are counted", "D2 retention drops what is due",
+        "D2 retention drops the oldest batches", "retention_keeps_its_bounds",
     ),
     "D3 ids, not names": ("schema_is_durable", "schema_changes_stay"),
     "D4 cursors outside": ("D4 a cursor of another history is refused",),

@@ -178,12 +178,22 @@ class Answers:
                 f"{view.name} sends {method} from tables at entry {lsn}, for which nobody waited",
             )
 
-    def delivered(self, driver: GroupDriver, last: int) -> None:
+    def delivered(self, driver: GroupDriver, first: int, last: int, attempt: int) -> None:
         """Records were given to a member."""
         controller = driver._ground.controller
         mark = self._ballots.mark_of(controller)
         if mark is None or not mark.view.is_alive:
             return
+        row = mark.view.select(
+            "SELECT attempts FROM grp_attempt WHERE group_id = ? AND first <= ? AND last >= ?",
+            driver.progress.group_id, first, first,
+        )
+        if row is not None and attempt <= row[0]:
+            self._complaints.add(
+                "D2 attempts are counted",
+                f"{mark.view.name} delivers offset {first} of group {driver.progress.name} for "
+                f"the {attempt}. time; {row[0]} attempts have ended",
+            )
         lsn = self._ends.lsn_of(mark.view.name, driver.progress.stream_id, last + 1)
         if lsn > mark.true_lsn:
             self._complaints.add(

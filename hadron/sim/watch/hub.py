@@ -233,7 +233,9 @@ class Watcher:
 
     def delivers(self, original: Any) -> Any:
         def deliver(session: MemberSession, given: Assignment, batch: StampedBatch) -> None:
-            self.answers.delivered(session.driver, given.last)
+            self.answers.delivered(
+                session.driver, given.first, given.last, given.attempt
+            )
             original(session, given, batch)
 
         return deliver
