@@ -3,11 +3,19 @@ that breaks it."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from types import SimpleNamespace
+from typing import Any, cast
+
 import pytest
 
+from hadron.model.errors import NotFoundError, NotReadyError
 from hadron.sim.mutants import MUTANTS, patched
 from hadron.sim.mutants.seams import Edit, Patch
 from hadron.sim.scenarios import SCENARIOS
+from hadron.sim.watch.answers import Answers
+from hadron.sim.watch.hub import Watcher
+from hadron.sim.watch.views import Complaints
 
 _TRIES = 3
 
@@ -32,7 +40,11 @@ EDITED: dict[str, tuple[str, tuple[Patch, ...]]] = {
     ),
     "A2 a deposed leader does not answer": (
         "delivery-of-an-uncommitted-record",
-        (Edit("server.groups:_read", "    await leading.controller.confirm_leadership()\n", ""),),
+        tuple(
+            Edit(f"server.groups:GroupsService.{name}",
+                 "        await leading.controller.confirm_leadership()\n", "")
+            for name in ("_answer_list", "_describe_durable")
+        ),
     ),
     "A2 the schema is read at the watermark": (
         "retry-after-a-restart",
@@ -80,3 +92,26 @@ def test_a_planted_bug_is_named_where_it_breaks_the_rule(complaint: str) -> None
 @pytest.mark.parametrize("complaint", sorted(EDITED))
 def test_a_rule_is_watched(complaint: str) -> None:
     assert complaint in _complaints(*EDITED[complaint])
+
+
+async def test_what_a_failed_query_has_read_goes_with_it() -> None:
+    """Whoever asks again after that tells nothing of it; what a read raises is told."""
+    answers = Answers(Complaints(), cast(Any, None), cast(Any, None), cast(Any, None))
+    queries = Watcher.queries(cast(Any, SimpleNamespace(answers=answers)), _query)
+
+    def refused(_db: object) -> None:
+        answers.read(29)
+        raise NotFoundError("there is no stream 'a'")
+
+    with pytest.raises(NotReadyError):
+        await queries(None, lambda _db: answers.read(29))
+    assert answers.begin_bounded() == 0
+    with pytest.raises(NotFoundError):
+        await queries(None, refused)
+    assert answers.begin_bounded() == 29
+
+
+async def _query(_controller: object, read: Callable[[object], object]) -> None:
+    """As `Controller.query` where no majority answers."""
+    read(None)
+    raise NotReadyError("no majority answers")

@@ -136,6 +136,27 @@ class Watcher:
 
         return wait_committed
 
+    def queries(self, original: Any) -> Any:
+        async def query(controller: Controller, read: Callable[[Any], Any]) -> Any:
+            before = self.answers.begin_bounded()
+            has_read = False
+
+            def noted(db: Any) -> Any:
+                nonlocal has_read
+                result = read(db)
+                has_read = True
+                return result
+
+            try:
+                return await original(controller, noted)
+            except BaseException:
+                if has_read:
+                    # The wait failed, and what was read went with it. What a read raises is told.
+                    self.answers.end_bounded(before)
+                raise
+
+        return query
+
     def bounded(self, original: Any) -> Any:
         async def read(*given: Any, **named: Any) -> Any:
             before = self.answers.begin_bounded()
@@ -455,7 +476,8 @@ def _wrappers(watcher: Watcher) -> list[tuple[Any, dict[str, Callable[[Any], Any
         }),
         (Controller, {
             "__init__": watcher.leads, "submit": watcher.submits,
-            "wait_committed": watcher.waits, "_on_persisted": watcher.writes,
+            "query": watcher.queries, "wait_committed": watcher.waits,
+            "_on_persisted": watcher.writes,
             "_release": watcher.releases, "observe": watcher.observes,
         }),
         (GroupWriter, {"_run": watcher.judges, "prepare": watcher.prepares}),
