@@ -112,9 +112,10 @@ def run_in(
             judgement = run_seeded(seed, main, trace)
         except Exception as error:
             judgement = Judgement(violations=[_describe(error)])
-        finally:
-            gc.collect()
         judgement.violations.extend(watcher.violations)
+    # It has seen every node, and keeps the world with them.
+    del watcher
+    gc.collect()
     return Outcome(
         seed=seed,
         simulated_s=ended_s[0] if ended_s else 0.0,

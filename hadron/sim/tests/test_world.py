@@ -12,6 +12,8 @@ import pytest
 import trio
 
 from hadron.model.errors import CorruptionError
+from hadron.model.ports import Listener
+from hadron.node.runtime import Node
 from hadron.sim.nemesis import FaultPlan
 from hadron.sim.run import Judgement, Outcome, Scenario, run_seed
 from hadron.sim.scheduling import StuckError, run_seeded
@@ -190,18 +192,22 @@ def test_who_is_started_twice_at_once_has_one_life() -> None:
     _run(body)
 
 
-def test_a_node_that_is_starting_can_be_asked_for() -> None:
+def test_a_node_that_is_starting_can_be_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
     """Whoever waits for a leader may look at it between another one's crash and start of it."""
+    seen: list[tuple[bool, bool, bool, str]] = []
+    listen = Node._listen
 
     async def body(world: World) -> Judgement:
+        async def look_and_listen(node: Node) -> Listener:
+            seen.append((
+                world.running("n1"), world.listens("n1"), world.is_serving(), world.describe("n1")
+            ))
+            return await listen(node)
+
         await world.crash("n1")
-        async with trio.open_nursery() as nursery:
-            nursery.start_soon(world.start, "n1")
-            while not world.running("n1"):
-                await trio.lowlevel.checkpoint()
-            assert not world.listens("n1")
-            assert not world.is_serving()
-            assert world.describe("n1") == "n1 is starting"
+        monkeypatch.setattr(Node, "_listen", look_and_listen)
+        await world.start("n1")
+        assert seen == [(True, False, False, "n1 is starting")]
         assert world.listens("n1")
         await world.wait_serving()
         return Judgement()
