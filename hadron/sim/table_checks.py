@@ -117,6 +117,7 @@ class _Model:
         self.groups: dict[int, set[int]] = {}
         self._groups_of: dict[int, list[int]] = {}
         self._next: dict[int, int] = {}
+        self._parts: list[SchemaAdopted] = []
 
     def apply(self, lsn: int, now_ms: int, command: Command, body: bytes | None) -> None:
         self.now_ms = now_ms
@@ -156,7 +157,18 @@ class _Model:
         elif isinstance(command, DeleteObjects):
             self._forget(command.ids)
         elif isinstance(command, SchemaAdopted):
-            self._forget([gone.id for gone in command.deleted])
+            self._adopt(command)
+
+    def _adopt(self, command: SchemaAdopted) -> None:
+        """What is pushed takes effect with its last part; a whole schema has no other objects."""
+        self._parts = [*self._parts, command] if command.part else [command]
+        if not command.is_last:
+            return
+        gone = {each.id for part in self._parts for each in part.deleted}
+        if command.is_whole:
+            kept = {item.id for part in self._parts for item in part.objects}
+            gone |= {stream_id for stream_id, _ in self.producers} - kept
+        self._forget(gone)
 
     def _forget(self, ids: Collection[int]) -> None:
         """A deleted stream's rows go a slice at a time: its producers need not be there."""
