@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import logging
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from typing import TYPE_CHECKING, Any, Final
 
 import click
@@ -32,10 +32,20 @@ def _ask(
     before = ctx.find_root().params
     session.server = session.server or before.get("server")
     session.context = session.context or before.get("context_name")
-    logging.disable()
-    with contextlib.suppress(Exception), session.connect(timeout_s=_WITHIN_S) as client:
+    with _silence(), contextlib.suppress(Exception), session.connect(timeout_s=_WITHIN_S) as client:
         return sorted({name for name in names(client) if name.startswith(incomplete)})
     return []
+
+
+@contextlib.contextmanager
+def _silence() -> Iterator[None]:
+    """Nothing is said between what somebody types and the names."""
+    before = logging.root.manager.disable
+    logging.disable()
+    try:
+        yield
+    finally:
+        logging.disable(before)
 
 
 def names_of(kind: str = "") -> Completer:

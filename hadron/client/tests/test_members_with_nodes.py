@@ -134,7 +134,7 @@ async def test_a_group_whose_dead_letter_stream_is_deleted_says_so(tmp_path: Pat
         await client.delete([("Stream", "default", "letters")], allow_destructive=True)
         (group,) = await client.groups("s")
         assert group.dead_letter_stream == ""
-        assert "dead letter stream was deleted" in group.trouble
+        assert "dead letter stream 'letters' was deleted" in group.trouble
 
 
 async def test_batches_over_stored_ones(tmp_path: Path) -> None:
