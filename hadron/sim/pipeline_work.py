@@ -19,7 +19,7 @@ from hadron.model.schema import (
     StageSpec,
     StreamSpec,
 )
-from hadron.sim.history import History
+from hadron.sim.history import History, Publish
 from hadron.sim.workload_clients import ClientActor
 from hadron.sim.world import World
 from hadron.wire.messages import pipelines_pb2
@@ -203,8 +203,14 @@ class DrainingRunner(RunnerActor):
             try:
                 async with self.world.client(f"{self.host}w") as client:
                     while True:
+                        # One that is on its way may still come in.
+                        is_all = not any(
+                            each.stream == ORDERS and not each.ended
+                            for each in self.history.of(Publish)
+                        )
                         (flow,) = await client.pipeline_progress(FLOW)
-                        if flow.live == 0 and flow.input_offset >= flow.input_next_offset:
+                        is_read = flow.input_offset >= flow.input_next_offset
+                        if is_all and is_read and flow.live == 0:
                             return
                         await trio.sleep(0.2)
             except HadronError:
