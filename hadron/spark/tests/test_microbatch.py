@@ -1,0 +1,82 @@
+"""What a micro-batch counts, and when."""
+
+from __future__ import annotations
+
+from typing import Any, cast
+
+import pytest
+import trio
+import trio.testing
+
+from hadron.model.errors import DiskFullError, HadronError, RequestError
+from hadron.spark.microbatch import MicroBatchWorker, _Course
+from hadron.spark.outputs import Completion, Output
+from hadron.wire.messages import pipelines_pb2
+
+_IDS = (3, 4, 5)
+
+
+class HeldClient:
+    """Answers completions when it is let, with an error when there is one."""
+
+    def __init__(self) -> None:
+        self.asked, self.go = trio.Event(), trio.Event()
+        self.error: HadronError | None = None
+        self.failed: list[int] = []
+
+    async def complete_stages(
+        self, *_given: Any, **_named: Any
+    ) -> pipelines_pb2.CompleteStagesResponse:
+        self.asked.set()
+        await self.go.wait()
+        if self.error is not None:
+            raise self.error
+        return pipelines_pb2.CompleteStagesResponse(base_offset=7)
+
+    async def fail_stages(
+        self, _pipeline: int, _stage: str, ids: list[int], *_others: Any
+    ) -> None:
+        self.failed += ids
+
+
+def course_of() -> tuple[_Course, Completion]:
+    course = _Course(1, "copy", [])
+    course.open_ids = dict.fromkeys(_IDS, 1)
+    return course, Completion([Output(each, 1, "", None) for each in _IDS], b"a batch")
+
+
+async def test_what_is_completed_counts_once_the_server_has_said_so() -> None:
+    client = HeldClient()
+    worker = MicroBatchWorker(client, "flow", cast(Any, None))
+    course, completion = course_of()
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(worker._complete, course, completion)
+        await client.asked.wait()
+        assert (course.completed, set(course.open_ids)) == (0, set(_IDS))
+        client.go.set()
+    assert (course.completed, course.open_ids) == (3, {})
+
+
+async def test_what_is_refused_for_good_is_not_completed_too() -> None:
+    client = HeldClient()
+    client.error = RequestError("the output has no such partition")
+    client.go.set()
+    worker = MicroBatchWorker(client, "flow", cast(Any, None))
+    course, completion = course_of()
+    await worker._complete(course, completion)
+    assert (course.completed, course.failed_attempts) == (0, [1, 1, 1])
+    assert client.failed == list(_IDS)
+
+
+async def test_what_the_server_could_not_do_now_is_neither(
+    autojump_clock: trio.testing.MockClock,  # noqa: ARG001 - it is tried again for half a minute
+) -> None:
+    client = HeldClient()
+    client.error = DiskFullError("there is no room")
+    client.go.set()
+    worker = MicroBatchWorker(client, "flow", cast(Any, None))
+    course, completion = course_of()
+    with pytest.raises(DiskFullError):
+        await worker._complete(course, completion)
+    assert (course.completed, course.failed_attempts, client.failed) == (0, [], [])
+    assert set(course.open_ids) == set(_IDS)
