@@ -9,6 +9,7 @@ For tests, the demo and the bench. A cluster that outlives its starter is `detac
 
 from __future__ import annotations
 
+import atexit
 import contextlib
 import errno
 import os
@@ -450,3 +451,9 @@ def _claim(port: int) -> None:
     _claims.append(claim)
     if len(_claims) > _MAX_CLAIMS:
         _claims.popleft().close()
+
+
+@atexit.register
+def _release() -> None:
+    for claim in _claims:
+        claim.close()
