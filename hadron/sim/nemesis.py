@@ -199,9 +199,7 @@ class Nemesis:
         try:
             await world.start(name)
         except* (HadronError, OSError) as group:
-            world.trace.log(
-                f"nemesis: {name} does not start: {world.in_words(group.exceptions[0])}"
-            )
+            world.trace.log(f"nemesis: {name} does not start: {group.exceptions[0]}")
             if name in world.configs:
                 # It was told of a later epoch, and its file is old.
                 world.hand_out(name)

@@ -224,12 +224,8 @@ class World:
         if not life.is_listening:
             task_status.started()
 
-    def in_words(self, error: BaseException) -> str:
-        """Without the directory of this run, whose name is another one each time."""
-        return str(error).replace(str(self.root), "")
-
     def _stopped(self, name: str, error: BaseException) -> None:
-        self.trace.log(f"{name}: stops: {type(error).__name__}: {self.in_words(error)}")
+        self.trace.log(f"{name}: stops: {type(error).__name__}: {error}")
         self.failures[name] = error
 
     def _ended(self, name: str, life: _Life) -> None:
