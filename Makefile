@@ -3,7 +3,7 @@
 
 SHELL := /bin/sh
 .DEFAULT_GOAL := help
-.PHONY: help demo test check cluster-tests proto lock bench bench-groups clean venv
+.PHONY: help demo test test-long check cluster-tests proto lock bench bench-groups clean venv
 # Two goals at once (`make -j test demo`) would share ports, cores and .venv.
 .NOTPARALLEL:
 
@@ -24,6 +24,9 @@ demo: $(STAMP) ## the main job: three nodes, 27,004 flights, two Spark stages, e
 
 test: $(STAMP) ## units, simulator, the short part of cluster-tests/, on all cores
 	$(BIN)/python -m pytest -m "not long" $(IN_PARALLEL)
+
+test-long: $(STAMP) ## what takes minutes and needs no cluster: a hundred seeds, each twice
+	$(BIN)/python -m pytest -m long hadron
 
 check: $(STAMP) ## lint, types, rooms, the lock, and whether the generated code is fresh
 	$(BIN)/python -m ruff check .

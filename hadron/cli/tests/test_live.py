@@ -497,6 +497,7 @@ stages:
 """
 
 
+@pytest.mark.long
 @pytest.mark.spark
 @pytest.mark.timeout(400)
 def test_from_a_mistake_to_a_retry(tmp_path: Path) -> None:
