@@ -9,9 +9,10 @@ page holds and whatever the other member sent; where no such bytes are found, th
 those who replace the whole file. (Looking for the one bit that makes the checksum fit would need no
 other member, and is wrong: for a word's upper bits hundreds of places fit.)
 
-Everything here happens beneath SQLite, in the place where a reader finds the page now: its last
-frame in the log, else the database file. What SQLite has in its caches stays right. The caller is
-the writer, outside of a transaction, and lets no checkpoint run meanwhile.
+Everything here happens beneath SQLite, in the place where a reader that begins now finds the page:
+its last frame in the log, unless a checkpoint has copied that into the file already, else the file.
+What SQLite has in its caches stays right. The caller is the writer, outside of a transaction, and
+lets no checkpoint run meanwhile.
 
 The format is SQLite's (sqlite.org/fileformat2.html, sections 1.6, 2.1 and 4).
 """
@@ -87,6 +88,12 @@ class Mending:
         self._wal_path = wal
         data = disk.read_at(wal, 0, wal.stat().st_size) if wal.exists() else b""
         self._frames = LiveFrames(data, PAGE_BYTES)
+        # No reader that begins looks at a frame that was copied, though it stands there until the
+        # log has begun anew.
+        frames, copied = db.wal_checkpoint(mode=apsw.SQLITE_CHECKPOINT_NOOP)
+        self._uncopied = {
+            page: frame for page, frame in self._frames.latest.items() if copied <= frame < frames
+        }
         self.mended: dict[int, bytes] = {}
         """The pages that were given back what they were."""
         self.is_sound = True
@@ -144,7 +151,7 @@ class Mending:
         """The content of a page, which is what was written. Raises `_LostError`."""
         if number in self.mended:
             return self.mended[number]
-        frame = self._frames.latest.get(number)
+        frame = self._uncopied.get(number)
         if frame is not None:
             content = self._frames.content(frame)
 

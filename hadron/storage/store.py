@@ -298,8 +298,8 @@ class Store:
     def mend(self, lsns: Sequence[int], known: Known, connection: apsw.Connection) -> Mending:
         """Give the pages on which these entries stand back what was written there, as far as
         `known` tells. For the writer's thread."""
-        mending = Mending(connection, self.path, self._disk, known)
         with self._checkpointer.pausing, translated_os_errors(self.path):
+            mending = Mending(connection, self.path, self._disk, known)
             try:
                 for lsn in lsns:
                     mending.mend(lsn)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import random
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import closing
 from pathlib import Path
 
@@ -21,10 +21,21 @@ from hadron.storage.pages import Mending
 COUNT = 150
 
 
-class _Database:
-    """A log with bodies of all sizes, in the file or in its write-ahead log, open as in a node."""
+_CHECKPOINTS = {
+    "file": apsw.SQLITE_CHECKPOINT_TRUNCATE,
+    "both": apsw.SQLITE_CHECKPOINT_PASSIVE,
+    "restarted": apsw.SQLITE_CHECKPOINT_RESTART,
+}
 
-    def __init__(self, directory: Path, *, checkpointed: bool) -> None:
+
+class _Database:
+    """A log with bodies of all sizes, in the file or in its write-ahead log, open as in a node.
+
+    `where` says how it got there: "log" without a checkpoint; "file" by one that emptied the log,
+    "both" by one that left it as it was, and "restarted" by one after which it begins anew.
+    """
+
+    def __init__(self, directory: Path, where: str) -> None:
         self.path = directory / "hadron.db"
         self.db = open_writer(self.path, sync="FULL")
         chance = random.Random(7)
@@ -38,18 +49,27 @@ class _Database:
                 )
                 for lsn in range(1, COUNT + 1)
             ]
-        if checkpointed:
-            self.db.wal_checkpoint(mode=apsw.SQLITE_CHECKPOINT_TRUNCATE)
-        self.file = self.path if checkpointed else Path(f"{self.path}-wal")
+        if where in _CHECKPOINTS:
+            self.db.wal_checkpoint(mode=_CHECKPOINTS[where])
+        self.wal = Path(f"{self.path}-wal")
+        self.file = self.wal if where == "log" else self.path
 
     def close(self) -> None:
         self.db.close()
 
-    def flip(self, offset: int, *masks: int) -> None:
+    def rewrite(self, entries: Sequence[Entry]) -> None:
+        """Anew in the log, as they stand in the file."""
+        with transaction(self.db):
+            for entry in entries:
+                row = self.db.execute("SELECT * FROM log WHERE lsn = ?", (entry.lsn,)).get
+                self.db.execute("DELETE FROM log WHERE lsn = ?", (entry.lsn,))
+                self.db.execute("INSERT INTO log VALUES(?, ?, ?, ?, ?, ?, ?)", row)
+
+    def flip(self, offset: int, *masks: int, file: Path | None = None) -> None:
         """Through a descriptor that stays open: closing it would drop SQLite's locks."""
-        file = os.open(self.file, os.O_RDWR)
-        known = os.pread(file, len(masks), offset)
-        os.pwrite(file, bytes(a ^ b for a, b in zip(known, masks, strict=True)), offset)
+        descriptor = os.open(file or self.file, os.O_RDWR)
+        known = os.pread(descriptor, len(masks), offset)
+        os.pwrite(descriptor, bytes(a ^ b for a, b in zip(known, masks, strict=True)), offset)
 
     def damaged(self) -> list[int]:
         """The lsns of entries that a reader who has nothing in a cache cannot read."""
@@ -72,9 +92,9 @@ class _Database:
         return mending
 
 
-@pytest.fixture(params=["file", "log"])
+@pytest.fixture(params=["log", *_CHECKPOINTS])
 def database(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[_Database]:
-    with closing(_Database(tmp_path, checkpointed=request.param == "file")) as opened:
+    with closing(_Database(tmp_path, request.param)) as opened:
         yield opened
 
 
@@ -100,9 +120,49 @@ def test_whatever_is_changed_in_a_row_is_put_back(database: _Database) -> None:
         assert database.file.read_bytes() == content
 
 
+@pytest.mark.parametrize("copied", ["nothing", "the first half", "everything"])
+def test_a_page_is_mended_where_it_is_read(tmp_path: Path, copied: str) -> None:
+    """Of a page that stands in the log and in the file, whichever of the two is damaged."""
+    with closing(_Database(tmp_path, "file")) as database:
+        everything = {entry.lsn: entry for entry in database.entries}
+        halves = database.entries[: COUNT // 2], database.entries[COUNT // 2 :]
+        database.rewrite(halves[0])
+        with closing(open_reader(database.path)) as reader, reader:
+            # The log goes on behind what was copied as long as somebody reads in it.
+            reader.execute("SELECT count(*) FROM log").fetchall()
+            if copied == "the first half":
+                database.db.wal_checkpoint(mode=apsw.SQLITE_CHECKPOINT_PASSIVE)
+            database.rewrite(halves[1])
+        if copied == "everything":
+            database.db.wal_checkpoint(mode=apsw.SQLITE_CHECKPOINT_PASSIVE)
+        content = {file: file.read_bytes() for file in (database.path, database.wal)}
+        both = [
+            entry for entry in database.entries
+            if all(data.count(entry.chain) == 1 for data in content.values())
+        ]
+        seen = set()
+        for entry in random.Random(9).sample(both, 8):
+            for damaged in ([], [database.path], [database.wal], list(content)):
+                for file in damaged:
+                    database.flip(content[file].index(entry.chain), 0x10, 0x01, file=file)
+                is_read = bool(database.damaged())
+                mending = database.mend(entry.lsn, everything)
+                assert mending.is_sound
+                assert bool(mending.mended) == is_read
+                assert database.damaged() == []
+                for file in damaged:
+                    if file.read_bytes() != content[file]:
+                        database.flip(content[file].index(entry.chain), 0x10, 0x01, file=file)
+                        assert file.read_bytes() == content[file]
+                        seen.add((file, "left"))
+                    else:
+                        seen.add((file, "mended"))
+        assert len(seen) == 4 if copied == "the first half" else 2
+
+
 def test_one_bit_anywhere_on_the_way_to_an_entry(tmp_path: Path) -> None:
     """What leads to the rows, and is no part of them, is known to nobody; all else is put back."""
-    with closing(_Database(tmp_path, checkpointed=True)) as database:
+    with closing(_Database(tmp_path, "file")) as database:
         everything = {entry.lsn: entry for entry in database.entries}
         content = database.file.read_bytes()
         chance = random.Random(3)
