@@ -8,7 +8,7 @@ goes into its next batch, so batches grow with the load and nobody waits on a ti
 from __future__ import annotations
 
 import logging
-from collections.abc import Awaitable, Callable, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -112,14 +112,13 @@ class PipelineDriver:
         while True:
             try:
                 await part()
-            except* (FencedError, ShuttingDownError):
+            except (FencedError, ShuttingDownError):
                 # Leading ends, and this task with it.
                 await trio.sleep_forever()
-            except* HadronError as group:
-                trouble = "; ".join(str(error) for error in _leaves(group))
-                if trouble != told:
-                    _log.error("pipeline %s: %s", self.item.label, trouble)
-                told = trouble
+            except HadronError as error:
+                if str(error) != told:
+                    _log.error("pipeline %s: %s", self.item.label, error)
+                told = str(error)
                 await trio.sleep(_PAUSE_S)
 
     def wake(self) -> None:
@@ -144,25 +143,24 @@ class PipelineDriver:
     # --- the consumer ---------------------------------------------------------------------------
 
     async def _consume(self) -> None:
-        cursors = await self._controller.query(
-            lambda db: [c for c in pipeline_views.cursors(db) if c.pipeline_id == self.item.id]
+        """Consume the partition of the input that lives here: a pipeline has one cursor."""
+        cursor: InputCursor | None = await self._controller.query(
+            lambda db: next(
+                (c for c in pipeline_views.cursors(db) if c.pipeline_id == self.item.id), None
+            )
         )
-        if not cursors:
+        if cursor is None:
+            # Declared, and not adopted yet.
             await self._input_moved.wait()
             self._input_moved = trio.Event()
-        async with trio.open_nursery() as nursery:
-            for cursor in cursors:
-                nursery.start_soon(self._consume_partition, cursor)
-
-    async def _consume_partition(self, cursor: InputCursor) -> None:
+            return
         unwatch = self._visible.watch(cursor.stream_id, lambda: self._input_moved.set())
         try:
             offset = cursor.next_offset
             while True:
-                moved = self._input_moved
                 following = await self._consume_some(cursor, offset)
                 if following == offset:
-                    await moved.wait()
+                    await self._input_moved.wait()
                     self._input_moved = trio.Event()
                 offset = following
         finally:
@@ -415,14 +413,6 @@ class PipelineDriver:
             f"pipeline {self.item.name!r} has no stage {name!r}",
             f"it has: {', '.join(stage.name for stage in self.spec.stages)}",
         )
-
-
-def _leaves(group: BaseExceptionGroup[HadronError]) -> Iterator[HadronError]:
-    for error in group.exceptions:
-        if isinstance(error, BaseExceptionGroup):
-            yield from _leaves(error)
-        else:
-            yield error
 
 
 def _check_ids(request: Any) -> None:
