@@ -86,10 +86,13 @@ def _refuse_strangers(names: Iterable[str], known: Iterable[str], stream: str) -
         )
 
 
-def locate(position: Position, known: Mapping[str, Bounds], stream: str) -> Offsets:
+def locate(
+    position: Position, known: Mapping[str, Bounds], options: SourceOptions
+) -> Offsets:
     """Turn a position into one offset for each partition in `known`.
 
-    Raises `RequestError` when an offsets object leaves a partition out or names another.
+    Raises `RequestError` when an offsets object leaves a partition out or names another, or an
+    offset is beyond the end, unless data loss may be skipped.
     """
     if position.kind == "earliest":
         return {name: each.first_offset for name, each in known.items()}
@@ -97,17 +100,39 @@ def locate(position: Position, known: Mapping[str, Bounds], stream: str) -> Offs
         return {name: each.next_offset for name, each in known.items()}
     if position.kind == "timestamp":
         return {name: each.at_offset for name, each in known.items()}
-    _refuse_strangers(position.offsets, known, stream)
+    _refuse_strangers(position.offsets, known, options.stream)
     missing = sorted(set(known) - set(position.offsets))
     if missing:
         raise RequestError(
-            f"the offsets leave out {', '.join(map(repr, missing))} of stream {stream!r}",
+            f"the offsets leave out {', '.join(map(repr, missing))} of stream {options.stream!r}",
             "name every partition, or choose some with the option 'partitions'",
         )
     stand_ins = {
         name: {-2: each.first_offset, -1: each.next_offset} for name, each in known.items()
     }
-    return {name: stand_ins[name].get(offset, offset) for name, offset in position.offsets.items()}
+    offsets = {
+        name: stand_ins[name].get(offset, offset) for name, offset in position.offsets.items()
+    }
+    for name, offset in offsets.items():
+        end = known[name].next_offset
+        if offset > end and options.fail_on_data_loss:
+            raise RequestError(
+                f"offset {offset} is beyond the end of {options.stream}/{name}, which is {end}",
+                "-1 stands for the end; set failOnDataLoss to false to read what there is",
+            )
+    return offsets
+
+
+def check_order(start: Offsets, end: Offsets, options: SourceOptions) -> None:
+    """Raises `RequestError` when what the options say runs backwards, unless data loss may be
+    skipped: then the read is empty."""
+    for name, offset in start.items():
+        if offset > end[name] and options.fail_on_data_loss:
+            raise RequestError(
+                f"the read of {options.stream}/{name} would start at offset {offset} and end "
+                f"before {end[name]}",
+                "let it start before it ends; earliest is the first record that is kept",
+            )
 
 
 def cursors_at(

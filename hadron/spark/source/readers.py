@@ -61,6 +61,7 @@ from hadron.spark.source.ranges import (
     between,
     bounds,
     check_ends,
+    check_order,
     compare,
     cursors_at,
     kept,
@@ -165,10 +166,11 @@ class BatchReader(DataSourceReader):
         options = self._options
         with _connect(options.url) as client:
             known = bounds(client, options, options.starting.at_ms)
-            start = locate(options.starting, known, options.stream)
+            start = locate(options.starting, known, options)
             if options.ending.at_ms:
                 known = bounds(client, options, options.ending.at_ms)
-            end = locate(options.ending, known, options.stream)
+            end = locate(options.ending, known, options)
+        check_order(start, end, options)
         ids = {name: each.stream_id for name, each in known.items()}
         ranges = between(
             {name: Cursor(offset, None, ids[name]) for name, offset in start.items()},
@@ -219,7 +221,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def initialOffset(self) -> Checkpoint:  # noqa: N802
         options, client = self._options, self._connected()
         known = bounds(client, options, options.starting.at_ms)
-        offsets = locate(options.starting, known, options.stream)
+        offsets = locate(options.starting, known, options)
         return to_json(cursors_at(client, options, offsets, known, {}))
 
     def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import pickle
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -24,7 +25,7 @@ from hadron.model.record import NewRecord
 from hadron.spark.source import readers
 from hadron.spark.source.cursors import Cursor, from_json, to_json
 from hadron.spark.source.options import parse_options
-from hadron.spark.source.readers import RangePartition, StreamReader
+from hadron.spark.source.readers import BatchReader, RangePartition, StreamReader
 from hadron.spark.tests.fakes import build
 
 P0 = "local/p0"
@@ -242,3 +243,23 @@ def test_a_task_reads_the_stream_that_it_was_planned_for(log: Log) -> None:
     with pytest.raises(HadronError, match="no stream has the id 7"):
         list(reader.read(task))
     assert decode_batch(log.batches[0].data).count == 10
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"startingOffsets": 4, "endingOffsets": 2}, "would start at offset 4 and end before 2"),
+        ({"startingOffsets": 9}, "offset 9 is beyond the end of s/local/p0, which is 5"),
+        ({"endingOffsets": 9}, "offset 9 is beyond the end of s/local/p0, which is 5"),
+        ({"endingOffsets": 1}, "would start at offset 2 and end before 1"),
+    ],
+)
+def test_offsets_of_the_users_own_that_are_wrong_are_no_loss_of_records(
+    log: Log, options: dict[str, int], message: str
+) -> None:
+    log.append(5)
+    log.first_offset = 2
+    given = {name: json.dumps({P0: offset}) for name, offset in options.items()}
+    reader = BatchReader(parse_options({"stream": "s", **given}, streaming=False), ("offset",))
+    with pytest.raises(RequestError, match=message):
+        reader.partitions()

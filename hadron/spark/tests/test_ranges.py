@@ -14,7 +14,16 @@ from hadron.model.errors import LogTruncatedError, OffsetOutOfRangeError, Reques
 from hadron.model.ids import Ballot
 from hadron.spark.source.cursors import Cursor
 from hadron.spark.source.options import Position, parse_options
-from hadron.spark.source.ranges import OffsetRange, between, bounds, kept, locate, split, spread
+from hadron.spark.source.ranges import (
+    OffsetRange,
+    between,
+    bounds,
+    check_order,
+    kept,
+    locate,
+    split,
+    spread,
+)
 
 OPTIONS = parse_options({"stream": "flights"}, streaming=False)
 FORGIVING = replace(OPTIONS, fail_on_data_loss=False)
@@ -50,16 +59,35 @@ def test_bounds_of_all_or_some_partitions() -> None:
     ],
 )
 def test_positions(position: Position, expected: dict[str, int]) -> None:
-    assert locate(position, KNOWN, "flights") == expected
+    assert locate(position, KNOWN, OPTIONS) == expected
 
 
 @pytest.mark.parametrize(
     ("offsets", "message"),
-    [({"a": 1}, "leave out 'b'"), ({"a": 1, "b": 1, "c": 1}, "no partition")],
+    [
+        ({"a": 1}, "leave out 'b'"),
+        ({"a": 1, "b": 1, "c": 1}, "no partition"),
+        ({"a": 100, "b": 51}, "offset 51 is beyond the end of flights/b, which is 50"),
+    ],
 )
-def test_offsets_name_each_partition(offsets: dict[str, int], message: str) -> None:
+def test_offsets_name_each_partition_within_its_end(
+    offsets: dict[str, int], message: str
+) -> None:
     with pytest.raises(RequestError, match=message):
-        locate(Position("offsets", offsets), KNOWN, "flights")
+        locate(Position("offsets", offsets), KNOWN, OPTIONS)
+
+
+def test_offsets_beyond_the_end_may_be_what_is_left_of_a_loss() -> None:
+    beyond = {"a": 101, "b": 51}
+    assert locate(Position("offsets", beyond), KNOWN, FORGIVING) == beyond
+
+
+def test_a_read_that_the_options_turn_round_is_no_loss() -> None:
+    start, end = {"a": 10, "b": 20}, {"a": 10, "b": 10}
+    with pytest.raises(RequestError, match="flights/b would start at offset 20 and end before 10"):
+        check_order(start, end, OPTIONS)
+    check_order(start, end, FORGIVING)
+    check_order(end, start, OPTIONS)
 
 
 def test_ranges_between_offsets() -> None:
