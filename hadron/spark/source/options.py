@@ -10,6 +10,7 @@ from urllib.parse import urlsplit, urlunsplit
 
 from hadron.model.errors import RequestError
 from hadron.model.ids import check_name
+from hadron.model.units import TIME_FORM, parse_time_ms
 
 _EARLIEST: Final = -2
 _LATEST: Final = -1
@@ -129,7 +130,7 @@ def _position(given: Mapping[str, str], which: str, default: str) -> Position:
     if timestamp.lower() in given:
         if offsets.lower() in given:
             raise RequestError(f"both {offsets} and {timestamp} are given", "use one of them")
-        return Position("timestamp", at_ms=_positive(timestamp, given[timestamp.lower()]))
+        return Position("timestamp", at_ms=_time_ms(timestamp, given[timestamp.lower()]))
     text = given.get(offsets.lower(), default).strip()
     if text.lower() == "earliest" and which == "starting":
         return Position("earliest")
@@ -169,6 +170,19 @@ def _positive(name: str, text: str) -> int:
     if number < 1:
         raise RequestError(f"option {name!r} is {text!r}", "use a whole number above 0")
     return number
+
+
+def _time_ms(name: str, text: str) -> int:
+    """Milliseconds since the Unix epoch, as Kafka's connector takes them, or an RFC 3339 time."""
+    try:
+        found = int(text) if text.strip().isdecimal() else parse_time_ms(text)
+    except RequestError:
+        found = 0
+    if found < 1:
+        raise RequestError(
+            f"option {name!r} is {text!r}", f"use {TIME_FORM}, or milliseconds since 1970"
+        )
+    return found
 
 
 def _boolean(given: Mapping[str, str], name: str, default: bool) -> bool:

@@ -64,7 +64,9 @@ def test_the_environment_names_the_server(monkeypatch: pytest.MonkeyPatch) -> No
         ({"stream": "f", "startingOffsets": "{}"}, "'startingOffsets' is"),
         ({"stream": "f", "startingOffsets": "latest"}, "would read nothing"),
         ({"stream": "f", "endingOffsets": "earliest"}, "'endingOffsets' is 'earliest'"),
-        ({"stream": "f", "startingTimestamp": "x"}, "'startingTimestamp' is 'x'"),
+        ({"stream": "f", "startingTimestamp": "x"}, "'x' .use an RFC 3339 time .* milliseconds"),
+        ({"stream": "f", "startingTimestamp": "2020-01-01"}, "is '2020-01-01'"),
+        ({"stream": "f", "endingTimestamp": "0"}, "'endingTimestamp' is '0'"),
         (
             {"stream": "f", "startingTimestamp": "1", "startingOffsets": "earliest"},
             "both startingOffsets and startingTimestamp",
@@ -82,3 +84,9 @@ def test_what_makes_no_sense_is_named(given: dict[str, str], message: str) -> No
 def test_a_stream_has_no_end() -> None:
     with pytest.raises(RequestError, match="no end"):
         parse_options({"stream": "f", "endingOffsets": '{"p": 1}'}, streaming=True)
+
+
+def test_times_are_written_as_everywhere_else_or_as_in_kafka() -> None:
+    for text in ("1357016400000", " 2013-01-01T05:00:00Z"):
+        options = parse_options({"stream": "f", "startingTimestamp": text}, streaming=True)
+        assert options.starting == Position("timestamp", at_ms=1_357_016_400_000)
