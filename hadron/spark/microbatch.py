@@ -126,6 +126,14 @@ class _Course:
     """Attempt by instance id, of the instances that nothing has been said about yet."""
     before: dict[int, int] = field(default_factory=dict)
     """By instance id, the attempts from before it was retried."""
+    refused: list[Refusal] = field(default_factory=list)
+    """What is reported as failed, once everything else has been said: the next attempt may begin
+    at once, and would end, and be told of, before this one."""
+
+    def refuse(self, refused: Sequence[Refusal]) -> None:
+        self.refused += refused
+        for refusal in refused:
+            self.open_ids.pop(refusal.instance_id, None)
 
     def report(self) -> MicroBatch:
         return MicroBatch(
@@ -175,8 +183,8 @@ class MicroBatchWorker:
         except HadronError as error:
             if error.retryable or isinstance(error, (ConfigurationError, StageCodeError)):
                 raise
-            left = [Refusal(*pair, str(error)) for pair in course.open_ids.items()]
-            await self._fail(course, left)
+            course.refuse([Refusal(*pair, str(error)) for pair in course.open_ids.items()])
+        await self._fail(course)
         return course.report()
 
     async def _run(self, course: _Course) -> None:
@@ -199,9 +207,8 @@ class MicroBatchWorker:
             result = await self._on_spark(course, stage, table)
         except StageRaisedError as error:
             if len(invocations) == 1 or course.splits_left == 0:
-                await self._fail(
-                    course,
-                    [Refusal(each.instance_id, each.attempt, str(error)) for each in invocations],
+                course.refuse(
+                    [Refusal(each.instance_id, each.attempt, str(error)) for each in invocations]
                 )
                 return
             course.splits_left -= 1
@@ -226,7 +233,7 @@ class MicroBatchWorker:
             [each.attempt for each in invocations],
         )
         completions, unusable = pack(found, _now_ms())
-        await self._fail(course, refused + unusable)
+        course.refuse(refused + unusable)
         for completion in completions:
             await self._complete(course, completion)
         course.output_s += time.perf_counter() - began
@@ -262,7 +269,7 @@ class MicroBatchWorker:
             if found.lost.any():
                 reason = str(inputs.lost_records(stage, found, refs))
                 lost = found.lost
-                await self._fail(course, [
+                course.refuse([
                     Refusal(each.instance_id, each.attempt, reason)
                     for each, gone in zip(invocations, lost, strict=True)
                     if gone and each.instance_id in course.open_ids
@@ -287,11 +294,13 @@ class MicroBatchWorker:
         result: StageResult | None = None
         async with self._turn:
             began = time.perf_counter()
-            with trio.move_on_after(limit_s):
-                result = await trio.to_thread.run_sync(call.run, abandon_on_cancel=True)
+            try:
+                with trio.move_on_after(limit_s):
+                    result = await trio.to_thread.run_sync(call.run, abandon_on_cancel=True)
+            finally:
+                course.spark_s += time.perf_counter() - began
             if result is None:
                 call.cancel()
-            course.spark_s += time.perf_counter() - began
         if result is None:
             raise StageError(
                 f"stage {stage.name!r} took longer than its timeout of {limit_s:g} s for "
@@ -313,8 +322,8 @@ class MicroBatchWorker:
             except HadronError as error:
                 if error.retryable:
                     raise
-                await self._fail(
-                    course, [Refusal(each.instance_id, each.attempt, str(error)) for each in left]
+                course.refuse(
+                    [Refusal(each.instance_id, each.attempt, str(error)) for each in left]
                 )
                 return
             gone = [output for output in left if not stale or output.instance_id in stale]
@@ -344,10 +353,10 @@ class MicroBatchWorker:
         )
         return set(response.stale_instance_ids)
 
-    async def _fail(self, course: _Course, refused: Sequence[Refusal]) -> None:
-        """Report failures, one call for each reason."""
+    async def _fail(self, course: _Course) -> None:
+        """Report what was refused, one call for each reason."""
         by_reason: dict[str, list[Refusal]] = {}
-        for refusal in refused:
+        for refusal in course.refused:
             by_reason.setdefault(refusal.reason[:_MAX_REASON], []).append(refusal)
         for reason, group in by_reason.items():
             # The runner's user is told once per micro-batch, by its report.
@@ -359,8 +368,6 @@ class MicroBatchWorker:
             course.failed_attempts += [
                 refusal.attempt - course.before.get(refusal.instance_id, 0) for refusal in group
             ]
-            for refusal in group:
-                course.open_ids.pop(refusal.instance_id, None)
             await self._report(course, group, reason)
 
     async def _report(self, course: _Course, group: Sequence[Refusal], reason: str) -> None:

@@ -2,15 +2,22 @@
 
 from __future__ import annotations
 
+import time
+from types import SimpleNamespace
 from typing import Any, cast
 
+import pyarrow as pa
 import pytest
 import trio
 import trio.testing
 
 from hadron.model.errors import DiskFullError, HadronError, RequestError
+from hadron.model.schema import Output as Declared
+from hadron.model.schema import StageSpec
+from hadron.spark import microbatch
 from hadron.spark.microbatch import MicroBatchWorker, _Course
 from hadron.spark.outputs import Completion, Output
+from hadron.spark.stage import StageRaisedError, StageResult
 from hadron.wire.messages import pipelines_pb2
 
 _IDS = (3, 4, 5)
@@ -64,8 +71,9 @@ async def test_what_is_refused_for_good_is_not_completed_too() -> None:
     worker = MicroBatchWorker(client, "flow", cast(Any, None))
     course, completion = course_of()
     await worker._complete(course, completion)
-    assert (course.completed, course.failed_attempts) == (0, [1, 1, 1])
-    assert client.failed == list(_IDS)
+    assert (course.completed, course.open_ids) == (0, {})
+    await worker._fail(course)
+    assert (course.failed_attempts, client.failed) == ([1, 1, 1], list(_IDS))
 
 
 async def test_what_the_server_could_not_do_now_is_neither(
@@ -80,3 +88,43 @@ async def test_what_the_server_could_not_do_now_is_neither(
         await worker._complete(course, completion)
     assert (course.completed, course.failed_attempts, client.failed) == (0, [], [])
     assert set(course.open_ids) == set(_IDS)
+
+
+async def test_failures_are_told_when_nothing_else_is_left_to_say(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """While a batch is halved an instance that failed already may run again: its next attempt must
+    not be told of before this one, and the time of what raised counts."""
+    runs: list[int] = []
+
+    def run_stage(_spark: Any, _stage: StageSpec, table: pa.Table) -> StageResult:
+        ids = table["instance_id"].to_pylist()
+        runs.append(len(ids))
+        assert client.failed == []
+        time.sleep(0.001)
+        if _IDS[0] in ids:
+            raise StageRaisedError("the first one is bad")
+        values = pa.array(["x"] * len(ids))
+        return StageResult(pa.table({"instance_id": ids, "value": values}), False)
+
+    monkeypatch.setattr(microbatch, "run_stage", run_stage)
+    client = HeldClient()
+    client.go.set()
+    worker = MicroBatchWorker(client, "flow", cast(Any, SimpleNamespace(sparkContext=Context())))
+    stage = StageSpec(name="copy", run="m:f", output=Declared("out"))
+    invocations = [pipelines_pb2.Invocation(instance_id=each, attempt=1) for each in _IDS]
+    course = _Course(1, "copy", invocations, open_ids=dict.fromkeys(_IDS, 1))
+    await worker._run_part(course, stage, invocations, pa.table({"instance_id": list(_IDS)}))
+    assert runs == [3, 1, 2]
+    assert course.spark_s >= 0.003
+    assert (course.completed, course.open_ids) == (2, {})
+    await worker._fail(course)
+    assert client.failed == [_IDS[0]]
+    assert course.report().failed_attempts == (1,)
+
+
+class Context:
+    """What is asked of Spark's."""
+
+    def setJobGroup(self, *_: str) -> None:  # noqa: N802
+        pass
