@@ -56,7 +56,7 @@ def run_stage(spark: SparkSession, stage: StageSpec, table: pa.Table) -> StageRe
         selected, values_are_json = _plan(spark, stage, function, table)
     except HadronError:
         raise
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         _check_alive(spark, stage, error)
         if _raises_without_rows(spark, stage, function, table, error):
             raise _code_error(stage, error) from error
@@ -82,13 +82,13 @@ def _raises_without_rows(
     stage: StageSpec,
     function: StageFunction,
     table: pa.Table,
-    error: Exception,
+    error: BaseException,
 ) -> bool:
     """Whether the function raises the same, at the same place, for no rows at all. One that looks
     at its rows while it plans may raise for what it finds there, or because it finds none."""
     try:
         _plan(spark, stage, function, table.slice(0, 0))
-    except Exception as other:
+    except (Exception, SystemExit) as other:
         return type(other) is type(error) and brief(summary(other)) == brief(summary(error))
     return False
 
@@ -99,18 +99,19 @@ def _is_about_the_plan(error: Exception) -> bool:
     return isinstance(error, AnalysisException)
 
 
-def _code_error(stage: StageSpec, error: Exception) -> StageCodeError:
+def _code_error(stage: StageSpec, error: BaseException) -> StageCodeError:
     return StageCodeError(
         f"{label(stage)} is wrong, whatever its input: {brief(summary(error), _MAX_LINE)}",
         "mend it and start the stage runner again: its instances wait, no attempt is counted",
     )
 
 
-def _check_alive(spark: SparkSession, stage: StageSpec, error: Exception) -> None:
+def _check_alive(spark: SparkSession, stage: StageSpec, error: BaseException) -> None:
     if not is_alive(spark):
         raise ConfigurationError(
             f"Spark stopped while {label(stage)} ran: {summary(error)}",
-            "start the stage runner again",
+            "start the stage runner again; where Java says above that its memory is full, with a "
+            "smaller --max-batch, or with more of it: SPARK_DRIVER_MEMORY=4g",
         ) from error
 
 

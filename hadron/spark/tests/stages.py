@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import sys
+
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F  # noqa: N812
 
@@ -70,6 +72,10 @@ def raising(frame: DataFrame) -> DataFrame:
     raise ValueError(f"no luck with {len(frame.columns)} columns")
 
 
+def exiting(_frame: DataFrame) -> DataFrame:
+    sys.exit(3)
+
+
 def failing_later(frame: DataFrame) -> DataFrame:
     return frame.select(
         "instance_id", F.raise_error(F.lit("bad weather")).cast("string").alias("value")
@@ -107,6 +113,12 @@ def looking(frame: DataFrame) -> DataFrame:
     """Collects its rows while it plans, and raises when it finds the second record."""
     if any(row.offset == 1 for row in frame.select("offset").collect()):
         raise ValueError("the second record")
+    return passing(frame)
+
+
+def exiting_at_the_second(frame: DataFrame) -> DataFrame:
+    if any(row.offset == 1 for row in frame.select("offset").collect()):
+        sys.exit("the second record")
     return passing(frame)
 
 

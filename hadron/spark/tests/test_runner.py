@@ -129,6 +129,7 @@ def test_a_stage_that_returns_strange_rows_fails_and_the_others_are_served(
     [
         ("mistyping", "AnalysisException: [UNRESOLVED_COLUMN.WITH_SUGGESTION] A column, variable"),
         ("raising", "ValueError: no luck with 7 columns"),
+        ("exiting", "SystemExit: 3 ("),
         ("wrong_columns", "returned the columns instance_id, valeu: missing value; unknown valeu"),
         ("without_an_id", "returned the columns value: missing instance_id"),
         ("returning_none", "returned nothing (None)"),
@@ -149,9 +150,12 @@ def test_a_mistake_in_the_code_is_told_at_once_and_costs_no_attempt(
     assert (client.failures, client.outputs, play.searched) == ({}, {}, [])
 
 
-def test_a_function_that_raises_for_what_it_finds_is_halved(spark: SparkSession) -> None:
+@pytest.mark.parametrize("function", ["looking", "exiting_at_the_second"])
+def test_a_function_that_raises_for_what_it_finds_is_halved(
+    spark: SparkSession, function: str
+) -> None:
     """It looks at its rows while it plans: that is not the code's fault."""
-    client = client_for(stage("picky", "looking"), count=8)
+    client = client_for(stage("picky", function), count=8)
     client.invoke("picky", range(8))
     play = Play(spark, client)
     play.until(8)
