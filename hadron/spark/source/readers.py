@@ -11,7 +11,7 @@ import sys
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, NoReturn
 
 from pyspark.sql.datasource import (
     DataSource,
@@ -131,6 +131,20 @@ class HadronDataSource(DataSource):
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802
         return StreamReader(parse_options(self.options, streaming=True), _check_columns(schema))
+
+    def writer(self, schema: StructType, overwrite: bool) -> NoReturn:  # noqa: ARG002
+        raise _no_writer()
+
+    def streamWriter(self, schema: StructType, overwrite: bool) -> NoReturn:  # noqa: N802, ARG002
+        raise _no_writer()
+
+
+def _no_writer() -> RequestError:
+    return RequestError(
+        "Spark reads streams and does not write to them",
+        "let a pipeline's stage write, which does it once; or publish in "
+        "`df.foreachPartition(...)`, with a producer of `hadron.connect_sync(...)`",
+    )
 
 
 def _check_columns(schema: StructType) -> tuple[str, ...]:

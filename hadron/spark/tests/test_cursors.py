@@ -25,7 +25,12 @@ from hadron.model.record import NewRecord
 from hadron.spark.source import readers
 from hadron.spark.source.cursors import Cursor, from_json, to_json
 from hadron.spark.source.options import parse_options
-from hadron.spark.source.readers import BatchReader, RangePartition, StreamReader
+from hadron.spark.source.readers import (
+    BatchReader,
+    HadronDataSource,
+    RangePartition,
+    StreamReader,
+)
 from hadron.spark.tests.fakes import build
 
 P0 = "local/p0"
@@ -263,3 +268,10 @@ def test_offsets_of_the_users_own_that_are_wrong_are_no_loss_of_records(
     reader = BatchReader(parse_options({"stream": "s", **given}, streaming=False), ("offset",))
     with pytest.raises(RequestError, match=message):
         reader.partitions()
+
+
+def test_whoever_wants_to_write_is_told_how() -> None:
+    source = HadronDataSource({"stream": "s"})
+    for write in (source.writer, source.streamWriter):
+        with pytest.raises(RequestError, match=r"does not write .*foreachPartition"):
+            write(source.schema(), False)
