@@ -33,7 +33,8 @@ def command() -> None:
               help="Where Spark runs: on this machine, or a Spark cluster's URL.")
 @click.option("--stage", "stages", multiple=True, help="Only this stage; repeatable.")
 @click.option("--max-batch", type=click.IntRange(1, 65_536), default=5_000, show_default=True,
-              metavar="N", help="Instances in one DataFrame, at most.")
+              metavar="N", help="Instances in one DataFrame, at most; the pipeline's max_parallel, "
+                                "1000 unless declared, limits them too.")
 @click.option("--until-idle", "--once", "until_idle", is_flag=True,
               help="End when the input is read to its end and nothing is ready, running or due for "
                    "another attempt; exit status 1 when instances failed for good.")
@@ -72,6 +73,10 @@ def run(
     `retry: {max_attempts, backoff}` says: 5 attempts by default, the first pause 1 s, then twice as
     long each time. `hadron pipeline instances NAME --status failed` shows what was given up, and
     why; `hadron pipeline retry NAME --failed` lets it run again.
+
+    Which instances share a DataFrame is chance, and where one raises, its halves run by themselves:
+    a row must not depend on the others. A DataFrame may take as long as the stage's `timeout` says,
+    5 minutes by default. SPARK_DRIVER_MEMORY=4g gives Spark more than its 1 GiB of memory.
 
     \b
     Examples:

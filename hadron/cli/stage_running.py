@@ -43,19 +43,23 @@ def run_stages(
     nothing is left to do. Returns the exit status: 1 when that left failed instances behind.
 
     Raises `NotFoundError` for the pipeline, `StageError` when there is no such stage and
-    `ConfigurationError` without the `spark` extra, before Spark is started in vain. Users' modules
-    are imported after it has started: what decorates their functions may need a session.
+    `ConfigurationError` without the `spark` extra or for no Spark master, before Spark is started
+    in vain. Users' modules are imported after it has started: what decorates their functions may
+    need a session.
     """
     from hadron.spark.extra import check_extra
 
     check_extra()
     from hadron.spark.runner import StageRunner
-    from hadron.spark.session import end, see_current_directory
+    from hadron.spark.session import check_master, end, see_current_directory
 
+    check_master(master)
     see_current_directory()
     names = _check(url, pipeline, stages)
     with _Signals().caught() as signals, contextlib.ExitStack() as stack:
         until = stack.enter_context(_idle(url, pipeline, names)) if until_idle else None
+        if sys.stderr.isatty():
+            click.echo(f"starting Spark on {master}", err=True)
         starting = _start_spark_aside(master, f"hadron {pipeline}")
         while not starting.done():
             threading.Event().wait(_POLL_S)

@@ -101,6 +101,7 @@ def session(
     Raises `ConfigurationError` when pyspark or Java is missing or Spark does not start.
     """
     check_extra()
+    check_master(master)
     from pyspark.errors import PySparkRuntimeError
     from pyspark.sql import SparkSession
 
@@ -135,6 +136,17 @@ def is_local(master: str) -> bool:
     return master == "local" or master.startswith("local[")
 
 
+def check_master(master: str) -> None:
+    """Raises `ConfigurationError` for what no Spark takes as a master: Java would need tens of
+    seconds and a page to say so."""
+    if not (is_local(master) or master == "yarn" or "://" in master
+            or master.startswith("local-cluster[")):
+        raise ConfigurationError(
+            f"{master!r} is no Spark master",
+            "use local[*], local[4], spark://HOST:7077, k8s://https://HOST:PORT or yarn",
+        )
+
+
 def _prepare_environment(local: bool) -> None:
     """On a cluster the interpreter and address are the operator's choice, where made."""
     for name, value in spark_environment().items():
@@ -154,6 +166,9 @@ def _settings(master: str) -> dict[str, str]:
         "spark.sql.session.timeZone": "UTC",
         "spark.driver.extraJavaOptions": (
             f"-Dlog4j2.configurationFile={(_HERE / 'log4j2.properties').as_uri()}"
+            # Java ends a thread that finds no memory and goes on without it: whoever waits for what
+            # that would have sent, waits for ever.
+            " -XX:+ExitOnOutOfMemoryError"
         ),
     }
     if is_local(master):
