@@ -31,6 +31,7 @@ from hadron.model.errors import (
     CorruptionError,
     DeadlineExceededError,
     HadronError,
+    InvalidRecordError,
     MetadataBehindError,
     NotLeaderError,
     NotReadyError,
@@ -197,6 +198,11 @@ class PartitionAccumulator:
         except HadronError as error:
             self._fail(batch, error)
             return False
+        except Exception as error:
+            # Each record was looked at before, so this is a bug; who sent them hears of it, and the
+            # task that came to send this batch goes on with the others.
+            self._fail(batch, _no_batch(batch, error))
+            return False
         self._next_sequence += batch.count
         return True
 
@@ -338,6 +344,13 @@ def _unknown(batch: OutgoingBatch, reason: str) -> OutcomeUnknownError:
         f"{_count(batch)} may or may not be in the log: "
         f"{reason}{last}",
         "look for them in the stream before sending them again",
+    )
+
+
+def _no_batch(batch: OutgoingBatch, error: Exception) -> InvalidRecordError:
+    return InvalidRecordError(
+        f"not sent: {_count(batch)} cannot be encoded: {type(error).__name__}: {error}",
+        "nothing of that is in the log; this is a bug: `send` refuses what cannot be sent",
     )
 
 

@@ -11,8 +11,9 @@ from typing import Any, Final, TypeAlias
 
 import msgspec
 
+from hadron.client.arguments import instant_ms
 from hadron.model.cloudevents import CloudEvent, to_record
-from hadron.model.errors import InvalidRecordError
+from hadron.model.errors import InvalidRecordError, RequestError
 from hadron.model.record import Headers, NewRecord
 
 MAX_TYPE_BYTES: Final = 255
@@ -86,47 +87,66 @@ def whole_record(value: Any) -> NewRecord:
 
 
 def check_record(record: NewRecord) -> NewRecord:
-    """Return `record`, or raise `InvalidRecordError` naming the part that cannot be sent."""
-    value = record.value
+    """The record with plain parts: subclasses of str and int are what they are, a batch holds none.
+    What may change is copied, but for the value. Raises `InvalidRecordError` naming the part that
+    cannot be sent."""
+    changes: dict[str, Any] = {}
+    plain: Any
     # Users are not held to the annotations.
+    value: Any = record.value
     key: Any = record.key
     stamp: Any = record.timestamp_ms
-    if type(value) is str:
-        _check_text("a value", value)
+    if isinstance(value, str):
+        _plain_text("a value", value)
     if key is not None:
         if isinstance(key, str):
-            _check_text("a key", key)
-        elif not isinstance(key, (bytes, bytearray, memoryview)):
+            plain = _plain_text("a key", key)
+        elif isinstance(key, (bytes, bytearray, memoryview)):
+            plain = bytes(key)
+        else:
             raise InvalidRecordError(
                 f"a key of type {type(key).__name__} cannot be sent: {key!r}",
                 "use bytes, str or None",
             )
-    if stamp is not None and not (isinstance(stamp, int) and -_INT64 <= stamp < _INT64):
-        raise InvalidRecordError(
-            f"{stamp!r} is not a timestamp",
-            "give milliseconds since the Unix epoch as an int: round(moment.timestamp() * 1000)",
-        )
-    if record.type:
-        _check_text("a type", record.type, MAX_TYPE_BYTES)
+        if plain is not key:
+            changes["key"] = plain
+    if stamp is not None and not (type(stamp) is int and -_INT64 <= stamp < _INT64):
+        changes["timestamp_ms"] = _plain_stamp(stamp)
+    # Whether there is any of these at all is looked at first: most records have none.
+    if record.type or type(record.type) is not str:
+        plain = _text_or_none("a type", record.type, MAX_TYPE_BYTES)
+        if plain is not record.type:
+            changes["type"] = plain
+    if record.id or type(record.id) is not str:
+        plain = _text_or_none("an id", record.id, MAX_ID_BYTES)
+        if plain is not record.id:
+            changes["id"] = plain
     if record.partition is not None:
-        _check_text("a partition", record.partition)
-    if record.id:
-        _check_text("an id", record.id, MAX_ID_BYTES)
+        _plain_text("a partition", record.partition)
     if record.headers:
-        return _with_checked_headers(record)
-    return record
+        changes["headers"] = _plain_headers(record.headers)
+    return msgspec.structs.replace(record, **changes) if changes else record
 
 
-def _with_checked_headers(record: NewRecord) -> NewRecord:
-    # Users are not held to the annotations.
-    headers: Any = record.headers
-    if not isinstance(headers, Mapping):
-        headers = _from_pairs(headers)
-        record = msgspec.structs.replace(record, headers=headers)
-    for name, text in headers.items():
-        _check_text("a header's name", name)
-        _check_text(f"header {name!r}", text)
-    return record
+def _plain_stamp(stamp: object) -> int:
+    try:
+        number = instant_ms("timestamp_ms", stamp)
+    except RequestError as error:
+        raise InvalidRecordError(error.message, error.hint) from None
+    if not -_INT64 <= number < _INT64:
+        raise InvalidRecordError(f"timestamp_ms {number} is out of bounds", "64 bits, signed")
+    return number
+
+
+def _plain_headers(headers: Any) -> Mapping[str, str]:
+    given = headers if isinstance(headers, Mapping) else _from_pairs(headers)
+    plain = {
+        _plain_text("a header's name", name): _plain_text(f"header {name!r}", text)
+        for name, text in given.items()
+    }
+    if len(plain) < len(given):
+        raise InvalidRecordError("a header is given twice", "a record has one of each name")
+    return plain
 
 
 def _from_pairs(pairs: Any) -> dict[str, str]:
@@ -146,11 +166,17 @@ def _from_pairs(pairs: Any) -> dict[str, str]:
     return headers
 
 
-def _check_text(what: str, text: object, limit: int | None = None) -> None:
+def _text_or_none(what: str, text: object, limit: int) -> str:
+    return "" if text is None else _plain_text(what, text, limit)
+
+
+def _plain_text(what: str, text: object, limit: int | None = None) -> str:
     if not isinstance(text, str):
         raise InvalidRecordError(
             f"{what} of type {type(text).__name__} cannot be sent: {text!r}", "use str"
         )
+    if type(text) is not str:
+        text = str.__str__(text)
     if text.isascii():
         size = len(text)
     else:
@@ -160,3 +186,4 @@ def _check_text(what: str, text: object, limit: int | None = None) -> None:
             raise InvalidRecordError(f"{what} is not valid Unicode: {error}") from error
     if limit is not None and size > limit:
         raise InvalidRecordError(f"{what} of {size} bytes is over the limit of {limit}")
+    return text

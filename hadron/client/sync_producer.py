@@ -369,7 +369,8 @@ def _closed() -> ClosedError:
 
 
 def _freeze(record: NewRecord) -> tuple[NewRecord, int]:
-    """The record as it is now, whatever its parts become later, and its value's size."""
+    """The record as it is now, whatever its value becomes later, and its value's size. Its other
+    parts are its own (`records.check_record`)."""
     encoding, data = encode_value(record.value)
     if len(data) > MAX_RECORD_BYTES - 16:
         raise too_large(len(data) + 16)
@@ -378,9 +379,5 @@ def _freeze(record: NewRecord) -> tuple[NewRecord, int]:
         changes["value"] = msgspec.Raw(data)
     elif data is not record.value and encoding == BYTES:
         changes["value"] = data
-    if record.headers:
-        changes["headers"] = dict(record.headers)
-    if isinstance(record.key, (bytearray, memoryview)):
-        changes["key"] = bytes(record.key)
     frozen = msgspec.structs.replace(record, **changes) if changes else record
     return frozen, len(data)

@@ -7,8 +7,6 @@ count must not pay for values that they never look at.
 
 from __future__ import annotations
 
-import dataclasses
-import math
 from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any, TypeAlias
@@ -16,6 +14,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 import msgspec
 
 from hadron.model.errors import DamagedRecordError, InvalidRecordError
+from hadron.model.json_values import encode_json
 
 if TYPE_CHECKING:
     from hadron.model.batch import RecordBatch
@@ -56,42 +55,6 @@ class NewRecord(msgspec.Struct, frozen=True, kw_only=True):
     partition: str | None = None
 
 
-_WAYS = (
-    ("to_dict", ': send what its .to_dict() gives, row by row .to_dict("records")'),
-    ("tolist", ": send its .tolist()"),
-)
-
-
-def _to_json(value: Any) -> Any:
-    """What msgspec does not know by itself: models of pydantic, scalars of numpy and their like.
-
-    Neither library is imported here: their values are known by what they can do.
-    """
-    kind = type(value)
-    name = kind.__qualname__ if kind.__module__ == "builtins" else (
-        f"{kind.__module__}.{kind.__qualname__}"
-    )
-    if callable(getattr(kind, "model_dump", None)):
-        plain = value.model_dump(mode="json")
-    elif callable(getattr(kind, "item", None)) and getattr(value, "shape", None) == ():
-        plain = value.item()
-    elif isinstance(value, datetime) and value == value:
-        plain = value.isoformat()
-    elif isinstance(value, (int, float)):
-        plain = float(value) if isinstance(value, float) else int(value)
-    else:
-        ways = (way for method, way in _WAYS if callable(getattr(kind, method, None)))
-        raise TypeError(f"{name} is no JSON value" + next(ways, ""))
-    if type(plain) is kind:
-        raise TypeError(f"{name} is no JSON value")
-    if _has_non_finite(plain):
-        raise ValueError("it contains NaN or an infinity")
-    return plain
-
-
-_encode_json = msgspec.json.Encoder(order=None, enc_hook=_to_json).encode
-
-
 def encode_value(value: Any) -> tuple[int, bytes]:
     """Return (encoding, bytes). Raises `InvalidRecordError` when a value is not JSON."""
     kind = type(value)
@@ -102,29 +65,15 @@ def encode_value(value: Any) -> tuple[int, bytes]:
     if isinstance(value, (bytes, bytearray, memoryview)):
         return BYTES, bytes(value)
     try:
-        data = _encode_json(value)
-        # JSON has no NaN and no infinity; the encoder writes null for them.
-        if b"null" in data and _has_non_finite(value):
-            raise ValueError("it contains NaN or an infinity")
-        return JSON, data
-    except (TypeError, ValueError, RecursionError) as error:
+        if isinstance(value, str):
+            return TEXT, str.encode(value)
+        return JSON, encode_json(value)
+    except Exception as error:  # also what a model of the program's own raises
         raise InvalidRecordError(
             f"a value of type {kind.__name__} cannot be sent: {error}",
             "send bytes, str, or anything JSON (None for a number that is missing), or give the "
             "producer a value_serializer",
         ) from error
-
-
-def _has_non_finite(value: Any) -> bool:
-    if isinstance(value, float):
-        return not math.isfinite(value)
-    if isinstance(value, Mapping):
-        return any(map(_has_non_finite, value.values()))
-    if isinstance(value, (list, tuple, set, frozenset)):
-        return any(map(_has_non_finite, value))
-    if msgspec.inspect.is_struct(value) or dataclasses.is_dataclass(value):
-        return _has_non_finite(msgspec.to_builtins(value))
-    return False
 
 
 def decode_value(encoding: int, data: bytes) -> Any:

@@ -21,6 +21,7 @@ from hadron.model.errors import (
     ConnectionLostError,
     DeadlineExceededError,
     HadronError,
+    InvalidRecordError,
     NotReadyError,
     OutcomeUnknownError,
     OverloadedError,
@@ -74,6 +75,22 @@ def test_a_lone_record_leaves_at_once_and_others_gather_behind_it() -> None:
     accumulator.acked(first, 0, 5, False)
     assert accumulator.next_batch() is second
     assert numbered(second)[1:] == (1, 2)
+
+
+def test_a_batch_that_no_encoder_takes_fails_by_itself() -> None:
+    resolved: list[OutgoingBatch] = []
+    accumulator = make(resolved.append)
+    first = put(accumulator, b"1")
+    assert take(accumulator) is first
+    # As only a bug lets it through: the client looks at each record before.
+    bad, _ = accumulator.add(NewRecord(value=b"2", id=object()), 1, 0.0)  # type: ignore[arg-type]
+    accumulator.seal()
+    good = put(accumulator, b"3")
+    assert take(accumulator) is good
+    assert resolved == [bad]
+    with pytest.raises(InvalidRecordError, match="1 record to s/p cannot be encoded: TypeError"):
+        raise bad.failure()
+    assert numbered(good)[1:] == (1, 1)
 
 
 def test_a_full_batch_leaves_while_another_is_under_way() -> None:

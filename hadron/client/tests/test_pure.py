@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import time
+from datetime import UTC, datetime
+from enum import Enum
 from typing import Any
 
 import pytest
@@ -19,8 +21,26 @@ from hadron.client.url import Endpoint, parse_url
 from hadron.model.batch import BatchBuilder, decode_batch
 from hadron.model.errors import InvalidRecordError, RequestError
 from hadron.model.ids import Ballot
-from hadron.model.record import NewRecord
+from hadron.model.record import NewRecord, decode_value, encode_value
 from hadron.wire.messages import cluster_pb2
+
+
+class Name(str):
+    """As of Django, numpy and the like: a str to `isinstance`, and no type that msgspec encodes."""
+
+    __slots__ = ()
+
+
+class Octets(bytes):
+    pass
+
+
+class Number(int):
+    pass
+
+
+class Mode(str, Enum):  # noqa: UP042 - an older one's str() is not its text
+    FAST = "fast"
 
 
 @pytest.mark.parametrize(
@@ -122,6 +142,11 @@ def test_an_old_leader_that_does_not_answer_is_not_waited_for() -> None:
         ({"value": "\ud800"}, "Unicode"),
         ({"value": 1, "key": "\ud800"}, "Unicode"),
         ({"value": 1, "id": b"x"}, "id"),
+        ({"value": 1, "type": b""}, "type"),
+        ({"value": 1, "timestamp_ms": True}, "bool"),
+        ({"value": 1, "timestamp_ms": 1.5}, "timestamp_ms 1.5"),
+        ({"value": 1, "timestamp_ms": datetime(2013, 1, 1)}, "time zone"),
+        ({"value": Name("\ud800")}, "Unicode"),
     ],
 )
 def test_records_that_would_not_encode_are_refused_alone(
@@ -129,6 +154,64 @@ def test_records_that_would_not_encode_are_refused_alone(
 ) -> None:
     with pytest.raises(InvalidRecordError, match=named):
         check_record(NewRecord(**fields))
+
+
+def test_parts_of_a_record_are_plain_whatever_they_were_given_as() -> None:
+    key: Any = bytearray(b"k")
+    record = check_record(NewRecord(
+        value=1, key=key, type=Mode.FAST, id=Name("i"), timestamp_ms=Number(7),
+        headers={Name("a"): Name("b")},
+    ))
+    assert record == NewRecord(
+        value=1, key=b"k", type="fast", id="i", timestamp_ms=7, headers={"a": "b"}
+    )
+    assert record.headers is not None
+    parts = [record.key, record.type, record.id, record.timestamp_ms, *record.headers.items()]
+    kinds = [set(map(type, part)) if isinstance(part, tuple) else type(part) for part in parts]
+    assert kinds == [bytes, str, str, int, {str}]
+    for sent, plain in ((Name("k"), "k"), (Octets(b"k"), b"k"), (memoryview(b"k"), b"k")):
+        found = check_record(NewRecord(value=1, key=sent)).key  # type: ignore[arg-type]
+        assert found == plain
+        assert type(found) is type(plain)
+    noon = datetime(2013, 1, 1, 12, tzinfo=UTC)
+    fields: dict[str, Any] = {"value": 1, "type": None, "id": None, "timestamp_ms": noon}
+    assert check_record(NewRecord(**fields)) == NewRecord(value=1, timestamp_ms=1_357_041_600_000)
+    ours = NewRecord(value=1, key="k", type="t", id="i", timestamp_ms=7, partition="p")
+    assert check_record(ours) is ours
+
+
+def test_subclasses_of_text_and_bytes_are_values() -> None:
+    for sent, plain in (
+        (Name("x"), "x"), (Mode.FAST, "fast"), (Octets(b"x"), b"x"), (memoryview(b"x"), b"x"),
+        ({"a": [Name("x")]}, {"a": ["x"]}), ({Name("a"): 1}, {"a": 1}), ({1: 2}, {"1": 2}),
+        ({"a": Octets(b"x")}, {"a": "eA=="}), ({"1": 1, 2: None}, {"1": 1, "2": None}),
+    ):
+        found = decode_value(*encode_value(sent))
+        assert found == plain
+        assert type(found) is type(plain)
+
+
+class Broken:
+    def model_dump(self, **_: Any) -> Any:
+        raise KeyError("nothing")
+
+
+@pytest.mark.parametrize(
+    ("value", "why"),
+    [
+        ({(1, 2): 3}, r"its key \(1, 2\) is no text but tuple"),
+        ({None: 1}, "its key None is no text but NoneType"),
+        ({"a": {True: 1}}, r"at \['a'\]: its key True is no text but bool"),
+        ([{1: "a", "1": "b"}], r"at \[0\]: its keys 1 and '1' are the same in JSON"),
+        ({"a": {"b": [0, object()]}}, r"at \['a'\]\['b'\]\[1\]: object is no JSON value"),
+        ({"a": [None, float("nan")]}, r"at \['a'\]\[1\]: .* NaN"),
+        ({"a": "\ud800"}, r"at \['a'\]: .*surrogates"),
+        (Broken(), "nothing"),
+    ],
+)
+def test_what_is_no_json_is_named_with_its_place(value: Any, why: str) -> None:
+    with pytest.raises(InvalidRecordError, match=why):
+        encode_value(value)
 
 
 def test_a_new_record_is_not_given_its_fields_twice() -> None:

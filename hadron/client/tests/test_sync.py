@@ -135,6 +135,47 @@ def test_acks_of_a_slow_loop_leave_by_themselves(node: FakeNode, client: SyncCli
                 moved.set()
 
 
+class Name(str):
+    """As of Django, numpy and the like: a str to `isinstance`, and no type that msgspec encodes."""
+
+    __slots__ = ()
+
+
+def test_texts_of_other_types_harm_no_record(client: SyncClient) -> None:
+    with client.producer("s") as producer:
+        sent = [
+            producer.send_soon("before"),
+            producer.send_soon(
+                Name("given"), key=Name("k"), type=Name("t"), id=Name("i"),
+                headers={Name("a"): Name("b")},
+            ),
+            producer.send_soon("after", type=""),
+        ]
+        assert [pending.wait().offset for pending in sent] == [0, 1, 2]
+        with pytest.raises(InvalidRecordError, match="a type"):
+            producer.send_soon("bad", type=0)  # type: ignore[arg-type]
+        producer.send({"n": Name("x")})
+    records = list(client.read("s"))
+    assert [record.value for record in records] == ["before", "given", "after", {"n": "x"}]
+    second = records[1]
+    assert (second.key, second.type, second.id) == ("k", "t", "i")
+    assert second.headers == {"a": "b"}
+
+
+class Broken:
+    def model_dump(self, **_: object) -> object:
+        raise KeyError("nothing")
+
+
+def test_a_value_that_fails_in_the_loop_is_refused_alone(client: SyncClient) -> None:
+    with client.producer("s") as producer:
+        before = producer.send_soon("before")
+        with pytest.raises(InvalidRecordError, match="nothing"):
+            producer.send(Broken())
+        after = producer.send_soon("after")
+        assert [before.wait().offset, after.wait().offset] == [0, 1]
+
+
 def test_failures_are_raised_once(node: FakeNode, client: SyncClient) -> None:
     with client.producer("s") as producer:
         with pytest.raises(InvalidRecordError):
