@@ -193,9 +193,12 @@ class Client(AsyncOnly):
             batch_wait_s: how long the first record of a batch waits for the others.
             order: "strict" has one record of a partition in flight, "key" one of each key.
             ack_deadline_s: a record that is not acknowledged for so long after its delivery, or
-                after `extend`, goes to another member; 0 is no deadline.
+                after `extend`, goes to another member; 0 is no deadline. What the program has not
+                been handed is given back before that, and was no attempt, while the client's event
+                loop gets its turns.
             max_attempts: after so many deliveries without an acknowledgement a record goes to the
-                stream `dead_letter`, which has a partition on the same replica set.
+                stream `dead_letter`, which has a partition on the same replica set. One that is
+                still at work with the record counts each time that its deadline passes.
             ephemeral: progress is kept in the leader's memory only.
             heartbeat_s: the member says something at least this often; 0 is never.
             heartbeat_misses: after so many intervals of silence its records go to others, and the

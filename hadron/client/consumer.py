@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import logging
 from collections import deque
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import repeat
 from typing import Final
 
@@ -44,6 +44,13 @@ _LEAVE_S: Final = 5.0
 """For acks at leaving, while a partition is away: what is lost then is delivered again."""
 
 
+_LIES: Final = 3 / 8
+_LOOK: Final = 1 / 8
+"""Of the ack deadline: after so much of it what the program has not been handed is given back, and
+so often it is looked for. An acknowledgement that has begun the deadline again is noticed a look
+later at most; so all is on its way back after five eighths."""
+
+
 class Consumer(AckSender):
     """A member of a group at some partitions; an iterator over `Delivery`s.
 
@@ -72,7 +79,7 @@ class Consumer(AckSender):
         self._follows = follows
         self._memberships: dict[str, Membership] = {}
         self._parcels: deque[Parcel] = deque()
-        self._parts: deque[tuple[Parcel, list[Record]]] = deque()
+        self._parts: deque[tuple[Parcel, Sequence[Record]]] = deque()
         self._news: anyio.Event | None = None
         self._ack_news: anyio.Event | None = None
         self._schema_news: anyio.Event | None = None
@@ -83,6 +90,8 @@ class Consumer(AckSender):
         self._paused = False
         self._told_late = False
         self._record_type = record_type(settings.value_deserializer)
+        self.on_look: Callable[[float], None] = lambda _: None
+        """Of who has taken parcels to hand them out itself; see `give_old_back`."""
         for name in partitions:
             self._make(name)
 
@@ -119,17 +128,21 @@ class Consumer(AckSender):
         self._deliveries = map(Delivery, repeat(self), repeat(parcel), records)
 
     async def next_batch(self) -> tuple[list[Parcel], list[Record]] | None:
-        """The parts of the next batch and their records; None once the subscription is closed."""
+        """The parts of the next batch and their records; None once the subscription is closed.
+        What an iteration has left comes first."""
+        left, self._deliveries = [each.record for each in self._deliveries], iter(())
+        if self._parcel is not None:
+            self.set_aside(self._parcel, left)
         while True:
             while self._parts:
                 part, records = self._parts.popleft()
                 if self.holds(part.feed):
-                    return [part], records
+                    return [part], list(records)
             parcel = await self.next_parcel()
             if parcel is None:
                 return None
             if not self._settings.batch_size:
-                self._take_apart(parcel)
+                self.set_aside(parcel, parcel.open())
                 continue
             parcels, records = [parcel], parcel.open()
             while not parcel.ends_batch and self._parcels:
@@ -141,14 +154,15 @@ class Consumer(AckSender):
             if records:
                 return parcels, records
 
-    def _take_apart(self, parcel: Parcel) -> None:
-        """Where records in the middle are not handed out, the others are several batches."""
-        records = parcel.open()
-        start = 0
-        for first, last in parcel.ranges():
+    def set_aside(self, parcel: Parcel, records: Sequence[Record]) -> None:
+        """These of a parcel are to be handed out next. Where some in the middle are not, the others
+        are several batches."""
+        parts, start = [], 0
+        for first, last in runs(each.offset for each in records):
             stop = start + last - first + 1
-            self._parts.append((parcel.part(first, last), records[start:stop]))
+            parts.append((parcel.part(first, last), records[start:stop]))
             start = stop
+        self._parts.extendleft(reversed(parts))
 
     async def next_parcel(self) -> Parcel | None:
         """The next delivery message; None once the subscription is closed.
@@ -168,7 +182,11 @@ class Consumer(AckSender):
             await self._wait_news()
 
     def next_parcel_now(self) -> Parcel | None:
-        """The next delivery message if one has arrived."""
+        """The next delivery message if one has arrived, or what is left of one."""
+        while self._parts:
+            parcel, _ = self._parts.popleft()
+            if self.holds(parcel.feed):
+                return parcel
         while self._parcels:
             parcel = self._parcels.popleft()
             if self.holds(parcel.feed):
@@ -331,6 +349,9 @@ class Consumer(AckSender):
         except BaseException:
             self._close()
             raise
+        deadlines = [each.options.ack_deadline_ms for each in members if each.options is not None]
+        if any(deadlines):
+            self._scopes.append(start(self._give_back_in_time, max(deadlines) / 1_000))
 
     async def _wait_open(self, members: list[Membership]) -> None:
         """Until the member is known everywhere; partitions that are down are joined later."""
@@ -404,6 +425,41 @@ class Consumer(AckSender):
             if membership.is_open and membership.feed is not None:
                 membership.feed.give_unread_back()
         self._parcels.clear()
+
+    async def _give_back_in_time(self, deadline_s: float) -> None:
+        """What a program that is busy has not been handed, before its deadline: else the group
+        would count attempts that nobody has made, and write records to the dead letters that no
+        program has seen."""
+        while True:
+            await anyio.sleep(deadline_s * _LOOK)
+            self.give_old_back(self._clock() - deadline_s * _LIES)
+            for membership in self._memberships.values():
+                if membership.feed is not None:
+                    membership.feed.settled.clear()
+
+    def give_old_back(self, before: float) -> None:
+        """Give back what came before then, and has not been handed out."""
+        self.on_look(before)
+        if self.is_lying(self._parcel, before):
+            assert self._parcel is not None
+            left, self._deliveries = [each.offset for each in self._deliveries], iter(())
+            if left:
+                self._parcel.feed.send_nack(self._parcel.number, runs(left), unseen=True)
+        for part, records in list(self._parts):
+            if self.is_lying(part, before):
+                self._parts.remove((part, records))
+                part.feed.send_nack(part.number, part.ranges(), unseen=True)
+        for membership in self._memberships.values():
+            if membership.is_open and membership.feed is not None:
+                membership.feed.give_old_back(before)
+
+    def is_lying(self, parcel: Parcel | None, before: float) -> bool:
+        """Whether the deadline of a delivery that is being handed out has begun before then."""
+        if parcel is None:
+            return False
+        if parcel.number in parcel.feed.settled:
+            parcel.since = self._clock()
+        return parcel.since <= before
 
     def forked(self) -> None:
         """In a child process: the records here are its parent's."""

@@ -102,6 +102,9 @@ class Feed:
         brought, as it has heard nothing for so long. Once the call has ended, long ago."""
         self.has_revoked = False
         """Some delivery was given to others: its acks are late ones from here on."""
+        self.settled: set[int] = set()
+        """Deliveries of which something was acknowledged, or that were extended, since somebody
+        last looked: their deadline began again."""
         self._late = late
         self._on_late = on_late
         self._tokens: dict[int, _Sent] = {}
@@ -158,10 +161,29 @@ class Feed:
     def acknowledge(self, number: int, first: int, last: int) -> None:
         """Collect an ack; after the call has ended it is sent on the next one."""
         if self.alive:
-            self.acks.add(number, first, last)
+            self.settled.add(number)
+            if self.has_revoked:
+                self._acknowledge_again(number, first, last)
+            else:
+                self.acks.add(number, first, last)
         elif self.ballot != NO_BALLOT:
             self._late.add(self.ballot, [AckRange(number, first, last)])
             self._on_late()
+
+    def _acknowledge_again(self, number: int, first: int, last: int) -> None:
+        """What an ack deadline took away may have come here again. Nobody has looked at it, so it
+        is that delivery which is acknowledged."""
+        for parcel in self.unread.values():
+            start, stop = max(first, parcel.first), min(last, parcel.last)
+            if start <= stop and parcel.number != number:
+                parcel.skip(range(start, stop + 1))
+                self.acks.add(parcel.number, start, stop)
+                if first < start:
+                    self._acknowledge_again(number, first, start - 1)
+                if stop < last:
+                    self._acknowledge_again(number, stop + 1, last)
+                return
+        self.acks.add(number, first, last)
 
     def send_acks(self, confirmed: anyio.Event | None = None) -> None:
         """Send what is acknowledged; `confirmed` is set once all acks so far are committed."""
@@ -249,6 +271,7 @@ class Feed:
     def send_extend(self, number: int, ranges: Iterable[tuple[int, int]]) -> None:
         """Start the ack deadline of a delivery again."""
         if self.alive and not self.is_plain:
+            self.settled.add(number)
             extend = groups_pb2.SubscribeRequest.Extend(
                 ranges=to_ranges([AckRange(number, first, last) for first, last in ranges])
             )
@@ -265,10 +288,17 @@ class Feed:
         for parcel in list(self.unread.values()):
             self.give_back(parcel)
 
+    def give_old_back(self, before: float) -> None:
+        """Those that have lain here since before then, by the client's clock."""
+        for parcel in list(self.unread.values()):
+            if parcel.since <= before:
+                self.give_back(parcel)
+
     def give_back(self, parcel: Parcel) -> None:
         """A delivery that nobody has looked at, and nobody will here."""
         self.send_nack(parcel.number, parcel.ranges(), unseen=True)
         self.unread.pop(parcel.number, None)
+        parcel.skip(range(parcel.first, parcel.last + 1))
         parcel.grant()
 
     def end(self) -> None:
@@ -297,14 +327,16 @@ class Parcel:
 
     __slots__ = (
         "_granted", "_skipped", "attempt", "batch", "ends_batch", "feed", "first", "last",
-        "number", "size",
+        "number", "since", "size",
     )
 
     def __init__(
         self, feed: Feed, message: groups_pb2.SubscribeEvent.Delivery, batch: DeliveredBatch,
-        size: int, *, ends_batch: bool,
+        size: int, *, ends_batch: bool, since: float,
     ) -> None:
+        """`since`: when it came, by the client's clock."""
         self.feed = feed
+        self.since = since
         self.batch = batch
         self.number = message.delivery
         self.first = message.first_offset

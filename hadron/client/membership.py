@@ -157,7 +157,7 @@ class Membership:
             )
         parcel = Parcel(
             feed, delivery, batch, message.ByteSize() + len(attachment),
-            ends_batch=not self._in_batches,
+            ends_batch=not self._in_batches, since=self._clock(),
         )
         self._claim(feed, parcel)
         if parcel.is_empty:
@@ -315,7 +315,9 @@ class Membership:
         if lost > known:
             raise ConnectionLostError(
                 f"up to {lost - known} acknowledgements to {self.partition} came too late: others "
-                "have the records, or the group was reset", "the records are delivered again",
+                "have the records, their attempts were used up, or the group was reset",
+                "what is not among the dead letters is delivered again; a longer `ack_deadline_s`, "
+                "or `extend` while at work",
             )
         if not self._is_settled:
             trouble = self.failure or self.trouble or "the leader does not confirm them"

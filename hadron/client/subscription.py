@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator
+from typing import Any
 
 import anyio
 
+from hadron.client.arguments import seconds_of
 from hadron.client.consumer import Consumer
 from hadron.client.deliveries import Delivery, DeliveryBatch
 from hadron.client.publishing import after_block
@@ -60,7 +62,7 @@ class Subscription:
         Raises `ClosedError` when the subscription is closed, and what ended the membership.
         """
         self._consumer.check_process()
-        with anyio.move_on_after(timeout_s):
+        with anyio.move_on_after(patience_s(timeout_s)):
             try:
                 return await self._consumer.__anext__()
             except StopAsyncIteration:
@@ -70,7 +72,7 @@ class Subscription:
     async def poll_batch(self, timeout_s: float | None = None) -> DeliveryBatch | None:
         """Like `poll`, the next one of `batches()`."""
         self._consumer.check_process()
-        with anyio.move_on_after(timeout_s):
+        with anyio.move_on_after(patience_s(timeout_s)):
             taken = await self._consumer.next_batch()
             if taken is None:
                 raise closed_error()
@@ -101,6 +103,11 @@ class Subscription:
         self, _: object, error: BaseException | None, traceback: object
     ) -> None:
         await self._consumer.leave(waits=after_block(error).waits)
+
+
+def patience_s(timeout_s: Any) -> float | None:
+    """Of `poll`. Raises `RequestError` for what makes no sense."""
+    return None if timeout_s is None else seconds_of("timeout_s", timeout_s, 0)
 
 
 def closed_error() -> ClosedError:

@@ -5,6 +5,7 @@ One thread takes deliveries at a time; any thread may acknowledge them, and clos
 
 from __future__ import annotations
 
+import time
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
@@ -21,7 +22,7 @@ from hadron.client.holding import Hold, Lazy
 from hadron.client.opening import Opening
 from hadron.client.portal import Portal
 from hadron.client.publishing import Ending
-from hadron.client.subscription import Subscription, closed_error
+from hadron.client.subscription import Subscription, closed_error, patience_s
 from hadron.model.errors import ClosedError, ForkedError
 from hadron.model.record import Record
 
@@ -88,6 +89,7 @@ class Intake:
         self._ready: deque[tuple[Parcel, list[Record]]] = deque()
         self._parcel: Parcel | None = None
         self._deliveries: Iterator[SyncDelivery] = iter(())
+        self._consumer.on_look = self._give_old_back
 
     # --- from any thread ------------------------------------------------------------------------
 
@@ -106,22 +108,26 @@ class Intake:
 
     def poll(self, timeout_s: float | None) -> SyncDelivery | None:
         """See `Subscription.poll`."""
-        if self._parcel is not None and self._consumer.holds(self._parcel.feed):
-            for delivery in self._deliveries:
-                return delivery
-        item = self._ready_parcel()
-        if item is None:
-            if self._portal.call(self._receive, timeout_s) is None:
-                return None
+        timeout_s = patience_s(timeout_s)
+        until_s = None if timeout_s is None else time.monotonic() + timeout_s
+        while True:
+            if self._parcel is not None and self._consumer.holds(self._parcel.feed):
+                for delivery in self._deliveries:
+                    return delivery
             item = self._ready_parcel()
-        if item is None:
-            raise closed_error()
-        self._begin(*item)
-        return next(self._deliveries, None)
+            if item is None:
+                left_s = None if until_s is None else max(0.0, until_s - time.monotonic())
+                received = self._portal.call(self._receive, left_s)
+                if received is None:
+                    return None
+                if not received:
+                    raise closed_error()
+            else:
+                self._begin(*item)
 
     def poll_batch(self, timeout_s: float | None) -> SyncDeliveryBatch | None:
         """See `Subscription.poll_batch`."""
-        taken = self._portal.call(self._next_batch, timeout_s)
+        taken = self._portal.call(self._next_batch, patience_s(timeout_s))
         if taken is None:
             return None
         if not taken:
@@ -231,10 +237,12 @@ class Intake:
         """The next batch; nothing in it once the subscription is closed, None when none has come
         in time."""
         self._collect()
-        item = self._ready_parcel()
-        if item is not None:
-            # Fetched for iterating one by one, which the user has left for batches.
-            return [item[0]], item[1]
+        # What was fetched for iterating one by one, which the user has left for batches.
+        while self._ready:
+            self._consumer.set_aside(*self._ready.pop())
+        left, self._deliveries = [each.record for each in self._deliveries], iter(())
+        if self._parcel is not None:
+            self._consumer.set_aside(self._parcel, left)
         with anyio.move_on_after(timeout_s):
             return await self._consumer.next_batch() or ()
         return None
@@ -258,21 +266,36 @@ class Intake:
         self._collect()
         await self._consumer.flush(timeout_s)
 
-    async def _leave(self, waits: bool) -> None:
-        if self._consumer.is_closed:
-            return
+    def _give_old_back(self, before: float) -> None:
+        """See `Consumer.give_old_back`."""
         self._collect()
-        self._consumer.pause()
+        if self._consumer.is_lying(self._parcel, before):
+            self._give_rest_back()
+        with suppress(IndexError):  # another thread was quicker
+            while self._consumer.is_lying(self._ready[0][0], before):
+                self._give_ready_back()
+
+    def _give_rest_back(self) -> None:
         # Away first: another thread may be taking them, and gets what comes before these.
         deliveries, self._deliveries = self._deliveries, iter(())
         left = list(deliveries)
         if left and self._parcel is not None:
             offsets = runs(delivery.offset for delivery in left)
             self._parcel.feed.send_nack(self._parcel.number, offsets, unseen=True)
+
+    def _give_ready_back(self) -> None:
+        parcel, records = self._ready.popleft()
+        offsets = runs(record.offset for record in records)
+        parcel.feed.send_nack(parcel.number, offsets, unseen=True)
+
+    async def _leave(self, waits: bool) -> None:
+        if self._consumer.is_closed:
+            return
+        self._collect()
+        self._consumer.pause()
+        self._give_rest_back()
         while self._ready:
-            parcel, records = self._ready.popleft()
-            offsets = runs(record.offset for record in records)
-            parcel.feed.send_nack(parcel.number, offsets, unseen=True)
+            self._give_ready_back()
         await self._consumer.leave(waits=waits)
 
 

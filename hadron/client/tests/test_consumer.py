@@ -293,6 +293,67 @@ async def test_what_an_ack_deadline_took_away_is_not_handed_out_and_may_be_acked
 
 
 @both
+async def test_what_a_busy_program_was_not_handed_is_given_back_before_its_deadline() -> None:
+    async with served() as (node, client):
+        await fill(client, 8, batch=4)
+        async with client.subscribe("s", group="g", ack_deadline_s=0.1) as subscription:
+            first = await subscription.__anext__()
+            await until(lambda: len(node.nacks) >= 2)
+            told = [
+                (each.unseen, each.ranges[0].first_offset, each.ranges[0].last_offset)
+                for each in node.nacks[:2]
+            ]
+            assert told == [(True, 1, 3), (True, 4, 7)]
+            await first.ack()
+            for _ in range(7):
+                delivery = await subscription.__anext__()
+                assert delivery.attempt == 1
+                await delivery.ack()
+            await subscription.flush()
+            assert node.groups["s", "local/p0", "g"].floor == 8
+
+
+@both
+async def test_an_ack_counts_for_the_same_record_that_lies_here_again() -> None:
+    async with served() as (node, client):
+        await fill(client, 4)
+        async with client.subscribe("s", group="g") as subscription:
+            first = await subscription.__anext__()
+            group = node.groups["s", "local/p0", "g"]
+            (number,) = group.members[0].held
+            group.members[0].revoke(number, 0, 3)
+            group.unheld.clear()
+            group.again.append((0, 3, 2))
+            group.pump()
+            feed = first._parcel.feed
+            await until(lambda: bool(feed.unread))
+            await first.ack()
+            await subscription.flush()
+            assert group.floor == 1
+            assert [(await subscription.__anext__()).offset for _ in range(3)] == [1, 2, 3]
+
+
+@both
+async def test_iterating_polling_and_batches_share_what_is_in_hand() -> None:
+    async with served() as (_, client):
+        await fill(client, 6)
+        async with client.subscribe("s", group="g") as subscription:
+            async for first in subscription:
+                await first.ack()
+                break
+            batch = await subscription.poll_batch(2)
+            assert batch is not None
+            assert [record.offset for record in batch] == [1, 2, 3, 4, 5]
+            await batch.ack()
+            await subscription.flush()
+            (group,) = await client.groups("s")
+            assert group.floor == 6
+            for wrong in (-1, "2"):
+                with pytest.raises(RequestError, match=f"timeout_s {wrong!r} is"):
+                    await subscription.poll(wrong)  # type: ignore[arg-type]
+
+
+@both
 async def test_batches_have_no_gaps_where_records_are_not_handed_out() -> None:
     async with served() as (node, client):
         await fill(client, 6)

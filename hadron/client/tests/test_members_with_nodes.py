@@ -123,6 +123,36 @@ async def test_attempts_deadlines_and_options_as_the_leader_keeps_them(tmp_path:
         assert (group.floor, group.dead_lettered) == (3, 1)
 
 
+async def test_a_busy_member_makes_no_attempts_with_what_it_has_not_looked_at(
+    tmp_path: Path,
+) -> None:
+    deadline_s = 0.4
+    async with running_nodes(tmp_path, 1) as nodes, nodes.client() as client:
+        for name in ("s", "letters"):
+            await declare(client, name, "local/p0")
+        async with client.producer("s") as producer:
+            await producer.send_many([b"slow", b"1", b"2"])
+            await producer.flush()
+            await producer.send(b"3")
+        async with client.subscribe(
+            "s", group="g", ack_deadline_s=deadline_s, max_attempts=2, dead_letter="letters"
+        ) as subscription:
+            slow = await anext(subscription)
+            # The handler: four deadlines, two of which are allowed.
+            await trio.sleep(4.5 * deadline_s)
+            await slow.ack()
+            with trio.fail_after(60):
+                rest = [await anext(subscription) for _ in range(3)]
+            assert sorted(each.value for each in rest) == [b"1", b"2", b"3"]
+            assert {each.attempt for each in rest} == {1}
+            for each in rest:
+                await each.ack()
+            await subscription.flush()
+        assert [record.value async for record in client.read("letters")] == []
+        (group,) = await client.groups("s")
+        assert (group.floor, group.dead_lettered) == (4, 0)
+
+
 async def test_a_group_whose_dead_letter_stream_is_deleted_says_so(tmp_path: Path) -> None:
     async with running_nodes(tmp_path, 1) as nodes, nodes.client() as client:
         for name in ("s", "letters"):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
+import time
 from collections.abc import Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any, NoReturn
@@ -122,6 +123,52 @@ def test_a_member_that_stood_still_hands_out_nothing_that_others_may_have(node: 
             # Those of the first batch are in this thread, the other batches have been fetched.
             again = next(members)
             assert (again.offset, again.attempt, len(node.openings)) == (0, 2, 2)
+
+
+def test_what_a_busy_thread_was_not_handed_is_given_back_before_its_deadline(
+    node: FakeNode, client: SyncClient
+) -> None:
+    with client.producer("s") as producer:
+        producer.send_many([b"%d" % n for n in range(4)])
+        producer.send_many([b"%d" % n for n in range(4, 8)])
+    with client.subscribe("s", group="g", ack_deadline_s=0.1) as subscription:
+        first = next(subscription)
+        limit_s = time.monotonic() + 10
+        while len(node.nacks) < 2 and time.monotonic() < limit_s:
+            time.sleep(0.01)
+        assert [each.unseen for each in node.nacks[:2]] == [True, True]
+        first.ack()
+        rest = []
+        for delivery in subscription:
+            assert delivery.attempt == 1
+            delivery.ack()
+            rest.append(delivery.offset)
+            if len(rest) == 7:
+                break
+        assert sorted(rest) == list(range(1, 8))
+
+
+def test_iterating_polling_and_batches_share_what_is_in_hand(client: SyncClient) -> None:
+    with client.producer("s") as producer:
+        for start in range(0, 9, 3):
+            producer.send_many([b"%d" % n for n in range(start, start + 3)])
+    with client.subscribe("s", group="g") as subscription:
+        seen = []
+        for delivery in subscription:
+            seen.append(delivery.offset)
+            delivery.ack()
+            break
+        while len(seen) < 9:
+            batch = subscription.poll_batch(2)
+            assert batch is not None
+            seen += [record.offset for record in batch]
+            batch.ack()
+        assert seen == list(range(9))
+        assert subscription.poll(0) is None
+        with pytest.raises(RequestError, match="timeout_s -1 is out of bounds"):
+            subscription.poll(-1)
+        subscription.flush()
+        assert client.groups("s")[0].floor == 9
 
 
 def test_acks_of_a_slow_loop_leave_by_themselves(node: FakeNode, client: SyncClient) -> None:
