@@ -187,4 +187,5 @@ def __getattr__(name: str) -> Any:
 
 
 def __dir__() -> list[str]:
-    return sorted([*globals(), *_HOMES])
+    """What there is to use; not what this module is made of."""
+    return sorted([*__all__, *(name for name in globals() if name.startswith("__"))])

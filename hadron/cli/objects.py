@@ -81,11 +81,11 @@ def read_files(names: Iterable[str]) -> DocumentSet:
 
 def notes_on(client: SyncClient, objects: Iterable[SchemaObject]) -> list[str]:
     """What this version of Hadron does not do for these, though it stores them."""
-    from hadron.model.schema import NOT_BUILT, PipelineSpec, StreamSpec
+    from hadron.model.schema import NOT_BUILT, PipelineSpec, StreamSpec, not_built
 
     objects = list(objects)
     notes = [
-        f"kind {kind} is only stored by this version of Hadron: {NOT_BUILT[kind]} yet"
+        not_built(kind)
         for kind in dict.fromkeys(found.kind for found in objects) if kind in NOT_BUILT
     ]
     streams = {(o.namespace, o.name): o.spec for o in objects if isinstance(o.spec, StreamSpec)}

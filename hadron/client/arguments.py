@@ -26,6 +26,31 @@ def text_of(name: str, value: Any) -> str:
     return str.__str__(value)
 
 
+def names_of(name: str, value: Any) -> list[str] | None:
+    """Names, or a single one; None stays None. Raises `RequestError` for what are none."""
+    if value is None:
+        return None
+    given = [value] if isinstance(value, str) else value
+    try:
+        return [text_of(f"one of {name}", each) for each in given]
+    except TypeError:
+        raise RequestError(
+            f"{name} {value!r} is {_kind(value)}", "give a name, or a list of names"
+        ) from None
+
+
+def objects_of(names: Any) -> list[tuple[str, str, str]]:
+    """(kind, namespace, name) of objects. Raises `RequestError` for what are none."""
+    given = list(names)
+    for each in given:
+        if isinstance(each, str) or len(each) != 3 or not all(isinstance(x, str) for x in each):
+            raise RequestError(
+                f"{each!r} does not name an object",
+                'give (kind, namespace, name), for example ("Stream", "default", "orders")',
+            )
+    return given
+
+
 def whole_of(name: str, value: Any, least: int, most: int | None = None) -> int:
     """An integer within bounds, both inclusive. Raises `RequestError`."""
     number = _index(value)

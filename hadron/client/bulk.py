@@ -6,7 +6,7 @@ are tuned by themselves; measured per record, encoding included: 0.2 µs against
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
 import anyio.lowlevel
@@ -52,6 +52,11 @@ async def send_bulk(publisher: Publisher, values: Iterable[Any], segments: list[
 
     Raises at the first value that cannot be sent; those before it are on their way.
     """
+    if isinstance(values, (str, bytes, bytearray, memoryview, Mapping)):
+        raise RequestError(
+            f"send_many of a {type(values).__name__} would send its parts one by one",
+            "give a list of values; `send` takes one",
+        )
     records: Sequence[Any] = values if isinstance(values, (list, tuple)) else list(values)
     refused: RequestError | None = None
     if publisher.serializer is not None:

@@ -9,6 +9,7 @@ from datetime import datetime
 from typing import Final, Literal
 
 from hadron.client import producing, reading, stages, subscribing
+from hadron.client.arguments import names_of, objects_of, text_of
 from hadron.client.background import Background
 from hadron.client.catalog import Catalog
 from hadron.client.consumer import Consumer
@@ -75,6 +76,11 @@ class Client(AsyncOnly):
         self._reading = reading.ReadCalls(self._session, self._catalog)
         self._pipelines = PipelineCalls(self._session, self._catalog)
         self._groups = GroupCalls(self._session, self._catalog)
+
+    def __repr__(self) -> str:
+        state = "closed" if self._session.closed is not None else "open"
+        hosts = ",".join(self._session.endpoint.addresses)
+        return f"<Client of hadron://{hosts}/{self.namespace}, {state}>"
 
     async def __aenter__(self) -> Client:
         await self._background.__aenter__()
@@ -150,8 +156,8 @@ class Client(AsyncOnly):
             max_buffer_bytes=max_buffer_bytes,
             delivery_timeout_s=delivery_timeout_s,
             value_serializer=value_serializer,
-        )
-        settings.check()
+        ).checked()
+        stream = text_of("stream", stream)
         return Opening(
             lambda: producing.open_producer(self._session, self._catalog, stream, settings),
             "producer", "producer",
@@ -165,7 +171,7 @@ class Client(AsyncOnly):
         *,
         group: str,
         start: Literal["earliest", "latest"] | int | datetime = "earliest",
-        partitions: Sequence[str] | None = None,
+        partitions: str | Sequence[str] | None = None,
         max_in_flight: int = subscribing.DEFAULT_MAX_IN_FLIGHT,
         batch_size: int | None = None,
         batch_wait_s: float = 0.0,
@@ -187,11 +193,13 @@ class Client(AsyncOnly):
         Args:
             start: where a group that does not exist yet begins; a datetime means the first record
                 appended then or later.
-            partitions: which ones to consume; None is all, also those that are added later.
+            partitions: which ones to consume, or the one; None is all, also those that are added
+                later.
             max_in_flight: records delivered and not acknowledged, per partition, at most.
             batch_size: `batches()` gives up to so many records of a partition at a time.
             batch_wait_s: how long the first record of a batch waits for the others.
-            order: "strict" has one record of a partition in flight, "key" one of each key.
+            order: "strict" has one record of a partition in flight, "key" one of each key, "none"
+                (the default) as many as `max_in_flight`.
             ack_deadline_s: a record that is not acknowledged for so long after its delivery, or
                 after `extend`, goes to another member; 0 is no deadline. What the program has not
                 been handed is given back before that, and was no attempt, while the client's event
@@ -213,14 +221,15 @@ class Client(AsyncOnly):
             max_attempts=max_attempts, dead_letter=dead_letter, ephemeral=ephemeral,
             heartbeat_s=heartbeat_s, heartbeat_misses=heartbeat_misses, member=member,
             value_deserializer=value_deserializer,
-        )
-        settings.check()
+        ).checked()
+        stream = text_of("stream", stream)
+        wanted = names_of("partitions", partitions)
 
         async def make() -> Subscription:
             names = await self._catalog.partitions(stream)
-            for name in partitions or ():
+            for name in wanted or ():
                 await self._catalog.partitions(stream, name)
-            chosen = names if partitions is None else list(dict.fromkeys(partitions))
+            chosen = names if wanted is None else list(dict.fromkeys(wanted))
             if not chosen:
                 raise RequestError(f"no partition of {stream!r} is chosen", "leave it out for all")
             consumer = Consumer(
@@ -301,10 +310,12 @@ class Client(AsyncOnly):
         )
 
     async def offsets(
-        self, stream: str, *, partition: str | None = None, at_ms: int | None = None,
+        self, stream: str, *, partition: str | None = None,
+        at_ms: int | datetime | None = None,
         before: int | None = None,
     ) -> list[PartitionOffsets]:
-        """How far the stream's partitions reach, the first offset at or after `at_ms`, and the
+        """How far the stream's partitions reach, the first offset at or after `at_ms`
+        (milliseconds since the Unix epoch, or a datetime), and the
         ballot of the batch with the record before offset `before` (before the next offset, when
         that is None)."""
         return await self._reading.offsets(stream, partition, at_ms, before)
@@ -360,7 +371,7 @@ class Client(AsyncOnly):
         What has data (a stream its records, a pipeline its instances) takes `allow_destructive`.
         """
         deleted, _ = await self._catalog.delete(
-            names, dry_run=dry_run, allow_destructive=allow_destructive
+            objects_of(names), dry_run=dry_run, allow_destructive=allow_destructive
         )
         return deleted
 
@@ -441,7 +452,7 @@ class Client(AsyncOnly):
         self,
         stream: str,
         group: str,
-        to: str | int,
+        to: str | int | datetime,
         *,
         partitions: Sequence[str] = (),
         force: bool = False,
@@ -450,8 +461,9 @@ class Client(AsyncOnly):
         """Move a group's progress at some partitions (() is all that know it).
 
         Args:
-            to: "earliest", "latest", an offset, "@" and milliseconds since the Unix epoch, or -N:
-                so many records before each partition's end.
+            to: "earliest", "latest", an offset, a datetime or "@" and milliseconds since the
+                Unix epoch (the first record appended then or later), or -N: so many records before
+                each partition's end.
             force: also while members are connected, who join again; refused then without it.
 
         Raises `NotFoundError` when no partition knows it; `IncompleteError` when some (`found`)

@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from hadron.client.arguments import names_of, text_of
 from hadron.client.catalog import Catalog
 from hadron.client.results import Applied
 from hadron.client.session import Session
 from hadron.model.documents.reading import Declared, declared
+from hadron.model.documents.rendering import to_document
 from hadron.model.errors import RequestError, SchemaError
-from hadron.model.schema import SchemaObject, StreamSpec
+from hadron.model.schema import NOT_BUILT, SchemaObject, StreamSpec, not_built
+
+_log = logging.getLogger(__name__)
 
 
 class Declaring:
@@ -21,9 +26,13 @@ class Declaring:
         self._catalog = catalog
 
     async def apply(self, given: Declared, *, dry_run: bool, allow_destructive: bool) -> Applied:
-        return await self._catalog.apply(
-            declared(given), dry_run=dry_run, allow_destructive=allow_destructive
+        objects = declared(given)
+        applied = await self._catalog.apply(
+            objects, dry_run=dry_run, allow_destructive=allow_destructive
         )
+        for kind in dict.fromkeys(each.kind for each in objects if each.kind in NOT_BUILT):
+            _log.warning("%s", not_built(kind))
+        return applied
 
     async def create_stream(
         self,
@@ -32,20 +41,22 @@ class Declaring:
         retention: Mapping[str, str] | None,
         description: str,
     ) -> SchemaObject:
+        name = text_of("name", name)
+        chosen = names_of("partitions", partitions)
         namespace = self._session.endpoint.namespace
-        known = await self._catalog.objects("Stream", namespace, name) if name else []
-        if partitions is None:
-            partitions = _partitions_of(known[0]) if known else await self._only_set(name)
+        known = await self._catalog.objects("Stream", namespace, name)
+        if chosen is None:
+            chosen = list(_partitions_of(known[0]) if known else await self._only_set(name))
         document: dict[str, Any] = {
             "kind": "Stream", "namespace": namespace, "name": name, "description": description,
-            "partitions": [partitions] if isinstance(partitions, str) else list(partitions),
+            "partitions": chosen,
             "retention": retention,
         }
         (wanted,) = declared(document)
         if known:
             if known[0].spec != wanted.spec:
                 raise SchemaError(
-                    f"{wanted.label} exists with other settings: {known[0].spec}",
+                    f"{wanted.label} exists with another {_differences(known[0], wanted)}",
                     "`apply` changes it",
                 )
             return known[0]
@@ -64,6 +75,15 @@ class Declaring:
                 f"say where the records of {name!r} shall lie: partitions=[...]",
             )
         return names
+
+
+def _differences(has: SchemaObject, wanted: SchemaObject) -> str:
+    """Each setting that differs, as it is and as it was asked for."""
+    one, other = to_document(has), to_document(wanted)
+    return "; ".join(
+        f"{name}: it has {one.get(name, 'none')}, not {other.get(name, 'none')}"
+        for name in dict.fromkeys([*one, *other]) if one.get(name) != other.get(name)
+    )
 
 
 def _partitions_of(stream: SchemaObject) -> Sequence[str]:

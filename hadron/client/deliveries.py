@@ -6,13 +6,13 @@ What such a record or batch is stands here for the blocking client too (`sync_co
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import Any, Final, Generic, TypeVar
 
 import anyio.lowlevel
 
+from hadron.client.arguments import seconds_of, text_of
 from hadron.client.feed import Feed, Parcel
-from hadron.model.errors import RequestError
 from hadron.model.record import Record
 
 _MAX_DELAY_S: Final = 49 * 86_400
@@ -143,7 +143,7 @@ class Delivery(GivenRecord[AckSender]):
         if self._subscription.acknowledged(parcel.feed):
             await anyio.lowlevel.checkpoint()
 
-    async def nack(self, delay_s: float | None = None, reason: str = "") -> None:
+    async def nack(self, delay_s: float | timedelta | None = None, reason: str = "") -> None:
         """Give the record back, to be delivered again.
 
         Without `delay_s` it comes again after 0.1 s, and after twice as long each further time, up
@@ -158,7 +158,9 @@ class Delivery(GivenRecord[AckSender]):
         attempt. Raises `RequestError` for a delay that makes no sense.
         """
         parcel, offset = self._parcel, self.record.offset
-        parcel.feed.send_nack(parcel.number, [(offset, offset)], delay_ms(delay_s), reason)
+        parcel.feed.send_nack(
+            parcel.number, [(offset, offset)], delay_ms(delay_s), nack_reason(reason)
+        )
 
     async def extend(self) -> None:
         """Still at work: the ack deadline starts again, for all records that came together."""
@@ -178,9 +180,9 @@ class DeliveryBatch(GivenBatch[AckSender]):
             if self._subscription.acknowledged(parcel.feed):
                 await anyio.lowlevel.checkpoint()
 
-    async def nack(self, delay_s: float | None = None, reason: str = "") -> None:
+    async def nack(self, delay_s: float | timedelta | None = None, reason: str = "") -> None:
         """Give all of them back; like `Delivery.nack`."""
-        after_ms = delay_ms(delay_s)
+        after_ms, reason = delay_ms(delay_s), nack_reason(reason)
         for parcel in self._parcels:
             parcel.feed.send_nack(parcel.number, parcel.ranges(), after_ms, reason)
 
@@ -190,10 +192,13 @@ class DeliveryBatch(GivenBatch[AckSender]):
             parcel.feed.send_extend(parcel.number, parcel.ranges())
 
 
-def delay_ms(delay_s: float | None) -> int | None:
+def delay_ms(delay_s: float | timedelta | None) -> int | None:
     """As it is sent. Raises `RequestError` for what makes no sense."""
     if delay_s is None:
         return None
-    if not 0 <= delay_s <= _MAX_DELAY_S:
-        raise RequestError(f"delay_s {delay_s} is out of bounds", f"0 to {_MAX_DELAY_S}")
-    return round(delay_s * 1_000)
+    return round(seconds_of("delay_s", delay_s, 0, _MAX_DELAY_S) * 1_000)
+
+
+def nack_reason(reason: str) -> str:
+    """As it is sent. Raises `RequestError` for what is no text."""
+    return text_of("reason", reason) if reason != "" else ""

@@ -12,12 +12,15 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from dataclasses import dataclass
+from datetime import datetime
 from typing import Any, Final, TypeVar
 
 import anyio
 
+from hadron.client.arguments import names_of
 from hadron.client.catalog import Catalog
 from hadron.client.session import Session
+from hadron.client.subscribing import start_text
 from hadron.model.errors import HadronError, IncompleteError, NotFoundError, RequestError
 from hadron.wire.messages import Method, groups_pb2, method, streams_pb2
 
@@ -92,12 +95,14 @@ class GroupCalls:
         )
 
     async def reset(
-        self, stream: str, group: str, to: str | int, partitions: Sequence[str],
+        self, stream: str, group: str, to: str | int | datetime, partitions: Sequence[str],
         within_s: float | None, *, force: bool,
     ) -> list[GroupReset]:
         def make(partition: str, answer: Any) -> GroupReset:
             return GroupReset(partition, answer.floor_before, answer.floor)
 
+        if isinstance(to, datetime):
+            to = start_text(to)
         before_end = -to if isinstance(to, int) and to < 0 else None
         return await self._ask(
             _RESET, stream, group, partitions, make, within_s, before_end=before_end,
@@ -131,7 +136,8 @@ class GroupCalls:
         if not group:
             raise RequestError("no group was named", "`hadron group list` shows all")
         known = await self._catalog.stream(stream)
-        names = list(dict.fromkeys(partitions)) or await self._catalog.partitions(stream)
+        chosen = names_of("partitions", partitions)
+        names = list(dict.fromkeys(chosen or await self._catalog.partitions(stream)))
 
         async def ask(partition: str) -> T:
             place: dict[str, Any] = {

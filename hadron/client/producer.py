@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from datetime import datetime
 from typing import Any, Final
 
 import anyio.lowlevel
@@ -41,6 +42,9 @@ class Producer:
         self._publisher = publisher
         self._calls = 0
 
+    def __repr__(self) -> str:
+        return f"<Producer of {self._publisher}>"
+
     # --- sending --------------------------------------------------------------------------------
 
     async def send(
@@ -53,6 +57,7 @@ class Producer:
         headers: Headers | None = None,
         id: str = "",
         partition: str | None = None,
+        timestamp: datetime | None = None,
     ) -> Receipt:
         """Publish one record and wait until it is as durable as the producer's `acks` asks.
 
@@ -67,6 +72,7 @@ class Producer:
             id: the record's own id.
             partition: where it goes and stays, whatever its key and the producer's `failover`;
                 one of those that the producer may use.
+            timestamp: event time as a datetime with its time zone, in place of `timestamp_ms`.
 
         Raises:
             InvalidRecordError, RecordTooLargeError, NotFoundError: nothing was sent.
@@ -75,7 +81,9 @@ class Producer:
             RequestError: the cluster refused it.
         """
         publisher = self._publisher
-        record = publisher.new_record(value, key, type, timestamp_ms, headers, id, partition)
+        record = publisher.new_record(
+            value, key, type, timestamp_ms, headers, id, partition, timestamp
+        )
         sender = await publisher.wait_room(record.key, record.partition)
         return await Pending(*publisher.add(record, sender)).wait()
 
@@ -89,13 +97,16 @@ class Producer:
         headers: Headers | None = None,
         id: str = "",
         partition: str | None = None,
+        timestamp: datetime | None = None,
     ) -> Pending:
         """Publish one record and return once it is buffered; waits only while the buffer is full.
 
         Arguments and errors are those of `send`; what happens later is told by `Pending.wait`.
         """
         publisher = self._publisher
-        record = publisher.new_record(value, key, type, timestamp_ms, headers, id, partition)
+        record = publisher.new_record(
+            value, key, type, timestamp_ms, headers, id, partition, timestamp
+        )
         buffer = publisher.buffer
         sender = buffer.place(record.key, record.partition)
         if not buffer.has_room(sender):

@@ -9,6 +9,7 @@ import anyio
 import msgspec
 
 from hadron.client.accumulator import PartitionAccumulator
+from hadron.client.arguments import milliseconds_of, seconds_of, whole_of
 from hadron.client.catalog import Catalog
 from hadron.client.failover import FAILOVERS
 from hadron.client.outgoing import OutgoingBatch
@@ -35,6 +36,8 @@ _ACKS: Final = {
 
 _MAX_BATCH_BYTES: Final = MAX_BATCH_BYTES - MAX_RECORD_BYTES
 """A batch that is not full yet must have room for one more record of the largest size."""
+
+_SHORTEST_TIMEOUT_S: Final = 0.001
 
 _WARM_UP_S: Final = 1.0
 """How long opening waits for the leaders, so that the first record finds a connection."""
@@ -66,8 +69,8 @@ class ProducerSettings(msgspec.Struct, frozen=True, kw_only=True):
     delivery_timeout_s: float
     value_serializer: Serializer | None
 
-    def check(self) -> None:
-        """Raises `RequestError` naming the setting that makes no sense."""
+    def checked(self) -> ProducerSettings:
+        """With plain numbers. Raises `RequestError` naming the setting that makes no sense."""
         for name, known in (("partitioner", PARTITIONERS), ("failover", FAILOVERS)):
             if getattr(self, name) not in known:
                 raise RequestError(
@@ -82,20 +85,20 @@ class ProducerSettings(msgspec.Struct, frozen=True, kw_only=True):
             raise RequestError(f"acks {self.acks!r} is unknown", f"use one of {', '.join(_ACKS)}")
         if self.codec not in CODECS:
             raise RequestError(f"codec {self.codec!r} is unknown", f"use {' or '.join(CODECS)}")
-        if not 0 < self.batch_bytes <= _MAX_BATCH_BYTES:
-            raise RequestError(
-                f"batch_bytes {self.batch_bytes} is out of bounds", f"1 to {_MAX_BATCH_BYTES}"
-            )
-        for name in ("max_buffer_bytes", "delivery_timeout_s"):
-            if getattr(self, name) <= 0:
-                raise RequestError(f"{name} {getattr(self, name)} is out of bounds", "above 0")
         if self.value_serializer is not None and not callable(self.value_serializer):
             raise RequestError(
                 f"value_serializer {self.value_serializer!r} cannot be called",
                 "give a function from a value to bytes, str or anything JSON, such as json.dumps",
             )
-        if self.linger_ms < 0:
-            raise RequestError(f"linger_ms {self.linger_ms} is out of bounds", "0 or more")
+        return msgspec.structs.replace(
+            self,
+            batch_bytes=whole_of("batch_bytes", self.batch_bytes, 1, _MAX_BATCH_BYTES),
+            linger_ms=milliseconds_of("linger_ms", self.linger_ms, 0),
+            max_buffer_bytes=whole_of("max_buffer_bytes", self.max_buffer_bytes, 1),
+            delivery_timeout_s=seconds_of(
+                "delivery_timeout_s", self.delivery_timeout_s, _SHORTEST_TIMEOUT_S
+            ),
+        )
 
     def choose(self, stream: SchemaObject) -> list[str]:
         """The stream's partitions that records may go to. Raises `NotFoundError` when none is in

@@ -137,6 +137,12 @@ class Publisher:
         self._closed = False
         self.stop_following: Callable[[], None] = lambda: None
 
+    def __str__(self) -> str:
+        senders = self._router.senders
+        unresolved = sum(len(each.accumulator.unresolved()) for each in senders)
+        state = "closed" if self._closed else f"open, {unresolved} batches on their way"
+        return f"{senders[0].accumulator.stream!r} at {', '.join(self._router.partitions)}, {state}"
+
     # --- taking records -------------------------------------------------------------------------
 
     async def wait_room(

@@ -59,8 +59,6 @@ class ReadPlan(msgspec.Struct, frozen=True, kw_only=True):
                 f"{self.offset!r} is not an offset",
                 'give an int from 0, "earliest", "latest", or a datetime',
             )
-        if self.limit is not None and self.limit < 0:
-            raise RequestError(f"a limit of {self.limit} makes no sense", "leave it out, or >= 0")
 
 
 class Span(msgspec.Struct, frozen=True):

@@ -5,11 +5,12 @@ from __future__ import annotations
 from datetime import datetime
 from typing import Final
 
+from hadron.client.arguments import instant_ms, text_of, whole_of
 from hadron.client.catalog import Catalog
 from hadron.client.reader import Position, ReadPlan, SpanReader
 from hadron.client.results import Fetched, PartitionOffsets
 from hadron.client.session import Session
-from hadron.client.subscribing import check_deserializer, time_ms
+from hadron.client.subscribing import check_deserializer
 from hadron.model.batch import StampedBatch
 from hadron.model.errors import NotFoundError, PeerError, RequestError
 from hadron.model.ids import Ballot
@@ -52,20 +53,25 @@ class ReadCalls:
     ) -> SpanReader:
         """The source of a reader. Raises `RequestError` for arguments that make no sense."""
         check_deserializer(deserializer)
+        stream = text_of("stream", stream)
         plan = ReadPlan(
-            namespace=self._namespace, stream=stream, offset=position, limit=limit, follow=follow,
+            namespace=self._namespace, stream=stream, offset=position,
+            limit=None if limit is None else whole_of("limit", limit, 0), follow=follow,
             record_type=record_type(deserializer),
         )
         plan.check()
-        at_ms = time_ms(position) if isinstance(position, datetime) else None
+        at = position if isinstance(position, datetime) else None
         return SpanReader(
-            self._session, plan, lambda: self.offsets(stream, partition, at_ms),
+            self._session, plan, lambda: self.offsets(stream, partition, at),
             lambda: self._catalog.stream(stream),
         )
 
     async def offsets(
-        self, stream: str, partition: str | None, at_ms: int | None, before: int | None = None
+        self, stream: str, partition: str | None, at: int | datetime | None,
+        before: int | None = None,
     ) -> list[PartitionOffsets]:
+        # 0 is none on the wire.
+        at_ms = None if at is None else max(1, instant_ms("at_ms", at))
         try:
             return await self._offsets(stream, partition, at_ms, before)
         except NotFoundError:

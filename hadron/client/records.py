@@ -7,6 +7,7 @@ a batch that fails to encode would take its neighbours with it.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from datetime import datetime
 from typing import Any, Final, TypeAlias
 
 import msgspec
@@ -35,9 +36,14 @@ def new_record(
     headers: Headers | None,
     record_id: str,
     partition: str | None = None,
+    timestamp: datetime | None = None,
 ) -> NewRecord:
     """The record to send; `value` may itself be a `NewRecord` or a `CloudEvent`, of which only the
     partition may be given besides. Raises `InvalidRecordError`."""
+    if timestamp is not None:
+        if timestamp_ms is not None:
+            raise InvalidRecordError("both timestamp and timestamp_ms are given", "give one")
+        timestamp_ms = _plain_stamp(timestamp, "timestamp")
     if isinstance(value, CloudEvent):
         value = to_record(value)
     if isinstance(value, NewRecord):
@@ -128,13 +134,13 @@ def check_record(record: NewRecord) -> NewRecord:
     return msgspec.structs.replace(record, **changes) if changes else record
 
 
-def _plain_stamp(stamp: object) -> int:
+def _plain_stamp(stamp: object, name: str = "timestamp_ms") -> int:
     try:
-        number = instant_ms("timestamp_ms", stamp)
+        number = instant_ms(name, stamp)
     except RequestError as error:
         raise InvalidRecordError(error.message, error.hint) from None
     if not -_INT64 <= number < _INT64:
-        raise InvalidRecordError(f"timestamp_ms {number} is out of bounds", "64 bits, signed")
+        raise InvalidRecordError(f"{name} {number} is out of bounds", "64 bits, signed")
     return number
 
 

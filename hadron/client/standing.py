@@ -54,6 +54,8 @@ class StandingCall:
         self._what = what
         self._owner = owner
         self._way: Caller | None = None
+        self._opened_s = float("inf")
+        """When the last call was opened; infinity when there was no connection."""
         self._drop: Callable[[HadronError | None], None] | None = None
 
     def drop(self, reason: HadronError) -> None:
@@ -69,6 +71,7 @@ class StandingCall:
     async def run(self) -> None:
         """Until cancelled, or until the call cannot be opened for a lasting reason."""
         backoff = Backoff(self._session.ports.random)
+        told = ""
         while True:
             started_s = anyio.current_time()
             try:
@@ -81,7 +84,11 @@ class StandingCall:
             if error is not None and not can_retry(error):
                 self._owner.failed(error)
                 return
-            _log.info("%s at %s ended: %s", self._what, self._replica_set, error or "by the node")
+            why = str(error or "by the node")
+            # While a cluster is down every try ends for the same reason.
+            if why != told or self._has_lived:
+                told = why
+                _log.info("%s at %s ended: %s", self._what, self._replica_set, why)
             self._owner.lost(error)
             if error is not None:
                 self._session.suspect(self._replica_set)
@@ -89,8 +96,14 @@ class StandingCall:
                 backoff.reset()
             await anyio.sleep(backoff.next_s())
 
+    @property
+    def _has_lived(self) -> bool:
+        """Whether the last call was one that worked."""
+        return anyio.current_time() - self._opened_s >= _LIVED_S
+
     async def _hold(self) -> HadronError | None:
         """One call, from opening to its end; returns or raises what ended it."""
+        self._opened_s = float("inf")
         try:
             connection = await self._session.connect(self._replica_set)
         except NotFoundError as error:
@@ -113,6 +126,7 @@ class StandingCall:
         self._drop, self._way = on_end, connection
         try:
             self._owner.opened(call)
+            self._opened_s = anyio.current_time()
             await ended.wait()
         finally:
             self._drop = self._way = None

@@ -6,10 +6,11 @@ must be what the group has, and a group that is new gets its defaults for the ot
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
-from typing import Final, Literal
+from typing import Any, Final, Literal
 
+from hadron.client.arguments import instant_ms, seconds_of, text_of, whole_of
 from hadron.model.errors import RequestError
 from hadron.model.record import Deserializer
 from hadron.model.schema import SchemaObject
@@ -48,30 +49,33 @@ class MemberSettings:
     member: str = ""
     value_deserializer: Deserializer | None = None
 
-    def check(self) -> None:
-        """Raises `RequestError` naming the argument that is wrong."""
+    def checked(self) -> MemberSettings:
+        """With plain numbers and texts. Raises `RequestError` naming the argument that is wrong."""
         if not self.group:
             raise RequestError("a subscription needs a group", 'for example group="billing"')
         start_text(self.start)
         check_deserializer(self.value_deserializer)
-        limits = (
-            ("max_in_flight", self.max_in_flight, 1, 100_000),
-            ("batch_size", self.batch_size, 1, 100_000),
-            ("batch_wait_s", self.batch_wait_s, 0, 60),
-            ("ack_deadline_s", self.ack_deadline_s, 0, 86_400),
-            ("max_attempts", self.max_attempts, 0, 1_000),
-            ("heartbeat_s", self.heartbeat_s, 0, 3_600),
-            ("heartbeat_misses", self.heartbeat_misses, 1, 100),
-        )
-        for name, value, least, most in limits:
-            if value is not None and not least <= value <= most:
-                raise RequestError(
-                    f"{name} {value!r} makes no sense", f"use {least} to {most}"
-                )
         if self.order is not None and self.order not in _ORDERS:
             raise RequestError(
-                f"{self.order!r} is not an order of deliveries", f"use {', '.join(_ORDERS)}"
+                f"{self.order!r} is not an order of deliveries",
+                f"use {', '.join(map(repr, _ORDERS))}",
             )
+        plain: dict[str, Any] = {"group": text_of("group", self.group)}
+        if self.dead_letter:
+            plain["dead_letter"] = text_of("dead_letter", self.dead_letter)
+        for convert, name, least, most in (
+            (whole_of, "max_in_flight", 1, 100_000),
+            (whole_of, "batch_size", 1, 100_000),
+            (seconds_of, "batch_wait_s", 0, 60),
+            (seconds_of, "ack_deadline_s", 0, 86_400),
+            (whole_of, "max_attempts", 0, 1_000),
+            (seconds_of, "heartbeat_s", 0, 3_600),
+            (whole_of, "heartbeat_misses", 1, 100),
+        ):
+            value = getattr(self, name)
+            if value is not None:
+                plain[name] = convert(name, value, least, most)
+        return replace(self, **plain)
 
     def opening(
         self, stream: SchemaObject, partition: str, *, added: bool = False
@@ -119,7 +123,7 @@ def check_deserializer(deserializer: object) -> None:
 def start_text(start: object) -> str:
     """The wire's form of where a group starts. Raises `RequestError`."""
     if isinstance(start, datetime):
-        return f"@{time_ms(start)}"
+        return f"@{max(1, instant_ms('start', start))}"
     is_offset = isinstance(start, int) and not isinstance(start, bool) and start >= 0
     if start not in ("earliest", "latest") and not is_offset:
         raise RequestError(
@@ -127,16 +131,6 @@ def start_text(start: object) -> str:
             'use "earliest", "latest", an offset, or a datetime',
         )
     return str(start)
-
-
-def time_ms(moment: datetime) -> int:
-    """Milliseconds since the Unix epoch, from 1. Raises `RequestError` without a time zone."""
-    if moment.tzinfo is None:
-        raise RequestError(
-            f"{moment.isoformat()} does not say in which time zone",
-            "for example datetime.now(UTC), or .astimezone() for the local one",
-        )
-    return max(1, round(moment.timestamp() * 1_000))
 
 
 def _ms(seconds: float) -> int:

@@ -44,6 +44,9 @@ class Subscription:
     def __init__(self, consumer: Consumer) -> None:
         self._consumer = consumer
 
+    def __repr__(self) -> str:
+        return f"<Subscription to {self._consumer}>"
+
     def __aiter__(self) -> AsyncIterator[Delivery]:
         return self._consumer
 

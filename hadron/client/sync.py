@@ -239,7 +239,7 @@ class SyncClient:
         *,
         group: str,
         start: Literal["earliest", "latest"] | int | datetime = "earliest",
-        partitions: Sequence[str] | None = None,
+        partitions: str | Sequence[str] | None = None,
         max_in_flight: int = subscribing.DEFAULT_MAX_IN_FLIGHT,
         batch_size: int | None = None,
         batch_wait_s: float = 0.0,
@@ -337,7 +337,7 @@ class SyncClient:
         )
 
     def offsets(
-        self, stream: str, *, partition: str | None = None, at_ms: int | None = None,
+        self, stream: str, *, partition: str | None = None, at_ms: int | datetime | None = None,
         before: int | None = None,
     ) -> list[PartitionOffsets]:
         """See `Client.offsets`."""
@@ -427,7 +427,7 @@ class SyncClient:
         self,
         stream: str,
         group: str,
-        to: str | int,
+        to: str | int | datetime,
         *,
         partitions: Sequence[str] = (),
         force: bool = False,

@@ -9,6 +9,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
+from datetime import timedelta
 from itertools import repeat
 from typing import Any, Final
 
@@ -16,7 +17,7 @@ import anyio
 
 from hadron.client.acks import runs
 from hadron.client.client import Client
-from hadron.client.deliveries import GivenBatch, GivenRecord, delay_ms
+from hadron.client.deliveries import GivenBatch, GivenRecord, delay_ms, nack_reason
 from hadron.client.feed import Parcel
 from hadron.client.holding import Hold, Lazy
 from hadron.client.opening import Opening
@@ -44,7 +45,7 @@ class SyncDelivery(GivenRecord["Intake"]):
         offset = self.record.offset
         self._subscription.acknowledge(self._parcel, offset, offset)
 
-    def nack(self, delay_s: float | None = None, reason: str = "") -> None:
+    def nack(self, delay_s: float | timedelta | None = None, reason: str = "") -> None:
         """Give the record back; see `hadron.client.Delivery.nack`."""
         offset = self.record.offset
         self._subscription.give_back([(self._parcel, ((offset, offset),))], delay_s, reason)
@@ -69,7 +70,7 @@ class SyncDeliveryBatch(GivenBatch["Intake"]):
             for first, last in ranges:
                 self._subscription.acknowledge(parcel, first, last)
 
-    def nack(self, delay_s: float | None = None, reason: str = "") -> None:
+    def nack(self, delay_s: float | timedelta | None = None, reason: str = "") -> None:
         """Give all of them back; see `hadron.client.Delivery.nack`."""
         self._subscription.give_back(self._parts(), delay_s, reason)
 
@@ -161,9 +162,11 @@ class Intake:
             except ClosedError:
                 self._consumer.ack_too_late()
 
-    def give_back(self, parts: Sequence[_Part], delay_s: float | None, reason: str) -> None:
+    def give_back(
+        self, parts: Sequence[_Part], delay_s: float | timedelta | None, reason: str
+    ) -> None:
         """Nack ranges."""
-        after_ms = delay_ms(delay_s)
+        after_ms, reason = delay_ms(delay_s), nack_reason(reason)
 
         async def nack() -> None:
             await self._send()

@@ -16,6 +16,7 @@ import logging
 import threading
 from collections import deque
 from collections.abc import Callable, Iterable
+from datetime import datetime
 from typing import Any, Final, TypeAlias
 
 import anyio
@@ -324,10 +325,13 @@ class SyncProducer:
         headers: Headers | None = None,
         id: str = "",
         partition: str | None = None,
+        timestamp: datetime | None = None,
     ) -> Receipt:
         """Publish one record and wait for its receipt; see `Producer.send`."""
         outbox = self._lazy.get()
-        return outbox.send(value, key, type, timestamp_ms, headers, id, partition)
+        return outbox.send(
+            value, key, type, timestamp_ms, headers, id, partition, timestamp
+        )
 
     def send_soon(
         self,
@@ -339,10 +343,13 @@ class SyncProducer:
         headers: Headers | None = None,
         id: str = "",
         partition: str | None = None,
+        timestamp: datetime | None = None,
     ) -> SyncPending:
         """Publish one record and return once it is buffered; see `Producer.send_soon`."""
         outbox = self._lazy.core or self._lazy.get()
-        return outbox.send_soon(value, key, type, timestamp_ms, headers, id, partition)
+        return outbox.send_soon(
+            value, key, type, timestamp_ms, headers, id, partition, timestamp
+        )
 
     def send_many(self, values: Iterable[Any]) -> list[BatchReceipt]:
         """Publish many records and wait for all of them; see `Producer.send_many`."""

@@ -45,6 +45,8 @@ def without_token(url: str) -> str:
 
 def parse_url(url: str) -> Endpoint:
     """Parse a client URL. Raises `RequestError` naming the part that is wrong."""
+    if not isinstance(url, str):
+        raise RequestError(f"{url!r} is not a Hadron URL", _FORM)
     shown = without_token(url)
     if not url.startswith(_SCHEME):
         raise RequestError(f"{shown!r} is not a Hadron URL", _FORM)

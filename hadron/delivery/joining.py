@@ -46,8 +46,9 @@ class WantedOptions:
         )
         if bool(options.max_attempts) != bool(options.dead_letter_stream_id):
             raise RequestError(
-                f"a group has max_attempts {options.max_attempts} and "
-                f"{self.dead_letter_stream or 'no'} dead letter stream",
+                f"the group would have max_attempts {options.max_attempts} and "
+                + (f"the dead letter stream {self.dead_letter_stream!r}"
+                   if self.dead_letter_stream else "no dead letter stream"),
                 "give both or neither: a record whose attempts are used up needs a place",
             )
         return options

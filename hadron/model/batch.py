@@ -470,6 +470,20 @@ class RecordBatch:
         """Records at or after `offset`."""
         return self.records(max(0, offset - self.base_offset))
 
+    def reduce(self, index: int) -> tuple[Callable[..., Record], tuple[bytes, int, str, str]]:
+        """For pickling one of its records. Raises `DamagedRecordError`."""
+        start, stop = self.value_offsets[index], self.value_offsets[index + 1]
+        builder = BatchBuilder()
+        builder.add(
+            NewRecord(
+                value=None, key=self.key(index), type=self.type(index), id=self.id(index),
+                timestamp_ms=self.timestamp_ms(index), headers=self.headers(index),
+            ),
+            0, encoded=(self.value_encoding(index), self.values[start:stop]),
+        )
+        place = self.base_offset + index, self.stream, self.partition
+        return _alone, (builder.build(), *place)
+
     def value_encoding(self, index: int) -> int:
         encodings = self.value_encodings
         return encodings[0] if len(encodings) == 1 else encodings[index]
@@ -529,6 +543,10 @@ class RecordBatch:
         if self._ids is None:
             self._ids = dict(self.body.ids)
         return self._ids.get(index, "")
+
+
+def _alone(data: bytes, offset: int, stream: str, partition: str) -> Record:
+    return decode_batch(data, base_offset=offset, stream=stream, partition=partition).records()[0]
 
 
 class _Unreadable:

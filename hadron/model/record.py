@@ -193,6 +193,11 @@ class Record:
         """The stream that holds it."""
         return self._batch.stream
 
+    def __reduce__(self) -> Any:
+        """To other processes by itself, without its batch; and without a deserializer, which need
+        not be there: `value` is as it was sent."""
+        return self._batch.reduce(self._index)
+
     def __repr__(self) -> str:
         where = f"{self.stream}/{self.partition}/{self.offset}"
         if self.damage:

@@ -202,6 +202,11 @@ NOT_BUILT: Final[dict[str, str]] = {
 """Kinds that are stored, and do nothing in this version: what that means to who declares one."""
 
 
+def not_built(kind: str) -> str:
+    """What to say to who declares an object of such a kind."""
+    return f"kind {kind} is only stored by this version of Hadron: {NOT_BUILT[kind]} yet"
+
+
 class SchemaObject(msgspec.Struct, frozen=True, kw_only=True):
     """A declared object. `id` is the metadata index of its creation, for ever (PROTOCOL D3)."""
 

@@ -121,6 +121,7 @@ class Group:
         self.members: list[Member] = []
         self.deliveries = 0
         self.fence = (1, 0, 0)
+        self.skipped = 0
 
     def reset(self, incarnation: int) -> None:
         """To the first offset, by a leader of that incarnation; nobody is here."""
@@ -435,6 +436,7 @@ class FakeNode:
         names: dict[str, Callable[..., None]] = {
             "Produce": self.on_produce, "Fetch": self.on_fetch, "Offsets": self.on_offsets,
             "Subscribe": self.on_subscribe, "ListGroups": self.on_groups,
+            "DescribeGroup": self.on_describe,
             "ApplySchema": self.on_apply, "GetObjects": self.on_objects,
             "Topology": self.on_topology, "Status": self.on_status,
             "RunStages": self.on_run_stages, "CompleteStages": self.on_complete,
@@ -537,6 +539,13 @@ class FakeNode:
                     members=len(group.members),
                 )
         call.send(answer, end=True)
+
+    def on_describe(
+        self, call: Call, request: groups_pb2.DescribeGroupRequest, _: memoryview
+    ) -> None:
+        group = self.groups[request.stream, request.partition, request.group]
+        told = groups_pb2.ListGroupsResponse.Group(floor=group.floor, skipped=group.skipped)
+        call.send(groups_pb2.DescribeGroupResponse(group=told), end=True)
 
     def on_apply(self, call: Call, request: schema_pb2.ApplySchemaRequest, _: memoryview) -> None:
         answer = schema_pb2.ApplySchemaResponse(metadata_index=len(self.objects))

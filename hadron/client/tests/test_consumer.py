@@ -353,6 +353,18 @@ async def test_iterating_polling_and_batches_share_what_is_in_hand() -> None:
                     await subscription.poll(wrong)  # type: ignore[arg-type]
 
 
+async def test_what_retention_took_from_a_group_is_told(caplog: pytest.LogCaptureFixture) -> None:
+    async with served() as (node, client):
+        await fill(client, 1)
+        for skipped in (0, 1909):
+            async with client.subscribe("s", group="g"):
+                group = node.groups["s", "local/p0", "g"]
+                with anyio.fail_after(10):
+                    await until(lambda skipped=skipped: bool(caplog.text) == bool(skipped))  # type: ignore[misc]
+            group.skipped = 1909
+    assert "group g has missed 1909 records of s/local/p0 so far: retention" in caplog.text
+
+
 @both
 async def test_batches_have_no_gaps_where_records_are_not_handed_out() -> None:
     async with served() as (node, client):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import inspect
+import pickle
 from collections import namedtuple
 from datetime import UTC, date, datetime, timedelta
 from decimal import Decimal
@@ -384,15 +385,108 @@ async def test_streams_are_created() -> None:
         assert (made.spec.partitions, made.spec.retention.max_age_ms) == (("local/p0",), 3_600_000)
         again = await client.create_stream("orders", retention={"max_age": "1h"})
         assert again.spec == made.spec
-        with pytest.raises(SchemaError, match="exists with other settings"):
+        with pytest.raises(SchemaError, match=r"another retention: it has .*1h.*, not .*2h"):
             await client.create_stream("orders", retention={"max_age": "2h"})
         with pytest.raises(SchemaError, match="max_age"):
             await client.create_stream("other", retention={"max_age": "long"})
         with pytest.raises(SchemaError, match="name"):
             await client.create_stream("no name")
+        for name in ("", None):
+            with pytest.raises(RequestError, match=r"^name "):
+                await client.create_stream(name)  # type: ignore[arg-type]
+        with pytest.raises(RequestError, match="partitions 3 is of type int"):
+            await client.create_stream("r1", partitions=3)  # type: ignore[arg-type]
         applied = await client.apply("kind: Stream\nname: t\npartitions: [local/p0]\n")
         assert [each.action for each in applied.changes] == ["created"]
         applied = await client.apply(
             [{"kind": "Stream", "name": "t", "partitions": ["local/p0"]}], dry_run=True
         )
         assert [each.action for each in applied.changes] == ["unchanged"]
+
+
+@both
+async def test_wrong_arguments_are_named() -> None:
+    async with served() as (_, served_client):
+        # Users are not held to the annotations.
+        client: Any = served_client
+        connect: Any = hadron.connect
+        noon = NOON.replace(tzinfo=UTC)
+
+        def member(**settings: Any) -> Any:
+            return client.subscribe("s", group="g", **settings)
+
+        for wrong, named in (
+            (lambda: member(ack_deadline_s="30"), "ack_deadline_s '30' is of type str"),
+            (lambda: member(heartbeat_s="1"), "heartbeat_s '1' is of type str"),
+            (lambda: member(max_in_flight=1.5), "max_in_flight 1.5 is of type float"),
+            (lambda: member(max_attempts=True), "max_attempts True is of type bool"),
+            (lambda: member(order="keys"), "'keys' is not an order"),
+            (lambda: member(start=NOON), "start .* time zone"),
+            (lambda: member(partitions=3), "partitions 3 is of type int"),
+            (lambda: client.subscribe(["a"], group="g"), "stream .'a'. is of type list"),
+            (lambda: client.producer(["a"]), "stream .'a'. is of type list"),
+            (lambda: client.producer("s", linger_ms="3"), "linger_ms '3' is of type str"),
+            (lambda: client.producer("s", batch_bytes="3"), "batch_bytes '3' is of type str"),
+            (lambda: client.read("s", limit="3"), "limit '3' is of type str"),
+            (lambda: client.read(["s"]), "stream .'s'. is of type list"),
+            (lambda: connect(["h:1"]), "is not a Hadron URL"),
+        ):
+            with pytest.raises(RequestError, match=named):
+                wrong()  # type: ignore[no-untyped-call]
+        with pytest.raises(RequestError, match="'x' does not name an object"):
+            await client.delete(["x"])
+        with pytest.raises(RequestError, match=r"at_ms 1\.5 is of type float"):
+            await client.offsets("s", at_ms=1.5)
+        assert await client.offsets("s", at_ms=noon) == await client.offsets(
+            "s", at_ms=round(noon.timestamp() * 1000)
+        )
+        async with client.producer("s", linger_ms=timedelta(milliseconds=3)) as producer:
+            for many in ("abc", b"abc", {"a": 1}):
+                with pytest.raises(RequestError, match="send_many of a"):
+                    await producer.send_many(many)
+            await producer.send(b"x", timestamp=noon)
+            with pytest.raises(InvalidRecordError, match="both timestamp and timestamp_ms"):
+                await producer.send(b"x", timestamp=noon, timestamp_ms=1)
+            with pytest.raises(InvalidRecordError, match=r"timestamp .* time zone"):
+                await producer.send(b"x", timestamp=NOON)
+            assert repr(producer) == (
+                "<Producer of 's' at local/p0, open, 0 batches on their way>"
+            )
+        assert repr(client).endswith("/default, open>")
+        async with member(
+            ack_deadline_s=timedelta(minutes=1), partitions="local/p0"
+        ) as subscription:
+            assert repr(subscription) == "<Subscription to 's', group 'g', joined at local/p0>"
+            delivery = await anext(subscription)
+            assert delivery.timestamp == noon
+            for given in ({"delay_s": "x"}, {"reason": 5}, {"delay_s": -1}):
+                with pytest.raises(RequestError, match=next(iter(given))):
+                    await delivery.nack(**given)
+            await delivery.nack(timedelta(seconds=0))
+
+
+@both
+async def test_records_go_to_other_processes() -> None:
+    async with served() as (_, client):
+        async with client.producer("s") as producer:
+            await producer.send(b"other")
+            await producer.send({"a": 1}, key="k", type="t", headers={"h": "1"}, timestamp_ms=7)
+        records = [record async for record in client.read("s")]
+        for record in records:
+            copy = pickle.loads(pickle.dumps(record))
+            for name in (
+                "value", "key", "type", "id", "headers", "timestamp_ms", "offset", "partition",
+                "stream", "content_type",
+            ):
+                assert getattr(copy, name) == getattr(record, name), name
+
+
+def test_the_package_shows_what_there_is_to_use() -> None:
+    shown = {name for name in dir(hadron) if not name.startswith("__")}
+    assert shown == {name for name in hadron.__all__ if not name.startswith("__")}
+
+
+async def test_kinds_that_nothing_serves_are_told(caplog: pytest.LogCaptureFixture) -> None:
+    async with served() as (_, client):
+        await client.apply({"kind": "Queue", "name": "q", "replica_set": "local/p0"})
+    assert "kind Queue is only stored by this version of Hadron" in caplog.text
