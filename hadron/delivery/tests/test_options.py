@@ -104,7 +104,7 @@ class TestOptions:
         ("wanted", "message"),
         [
             ({"max_attempts": 3}, "max_attempts 3 and no dead letter stream"),
-            ({"dead_letter_stream": "letters"}, "max_attempts 0 and the dead letter stream .letters."),
+            ({"dead_letter_stream": "letters"}, "max_attempts 0 and the dead letter stream"),
             ({"max_attempts": 3, "dead_letter_stream": "nowhere"}, "'nowhere' does not exist"),
             ({"max_attempts": 3, "dead_letter_stream": "flights"}, "its own dead letter stream"),
             ({"max_attempts": 3, "dead_letter_stream": "far"}, "has no partition on local/p0"),
