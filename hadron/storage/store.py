@@ -316,16 +316,15 @@ class Store:
         """Do, for ever, what the files need beside commits. Starts the writer."""
         self.writer.start()
         async with trio.open_nursery() as nursery:
+            nursery.start_soon(self.writer.run)
             nursery.start_soon(self._checkpointer.run)
             nursery.start_soon(self.space.run)
             nursery.start_soon(self._presence.run)
-            if not self._disk.has_threads:
-                nursery.start_soon(self.writer.run_jobs)
 
     def close(
         self, last: Callable[[apsw.Connection], None] = lambda _connection: None
     ) -> None:
-        """Finish what is queued, then `last`, and let the directory go."""
+        """Finish what is begun, then `last`, and let the directory go."""
         with contextlib.ExitStack() as rest:
             rest.callback(self._lock.release)
             rest.callback(self.identity.close)

@@ -13,7 +13,12 @@ raises `StorageError`, or anything that is not a `HadronError`, is the end of th
 failed write nothing on this disk can be promised any more, so no later job runs (PROTOCOL A3). The
 exception is a `CorruptionError` about bytes that a peer sent: those were refused, not written.
 
-On a disk without threads (the simulator's) the thread's part is done by `run_jobs`, a task.
+A node that ends, for whatever reason, begins no commit any more. A replica's queue may hold minutes
+of them, all of which its leader has; and of what a leader has not begun to write, nobody was told.
+Jobs are few and short, and somebody may be waiting for each: they are done, or refused after a
+failure.
+
+On a disk without threads (the simulator's) the thread's part is done by `run`, a task.
 """
 
 from __future__ import annotations
@@ -97,7 +102,7 @@ class Writer:
         """What ended all writing; jobs are then answered with an error instead of being run."""
         self.connection = open_writer(path, sync=sync, vfs=disk.vfs)
         self._jobs_wait = trio.Event()
-        self._jobs_ended = False
+        self._is_ending = False
         self._thread = threading.Thread(target=self._run, name="hadron-writer", daemon=True)
 
     def start(self) -> None:
@@ -105,9 +110,12 @@ class Writer:
         if self._disk.has_threads:
             self._thread.start()
 
-    async def run_jobs(self) -> None:
-        """Without threads: do, for ever, what the thread would do."""
+    async def run(self) -> None:
+        """Work until cancelled. From then on no commit is begun, and a job is done at once where
+        there is no thread to do it."""
         try:
+            if self._disk.has_threads:
+                await trio.sleep_forever()
             while True:
                 await self._jobs_wait.wait()
                 self._jobs_wait = trio.Event()
@@ -115,9 +123,9 @@ class Writer:
                     report = await self._disk.do(self._next_report)
                     report()
         finally:
-            # Others may wait for a job that nothing is to interrupt; the thread outlives this too.
-            self._jobs_ended = True
-            self._finish_here()
+            # Now and not with `close`: tasks that nothing may interrupt can be waiting for a job
+            # behind these commits.
+            self._drop_commits()
 
     def submit(self, job: Job, done: Done) -> None:
         """Run `job` on the thread; `done(result, error)` runs on the event loop."""
@@ -129,8 +137,11 @@ class Writer:
     def commit(self, prepare: Prepare, done: Done) -> None:
         """Run `prepare` here as soon as the connection is free, then COMMIT what it began.
 
-        A `prepare` that raises has rolled back what it did.
+        A `prepare` that raises has rolled back what it did. When the writer ends, `done` is not
+        told of commits that were not prepared.
         """
+        if self._is_ending:
+            return
         self._waiting.append((None, prepare, done))
         self._pump()
 
@@ -143,10 +154,21 @@ class Writer:
             self._pump()
 
         self._jobs.put((job, reported))
-        if self._jobs_ended:
+        if self._disk.has_threads:
+            return
+        if self._is_ending:
             self._finish_here()
-        elif not self._disk.has_threads:
+        else:
             self._jobs_wait.set()
+
+    def _drop_commits(self) -> None:
+        self._is_ending = True
+        waiting, self._waiting = self._waiting, deque()
+        for job, _, done in waiting:
+            if job is not None:
+                self._hand_over(job, done)
+        if not self._disk.has_threads:
+            self._finish_here()
 
     def _pump(self) -> None:
         if self._pumping:
@@ -258,17 +280,18 @@ class Writer:
         self, seal: Callable[[], None] = lambda: None,
         last: Callable[[apsw.Connection], None] = lambda _connection: None,
     ) -> None:
-        """Finish the work that waits, then `last`, move the write-ahead log into the file, and
-        close it.
+        """Finish what is begun, do the jobs that wait, then `last`; move the write-ahead log into
+        the file, and close it.
 
         `seal` is called when all is in the file and the log is still there: a log that is missing
         where nobody has sealed the file is a sign of damage (PROTOCOL B4). After a failure the log
         is left as it is; what its disk really holds is for the next start to find out.
         """
-        if self._disk.has_threads:
-            self._finish_thread()
-        else:
-            self._finish_here()
+        self._drop_commits()
+        if self._thread.is_alive():
+            self._jobs.put(None)
+            self._thread.join()
+        self._drain_reports()
         self.connection.set_wal_hook(None)
         try:
             if self.failure is None and not self.connection.in_transaction:
@@ -297,20 +320,6 @@ class Writer:
     def _finish_here(self) -> None:
         while not self._jobs.empty():
             self._next_report()()
-
-    def _finish_thread(self) -> None:
-        while self._waiting and self._thread.is_alive():
-            reached = threading.Event()
-            self._jobs.put((partial(_reach, reached), lambda _result, _error: None))
-            reached.wait()
-            self._drain_reports()
-        if self._thread.is_alive():
-            self._jobs.put(None)
-            self._thread.join()
-
-
-def _reach(reached: threading.Event, _: apsw.Connection) -> None:
-    reached.set()
 
 
 def _is_fatal(error: BaseException) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import threading
 from collections.abc import AsyncIterator, Callable
 from pathlib import Path
@@ -10,12 +11,16 @@ from typing import Any
 import apsw
 import pytest
 import trio
+import trio.testing
 
 from hadron.model.errors import FencedError, StorageError
 from hadron.storage.tests.test_writer import Host, running_host
 from hadron.storage.writer import Prepare, Prepared
 
 LARGE = 1 << 20
+
+PATIENCE_S = 30.0
+"""For what would otherwise be waited for for ever."""
 
 
 @pytest.fixture
@@ -160,12 +165,76 @@ async def test_nothing_is_written_after_a_failed_commit(host: Host, size: int) -
     assert prepared == []
 
 
-async def test_closing_finishes_commits_that_wait(tmp_path: Path) -> None:
+class Busy:
+    """A writer whose thread is held up, with a large commit that has begun and a job and commits
+    behind it."""
+
+    def __init__(self, path: Path) -> None:
+        self.host = Host(path, checkpoint_bytes=1 << 20)
+        self.release = threading.Event()
+        self.reported: list[object] = []
+        self.job_done = trio.Event()
+        self.host.writer.start()
+        self.host.writer.commit(insert(0, LARGE), self._reported)
+        self.host.writer.submit(lambda _: self.release.wait(), self._reported)
+        for number in range(1, 20):
+            self.host.writer.commit(insert(number), self._reported)
+            if number == 10:
+                self.host.writer.submit(lambda _: "job", self._reported)
+
+    def _reported(self, result: object, error: BaseException | None) -> None:
+        self.reported.append(type(error) if error is not None else result)
+        if result == "job":
+            self.job_done.set()
+
+    async def close(self) -> list[int]:
+        """What is in the file then. On a thread, as a `close` that waits for ever would keep the
+        loop from telling so."""
+        self.release.set()
+        with trio.fail_after(PATIENCE_S):
+            await trio.to_thread.run_sync(self.host.writer.close, abandon_on_cancel=True)
+        with contextlib.closing(apsw.Connection(str(self.host.path))) as database:
+            return ids(database)
+
+
+async def test_closing_finishes_what_is_begun_and_drops_commits_that_wait(tmp_path: Path) -> None:
+    busy = Busy(tmp_path / "hadron.db")
+    assert await busy.close() == [0]
+    assert busy.reported == [0, True, "job"]
+
+
+async def test_a_job_behind_many_commits_is_done_as_soon_as_the_writer_ends(tmp_path: Path) -> None:
+    """Whoever waits for it keeps the node from ending, and `close` comes after that."""
+    busy = Busy(tmp_path / "hadron.db")
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(busy.host.writer.run)
+        await trio.testing.wait_all_tasks_blocked()
+        nursery.cancel_scope.cancel()
+    busy.host.writer.commit(insert(20), busy._reported)
+    busy.release.set()
+    with trio.fail_after(PATIENCE_S):
+        await busy.job_done.wait()
+    assert await busy.close() == [0]
+
+
+async def test_a_writer_that_failed_is_closed_with_work_waiting(tmp_path: Path) -> None:
+    busy = Busy(tmp_path / "hadron.db")
+    busy.host.writer.fail(StorageError("its file was removed"))
+    assert await busy.close() == []
+    assert busy.reported[-1] is StorageError
+
+
+async def test_a_writer_whose_report_failed_is_closed_with_work_waiting(tmp_path: Path) -> None:
     host = Host(tmp_path / "hadron.db", checkpoint_bytes=1 << 20)
     host.writer.start()
-    for number in range(20):
-        host.writer.commit(insert(number, LARGE), lambda _result, _error: None)
-    host.writer.close()
-    again = apsw.Connection(str(host.path))
-    assert ids(again) == list(range(20))
-    again.close()
+    failed = trio.Event()
+
+    def fail(_result: object, _error: BaseException | None) -> None:
+        failed.set()
+        raise ZeroDivisionError
+
+    host.writer.submit(lambda _: None, fail)
+    host.writer.commit(insert(1), lambda _result, _error: None)
+    await failed.wait()
+    with trio.fail_after(PATIENCE_S):
+        await trio.to_thread.run_sync(host.writer.close, abandon_on_cancel=True)

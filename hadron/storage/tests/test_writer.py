@@ -120,19 +120,27 @@ async def test_jobs_run_in_order_and_report_in_order(host: Host) -> None:
 
 async def test_reports_that_are_ready_together_wake_the_loop_once(tmp_path: Path) -> None:
     drained: list[Callable[[], None]] = []
+    token, ready = trio.lowlevel.current_trio_token(), trio.Event()
+
+    def post(drain: Callable[[], None]) -> None:
+        drained.append(drain)
+        if len(drained) == 3:
+            token.run_sync_soon(ready.set)
+
     writer = Writer(
         tmp_path / "hadron.db", sync="NORMAL", disk=DISK, clock=SystemClock(),
-        post=drained.append, on_fatal=lambda _: None,
+        post=post, on_fatal=lambda _: None,
     )
     writer.start()
     reports: list[int] = []
     for number in range(3):
         writer.submit(lambda _, n=number: n, lambda result, _: reports.append(result))  # type: ignore[misc]
-    writer.close()
+    await ready.wait()
     assert reports == []
     drained[0]()
     assert reports == [0, 1, 2], "the first wake-up takes everything that is ready"
     assert all(report == drained[0] for report in drained), "equal, so a loop can coalesce them"
+    writer.close()
 
 
 async def test_a_job_may_report_before_it_ends(host: Host) -> None:
@@ -292,7 +300,7 @@ async def test_without_threads_no_job_is_left_behind(tmp_path: Path) -> None:
         writer.submit(lambda _: name, lambda result, _: done.append(result))
 
     async with trio.open_nursery() as nursery:
-        nursery.start_soon(writer.run_jobs)
+        nursery.start_soon(writer.run)
         submit("first")
         await trio.testing.wait_all_tasks_blocked()
         submit("as the node ends")
