@@ -9,7 +9,7 @@ from load import Load, under_load
 from report import Row
 
 from hadron.model.errors import CorruptionError, HadronError
-from hadron.node.supervision.processes import ClusterError
+from hadron.node.supervision.processes import ClusterError, last_words
 from hadron.testing.cluster import FaultyCluster
 
 
@@ -96,8 +96,7 @@ async def bring_back(load: Load, name: str) -> str:
         assert "Traceback" not in said, said
         load.wipe(name)
         await load.start(name)
-        why = [line for line in said.splitlines() if line.startswith("error: ")]
-        return f"refused to start, {why[-1]}"
+        return f"refused to start: {last_words(load.cluster.log(name))[0] or said}"
     return "started"
 
 

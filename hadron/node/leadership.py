@@ -312,6 +312,7 @@ class Leadership:
 
     async def _feed_loop(self, link: PeerLink) -> None:
         """Feed a peer whenever it is connected."""
+        told = ""
         while True:
             changed = self._links.changed
             if link.connection is not None:
@@ -328,9 +329,13 @@ class Leadership:
                     with trio.move_on_after(_SNAPSHOT_PAUSE_S):
                         await changed.wait()
                 except HadronError as error:
-                    _log.info("feeding %s ended: %s", link.name, error)
+                    # Why it ends again and again, a few times a second, is said once.
+                    if str(error) != told:
+                        told = str(error)
+                        _log.warning("feeding %s ended: %s", link.name, error)
                 await trio.sleep(0.05)
             else:
+                told = ""
                 await changed.wait()
 
     async def _send_to_snapshot(self, link: PeerLink, error: TrimmedError) -> None:
@@ -365,6 +370,10 @@ class Leadership:
             window_bytes=self._config.settings.replication_window_bytes,
         )
         self._admit(link, feed)
+        _log.info(
+            "feeding %s, which has %d of %d entries",
+            link.name, match.lsn, self.controller.written_lsn,
+        )
         self.controller.attach(feed)
         try:
             await feed.run()

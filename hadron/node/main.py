@@ -25,6 +25,8 @@ _SWITCH_INTERVAL_S = 0.0005
 """How long a thread may keep the interpreter while another waits. Python's 5 ms would be added to
 every commit under load: the writer comes back from its fsync and wants to report."""
 
+_ENDED = 1
+"""The exit status of a node that could not go on."""
 
 _COLLECT_AFTER = 20_000
 """Allocations before a collection. Hardly anything here is cyclic, and Python's 700 would look for
@@ -40,7 +42,7 @@ def run(
     Args:
         network: instead of this machine's sockets.
 
-    Raises `HadronError` when the node cannot start or must stop.
+    Raises `HadronError` when the node cannot start, or stops for what its log does not say.
     """
     _configure_logging(config.settings.log_level, config.settings.log_format, node_name)
     for warning in (*config.warnings, *open_to_others(config, node_name)):
@@ -50,7 +52,13 @@ def run(
         config, node_name, clock=SystemClock(), random=SystemRandom(),
         network=network or SocketNetwork(), disk=SystemDisk(),
     )
-    trio.run(_main, node, on_listening, strict_exception_groups=True)
+    try:
+        trio.run(_main, node, on_listening, strict_exception_groups=True)
+    except HadronError as error:
+        if error is not node.ended_by:
+            raise
+        # Its log says why, and what to do.
+        return _ENDED
     return 0
 
 
@@ -82,7 +90,8 @@ async def _main(node: Node, on_listening: Callable[[Node], None] | None) -> None
 
 async def _stop_on_signal(scope: trio.CancelScope) -> None:
     with trio.open_signal_receiver(signal.SIGINT, signal.SIGTERM) as signals:
-        async for _ in signals:
+        async for number in signals:
+            _log.info("stopping: %s", signal.Signals(number).name)
             scope.cancel()
             return
 

@@ -31,6 +31,9 @@ NAME_FORM: Final = f"1 to {MAX_NAME_LENGTH} of a-z A-Z 0-9 - _ and dots between 
 SET_NAME_FORM: Final = f"{NAME_FORM}, with at most one slash"
 ADDRESS_FORM: Final = "an address such as 127.0.0.1:7001"
 
+CANNOT_GO_ON: Final = "the node cannot go on"
+"""How the last words in a node's log begin, where it was not told to stop."""
+
 NO_SECURITY: Final = "there is no authentication and no TLS yet"
 LISTEN_HINT: Final = "to listen on all, give the node `listen: 0.0.0.0:PORT` beside it"
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import logging
 import os
 from collections.abc import Callable
@@ -27,7 +28,7 @@ from hadron.model.ports import Clock, Disk, Listener, Network, Random
 from hadron.node.discovery import Discovery
 from hadron.node.leadership import Leadership
 from hadron.node.other_sets import OtherSets, follow_registry
-from hadron.node.replica_set import ReplicaSetConfig
+from hadron.node.replica_set import CANNOT_GO_ON, ReplicaSetConfig
 from hadron.node.status import StatusPage
 from hadron.partition.gate import ByteGate
 from hadron.partition.schema_copy import SchemaCopy
@@ -57,11 +58,14 @@ from hadron.wire.budget import Budget
 from hadron.wire.calls import Carrier, Handler
 from hadron.wire.connection import Connection, Cork
 from hadron.wire.messages import cluster_pb2
-from hadron.wire.sockets import most_connections
+from hadron.wire.sockets import about_open_files, most_connections
 
 _log = logging.getLogger(__name__)
 
 _FENCED_PAUSE_S = 1.0
+
+_REFUSALS_TOLD_EVERY_S = 60.0
+"""A process without a file descriptor left tries ten times a second."""
 
 
 def membership_of(config: ReplicaSetConfig, node: str) -> Membership:
@@ -103,7 +107,8 @@ class Node:
         self._membership = membership_of(config, name)
         self._door = Door(name, config.leader.name, config.leader.address)
         self._leadership: Leadership | None = None
-        self._fatal: BaseException | None = None
+        self.ended_by: BaseException | None = None
+        """What it cannot survive; its log says so."""
         self._gave_up = False
         self._unreadable: CorruptionError | None = None
         self._installation: Installation | None = None
@@ -130,6 +135,7 @@ class Node:
         """
         self._started_ms = self._clock.now_ms()
         listener: Listener | None = None
+        is_whole = False
         try:
             while True:
                 store = self._open_store()
@@ -146,11 +152,12 @@ class Node:
                         raise
                     if not self._may_set_aside(error):
                         raise error from None
+                    self._gave_up = True
                     # Opening it again sets the file aside (PROTOCOL B3).
                     store.identity.forget_membership(error.message)
                 finally:
                     self._stop_leading(ShuttingDownError(f"node {self._node.name} is stopping"))
-                    store.close(self._note_watermark)
+                    is_whole = store.close(self._note_watermark)
                     self._leadership = None
                 await self._prepare_reopening(store.path)
                 if listener is not None:
@@ -158,6 +165,11 @@ class Node:
         finally:
             if listener is not None:
                 listener.close()
+            if self.ended_by is None:
+                _log.info(
+                    "stopped, %s", "everything is in the database file" if is_whole
+                    else "the next start goes through the write-ahead log"
+                )
 
     def _open_store(self) -> Store:
         return Store(
@@ -182,16 +194,13 @@ class Node:
         that it is given would be filled again and again."""
         if len(self._config.nodes) == 1 or self._gave_up:
             return False
-        if error is not self._unreadable and not is_about_file(error):
-            return False
-        self._gave_up = True
-        return True
+        return error is self._unreadable or is_about_file(error)
 
     async def _prepare_reopening(self, old: Path) -> None:
         """Everything is closed: put a snapshot in the place of the database, if one has come."""
         installation, self._installation = self._installation, None
         self._leadership = None
-        self._fatal = None
+        self.ended_by = None
         self._ended = trio.Event()
         if installation is not None:
             promised = self._store.identity.current.promised
@@ -318,7 +327,6 @@ class Node:
             if self._membership.is_leader:
                 nursery.start_soon(self._lead)
             else:
-                self._report("waiting for the leader", "")
                 nursery.start_soon(self._watch_leader)
             _log.info(
                 "node %s of %s listens on %s%s, data in %s",
@@ -329,29 +337,38 @@ class Node:
             if not self._counts and self._membership.peers:
                 _log.info(
                     "its disk %s; it counts in no majority before it has learnt from its peers",
-                    "was a member's and has lost what it held"
-                    if self._store.identity.has_forgotten else "is new",
+                    self._lack if self._store.identity.has_forgotten else "is new",
                 )
+            if not self._membership.is_leader:
+                self._report("waiting for the leader", "")
             task_status.started()
             await self._ended.wait()
             nursery.cancel_scope.cancel()
-        if self._fatal is not None:
-            raise self._fatal
+        if self.ended_by is not None:
+            raise self.ended_by
 
     async def _accept(self, listener: Listener, nursery: trio.Nursery) -> None:
         most, is_full = most_connections(), False
+        refused, told_s = 0, float("-inf")
         while True:
             try:
                 transport = await listener.accept()
             except OSError as error:
-                _log.warning("a connection could not be accepted: %s", error)
+                refused += 1
+                if trio.current_time() - told_s >= _REFUSALS_TOLD_EVERY_S:
+                    _log.warning(
+                        "a connection could not be accepted: %s (tried %d times since this was "
+                        "last said)%s", error, refused,
+                        f"; {about_open_files()}" if error.errno == errno.EMFILE else "",
+                    )
+                    refused, told_s = 0, trio.current_time()
                 await trio.sleep(0.1)
                 continue
             if self._status.connections >= most:
                 if not is_full:
                     _log.warning(
-                        "%d connections are open, more are closed at once: raise the limit of open "
-                        "files (`ulimit -n`) if they are yours", most,
+                        "%d connections are open, more are closed at once; %s",
+                        most, about_open_files(),
                     )
                 is_full = True
                 transport.close()
@@ -528,8 +545,16 @@ class Node:
     @property
     def _memory_note(self) -> str:
         """Why this disk, which was a member's, counts in no majority (PROTOCOL B3)."""
-        why = self._forgotten or "this node's disk was a member's and has lost what it held"
+        why = self._forgotten or f"this node's disk {self._lack}"
         return f"{why}; it counts in no majority until it has been taught"
+
+    @property
+    def _lack(self) -> str:
+        """What a disk that was a member's may have lost, where this start does not know why."""
+        end = self._store.log.head.lsn
+        if not end:
+            return "was a member's and has lost what it held"
+        return f"has the log up to entry {end} and may lack what followed, as after a restore"
 
     def status(self) -> cluster_pb2.StatusResponse:
         """This node, as it sees itself."""
@@ -563,9 +588,11 @@ class Node:
 
     def _fail(self, error: BaseException) -> None:
         """Something happened that this node must not survive."""
-        if self._fatal is None:
-            self._fatal = error
-            _log.critical("the node cannot go on: %s", error)
+        if self.ended_by is None:
+            self.ended_by = error
+            # The next opening tells of a file that it sets aside, and the node goes on.
+            if not (isinstance(error, CorruptionError) and self._may_set_aside(error)):
+                _log.critical("%s: %s", CANNOT_GO_ON, error)
         self._ended.set()
 
 

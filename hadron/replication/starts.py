@@ -47,6 +47,17 @@ def is_old_copy(known: Sequence[PeerStart], seen: PeerStart) -> bool:
     return (seen != known[index] and seen.boot <= known[index].boot) or not is_latest_disk
 
 
+def _what_came_between(known: Sequence[PeerStart], seen: PeerStart) -> str:
+    """Why `is_old_copy` says so, in words."""
+    of_disk = next(each for each in known if each.disk == seen.disk)
+    name = seen.disk.hex()[:8]
+    if of_disk != known[-1]:
+        return f"since it was on disk {name} it has been on disk {known[-1].disk.hex()[:8]}"
+    if of_disk.boot == seen.boot:
+        return f"this is another start {seen.boot} of disk {name} than the one seen before"
+    return f"this is start {seen.boot} of disk {name}, and start {of_disk.boot} was seen before"
+
+
 class PeerStarts:
     """Remembers, in `node.db`, what the peers have shown of their starts."""
 
@@ -66,10 +77,8 @@ class PeerStarts:
         known = identity.peer_starts.get(peer.node, ())
         if peer.is_member and is_old_copy(known, seen):
             _log.warning(
-                "the disk of %s is an old copy, or this is an earlier start: start %d of disk %s, "
-                "after start %d of %s; it counts once it has been taught",
-                peer.node, seen.boot, seen.disk.hex()[:8], known[-1].boot,
-                known[-1].disk.hex()[:8],
+                "the disk of %s is an old copy, or this is an earlier start: %s; it counts once it "
+                "has been taught", peer.node, _what_came_between(known, seen),
             )
             return True
         if not known or seen != known[-1]:

@@ -128,5 +128,7 @@ class Space:
 
 def _rounded(size: int) -> str:
     """For people: whole MiB, or KiB where that would be none."""
+    if size < 1 << 10:
+        return "less than 1KiB"
     unit = 1 << 20 if size >> 20 else 1 << 10
     return format_size(size // unit * unit)

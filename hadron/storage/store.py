@@ -13,7 +13,7 @@ import apsw
 import trio
 
 from hadron.model.errors import CorruptionError, DataDirectoryError, HadronError
-from hadron.model.ids import EMPTY_LOG, LogPosition
+from hadron.model.ids import EMPTY_LOG, NO_BALLOT, LogPosition
 from hadron.model.ports import Clock, Disk
 from hadron.storage import aftermath, generations, log
 from hadron.storage.aftermath import Aftermath
@@ -184,8 +184,9 @@ class Store:
             try:
                 attempt(left)
             except CorruptionError as error:
-                # Of a node that never was a member it may be anybody's file: it stays as it is.
-                if not (has_peers and self.identity.current.uuid):
+                # Of a node that nobody has fed yet it may be anybody's file: it stays as it is.
+                own = self.identity.current
+                if not (has_peers and (own.uuid or own.promised != NO_BALLOT)):
                     raise
                 self._forget(error.message, is_unusable=True)
                 attempt(Aftermath(unclean=False))
@@ -255,7 +256,8 @@ class Store:
     def _forget(self, why: str, *, is_unusable: bool) -> None:
         self.forgotten = why
         _log.error(
-            "%s; this node counts in no majority until its leader has taught it again", why
+            "%s; %sthis node counts in no majority until its leader has taught it again", why,
+            f"the file is set aside as {aftermath.ASIDE}, and " if is_unusable else "",
         )
         # Without the directory's own path, which may be another one by then.
         suspect = why.replace(f"{self.directory}/", "")
@@ -323,13 +325,14 @@ class Store:
 
     def close(
         self, last: Callable[[apsw.Connection], None] = lambda _connection: None
-    ) -> None:
-        """Finish what is begun, then `last`, and let the directory go."""
+    ) -> bool:
+        """Finish what is begun, then `last`, and let the directory go. Returns whether the database
+        file has everything."""
         with contextlib.ExitStack() as rest:
             rest.callback(self._lock.release)
             rest.callback(self.identity.close)
             self.readers.close()
-            self.writer.close(self._seal, last)
+            return self.writer.close(self._seal, last)
 
     def _seal(self) -> None:
         # A snapshot that takes the file's place next may lack what is not committed.

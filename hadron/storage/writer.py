@@ -279,9 +279,9 @@ class Writer:
     def close(
         self, seal: Callable[[], None] = lambda: None,
         last: Callable[[apsw.Connection], None] = lambda _connection: None,
-    ) -> None:
+    ) -> bool:
         """Finish what is begun, do the jobs that wait, then `last`; move the write-ahead log into
-        the file, and close it.
+        the file, and close it. Returns whether the file has everything.
 
         `seal` is called when all is in the file and the log is still there: a log that is missing
         where nobody has sealed the file is a sign of damage (PROTOCOL B4). After a failure the log
@@ -299,11 +299,12 @@ class Writer:
             if self.failure is None and self._move_log():
                 seal()
                 self.connection.close()
-                return
+                return True
         except (apsw.Error, StorageError) as error:
             _log.warning("closing %s: %s: %s", self._path, type(error).__name__, error)
         with contextlib.suppress(apsw.ConnectionClosedError):
             self.abandon()
+        return False
 
     def abandon(self) -> None:
         """Close the file and leave its write-ahead log as it is. No work may be under way."""

@@ -49,6 +49,15 @@ def most_connections() -> int:
     return max(64, soft - _OWN_FILES) if soft > 0 else sys.maxsize
 
 
+def about_open_files() -> str:
+    """What people must know where there are too many connections."""
+    soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    return (
+        f"this process may have {soft} files open: if the connections are yours, raise that limit "
+        "(`ulimit -n`, or LimitNOFILE= where systemd starts it)"
+    )
+
+
 def split_address(address: str) -> tuple[str, int]:
     """`host:port` as a pair. Raises `RequestError` naming the address."""
     host, separator, port = address.rpartition(":")

@@ -19,6 +19,7 @@ from typing import Final
 import psutil
 
 from hadron.model.errors import HadronError
+from hadron.node.replica_set import CANNOT_GO_ON
 
 _LEASH: Final = Path(__file__).with_name("leash.py")
 _CLOCK_SLACK_S: Final = 2.0
@@ -129,8 +130,11 @@ def environment() -> dict[str, str]:
 
 
 def last_words(log: Path) -> tuple[str, str]:
-    """The error and the hint with which a node ended its log; "" where it did not end so."""
+    """The error and the hint with which a node ended its log; "" where it did not end so. Of a
+    node that could not go on, the error says both."""
     lines = [line.strip() for line in log_tail(log).splitlines()]
+    if f" {CANNOT_GO_ON}: " in lines[-1]:
+        return lines[-1].partition(f" {CANNOT_GO_ON}: ")[2], ""
     begins = [number for number, line in enumerate(lines) if line.startswith("error: ")]
     if not begins or any(map(_is_logged, lines[begins[-1] :])):
         return "", ""

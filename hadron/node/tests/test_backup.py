@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import logging
 import shutil
 from contextlib import closing
 from dataclasses import replace
@@ -234,13 +235,18 @@ class TestRestoringANode:
             await nodes.crash()
             nursery.cancel_scope.cancel()
 
-    async def test_over_what_a_killed_node_left(self, tmp_path: Path, backed_up: Nodes) -> None:
+    async def test_over_what_a_killed_node_left(
+        self, tmp_path: Path, backed_up: Nodes, caplog: pytest.LogCaptureFixture
+    ) -> None:
         """The restored file has no write-ahead log, and that must not count against it."""
+        caplog.set_level(logging.INFO)
         mark_unclean(backed_up, "n3")
         manifest = restore_node(tmp_path / "backup", backed_up.config, "n3", DISK, overwrite=True)
         async with trio.open_nursery() as nursery:
             nodes = await run_again(backed_up, nursery, "n3")
             assert chains(nodes, "n3")[-1][0] == manifest.lsn
+            assert f"its disk has the log up to entry {manifest.lsn}" in caplog.text
+            assert "lost" not in nodes.status("n3").trouble
             await nodes.crash()
             nursery.cancel_scope.cancel()
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from hadron.node.world import SystemDisk
-from hadron.replication.starts import is_old_copy
+from hadron.replication.starts import _what_came_between, is_old_copy
 from hadron.storage.identity import IdentityFile, PeerStart
 
 
@@ -80,3 +80,12 @@ def test_an_operators_word_makes_another_disk_of_it(tmp_path: Path, is_member: b
     again.forget_membership("")
     assert not again.current.is_member
     again.close()
+
+
+def test_an_old_copy_is_explained() -> None:
+    first, second = PeerStart(b"a" * 16, 3, b"1"), PeerStart(b"b" * 16, 1, b"2")
+    again = first._replace(start=b"3")
+    assert "another start 3 of disk 61616161" in _what_came_between([first], again)
+    earlier = again._replace(boot=2)
+    assert _what_came_between([first], earlier).endswith("and start 3 was seen before")
+    assert _what_came_between([first, second], first).endswith("it has been on disk 62626262")

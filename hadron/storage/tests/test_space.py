@@ -72,6 +72,10 @@ def test_the_refusal_names_the_disk_the_room_and_the_way_out() -> None:
     assert "`disk_reserve_bytes`" in error.hint
 
 
+def test_no_room_at_all_has_a_unit() -> None:
+    assert "has room for less than 1KiB, and" in Host(0).space.refusal().message
+
+
 def test_free_pages_of_the_file_are_room_but_not_for_the_log() -> None:
     host = Host(RESERVE // 2)
     assert host.space.is_low

@@ -84,6 +84,23 @@ class TestRefusedFiles:
         (tmp_path / "hadron.db").write_bytes(data[: len(data) // 2])
         self.refuse(tmp_path, CorruptionError, r"hadron\.db is damaged")
 
+    async def test_a_damaged_file_of_a_node_that_was_being_fed_is_set_aside(
+        self, tmp_path: Path
+    ) -> None:
+        """It had not been taught to its end: whoever fed it has all of it."""
+        store = open_store(tmp_path)
+        store.identity.promise(Ballot(1, 1), b"")
+        for number in range(500):
+            store.log.append(Ballot(1, 1), number, b"command" * 100, b"")
+        store.close()
+        data = (tmp_path / "hadron.db").read_bytes()[:100_000]
+        (tmp_path / "hadron.db").write_bytes(data)
+        self.refuse(tmp_path, CorruptionError, r"hadron\.db is damaged", has_peers=False)
+        store = open_store(tmp_path)
+        assert store.log.head == EMPTY_LOG
+        store.close()
+        assert (tmp_path / ASIDE).exists()
+
     async def test_a_damaged_file_of_a_member_is_set_aside_and_kept(self, tmp_path: Path) -> None:
         store = open_store(tmp_path)
         store.identity.become_member(bytes(range(16)))

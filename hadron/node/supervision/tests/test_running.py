@@ -226,5 +226,8 @@ def test_the_last_words_of_a_log(tmp_path: Path) -> None:
     log.write_text("error: it broke\nhint: mend it\n  so\n")
     assert last_words(log) == ("it broke", "mend it so")
     with log.open("a") as file:
+        file.write("2026-11-21T11:28:26.598Z CRITICAL n1 a: the node cannot go on: it broke (no)\n")
+    assert last_words(log) == ("it broke (no)", "")
+    with log.open("a") as file:
         file.write("2026-11-21T11:28:27.598Z INFO    n1 started again, and was killed\n")
     assert last_words(log) == ("", "")

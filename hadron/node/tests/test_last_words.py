@@ -1,0 +1,113 @@
+"""What a node's log says of its end, of files that it sets aside, and of what goes on for long."""
+# ruff: noqa: ARG001 - pytest-trio takes its clock from the arguments of a test
+
+from __future__ import annotations
+
+import errno
+import gc
+import logging
+import signal
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import trio
+from trio.testing import MockClock
+
+from hadron.model.errors import CorruptionError, StorageError
+from hadron.node import main
+from hadron.node.runtime import Node
+from hadron.node.tests.support import make_stream
+from hadron.storage.aftermath import ASIDE
+from hadron.testing.network import MemoryNetwork
+from hadron.testing.nodes import replica_set, running_nodes
+
+
+async def test_a_file_that_is_set_aside_ends_nothing(
+    tmp_path: Path, clock: MockClock, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Whoever is called for a node that cannot go on does something about it."""
+    async with running_nodes(tmp_path, 3) as nodes:
+        await make_stream(nodes)
+        await nodes.wait_in_step()
+        nodes.node("n2")._cannot_read(CorruptionError("a page is damaged", "move all of it away"))
+        await nodes.wait_for("set aside", (nodes.data("n2") / ASIDE).exists)
+        await nodes.wait_in_step()
+    assert not [each for each in caplog.records if each.levelno >= logging.CRITICAL]
+    assert f"a page is damaged; the file is set aside as {ASIDE}" in caplog.text
+
+
+async def test_an_orderly_stop_is_told(
+    tmp_path: Path, clock: MockClock, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO)
+    async with running_nodes(tmp_path, 1) as nodes:
+        await nodes.crash()
+    assert "stopped, everything is in the database file" in caplog.text
+
+
+async def test_a_signal_is_told(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.INFO)
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(main._stop_on_signal, nursery.cancel_scope)
+        await trio.testing.wait_all_tasks_blocked()
+        signal.raise_signal(signal.SIGTERM)
+        await trio.sleep_forever()
+    assert "stopping: SIGTERM" in caplog.text
+
+
+def test_why_a_node_cannot_go_on_is_said_once(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for owner, name in (
+        (main, "_configure_logging"), (gc, "freeze"), (gc, "set_threshold"),
+        (sys, "setswitchinterval"),
+    ):
+        monkeypatch.setattr(owner, name, lambda *_: None)
+
+    def fail(node: Node) -> None:
+        node._fail(StorageError("the disk is gone", "buy one"))
+
+    config = replica_set(tmp_path, 1)
+    network = MemoryNetwork().host(config.leader.address.rpartition(":")[0])
+    assert main.run(config, "n1", on_listening=fail, network=network) == 1
+    assert caplog.text.count("the disk is gone (buy one)") == 1
+    assert caplog.records[-1].levelno == logging.CRITICAL
+
+
+async def test_a_replica_that_goes_and_comes_is_told_by_its_leader(
+    tmp_path: Path, clock: MockClock, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO)
+    async with running_nodes(tmp_path, 3) as nodes:
+        await make_stream(nodes)
+        await nodes.wait_in_step()
+        caplog.clear()
+        await nodes.crash("n2")
+        await nodes.wait_for("noticed", lambda: "feeding n2 ended" in caplog.text)
+        (gone,) = [each for each in caplog.records if "n2 ended" in each.getMessage()]
+        assert gone.levelno == logging.WARNING
+        await nodes.start("n2")
+        await nodes.wait_for("fed", lambda: "feeding n2, which has " in caplog.text)
+
+
+async def test_too_many_open_files_are_told_now_and_then(
+    tmp_path: Path, clock: MockClock, caplog: pytest.LogCaptureFixture
+) -> None:
+    class Full:
+        tries = 0
+
+        async def accept(self) -> Any:
+            self.tries += 1
+            raise OSError(errno.EMFILE, "Too many open files")
+
+    full: Any = Full()
+    async with running_nodes(tmp_path, 1) as nodes, trio.open_nursery() as nursery:
+        nursery.start_soon(nodes.node("n1")._accept, full, nursery)
+        await nodes.wait_for("a minute", lambda: full.tries > 650)
+        nursery.cancel_scope.cancel()
+    told = [text for each in caplog.records if "accepted" in (text := each.getMessage())]
+    assert len(told) == 2
+    assert "LimitNOFILE=" in told[0]
+    assert "tried 1 times" not in told[1]
