@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
+from typing import Any
 
 import click
 
-from hadron.cli.printing import output_option, print_rows
+from hadron.cli.printing import output_option, print_json, print_rows
+from hadron.cli.root import USAGE, report
 
 _COLUMNS = {"name": "SETTING", "default": "DEFAULT", "allowed": "ALLOWED", "variable": "VARIABLE",
             "help": "~MEANING"}
@@ -47,29 +49,51 @@ def command(
         _print_settings(output)
         return 0
     if check and config is not None:
-        _check(config, name)
+        _check(config, name, output)
         return 0
     if config is None or name is None:
         raise click.UsageError("--config and --name are needed", ctx)
+    from hadron.model.errors import ConfigurationError
     from hadron.node.config import load_config
     from hadron.node.main import run
 
-    return run(load_config(config, os.environ), name)
+    try:
+        loaded = load_config(config, os.environ)
+        loaded.node(name)
+    except ConfigurationError as error:
+        if session_of(ctx).debug:
+            raise
+        report(error)
+        # As a wrong command line: whoever starts nodes again need not try.
+        return USAGE
+    return run(loaded, name)
 
 
-def _check(given: Path, name: str | None) -> None:
+def _check(given: Path, name: str | None, output: str) -> None:
     """Raise what a start would end with, as far as the files and the disk tell; nothing is written.
     """
+    import dataclasses
+
     from hadron.node.main import open_to_others
     from hadron.node.supervision.fleet import Fleet, find_configs
     from hadron.storage.identity import check_owner, read_owner
 
+    checked: list[dict[str, Any]] = []
     for config in (each.config for each in Fleet(find_configs(given)).clusters):
         nodes = config.nodes if name is None else (config.node(name),)
         for node in nodes:
             if (owner := read_owner(node.data)) is not None:
                 found = owner.cluster, owner.replica_set, owner.node
                 check_owner(node.data, found, (config.cluster, config.name, node.name))
+        open_ones = [each for node in nodes for each in open_to_others(config, node.name)]
+        warnings = [*config.warnings, *open_ones]
+        if output == "json":
+            checked.append({
+                "file": config.path, "cluster": config.cluster, "replica_set": config.name,
+                "epoch": config.epoch, "nodes": [dataclasses.asdict(node) for node in nodes],
+                "warnings": warnings,
+            })
+            continue
         click.echo(
             f"{config.path}: {config.name} of cluster {config.cluster}, epoch {config.epoch}, "
             f"{config.leader.name} leads"
@@ -78,10 +102,12 @@ def _check(given: Path, name: str | None) -> None:
             listens = "" if node.listen is None else f", listens on {node.listen}"
             told = f"{node.name} ({node.role}) at {node.address}{listens}, data in {node.data}"
             click.echo(f"  {told}")
-        open_ones = [each for node in nodes for each in open_to_others(config, node.name)]
-        for warning in (*config.warnings, *open_ones):
+        for warning in warnings:
             click.echo(f"warning: {warning}", err=True)
-    click.echo("valid")
+    if output == "json":
+        print_json({"valid": True, "files": checked})
+    else:
+        click.echo("valid")
 
 
 def _print_settings(output: str) -> None:

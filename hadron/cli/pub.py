@@ -149,18 +149,25 @@ def _publish(
     from hadron.model.errors import HadronError, InvalidRecordError, RequestError
 
     tally: dict[str, tuple[int, int, int]] = {}
+    chunk: list[NewRecord] = []
     try:
         for chunk in chunks:
             for receipt in producer.send_many(chunk):
                 last = receipt.base_offset + receipt.count - 1
                 count, first, _ = tally.get(receipt.partition, (0, receipt.base_offset, 0))
                 tally[receipt.partition] = (count + receipt.count, first, last)
-    except RequestError as error:
+    except HadronError as error:
         published = sum(count for count, _, _ in tally.values())
         if not published and not isinstance(error, InvalidRecordError):
             raise
         many = "1 record was" if published == 1 else f"{published or 'no'} records were"
-        raise HadronError(f"{error.message}; {many} published before that", error.hint) from error
+        rest = ""
+        if not isinstance(error, RequestError):
+            # One record of the chunk has failed; what became of the others is not known here.
+            rest = f", and perhaps some of the {len(chunk)} after them"
+        raise HadronError(
+            f"{error.message}; {many} published before that{rest}", error.hint
+        ) from error
     except KeyboardInterrupt:
         # What of the last chunk is in the log, the producer says.
         click.echo(f"interrupted; acknowledged before: {_words(tally) or 'nothing'}", err=True)

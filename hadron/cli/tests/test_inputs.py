@@ -15,7 +15,8 @@ from click.testing import CliRunner
 
 from hadron.cli import pub
 from hadron.cli.inputs import Recipe, Source
-from hadron.model.errors import InvalidRecordError
+from hadron.client.results import BatchReceipt
+from hadron.model.errors import HadronError, InvalidRecordError, PeerError
 from hadron.model.record import JSON, NewRecord, decode_value, encode_value
 
 PLAIN = Recipe(None, None, "", {})
@@ -176,6 +177,19 @@ def test_stdin_is_read_without_waiting_for_its_end(
         assert [record.value for record in next(chunks)] == ["half a line"]
         writing.close()
         assert list(chunks) == []
+
+
+def test_a_failure_in_the_middle_tells_how_much_was_published() -> None:
+    class Failing:
+        def send_many(self, chunk: list[NewRecord]) -> list[BatchReceipt]:
+            if len(chunk) == 1:
+                raise PeerError("the delivery timeout passed", "is its leader up?")
+            return [BatchReceipt("s", "eu/p0", 0, len(chunk), 0, False)]
+
+    producer: Any = Failing()
+    record = NewRecord(value=b"")
+    with pytest.raises(HadronError, match="2 records were published before that, and perhaps "):
+        pub._publish(producer, [[record, record], [record]])
 
 
 def test_nothing_to_publish_is_a_usage_error(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -212,7 +212,7 @@ def test_no_traceback_without_debug(tmp_path: Path) -> None:
     config = tmp_path / "bad.yaml"
     config.write_text("cluster: x\nreplicaset: {}\n")
     quiet = run("node", "--config", str(config), "--name", "n1")
-    assert quiet.returncode == 1
+    assert quiet.returncode == 2
     assert quiet.stderr.startswith("error: ")
     assert "bad.yaml:2" in quiet.stderr
     assert "Traceback" not in quiet.stderr
@@ -283,11 +283,26 @@ def test_help_says_what_protects_nothing(capsys: pytest.CaptureFixture[str]) -> 
         assert "There is no authentication and no TLS yet: whoever reaches" in told
 
 
+def test_a_bad_file_is_as_final_as_a_wrong_command_line(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    file = write_configs(tmp_path, {"meta": 1})["meta"]
+    assert main(["node", "--config", str(file), "--name", "n9"]) == 2
+    assert "error: there is no node 'n9'" in capsys.readouterr().err
+    file.write_text("cluster: [")
+    assert main(["node", "--config", str(file), "--name", "n1"]) == 2
+    assert f"error: {file}" in capsys.readouterr().err
+
+
 def test_a_file_is_checked_without_a_start(
     capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
     files = write_configs(tmp_path, {"meta": 1, "eu/p0": 2})
     before = sorted(tmp_path.rglob("*"))
+    assert main(["node", "--check", "--config", str(tmp_path), "-o", "json"]) == 0
+    told = json.loads(capsys.readouterr().out)
+    assert told["valid"]
+    assert len(told["files"]) == 2
     assert main(["node", "--check", "--config", str(tmp_path)]) == 0
     told = capsys.readouterr()
     assert told.out.endswith("valid\n")
