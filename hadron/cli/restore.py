@@ -150,7 +150,9 @@ def _restore_sets(
             f"{first.epoch}: `{_start(first, 'NODE')}`"
         )
     else:
-        click.echo(f"start every node with its set's file: `{_start(first, 'NODE', given)}`")
+        click.echo("start every node with its set's file:")
+        for start in dict.fromkeys(_start(config, "NODE", given) for _, config in chosen):
+            click.echo(f"  {start}")
 
 
 def _check_all(chosen: list[tuple[Path, ReplicaSetConfig]], overwrite: bool) -> None:
