@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import sys
+import time
 from collections.abc import Awaitable, Callable, Iterator
 from datetime import UTC, datetime
 from pathlib import Path
@@ -48,7 +49,8 @@ def command(
     goes on where it stopped.
 
     With --all every replica set is copied, one after the other, each as of its own moment: there is
-    no one moment of the whole cluster.
+    no one moment of the whole cluster. The metadata set is the last. What an interrupted attempt
+    has copied is kept, and its age said.
 
     \b
     Examples:
@@ -116,7 +118,7 @@ def _fetch_all(url: str, destination: Path) -> dict[str, Manifest]:
                 return stack.enter_context(_watching(replica_set.name))
 
             return await backup_cluster(
-                client, destination, SystemDisk(), on_begin, _show_trouble
+                client, destination, SystemDisk(), on_begin, _show_trouble, _show_kept
             )
 
     return _connected(url, fetch)
@@ -165,6 +167,16 @@ def _show_progress(have: int, size: int) -> None:
 
 def _show_trouble(error: PeerError) -> None:
     click.echo(f"{error.message}; trying again", err=True)
+
+
+def _show_kept(manifest: Manifest) -> None:
+    """Its records are as old as it is, whenever the whole gets its name."""
+    from hadron.model.units import format_duration
+
+    age_ms = max(0, int(time.time() * 1_000) - manifest.created_ms)
+    exact_to_ms = 60_000 if age_ms >= 120_000 else 1_000
+    age = format_duration(age_ms // exact_to_ms * exact_to_ms)
+    click.echo(f"{manifest.replica_set}: kept from an earlier attempt, {age} old", err=True)
 
 
 def describe(manifest: Manifest) -> str:

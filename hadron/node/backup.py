@@ -40,6 +40,9 @@ Progress = Callable[[int, int], None]
 
 _PARTS: Final = {DATABASE, f"{DATABASE}-journal", MANIFEST, f"{MANIFEST}.new"}
 
+UNFINISHED: Final = ".part"
+"""What the name of a backup ends in that is not whole yet."""
+
 _ATTEMPTS: Final = 5
 _PAUSE_S: Final = 1.0
 
@@ -200,7 +203,7 @@ def part_of(destination: Path) -> Path:
     with translated_os_errors(destination):
         if destination.exists() and (not destination.is_dir() or any(destination.iterdir())):
             raise DataDirectoryError(f"{destination} exists", "name a directory that does not")
-    return destination.with_name(f"{destination.name}.part")
+    return destination.with_name(f"{destination.name}{UNFINISHED}")
 
 
 def _begin(destination: Path) -> Path:

@@ -2,14 +2,15 @@
 
     DEST/aws.us-east-1+p0/hadron.db, DEST/aws.us-east-1+p0/manifest.json, …
 
-The sets are copied one after the other, each as of its own moment, the metadata set last: restored
-together, it then knows every stream that the others have records of. Until all are there, they are
-in DEST.part, and a repeated backup goes on with that.
+The sets are copied one after the other, each as of its own moment, the metadata set last, once all
+others are there: restored together, it then knows every stream that the others have records of.
+Until all are there, they are in DEST.part, and a repeated backup goes on with that.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from functools import partial
 from pathlib import Path
 from typing import Final
 
@@ -18,7 +19,7 @@ from hadron.model.errors import DataDirectoryError, HadronError, PeerError
 from hadron.model.ids import is_valid_replica_set_name
 from hadron.model.ports import Disk
 from hadron.model.problems import list_problems
-from hadron.node.backup import Progress, backup_live, part_of, read_backup
+from hadron.node.backup import UNFINISHED, Progress, backup_live, part_of, read_backup
 from hadron.storage.database import translated_os_errors
 from hadron.storage.generations import MANIFEST
 from hadron.storage.snapshot import Manifest
@@ -46,27 +47,41 @@ async def backup_cluster(
     client: Client, destination: Path, disk: Disk,
     on_begin: Callable[[cluster_pb2.ReplicaSet], Progress],
     on_trouble: Callable[[PeerError], None] = lambda _error: None,
+    on_kept: Callable[[Manifest], None] = lambda _manifest: None,
 ) -> dict[str, Manifest]:
     """Back up every replica set that the client's cluster has; the manifests, by name.
 
     Args:
         on_begin: told of each set that is copied; what it returns is told how far that is.
+        on_kept: told of each copy that an earlier attempt has left, and that is not made anew.
 
-    Raises `DataDirectoryError` when `destination` exists, `PeerError` naming each set that could
-    not be had, after all others were copied.
+    Raises `DataDirectoryError` when `destination` exists, or what an earlier attempt has left is
+    another cluster's; `PeerError` naming each set that could not be had, after all others were
+    copied.
     """
     part = _begin(destination)
     topology = await client.topology()
-    done: dict[str, Manifest] = {}
+    metadata = topology.metadata
+    done = _left(part, topology)
+    if {each.name for each in topology.replica_sets} - done.keys() - {metadata}:
+        # What is copied now may have records of streams that an older copy of it does not know.
+        done.pop(metadata, None)
+        await disk.do(partial(_drop, part / directory_name(metadata), disk))
+    for kept in done.values():
+        on_kept(kept)
     failed: list[str] = []
-    for each in sorted(topology.replica_sets, key=lambda known: known.name == topology.metadata):
+    for each in sorted(topology.replica_sets, key=lambda known: known.name == metadata):
+        if each.name in done or (failed and each.name == metadata):
+            continue
         target = part / directory_name(each.name)
         try:
-            done[each.name] = read_backup(target) if (target / MANIFEST).exists() else (
-                await _backup_set(client, each, target, disk, on_begin(each), on_trouble)
+            done[each.name] = await _backup_set(
+                client, each, target, disk, on_begin(each), on_trouble
             )
         except HadronError as error:
             failed.append(f"{each.name}: {error.message}")
+    if not failed and metadata not in done:
+        failed.append(f"{metadata}: not known to {topology.replica_set}/{topology.node}")
     if failed:
         raise PeerError(
             list_problems(failed, f"with {len(failed)} of {len(topology.replica_sets)} "
@@ -89,6 +104,37 @@ def _begin(destination: Path) -> Path:
             )
         part.mkdir(parents=True, exist_ok=True)
     return part
+
+
+def _left(part: Path, topology: cluster_pb2.TopologyResponse) -> dict[str, Manifest]:
+    """The copies that an earlier attempt has completed, by replica set.
+
+    Raises `DataDirectoryError` for one of another cluster, set or history, which must not be mixed
+    with this one's.
+    """
+    uuids = {each.name: each.uuid.hex() for each in topology.replica_sets}
+    found: dict[str, Manifest] = {}
+    for name, path in find_backups(part).items():
+        if name not in uuids and path.suffix == UNFINISHED:
+            continue
+        manifest = found[name] = read_backup(path)
+        is_ours = (manifest.cluster, manifest.replica_set) == (topology.cluster, name)
+        # Nobody may know the uuid of a set that is away.
+        if not is_ours or uuids.get(name) not in ("", manifest.uuid):
+            raise DataDirectoryError(
+                f"{path} is of replica set {manifest.replica_set} in cluster {manifest.cluster}, "
+                f"uuid {manifest.uuid}, which is none of cluster {topology.cluster} as it is now",
+                f"move {part} away, or name another place",
+            )
+    return found
+
+
+def _drop(target: Path, disk: Disk) -> None:
+    """Remove a set's copy, and one that is not complete."""
+    with translated_os_errors(target):
+        disk.remove(target)
+        disk.remove(part_of(target))
+        disk.sync(target.parent)
 
 
 async def _backup_set(

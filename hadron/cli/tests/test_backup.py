@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import re
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -206,6 +207,11 @@ def test_a_whole_cluster_and_back(tmp_path: Path, say: Say) -> None:
         "restore", backup, *config, "--all", "--accept-loss", "--overwrite", "--raise-epoch"
     )
     assert f"{files['eu/p0']}: epoch 1 -> 2" in told
+    assert told.endswith(
+        "start every node with its set's file:\n"
+        f"  hadron node --config {files['meta']} --name NODE\n"
+        f"  hadron node --config {files['eu/p0']} --name NODE\n"
+    )
     with started():
         with hadron.connect_sync(url) as client:
             assert sorted(int(each.value) for each in client.read("events")) == [0, 1, 2, 3]
@@ -216,7 +222,9 @@ def test_a_whole_cluster_and_back(tmp_path: Path, say: Say) -> None:
         assert wait_until(is_quiet, 10)
 
 
-def test_what_is_missing_from_a_clusters_backup(tmp_path: Path, say: Say) -> None:
+def test_what_is_missing_from_a_clusters_backup(
+    tmp_path: Path, say: Say, capsys: pytest.CaptureFixture[str]
+) -> None:
     files = write_configs(tmp_path / "cluster", {"meta": 1, "eu/p0": 1})
     url = Fleet(list(files.values())).url
     backup = tmp_path / "monday"
@@ -229,6 +237,11 @@ def test_what_is_missing_from_a_clusters_backup(tmp_path: Path, say: Say) -> Non
         assert not backup.exists()
         with LocalCluster(tmp_path / "cluster", config=files["eu/p0"]):
             assert "2 replica sets" in say("backup", backup, "--all", "--server", meta.url)
+            shutil.rmtree(backup / "meta")
+            backup.rename(f"{backup}.part")
+            assert main(["backup", str(backup), "--all", "--server", meta.url]) == 0
+            told = capsys.readouterr().err
+            assert re.search(r"^eu/p0: kept from an earlier attempt, \d+(s|m) old$", told, re.M)
     assert sorted(each.name for each in tmp_path.iterdir()) == ["cluster", "monday"]
     shutil.rmtree(backup / "eu+p0")
     told = say("restore", backup, "--config", tmp_path / "cluster", "--all", "--accept-loss",
