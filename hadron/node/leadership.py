@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Awaitable, Callable, Collection
+from functools import partial
 from typing import Any, Final
 
 import trio
@@ -15,7 +16,7 @@ from hadron.metadata.pusher import Introduction, ReplicaSets, SchemaPusher, Wire
 from hadron.model.errors import (
     FencedError,
     HadronError,
-    NotFoundError,
+    MetadataBehindError,
     PeerError,
     ShuttingDownError,
     TrimmedError,
@@ -232,25 +233,32 @@ class Leadership:
                 await self._sets.seek(names)
 
         return SchemaChanges(
-            self.controller, catalog, known_sets, seek, self._count_kept,
+            self.controller, catalog, known_sets, seek,
+            partial(self._count_kept, catalog),
             "" if self._owns_schema else self._config.metadata,
         )
 
-    async def _count_kept(self, partition: str, stream_id: int, before_ms: int) -> Kept:
+    async def _count_kept(
+        self, catalog: Catalog, partition: str, stream_id: int, before_ms: int
+    ) -> Kept:
         """`metadata.losses.CountKept`."""
         if partition == self._config.name:
             return await self.controller.query(lambda db: kept(db, stream_id, before_ms))
         if self._ask is None:
             raise PeerError(f"{partition} is not known")
         request = streams_pb2.OffsetsRequest(
-            stream_id=stream_id, at_ms=max(1, before_ms), with_bytes=True
+            stream_id=stream_id, partition=partition, at_ms=max(1, before_ms), with_bytes=True,
+            metadata_index=catalog.metadata_index,
         )
         try:
             answer = await self._ask(partition, _OFFSETS, request)
-        except NotFoundError:
-            # It has not heard of this stream yet, and so has nothing of it.
+        except MetadataBehindError:
+            # It has not heard of this stream yet, or of its part in it, and so has nothing of it.
+            # NotFoundError is another thing: it knows as much as is known here, but not the stream.
             return Kept(0, 0, 0)
         (there,) = answer.partitions
+        if not there.HasField("bytes"):
+            raise PeerError(f"{partition} is led by an older version, and does not tell bytes")
         return Kept(
             there.next_offset - there.first_offset, there.at_offset - there.first_offset,
             there.bytes,

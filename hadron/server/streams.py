@@ -129,7 +129,7 @@ class StreamsService:
         at_ms = request.at_ms
         limits = leading.visible.bounds(stream_id)
         at_offset = await leading.visible.offset_at(stream_id, at_ms) if at_ms > 0 else 0
-        size = 0
+        size = None
         if request.with_bytes:
             size = await leading.controller.query(lambda db: kept_bytes(db, stream_id))
         before = request.before if request.HasField("before") else limits.next_offset

@@ -21,12 +21,13 @@ from hadron.model.errors import (
     SchemaError,
 )
 from hadron.model.schema import Retention, SchemaObject, Spec, StreamSpec, spec_to_json
+from hadron.node.discovery import Discovery
 from hadron.node.statements import statement_to, statements_from
 from hadron.storage.database import open_reader
 from hadron.testing.nodes import Cluster, running_cluster
 from hadron.wire.calls import MessageStream
 from hadron.wire.connection import Connection
-from hadron.wire.messages import groups_pb2, method, schema_pb2, streams_pb2
+from hadron.wire.messages import Method, groups_pb2, method, schema_pb2, streams_pb2
 
 META, EU, US = "meta", "eu/p0", "us/p0"
 ON_EU = StreamSpec(partitions=(EU,))
@@ -413,3 +414,29 @@ async def test_a_shorter_retention_is_refused_where_it_drops_something(
             await client.apply(kept(Retention(max_age_ms=60_000, max_bytes=10_000)), dry_run=True)
         assert f"unknown at {US}, which did not tell, expected 1h" in str(refused.value)
         await client.apply(kept(Retention(max_age_ms=60_000)), allow_destructive=True)
+
+
+@pytest.mark.parametrize("answer", ["older", "lost"])
+async def test_a_shorter_retention_is_refused_where_a_leader_cannot_tell(
+    tmp_path: Path, clock: MockClock, monkeypatch: pytest.MonkeyPatch, answer: str
+) -> None:
+    asked = Discovery.ask_leader
+
+    async def ask(self: Discovery, replica_set: str, called: Method, request: Any) -> Any:
+        if answer == "lost":
+            raise NotFoundError("no object has the id 1")
+        told = await asked(self, replica_set, called, request)
+        for each in told.partitions:
+            each.ClearField("bytes")
+        return told
+
+    monkeypatch.setattr(Discovery, "ask_leader", ask)
+    async with (
+        running_cluster(tmp_path, {META: 1, EU: 1}) as cluster, cluster.client() as client
+    ):
+        await stream(cluster, "s", EU)
+        await in_step(cluster)
+        shorter = StreamSpec(partitions=(EU,), retention=Retention(max_bytes=1_000))
+        with pytest.raises(SchemaError) as refused:
+            await client.apply([SchemaObject(kind="Stream", name="s", spec=shorter)])
+        assert f"unknown at {EU}, which did not tell" in str(refused.value)
