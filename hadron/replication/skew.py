@@ -76,8 +76,9 @@ def ahead_ms(theirs_ms: int, asked_ms: int, answered_ms: int) -> int:
 
 
 def median_ms(peers: Sequence[int]) -> int:
-    """The median of what peers differ by. Of the two in the middle the one that is nearer to us,
-    or 0 when we are between them: one peer's broken clock must not keep a sound one from leading.
+    """The median of what the peers that were heard differ by. Of the two in the middle the one that
+    is nearer to us, or 0 when we are between them: one broken clock of theirs does not keep a sound
+    one from leading. Where a single peer was heard it does: nobody can say which of two is wrong.
     """
     if not peers:
         return 0

@@ -50,6 +50,13 @@ def test_one_broken_clock_among_three_keeps_nobody_from_leading() -> None:
     check([-3_600_000, 12])
 
 
+@pytest.mark.parametrize("theirs", [3_600_000, -3_600_000])
+def test_of_two_clocks_that_differ_nobody_knows_the_broken_one(theirs: int) -> None:
+    """In a pair, or while one of three is away."""
+    with pytest.raises(FencedError):
+        check([theirs])
+
+
 @pytest.mark.parametrize(
     ("peers", "said"),
     [([6_000, 7_000], "6.0 s ahead of"), ([-9_000], "9.0 s behind"), ([-8_000, -5_001], "5.0 s")],
