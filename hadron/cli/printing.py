@@ -127,6 +127,14 @@ def _one_line(text: str) -> str:
     return "".join(letter if letter.isprintable() else " " for letter in first)
 
 
+def on_one_line(text: str) -> str:
+    """All of it, with escapes for what would end the line or reach the terminal."""
+    return "".join(
+        letter if letter.isprintable() else letter.encode("unicode_escape").decode()
+        for letter in text
+    )
+
+
 def print_rich(renderable: Any) -> None:
     """Print a rich object on stdout, as wide as it needs to be into a pipe."""
     from rich.console import Console

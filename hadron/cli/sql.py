@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import click
 
-from hadron.cli.printing import output_option, print_rows
+from hadron.cli.printing import on_one_line, output_option, print_rows
 from hadron.cli.records import shown_as_json
 from hadron.cli.root import FAILED
 from hadron.cli.session import connects, session_of
@@ -205,4 +205,6 @@ def _unlike(name: str, others: Container[str]) -> str:
 
 
 def _cell(value: Any) -> Any:
-    return value.decode(errors="backslashreplace") if isinstance(value, bytes) else value
+    if isinstance(value, bytes):
+        value = value.decode(errors="backslashreplace")
+    return on_one_line(value) if isinstance(value, str) else value

@@ -12,10 +12,13 @@ the running leader said so, passes that.
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
+from typing import Any, Final
 
 import apsw
 
@@ -23,9 +26,13 @@ from hadron.model.errors import CorruptionError, DataDirectoryError
 from hadron.node.verification import database_of, open_database, owner_of
 from hadron.state.record_table import OnDamage, RecordTable
 from hadron.storage.database import read_transaction, translated_errors
-from hadron.storage.identity import LOCK, Owner, in_use
+from hadron.storage.generations import DATABASE
+from hadron.storage.identity import LOCK, NODE_DATABASE, Owner, in_use
 from hadron.storage.log import get_meta, get_text
 from hadron.storage.snapshot import DIVERGED
+
+_NODES_FILES: Final = (DATABASE, NODE_DATABASE)
+_MAGIC: Final = b"SQLite format 3\0"
 
 AskNode = Callable[[Owner, int], int]
 """Asks the running node with these files, a process with this id, up to where its log is committed;
@@ -38,7 +45,7 @@ class Records:
 
     Attributes:
         db: a connection of its own, in memory, whose table `record` has the file's records. It may
-            attach other files and write to them; the node's own is not attached.
+            attach other files and write to them; a node's are refused.
         path: the database file.
         last_lsn: the last entry whose work is in the file.
         committed_lsn: entries up to here are shown.
@@ -62,12 +69,18 @@ def open_records(
 
     Raises:
         ConfigurationError: there is no such file.
-        DataDirectoryError: it cannot be read, or has no tables that are worth reading.
+        DataDirectoryError: it cannot be read, is no node's, or has no tables that are worth
+            reading. Also when a statement attaches a node's file, or vacuums into one.
         CorruptionError: it is damaged.
     """
     database = database_of(path)
     is_live = in_use(database.parent)
     owner, _ = owner_of(database)
+    if owner is None and not _may_be_a_nodes(database):
+        # Not damaged, and nothing that anybody is to move away.
+        raise DataDirectoryError(
+            f"{database} is not a hadron.db", "give a data directory, a backup, or a hadron.db"
+        )
     with (
         translated_errors(database), closing(open_database(database, is_live)) as source,
         closing(apsw.Connection(":memory:")) as db,
@@ -81,7 +94,29 @@ def open_records(
             source, owner.replica_set if owner is not None else None, committed_lsn,
             on_damage or _refuse,
         ).register(db)
+        db.authorizer = partial(_refuse_nodes_files, database)
         yield Records(db, database, last_lsn, committed_lsn)
+
+
+def _may_be_a_nodes(path: Path) -> bool:
+    with path.open("rb") as file:
+        return path.name == DATABASE or file.read(len(_MAGIC)) in (_MAGIC, b"")
+
+
+def _refuse_nodes_files(own: Path, action: int, name: Any, *_: Any) -> int:
+    """SQLite's authorizer. Whoever attaches a node's file has it open for writing: one slip, and
+    acknowledged records are gone; even a look leaves pages that the node refuses."""
+    if action != apsw.SQLITE_ATTACH or name is None:
+        # A name that is bound or computed is not told here; it is no slip either.
+        return apsw.SQLITE_OK
+    path = Path(name).resolve()
+    is_own = path.exists() and os.path.samefile(path, own)
+    if is_own or path.name.startswith(_NODES_FILES):
+        raise DataDirectoryError(
+            f"{name} is a node's file, which only its node may write",
+            "its records are in the table `record`; attach a file of another name",
+        )
+    return apsw.SQLITE_OK
 
 
 def _pid_of(directory: Path) -> int:

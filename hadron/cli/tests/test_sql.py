@@ -69,7 +69,7 @@ def test_a_backup(three: LocalCluster, tmp_path: Path) -> None:
     done = hadron(three, "sql", "--data", str(copy), QUERY, url="hadron://127.0.0.1:1")
     assert (done.returncode, done.stderr) == (0, b"")
     assert done.stdout.decode().splitlines() == [
-        "offset  key  value", '0       UA   {"n": 1.50}', r"1       -    \xff",
+        "offset  key  value", '0       UA   {"n": 1.50}', r"1       -    \xff\n",
     ]
 
 
@@ -93,7 +93,7 @@ def test_the_clusters_processes_as_json(three: LocalCluster) -> None:
 def test_statements_and_their_rows(three: LocalCluster) -> None:
     statements = b"SELECT 1 AS n, 2 AS n; CREATE TABLE t(x); SELECT x FROM t; SELECT 'a\nb' AS x"
     done = hadron(three, "sql", "--data", data(three, "n2"), "-", stdin=statements)
-    assert done.stdout == b"n  n\n1  2\nx\nx\na\n"
+    assert done.stdout == b"n  n\n1  2\nx\nx\na\\nb\n"
     done = hadron(three, "sql", "--data", data(three, "n2"), "-", "-o", "json", stdin=statements)
     assert list(map(json.loads, done.stdout.splitlines())) == [{"n": 1, "n_2": 2}, {"x": "a\nb"}]
 
@@ -108,6 +108,30 @@ def test_mistakes_are_sentences(three: LocalCluster, query: str, said: bytes) ->
     done = hadron(three, "sql", "--data", data(three, "n2"), query)
     assert done.returncode == 1
     assert done.stderr.startswith(said)
+
+
+def test_a_nodes_files_are_not_attached(three: LocalCluster, tmp_path: Path) -> None:
+    """SQLite would open them for writing."""
+    own = Path(data(three, "n2"))
+    (tmp_path / "link.db").symlink_to(own / "hadron.db")
+    (tmp_path / "same.db").hardlink_to(own / "hadron.db")
+    for statement in (
+        f"ATTACH '{own}/hadron.db' AS m; DELETE FROM m.body", f"ATTACH '{own}/node.db' AS m",
+        f"ATTACH '{data(three, 'n1')}/hadron.db' AS m", f"ATTACH '{tmp_path}/link.db' AS m",
+        f"ATTACH '{tmp_path}/same.db' AS m", f"VACUUM INTO '{own}/hadron.db-journal'",
+    ):
+        done = hadron(three, "sql", "--data", str(own), statement)
+        assert (done.returncode, done.stdout) == (1, b""), statement
+        assert b"is a node's file, which only its node may write" in done.stderr
+    assert hadron(three, "sql", "--data", str(own), QUERY).stdout.count(b"\n") == 3
+
+
+def test_a_file_that_was_never_a_nodes_is_not_damaged(three: LocalCluster, tmp_path: Path) -> None:
+    other = tmp_path / "numbers"
+    other.write_text("1\n2\n")
+    done = hadron(three, "sql", "--data", str(other), QUERY)
+    assert done.returncode == 1
+    assert done.stderr.startswith(f"error: {other} is not a hadron.db\n".encode())
 
 
 def test_a_reader_that_goes_away(three: LocalCluster) -> None:
