@@ -255,7 +255,7 @@ def _first_doubled(names: Sequence[str]) -> str:
 def _csv_chunks(
     file: BinaryIO, recipe: Recipe, unit: Callable[[str], str]
 ) -> Iterator[list[NewRecord]]:
-    rows = csv.reader((line.decode() for line in file), strict=True)
+    rows = csv.reader(_decoded(file, unit), strict=True)
     try:
         names = next(rows, None)
         if names is None:
@@ -273,9 +273,22 @@ def _csv_chunks(
                 for index, row in enumerate(chunk)
                 if row
             ]
-    except (csv.Error, UnicodeDecodeError) as error:
+    except csv.Error as error:
         where = unit(f"line {rows.line_num}")
         raise InvalidRecordError(f"{where} is not CSV: {error}") from error
+
+
+def _decoded(file: BinaryIO, unit: Callable[[str], str]) -> Iterator[str]:
+    """Lines of text. Raises `InvalidRecordError` naming the one that is none."""
+    for number, line in enumerate(file, start=1):
+        try:
+            yield line.decode()
+        except UnicodeDecodeError as error:
+            raise InvalidRecordError(
+                f"{unit(f'line {number}')} is not UTF-8: it has the byte "
+                f"0x{line[error.start]:02x} at position {error.start}",
+                "convert the file, as with `iconv -f LATIN1 -t UTF-8`",
+            ) from error
 
 
 def _row_record(recipe: Recipe, names: list[str], row: list[str], where: str) -> NewRecord:

@@ -117,6 +117,13 @@ def test_malformed_input_is_refused_by_line(
         read(path, recipe)
 
 
+def test_a_csv_file_of_another_encoding_is_told_by_its_line(tmp_path: Path) -> None:
+    path = tmp_path / "a.csv"
+    path.write_bytes(b"name\nAnna\nRen\xe9e\n")
+    with pytest.raises(InvalidRecordError, match="line 3 is not UTF-8: it has the byte 0xe9 at"):
+        read(path, PLAIN)
+
+
 def test_json_goes_out_as_it_was_written(tmp_path: Path) -> None:
     path = tmp_path / "a.jsonl"
     path.write_bytes(b'\xef\xbb\xbf{"price": 1.10}\n  [0.1234567890123456789, 1E2] \r\n')
