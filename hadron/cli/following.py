@@ -13,6 +13,7 @@ import anyio
 from hadron.cli.patience import MAJORITY_TOLD_AFTER_S, connected, telling
 from hadron.cli.positions import Position, check_offset, check_partitions
 from hadron.cli.records import RecordPrinter
+from hadron.cli.standard_streams import watch_reader
 from hadron.model.errors import PeerError, RequestError
 from hadron.model.schema import StreamSpec
 
@@ -42,11 +43,14 @@ class Request:
 async def run(url: str, request: Request) -> None:
     """Print records until the limit, the end (when asked for), or an interrupt."""
     printer = RecordPrinter(request.form, request.output, request.limit)
-    async with connected(url) as client:
+    async with connected(url) as client, anyio.create_task_group() as tasks:
+        # On a quiet stream nothing is written that would find it out.
+        tasks.start_soon(watch_reader)
         if request.group:
             await _consume(client, request, printer)
         else:
             await _follow(client, request, printer)
+        tasks.cancel_scope.cancel()
 
 
 async def _follow(client: Client, request: Request, printer: RecordPrinter) -> None:

@@ -9,7 +9,7 @@ import click
 
 from hadron.cli.completing import complete_partitions, names_of
 from hadron.cli.printing import output_option, print_json
-from hadron.cli.quantities import Duration
+from hadron.cli.quantities import Duration, once
 from hadron.cli.session import connects, session_of
 
 if TYPE_CHECKING:
@@ -55,7 +55,8 @@ def _event_options(function: Callable[..., Any]) -> Callable[..., Any]:
 @click.command("pub", short_help="Publish records from arguments, a file or stdin.")
 @click.argument("stream", shell_complete=names_of("Stream"))
 @click.argument("values", nargs=-1, metavar="[VALUE]...")
-@click.option("--file", "-l", metavar="FILE", help="Read records from FILE (.gz too); - is stdin.")
+@click.option("--file", "-l", metavar="FILE", multiple=True, callback=once,
+              help="Read records from FILE (.gz too); - is stdin.")
 @click.option("--format", "form", type=click.Choice(FORMATS),
               help="How input is divided: text lines, a JSON value a line, CSV rows as JSON "
                    "objects, a CloudEvent in JSON a line, or not at all: raw is one record, byte "
@@ -122,7 +123,18 @@ def command(
             delivery_timeout_s=DEFAULT_DELIVERY_TIMEOUT_S if timeout_s is None else timeout_s,
         ) as producer:
             tally = _publish(producer, source.chunks(recipe))
-    _print_tally(stream, tally, output)
+    try:
+        _print_tally(stream, tally, output)
+    except BrokenPipeError:
+        raise
+    except OSError as error:
+        from hadron.model.errors import HadronError
+
+        told = f"published {sum(count for count, _, _ in tally.values())} to {stream}"
+        raise HadronError(
+            f"stdout cannot be written: {error.strerror}; {told} ({_words(tally)})",
+            "do not send them again",
+        ) from error
 
 
 def _event(

@@ -2,7 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from typing import TypeVar
+
 import click
+
+_T = TypeVar("_T")
+
+
+def once(_ctx: click.Context, _parameter: click.Parameter, values: Sequence[_T]) -> _T | None:
+    """The callback of an option that is `multiple` so that a second one can be refused: with
+    others the last one counts, and what the first one says would silently not be done."""
+    if len(values) > 1:
+        raise click.BadParameter(f"is given {len(values)} times, expected one")
+    return values[0] if values else None
 
 
 class Duration(click.ParamType[float]):

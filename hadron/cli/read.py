@@ -6,6 +6,7 @@ import click
 
 from hadron.cli.completing import complete_partitions, names_of
 from hadron.cli.positions import FROM_HELP, Position, PositionType
+from hadron.cli.quantities import once
 from hadron.cli.records import TOKENS_HELP, records_output_option
 from hadron.cli.session import connects, session_of
 
@@ -14,15 +15,15 @@ from hadron.cli.session import connects, session_of
 @click.argument("stream", shell_complete=names_of("Stream"))
 @click.option("--partition", "-p", shell_complete=complete_partitions,
               help="Which partition; all when left out.")
-@click.option("--offset", "--from", "start", type=PositionType(), default="earliest",
-              show_default=True, metavar="POSITION", help=f"Where to start: {FROM_HELP}")
+@click.option("--offset", "--from", "start", type=PositionType(), multiple=True, callback=once,
+              metavar="POSITION", help=f"Where to start: {FROM_HELP} Default: earliest.")
 @click.option("--limit", "-c", type=click.IntRange(min=1), metavar="N", help="At most N records.")
 @click.option("--format", "-f", "form", metavar="FORMAT", help=TOKENS_HELP)
 @records_output_option
 @connects
 @click.pass_context
 def command(
-    ctx: click.Context, stream: str, partition: str | None, start: Position,
+    ctx: click.Context, stream: str, partition: str | None, start: Position | None,
     limit: int | None, form: str | None, output: str | None,
 ) -> None:
     """Print the records of STREAM that are there now.
@@ -37,6 +38,7 @@ def command(
     from hadron.cli.sub import read_once
 
     read_once(
-        session_of(ctx).url, stream, (partition,) if partition else (), start,
+        session_of(ctx).url, stream, (partition,) if partition else (),
+        start or Position("earliest"),
         limit=limit, form=form, output=output,
     )

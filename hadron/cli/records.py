@@ -8,13 +8,13 @@ from __future__ import annotations
 
 import base64
 import json
-import sys
 from collections.abc import Callable, Iterable
 from typing import Any, Final
 
 import click
 
-from hadron.cli.printing import output_of
+from hadron.cli.printing import on_one_line, output_of
+from hadron.cli.standard_streams import open_stdout
 from hadron.model.errors import DamagedRecordError
 from hadron.model.record import BYTES, JSON, Record, encode_value
 
@@ -132,7 +132,8 @@ def _table_line(record: Record) -> bytes:
     value = record.value
     encoding, data = encode_value(value)
     text = data.decode(errors="backslashreplace") if encoding in (BYTES, JSON) else str(value)
-    key = _key_bytes(record).decode(errors="backslashreplace") or "-"
+    text = on_one_line(text)
+    key = on_one_line(_key_bytes(record).decode(errors="backslashreplace")) or "-"
     return (
         f"{record.partition:<20} {record.offset:>10} {record.type or '-':<24} {key:<16} {text}\n"
     ).encode()
@@ -183,6 +184,8 @@ class RecordPrinter:
     """
 
     def __init__(self, form: str | None, output: str | None, limit: int | None) -> None:
+        if form is not None and output is not None:
+            raise click.UsageError("--format and --output exclude each other")
         if form is not None:
             self._line = compile_format(form)
         elif output == "json":
@@ -191,7 +194,7 @@ class RecordPrinter:
             self._line = _table_line
         else:
             self._line = compile_format("%s\\n")
-        self._out = sys.stdout.buffer
+        self._out = open_stdout()
         self._heading = _TABLE_HEADING if form is None and output == "table" else b""
         self._left = limit
 

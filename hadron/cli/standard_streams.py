@@ -10,7 +10,7 @@ from __future__ import annotations
 import contextlib
 import os
 import sys
-from typing import Final, TextIO, cast
+from typing import BinaryIO, Final, TextIO, cast
 
 _OUTPUTS: Final = {1: "stdout", 2: "stderr"}
 
@@ -42,6 +42,41 @@ def open_stdin() -> TextIO:
     if is_stdin_closed():
         raise RequestError("stdin is closed", "name a file, or pipe into it")
     return sys.stdin
+
+
+def open_stdout() -> BinaryIO:
+    """stdout, for records that count as seen once they are printed. Raises `RequestError` when it
+    is closed: what goes nowhere was seen by nobody."""
+    from hadron.model.errors import RequestError
+
+    # What the interpreter found; `open_closed` has set `sys.stdout` since.
+    if cast(TextIO | None, sys.__stdout__) is None:
+        raise RequestError("stdout is closed", "print to /dev/null what nobody is to see")
+    return sys.stdout.buffer
+
+
+async def watch_reader() -> None:
+    """Return, once there is nothing to watch any more; raises `BrokenPipeError` as soon as the
+    reader of stdout's pipe has gone away, which a write would find out with the next record only.
+    """
+    import select
+    import stat
+
+    import trio
+
+    try:
+        number = sys.stdout.fileno()
+        if not stat.S_ISFIFO(os.fstat(number).st_mode):
+            return
+        # An end for writing is never readable: what wakes is that it is broken.
+        await trio.lowlevel.wait_readable(number)
+    except OSError:
+        # A stream of a test, or a system that cannot watch this.
+        return
+    poll = select.poll()
+    poll.register(number, 0)
+    if any(events & select.POLLERR for _, events in poll.poll(0)):
+        raise BrokenPipeError
 
 
 def let_go() -> None:

@@ -9,7 +9,7 @@ import click
 
 from hadron.cli.completing import complete_groups, complete_partitions, names_of
 from hadron.cli.positions import FROM_HELP, Position, PositionType
-from hadron.cli.quantities import Duration
+from hadron.cli.quantities import Duration, once
 from hadron.cli.records import TOKENS_HELP, records_output_option
 from hadron.cli.session import connects, session_of
 
@@ -28,7 +28,8 @@ _OF_MEMBERS: Final = (
 @click.argument("stream", shell_complete=names_of("Stream"))
 @click.option("--group", "-G", shell_complete=complete_groups,
               help="Join this consumer group; without one nothing is remembered.")
-@click.option("--from", "start", type=PositionType(), metavar="POSITION",
+@click.option("--from", "start", type=PositionType(), metavar="POSITION", multiple=True,
+              callback=once,
               help=f"Where to start: {FROM_HELP} Default: latest, or earliest for a new group. "
                    "A group that exists goes on where it was.")
 @click.option("--partition", "-p", "partitions", multiple=True,
@@ -80,6 +81,8 @@ def command(ctx: click.Context, /, **given: Any) -> None:
     """
     from hadron.cli.following import Request
 
+    if given["group"] == "":
+        raise click.UsageError("--group has no name; leave it out to read without one", ctx)
     membership = {name: given.pop(name) for name in _OF_MEMBERS}
     named = {name: value for name, value in membership.items() if value is not None}
     request = Request(**given, membership=named)

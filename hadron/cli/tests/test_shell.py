@@ -27,6 +27,14 @@ def hadron(
     )
 
 
+def shell(command: str) -> subprocess.CompletedProcess[bytes]:
+    """A command with redirections, as bash has them."""
+    return subprocess.run(
+        ["sh", "-c", f"exec '{sys.executable}' -m hadron {command}"], stdin=subprocess.DEVNULL,
+        capture_output=True, check=False, timeout=60,
+    )
+
+
 def good(*arguments: str, stdin: bytes = b"", **environment: str) -> bytes:
     done = hadron(*arguments, stdin=stdin, **environment)
     assert (done.returncode, done.stderr) == (0, b""), done
@@ -163,3 +171,54 @@ class TestRecords:
         (port,) = free_ports(1)
         said = refused("pub", "s", "x", "--timeout", "1s", "--server", f"hadron://127.0.0.1:{port}")
         assert "within 1 s" in said
+
+    def test_what_nobody_can_see_is_not_acknowledged(self, stream: str) -> None:
+        good("pub", stream, "x")
+        told = shell(f"sub {stream} -G seen --from earliest -c 1 >&-")
+        assert (told.returncode, told.stderr) == (
+            1, b"error: stdout is closed\nhint: print to /dev/null what nobody is to see\n"
+        )
+        assert good("sub", stream, "-G", "seen", "--from", "earliest", "-c", "1") == b"x\n"
+
+    def test_a_full_stdout_is_no_record_that_was_not_published(self, stream: str) -> None:
+        told = shell(f"pub {stream} x > /dev/full")
+        assert told.returncode == 1
+        assert told.stderr.startswith(
+            b"error: stdout cannot be written: No space left on device; published 1 to "
+        )
+        assert good("read", stream) == b"x\n"
+
+    def test_a_reader_that_goes_away_ends_a_quiet_stream(self, stream: str) -> None:
+        good("pub", stream, "x")
+        for group in ((), ("-G", "quiet")):
+            with subprocess.Popen(
+                [sys.executable, "-m", "hadron", "sub", stream, "--from", "earliest", *group],
+                stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+            ) as following:
+                assert following.stdout is not None
+                assert following.stderr is not None
+                assert following.stdout.readline() == b"x\n"
+                following.stdout.close()
+                assert following.wait(timeout=60) == 141
+                assert following.stderr.read() == b""
+
+    @pytest.mark.parametrize(
+        ("words", "told"),
+        [
+            ("pub s --file a --file b", b"is given 2 times, expected one"),
+            ("read s --offset 1 --from 2", b"is given 2 times, expected one"),
+            ("sub s --from 1 --from 2", b"is given 2 times, expected one"),
+            ("sub s --group=", b"--group has no name"),
+            ("read s -f %s -o json", b"--format and --output exclude each other"),
+        ],
+    )
+    def test_what_would_not_be_done_is_refused(self, words: str, told: bytes) -> None:
+        done = hadron(*words.split())
+        assert (done.returncode, done.stdout) == (2, b"")
+        assert told in done.stderr
+
+    def test_a_table_has_a_line_for_each_record(self, stream: str) -> None:
+        good("pub", stream, "--format", "raw", stdin=b"a\nb\x1b]0;title\x07")
+        lines = good("read", stream, "-o", "table").splitlines()
+        assert len(lines) == 2
+        assert lines[1].endswith(rb"a\nb\x1b]0;title\x07")
