@@ -67,7 +67,8 @@ class PipelineRows:
     Attributes:
         inputs: (stream id, next offset) of each.
         instances: (status, stream id, offset) by instance id.
-        runs: (status, attempts, output's stream id, its offset) by (stage, instance id).
+        runs: (status, attempts since the last retry, output's stream id, its offset) by (stage,
+            instance id).
     """
 
     inputs: list[tuple[int, int]] = field(default_factory=list)
@@ -230,8 +231,9 @@ def _read_pipelines(node: NodeFile, db: apsw.Connection) -> None:
         known = rows.setdefault(pipeline_id, PipelineRows())
         known.instances[instance_id] = status, stream_id, offset
     for pipeline_id, stage, instance_id, *run in db.execute(
-        "SELECT pipeline_id, stage, instance_id, status, attempts, out_stream_id, out_offset"
-        " FROM stage_run"
+        "SELECT r.pipeline_id, r.stage, r.instance_id, r.status,"
+        " r.attempts - ifnull(t.attempts_before, 0), r.out_stream_id, r.out_offset"
+        " FROM stage_run r LEFT JOIN stage_retry t USING (pipeline_id, stage, instance_id)"
     ):
         known = rows.setdefault(pipeline_id, PipelineRows())
         known.runs[stage, instance_id] = (run[0], run[1], run[2], run[3])

@@ -98,14 +98,18 @@ class RunnerActor(ClientActor):
     """Takes invocations of both stages.
 
     Args:
-        is_hopeful: no instance fails whoever tries; attempts fail by chance, as ever.
+        is_hopeful: no instance fails whoever tries; any attempt may by chance, as often as it is
+            tried.
+        failing: the share of attempts that chance lets fail.
     """
 
     def __init__(
-        self, world: World, history: History, host: str, seed: str, *, is_hopeful: bool = False
+        self, world: World, history: History, host: str, seed: str, *, is_hopeful: bool = False,
+        failing: float = 0.15,
     ) -> None:
         super().__init__(world, history, host, seed)
         self._is_hopeful = is_hopeful
+        self._failing = failing
         self._turn = 0
 
     async def session(self, client: Client) -> None:
@@ -141,8 +145,11 @@ class RunnerActor(ClientActor):
         lost = [
             each for each in invocations
             if (each.instance_id % _HOPELESS == 0 and not self._is_hopeful)
-            # Chance leaves the last attempt alone.
-            or (each.attempt < _MAX_ATTEMPTS and self.random.random() < 0.15)
+            # Of others chance leaves the last attempt alone.
+            or (
+                (self._is_hopeful or each.attempt < _MAX_ATTEMPTS)
+                and self.random.random() < self._failing
+            )
         ]
         return lost, [each for each in invocations if each not in lost]
 

@@ -37,11 +37,11 @@ async def stages_under_crashes(play: Play) -> None:
 
 @scenario("A1, A2: instances that failed run again, and what they have done is not done again")
 async def failed_instances_are_retried(play: Play) -> None:
-    """Some attempts fail, and one is all that a stage has; people retry what failed, twice
-    at a time, while the leader is killed and a replica loses its power. In the end every record
-    has made one output."""
+    """Every other attempt fails, two are all that a stage has, and two more after each retry;
+    people retry what failed, twice at a time, while the leader is killed and a replica loses its
+    power. In the end every record has made one output."""
     world = play.world
-    runners = await _declared(play, max_attempts=1)
+    runners = await _declared(play, max_attempts=2, failing=0.5)
     async with trio.open_nursery() as nursery:
         for runner in runners:
             nursery.start_soon(runner.run)
@@ -83,7 +83,9 @@ async def pipelines_without_room(play: Play) -> None:
         nursery.cancel_scope.cancel()
 
 
-async def _declared(play: Play, *, max_attempts: int) -> list[RunnerActor]:
+async def _declared(
+    play: Play, *, max_attempts: int, failing: float = 0.15
+) -> list[RunnerActor]:
     """Declare the pipeline; its runners, which are not running yet."""
     world = play.world
     async with world.client("c0") as client:
@@ -92,7 +94,8 @@ async def _declared(play: Play, *, max_attempts: int) -> list[RunnerActor]:
         )
     return [
         RunnerActor(
-            world, play.history, f"w{number}", f"{world.seed}/w{number}", is_hopeful=True
+            world, play.history, f"w{number}", f"{world.seed}/w{number}", is_hopeful=True,
+            failing=failing,
         )
         for number in range(2)
     ]

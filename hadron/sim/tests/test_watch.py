@@ -68,6 +68,13 @@ EDITED: dict[str, tuple[str, tuple[Patch, ...]]] = {
         "producers-idle-for-a-day",
         (Edit("state.streams:_check_sequence", "if command.sequence != 0:", "if False:"),),
     ),
+    "E3 a stage has all its attempts": (
+        "failed-instances-are-retried",
+        (Edit(
+            "state.pipelines:apply_fail_stages", "counted = attempt - before.get(instance_id, 0)",
+            "counted = attempt",
+        ),),
+    ),
 }
 """By complaint: a scenario, and an edit that breaks the rule in it."""
 

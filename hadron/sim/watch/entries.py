@@ -1,15 +1,16 @@
-"""PROTOCOL B8, D1, D2: what an entry may do to the tables, held against what they were before it,
-and what time it may have."""
+"""PROTOCOL B8, D1, D2, E3: what an entry may do to the tables, held against what they were before
+it, and what time it may have."""
 
 from __future__ import annotations
 
+import json
 from bisect import bisect_left
 from collections.abc import Callable, Hashable, Iterable
 from typing import Any, Final
 
 import apsw
 
-from hadron.model.schema import StreamSpec, spec_from_json
+from hadron.model.schema import PipelineSpec, StreamSpec, spec_from_json
 from hadron.partition.group_commit import WrittenGroup
 from hadron.sim.clocks import wall_ms
 from hadron.sim.watch.views import Complaints, NodeView
@@ -17,7 +18,7 @@ from hadron.state.adoption import SchemaAdopted
 from hadron.state.group_endings import DeadLetterRecords, EndDeliveries
 from hadron.state.groups import AckRecords
 from hadron.state.machine import Command, Context
-from hadron.state.pipelines import CompleteStages
+from hadron.state.pipelines import CompleteStages, FailStages, RetryInstances
 from hadron.state.registry import RegisterReplicaSet
 from hadron.state.retention import TrimStream
 from hadron.state.schema import ApplySchema, DeleteObjects
@@ -40,6 +41,14 @@ _FLOOR: Final = (
     "SELECT o.name, g.name, g.floor FROM grp g JOIN schema_object o ON o.id = g.stream_id"
     " WHERE g.group_id = ?"
 )
+
+_RUNS: Final = (
+    "SELECT r.stage, r.instance_id, r.status, r.attempts, ifnull(t.attempts_before, 0)"
+    " FROM stage_run r LEFT JOIN stage_retry t USING (pipeline_id, stage, instance_id)"
+    " WHERE pipeline_id = ? AND instance_id IN (SELECT value FROM json_each(?))"
+)
+_READY: Final = 1
+_FAILED: Final = 3
 
 _MOVES_FLOOR: Final = (AckRecords, DeadLetterRecords, EndDeliveries)
 _CHANGES_SCHEMA: Final = (ApplySchema, DeleteObjects, SchemaAdopted, RegisterReplicaSet)
@@ -114,6 +123,11 @@ class Entries:
             before = context.db.execute(_BATCHES, (command.stream_id,)).fetchall()
             result = apply(context, command)
             self._judging(self._check_trim, view, context, command, before)
+            return result
+        if isinstance(command, FailStages | RetryInstances):
+            ran = _runs(context, command)
+            result = apply(context, command)
+            self._judging(self._check_attempts, view, context, command, ran)
             return result
         if isinstance(command, AppendBatch) and command.producer_id and command.sequence >= 0:
             row = context.db.execute(
@@ -211,6 +225,40 @@ class Entries:
                 return
             left -= size
 
+    def _check_attempts(
+        self, view: NodeView, context: Context, command: FailStages | RetryInstances,
+        before: dict[tuple[str, int], tuple[int, int, int]],
+    ) -> None:
+        """E3: a stage is given up with its last attempt, which is counted since the last retry."""
+        row: Any = context.db.execute(
+            "SELECT spec FROM schema_object WHERE id = ?", (command.pipeline_id,)
+        ).fetchone()
+        spec = spec_from_json("Pipeline", row[0])
+        assert isinstance(spec, PipelineSpec)
+        expected = dict(before)
+        if isinstance(command, RetryInstances):
+            for key, (status, attempts, _) in before.items():
+                if status == _FAILED:
+                    expected[key] = _READY, attempts, attempts
+        else:
+            most = next(
+                stage.retry.max_attempts for stage in spec.stages if stage.name == command.stage
+            )
+            for instance_id, attempt in zip(command.instance_ids, command.attempts, strict=True):
+                key = command.stage, instance_id
+                status, attempts, retried_at = before.get(key, (0, 0, 0))
+                if status == _READY and attempt == attempts + 1:
+                    status = _FAILED if attempt - retried_at >= most else _READY
+                    expected[key] = status, attempt, retried_at
+        after = _runs(context, command)
+        if after != expected:
+            self._complaints.add(
+                "E3 a stage has all its attempts",
+                f"{view.name} at entry {context.lsn}: {command} makes (status, attempts, of them "
+                f"before the last retry) {sorted(after.items() - expected.items())}, expected "
+                f"{sorted(expected.items() - after.items())}",
+            )
+
     def stamped(self, view: NodeView, group: WrittenGroup, members: int) -> None:
         """B8: the log's time is the world's, as far as clocks that agree can tell."""
         if not group.entries or not view.is_alive:
@@ -224,6 +272,16 @@ class Entries:
                 f"{view.name} stamps entry {group.entries[-1].lsn} with a time that is "
                 f"{off_ms / 1000:+.1f} s off",
             )
+
+
+def _runs(
+    context: Context, command: FailStages | RetryInstances
+) -> dict[tuple[str, int], tuple[int, int, int]]:
+    """(status, attempts, attempts before the last retry) by (stage, instance id)."""
+    rows: Any = context.db.execute(
+        _RUNS, (command.pipeline_id, json.dumps(command.instance_ids))
+    )
+    return {(stage, instance_id): tuple(run) for stage, instance_id, *run in rows}
 
 
 def _schema_index(context: Context) -> int:
