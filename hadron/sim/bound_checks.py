@@ -3,10 +3,16 @@ is over a bound and nothing else (PROTOCOL B8, D2)."""
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Iterator
-from typing import Final
+from typing import Final, NamedTuple
 
-from hadron.sim.evidence import SECOND, Evidence, Violation
+from hadron.model.schema import Retention, StreamSpec, spec_from_json
+from hadron.sim.evidence import Evidence, Violation
+from hadron.sim.node_files import NodeFile
+from hadron.sim.table_checks import appended
+from hadron.state import machine
+from hadron.state.retention import TrimStream
 
 _SKEW_MS: Final = 16_000
 """5 s that a leader's clock may be off its peers', 5 s by which it may jump until it is looked at,
@@ -14,9 +20,6 @@ and as much as theirs may be off."""
 
 _SKEW_ALONE_MS: Final = 80_000
 """Of a node without peers; faults set clocks up to a minute off."""
-
-_RECORD_BYTES: Final = 120
-"""Of a record beside its value, at most: key, type, headers, and its part of the batch's head."""
 
 
 def stamps_are_the_time(evidence: Evidence) -> Iterator[Violation]:
@@ -46,40 +49,72 @@ def stamps_are_the_time(evidence: Evidence) -> Iterator[Violation]:
 
 
 def retention_keeps_its_bounds(evidence: Evidence) -> Iterator[Violation]:
-    """What was dropped was too old, or there is as much as the bound allows without it."""
-    limits, stream = evidence.rules.limits, evidence.rules.stream
-    contents = evidence.contents(stream)
-    if limits is None or not contents.first_offset:
-        return
-    dropped = [
-        (offset, publish) for publish in evidence.acknowledged if publish.stream == stream
-        for offset, _ in publish.offsets() if offset < contents.first_offset
-    ]
-    if not dropped:
-        return
-    # The latest to go: what is here now was here then, or came after it.
-    offset, publish = max(dropped, key=lambda each: each[0])
-    last = max((entry.ended for entry in evidence.publishes), default=0) + 120 * SECOND
-    sent_ms, end_ms = evidence.wall_ms(publish.began), evidence.wall_ms(last)
-    if sent_ms is None or end_ms is None:
-        return
-    if 0 < limits.max_age_ms < end_ms - sent_ms + _SKEW_MS:
-        return
-    kept = sum(
-        batch.size for batch in evidence.reference.batches
-        if batch.stream_id == contents.stream_id
-    )
-    # Of what was dropped, or may have been logged and dropped without anybody hearing of it.
-    gone = [each for _, each in dropped] + [
-        each for each in evidence.publishes if each.stream == stream and each.outcome == "unknown"
-    ]
-    largest = max(sum(len(value) + _RECORD_BYTES for value in each.values) for each in gone)
-    if not limits.max_bytes or kept + largest + 1_000 < limits.max_bytes:
-        yield Violation(
-            "retention_keeps_its_bounds",
-            f"{stream}@{offset} was dropped, and {kept} bytes are left; the limits are "
-            f"{limits.max_age_ms} ms and {limits.max_bytes} bytes",
-        )
+    """What a `TrimStream` dropped was too old by that entry's own time, or more was kept than the
+    bound allows; and nothing else drops records."""
+    reference = evidence.reference
+    specs = {
+        stream_id: spec_from_json(kind, reference.specs[stream_id][0])
+        for stream_id, (kind, _, _) in reference.objects.items() if kind == "Stream"
+    }
+    sound = [node for node in evidence.files if node.log and not node.damage]
+    # The log that reaches back farthest: when it came is known only of what is in it.
+    node = min(sound, key=lambda node: (node.first_lsn, -node.applied_lsn), default=None)
+    for stream_id, spec in specs.items():
+        if node is not None and isinstance(spec, StreamSpec) and spec.retention != Retention():
+            for what in _dropped_wrongly(evidence, node, stream_id, spec.retention):
+                yield Violation("retention_keeps_its_bounds", f"stream {stream_id}: {what}")
+
+
+def _dropped_wrongly(
+    evidence: Evidence, node: NodeFile, stream_id: int, limits: Retention
+) -> Iterator[str]:
+    batches, trims = _logged(node, stream_id)
+    first, following = node.bounds.get(stream_id, (0, 0))
+    kept_from = following - sum(batch.records for batch in batches)
+    for lsn, now_ms, first_offset in trims:
+        left = sum(batch.size for batch in batches if batch.lsn < lsn)
+        while batches and kept_from + batches[0].records <= first_offset:
+            batch = batches.popleft()
+            kept_from += batch.records
+            evidence.judged["retention_keeps_its_bounds"] += 1
+            age_ms = now_ms - batch.append_ms
+            is_old = 0 < limits.max_age_ms < age_ms
+            # The newest batch stays, however large it is.
+            is_over = 0 < limits.max_bytes < left and batch.size < left
+            if not is_old and not is_over:
+                yield (
+                    f"entry {lsn} drops offset {kept_from - 1}, {age_ms} ms old, of {left} bytes; "
+                    f"the limits are {limits.max_age_ms} ms and {limits.max_bytes} bytes"
+                )
+            left -= batch.size
+    if first > kept_from:
+        yield f"it begins at {first} on {node.name}; no command drops more than {kept_from}"
+
+
+class _Logged(NamedTuple):
+    lsn: int
+    append_ms: int
+    records: int
+    size: int
+
+
+def _logged(
+    node: NodeFile, stream_id: int
+) -> tuple[deque[_Logged], list[tuple[int, int, int]]]:
+    """A stream's batches that a node's log has, and (lsn, time, first offset) of what drops them.
+    """
+    batches: deque[_Logged] = deque()
+    trims = []
+    for lsn, row in node.log.items():
+        if lsn > node.applied_lsn:
+            break
+        command = machine.decode(row.command)
+        if isinstance(command, TrimStream) and command.stream_id == stream_id:
+            trims.append((lsn, row.now_ms, command.first_offset))
+        batch = appended(command, row.body)
+        if batch is not None and batch[0] == stream_id:
+            batches.append(_Logged(lsn, row.now_ms, *batch[1:]))
+    return batches, trims
 
 
 CHECKS: Final = (stamps_are_the_time, retention_keeps_its_bounds)

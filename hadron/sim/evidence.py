@@ -6,6 +6,7 @@ what the replica set says happened, and the checks hold it against the other fil
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -15,7 +16,6 @@ from hadron.delivery import letters
 from hadron.model.batch import decode_batch
 from hadron.model.errors import CorruptionError
 from hadron.model.record import Record
-from hadron.model.schema import Retention
 from hadron.sim.group_replay import Replay
 from hadron.sim.history import Event, History, Publish, Serve
 from hadron.sim.node_files import BatchRow, NodeFile
@@ -47,8 +47,6 @@ class Rules:
         progress_s: how long after the last "heal" a publish may take to succeed; None when nothing
             is to be expected.
         retention: whether records may be dropped by age or size.
-        limits: the bounds of `stream`, beyond which they may; None when they are not known.
-        stream: the one that has them.
         wall_start_ms: what a right clock showed at the history's time 0; None: not known.
         stops: why nodes stopped by themselves, by name, where that was not provoked.
     """
@@ -59,8 +57,6 @@ class Rules:
     durability: Literal["fsync", "os"] = "fsync"
     progress_s: float | None = None
     retention: bool = False
-    limits: Retention | None = None
-    stream: str = ""
     wall_start_ms: int | None = None
     stops: Mapping[str, str] = field(default_factory=dict)
 
@@ -117,6 +113,9 @@ class Evidence:
         if rules.members == 1:
             # A leader does not write its watermark down; alone, it commits what it has written.
             self.committed = max((node.applied_lsn for node in files), default=0)
+        self.judged: Counter[str] = Counter()
+        """By check: how often it held something against something else. One that never did has
+        shown nothing, whatever it says."""
         self._values: dict[bytes, list[str]] = {}
         self._records: dict[str, dict[int, Record]] = {}
 

@@ -121,14 +121,16 @@ class _Model:
 
     def apply(self, lsn: int, now_ms: int, command: Command, body: bytes | None) -> None:
         self.now_ms = now_ms
+        if (batch := appended(command, body)) is not None:
+            stream_id, count, _ = batch
+            base = self._next.get(stream_id, 0)
+            self._next[stream_id] = base + count
+            self.batches[lsn] = stream_id, base, count
         if isinstance(command, AppendBatch):
-            self._append(lsn, command.stream_id, command.count)
             if command.producer_id and command.sequence >= 0:
                 self.producers[command.stream_id, command.producer_id] = (
                     command.sequence + command.count, now_ms
                 )
-        elif isinstance(command, CompleteStages) and command.out_stream_id and body is not None:
-            self._append(lsn, command.out_stream_id, read_head(body).n)
         elif isinstance(command, CreateGroup):
             self.groups[lsn] = set(range(command.floor))
             self._groups_of.setdefault(command.stream_id, []).append(lsn)
@@ -141,11 +143,8 @@ class _Model:
             for group_id in self._groups_of.get(command.stream_id, []):
                 if group_id in self.groups:
                     self.groups[group_id].update(range(command.first_offset))
-        elif isinstance(command, DeadLetterRecords):
-            count = sum(last - first + 1 for first, last in command.ranges)
-            self._append(lsn, command.out_stream_id, count)
-            if command.group_id:
-                self._acknowledge(command.group_id, command.ranges)
+        elif isinstance(command, DeadLetterRecords) and command.group_id:
+            self._acknowledge(command.group_id, command.ranges)
         elif isinstance(command, ResetGroup):
             del self.groups[command.group_id]
             self.groups[lsn] = set(range(command.floor))
@@ -180,10 +179,18 @@ class _Model:
         for first, last in ranges:
             self.groups[group_id].update(range(first, last + 1))
 
-    def _append(self, lsn: int, stream_id: int, count: int) -> None:
-        base = self._next.get(stream_id, 0)
-        self._next[stream_id] = base + count
-        self.batches[lsn] = stream_id, base, count
+
+def appended(command: Command, body: bytes | None) -> tuple[int, int, int] | None:
+    """(stream id, records, bytes) of the batch that a command appends; None when it does not."""
+    if isinstance(command, AppendBatch):
+        return command.stream_id, command.count, command.size
+    if isinstance(command, CompleteStages) and command.out_stream_id:
+        count = len(command.instance_ids) if body is None else read_head(body).n
+        return command.out_stream_id, count, command.size
+    if isinstance(command, DeadLetterRecords):
+        count = sum(last - first + 1 for first, last in command.ranges)
+        return command.out_stream_id, count, command.size
+    return None
 
 
 def schema_is_durable(evidence: Evidence) -> Iterator[Violation]:

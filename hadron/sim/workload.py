@@ -190,8 +190,6 @@ class Run:
             durability="os" if world.config.settings.durability == "os" else "fsync",
             progress_s=progress_s,
             retention=self.retention != NO_RETENTION,
-            limits=self.retention if self.retention != NO_RETENTION else None,
-            stream=STREAM,
             wall_start_ms=None if world.clocks[world.names[0]].calendar_s else wall_ms(0.0),
             stops=self.stops.unprovoked,
         )

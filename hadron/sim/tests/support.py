@@ -14,7 +14,14 @@ from hadron.delivery import letters
 from hadron.model.batch import BatchBuilder, read_head
 from hadron.model.ids import Ballot
 from hadron.model.record import NewRecord
-from hadron.model.schema import Output, PipelineSpec, StageSpec, StreamSpec, spec_to_json
+from hadron.model.schema import (
+    Output,
+    PipelineSpec,
+    Retention,
+    StageSpec,
+    StreamSpec,
+    spec_to_json,
+)
 from hadron.sim.checker import Verdict, check
 from hadron.sim.evidence import Rules
 from hadron.sim.group_plans import LETTERS
@@ -39,6 +46,7 @@ class Scene:
 
     def __init__(self, path: Path) -> None:
         self.path = path
+        self.clock_ms = 1_000
         self.history = History(lambda: 0)
         self.rules = Rules(members=3)
         self.files: list[NodeFile] = []
@@ -63,7 +71,7 @@ class Scene:
 
     def log(self, command: Command, body: bytes = b"") -> object:
         """Append and apply one command; returns its result."""
-        lsn, now_ms = self._log.head.lsn + 1, 1_000 + self._log.head.lsn
+        lsn, now_ms = self._log.head.lsn + 1, self.clock_ms + self._log.head.lsn
         ballot = Ballot(1, 1)
         result = machine.apply(Context(self._db, PARTITION, ballot, lsn, now_ms), command)
         self._log.append(ballot, now_ms, machine.encode(command), body)
@@ -133,6 +141,12 @@ class Scene:
         self.log(AckRecords(self.group_id, ranges))
         self.history.ok(operation)
         return operation
+
+    def retain(self, limits: Retention) -> None:
+        """The stream has bounds from here on."""
+        self.rule(retention=True)
+        spec = spec_to_json(StreamSpec(partitions=(PARTITION,), retention=limits)).decode()
+        self.log(ApplySchema(1, (ObjectChange("Stream", "default", STREAM, spec),)))
 
     # --- what leaders do ------------------------------------------------------------------------
 

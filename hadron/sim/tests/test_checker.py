@@ -15,6 +15,7 @@ from hadron.sim.history import History
 from hadron.sim.node_files import NodeFile, read_node
 from hadron.sim.tests.support import PARTITION, STREAM, Scene, change, cut_log, rewrite
 from hadron.sim.tests.test_group_replay import CASES as GROUP_CASES
+from hadron.state.pipelines import FailStages, RetryInstances
 from hadron.state.retention import TrimStream
 
 Spoil = Callable[[Scene], None]
@@ -313,13 +314,40 @@ def an_hour_ahead(scene: Scene) -> None:
         ]
 
 
-def all_but_the_last_dropped(scene: Scene) -> None:
+def trimmed(scene: Scene, limits: Retention, *, after_ms: int = 0) -> None:
+    """Four of five batches are dropped."""
+    scene.retain(limits)
     for number in range(5):
         scene.publish(f"x{number}")
+    scene.clock_ms += after_ms
     scene.log(TrimStream(scene.stream_id, 4))
-    scene.rule(
-        retention=True, limits=Retention(max_bytes=50_000), stream=STREAM, wall_start_ms=0
-    )
+
+
+def all_but_the_last_dropped(scene: Scene) -> None:
+    trimmed(scene, Retention(max_bytes=50_000))
+
+
+def dropped_too_young(scene: Scene) -> None:
+    trimmed(scene, Retention(max_age_ms=2_000), after_ms=1_000)
+
+
+def neither_old_nor_too_much(scene: Scene) -> None:
+    trimmed(scene, Retention(max_age_ms=2_000, max_bytes=50_000), after_ms=1_000)
+
+
+def last_one_dropped(scene: Scene) -> None:
+    """The newest batch stays, whatever its size."""
+    trimmed(scene, Retention(max_bytes=10))
+    scene.log(TrimStream(scene.stream_id, 5))
+
+
+def dropped_without_a_word(scene: Scene) -> None:
+    trimmed(scene, Retention(max_bytes=10))
+    scene.publish("x5")
+    scene.end()
+    for node in scene.files:
+        node.batches = node.batches[1:]
+        node.bounds[scene.stream_id] = (5, 6)
 
 
 def group_gone_everywhere(scene: Scene) -> None:
@@ -383,16 +411,57 @@ def given_up_early(scene: Scene) -> None:
         node.pipelines[scene.flow_id].runs["copy", 3] = (3, 0, None, None)
 
 
+def failed_again(scene: Scene, attempts: int) -> None:
+    """An instance failed five times, was retried, and was given up after so many more."""
+    scene.publish("a")
+    flow = scene.pipeline()
+    scene.trigger(0, 1)
+    for attempt in range(1, 6):
+        scene.log(FailStages(flow, "copy", (1,), (attempt,), "no"))
+    scene.log(RetryInstances(flow, (1,)))
+    for attempt in range(6, 6 + attempts):
+        scene.log(FailStages(flow, "copy", (1,), (attempt,), "no"))
+    scene.end()
+    for node in scene.files:
+        run = node.pipelines[flow].runs["copy", 1]
+        node.pipelines[flow].runs["copy", 1] = (3, *run[1:])
+
+
+def given_up_early_after_a_retry(scene: Scene) -> None:
+    failed_again(scene, 1)
+
+
+def test_what_is_given_up_after_a_retry_had_all_its_attempts_again(scene: Scene) -> None:
+    failed_again(scene, 5)
+    assert not scene.verdict().violations
+
+
 def test_a_pipeline_that_did_its_work_is_valid(scene: Scene) -> None:
     worked(scene)
     assert not scene.verdict().violations
 
 
-def test_retention_may_drop_what_is_over_a_bound(scene: Scene) -> None:
-    for number in range(5):
-        scene.publish(f"x{number}")
-    scene.log(TrimStream(scene.stream_id, 4))
-    scene.rule(retention=True, limits=Retention(max_bytes=10), stream=STREAM, wall_start_ms=0)
+@pytest.mark.parametrize(
+    ("limits", "after_ms"),
+    [
+        (Retention(max_bytes=10), 0),
+        (Retention(max_age_ms=2_000), 3_000),
+        (Retention(max_age_ms=2_000, max_bytes=10), 1_000),
+        (Retention(max_age_ms=2_000, max_bytes=50_000), 3_000),
+    ],
+)
+def test_retention_may_drop_what_is_over_a_bound(
+    scene: Scene, limits: Retention, after_ms: int
+) -> None:
+    trimmed(scene, limits, after_ms=after_ms)
+    assert not scene.verdict().violations
+
+
+def test_retention_is_not_judged_by_a_log_that_does_not_reach_back(scene: Scene) -> None:
+    all_but_the_last_dropped(scene)
+    scene.end()
+    for node in scene.files:
+        node.log = {lsn: row for lsn, row in node.log.items() if lsn >= 8}
     assert not scene.verdict().violations
 
 
@@ -428,6 +497,10 @@ CASES: list[tuple[Spoil, str]] = [
     (drained_too_early_and_deleted, "everything_is_delivered"),
     (an_hour_ahead, "stamps_are_the_time"),
     (all_but_the_last_dropped, "retention_keeps_its_bounds"),
+    (dropped_too_young, "retention_keeps_its_bounds"),
+    (neither_old_nor_too_much, "retention_keeps_its_bounds"),
+    (last_one_dropped, "retention_keeps_its_bounds"),
+    (dropped_without_a_word, "retention_keeps_its_bounds"),
     (group_gone_everywhere, "groups_stay"),
     (triggered_twice, "one_instance_per_trigger"),
     (not_triggered, "one_instance_per_trigger"),
@@ -435,6 +508,7 @@ CASES: list[tuple[Spoil, str]] = [
     (completion_forgotten, "completions_stay"),
     (never_done, "every_instance_ends"),
     (given_up_early, "stages_fail_after_all_attempts"),
+    (given_up_early_after_a_retry, "stages_fail_after_all_attempts"),
     (slow_progress, "progress"),
     (no_progress, "progress"),
     (stopped, "no_unprovoked_stop"),
