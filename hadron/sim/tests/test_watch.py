@@ -101,6 +101,16 @@ def test_a_rule_is_watched(complaint: str) -> None:
     assert complaint in _complaints(*EDITED[complaint])
 
 
+@pytest.mark.parametrize("handler", ["_answer_retry", "_answer_instances", "_answer_progress"])
+def test_a_deposed_leader_tells_nothing_of_pipelines(handler: str) -> None:
+    edit = Edit(
+        f"server.pipelines:PipelinesService.{handler}",
+        "        await leading.controller.confirm_leadership()\n", "",
+    )
+    complaints = _complaints("failed-instances-are-retried", (edit,))
+    assert "A2 a deposed leader does not answer" in complaints
+
+
 async def test_what_a_failed_query_has_read_goes_with_it() -> None:
     """Whoever asks again after that tells nothing of it; what a read raises is told."""
     answers = Answers(Complaints(), cast(Any, None), cast(Any, None), cast(Any, None))

@@ -25,7 +25,7 @@ from hadron.sim.watch.entries import SCHEMA, Acknowledged, Ends
 from hadron.sim.watch.marks import Mark
 from hadron.sim.watch.views import Complaints, NodeView, Question
 from hadron.storage.snapshot import decode_manifest
-from hadron.wire.messages import ballot_from
+from hadron.wire.messages import METHODS, ballot_from
 
 _UNWAITED: ContextVar[int] = ContextVar("unwaited", default=0)
 """Where the tables stood that this task has read, while nobody has waited for that; 0: nothing."""
@@ -36,10 +36,14 @@ _BESIDE_TABLES: Final = frozenset({"Replication", "Snapshots", "Cluster", "Forwa
 """Services whose answers are about logs, copies and files; `Ballots` and `copy_opened` judge them.
 """
 
-_QUESTIONS: Final = frozenset({
-    "ListGroups", "DescribeGroup", "PipelineProgress", "ListInstances",
-})
-"""What a deposed leader must not answer from a stale table."""
+_BY_THE_WATERMARK: Final = frozenset({"Fetch", "Offsets", "AdoptSchema"})
+"""Answers that say what is visible, or how far a schema was pushed, which stays true."""
+
+_QUESTIONS: Final = frozenset(
+    method.name for method in METHODS.values() if not method.server_streams
+) - _BY_THE_WATERMARK
+"""What a deposed leader must not answer from a stale table: every call with one answer, but these.
+Of a stream of answers each says what happens."""
 
 _REFUSALS: Final = (RequestError, NotFoundError, SchemaError)
 """Answers that say something about the tables; all others are about the node."""
