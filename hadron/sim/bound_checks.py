@@ -39,7 +39,10 @@ def stamps_are_the_time(evidence: Evidence) -> Iterator[Violation]:
         for base, count in publish.runs:
             for offset in (base, base + count - 1):
                 stamp = stamps.get((stream_id, offset))
-                if stamp is not None and not began - skew_ms <= stamp <= ended + skew_ms:
+                if stamp is None:
+                    continue
+                evidence.judged["stamps_are_the_time"] += 1
+                if not began - skew_ms <= stamp <= ended + skew_ms:
                     yield Violation(
                         "stamps_are_the_time",
                         f"{publish.stream}@{offset} was sent at {began} and acknowledged at "

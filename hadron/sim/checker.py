@@ -9,7 +9,7 @@ outputs). A history in which nothing was acknowledged proves nothing.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass
 from itertools import islice
 from typing import Final, Literal
@@ -45,9 +45,13 @@ class Verdict:
     """What clients asked for, deliveries included."""
     read: int
     delivered: int
+    judged: frozenset[str]
+    """The checks that had something to judge."""
 
     @classmethod
-    def of(cls, history: History, violations: Sequence[Violation]) -> Verdict:
+    def of(
+        cls, history: History, violations: Sequence[Violation], judged: Collection[str]
+    ) -> Verdict:
         """What the history amounts to, with these violations."""
         acknowledged = sum(
             len(publish.values) for publish in history.of(Publish) if publish.outcome == "ok"
@@ -63,6 +67,7 @@ class Verdict:
             operations,
             sum(len(read.values) for read in history.of(Read)),
             sum(len(delivery.values) for delivery in history.of(Deliver)),
+            frozenset(judged),
         )
 
     def __str__(self) -> str:
@@ -77,6 +82,7 @@ def progress(evidence: Evidence) -> Iterable[Violation]:
     if not heals or bound_s is None:
         return
     healed = heals[-1].at
+    evidence.judged["progress"] += 1
     ends = [publish.ended for publish in evidence.acknowledged if publish.began > healed]
     if not ends:
         yield Violation("progress", "no publish that began after the last heal succeeded")
@@ -87,6 +93,7 @@ def progress(evidence: Evidence) -> Iterable[Violation]:
 
 def no_unprovoked_stop(evidence: Evidence) -> Iterable[Violation]:
     """A node stops itself when its disk failed, and for nothing else."""
+    evidence.judged["no_unprovoked_stop"] += 1
     for name, reason in sorted(evidence.rules.stops.items()):
         yield Violation("no_unprovoked_stop", f"{name} stopped: {reason}")
 
@@ -107,4 +114,4 @@ def check_evidence(evidence: Evidence) -> Verdict:
     violations: list[Violation] = []
     for judge in CHECKS:
         violations.extend(islice(judge(evidence), SHOWN))
-    return Verdict.of(evidence.history, violations)
+    return Verdict.of(evidence.history, violations, evidence.judged)

@@ -83,9 +83,10 @@ def groups_stay(evidence: Evidence) -> Iterator[Violation]:
     """A group that a leader has served is there, unless somebody may have deleted it."""
     known = _groups(evidence)
     for (stream, _, name), group in evidence.replay.groups.items():
-        if group.is_ephemeral or (stream, name) in known or stream not in evidence.streams:
+        if group.is_ephemeral or stream not in evidence.streams:
             continue
-        if _deletion(evidence, name, 0) is None:
+        evidence.judged["groups_stay"] += 1
+        if (stream, name) not in known and _deletion(evidence, name, 0) is None:
             yield Violation("groups_stay", f"group {name} of {stream} is gone, nobody deleted it")
 
 
@@ -93,6 +94,7 @@ def confirmed_acks_stay(evidence: Evidence) -> Iterator[Violation]:
     """An acknowledgement that was confirmed is in the tables."""
     groups = _groups(evidence)
     for group in groups.values():
+        evidence.judged["confirmed_acks_stay"] += 1
         if group.now is not None and (
             lost := sorted(group.now.confirmed.keys() - group.acknowledged)
         ):
@@ -131,6 +133,7 @@ def nothing_acknowledged_by_nobody(evidence: Evidence) -> Iterator[Violation]:
         if settle.how == "ack":
             sent.setdefault((settle.stream, settle.group), set()).update(_offsets(settle))
     for key, group in _groups(evidence).items():
+        evidence.judged["nothing_acknowledged_by_nobody"] += 1
         extra = group.acknowledged - (group.now.sent if group.now else sent.get(key, set()))
         extra.difference_update(evidence.dead_letters.get(key, ()))
         if evidence.rules.retention:
@@ -169,6 +172,7 @@ def everything_is_delivered(evidence: Evidence) -> Iterator[Violation]:
         else:
             yield Violation("everything_is_delivered", f"group {name} is gone")
             continue
+        evidence.judged["everything_is_delivered"] += 1
         first = max(first, evidence.contents(stream).first_offset)
         missed = sorted(set(range(first, end)) - given)
         if missed:
@@ -217,6 +221,7 @@ def everything_is_settled(evidence: Evidence) -> Iterator[Violation]:
     drained = {event.subject: event.at for event in evidence.history.events("drained")}
     rows = {name: group for (_, name), group in _groups(evidence).items()}
     for draining in evidence.history.events("draining"):
+        evidence.judged["everything_is_settled"] += 1
         if drained.get(draining.subject, 0) > draining.at:
             continue
         left = ""
@@ -230,6 +235,8 @@ def everything_is_settled(evidence: Evidence) -> Iterator[Violation]:
 
 def deliveries_keep_the_rules(evidence: Evidence) -> Iterator[Violation]:
     """What leaders gave to whom, when, in which order, and what counted; see `group_replay`."""
+    if evidence.replay.groups:
+        evidence.judged["deliveries_keep_the_rules"] += 1
     for rule, message in evidence.replay.broken:
         yield Violation(rule, message)
 

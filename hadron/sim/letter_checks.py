@@ -32,6 +32,7 @@ def letters_are_whole(evidence: Evidence) -> Iterator[Violation]:
     for stream in sorted(evidence.letter_streams):
         for offset, letter in evidence.records(stream).items():
             headers = letter.headers
+            evidence.judged["letters_are_whole"] += 1
             missing = [name for name in _HEADERS if not headers.get(name)]
             if missing:
                 yield _wrong(stream, offset, f"has no {', '.join(missing)}")
@@ -62,6 +63,7 @@ def one_letter_each(evidence: Evidence) -> Iterator[Violation]:
             continue  # Its attempts are forgotten with its leader.
         counts = Counter(evidence.dead_letters.get((stream, name), ()))
         for offset, count in sorted(counts.items()):
+            evidence.judged["one_letter_each"] += 1
             times = sum(offset in each.given for each in group.generations.values())
             if count > times:
                 yield Violation(

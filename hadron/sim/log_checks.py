@@ -21,6 +21,7 @@ def acknowledged_is_durable(evidence: Evidence) -> Iterator[Violation]:
         for offset, value in publish.offsets():
             if evidence.rules.retention and offset < contents.first_offset:
                 continue
+            evidence.judged["acknowledged_is_durable"] += 1
             found = contents.values.get(offset)
             if found != value:
                 yield Violation(
@@ -45,6 +46,7 @@ def refused_is_absent(evidence: Evidence) -> Iterator[Violation]:
     for publish in evidence.publishes:
         if publish.outcome == "refused":
             for value in publish.values:
+                evidence.judged["refused_is_absent"] += 1
                 if value in places:
                     yield Violation(
                         "refused_is_absent",
@@ -61,6 +63,7 @@ def no_duplicates(evidence: Evidence) -> Iterator[Violation]:
             continue
         seen: dict[str, int] = {}
         for offset, value in sorted(contents.values.items()):
+            evidence.judged["no_duplicates"] += 1
             if value in seen and value not in may_be_twice:
                 yield Violation(
                     "no_duplicates", f"{value!r} is at {stream}@{seen[value]} and @{offset}"
@@ -85,6 +88,7 @@ def producer_order(evidence: Evidence) -> Iterator[Violation]:
                 continue
             offset = places[value][1]
             before = last.get(key)
+            evidence.judged["producer_order"] += 1
             if before is not None and offset < before[0]:
                 yield Violation(
                     "producer_order",
@@ -120,6 +124,7 @@ def real_time_order(evidence: Evidence) -> Iterator[Violation]:
             key = its_stream, its_partition
             highest[key] = max(highest.get(key, (-1, "")), (other, what))
         before = highest.get((stream, partition))
+        evidence.judged["real_time_order"] += 1
         if before is not None and before[0] > offset:
             yield Violation(
                 "real_time_order",
@@ -139,6 +144,7 @@ def files_agree(evidence: Evidence) -> Iterator[Violation]:
             # Of the first row only the next one tells that its chain is not what it was.
             if lsn in damage or (lsn == first and lsn + 1 in damage):
                 continue
+            evidence.judged["files_agree"] += 1
             if ours is not None and ours.chain != reference.log[lsn].chain:
                 yield Violation(
                     "files_agree",
@@ -158,6 +164,7 @@ def committed_is_on_a_majority(evidence: Evidence) -> Iterator[Violation]:
     """The watermark covers nothing that a majority does not hold."""
     for lsn in range(evidence.reference.first_lsn, evidence.committed + 1):
         holders = evidence.holders.get(lsn, [])
+        evidence.judged["committed_is_on_a_majority"] += 1
         if len(holders) < evidence.rules.majority:
             yield Violation(
                 "committed_is_on_a_majority",
@@ -171,6 +178,7 @@ def files_are_whole(evidence: Evidence) -> Iterator[Violation]:
     damaged = evidence.damaged_since(0)
     for node in evidence.files:
         if node.name not in damaged:
+            evidence.judged["files_are_whole"] += 1
             for lsn, what in sorted(node.damage.items()):
                 yield Violation("files_are_whole", f"{node.name} at {lsn}: {what}")
 
@@ -179,6 +187,8 @@ def replicas_never_diverge(evidence: Evidence) -> Iterator[Violation]:
     """Replicas apply what is committed (PROTOCOL A1): only who led, who was given a leader's tables
     for want of a majority, or whose disk was damaged, may find that its tables went another way."""
     ahead = {event.subject for event in evidence.history.events("ahead")}
+    if evidence.rules.leaders:
+        evidence.judged["replicas_never_diverge"] += 1
     for event in evidence.history.events("diverged"):
         excused = event.subject in evidence.rules.leaders | ahead | evidence.damaged_since(0)
         if evidence.rules.leaders and not excused:
@@ -204,6 +214,7 @@ def nothing_from_nowhere(evidence: Evidence) -> Iterable[Violation]:
     known = published(evidence)
     for stream, contents in evidence.streams.items():
         for offset, value in contents.values.items():
+            evidence.judged["nothing_from_nowhere"] += 1
             if value not in known:
                 yield Violation(
                     "nothing_from_nowhere", f"nobody sent {value!r} at {stream}@{offset}"

@@ -36,6 +36,7 @@ def one_instance_per_trigger(evidence: Evidence) -> Iterator[Violation]:
     for name, spec, rows in _pipelines(evidence):
         made = Counter((stream_id, offset) for _, stream_id, offset in rows.instances.values())
         for (stream_id, offset), count in sorted(made.items()):
+            evidence.judged["one_instance_per_trigger"] += 1
             if count > 1:
                 yield Violation(
                     "one_instance_per_trigger",
@@ -59,9 +60,16 @@ def one_output_per_stage(evidence: Evidence) -> Iterator[Violation]:
     write to holds nothing else."""
     outputs: dict[int, Counter[int]] = {}
     for name, spec, rows in _pipelines(evidence):
-        writing = {stage["name"] for stage in spec["stages"] if stage.get("output")}
+        written = {
+            stage["name"]: stage["output"]["stream"]
+            for stage in spec["stages"] if stage.get("output")
+        }
+        for stream in written.values():
+            # What nothing is done of yet has no output either.
+            if stream in evidence.streams:
+                outputs.setdefault(evidence.streams[stream].stream_id, Counter())
         for (stage, instance_id), (status, _, stream_id, offset) in sorted(rows.runs.items()):
-            if status != _DONE or stage not in writing:
+            if status != _DONE or stage not in written:
                 continue
             if stream_id is None or offset is None:
                 yield Violation(
@@ -74,6 +82,7 @@ def one_output_per_stage(evidence: Evidence) -> Iterator[Violation]:
         contents = _contents(evidence, stream_id)
         if contents is None:
             continue
+        evidence.judged["one_output_per_stage"] += 1
         twice = [offset for offset, count in sorted(offsets.items()) if count > 1]
         there = set(range(contents.first_offset, contents.next_offset))
         kept = {offset for offset in offsets if offset >= contents.first_offset}
@@ -94,6 +103,7 @@ def completions_stay(evidence: Evidence) -> Iterator[Violation]:
         for first, last in settle.ranges:
             for instance_id in range(first, last + 1):
                 run = known[settle.group].runs.get((settle.member, instance_id))
+                evidence.judged["completions_stay"] += 1
                 if run is None or run[0] != _DONE:
                     yield Violation(
                         "completions_stay",
@@ -109,6 +119,7 @@ def every_instance_ends(evidence: Evidence) -> Iterator[Violation]:
         for name, _, rows in _pipelines(evidence):
             if event.subject != name:
                 continue
+            evidence.judged["every_instance_ends"] += 1
             left = sorted(
                 instance_id for instance_id, (status, _, _) in rows.instances.items()
                 if status not in _ENDED
@@ -134,7 +145,10 @@ def stages_fail_after_all_attempts(evidence: Evidence) -> Iterator[Violation]:
             for stage in spec["stages"]
         }
         for (stage, instance_id), (status, attempts, _, _) in sorted(rows.runs.items()):
-            if status == _FAILED and attempts < most.get(stage, 0):
+            if status != _FAILED:
+                continue
+            evidence.judged["stages_fail_after_all_attempts"] += 1
+            if attempts < most.get(stage, 0):
                 yield Violation(
                     "stages_fail_after_all_attempts",
                     f"stage {stage} of instance {instance_id} of {name} was given up after "

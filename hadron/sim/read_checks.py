@@ -24,6 +24,7 @@ def shown_is_committed(evidence: Evidence) -> Iterator[Violation]:
             offset = operation.offset + index
             if evidence.rules.retention and offset < contents.first_offset:
                 continue
+            evidence.judged["shown_is_committed"] += 1
             found = contents.values.get(offset)
             if found != value:
                 yield Violation(
@@ -63,6 +64,7 @@ def watermark_never_falls(evidence: Evidence) -> Iterator[Violation]:
             _, its_stream, its_end, what = ended.pop()
             highest[its_stream] = max(highest.get(its_stream, (0, "")), (its_end, what))
         before = highest.get(stream)
+        evidence.judged["watermark_never_falls"] += 1
         if before is not None and before[0] > end:
             yield Violation(
                 "watermark_never_falls", f"{before[1]}; a later read of {stream} ended at {end}"

@@ -130,11 +130,13 @@ CHECKS: Final[tuple[RegionCheck, ...]] = (
 def check_regions(cluster: Cluster) -> Verdict:
     """Judge each replica set by itself, and all of them together."""
     violations: list[Violation] = []
+    judged: set[str] = set()
     for name, evidence in cluster.sets.items():
+        verdict = check_evidence(evidence)
+        judged |= verdict.judged
         violations.extend(
-            Violation(f"{name}: {each.invariant}", each.message)
-            for each in check_evidence(evidence).violations
+            Violation(f"{name}: {each.invariant}", each.message) for each in verdict.violations
         )
     for judge in CHECKS:
         violations.extend(islice(judge(cluster), SHOWN))
-    return Verdict.of(cluster.history, violations)
+    return Verdict.of(cluster.history, violations, judged)

@@ -30,6 +30,8 @@ class Judgement:
     """Records of which a client was told that they are safe."""
     operations: int = 0
     violations: list[str] = field(default_factory=list)
+    judged: list[str] = field(default_factory=list)
+    """Checks that had something to judge."""
 
 
 class HasFaults(Protocol):
@@ -61,6 +63,7 @@ class Outcome:
     operations: int = 0
     faults: dict[str, int] = field(default_factory=dict)
     rare_paths: dict[str, int] = field(default_factory=dict)
+    judged: list[str] = field(default_factory=list)
     violations: list[str] = field(default_factory=list)
     story: list[str] = field(default_factory=list)
     """The last main events, for people; only of a run with violations."""
@@ -125,6 +128,7 @@ def run_in(
         operations=judgement.operations,
         faults=dict(faults[0]) if faults else {},
         rare_paths=dict(reached),
+        judged=judgement.judged,
         violations=judgement.violations,
         story=list(trace.lines) if judgement.violations else [],
     )

@@ -10,8 +10,10 @@ from typing import Any, Final
 
 import msgspec
 
+from hadron.sim.checker import CHECKS
 from hadron.sim.run import Outcome
 
+_CHECKS: Final = tuple(check.__name__ for check in CHECKS)
 _SHOWN_FAILURES: Final = 20
 _SHOWN_EVERY_S: Final = {True: 1.0, False: 10.0}
 """How often progress is told on a terminal, and to a file, which keeps each line."""
@@ -50,6 +52,8 @@ class Summary:
     operations: int = 0
     faults: Counter[str] = field(default_factory=Counter)
     rare_paths: Counter[str] = field(default_factory=Counter)
+    judged: Counter[str] = field(default_factory=lambda: Counter(dict.fromkeys(_CHECKS, 0)))
+    """By check: seeds in which it had something to judge."""
     failures: dict[int, list[str]] = field(default_factory=dict)
     """What was violated, by seed."""
     compared: int = 0
@@ -64,6 +68,7 @@ class Summary:
         self.operations += outcome.operations
         self.faults.update(outcome.faults)
         self.rare_paths.update(outcome.rare_paths)
+        self.judged.update(outcome.judged)
         if outcome.violations:
             self.failures[outcome.seed] = outcome.violations
 
@@ -94,6 +99,7 @@ class Summary:
             "faults": dict(sorted(self.faults.items())),
             "rare_paths": dict(sorted(self.rare_paths.items())),
             "never_reached": self.never_reached,
+            "judged": dict(sorted(self.judged.items())),
             "violations": self.violations,
             "trace_mismatches": len(self.mismatches),
             "traces_compared": self.compared,
@@ -115,6 +121,8 @@ class Summary:
         ]
         if self.never_reached:
             lines.append(f"never reached: {', '.join(self.never_reached)}")
+        if idle := sorted(name for name, count in self.judged.items() if not count):
+            lines.append(f"checks that had nothing to judge: {', '.join(idle)}")
         if self.compared:
             lines.append(f"traces: {self.compared} compared, {len(self.mismatches)} differ")
         lines += [

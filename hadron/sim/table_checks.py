@@ -29,6 +29,7 @@ _ALSO_IN_LOGS: Final = (leadership,)
 def tables_agree(evidence: Evidence) -> Iterator[Violation]:
     """Nodes that have applied the same entries hold the same rows."""
     for first, second in _same_height(evidence.files):
+        evidence.judged["tables_agree"] += 1
         different = sorted(
             table for table in first.digests.keys() | second.digests.keys()
             if first.digests.get(table) != second.digests.get(table)
@@ -60,6 +61,7 @@ def tables_follow_the_log(evidence: Evidence) -> Iterator[Violation]:
         if 0 in node.damage or node.first_lsn != 1 or fingerprint in judged:
             continue
         judged.add(fingerprint)
+        evidence.judged["tables_follow_the_log"] += 1
         yield from _check_tables(node)
 
 
@@ -202,6 +204,7 @@ def schema_is_durable(evidence: Evidence) -> Iterator[Violation]:
     for operation in evidence.history.of(Apply):
         if operation.outcome != "ok":
             continue
+        evidence.judged["schema_is_durable"] += 1
         if operation.deletes:
             if kept := sorted(reference.objects.keys() & set(operation.ids)):
                 yield Violation(

@@ -210,5 +210,6 @@ def judgement(verdict: Verdict) -> Judgement:
     if verdict.status == "unknown":
         violations.append("unknown: nothing was acknowledged, so nothing is proven")
     return Judgement(
-        acknowledged=verdict.acknowledged, operations=verdict.operations, violations=violations
+        acknowledged=verdict.acknowledged, operations=verdict.operations, violations=violations,
+        judged=sorted(verdict.judged),
     )

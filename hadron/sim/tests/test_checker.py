@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
+import apsw
 import pytest
 
 from hadron.model.schema import Retention
@@ -59,6 +62,15 @@ def test_a_good_history_is_valid(scene: Scene) -> None:
     assert verdict.status == "valid"
     assert verdict.acknowledged == 5
     assert (verdict.read, verdict.delivered) == (5, 5)
+
+
+def test_a_check_that_had_nothing_to_judge_is_no_proof(scene: Scene) -> None:
+    busy(scene)
+    assert "tables_follow_the_log" in scene.verdict().judged
+    assert "one_output_per_stage" not in scene.verdict().judged
+    for node in scene.files:
+        del node.log[1]  # It was trimmed.
+    assert "tables_follow_the_log" not in scene.verdict().judged
 
 
 def test_nothing_acknowledged_proves_nothing(scene: Scene) -> None:
@@ -389,6 +401,19 @@ def one_output_for_two(scene: Scene) -> None:
         runs["copy", 2] = runs["copy", 1]
 
 
+def written_by_nobody(scene: Scene) -> None:
+    """No stage is done, and what the pipeline writes to has a record."""
+    scene.publish("a")
+    scene.pipeline()
+    made = scene.history.publish("w", "", "out", PARTITION, ["x"])
+    with closing(apsw.Connection(str(scene.path))) as db:
+        out: Any = db.execute("SELECT id FROM schema_object WHERE name = 'out'").fetchone()
+    events, scene.stream_id = scene.stream_id, out[0]
+    made.runs = [(scene.append(["x"]), 1)]
+    scene.stream_id = events
+    scene.history.ok(made)
+
+
 def completion_forgotten(scene: Scene) -> None:
     worked(scene)
     noted = scene.history.settle(
@@ -505,6 +530,7 @@ CASES: list[tuple[Spoil, str]] = [
     (triggered_twice, "one_instance_per_trigger"),
     (not_triggered, "one_instance_per_trigger"),
     (one_output_for_two, "one_output_per_stage"),
+    (written_by_nobody, "one_output_per_stage"),
     (completion_forgotten, "completions_stay"),
     (never_done, "every_instance_ends"),
     (given_up_early, "stages_fail_after_all_attempts"),

@@ -4,9 +4,11 @@ that breaks it."""
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import closing, nullcontext
 from types import SimpleNamespace
 from typing import Any, cast
 
+import apsw
 import pytest
 
 from hadron.model.errors import NotFoundError, NotReadyError
@@ -15,7 +17,7 @@ from hadron.sim.mutants.seams import Edit, Patch
 from hadron.sim.scenarios import SCENARIOS
 from hadron.sim.watch.answers import Answers
 from hadron.sim.watch.hub import Watcher
-from hadron.sim.watch.views import Complaints
+from hadron.sim.watch.views import Complaints, NodeView
 
 _TRIES = 3
 
@@ -109,6 +111,20 @@ def test_a_deposed_leader_tells_nothing_of_pipelines(handler: str) -> None:
     )
     complaints = _complaints("failed-instances-are-retried", (edit,))
     assert "A2 a deposed leader does not answer" in complaints
+
+
+@pytest.mark.parametrize(
+    ("query", "raises"), [("SELECT bytes FROM body", False), ("SELECT blob FROM body", True)]
+)
+def test_a_query_that_does_not_fit_the_tables_is_no_damage(query: str, raises: bool) -> None:
+    """A column that was renamed would turn a rule off without a word."""
+    with closing(apsw.Connection(":memory:")) as db:
+        db.execute("CREATE TABLE body(bytes)")
+        store = SimpleNamespace(writer=SimpleNamespace(connection=db))
+        view = NodeView("n1", cast(Any, store), cast(Any, None))
+        with pytest.raises(apsw.SQLError) if raises else nullcontext():
+            assert view.select(query) is None
+    assert view.select(query) is None  # Closed: there is no asking.
 
 
 async def test_what_a_failed_query_has_read_goes_with_it() -> None:

@@ -53,11 +53,12 @@ _REFUSALS: Final = (RequestError, NotFoundError, SchemaError)
 def for_others() -> Iterator[None]:
     """What is told in the block is nothing that this task has read: commits are done, and answered,
     by whoever comes by."""
-    kept = _UNWAITED.set(0)
+    kept, has_read = _UNWAITED.set(0), _HAS_READ.set(False)
     try:
         yield
     finally:
         _UNWAITED.reset(kept)
+        _HAS_READ.reset(has_read)
 
 
 class Answers:

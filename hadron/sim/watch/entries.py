@@ -295,6 +295,8 @@ def tables_lsn(connection: apsw.Connection) -> int:
         row: Any = connection.execute(
             "SELECT value FROM meta WHERE key = 'applied_lsn'"
         ).fetchone()
+    except apsw.SQLError:
+        raise
     except apsw.Error:
         return 0
     return row[0] if row is not None and isinstance(row[0], int) else 0

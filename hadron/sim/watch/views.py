@@ -84,9 +84,12 @@ class NodeView:
         return found
 
     def select(self, query: str, *values: Any) -> Any:
-        """The first row, as the writer has it; None when there is none, or no asking."""
+        """The first row, as the writer has it; None when there is none, or no asking: a damaged
+        disk, a closed file. A query that does not fit the tables is nobody's damage."""
         try:
             return self.store.writer.connection.execute(query, values).fetchone()
+        except apsw.SQLError:
+            raise
         except apsw.Error:
             return None
 
