@@ -134,6 +134,9 @@ class RunnerActor(ClientActor):
                     given.pipeline_id, given.stage, [each.instance_id for each in lost],
                     [each.attempt for each in lost], "cannot be done",
                 )
+                if dice > 0.8:
+                    # A frozen process hands in what was failed for it meanwhile.
+                    await self._complete(client, given, lost)
             if kept:
                 await self._complete(client, given, kept)
                 if dice > 0.9:

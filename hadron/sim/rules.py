@@ -69,7 +69,7 @@ ORACLES: Final[dict[str, tuple[str, ...]]] = {
     "E3 pipelines: once per trigger and stage": (
         "one_instance_per_trigger", "one_output_per_stage", "completions_stay",
         "every_instance_ends", "stages_fail_after_all_attempts",
-        "E3 a stage has all its attempts",
+        "E3 a stage has all its attempts", "E3 the latest attempt counts",
     ),
 }
 """By rule: the names of what sees it."""

@@ -77,6 +77,13 @@ EDITED: dict[str, tuple[str, tuple[Patch, ...]]] = {
             "counted = attempt",
         ),),
     ),
+    "E3 the latest attempt counts": (
+        "failed-instances-are-retried",
+        (Edit(
+            "state.pipelines:_stale", "waiting.pop(instance_id, None) != attempt",
+            "waiting.pop(instance_id, None) is None",
+        ),),
+    ),
 }
 """By complaint: a scenario, and an edit that breaks the rule in it."""
 
@@ -101,6 +108,16 @@ def test_a_planted_bug_is_named_where_it_breaks_the_rule(complaint: str) -> None
 @pytest.mark.parametrize("complaint", sorted(EDITED))
 def test_a_rule_is_watched(complaint: str) -> None:
     assert complaint in _complaints(*EDITED[complaint])
+
+
+def test_a_second_retry_begins_where_the_attempts_are() -> None:
+    edit = Edit(
+        "state.pipelines:apply_retry_instances",
+        " ON CONFLICT DO UPDATE SET attempts_before = excluded.attempts_before",
+        " ON CONFLICT DO NOTHING",
+    )
+    complaints = _complaints("failed-instances-are-retried", (edit,))
+    assert "E3 a stage has all its attempts" in complaints
 
 
 @pytest.mark.parametrize("handler", ["_answer_retry", "_answer_instances", "_answer_progress"])

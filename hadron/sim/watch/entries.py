@@ -129,6 +129,12 @@ class Entries:
             result = apply(context, command)
             self._judging(self._check_attempts, view, context, command, ran)
             return result
+        if isinstance(command, CompleteStages):
+            ran = _runs(context, command)
+            result = apply(context, command)
+            self._judging(self._check_completed, view, context, command, ran)
+            self._judging(self._note_end, view, context, command, result)
+            return result
         if isinstance(command, AppendBatch) and command.producer_id and command.sequence >= 0:
             row = context.db.execute(
                 "SELECT next_sequence, producer_epoch FROM producer WHERE stream_id = ?"
@@ -259,6 +265,21 @@ class Entries:
                 f"{sorted(expected.items() - after.items())}",
             )
 
+    def _check_completed(
+        self, view: NodeView, context: Context, command: CompleteStages,
+        before: dict[tuple[str, int], tuple[int, int, int]],
+    ) -> None:
+        """E3: only the attempt that is under way completes a stage, and no other one after it."""
+        for instance_id, attempt in zip(command.instance_ids, command.attempts, strict=True):
+            status, attempts, _ = before.get((command.stage, instance_id), (0, 0, 0))
+            if status != _READY or attempt != attempts + 1:
+                self._complaints.add(
+                    "E3 the latest attempt counts",
+                    f"{view.name} at entry {context.lsn} takes attempt {attempt} of stage "
+                    f"{command.stage} of instance {instance_id}, whose status was {status} after "
+                    f"{attempts} that failed",
+                )
+
     def stamped(self, view: NodeView, group: WrittenGroup, members: int) -> None:
         """B8: the log's time is the world's, as far as clocks that agree can tell."""
         if not group.entries or not view.is_alive:
@@ -275,7 +296,7 @@ class Entries:
 
 
 def _runs(
-    context: Context, command: FailStages | RetryInstances
+    context: Context, command: CompleteStages | FailStages | RetryInstances
 ) -> dict[tuple[str, int], tuple[int, int, int]]:
     """(status, attempts, attempts before the last retry) by (stage, instance id)."""
     rows: Any = context.db.execute(
