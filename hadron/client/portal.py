@@ -5,9 +5,13 @@ else comes as a call from some thread.
 
 Rule: nobody waits for what cannot come. A call is refused, or it stands among those that wait; when
 the loop ends, for whatever reason, all of these are answered with what `refusal` says, and from
-then on every call is refused. Both happen under one lock, so there is nothing in between.
+then on every call is refused.
 *(With anyio's portal, a thread asks just when another one stops it: its task is accepted and never
 begun, or a block that it has opened cannot be left any more, and both threads wait for ever.)*
+
+Rule: no locks. A signal's handler may call and stop it, whatever it has interrupted, and would wait
+for a lock that its own thread holds. So whoever waits says so before he looks whether the loop
+ends, and it says that it ends before it looks who waits: one of the two always sees the other.
 """
 
 from __future__ import annotations
@@ -16,11 +20,10 @@ import asyncio
 import logging
 import threading
 from collections.abc import Callable
-from concurrent.futures import Future
 from contextlib import suppress
 from contextvars import Context
 from inspect import isawaitable
-from typing import Any, Final, Protocol, TypeVar
+from typing import Any, Final, Generic, NoReturn, Protocol, TypeVar, cast
 
 from hadron.client import forks
 from hadron.model.errors import ClosedError, HadronError, RequestError
@@ -32,6 +35,16 @@ T = TypeVar("T")
 _PATIENCE_S: Final = 5.0
 """For calls that were cancelled, which end at once unless there is a bug."""
 
+program_ends = threading.Event()
+
+
+def refuse(error: HadronError) -> NoReturn:
+    """Raises it, unless the program ends: nobody waits for a daemon thread then, or hears of its
+    errors, and Python would print this one with its traceback. It ends without a word."""
+    if program_ends.is_set() and threading.current_thread().daemon:
+        raise SystemExit from error
+    raise error
+
 
 class Owned(Protocol):
     """What lives in the loop."""
@@ -41,23 +54,64 @@ class Owned(Protocol):
     async def __aexit__(self, *exc_info: object) -> None: ...
 
 
+class Answer(Generic[T]):
+    """What comes of something in the loop: given there, once, and waited for by any threads.
+
+    *(A `concurrent.futures.Future` has a lock, which a thread may hold when a handler interrupts
+    it; the loop then stands at that while the handler waits for the loop.)*
+    """
+
+    __slots__ = ("_gates", "error", "is_given", "task", "value")
+
+    def __init__(self) -> None:
+        self.is_given = False
+        self.task: asyncio.Task[None] | None = None
+        self.value: T | None = None
+        """None before, and when it is an error."""
+        self.error: BaseException | None = None
+        self._gates: list[threading.Lock] = []
+
+    def give(self, value: T | None, error: BaseException | None = None) -> None:
+        """In the loop's thread."""
+        self.value, self.error = value, error
+        self.is_given = True
+        for gate in self._gates:
+            gate.release()
+
+    def wait(self, timeout_s: float | None = None) -> bool:
+        """Whether it is given, within `timeout_s` seconds unless that is None."""
+        if not self.is_given:
+            gate = threading.Lock()
+            gate.acquire()
+            self._gates.append(gate)
+            if not self.is_given:
+                gate.acquire(timeout=-1 if timeout_s is None else max(0.0, timeout_s))
+        return self.is_given
+
+    def result(self) -> T:
+        """Once it is given. Raises what came of it."""
+        if self.error is not None:
+            raise self.error
+        return cast(T, self.value)
+
+
 class Portal:
-    """The loop, its thread, and what lives there; started once, and stopped once, by anybody.
+    """The loop, its thread, and what lives there; begun once, and stopped once, by anybody.
 
     Args:
-        owned: opened by `start`, closed by `stop`.
+        owned: opened first, closed by `stop`.
         refusal: what calls are told once it has stopped.
     """
 
     def __init__(self, owned: Owned, refusal: Callable[[], HadronError]) -> None:
+        self.opened: Answer[None] = Answer()
+        """Once what lives here is open; the error that it ended with else."""
         self._owned = owned
         self._refusal = refusal
-        self._lock = threading.Lock()
-        self._accepts = False
-        self._waiting: set[Future[Any]] = set()
+        self._is_ending = False
+        self._waiting: set[Answer[Any]] = set()
         self._tasks: set[asyncio.Task[None]] = set()
         self._stopped = asyncio.Event()
-        self._began: Future[None] = Future()
         self._loop: asyncio.AbstractEventLoop | None = None
         self._owner: asyncio.Task[None] | None = None
         # A context of its own: what the caller's says of event loops does not hold in the thread.
@@ -68,70 +122,93 @@ class Portal:
 
     # --- from any thread ------------------------------------------------------------------------
 
-    def start(self) -> None:
-        """Until what lives here is open. Raises what opening it raises, and has ended then."""
-        try:
+    def begin(self) -> None:
+        """Open what lives here; see `opened`."""
+        if self._is_ending:
+            self._end(None, None)
+        else:
             self._thread.start()
-            self._began.result()
-        except BaseException:
-            # Also Ctrl-C, at any point.
-            self.stop()
-            raise
+
+    @property
+    def is_open(self) -> bool:
+        """Whether what lives here is open, or was."""
+        return self.opened.is_given and self.opened.error is None
 
     def call(self, function: Callable[..., Any], *args: Any) -> Any:
         """What `function(*args)` gives in the loop, awaited there when it is to be.
 
         Raises what it raises, and the refusal when the loop has ended or ends meanwhile.
         """
-        future: Future[Any] = Future()
-        self._submit(function, args, future)
+        answer = self.submit(function, *args)
         try:
-            return future.result()
+            answer.wait()
         finally:
-            # After Ctrl-C nobody wants it any more.
-            future.cancel()
-            self._waiting.discard(future)
+            if not answer.is_given:
+                # After Ctrl-C nobody wants it any more.
+                self.withdraw(answer)
+        try:
+            return answer.result()
+        except ClosedError as error:
+            refuse(error)
+
+    def submit(self, function: Callable[..., Any], *args: Any) -> Answer[Any]:
+        """The same without waiting for it. Raises the refusal."""
+        answer: Answer[Any] = Answer()
+        self._waiting.add(answer)
+        try:
+            self._hand_over(function, args, answer)
+        except BaseException:
+            self._waiting.discard(answer)
+            raise
+        return answer
 
     def post(self, function: Callable[..., Any], *args: Any) -> None:
-        """The same without waiting for it. Raises the refusal."""
-        self._submit(function, args, None)
+        """The same where nobody wants to know what comes of it. Raises the refusal."""
+        self._hand_over(function, args, None)
+
+    def withdraw(self, answer: Answer[Any]) -> None:
+        """Give a call up; its answer is the refusal then, unless it was ready before."""
+        self._schedule(lambda: answer.task.cancel() if answer.task is not None else None)
 
     def stop(self) -> None:
         """Close what lives here and end the thread; a second time does nothing but wait for that.
 
         What is under way is given up, so this takes no longer than closing connections does.
         """
-        with self._lock:
-            self._accepts = False
-            if self._loop is None:
-                self._stopped.set()
-            elif not self._loop.is_closed():
-                self._loop.call_soon_threadsafe(self._halt)
+        self._is_ending = True
+        self._schedule(self._halt)
         if threading.current_thread() is not self._thread and self._thread.ident is not None:
-            self._thread.join()
+            # The thread that a handler interrupts may be just about to begin this one.
+            with suppress(RuntimeError):
+                self._thread.join()
 
     def forked(self) -> None:
         """In a child process, where the thread does not run."""
-        self._lock = threading.Lock()
-        self._accepts = False
+        self._is_ending = True
         self._loop = None
         self._refusal = lambda: forks.error("client")
 
-    def _submit(
-        self, function: Callable[..., Any], args: Any, future: Future[Any] | None
+    def _hand_over(
+        self, function: Callable[..., Any], args: Any, answer: Answer[Any] | None
     ) -> None:
         if threading.current_thread() is self._thread:
             raise RequestError(
                 "a blocking client was called from within itself",
                 "serializers and logging handlers run in its thread: hand the call to another one",
             )
-        with self._lock:
-            if not self._accepts:
-                raise self._refusal()
-            assert self._loop is not None
-            if future is not None:
-                self._waiting.add(future)
-            self._loop.call_soon_threadsafe(self._begin, function, args, future)
+        if self._is_ending or not self._schedule(self._begin, function, args, answer):
+            refuse(self._refusal())
+
+    def _schedule(self, function: Callable[..., Any], *args: Any) -> bool:
+        """Have it called in the loop; False when there is none."""
+        if self._loop is None:
+            return False
+        try:
+            self._loop.call_soon_threadsafe(function, *args)
+        except RuntimeError:
+            # It is closed.
+            return False
+        return True
 
     # --- in the loop's thread -------------------------------------------------------------------
 
@@ -139,13 +216,10 @@ class Portal:
         error: BaseException | None = None
         loop: asyncio.AbstractEventLoop | None = None
         try:
-            loop = asyncio.new_event_loop()
-            with self._lock:
-                self._loop = loop
-                if self._stopped.is_set():
-                    return
+            self._loop = loop = asyncio.new_event_loop()
+            if not self._is_ending:
                 self._owner = loop.create_task(self._own())
-            loop.run_until_complete(self._owner)
+                loop.run_until_complete(self._owner)
         except BaseException as trouble:
             error = trouble
         finally:
@@ -153,9 +227,7 @@ class Portal:
 
     async def _own(self) -> None:
         async with self._owned:
-            with self._lock:
-                self._accepts = not self._stopped.is_set()
-            self._began.set_result(None)
+            self.opened.give(None)
             await self._stopped.wait()
         # Who waited for something of the client's has its answer now, unless it waits for more.
         await asyncio.sleep(0)
@@ -166,63 +238,54 @@ class Portal:
 
     def _halt(self) -> None:
         self._stopped.set()
-        if self._owner is not None and not self._began.done():
+        if self._owner is not None and not self.opened.is_given:
             # It is looking for nodes, perhaps for as long as there is patience for that.
             self._owner.cancel()
 
     def _begin(
-        self, function: Callable[..., Any], args: Any, future: Future[Any] | None
+        self, function: Callable[..., Any], args: Any, answer: Answer[Any] | None
     ) -> None:
-        task = asyncio.get_running_loop().create_task(self._perform(function, args, future))
+        task = asyncio.get_running_loop().create_task(self._perform(function, args, answer))
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
-        if future is not None:
-            future.add_done_callback(
-                lambda done: self._withdraw(task) if done.cancelled() else None
-            )
+        if answer is not None:
+            answer.task = task
+            task.add_done_callback(lambda _: self._give(answer, None, self._refusal()))
 
-    def _withdraw(self, task: asyncio.Task[None]) -> None:
-        """Its caller has gone: in the caller's thread."""
-        with self._lock:
-            if self._loop is not None and not self._loop.is_closed():
-                self._loop.call_soon_threadsafe(task.cancel)
+    def _give(self, answer: Answer[Any], value: Any, error: BaseException | None) -> None:
+        """Unless it is given already: a task that is withdrawn at once never began."""
+        self._waiting.discard(answer)
+        if not answer.is_given:
+            answer.give(value, error)
 
     async def _perform(
-        self, function: Callable[..., Any], args: Any, future: Future[Any] | None
+        self, function: Callable[..., Any], args: Any, answer: Answer[Any] | None
     ) -> None:
         error: BaseException | None = None
         result = None
         try:
-            result = function(*args)
-            if isawaitable(result):
-                result = await result
+            called = function(*args)
+            result = await called if isawaitable(called) else called
         except asyncio.CancelledError:
             error = self._refusal()
         except ClosedError as trouble:
             # The client's own hint is for the async one.
-            error = trouble if self._accepts else self._refusal()
+            error = self._refusal() if self._is_ending else trouble
         except BaseException as trouble:
             error = trouble
-        if future is not None and future.set_running_or_notify_cancel():
-            if error is not None:
-                future.set_exception(error)
-            else:
-                future.set_result(result)
+        if answer is not None:
+            self._give(answer, result, error)
         elif error is not None and not isinstance(error, ClosedError):
             _log.error("a task of the client failed", exc_info=error)
 
     def _end(self, loop: asyncio.AbstractEventLoop | None, error: BaseException | None) -> None:
-        with self._lock:
-            self._accepts = False
-            waiting, self._waiting = self._waiting, set()
-        if not self._began.done():
+        self._is_ending = True
+        if not self.opened.is_given:
             is_told = error is None or isinstance(error, asyncio.CancelledError)
-            self._began.set_exception(self._refusal() if is_told else error)
+            self.opened.give(None, self._refusal() if is_told else error)
         elif error is not None:
             _log.error("the client's event loop ended", exc_info=error)
-        for future in waiting:
-            # Done: its caller has yet to wake up.
-            with suppress(Exception):
-                future.set_exception(self._refusal())
+        for answer in list(self._waiting):
+            self._give(answer, None, self._refusal())
         if loop is not None:
             loop.close()

@@ -44,10 +44,9 @@ T = TypeVar("T")
 class _Invocations:
     """What is open of a blocking stage run."""
 
-    def __init__(self, portal: Portal, opening: Opening[StageRun]) -> None:
+    def __init__(self, portal: Portal, run: StageRun) -> None:
         self._portal = portal
-        self._opening = opening
-        self._run: StageRun = portal.call(opening.__aenter__)
+        self._run = run
 
     def grant(self, count: int) -> None:
         self._portal.call(self._run.grant, count)
@@ -67,7 +66,7 @@ class _Invocations:
 
     def finish(self, _ending: Ending) -> None:
         with suppress(ClosedError):
-            self._portal.call(self._opening.__aexit__, None, None, None)
+            self._portal.call(self._run.__aexit__, None, None, None)
 
     def forked(self) -> None:
         """In a child process: the calls refuse by themselves."""
@@ -78,8 +77,8 @@ class SyncStageRun:
     loop ends when the run or the client is closed, by whatever thread."""
 
     def __init__(self, hold: Hold, opening: Callable[[Client], Opening[StageRun]]) -> None:
-        def make(portal: Portal, client: Client) -> _Invocations:
-            return _Invocations(portal, opening(client))
+        async def make(portal: Portal, client: Client) -> _Invocations:
+            return _Invocations(portal, await opening(client).__aenter__())
 
         self._lazy = Lazy(hold, "run", make, survives_fork=False)
 

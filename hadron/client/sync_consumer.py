@@ -82,9 +82,9 @@ class SyncDeliveryBatch(GivenBatch["Intake"]):
 class Intake:
     """What is open of a blocking subscription; an iterator over its deliveries."""
 
-    def __init__(self, portal: Portal, opening: Opening[Subscription]) -> None:
+    def __init__(self, portal: Portal, subscription: Subscription) -> None:
         self._portal = portal
-        self._consumer = portal.call(opening.__aenter__)._consumer
+        self._consumer = subscription._consumer
         self._acks: deque[tuple[Parcel, int, int]] = deque()
         self._scheduled = False
         self._ready: deque[tuple[Parcel, list[Record]]] = deque()
@@ -312,8 +312,8 @@ class SyncSubscription:
     """
 
     def __init__(self, hold: Hold, opening: Callable[[Client], Opening[Subscription]]) -> None:
-        def make(portal: Portal, client: Client) -> Intake:
-            return Intake(portal, opening(client))
+        async def make(portal: Portal, client: Client) -> Intake:
+            return Intake(portal, await opening(client).__aenter__())
 
         self._hold = hold
         self._lazy = Lazy(hold, "subscription", make, survives_fork=False)

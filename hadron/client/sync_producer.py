@@ -85,10 +85,10 @@ _Entry: TypeAlias = tuple[NewRecord, SyncPending]
 class Outbox:
     """What is open of a blocking producer."""
 
-    def __init__(self, portal: Portal, opening: Opening[Producer]) -> None:
+    def __init__(self, portal: Portal, producer: Producer) -> None:
         self._portal = portal
-        self._producer: Producer = portal.call(opening.__aenter__)
-        self._publisher = self._producer._publisher
+        self._producer = producer
+        self._publisher = producer._publisher
         self._inbox: deque[_Entry] = deque()
         self._inbox_bytes = 0
         self._scheduled = False
@@ -97,7 +97,7 @@ class Outbox:
         self._lines: dict[PartitionSender | None, deque[_Entry]] = {}
         """Records that wait for room, by what they wait for; a task works off each."""
         self._line_bytes = 0
-        self._moved: anyio.Event = portal.call(anyio.Event)
+        self._moved = anyio.Event()
         """Set, and replaced, when a record in line is accepted."""
         self._failed: deque[SyncPending] = deque()
 
@@ -310,8 +310,8 @@ class SyncProducer:
     """
 
     def __init__(self, hold: Hold, opening: Callable[[Client], Opening[Producer]]) -> None:
-        def make(portal: Portal, client: Client) -> Outbox:
-            return Outbox(portal, opening(client))
+        async def make(portal: Portal, client: Client) -> Outbox:
+            return Outbox(portal, await opening(client).__aenter__())
 
         self._lazy = Lazy(hold, "producer", make, survives_fork=True)
 

@@ -6,14 +6,15 @@ import asyncio
 import threading
 import time
 from collections.abc import Iterator
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any, NoReturn
 
 import pytest
 from anyio.from_thread import BlockingPortal, start_blocking_portal
 
 import hadron
-from hadron.client import portal, sync_producer
+from hadron.client import sync_producer
+from hadron.client.portal import Answer
 from hadron.client.ports import ClientPorts
 from hadron.client.sync import SyncClient
 from hadron.client.sync_producer import Outbox, SyncPending, SyncProducer
@@ -433,11 +434,10 @@ def test_what_stands_in_line_when_the_producer_ends_fails(
 def test_ctrl_c_while_the_loop_begins_does_not_hang(monkeypatch: pytest.MonkeyPatch) -> None:
     """It came just before the thread had said that it runs: nobody told that to stop."""
 
-    class Interrupted(Future[None]):
-        def result(self, timeout: float | None = None) -> None:  # noqa: ARG002
-            raise KeyboardInterrupt
+    def interrupted(answer: Answer[None], timeout_s: float | None = None) -> NoReturn:  # noqa: ARG001
+        raise KeyboardInterrupt
 
-    monkeypatch.setattr(portal, "Future", Interrupted)
+    monkeypatch.setattr(Answer, "wait", interrupted)
     before = threading.active_count()
     with pytest.raises(KeyboardInterrupt), hadron.connect_sync("hadron://127.0.0.1:1"):
         pass

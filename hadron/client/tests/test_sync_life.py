@@ -322,7 +322,7 @@ def test_closing_does_not_wait_for_a_node_that_is_looked_for() -> None:
     client = hadron.connect_sync("hadron://127.0.0.1:1", connect_timeout_s=_LIMIT_S)
     with ThreadPoolExecutor(1) as threads:
         opening = threads.submit(client.objects)
-        while client._hold._starting is None:
+        while client._hold._begun is None:
             threading.Event().wait(0.001)
         client.close()
         with pytest.raises(ClosedError):
@@ -519,7 +519,6 @@ for each in workers:
 for each in workers:
     each.join()
 status = [each.exitcode for each in workers]
-client.producer("s").send_many([b"child"] * 3)      # they end without `atexit`'s functions
         """,
     ],
     ids=["fork", "multiprocessing"],
