@@ -6,7 +6,8 @@ are tuned by themselves; measured per record, encoding included: 0.2 µs against
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from time import perf_counter
 from typing import TYPE_CHECKING, Any, Final
 
 import anyio.lowlevel
@@ -23,6 +24,15 @@ if TYPE_CHECKING:
     from hadron.client.publishing import Publisher
 
 _RECORDS_PER_CHECKPOINT: Final = 128
+
+_SLICE_RECORDS: Final = 4_096
+_SLICE_BYTES: Final = 1 << 20
+_SLICE_S: Final = 0.005
+"""What an iterable gives is handed on after any of them: the blocking client pays 100 µs each time,
+and a linger is as long."""
+
+_GUESS_BYTES: Final = 256
+"""For a value whose size is known only once it is encoded."""
 
 _OFFSET_BYTES: Final = 4
 """What a plain value costs in a batch besides its bytes."""
@@ -47,20 +57,50 @@ class Segment(msgspec.Struct):
         )
 
 
-async def send_bulk(publisher: Publisher, values: Iterable[Any], segments: list[Segment]) -> None:
-    """Buffer all of `values`, waiting while the buffer is full; fills `segments`.
-
-    Raises at the first value that cannot be sent; those before it are on their way.
-    """
+def slices(values: Iterable[Any], serializer: Serializer | None) -> Iterator[Sequence[Any]]:
+    """The values as they are sent, in parts: what comes slowly, or for ever, goes while it comes,
+    and is never held as a whole. Raises what `values` and the serializer raise, after what was
+    before that, and `RequestError` for what is one value, or a table whose columns would go."""
     if isinstance(values, (str, bytes, bytearray, memoryview, Mapping)):
         raise RequestError(
             f"send_many of a {type(values).__name__} would send its parts one by one",
             "give a list of values; `send` takes one",
         )
-    records: Sequence[Any] = values if isinstance(values, (list, tuple)) else list(values)
-    refused: RequestError | None = None
-    if publisher.serializer is not None:
-        records, refused = _serialize(publisher.serializer, records)
+    if hasattr(values, "columns"):
+        raise RequestError(
+            f"send_many of a {type(values).__name__} would send the names of its columns",
+            'give its rows: of pandas `df.to_dict("records")`, of Polars `df.to_dicts()`',
+        )
+    if serializer is None and isinstance(values, (list, tuple)):
+        yield values
+        return
+    part: list[Any] = []
+    size = 0
+    began_s = perf_counter()
+    trouble: Exception | None = None
+    try:
+        for value in values:
+            part.append(value if serializer is None else serialized_whole(serializer, value))
+            size += len(part[-1]) if isinstance(part[-1], (bytes, str)) else _GUESS_BYTES
+            if (
+                len(part) >= _SLICE_RECORDS or size >= _SLICE_BYTES
+                or perf_counter() - began_s >= _SLICE_S
+            ):
+                yield part
+                part, size, began_s = [], 0, perf_counter()
+    except Exception as error:
+        trouble = error
+    if part:
+        yield part
+    if trouble is not None:
+        raise trouble
+
+
+async def send_bulk(publisher: Publisher, records: Sequence[Any], segments: list[Segment]) -> None:
+    """Buffer all of `records`, waiting while the buffer is full; fills `segments`.
+
+    Raises at the first one that cannot be sent; those before it are on their way.
+    """
     guess = MAX_BATCH_RECORDS
     start = 0
     while start < len(records):
@@ -78,21 +118,24 @@ async def send_bulk(publisher: Publisher, values: Iterable[Any], segments: list[
             await _add_each(publisher, chunk, segments)
             await anyio.lowlevel.checkpoint()
         start += len(chunk)
-    if refused is not None:
-        raise refused
 
 
-def _serialize(
-    serializer: Serializer, values: Sequence[Any]
-) -> tuple[list[Any], RequestError | None]:
-    """The values as they are sent, up to the first that the serializer refuses, and why it did."""
-    done: list[Any] = []
-    for value in values:
-        try:
-            done.append(serialized_whole(serializer, value))
-        except RequestError as error:
-            return done, error
-    return done, None
+async def finish_bulk(
+    publisher: Publisher, segments: list[Segment], trouble: Exception | None
+) -> list[BatchReceipt]:
+    """Wait for all; raises the first failure, else `trouble`, and says how many were before it."""
+    publisher.seal()
+    await publisher.wait_all([segment.batch for segment in segments])
+    before = sum(segment.count for segment in segments)
+    if isinstance(trouble, RequestError):
+        raise type(trouble)(
+            f"record {before + 1} of send_many: {trouble.message}",
+            "; ".join(filter(None, [f"the {before} before it were published", trouble.hint])),
+        ) from trouble
+    if trouble is not None:
+        trouble.add_note(f"send_many had published the {before} records before that")
+        raise trouble
+    return [segment.receipt() for segment in segments]
 
 
 def _cut(values: Sequence[bytes], batch_bytes: int) -> tuple[Sequence[bytes], int]:

@@ -17,7 +17,7 @@ from hadron.client.contexts import find_server
 from hadron.client.declaring import Declaring
 from hadron.client.failover import Failover
 from hadron.client.groups import GroupCalls, GroupReset
-from hadron.client.opening import AsyncOnly, Opening
+from hadron.client.opening import AsyncOnly, EnteredOnce, Opening
 from hadron.client.pipelines import PipelineCalls
 from hadron.client.ports import ClientPorts
 from hadron.client.producer import Producer
@@ -48,7 +48,7 @@ _TOPOLOGY: Final = method("Topology")
 _log = logging.getLogger(__name__)
 
 
-class Client(AsyncOnly):
+class Client(EnteredOnce, AsyncOnly):
     """A connection to a cluster; use it as `async with hadron.connect(url) as client`.
 
     Belongs to the event loop it was opened in. Every call raises `ClosedError` before the block
@@ -83,6 +83,7 @@ class Client(AsyncOnly):
         return f"<Client of hadron://{hosts}/{self.namespace}, {state}>"
 
     async def __aenter__(self) -> Client:
+        self._enter("client")
         await self._background.__aenter__()
         try:
             await self._session.start(self._connect_timeout_s)

@@ -274,6 +274,10 @@ class Lazy(Generic[C]):
                 # Not before: who closes the client meanwhile waits for this as well.
                 self._hold.drop(self)
 
+    def forget(self) -> None:
+        """Nobody has it any more, and its core is closed."""
+        self._hold.drop(self)
+
     def leave(self, error: BaseException | None) -> None:
         """Its block has ended, by `error` if that is not None."""
         self.close(after_block(error))

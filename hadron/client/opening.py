@@ -22,6 +22,24 @@ class Enterable(Protocol):
 T = TypeVar("T", bound=Enterable)
 
 
+class EnteredOnce:
+    """What is opened by entering it: a second block inside would close it under the first."""
+
+    _is_entered = False
+
+    def _enter(self, what: str) -> None:
+        if self._is_entered:
+            raise entered_twice(what)
+        self._is_entered = True
+
+
+def entered_twice(what: str) -> RequestError:
+    return RequestError(
+        f"the {what} has been opened by an `async with` already",
+        "leave that block out, or make another one for it",
+    )
+
+
 class AsyncOnly:
     """What `with` is told where `async with` is meant."""
 
@@ -50,13 +68,15 @@ class Opening(AsyncOnly, Generic[T]):
         self._made: T | None = None
 
     async def __aenter__(self) -> T:
+        if self._made is not None:
+            raise entered_twice(self._what)
         made = await self._make()
         await made.__aenter__()
         self._made = made
         return made
 
     async def __aexit__(self, kind: Any, error: Any, traceback: Any) -> None:
-        made = self._made
+        made, self._made = self._made, None
         assert made is not None
         await made.__aexit__(kind, error, traceback)
 

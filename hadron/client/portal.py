@@ -166,6 +166,10 @@ class Portal:
         """The same where nobody wants to know what comes of it. Raises the refusal."""
         self._hand_over(function, args, None)
 
+    def start(self, function: Callable[..., Any]) -> None:
+        """The same from any thread, also the loop's; nothing when that has ended."""
+        self._schedule(self._begin, function, (), None)
+
     def withdraw(self, answer: Answer[Any]) -> None:
         """Give a call up; its answer is the refusal then, unless it was ready before."""
         self._schedule(lambda: answer.task.cancel() if answer.task is not None else None)

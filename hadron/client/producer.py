@@ -8,17 +8,17 @@ from typing import Any, Final
 
 import anyio.lowlevel
 
-from hadron.client.bulk import Segment, send_bulk
+from hadron.client.bulk import Segment, finish_bulk, send_bulk, slices
+from hadron.client.opening import EnteredOnce
 from hadron.client.publishing import Ending, Pending, Publisher, after_block
 from hadron.client.results import BatchReceipt, Receipt
-from hadron.model.errors import RequestError
 from hadron.model.record import Headers
 
 _CALLS_PER_CHECKPOINT: Final = 128
 """`send_soon` lets other tasks run this often; a checkpoint costs 5 µs, a record 2.6."""
 
 
-class Producer:
+class Producer(EnteredOnce):
     """Publishes to one stream. Made by `Client.producer`, used inside its block.
 
     Every record is in the log at most once, however often connections break and whatever goes away
@@ -122,7 +122,8 @@ class Producer:
         """Publish many records and wait for all of them: the fast way for bulk.
 
         Args:
-            values: what `send` takes as `value`, in any mixture. A list of bytes is fastest.
+            values: what `send` takes as `value`, in any mixture. A list of bytes is fastest; what
+                an iterator gives goes while it comes.
 
         Returns:
             The runs of consecutive offsets that the records got, in the order in which each
@@ -130,25 +131,18 @@ class Producer:
 
         Raises:
             What `send` raises, once every record has its outcome: then some may be in the log. A
-            record that cannot be sent stops those behind it; the error says how many were before.
+            record that cannot be sent stops those behind it; the error says how many were before,
+            and so does a note of what `values` raises.
         """
         publisher = self._publisher
         segments: list[Segment] = []
-        refused: RequestError | None = None
+        trouble: Exception | None = None
         try:
-            await send_bulk(publisher, values, segments)
-        except RequestError as error:
-            refused = error
-        finally:
-            publisher.seal()
-        await publisher.wait_all([segment.batch for segment in segments])
-        if refused is not None:
-            before = sum(segment.count for segment in segments)
-            raise type(refused)(
-                f"record {before + 1} of send_many: {refused.message}",
-                "; ".join(filter(None, [f"the {before} before it were published", refused.hint])),
-            ) from refused
-        return [segment.receipt() for segment in segments]
+            for part in slices(values, publisher.serializer):
+                await send_bulk(publisher, part, segments)
+        except Exception as error:
+            trouble = error
+        return await finish_bulk(publisher, segments, trouble)
 
     async def flush(self) -> None:
         """Send what is buffered and wait until everything sent so far has its outcome.
@@ -169,6 +163,7 @@ class Producer:
     # --- life -----------------------------------------------------------------------------------
 
     async def __aenter__(self) -> Producer:
+        self._enter("producer")
         self._publisher.open()
         return self
 

@@ -21,7 +21,7 @@ from hadron.client.routing import Router
 from hadron.client.sender import PartitionSender, Substitutes
 from hadron.client.session import Session
 from hadron.model.batch import CODECS
-from hadron.model.errors import HadronError, RequestError
+from hadron.model.errors import HadronError, NotFoundError, RequestError
 from hadron.model.limits import MAX_BATCH_BYTES, MAX_RECORD_BYTES
 from hadron.model.schema import SchemaObject, StreamSpec
 from hadron.wire.messages import streams_pb2
@@ -183,11 +183,19 @@ def _follow(
     async def look() -> None:
         try:
             now = await catalog.stream(item.name)
+        except NotFoundError as error:
+            publisher.gone = error
+            return
         except HadronError as error:
             _log.debug("stream %s was not looked up again: %s", item.name, error)
             return
         # Another stream of that name is none of this producer's business (PROTOCOL D3).
-        if now.id != item.id or publisher.is_closed:
+        if now.id != item.id:
+            publisher.gone = NotFoundError(
+                f"stream {item.name!r} was deleted; another one has its name now",
+                "make another producer for that one",
+            )
+        if publisher.gone is not None or publisher.is_closed:
             return
         for sender in router.senders:
             sender.request.metadata_index = now.metadata_index
@@ -198,7 +206,12 @@ def _follow(
     def changed() -> None:
         session.background.start(look)
 
+    def not_found() -> None:
+        catalog.forget(item.name)
+        changed()
+
     publisher.stop_following = catalog.listen(changed)
+    publisher.on_not_found = not_found
 
 
 async def _warm_up(session: Session, names: list[str]) -> None:

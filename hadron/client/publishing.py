@@ -25,7 +25,7 @@ from hadron.client.results import Receipt
 from hadron.client.routing import Router
 from hadron.client.sender import PartitionSender
 from hadron.client.session import Session
-from hadron.model.errors import ClosedError
+from hadron.model.errors import ClosedError, HadronError, NotFoundError
 from hadron.model.record import NewRecord
 
 _log = logging.getLogger(__name__)
@@ -34,6 +34,9 @@ _TICKS_PER_TIMEOUT: Final = 20
 _TICK_S: Final = 0.5
 """Delivery timeouts are noticed within a twentieth of their length, or this; and so is a partition
 that is away (`failover.AWAY_AFTER_S`)."""
+
+KEPT_FAILURES: Final = 1_000
+"""That nobody has seen yet; further ones are counted."""
 
 _TOLD_FAILURES: Final = 5
 """Batches that are named one by one when a block ends by an error of its own."""
@@ -86,6 +89,11 @@ class Pending:
                 await wait_done(batch)
             finally:
                 batch.waiting -= 1
+        return self.receipt()
+
+    def receipt(self) -> Receipt:
+        """Once it is done. Raises what `wait` raises."""
+        batch = self._batch
         if batch.state is BatchState.FAILED:
             raise batch.failure()
         return Receipt(
@@ -127,10 +135,17 @@ class Publisher:
         self._router = router
         self._linger_s = linger_ms / 1000
         self._eager = linger_ms <= 0
-        self.buffer = SendBuffer(max_buffer_bytes, router, self._check_open)
+        self.buffer = SendBuffer(max_buffer_bytes, router, self.check_open)
         self._delivery_timeout_s = delivery_timeout_s
         self._now_ms = session.ports.clock.now_ms
         self._failed: deque[OutgoingBatch] = deque()
+        self._more_failed = 0
+        """Batches for which there was no room in it."""
+        self._told = False
+        """That there are failures which nobody has seen."""
+        self.gone: HadronError | None = None
+        """Why no record of this producer can be published any more."""
+        self.on_not_found: Callable[[], None] = lambda: None
         self._coarse_s = 0.0
         self._lingering: anyio.Event | None = None
         self._scopes: list[anyio.CancelScope] = []
@@ -165,8 +180,8 @@ class Publisher:
 
     def add(self, record: NewRecord, sender: PartitionSender) -> tuple[OutgoingBatch, int]:
         """Buffer one checked record; return its batch and its index there."""
-        if self._closed:
-            self._check_open()
+        if self._closed or self.gone is not None:
+            self.check_open()
         accumulator = sender.accumulator
         batch, index = accumulator.add(record, self._now_ms(), self._coarse_s)
         self.buffer.bytes += batch.added
@@ -186,7 +201,7 @@ class Publisher:
         self, values: Sequence[bytes], size: int, sender: PartitionSender
     ) -> OutgoingBatch:
         """Buffer a whole batch of plain values of `size` bytes."""
-        self._check_open()
+        self.check_open()
         batch = sender.accumulator.add_values(values, size, self._now_ms(), self._coarse_s)
         self.buffer.bytes += size
         sender.pump()
@@ -202,8 +217,15 @@ class Publisher:
     def resolved(self, batch: OutgoingBatch) -> None:
         """A batch has its outcome: called by the accumulators."""
         self.buffer.freed(batch.size)
-        if batch.state is BatchState.FAILED and not batch.waiting:
-            self._failed.append(batch)
+        if batch.state is BatchState.FAILED:
+            if self.gone is None and isinstance(batch.error, NotFoundError):
+                self.on_not_found()
+            if batch.waiting:
+                return
+            if len(self._failed) < KEPT_FAILURES:
+                self._failed.append(batch)
+            else:
+                self._more_failed += 1
 
     def grown(self) -> None:
         """The router has more partitions than before."""
@@ -224,8 +246,10 @@ class Publisher:
     def is_closed(self) -> bool:
         return self._closed
 
-    def _check_open(self) -> None:
+    def check_open(self) -> None:
         self._session.check_open()
+        if self.gone is not None:
+            raise type(self.gone)(self.gone.message, self.gone.hint)
         if self._closed:
             raise ClosedError("the producer is closed", "make another one with `client.producer`")
 
@@ -280,8 +304,9 @@ class Publisher:
         """In a child process: nothing of this can be sent there, and its parent does that."""
         self._closed = True
 
-    def _count_unseen(self) -> int:
-        return sum(not batch.failure_seen for batch in self._failed)
+    def count_unseen(self) -> int:
+        """Failed batches that nobody has seen."""
+        return sum(not batch.failure_seen for batch in self._failed) + self._more_failed
 
     def _tell_failures(self) -> None:
         """What became of records whose block has ended with an error of its own."""
@@ -293,6 +318,8 @@ class Publisher:
                 "%d more records are not known to be in the log",
                 sum(batch.count for batch in more),
             )
+        if self._more_failed:
+            _log.warning("%d more batches failed", self._more_failed)
 
     def raise_failure(self) -> None:
         """Raises the first failure that nobody has seen."""
@@ -300,17 +327,31 @@ class Publisher:
             batch = self._failed.popleft()
             if not batch.failure_seen:
                 failure = batch.failure()
-                if others := self._count_unseen():
+                if others := self.count_unseen():
                     failure.add_note(f"{others} more batches of this producer failed")
                 raise failure
+
+    def _tell_first(self) -> None:
+        """Who only ever calls `send_soon` sees no failure before the producer is closed."""
+        while self._failed and self._failed[0].failure_seen:
+            self._failed.popleft()
+        if not self._failed:
+            self._told = False
+        elif not self._told:
+            self._told = True
+            first = self._failed[0]
+            assert first.error is not None
+            _log.warning(
+                "publishing to %s/%s fails, and nobody has asked yet: %s",
+                first.stream, first.partition, first.error.message,
+            )
 
     async def _watch_timeouts(self) -> None:
         interval_s = min(_TICK_S, self._delivery_timeout_s / _TICKS_PER_TIMEOUT)
         while True:
             await anyio.sleep(interval_s)
             self._coarse_s = now_s = anyio.current_time()
-            while self._failed and self._failed[0].failure_seen:
-                self._failed.popleft()
+            self._tell_first()
             for sender in self._router.senders:
                 if not sender.accumulator.is_empty:
                     sender.expire(now_s - self._delivery_timeout_s)

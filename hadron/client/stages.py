@@ -7,6 +7,7 @@ from typing import Any, Final
 
 import anyio
 
+from hadron.client.opening import EnteredOnce
 from hadron.client.session import Session
 from hadron.client.standing import StandingCall
 from hadron.model.errors import HadronError, RequestError
@@ -22,7 +23,7 @@ DEFAULT_CREDIT: Final = 2
 """One micro-batch is worked on while the next one waits here."""
 
 
-class StageRun:
+class StageRun(EnteredOnce):
     """Ready invocations of a pipeline. Made by `Client.run_stages`, used inside its block.
 
     Iterate it; call `grant` for each micro-batch that is done, so that another one comes. When
@@ -107,6 +108,7 @@ class StageRun:
     # --- life -----------------------------------------------------------------------------------
 
     async def __aenter__(self) -> StageRun:
+        self._enter("run")
         self._scope = self._session.background.start(self._standing.run)
         return self
 

@@ -10,6 +10,7 @@ import anyio
 from hadron.client.arguments import seconds_of
 from hadron.client.consumer import Consumer
 from hadron.client.deliveries import Delivery, DeliveryBatch
+from hadron.client.opening import EnteredOnce
 from hadron.client.publishing import after_block
 from hadron.model.errors import ClosedError
 
@@ -30,7 +31,7 @@ class DeliveryBatches:
         return DeliveryBatch(self._consumer, *taken)
 
 
-class Subscription:
+class Subscription(EnteredOnce):
     """A member of a group at some partitions. Made by `Client.subscribe`, used inside its block.
 
     Iterate it for one `Delivery` at a time, or `batches()`, or `poll`. When a connection is lost
@@ -99,6 +100,7 @@ class Subscription:
     # --- life -----------------------------------------------------------------------------------
 
     async def __aenter__(self) -> Subscription:
+        self._enter("subscription")
         await self._consumer.join()
         return self
 

@@ -109,7 +109,8 @@ class SyncStageRun:
 
 
 class SyncReader(Generic[T]):
-    """An iterator over what a read gives; `close` ends it, from any thread."""
+    """An iterator over what a read gives; `close` ends it, from any thread. After an error, also
+    Ctrl-C, it goes on where it was."""
 
     def __init__(
         self, portal: Portal, spans: SpanReader, follow: bool,
@@ -118,12 +119,8 @@ class SyncReader(Generic[T]):
         self._portal = portal
         self._spans = spans
         self._follow = follow
-        # A generator: half the time per record that a method takes.
-        self._items = self._read(items)
-
-    def _read(self, items: Callable[[Span], Iterable[T]]) -> Iterator[T]:
-        while (span := self._next_span()) is not None:
-            yield from items(span)
+        self._read_from = items
+        self._items: Iterator[T] = iter(())
 
     def _next_span(self) -> Span | None:
         try:
@@ -136,10 +133,17 @@ class SyncReader(Generic[T]):
                 return None
             raise
 
-    def __iter__(self) -> Iterator[T]:
-        return self._items
+    def __iter__(self) -> SyncReader[T]:
+        return self
 
     def __next__(self) -> T:
+        # Not a generator, which Ctrl-C ends for good: the next call would be a normal end.
+        for item in self._items:
+            return item
+        span = self._next_span()
+        if span is None:
+            raise StopIteration
+        self._items = iter(self._read_from(span))
         return next(self._items)
 
     def close(self) -> None:
@@ -152,10 +156,11 @@ class SyncClient:
     """A connection to a cluster; made by `hadron.connect_sync`.
 
     Use it in a `with` block, or keep it in a module: it connects at its first use (or `open`), and
-    is closed by `close` or when the program ends, which flushes its producers and logs what could
-    not be sent. It may be used from several threads, and closed by any. After `fork()` the child's
-    client and producers connect anew; its subscriptions raise `ForkedError`. Arguments, answers
-    and errors are those of the methods of the same names of `hadron.client.Client`.
+    is closed by `close` or when the program ends, which flushes its producers for 10 s, or until
+    Ctrl-C, and logs what could not be sent. It may be used from several threads, and closed by any.
+    After `fork()` the child's client and producers connect anew; its subscriptions raise
+    `ForkedError`. Arguments, answers and errors are those of the methods of the same names of
+    `hadron.client.Client`.
     """
 
     def __init__(self, connect: Callable[[], Client]) -> None:
@@ -169,7 +174,8 @@ class SyncClient:
 
     def close(self, timeout_s: float | None = None) -> None:
         """Close what is open of it (producers flush, for `timeout_s` at most), then the client; a
-        second time does nothing. Loops over subscriptions and over streams that are followed end;
+        second time does nothing. A signal's handler may call it, and Ctrl-C ends it: what was not
+        sent is logged then. Loops over subscriptions and over streams that are followed end;
         what else other threads wait for raises `ClosedError`.
 
         Raises the first failure to publish that nobody has seen.

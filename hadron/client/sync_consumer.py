@@ -11,7 +11,8 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from datetime import timedelta
 from itertools import repeat
-from typing import Any, Final
+from time import monotonic
+from typing import Any, Final, TypeVar
 
 import anyio
 
@@ -26,6 +27,8 @@ from hadron.client.publishing import Ending
 from hadron.client.subscription import Subscription, closed_error, patience_s
 from hadron.model.errors import ClosedError, ForkedError
 from hadron.model.record import Record
+
+T = TypeVar("T")
 
 _ACK_DELAY_S: Final = 0.0005
 """How long acks gather before a task is sent to fetch them: a hop costs 100 µs, ten acks one."""
@@ -330,12 +333,24 @@ class SyncSubscription:
         return intake.batches() if intake is not None else iter(())
 
     def poll(self, timeout_s: float | None = None) -> SyncDelivery | None:
-        """The next record, or None when none comes in time; see `Subscription.poll`."""
-        return self._lazy.get().poll(timeout_s)
+        """The next record, or None when none comes in time; see `Subscription.poll`. At the first
+        use connecting and joining count as well: they go on after that, and a later call raises
+        what they fail with."""
+        return self._within(timeout_s, Intake.poll)
 
     def poll_batch(self, timeout_s: float | None = None) -> SyncDeliveryBatch | None:
         """Like `poll`, the next one of `batches()`."""
-        return self._lazy.get().poll_batch(timeout_s)
+        return self._within(timeout_s, Intake.poll_batch)
+
+    def _within(
+        self, timeout_s: float | None, poll: Callable[[Intake, float | None], T | None]
+    ) -> T | None:
+        began_s = monotonic()
+        intake = self._lazy.get_within(timeout_s)
+        if intake is None:
+            return None
+        left_s = None if timeout_s is None else max(0.0, timeout_s - (monotonic() - began_s))
+        return poll(intake, left_s)
 
     def flush(self, timeout_s: float | None = None) -> None:
         """Until every ack so far is committed; see `Subscription.flush`."""

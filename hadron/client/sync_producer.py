@@ -15,19 +15,20 @@ from __future__ import annotations
 import logging
 import threading
 from collections import deque
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from datetime import datetime
 from typing import Any, Final, TypeAlias
 
 import anyio
 import msgspec
 
+from hadron.client.bulk import Segment, finish_bulk, send_bulk, slices
 from hadron.client.client import Client
 from hadron.client.holding import Hold, Lazy
 from hadron.client.opening import Opening
 from hadron.client.portal import Portal
 from hadron.client.producer import Producer
-from hadron.client.publishing import Ending, Pending
+from hadron.client.publishing import KEPT_FAILURES, Ending, Pending
 from hadron.client.results import BatchReceipt, Receipt
 from hadron.client.sender import PartitionSender
 from hadron.model.batch import too_large
@@ -76,6 +77,9 @@ class SyncPending:
 
     def wait(self) -> Receipt:
         """The record's receipt. Raises what `SyncProducer.send` raises."""
+        if self.pending is not None and self.pending.is_done:
+            # Also when the producer and the client are closed.
+            return self.pending.receipt()
         return self._outbox.wait_for(self)
 
 
@@ -93,6 +97,8 @@ class Outbox:
         self._inbox_bytes = 0
         self._scheduled = False
         self._is_closed = False
+        self._is_settled = False
+        """All that came before it was closed has left the inbox."""
         self._callers = threading.local()
         self._lines: dict[PartitionSender | None, deque[_Entry]] = {}
         """Records that wait for room, by what they wait for; a task works off each."""
@@ -100,6 +106,8 @@ class Outbox:
         self._moved = anyio.Event()
         """Set, and replaced, when a record in line is accepted."""
         self._failed: deque[SyncPending] = deque()
+        self._more_failed = 0
+        """Those for which there was no room in it."""
 
     # --- from any thread ------------------------------------------------------------------------
 
@@ -108,6 +116,8 @@ class Outbox:
         return self._portal.call(self._send, record, self._caller())  # type: ignore[no-any-return]
 
     def send_soon(self, *parts: Any) -> SyncPending:
+        if self._publisher.gone is not None:
+            self._publisher.check_open()
         record, size = _freeze(self._publisher.new_record(*parts))
         caller = self._caller()
         pending = SyncPending(self, caller, size)
@@ -127,8 +137,17 @@ class Outbox:
         return pending
 
     def send_many(self, values: Iterable[Any]) -> list[BatchReceipt]:
+        publisher, caller = self._publisher, self._caller()
+        segments: list[Segment] = []
+        trouble: Exception | None = None
+        try:
+            # In this thread: what is iterated may belong to it, take long, or ask this client.
+            for part in slices(values, publisher.serializer):
+                self._portal.call(self._add_many, part, segments, caller)
+        except Exception as error:
+            trouble = error
         return self._portal.call(  # type: ignore[no-any-return]
-            self._send_many, values, self._caller()
+            finish_bulk, publisher, segments, trouble
         )
 
     def flush(self) -> None:
@@ -148,9 +167,23 @@ class Outbox:
                 raise
         if self._failed and ending.logs:
             error = self._failed[0].error
-            _log.warning("%d records were not sent: %s", len(self._failed), error)
+            count = len(self._failed) + self._more_failed
+            _log.warning("%d records were not sent: %s", count, error)
         elif not ending.logs:
             self._raise_failure()
+
+    def drop(self, done: Callable[[], None]) -> None:
+        """Nobody has it any more: flush and close it behind, and say so; what failed is left for
+        the client's `close` to raise."""
+
+        async def end() -> None:
+            await self._empty_inbox()
+            await self._publisher.drain()
+            if not self._failed and not self._publisher.count_unseen():
+                await self._finish(Ending())
+                done()
+
+        self._portal.start(end)
 
     def forked(self) -> None:
         """In a child process: what is in here is its parent's."""
@@ -214,7 +247,13 @@ class Outbox:
 
     def _refuse(self, pending: SyncPending, error: HadronError) -> None:
         pending.error = error
-        self._failed.append(pending)
+        if self._is_settled:
+            # Whoever sent it looks himself.
+            return
+        if len(self._failed) < KEPT_FAILURES:
+            self._failed.append(pending)
+        else:
+            self._more_failed += 1
 
     async def _until(self, holds: Callable[[], bool]) -> None:
         while not holds():
@@ -240,11 +279,11 @@ class Outbox:
         self._inbox.append((record, pending))
         return await self._wait_for(pending)
 
-    async def _send_many(
-        self, values: Iterable[Any], caller: _Caller
-    ) -> list[BatchReceipt]:
+    async def _add_many(
+        self, part: Sequence[Any], segments: list[Segment], caller: _Caller
+    ) -> None:
         await self._catch_up(caller)
-        return await self._producer.send_many(values)
+        await send_bulk(self._publisher, part, segments)
 
     async def _flush(self) -> None:
         await self._empty_inbox()
@@ -254,22 +293,17 @@ class Outbox:
     async def _finish(self, ending: Ending) -> None:
         # From here on each `send_soon` looks itself what becomes of its record.
         self._is_closed = True
-        is_empty = False
         began_s = anyio.current_time()
         if ending.waits:
             with anyio.move_on_after(ending.timeout_s):
                 await self._empty_inbox()
-                is_empty = True
+                self._is_settled = True
         if ending.timeout_s is not None:
             left_s = max(0.0, began_s + ending.timeout_s - anyio.current_time())
             ending = msgspec.structs.replace(ending, timeout_s=left_s)
         try:
             await self._publisher.finish(ending)
         finally:
-            if is_empty:
-                for _, late in self._inbox:
-                    late.error = _closed()
-                self._inbox.clear()
             # All is refused, as the producer takes nothing more.
             self._empty()
 
@@ -303,7 +337,9 @@ class Outbox:
 
 class SyncProducer:
     """Publishes to one stream. Made by `SyncClient.producer`; used in a `with` block or, as well,
-    without one and closed with `close`, with its client, or when the program ends.
+    without one and closed with `close`, with its client, or when the program ends; one that nobody
+    refers to any more flushes and closes by itself. To keep one is far cheaper than to make one for
+    each record.
 
     Like `hadron.client.Producer`, with threads in place of tasks: calls may come from many, and
     each waits for room for its own records only.
@@ -352,7 +388,8 @@ class SyncProducer:
         )
 
     def send_many(self, values: Iterable[Any]) -> list[BatchReceipt]:
-        """Publish many records and wait for all of them; see `Producer.send_many`."""
+        """Publish many records and wait for all of them; see `Producer.send_many`. `values`
+        are iterated, and serialized, in the caller's thread."""
         return self._lazy.get().send_many(values)
 
     def flush(self) -> None:
@@ -370,9 +407,11 @@ class SyncProducer:
     def __exit__(self, _: object, error: BaseException | None, traceback: object) -> None:
         self._lazy.leave(error)
 
-
-def _closed() -> ClosedError:
-    return ClosedError("the producer is closed", "make another one of the client")
+    def __del__(self) -> None:
+        # In whatever thread this is noticed, perhaps in the loop's own.
+        outbox = self._lazy.core
+        if outbox is not None:
+            outbox.drop(self._lazy.forget)
 
 
 def _freeze(record: NewRecord) -> tuple[NewRecord, int]:

@@ -231,3 +231,21 @@ async def test_stages_are_run_within_the_credit_also_after_a_cut() -> None:
         await until(lambda: not node.stage_calls)
         with pytest.raises(RequestError, match="'flink'"):
             client.run_stages("pipe", engine="flink")
+
+
+@pytest.mark.parametrize("backend", ["trio", "asyncio"])
+def test_what_is_open_is_not_entered_again(backend: str) -> None:
+    async def main() -> None:
+        node = FakeNode()
+        async with node.listen() as url, connect(url) as client:
+            opening = client.producer("s")
+            async with opening as producer, client.subscribe("s", group="g") as subscription:
+                for each in (client, opening, producer, subscription):
+                    with pytest.raises(RequestError, match="has been opened"):
+                        async with each:
+                            pass
+                await producer.send(b"x")
+            async with opening as another:
+                await another.send(b"y")
+
+    anyio.run(main, backend=backend)
