@@ -32,6 +32,7 @@ from hadron.model.ports import Random
 from hadron.model.schema import SchemaObject, StreamSpec
 from hadron.partition.catalog import Catalog
 from hadron.partition.controller import Controller
+from hadron.partition.leading import Part
 from hadron.partition.visible import VisibleStreams
 from hadron.state import group_changes, groups
 from hadron.state.group_changes import CollectGroups, DeleteGroup, ResetGroup
@@ -51,7 +52,7 @@ MAX_EPHEMERAL: Final = 10_000
 _Key = tuple[int, str]
 
 
-class Groups:
+class Groups(Part):
     """All groups of a leadership that have members."""
 
     def __init__(

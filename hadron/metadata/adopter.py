@@ -9,6 +9,7 @@ from typing import Any
 from hadron.metadata.messages import changes_from, check_uuid
 from hadron.model.errors import HandshakeError
 from hadron.partition.controller import Controller
+from hadron.partition.leading import Part
 from hadron.state.adoption import SchemaAdopted, current_source
 from hadron.state.schema import current_index
 from hadron.wire.messages import check_number, schema_pb2
@@ -28,7 +29,7 @@ class Standing:
     """The metadata set's name."""
 
 
-class SchemaAdopter:
+class SchemaAdopter(Part):
     """One per leadership.
 
     Attributes:
@@ -74,6 +75,10 @@ class SchemaAdopter:
             )
         if own.metadata == own.replica_set:
             raise HandshakeError(f"{own.replica_set} is the metadata set itself, it adopts nothing")
+
+    @property
+    def troubles(self) -> list[str]:
+        return [self.trouble] if self.trouble else []
 
     def _note(self, trouble: str) -> None:
         if trouble and trouble != self.trouble:

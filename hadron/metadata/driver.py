@@ -16,17 +16,18 @@ from hadron.metadata.validation import Key, key_of, validate
 from hadron.model.documents.problem import Problem, schema_error
 from hadron.model.errors import NotLeaderError, RequestError
 from hadron.model.limits import MAX_MESSAGE_BYTES
-from hadron.model.schema import PipelineSpec, SchemaObject, spec_to_json
+from hadron.model.schema import PipelineSpec, RegisteredSet, SchemaObject, spec_to_json
 from hadron.partition.catalog import Catalog
 from hadron.partition.controller import Controller
-from hadron.state.registry import RegisteredSet, RegisterReplicaSet
+from hadron.partition.leading import Part
+from hadron.state.registry import RegisterReplicaSet
 from hadron.state.schema import ApplySchema, Deleted, DeleteObjects, ObjectChange
 
 _OBJECT_BYTES: Final = 64
 """Of an object in a message beside its names and its specification: kind, id, index, lengths."""
 
 
-class SchemaChanges:
+class SchemaChanges(Part):
     """One per leadership. Changes run one after another; each is judged against the one before.
 
     Args:

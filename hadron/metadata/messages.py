@@ -5,9 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 from hadron.model.errors import FrameError
+from hadron.model.schema import RegisteredSet, Tombstone
 from hadron.state.adoption import Changes, StoredObject
-from hadron.state.registry import RegisteredSet
-from hadron.state.schema import Tombstone
 from hadron.wire.messages import check_number, schema_pb2
 
 _UUID_BYTES = 16

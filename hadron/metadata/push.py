@@ -14,9 +14,8 @@ from dataclasses import dataclass
 
 import msgspec
 
+from hadron.model.schema import RegisteredSet, Tombstone
 from hadron.state.adoption import PART_BYTES, Changes, StoredObject
-from hadron.state.registry import RegisteredSet
-from hadron.state.schema import Tombstone
 
 _ROW_BYTES = 96
 """Of an object beside its specification and its names, and of a deletion; generous."""

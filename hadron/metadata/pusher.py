@@ -21,6 +21,7 @@ from hadron.model.errors import HadronError, HandshakeError, PeerError
 from hadron.model.ports import Network, Random
 from hadron.partition.catalog import Catalog
 from hadron.partition.controller import Controller
+from hadron.partition.leading import Part
 from hadron.state.adoption import changes_since
 from hadron.state.registry import RegisterReplicaSet
 from hadron.wire.connection import Connection, Cork
@@ -90,7 +91,7 @@ class Wires:
     silence_limit_s: float
 
 
-class SchemaPusher:
+class SchemaPusher(Part):
     """One per leadership of the metadata set. `run` must be running."""
 
     def __init__(

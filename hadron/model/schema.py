@@ -257,3 +257,29 @@ def _matches(pattern: str, event_type: str) -> bool:
         if index >= len(given) or (segment != "*" and segment != given[index]):
             return False
     return len(wanted) == len(given)
+
+
+class Tombstone(msgspec.Struct, frozen=True, array_like=True):
+    """An object that was deleted."""
+
+    metadata_index: int
+    """Of its deletion."""
+    id: int
+    kind: str
+    namespace: str
+    name: str
+
+    @property
+    def label(self) -> str:
+        """`Stream default/flights`, for messages."""
+        return f"{self.kind} {self.namespace}/{self.name}"
+
+
+class RegisteredSet(msgspec.Struct, frozen=True, array_like=True):
+    """Which replica set a name belongs to."""
+
+    name: str
+    uuid: bytes
+    epoch: int
+    metadata_index: int
+    """Of the last change."""

@@ -3,37 +3,28 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Awaitable, Callable, Collection
-from functools import partial
-from typing import Any, Final
+from collections.abc import Callable
+from typing import Final
 
 import trio
 
-from hadron.delivery.groups import Groups
-from hadron.metadata.adopter import SchemaAdopter, Standing
-from hadron.metadata.driver import SchemaChanges
-from hadron.metadata.pusher import Introduction, ReplicaSets, SchemaPusher, Wires
+from hadron.metadata.pusher import ReplicaSets, Wires
 from hadron.model.errors import (
     FencedError,
     HadronError,
-    MetadataBehindError,
-    PeerError,
     ShuttingDownError,
     TrimmedError,
 )
 from hadron.model.ids import LogPosition
 from hadron.model.ports import Random
+from hadron.node.parts import AskLeader, Surroundings, parts_of
 from hadron.node.replica_set import ReplicaSetConfig
-from hadron.partition.catalog import Catalog
 from hadron.partition.controller import Controller, Tuning
-from hadron.partition.digests import DigestDriver
-from hadron.partition.dropping import DropDriver
 from hadron.partition.gate import ByteGate
-from hadron.partition.retention import RetentionDriver
+from hadron.partition.leading import Door, Leading
 from hadron.partition.schema_copy import SchemaCopy
 from hadron.partition.schema_copy import load as load_catalog
 from hadron.partition.visible import VisibleStreams
-from hadron.pipelines.driver import Pipelines
 from hadron.replication.ballot import (
     OutbidError,
     Won,
@@ -46,18 +37,13 @@ from hadron.replication.feed import Feed, find_common
 from hadron.replication.follower import FollowerLog
 from hadron.replication.membership import Membership, common_apply_version
 from hadron.replication.peers import PeerLink, PeerLinks
-from hadron.server.leading import Door, Leading
-from hadron.state import machine, streams
+from hadron.state import streams
 from hadron.state.leadership import FollowRules, LeaderStarted, apply_version
-from hadron.state.retention import Kept, kept
 from hadron.storage.log import position_at
 from hadron.storage.store import Store
 from hadron.wire.connection import Cork
-from hadron.wire.messages import Method, method, streams_pb2
 
 _log = logging.getLogger(__name__)
-
-_OFFSETS: Final = method("Offsets")
 
 _SNAPSHOT_PAUSE_S: Final = 1.0
 """Before a peer that needs a snapshot is looked at again."""
@@ -68,10 +54,6 @@ _CLOCK_PERIOD_S: Final = 5.0
 
 _RULES_PERIOD_S: Final = 1.0
 """Between two looks at the versions that the members run, until all of them run the newest."""
-
-
-AskLeader = Callable[[str, Method, Any], Awaitable[Any]]
-"""Told (replica set, method, request); raises `HadronError` or `OSError`."""
 
 
 class Leadership:
@@ -132,12 +114,10 @@ class Leadership:
         self._follower = follower
         self._links = links
         self._door = door
-        self._random = random
         self._schema_copy = schema_copy
-        self._sets = sets
-        self._wires = wires
-        self._ask = ask
-        self._pusher: SchemaPusher | None = None
+        self._surroundings = Surroundings(
+            config, won.uuid, won.ballot.epoch, self._stamps, random, sets, wires, ask
+        )
         self.leading: Leading | None = None
 
     async def run(self, report: Callable[[str, str], None]) -> None:
@@ -172,46 +152,14 @@ class Leadership:
         visible = VisibleStreams(
             self._store, self._won.ballot, bounds, self._config.name, catalog
         )
-        self.controller.observe(catalog.on_visible)
-        self.controller.observe(visible.on_visible)
-        self.leading = Leading(
-            replica_set=self._config.name,
-            controller=self.controller,
-            catalog=catalog,
-            visible=visible,
-            groups=Groups(
-                self.controller, visible, catalog, self._config.name, self._random
-            ),
-            pipelines=Pipelines(
-                self.controller, catalog, visible, self._stamps, self._config.name
-            ),
-            schema=self._schema_changes(catalog),
-            adopter=SchemaAdopter(
-                Standing(
-                    self._config.cluster, self._config.name, self._won.uuid,
-                    self._won.ballot.epoch, self._config.metadata,
-                ),
-                self.controller,
-            ),
-        )
+        catalog.observe(self.controller.observers)
+        visible.observe(self.controller.observers)
+        self.leading = Leading(self._config.name, self.controller, catalog, visible)
+        self.leading.add(parts_of(self.leading, self._surroundings))
         self._schema_copy.lead(catalog, self.controller)
-        if self._owns_schema and self._sets is not None and self._wires is not None:
-            self._pusher = SchemaPusher(
-                Introduction(
-                    self._config.cluster, self._config.name, self._won.uuid,
-                    self._won.ballot.epoch,
-                ),
-                self.controller, catalog, self.leading.schema, self._sets, self._wires,
-            )
-            nursery.start_soon(self._pusher.run)
         nursery.start_soon(self._raise_rules, rules)
-        nursery.start_soon(DropDriver(self.controller, catalog).run)
-        nursery.start_soon(RetentionDriver(self.controller, catalog).run)
-        nursery.start_soon(
-            DigestDriver(self.controller, self._config.settings.state_digest_interval_s).run
-        )
-        nursery.start_soon(self.leading.groups.run)
-        nursery.start_soon(self.leading.pipelines.run)
+        for part in self.leading.parts:
+            nursery.start_soon(part.run)
         self._door.open(self.leading)
         report("serving", "")
         _log.info(
@@ -220,57 +168,11 @@ class Leadership:
         )
 
     @property
-    def _owns_schema(self) -> bool:
-        return self._config.metadata == self._config.name
-
-    def _schema_changes(self, catalog: Catalog) -> SchemaChanges:
-        def known_sets() -> set[str]:
-            others = self._sets.names() if self._sets is not None else ()
-            return {self._config.name, *catalog.replica_sets, *others}
-
-        async def seek(names: Collection[str]) -> None:
-            if self._sets is not None:
-                await self._sets.seek(names)
-
-        return SchemaChanges(
-            self.controller, catalog, known_sets, seek,
-            partial(self._count_kept, catalog),
-            "" if self._owns_schema else self._config.metadata,
-        )
-
-    async def _count_kept(
-        self, catalog: Catalog, partition: str, stream_id: int, before_ms: int
-    ) -> Kept:
-        """`metadata.losses.CountKept`."""
-        if partition == self._config.name:
-            return await self.controller.query(lambda db: kept(db, stream_id, before_ms))
-        if self._ask is None:
-            raise PeerError(f"{partition} is not known")
-        request = streams_pb2.OffsetsRequest(
-            stream_id=stream_id, partition=partition, at_ms=max(1, before_ms), with_bytes=True,
-            metadata_index=catalog.metadata_index,
-        )
-        try:
-            answer = await self._ask(partition, _OFFSETS, request)
-        except MetadataBehindError:
-            # It has not heard of this stream yet, or of its part in it, and so has nothing of it.
-            # NotFoundError is another thing: it knows as much as is known here, but not the stream.
-            return Kept(0, 0, 0)
-        (there,) = answer.partitions
-        if not there.HasField("bytes"):
-            raise PeerError(f"{partition} is led by an older version, and does not tell bytes")
-        return Kept(
-            there.next_offset - there.first_offset, there.at_offset - there.first_offset,
-            there.bytes,
-        )
-
-    @property
     def troubles(self) -> list[str]:
-        """What people must know of this leadership's part in the schema, in words."""
-        found = self._pusher.troubles if self._pusher is not None else []
-        if self.leading is not None and self.leading.adopter.trouble:
-            found = [*found, self.leading.adopter.trouble]
-        return found
+        """What people must know of what this leadership does, in words."""
+        if self.leading is None:
+            return []
+        return [trouble for part in self.leading.parts for trouble in part.troubles]
 
     async def _apply_version(self) -> int:
         """The rules to follow: those that every member knows."""
@@ -286,7 +188,7 @@ class Leadership:
     async def _raise_rules(self, followed: int) -> None:
         """Go over to the newest rules once every member knows them: one that was away when this
         ballot began counts as old then, and so does one that is upgraded later."""
-        while followed < machine.APPLY_VERSION:
+        while followed < self.controller.machine.version:
             await trio.sleep(_RULES_PERIOD_S)
             known = await self._apply_version()
             if known > followed:

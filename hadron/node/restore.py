@@ -29,8 +29,10 @@ from hadron.model.ports import Clock, Disk, Random
 from hadron.node.backup import open_backup, read_backup, verify_content
 from hadron.node.replica_set import NodeConfig, ReplicaSetConfig
 from hadron.node.runtime import membership_of
-from hadron.state import machine
-from hadron.state.leadership import LeaderStarted
+from hadron.state.execute import execute_logged
+from hadron.state.features import MACHINE
+from hadron.state.leadership import LeaderStarted, configurations
+from hadron.state.machine import Context, encode
 from hadron.storage import snapshot
 from hadron.storage.database import (
     open_writer,
@@ -234,10 +236,7 @@ def _begin_history(
     path: Path, config: ReplicaSetConfig, uuid: bytes, manifest: Manifest, disk: Disk, now_ms: int
 ) -> LogPosition:
     """Append the new history's first entry, applied and committed."""
-    membership = membership_of(config, config.leader.name)
-    command = LeaderStarted(
-        config.leader.name, uuid, membership.members, membership.digest, machine.APPLY_VERSION
-    )
+    membership = membership_of(config, config.leader.name, MACHINE)
     ballot = Ballot(config.epoch, 1)
     with translated_errors(path), contextlib.closing(
         open_writer(path, sync="FULL", vfs=disk.vfs)
@@ -247,10 +246,18 @@ def _begin_history(
             raise CorruptionError(f"the log in {path} does not end where its manifest says")
         with transaction(database):
             stamp = max(now_ms, log.last_ms)
-            machine.apply(
-                machine.Context(database, config.name, ballot, log.head.lsn + 1, stamp), command
+            before = configurations(database)
+            data = encode(
+                LeaderStarted(
+                    config.leader.name, uuid, membership.members, membership.digest,
+                    MACHINE.version, before[-1].digest if before else b"",
+                )
             )
-            log.append(ballot, stamp, machine.encode(command), b"")
+            context = Context(
+                MACHINE, database, config.name, ballot, log.head.lsn + 1, stamp
+            )
+            execute_logged(context, data)
+            log.append(ballot, stamp, data, b"")
             set_meta(database, "applied_lsn", log.head.lsn)
             # By decree: the configuration of before has no say any more (PROTOCOL B5).
             set_meta(database, "committed_lsn", log.head.lsn)

@@ -31,6 +31,7 @@ from hadron.node.other_sets import OtherSets, follow_registry
 from hadron.node.replica_set import CANNOT_GO_ON, ReplicaSetConfig
 from hadron.node.status import StatusPage
 from hadron.partition.gate import ByteGate
+from hadron.partition.leading import Door, missing_majority
 from hadron.partition.schema_copy import SchemaCopy
 from hadron.replication.ballot import Candidate, run_on_writer
 from hadron.replication.follower import AppendOutcome, FollowerLog
@@ -47,11 +48,11 @@ from hadron.server.cluster import ClusterService
 from hadron.server.forwarding import ForwardingService
 from hadron.server.groups import GroupsService
 from hadron.server.integrity import IntegrityService
-from hadron.server.leading import Door, missing_majority
 from hadron.server.pipelines import PipelinesService
 from hadron.server.schema import SchemaService
 from hadron.server.streams import StreamsService
-from hadron.state.features import all_tables
+from hadron.state.features import MACHINE
+from hadron.state.machine import StateMachine
 from hadron.storage.database import is_about_file, translated_errors
 from hadron.storage.store import Store
 from hadron.wire.budget import Budget
@@ -68,7 +69,7 @@ _REFUSALS_TOLD_EVERY_S = 60.0
 """A process without a file descriptor left tries ten times a second."""
 
 
-def membership_of(config: ReplicaSetConfig, node: str) -> Membership:
+def membership_of(config: ReplicaSetConfig, node: str, machine: StateMachine) -> Membership:
     """What peers must agree with."""
     return Membership(
         cluster=config.cluster,
@@ -78,6 +79,7 @@ def membership_of(config: ReplicaSetConfig, node: str) -> Membership:
         node=node,
         digest=config.digest,
         addresses={item.name: item.address for item in config.nodes},
+        apply_version=machine.version,
     )
 
 
@@ -93,7 +95,10 @@ class Node:
         random: Random,
         network: Network,
         disk: Disk,
+        machine: StateMachine = MACHINE,
     ) -> None:
+        """`machine` is what the log drives: another one than this version's is for tests."""
+        self._machine = machine
         self._config = config
         self._settings = config.settings
         self._node = config.node(name)
@@ -104,7 +109,7 @@ class Node:
         self._cork = Cork()
         self._gate = ByteGate(config.settings.max_pending_bytes)
         self._budget = Budget()
-        self._membership = membership_of(config, name)
+        self._membership = membership_of(config, name, machine)
         self._door = Door(name, config.leader.name, config.leader.address)
         self._leadership: Leadership | None = None
         self.ended_by: BaseException | None = None
@@ -177,7 +182,7 @@ class Node:
             cluster=self._config.cluster,
             replica_set=self._config.name,
             node=self._node.name,
-            tables=all_tables(),
+            tables=self._machine.tables,
             durability=self._durability,
             checkpoint_bytes=self._settings.checkpoint_bytes,
             reader_threads=self._settings.reader_threads,
@@ -219,7 +224,8 @@ class Node:
         self._forgotten = store.forgotten
         with translated_errors(store.path):
             self._follower = FollowerLog(
-                store.writer.connection, store.log, store.identity, self._config.name
+                store.writer.connection, store.log, store.identity, self._machine,
+                self._config.name
             )
         self._trimmer = LogTrimmer(
             store, self._follower, lambda error: self._repairer.heal(error)

@@ -15,6 +15,7 @@ import apsw
 
 from hadron.model.errors import ConfigurationError, HadronError
 from hadron.node.world import SystemDisk
+from hadron.state.features import MACHINE
 from hadron.state.verify import Verification
 from hadron.storage import aftermath
 from hadron.storage.database import open_at_rest, open_reader, translated_os_errors
@@ -226,7 +227,7 @@ def verify_database(
         live: its node is running.
         on_step: told after each slice.
     """
-    verification = Verification(replica_set=replica_set, live=live)
+    verification = Verification(MACHINE, replica_set=replica_set, live=live)
     try:
         with closing(open_database(path, live)) as db:
             while not verification.step(db):

@@ -7,11 +7,17 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import TypeVar
 
 from hadron.model.errors import MetadataBehindError, NotFoundError
-from hadron.model.schema import PipelineSpec, SchemaObject, Spec, StreamSpec
-from hadron.partition.submission import Submission
-from hadron.state.adoption import SchemaAdopted
-from hadron.state.registry import RegisteredSet, RegisterReplicaSet
-from hadron.state.schema import MAX_TOMBSTONES, ApplySchema, DeleteObjects, Tombstone
+from hadron.model.schema import (
+    PipelineSpec,
+    RegisteredSet,
+    SchemaObject,
+    Spec,
+    StreamSpec,
+    Tombstone,
+)
+from hadron.partition.observers import Observers, Order
+from hadron.state.events import SchemaChanged
+from hadron.state.schema import MAX_TOMBSTONES
 
 S = TypeVar("S", bound=Spec)
 
@@ -82,26 +88,17 @@ class Catalog:
             self.replica_sets[registered.name] = registered
         self.metadata_index = max(self.metadata_index, metadata_index)
 
-    def on_visible(self, submissions: Sequence[Submission]) -> None:
-        """`Controller.Observer`."""
-        before = self.metadata_index
-        for submission in submissions:
-            command, result = submission.command, submission.result
-            if isinstance(command, ApplySchema):
-                self.change(
-                    max((item.metadata_index for item in result), default=0), objects=result
-                )
-            elif isinstance(command, DeleteObjects):
-                self.change(result.metadata_index, deleted=result.deleted)
-            elif isinstance(command, SchemaAdopted):
-                self.change(
-                    result.metadata_index, objects=result.objects,
-                    deleted=result.deleted, replica_sets=result.replica_sets,
-                )
-            elif isinstance(command, RegisterReplicaSet):
-                self.change(result.metadata_index, replica_sets=[result])
-        if self.metadata_index != before:
-            self.tell()
+    def observe(self, observers: Observers) -> None:
+        """Keep in step with what becomes visible."""
+        observers.add(Order.CATALOG, [SchemaChanged], self._on_visible)
+
+    def _on_visible(self, events: Sequence[SchemaChanged]) -> None:
+        for event in events:
+            self.change(
+                event.metadata_index, objects=event.objects, deleted=event.deleted,
+                replica_sets=event.replica_sets,
+            )
+        self.tell()
 
     def tell(self) -> None:
         """Call the listeners: it has changed."""

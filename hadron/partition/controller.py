@@ -34,6 +34,7 @@ from hadron.model.ports import Clock, Database
 from hadron.partition.gate import ByteGate
 from hadron.partition.group_commit import GroupWriter, WrittenGroup
 from hadron.partition.lines import Lines
+from hadron.partition.observers import Observers
 from hadron.partition.room import Room
 from hadron.partition.submission import Done, Submission
 from hadron.partition.waiters import MAJORITY, Waiters
@@ -42,7 +43,7 @@ from hadron.replication.follower import FollowerLog
 from hadron.replication.quorum import Quorum
 from hadron.replication.trimming import LogHorizon
 from hadron.state.leadership import Configuration
-from hadron.state.machine import Command
+from hadron.state.machine import Command, Event
 from hadron.storage.database import read_transaction
 from hadron.storage.log import ENTRY_OVERHEAD_BYTES, Entry, last_lsn, read_after, sizes
 from hadron.storage.store import Store
@@ -62,10 +63,6 @@ refused. Four times what a replica's window holds, so a majority that keeps up n
 
 _MEASURED_ROWS: Final = 10_000
 """Rows of the log measured in one read."""
-
-Observer = Callable[[Sequence[Submission]], None]
-"""Told of submissions whose entries have become visible, in the order of their lsns."""
-
 
 @dataclass(frozen=True, slots=True)
 class Tuning:
@@ -117,6 +114,7 @@ class Controller:
             on_trim: told up to where members may trim their logs, this node included.
         """
         self.ballot = ballot
+        self.machine = follower.machine
         self.node = node
         self.ring = Ring(tuning.ring_bytes)
         self.quorum = Quorum(node, members, started_lsn=started_lsn, older=older)
@@ -130,11 +128,13 @@ class Controller:
         """Peers that the log cannot bring up to date any more, and why."""
         self._store = store
         self._follower = follower
-        self._writer = GroupWriter(store.log, ballot, replica_set)
+        self._writer = GroupWriter(store.log, follower.machine, ballot, replica_set)
         self._clock = clock
         self._cork = cork
         self._gate = gate
         self._tuning = tuning
+        self.observers = Observers()
+        """Told what has become visible, before anybody is answered."""
         self._on_fatal = on_fatal
         self._on_trim = on_trim
         self._horizon = LogHorizon(
@@ -147,7 +147,6 @@ class Controller:
         self._waiters = Waiters()
         self._written: deque[Submission] = deque()
         self._uncommitted_bytes = 0
-        self._observers: list[Observer] = []
         self._feeds: dict[str, Feed] = {}
         self._learners: dict[str, _Learner] = {}
         self._head = store.log.head
@@ -298,19 +297,21 @@ class Controller:
             return
         committed = self.quorum.committed
         self._follower.committed_lsn = max(committed, self._follower.committed_lsn)
-        visible: list[Submission] = []
+        has_moved = False
+        visible: list[Event] = []
         while self._written and self._written[0].lsn <= committed:
-            visible.append(self._written.popleft())
-            self._uncommitted_bytes -= visible[-1].size
+            submission = self._written.popleft()
+            self._uncommitted_bytes -= submission.size
+            visible.extend(submission.events)
+            has_moved = True
         with self._cork:
             if visible:
-                for observer in self._observers:
-                    observer(visible)
+                self.observers.tell(visible)
             for submission in self._waiters.take(
                 committed=committed, persisted=self._persisted_lsn, on_all=self.quorum.on_all
             ):
                 submission.done(submission.result, submission.error)
-        if visible:
+        if has_moved:
             self._moved.set()
             self._moved = trio.Event()
             self._notice_wanted.set()
@@ -344,11 +345,6 @@ class Controller:
             lsn = some[-1][0] + 1
         self._horizon.prepend(known)
         self._release()
-
-    def observe(self, observer: Observer) -> Callable[[], None]:
-        """Call `observer` whenever entries become visible; returns how to stop that."""
-        self._observers.append(observer)
-        return lambda: self._observers.remove(observer)
 
     async def wait_committed(self, lsn: int) -> None:
         """Return once the watermark covers `lsn` in this ballot; raises when leading ends."""

@@ -3,23 +3,19 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Sequence
-from typing import Final
+from collections.abc import Callable
 
 import trio
 
 from hadron.model.errors import HadronError
 from hadron.partition.controller import Controller
-from hadron.partition.submission import Submission
-from hadron.state import rows
+from hadron.partition.leading import Part
 from hadron.state.digests import Compared, StateDigest
 
 _log = logging.getLogger(__name__)
 
-_TOLD_EVERY: Final = 50
 
-
-class DigestDriver:
+class DigestDriver(Part):
     """One per leadership. An idle replica set stays idle: only what others have logged since the
     latest digest makes another one worth while."""
 
@@ -27,31 +23,21 @@ class DigestDriver:
         """`interval_s`: 0 for never."""
         self._controller = controller
         self._interval_s = interval_s
-        self._news = trio.Event()
 
     async def run(self) -> None:
-        """Until cancelled, or the controller's end."""
-        if not self._interval_s:
-            return
-        unobserve = self._controller.observe(self._on_visible)
-        try:
-            while True:
-                await self._news.wait()
+        """Until cancelled, or until leading ends."""
+        lsn = self._controller.committed_lsn
+        while self._interval_s:
+            try:
+                await self._controller.wait_committed(lsn + 1)
                 await trio.sleep(self._interval_s)
-                self._news = trio.Event()
-                try:
-                    await self._controller.execute(StateDigest())
-                except HadronError as error:
-                    _log.info("a state digest was not logged: %s", error)
-        finally:
-            unobserve()
-
-    def _on_visible(self, submissions: Sequence[Submission]) -> None:
-        """`Controller.Observer`."""
-        if not self._news.is_set() and any(
-            not isinstance(submission.command, StateDigest) for submission in submissions
-        ):
-            self._news.set()
+                done: Compared = await self._controller.execute(StateDigest())
+            except HadronError as error:
+                if not self._controller.leads:
+                    return
+                _log.info("a state digest was not logged: %s", error)
+            else:
+                lsn = done.lsn
 
 
 async def go_round(
@@ -60,17 +46,16 @@ async def go_round(
     """Log digests until every row of every table is covered, or `max_digests` are logged.
 
     Returns how many rows they cover, the last one's lsn, and whether that was all of them.
-    `on_progress` is told the rows so far.
+    `on_progress` is told the rows so far, after each.
     """
     # The table in which the first slice begins may be met from its middle on.
-    ends = len(rows.table_names()) + 1
+    ends = len(controller.machine.table_names) + 1
     covered = lsn = 0
-    for number in range(max_digests):
+    for _ in range(max_digests):
         done: Compared = await controller.execute(StateDigest())
         covered, lsn = covered + done.rows, done.lsn
+        on_progress(covered)
         ends -= done.is_last
         if not ends:
             return covered, lsn, True
-        if number % _TOLD_EVERY == 0:
-            on_progress(covered)
     return covered, lsn, False

@@ -11,9 +11,10 @@ import trio
 from hadron.model.errors import HadronError
 from hadron.partition.catalog import Catalog
 from hadron.partition.controller import Controller
+from hadron.partition.leading import Part
 from hadron.state import dropping
-from hadron.state.dropping import Dropped, DropPipeline, DropStream
-from hadron.state.machine import Command
+from hadron.state.dropping import DropObject
+from hadron.state.slices import Dropped
 
 _log = logging.getLogger(__name__)
 
@@ -21,7 +22,7 @@ _HELD_BACK_S: Final = 1.0
 """Until what a replica still needs, or what could not be dropped, is looked at again."""
 
 
-class DropDriver:
+class DropDriver(Part):
     """One per leadership. `run` must be running."""
 
     def __init__(self, controller: Controller, catalog: Catalog) -> None:
@@ -53,11 +54,9 @@ class DropDriver:
         """Whether nothing is left of it."""
         rows = size = 0
         while True:
-            command: Command = (
-                DropPipeline(object_id) if kind == "Pipeline"
-                else DropStream(object_id, self._controller.droppable_lsn)
+            dropped: Dropped = await self._controller.execute(
+                DropObject(object_id, self._controller.droppable_lsn)
             )
-            dropped: Dropped = await self._controller.execute(command)
             rows, size = rows + dropped.rows, size + dropped.bytes
             if dropped.is_done:
                 _log.info(

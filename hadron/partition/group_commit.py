@@ -7,24 +7,17 @@ process: an lsn that was sent is never reused with other bytes (PROTOCOL A3).
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Final
 
 import apsw
 
-from hadron.model.errors import HadronError
 from hadron.model.ids import Ballot, LogPosition
 from hadron.partition.lines import Lines
 from hadron.partition.submission import Submission
-from hadron.state import leadership, machine
+from hadron.state.execute import execute
+from hadron.state.machine import Context, StateMachine, encode
 from hadron.storage.log import Entry, Log, set_meta
-
-_log = logging.getLogger(__name__)
-
-_REFUSALS: Final = (apsw.ConstraintError, apsw.MismatchError, apsw.SQLError)
-"""SQLite's errors about a statement; all others are about the file or the disk."""
 
 
 @dataclass(slots=True)
@@ -43,7 +36,10 @@ class WrittenGroup:
 class GroupWriter:
     """Writes groups under one ballot."""
 
-    def __init__(self, log: Log, ballot: Ballot, replica_set: str) -> None:
+    def __init__(
+        self, log: Log, machine: StateMachine, ballot: Ballot, replica_set: str
+    ) -> None:
+        self._machine = machine
         self._log = log
         self._ballot = ballot
         self._replica_set = replica_set
@@ -80,38 +76,16 @@ class GroupWriter:
     def _run(
         self, connection: apsw.Connection, submission: Submission, now_ms: int, group: WrittenGroup
     ) -> None:
-        connection.execute("SAVEPOINT command")
-        context = machine.Context(
-            connection, self._replica_set, self._ballot, self._log.head.lsn + 1, now_ms
+        log = self._log
+        context = Context(
+            self._machine, connection, self._replica_set, self._ballot, log.head.lsn + 1, now_ms,
+            submission.body,
         )
-        try:
-            submission.seal(context)
-            submission.result = machine.apply(context, submission.command)
-            leadership.check_rules(context, submission.command)
-        except machine.NoChange as known:
-            submission.result = known.result
-        except HadronError as error:
-            submission.error = error
-        except Exception as error:
-            if isinstance(error, apsw.Error | MemoryError) and not isinstance(error, _REFUSALS):
-                raise
-            # A hole in an `apply`'s own checks. Nothing of the command stays; were it the end of
-            # the node, whoever sends it again would end the next one.
-            _log.exception("%s could not be applied", type(submission.command).__name__)
-            submission.error = HadronError(
-                f"{type(submission.command).__name__} cannot be applied: {error}",
-                "this is a defect of Hadron; the node's log has the details",
-            )
-        else:
-            entry = self._log.append(self._ballot, now_ms, submission.encoded, submission.body)
-            connection.execute("RELEASE command")
-            submission.lsn = entry.lsn
-            submission.logged = True
+        outcome = execute(context, submission.command)
+        if outcome.command is not None:
+            if outcome.command is not submission.command:
+                submission.encoded = encode(outcome.command)
+            entry = log.append(self._ballot, now_ms, submission.encoded, submission.body)
             group.entries.append(entry)
             group.logged.append(submission)
-            return
-        connection.execute("ROLLBACK TO command")
-        connection.execute("RELEASE command")
-        # Its answer may have to wait; its bytes need not.
-        submission.body = b""
-        submission.lsn = self._log.head.lsn
+        submission.judge(outcome, log.head.lsn)

@@ -17,12 +17,11 @@ from hadron.model.errors import HadronError
 from hadron.model.schema import Retention, StreamSpec
 from hadron.partition.catalog import Catalog
 from hadron.partition.controller import Controller
-from hadron.partition.submission import Submission
+from hadron.partition.leading import Part
+from hadron.partition.observers import Order
 from hadron.state import retention
-from hadron.state.group_endings import DeadLetterRecords
-from hadron.state.pipelines import CompleteStages
+from hadron.state.events import BatchAppended
 from hadron.state.retention import Trimmed, TrimStream
-from hadron.state.streams import AppendBatch
 
 _log = logging.getLogger(__name__)
 
@@ -39,7 +38,7 @@ _STEPS_OF_AGE: Final = 100
 """Batches are dropped when they are at most this part of the age limit too old, or a second."""
 
 
-class RetentionDriver:
+class RetentionDriver(Part):
     """All streams of a leadership that do not keep everything. `run` must be running."""
 
     def __init__(self, controller: Controller, catalog: Catalog) -> None:
@@ -49,26 +48,16 @@ class RetentionDriver:
         self._room: dict[int, int] = {}
         """Bytes that may still be appended to a stream before it is looked at again."""
         catalog.listen(self._wake)
-        controller.observe(self._on_visible)
+        controller.observers.add(Order.DRIVERS, [BatchAppended], self._on_visible)
 
     def _wake(self) -> None:
         self._woken.set()
 
-    def _on_visible(self, submissions: Sequence[Submission]) -> None:
-        """`Controller.Observer`."""
-        if not self._room:
-            return
-        for submission in submissions:
-            command = submission.command
-            if isinstance(command, AppendBatch):
-                stream_id = command.stream_id
-            elif isinstance(command, CompleteStages | DeadLetterRecords):
-                stream_id = command.out_stream_id
-            else:
-                continue
-            if stream_id in self._room:
-                self._room[stream_id] -= command.size
-                if self._room[stream_id] < 0:
+    def _on_visible(self, events: Sequence[BatchAppended]) -> None:
+        for event in events:
+            if event.stream_id in self._room:
+                self._room[event.stream_id] -= event.size
+                if self._room[event.stream_id] < 0:
                     self._wake()
 
     async def run(self) -> None:

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from hadron.model.errors import HadronError
-from hadron.state import machine
+from hadron.state.execute import Outcome
+from hadron.state.machine import Command, Event, encode
 
 Done = Callable[[Any, HadronError | None], None]
 
@@ -15,15 +16,15 @@ class Submission:
     """One command on its way: what to log, and whom to tell."""
 
     __slots__ = (
-        "acks", "body", "command", "done", "encoded", "error", "logged", "lsn", "result",
-        "size",
+        "acks", "body", "command", "done", "encoded", "error", "events", "logged", "lsn",
+        "result", "size",
     )
 
     def __init__(
-        self, command: machine.Command, body: bytes | memoryview, acks: int, done: Done
+        self, command: Command, body: bytes | memoryview, acks: int, done: Done
     ) -> None:
         self.command = command
-        self.encoded = machine.encode(command)
+        self.encoded = encode(command)
         self.body = body
         self.size = len(self.encoded) + len(body) + 64
         self.acks = acks
@@ -32,10 +33,15 @@ class Submission:
         """Where it was logged; for a refusal or a repetition, the log's end when it was judged."""
         self.logged = False
         self.result: Any = None
+        self.events: Sequence[Event] = ()
         self.error: HadronError | None = None
 
-    def seal(self, context: machine.Context) -> None:
-        """Complete the command from the tables that it meets. Its `size` stays what was counted."""
-        sealed = machine.seal(context, self.command)
-        if sealed is not self.command:
-            self.command, self.encoded = sealed, machine.encode(sealed)
+    def judge(self, outcome: Outcome, lsn: int) -> None:
+        """Take what the command came to; `lsn` is the entry's, or the log's end without one. Its
+        `size` stays what was counted."""
+        self.result, self.error, self.events = outcome.result, outcome.error, outcome.events
+        self.lsn = lsn
+        self.logged = outcome.command is not None
+        if not self.logged:
+            # Its answer may have to wait; its bytes need not.
+            self.body = b""

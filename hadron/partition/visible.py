@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections import deque
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Final
 
 from hadron.model.batch import StampedBatch
@@ -21,16 +21,16 @@ from hadron.model.errors import (
     OffsetOutOfRangeError,
 )
 from hadron.model.ids import Ballot
-from hadron.model.schema import SchemaObject, StreamSpec
 from hadron.partition.catalog import Catalog
-from hadron.partition.submission import Submission
+from hadron.partition.observers import Observers, Order
 from hadron.state import streams
-from hadron.state.adoption import SchemaAdopted
-from hadron.state.group_endings import DeadLetterRecords
-from hadron.state.pipelines import CompleteStages
-from hadron.state.retention import TrimStream
-from hadron.state.schema import ApplySchema, DeleteObjects
-from hadron.state.streams import AppendBatch, Appended, PartitionBounds
+from hadron.state.events import (
+    BatchAppended,
+    PartitionClosed,
+    PartitionOpened,
+    PartitionTrimmed,
+)
+from hadron.state.streams import PartitionBounds
 from hadron.storage.store import Store
 
 _RECENT_BYTES: Final = 8 << 20
@@ -86,41 +86,32 @@ class VisibleStreams:
         can be read any more; it ends whatever it serves from there."""
         self._on_gone.append(listener)
 
-    def on_visible(self, submissions: Sequence[Submission]) -> None:
-        """`Controller.Observer`."""
+    def observe(self, observers: Observers) -> None:
+        """Keep in step with what becomes visible."""
+        observers.add(
+            Order.STREAMS, [BatchAppended, PartitionTrimmed, PartitionOpened, PartitionClosed],
+            self._on_visible,
+        )
+
+    def _on_visible(
+        self,
+        events: Sequence[BatchAppended | PartitionTrimmed | PartitionOpened | PartitionClosed],
+    ) -> None:
         moved: dict[int, None] = {}
-        for submission in submissions:
-            command = submission.command
-            if isinstance(command, AppendBatch):
-                self._advance(command.stream_id, submission.result, submission.body)
-                moved[command.stream_id] = None
-            elif isinstance(command, CompleteStages | DeadLetterRecords):
-                appended = submission.result.appended
-                if appended is not None:
-                    self._advance(command.out_stream_id, appended, submission.body)
-                    moved[command.out_stream_id] = None
-            elif isinstance(command, TrimStream):
-                self._first[command.stream_id] = submission.result.first_offset
-                moved[command.stream_id] = None
-            elif isinstance(command, ApplySchema):
-                self._take_up(submission.result)
-            elif isinstance(command, DeleteObjects | SchemaAdopted):
-                for gone in submission.result.deleted:
-                    if gone.id in self._next:
-                        self._give_up(gone.id)
-                        moved[gone.id] = None
-                if isinstance(command, SchemaAdopted):
-                    self._take_up(submission.result.objects)
+        for event in events:
+            stream_id = event.stream_id
+            moved[stream_id] = None
+            if isinstance(event, BatchAppended):
+                self._advance(event)
+            elif isinstance(event, PartitionTrimmed):
+                self._first[stream_id] = event.first_offset
+            elif isinstance(event, PartitionOpened):
+                self._first[stream_id] = self._next[stream_id] = 0
+            else:
+                self._give_up(stream_id)
         for stream_id in moved:
             for watcher in tuple(self._watchers.get(stream_id, ())):
                 watcher()
-
-    def _take_up(self, items: Iterable[SchemaObject]) -> None:
-        """New partitions are empty; those that are known stay as they are."""
-        for item in items:
-            if isinstance(item.spec, StreamSpec) and self._replica_set in item.spec.partitions:
-                self._next.setdefault(item.id, 0)
-                self._first.setdefault(item.id, 0)
 
     def _give_up(self, stream_id: int) -> None:
         for listener in self._on_gone:
@@ -135,14 +126,15 @@ class VisibleStreams:
                 kept.append((each, size))
         self._order = kept
 
-    def _advance(self, stream_id: int, appended: Appended, body: bytes | memoryview) -> None:
-        self._next[stream_id] = appended.base_offset + appended.count
+    def _advance(self, event: BatchAppended) -> None:
+        stream_id = event.stream_id
+        self._next[stream_id] = event.base_offset + event.count
         self._recent.setdefault(stream_id, deque()).append(
             StampedBatch(
-                appended.base_offset, appended.count, appended.append_ms, *self._ballot, body
+                event.base_offset, event.count, event.append_ms, *self._ballot, event.data
             )
         )
-        size = len(body) + STAMPED_BATCH_BYTES
+        size = event.size + STAMPED_BATCH_BYTES
         self._order.append((stream_id, size))
         self._recent_bytes += size
         while self._recent_bytes > _RECENT_BYTES and len(self._order) > 1:

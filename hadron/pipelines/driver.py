@@ -27,10 +27,12 @@ from hadron.model.ports import Clock, Database
 from hadron.model.schema import PipelineSpec, SchemaObject, StageSpec, StreamSpec, matches_type
 from hadron.partition.catalog import Catalog
 from hadron.partition.controller import Controller
-from hadron.partition.submission import Submission
+from hadron.partition.leading import Part
+from hadron.partition.observers import Order
 from hadron.partition.visible import VisibleStreams
 from hadron.pipelines.dispatch import Dispatch, Runner
 from hadron.state import pipeline_views
+from hadron.state.events import InstancesChanged, StagesEnded
 from hadron.state.pipeline_views import InputCursor, OutputRef, ReadyStage
 from hadron.state.pipelines import (
     Completed,
@@ -57,8 +59,6 @@ MAX_RETRIES: Final = 1_000
 _INVOCATIONS_BYTES: Final = MAX_MESSAGE_BYTES // 2
 """One message to a runner. Invocations name streams and partitions, so many of them with long names
 would not fit into a frame."""
-
-_COMMANDS: Final = (TriggerInstances, CompleteStages, FailStages, RetryInstances)
 
 _PAUSE_S: Final = 1.0
 """Between a pipeline's trouble and its next try."""
@@ -125,20 +125,6 @@ class PipelineDriver:
         """Something changed: instances ended, stages became ready, a runner came."""
         self._input_moved.set()
         self._stages_moved.set()
-
-    def on_visible(self, submissions: Sequence[Submission]) -> None:
-        """`Controller.Observer`: only what concerns this pipeline wakes it."""
-        moved = False
-        for submission in submissions:
-            command = submission.command
-            if isinstance(command, _COMMANDS) and command.pipeline_id == self.item.id:
-                if isinstance(command, (CompleteStages, FailStages)):
-                    # The stale ones may be at work with somebody else.
-                    ended = set(command.instance_ids).difference(submission.result.stale)
-                    self.dispatch.settle(command.stage, ended)
-                moved = True
-        if moved:
-            self.wake()
 
     # --- the consumer ---------------------------------------------------------------------------
 
@@ -427,7 +413,7 @@ def _check_ids(request: Any) -> None:
         )
 
 
-class Pipelines:
+class Pipelines(Part):
     """All pipelines of a leadership."""
 
     def __init__(
@@ -447,7 +433,9 @@ class Pipelines:
         self._scopes: dict[int, trio.CancelScope] = {}
         self._changed = trio.Event()
         catalog.listen(self._on_catalog)
-        controller.observe(self._on_visible)
+        controller.observers.add(
+            Order.DRIVERS, [InstancesChanged, StagesEnded], self._on_visible
+        )
 
     async def run(self) -> None:
         """Serve every pipeline that lives here, also those declared while running."""
@@ -485,9 +473,17 @@ class Pipelines:
             if (scope := self._scopes.pop(pipeline_id, None)) is not None:
                 scope.cancel()
 
-    def _on_visible(self, submissions: Sequence[Submission]) -> None:
-        for driver in self._drivers.values():
-            driver.on_visible(submissions)
+    def _on_visible(self, events: Sequence[InstancesChanged | StagesEnded]) -> None:
+        """Only what concerns a pipeline wakes it."""
+        moved: dict[PipelineDriver, None] = {}
+        for event in events:
+            driver = self._drivers.get(event.pipeline_id)
+            if driver is not None:
+                if isinstance(event, StagesEnded):
+                    driver.dispatch.settle(event.stage, event.instance_ids)
+                moved[driver] = None
+        for driver in moved:
+            driver.wake()
 
     def driver(self, pipeline_id: int) -> PipelineDriver:
         """Raises `NotFoundError`."""

@@ -28,10 +28,11 @@ from hadron.replication import skew
 from hadron.replication.configurations import still_needed, what_is_missing
 from hadron.replication.entries import configuration_from, unpack
 from hadron.replication.feed import find_common
-from hadron.replication.follower import BadEntriesError, DivergedError, FollowerLog
+from hadron.replication.follower import BadEntriesError, FollowerLog
 from hadron.replication.membership import Membership
 from hadron.replication.peers import PeerLink, PeerLinks
 from hadron.replication.standing import Standing, stand
+from hadron.state.execute import DivergedError
 from hadron.state.leadership import Configuration
 from hadron.storage.database import transaction
 from hadron.storage.log import position_at

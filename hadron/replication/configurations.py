@@ -16,9 +16,17 @@ from collections.abc import Collection, Iterable
 
 import apsw
 
-from hadron.state import leadership, machine
-from hadron.state.leadership import Configuration, LeaderStarted, is_leader_started
-from hadron.storage.log import read_commands
+from hadron.state import leadership
+from hadron.state.leadership import Configuration
+from hadron.storage.log import Entry, read_commands
+
+
+def begun_with(entry: Entry) -> Configuration | None:
+    """The configuration with which an entry begins a ballot; None when it does not."""
+    started = leadership.decode_started(entry.command)
+    if started is None:
+        return None
+    return Configuration(entry.ballot.epoch, entry.lsn, started.config_digest, started.members)
 
 
 def in_log(connection: apsw.Connection, applied_lsn: int, head_lsn: int) -> list[Configuration]:
@@ -29,14 +37,9 @@ def in_log(connection: apsw.Connection, applied_lsn: int, head_lsn: int) -> list
         for known in leadership.configurations(connection) if known.lsn <= applied_lsn
     }
     for entry in read_commands(connection, applied_lsn + 1, head_lsn):
-        if not is_leader_started(entry.command):
-            continue
-        command = machine.decode(entry.command)
-        if isinstance(command, LeaderStarted):
-            epoch = entry.ballot.epoch
-            found.setdefault(
-                epoch, Configuration(epoch, entry.lsn, command.config_digest, command.members)
-            )
+        configuration = begun_with(entry)
+        if configuration is not None:
+            found.setdefault(configuration.epoch, configuration)
     return sorted(found.values(), key=lambda known: known.lsn)
 
 

@@ -15,23 +15,23 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Final
 
 import apsw
 
 from hadron.model.errors import (
     CorruptionError,
     FencedError,
-    HadronError,
     PeerError,
     StorageError,
-    VersionError,
 )
 from hadron.model.ids import Ballot, LogPosition
-from hadron.replication.configurations import in_log, still_needed
-from hadron.state import machine
-from hadron.state.leadership import Configuration, LeaderStarted, is_leader_started
-from hadron.state.schema import changes_schema
+from hadron.replication.configurations import begun_with, in_log, still_needed
+from hadron.state import leadership
+from hadron.state.events import SchemaChanged
+from hadron.state.execute import DivergedError, execute_logged
+from hadron.state.leadership import Configuration
+from hadron.state.machine import Context, StateMachine
 from hadron.storage.database import transaction
 from hadron.storage.identity import IdentityFile
 from hadron.storage.log import Entry, Log, get_meta, get_text, read_commands, set_meta
@@ -53,11 +53,6 @@ class AppendOutcome:
     reason: str = ""
 
 
-class DivergedError(StorageError):
-    """This node's tables are not what its replica set's log makes of them; a snapshot has to
-    replace them."""
-
-
 class LostEntriesError(StorageError):
     """Entries that were committed are missing from the log that a leader has: the promise that the
     replica set lives by is broken, and this node keeps what it has rather than follow."""
@@ -71,8 +66,11 @@ class FollowerLog:
     """Jobs for the writer. Its attributes are only ever touched there, except to be shown."""
 
     def __init__(
-        self, connection: apsw.Connection, log: Log, identity: IdentityFile, replica_set: str
+        self, connection: apsw.Connection, log: Log, identity: IdentityFile,
+        machine: StateMachine, replica_set: str,
     ) -> None:
+        leadership.check_known(connection, machine, replica_set)
+        self.machine = machine
         self._log = log
         self._identity = identity
         self._replica_set = replica_set
@@ -84,7 +82,7 @@ class FollowerLog:
         self.stored_applied_lsn = self.applied_lsn
         """Where they are for everybody else: the last COMMIT that has returned."""
         self.schema_lsn = 0
-        """The latest entry applied here, as a replica, that may have changed the schema."""
+        """The latest entry applied here, as a replica, that has changed the schema."""
         self.committed_lsn = self._noted_lsn = get_meta(connection, "committed_lsn")
         """What the file says of it stands in `_noted_lsn`."""
         self._configurations = self.configurations_in_log(connection)
@@ -241,15 +239,11 @@ class FollowerLog:
     def _note_configuration(self, entry: Entry) -> None:
         """An entry takes its place, and that of one which was dropped or never written."""
         known = [each for each in self._configurations if each.lsn < entry.lsn]
-        command = machine.decode(entry.command) if is_leader_started(entry.command) else None
-        if isinstance(command, LeaderStarted) and all(
-            each.epoch != entry.ballot.epoch for each in known
+        configuration = begun_with(entry)
+        if configuration is not None and all(
+            each.epoch != configuration.epoch for each in known
         ):
-            known.append(
-                Configuration(
-                    entry.ballot.epoch, entry.lsn, command.config_digest, command.members
-                )
-            )
+            known.append(configuration)
         self._configurations = known
 
     def _begin_write(
@@ -310,9 +304,13 @@ class FollowerLog:
             if not entries or entries[0].lsn != self.applied_lsn + 1:
                 raise CorruptionError(f"entry {self.applied_lsn + 1} is missing from the log")
             for entry in entries:
-                apply_entry(connection, self._replica_set, entry)
+                context = Context(
+                    self.machine, connection, self._replica_set, entry.ballot, entry.lsn,
+                    entry.now_ms,
+                )
+                execute_logged(context, entry.command)
                 self.applied_lsn = entry.lsn
-                if changes_schema(entry.command):
+                if any(type(event) is SchemaChanged for event in context.events):
                     self.schema_lsn = entry.lsn
         set_meta(connection, "applied_lsn", self.applied_lsn)
 
@@ -336,18 +334,3 @@ class FollowerLog:
                 f"this node cannot lead with the tables that it has: {self.diverged}",
                 "it needs a snapshot from another member",
             )
-
-
-def apply_entry(connection: apsw.Connection, replica_set: str, entry: Entry) -> Any:
-    """Apply a logged entry. It was accepted once, so a refusal now means diverged tables."""
-    command = machine.decode(entry.command)
-    context = machine.Context(connection, replica_set, entry.ballot, entry.lsn, entry.now_ms)
-    try:
-        return machine.apply(context, command)
-    except VersionError:
-        raise
-    except (machine.NoChange, HadronError) as error:
-        raise DivergedError(
-            f"entry {entry.lsn} ({type(command).__name__}) was accepted by its leader and is "
-            f"refused here: {error}"
-        ) from error

@@ -7,7 +7,6 @@ from dataclasses import dataclass
 from typing import Final
 
 from hadron.model.errors import HandshakeError
-from hadron.state.machine import APPLY_VERSION
 from hadron.wire.messages import replication_pb2
 
 PROTOCOL_VERSION: Final = 1
@@ -26,6 +25,8 @@ class Membership:
     digest: bytes
     addresses: Mapping[str, str]
     """Node name to host:port; not compared, a changed port needs no epoch."""
+    apply_version: int
+    """Of the rules that this node knows: members may be of different versions for a while."""
 
     @property
     def leader(self) -> str:
@@ -63,7 +64,7 @@ def identity_message(
         protocol_version=PROTOCOL_VERSION,
         replica_set_uuid=uuid,
         boot=boot,
-        apply_version=APPLY_VERSION,
+        apply_version=membership.apply_version,
         start=start,
         is_member=is_member,
         disk=disk,
@@ -81,14 +82,13 @@ def common_apply_version(
         in_force: what the log follows now; of a member that is away no more is known than that.
         answers: each peer's answer to the handshake, None while it is away.
     """
-    supported = [APPLY_VERSION]
+    supported = [membership.apply_version]
     for name in membership.peers:
         answer = answers.get(name)
         if answer is None:
             supported.append(in_force)
         else:
-            # A node from before the field existed knows the first version.
-            supported.append(answer.identity.apply_version or 1)
+            supported.append(answer.identity.apply_version)
     # Once every member has followed a version, none is older than that.
     return max(in_force, min(supported))
 

@@ -121,7 +121,8 @@ class Scrubber:
         committed = self._follower.committed_lsn
         rate = bytes_per_s or self._bytes_per_s
         verification = Verification(
-            live=True, replay=False, until_lsn=min(until_lsn or committed, committed)
+            self._follower.machine, live=True, replay=False,
+            until_lsn=min(until_lsn or committed, committed),
         )
         report = verification.report
         known = size = 0

@@ -8,9 +8,10 @@ from typing import Final
 import trio
 
 from hadron.delivery.driver import GroupDriver
+from hadron.delivery.groups import Groups
 from hadron.delivery.sessions import MemberSession
 from hadron.model.errors import NotFoundError
-from hadron.server.leading import Leading
+from hadron.partition.leading import Leading
 from hadron.state.group_views import GroupSummary
 from hadron.state.groups import GroupOptions
 from hadron.wire.messages import groups_pb2
@@ -37,7 +38,7 @@ def _durable(
         next_offset = leading.visible.bounds(item.id).next_offset
     except NotFoundError:
         return None
-    live = leading.groups.live(summary.stream_id, summary.name)
+    live = leading.part(Groups).live(summary.stream_id, summary.name)
     letters, trouble = _letters(leading, summary.options)
     oldest_ms = summary.oldest_append_ms
     return groups_pb2.ListGroupsResponse.Group(

@@ -6,13 +6,14 @@ from dataclasses import replace
 from functools import partial
 from typing import Any, Final
 
+from hadron.delivery.groups import Groups
 from hadron.delivery.joining import Joining, WantedOptions
 from hadron.model.errors import HadronError, NotFoundError, RequestError
 from hadron.model.ids import check_name
 from hadron.model.limits import MAX_MESSAGE_BYTES
 from hadron.model.schema import SchemaObject
+from hadron.partition.leading import Door, Leading
 from hadron.server.group_messages import Listed, add_live, describe
-from hadron.server.leading import Door, Leading
 from hadron.state import attempts
 from hadron.state import group_views as views
 from hadron.state.attempts import Attempts
@@ -57,10 +58,10 @@ class GroupsService:
     async def _open(
         self, leading: Leading, call: Call, stream_id: int, joining: Joining
     ) -> None:
-        driver, session = await leading.groups.subscribe(call, stream_id, joining)
+        driver, session = await leading.part(Groups).subscribe(call, stream_id, joining)
         if call.peer_ended:
             call.end()
-            leading.groups.leave(session)
+            leading.part(Groups).leave(session)
             return
 
         def on_message(message: Any, _attachment: memoryview) -> None:
@@ -68,7 +69,7 @@ class GroupsService:
             call.consumed(message.ByteSize())
 
         def on_end(_error: HadronError | None) -> None:
-            leading.groups.leave(session)
+            leading.part(Groups).leave(session)
             call.end()
 
         call.on_message = on_message
@@ -99,7 +100,7 @@ class GroupsService:
         listed: list[tuple[tuple[int, str], Listed]] = [
             ((summary.stream_id, summary.name), summary) for summary in found
         ]
-        for driver in leading.groups.ephemeral():
+        for driver in leading.part(Groups).ephemeral():
             key = driver.progress.stream_id, driver.progress.name
             if key > after and stream_id in (None, key[0]):
                 listed.append((key, driver))
@@ -124,16 +125,16 @@ class GroupsService:
     async def _answer_describe(
         self, leading: Leading, call: Call, item: SchemaObject, name: str
     ) -> None:
-        live = leading.groups.live(item.id, name)
+        live = leading.part(Groups).live(item.id, name)
         if live is not None and live.is_ephemeral:
             options = live.progress.options
             answer = groups_pb2.DescribeGroupResponse(
                 group=describe(leading, live),
-                options=leading.groups.describe_options(options, ephemeral=True),
+                options=leading.part(Groups).describe_options(options, ephemeral=True),
             )
         else:
             answer = await self._describe_durable(leading, item, name)
-            live = leading.groups.live(item.id, name)
+            live = leading.part(Groups).live(item.id, name)
         if live is not None:
             add_live(answer, live, leading.visible.bounds(item.id).next_offset)
         call.send(answer, end=True)
@@ -156,7 +157,7 @@ class GroupsService:
         )
         return groups_pb2.DescribeGroupResponse(
             group=describe(leading, summary),
-            options=leading.groups.describe_options(summary.options, ephemeral=False),
+            options=leading.part(Groups).describe_options(summary.options, ephemeral=False),
             created_ms=summary.created_ms,
             attempts=[
                 groups_pb2.DescribeGroupResponse.Attempt(
@@ -180,7 +181,7 @@ class GroupsService:
                 f"group {request.group!r} is to be reset, but not where to",
                 "to earliest, latest, an offset, or a time",
             )
-        before, floor = await leading.groups.reset(
+        before, floor = await leading.part(Groups).reset(
             item.id, request.group, request.to, force=request.force
         )
         call.send(
@@ -194,7 +195,7 @@ class GroupsService:
     async def _answer_delete(
         self, leading: Leading, call: Call, item: SchemaObject, request: Any
     ) -> None:
-        floor = await leading.groups.delete(item.id, request.group, force=request.force)
+        floor = await leading.part(Groups).delete(item.id, request.group, force=request.force)
         call.send(groups_pb2.DeleteGroupResponse(floor=floor), end=True)
 
 

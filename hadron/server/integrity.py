@@ -3,7 +3,7 @@ tables of its replicas compared with its own. What nodes ask of each other is in
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any, Final
 
 import trio
@@ -11,10 +11,9 @@ import trio
 from hadron.model.errors import NotReadyError
 from hadron.partition.controller import Controller
 from hadron.partition.digests import go_round
-from hadron.partition.submission import Submission
+from hadron.partition.leading import Door, missing_majority
 from hadron.replication.repair import Repairer
 from hadron.replication.scrub import Scrubber
-from hadron.server.leading import Door, missing_majority
 from hadron.storage.verify import Report
 from hadron.wire.calls import Call, Handler
 from hadron.wire.messages import check_number, integrity_pb2, method
@@ -128,17 +127,12 @@ async def _go_round(
     await controller.confirm_leadership()
     scope = trio.CancelScope(deadline=trio.current_time() + _STALLED_S)
 
-    def on_visible(_submissions: Sequence[Submission]) -> None:
+    def went_on(rows: int) -> None:
         scope.deadline = trio.current_time() + _STALLED_S
+        on_progress(rows)
 
-    unobserve = controller.observe(on_visible)
-    try:
-        with scope:
-            return await go_round(
-                controller, max_digests=_MAX_DIGESTS, on_progress=on_progress
-            )
-    finally:
-        unobserve()
+    with scope:
+        return await go_round(controller, max_digests=_MAX_DIGESTS, on_progress=went_on)
     raise NotReadyError(
         missing_majority(controller) or f"no majority took a digest within {_STALLED_S:g} s",
         _NO_MAJORITY,

@@ -8,8 +8,8 @@ from hadron.model.errors import HadronError, NotFoundError, RequestError
 from hadron.model.limits import MAX_MESSAGE_BYTES
 from hadron.model.ports import Database
 from hadron.model.schema import PipelineSpec, SchemaObject
-from hadron.pipelines.driver import PipelineDriver
-from hadron.server.leading import Door, Leading
+from hadron.partition.leading import Door, Leading
+from hadron.pipelines.driver import PipelineDriver, Pipelines
 from hadron.state import pipeline_views as views
 from hadron.wire.calls import Call, Handler
 from hadron.wire.messages import common_pb2, method, pipelines_pb2
@@ -51,7 +51,7 @@ class PipelinesService:
         call.on_end = on_end
 
     def _driver(self, leading: Leading, request: Any) -> PipelineDriver:
-        return leading.pipelines.driver(_find(leading, request).id)
+        return leading.part(Pipelines).driver(_find(leading, request).id)
 
     def _complete(self, call: Call, request: Any, attachment: memoryview) -> None:
         call.spawn(self._answer_complete, self._door.enter(), call, request, attachment)
@@ -59,7 +59,7 @@ class PipelinesService:
     async def _answer_complete(
         self, leading: Leading, call: Call, request: Any, attachment: memoryview
     ) -> None:
-        driver = leading.pipelines.driver(request.pipeline_id)
+        driver = leading.part(Pipelines).driver(request.pipeline_id)
         completed = await driver.complete(request, attachment, leading.replica_set)
         appended = completed.appended
         call.send(
@@ -74,7 +74,7 @@ class PipelinesService:
         call.spawn(self._answer_fail, self._door.enter(), call, request)
 
     async def _answer_fail(self, leading: Leading, call: Call, request: Any) -> None:
-        await leading.pipelines.driver(request.pipeline_id).fail(request)
+        await leading.part(Pipelines).driver(request.pipeline_id).fail(request)
         call.send(common_pb2.Empty(), end=True)
 
     def _retry(self, call: Call, request: Any, _attachment: memoryview) -> None:
@@ -165,7 +165,7 @@ def _describe(
     cursors: list[views.InputCursor],
 ) -> pipelines_pb2.PipelineProgressResponse.Pipeline:
     try:
-        driver: PipelineDriver | None = leading.pipelines.driver(item.id)
+        driver: PipelineDriver | None = leading.part(Pipelines).driver(item.id)
     except NotFoundError:
         driver = None
     assert isinstance(item.spec, PipelineSpec)

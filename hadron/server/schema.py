@@ -8,6 +8,8 @@ from typing import Any, Final
 
 import trio
 
+from hadron.metadata.adopter import SchemaAdopter
+from hadron.metadata.driver import SchemaChanges
 from hadron.metadata.messages import changes_to, check_index
 from hadron.metadata.push import split
 from hadron.metadata.validation import Key
@@ -16,8 +18,8 @@ from hadron.model.ids import DEFAULT_NAMESPACE
 from hadron.model.limits import MAX_MESSAGE_BYTES
 from hadron.model.schema import SchemaObject, spec_from_json, spec_to_json
 from hadron.partition.catalog import Catalog
+from hadron.partition.leading import Door, Leading
 from hadron.partition.schema_copy import SchemaCopy
-from hadron.server.leading import Door, Leading
 from hadron.state.adoption import Changes
 from hadron.wire.calls import Call, Handler
 from hadron.wire.messages import method, schema_pb2
@@ -55,7 +57,7 @@ class SchemaService:
     async def _answer_apply(
         self, leading: Leading, call: Call, objects: list[SchemaObject], request: Any
     ) -> None:
-        changes, index = await leading.schema.apply(
+        changes, index = await leading.part(SchemaChanges).apply(
             objects, dry_run=request.dry_run, allow_destructive=request.allow_destructive
         )
         call.send(
@@ -82,7 +84,7 @@ class SchemaService:
         call.spawn(self._answer_delete, leading, call, request)
 
     async def _answer_delete(self, leading: Leading, call: Call, request: Any) -> None:
-        deleted, index = await leading.schema.delete(
+        deleted, index = await leading.part(SchemaChanges).delete(
             [_key(name) for name in request.names], dry_run=request.dry_run,
             allow_destructive=request.allow_destructive,
         )
@@ -95,7 +97,7 @@ class SchemaService:
         call.spawn(self._answer_adopt, self._door.enter(), call, request)
 
     async def _answer_adopt(self, leading: Leading, call: Call, request: Any) -> None:
-        call.send(await leading.adopter.adopt(request), end=True)
+        call.send(await leading.part(SchemaAdopter).adopt(request), end=True)
 
     def _check_known(self) -> None:
         """Raises what this node does not serve for, while it does not know the schema."""

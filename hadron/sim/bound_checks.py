@@ -11,7 +11,7 @@ from hadron.model.schema import Retention, StreamSpec, spec_from_json
 from hadron.sim.evidence import Evidence, Violation
 from hadron.sim.node_files import NodeFile
 from hadron.sim.table_checks import appended
-from hadron.state import machine
+from hadron.state.features import MACHINE
 from hadron.state.retention import TrimStream
 
 _SKEW_MS: Final = 16_000
@@ -111,7 +111,7 @@ def _logged(
     for lsn, row in node.log.items():
         if lsn > node.applied_lsn:
             break
-        command = machine.decode(row.command)
+        command = MACHINE.decode(row.command)
         if isinstance(command, TrimStream) and command.stream_id == stream_id:
             trims.append((lsn, row.now_ms, command.first_offset))
         batch = appended(command, row.body)

@@ -15,7 +15,7 @@ from hadron.sim.evidence import Contents, Evidence, Violation
 from hadron.sim.group_replay import Generation, Group
 from hadron.sim.history import Deliver, Event, Regroup, Settle
 from hadron.sim.node_files import GroupRow
-from hadron.state import machine
+from hadron.state.features import MACHINE
 from hadron.state.group_changes import ResetGroup
 from hadron.state.groups import CreateGroup
 
@@ -66,7 +66,7 @@ def _start(evidence: Evidence, row: GroupRow) -> int:
     entry = evidence.reference.log.get(row.group_id)
     if entry is not None:
         try:
-            command = machine.decode(entry.command)
+            command = MACHINE.decode(entry.command)
         except CorruptionError:
             return 0
         if isinstance(command, CreateGroup | ResetGroup):

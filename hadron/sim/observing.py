@@ -11,10 +11,11 @@ import apsw
 import trio
 
 from hadron.model.errors import DataDirectoryError, FencedError, StorageError
-from hadron.replication.follower import DivergedError, FollowerLog
+from hadron.replication.follower import FollowerLog
 from hadron.replication.resync import Installation
 from hadron.sim.history import History
 from hadron.sim.world import World
+from hadron.state.execute import DivergedError
 from hadron.storage.generations import DATABASE
 
 _DISK_FAULTS: Final = (

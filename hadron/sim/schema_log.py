@@ -12,8 +12,8 @@ from hadron.model.errors import CorruptionError
 from hadron.model.schema import SPECS, spec_from_json
 from hadron.sim.node_files import NodeFile
 from hadron.sim.region_evidence import Cluster
-from hadron.state import machine
 from hadron.state.adoption import SchemaAdopted
+from hadron.state.features import MACHINE
 from hadron.state.machine import Command
 from hadron.state.registry import RegisterReplicaSet
 from hadron.state.schema import ApplySchema, DeleteObjects
@@ -123,7 +123,7 @@ def _commands(file: NodeFile, committed: int) -> Iterator[Command]:
     for lsn, row in sorted(file.log.items()):
         if lsn <= committed and lsn not in file.damage:
             try:
-                command = machine.decode(row.command)
+                command = MACHINE.decode(row.command)
             except CorruptionError:
                 continue
             if isinstance(

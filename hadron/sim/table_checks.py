@@ -11,8 +11,9 @@ from hadron.model.limits import PRODUCER_IDLE_MS
 from hadron.sim.evidence import Evidence, Violation
 from hadron.sim.history import Apply
 from hadron.sim.node_files import NodeFile
-from hadron.state import leadership, machine
+from hadron.state import leadership
 from hadron.state.adoption import SchemaAdopted
+from hadron.state.features import MACHINE
 from hadron.state.group_changes import DeleteGroup, ResetGroup
 from hadron.state.group_endings import DeadLetterRecords, EndDeliveries
 from hadron.state.groups import AckRecords, CreateGroup
@@ -77,7 +78,7 @@ def _check_tables(node: NodeFile) -> Iterator[Violation]:
             )
             return
         try:
-            model.apply(lsn, row.now_ms, machine.decode(row.command), row.body)
+            model.apply(lsn, row.now_ms, MACHINE.decode(row.command), row.body)
         except CorruptionError as error:
             yield Violation("tables_follow_the_log", f"{node.name} at {lsn}: {error}")
             return

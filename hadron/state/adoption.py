@@ -17,18 +17,24 @@ import msgspec
 
 from hadron.model.errors import HandshakeError, SchemaError
 from hadron.model.ports import Database
-from hadron.model.schema import SPECS, SchemaObject, StreamSpec, spec_from_json
-from hadron.state import machine, registry, schema
-from hadron.state.machine import Command, Context, applies, tables
-from hadron.state.registry import RegisteredSet
-from hadron.state.schema import Tombstone
+from hadron.model.schema import (
+    SPECS,
+    RegisteredSet,
+    SchemaObject,
+    StreamSpec,
+    Tombstone,
+    spec_from_json,
+)
+from hadron.state import registry, schema
+from hadron.state.events import SchemaChanged
+from hadron.state.machine import Command, Context, Feature, encode
 
-tables("""
+_TABLES: Final = """
 CREATE TABLE IF NOT EXISTS schema_staged(
     part INTEGER PRIMARY KEY,           -- from 0, of what is being adopted
     command BLOB NOT NULL               -- MessagePack: the SchemaAdopted that brought it
 ) STRICT;
-""")
+"""
 
 PART_BYTES: Final = 256 << 10
 """Of the schema, in one entry: some 1,000 objects, and a few milliseconds of the writer's time."""
@@ -68,7 +74,6 @@ class SchemaAdopted(Command, frozen=True, array_like=True, tag=11):
 
     # Without it a full disk could not be told of a shorter retention.
     uses_reserve: ClassVar[bool] = True
-    since: ClassVar[int] = 2
 
     source: bytes
     source_epoch: int
@@ -91,7 +96,6 @@ class Adopted(msgspec.Struct, frozen=True):
     replica_sets: tuple[RegisteredSet, ...] = ()
 
 
-@applies(SchemaAdopted)
 def apply_schema_adopted(context: Context, command: SchemaAdopted) -> Adopted:
     """Raises `SchemaError` for what does not follow, `HandshakeError` for another metadata set."""
     db = context.db
@@ -99,13 +103,13 @@ def apply_schema_adopted(context: Context, command: SchemaAdopted) -> Adopted:
     check_follows(schema.current_index(db), command)
     if command.part == 0:
         db.execute("DELETE FROM schema_staged")
-    _check_part(db, command)
+    _check_part(context, command)
     if not command.is_last:
         db.execute(
-            "INSERT INTO schema_staged VALUES(?, ?)", (command.part, machine.encode(command))
+            "INSERT INTO schema_staged VALUES(?, ?)", (command.part, encode(command))
         )
         return Adopted(command.from_index)
-    parts = [*_staged(db), command]
+    parts = [*_staged(context), command]
     db.execute("DELETE FROM schema_staged")
     if changes_source:
         _check_nothing_is_lost(db, parts)
@@ -216,12 +220,12 @@ def _some(labels: list[str]) -> str:
     return f"{', '.join(labels[:10])}{', …' if len(labels) > 10 else ''}"
 
 
-def _check_part(db: Database, command: SchemaAdopted) -> None:
+def _check_part(context: Context, command: SchemaAdopted) -> None:
     """Each part is compared with the first one, so that a part costs the same however many came
     before it."""
-    row = db.execute("SELECT count(*) FROM schema_staged").fetchone()
+    row = context.db.execute("SELECT count(*) FROM schema_staged").fetchone()
     assert row is not None
-    first = next(_staged(db, 1), command)
+    first = next(_staged(context, 1), command)
     if row[0] != command.part or (first.source, first.to_index, first.is_whole) != (
         command.source, command.to_index, command.is_whole
     ):
@@ -233,9 +237,10 @@ def _check_part(db: Database, command: SchemaAdopted) -> None:
         )
 
 
-def _staged(db: Database, limit: int = -1) -> Iterator[SchemaAdopted]:
-    for (data,) in db.execute("SELECT command FROM schema_staged ORDER BY part LIMIT ?", (limit,)):
-        command = machine.decode(data)
+def _staged(context: Context, limit: int = -1) -> Iterator[SchemaAdopted]:
+    rows = context.db.execute("SELECT command FROM schema_staged ORDER BY part LIMIT ?", (limit,))
+    for (data,) in rows:
+        command = context.machine.decode(data)
         assert isinstance(command, SchemaAdopted)
         yield command
 
@@ -263,6 +268,7 @@ def _take_effect(context: Context, parts: list[SchemaAdopted]) -> Adopted:
         registry.store(db, registered)
     schema.set_index(db, last.to_index)
     schema.adopt(context, adopted, refuse=False)
+    context.emit(SchemaChanged(last.to_index, tuple(adopted), deleted, replica_sets))
     return Adopted(last.to_index, tuple(adopted), deleted, replica_sets)
 
 
@@ -317,6 +323,11 @@ def parse(objects: Iterable[StoredObject]) -> list[SchemaObject]:
         )
         for item in objects if item.kind in SPECS
     ]
+
+
+FEATURE: Final = Feature(
+    name="adoption", tables=_TABLES, commands={SchemaAdopted: apply_schema_adopted}
+)
 
 
 # --- reading ------------------------------------------------------------------------------------

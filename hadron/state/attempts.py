@@ -7,10 +7,12 @@ Ranges of a group never overlap; neighbours with the same number are one row.
 
 from __future__ import annotations
 
-from hadron.model.ports import Database
-from hadron.state.machine import tables
+from typing import Final
 
-tables("""
+from hadron.model.ports import Database
+from hadron.state.machine import Feature
+
+_TABLES: Final = """
 CREATE TABLE IF NOT EXISTS grp_attempt(
     group_id INTEGER NOT NULL,
     first INTEGER NOT NULL,             -- not acknowledged, both ends inclusive;
@@ -18,7 +20,7 @@ CREATE TABLE IF NOT EXISTS grp_attempt(
     attempts INTEGER NOT NULL,          -- deliveries that have ended
     PRIMARY KEY (group_id, first)
 ) STRICT, WITHOUT ROWID;
-""")
+"""
 
 Attempts = tuple[int, int, int]
 """First and last offset, both inclusive, and how many of their deliveries have ended."""
@@ -67,6 +69,9 @@ def _at_or_below(db: Database, group_id: int, offset: int) -> Attempts | None:
         " ORDER BY first DESC LIMIT 1", (group_id, offset),
     ).fetchone()
     return None if row is None else (row[0], row[1], row[2])
+
+
+FEATURE: Final = Feature(name="attempts", tables=_TABLES)
 
 
 # --- reading ------------------------------------------------------------------------------------

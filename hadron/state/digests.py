@@ -17,18 +17,17 @@ import msgspec
 import xxhash
 
 from hadron.model.errors import CorruptionError
-from hadron.model.ports import Database
 from hadron.state import rows
-from hadron.state.machine import Command, Context, applies, seals, tables
+from hadron.state.machine import Command, Context, Feature
 
-tables("""
+_TABLES: Final = """
 CREATE TABLE IF NOT EXISTS digest_cursor(
     only INTEGER PRIMARY KEY CHECK (only = 1),
     table_name TEXT NOT NULL,           -- of the latest slice
     last_key BLOB NOT NULL,             -- MessagePack: its last row's key; empty at the table's end
     lsn INTEGER NOT NULL
 ) STRICT;
-""")
+"""
 
 SLICE_ROWS: Final = 500
 SLICE_BYTES: Final = 256 << 10
@@ -57,10 +56,9 @@ class StateDigest(Command, frozen=True, array_like=True, tag=9):
     digest: bytes = b""
 
 
-@seals(StateDigest)
 def seal_state_digest(context: Context, _command: StateDigest) -> StateDigest:
     """The next slice, as this node has it."""
-    name, after = _next(context.db)
+    name, after = _next(context)
     table = rows.table(context.db, name)
     assert table is not None, name
     found = table.after(context.db, _key(after), SLICE_ROWS + 1)
@@ -82,7 +80,6 @@ class Compared:
     """No row of its table follows."""
 
 
-@applies(StateDigest)
 def apply_state_digest(context: Context, command: StateDigest) -> Compared:
     """Raises `CorruptionError` when the rows here come to something else."""
     table = rows.table(context.db, command.table)
@@ -110,10 +107,10 @@ def apply_state_digest(context: Context, command: StateDigest) -> Compared:
     return Compared(context.lsn, command.count, command.is_last)
 
 
-def _next(db: Database) -> tuple[str, bytes]:
+def _next(context: Context) -> tuple[str, bytes]:
     """Where the next slice begins: behind the latest one, or with the next table."""
-    names = rows.table_names()
-    row = db.execute("SELECT table_name, last_key FROM digest_cursor").fetchone()
+    names = context.machine.table_names
+    row = context.db.execute("SELECT table_name, last_key FROM digest_cursor").fetchone()
     if row is None:
         return names[0], b""
     if row[1] and row[0] in names:
@@ -141,3 +138,9 @@ def _where(table: rows.Table, command: StateDigest) -> str:
         for name, value in zip(table.key, key, strict=True)
     )
     return f"after {shown}"
+
+
+FEATURE: Final = Feature(
+    name="digests", tables=_TABLES, commands={StateDigest: apply_state_digest},
+    seals={StateDigest: seal_state_digest},
+)

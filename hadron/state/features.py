@@ -1,4 +1,4 @@
-"""Every feature: imported for the tables and commands that each of them registers."""
+"""Every feature, and the state machine that is made of them: the one list."""
 
 from __future__ import annotations
 
@@ -17,13 +17,17 @@ from hadron.state import (
     registry,
     retention,
     schema,
+    skips,
     streams,
 )
-from hadron.state.machine import all_tables
+from hadron.state.machine import StateMachine
 
-__all__ = ["FEATURES", "all_tables"]
-
-FEATURES: Final = (
-    leadership, streams, groups, attempts, group_endings, group_changes, schema, adoption,
-    registry, dropping, pipelines, retention, digests,
+FEATURES: Final = tuple(
+    room.FEATURE for room in (
+        leadership, streams, groups, attempts, group_endings, group_changes, schema, adoption,
+        registry, dropping, pipelines, retention, skips, digests,
+    )
 )
+
+MACHINE: Final = StateMachine(FEATURES, version=1)
+"""Of this version of Hadron."""

@@ -11,15 +11,15 @@ from typing import ClassVar, Final
 
 from hadron.model.errors import NotFoundError
 from hadron.model.ports import Database
-from hadron.state import groups
-from hadron.state.machine import Command, Context, NoChange, applies, tables
+from hadron.state import groups, skips
+from hadron.state.machine import Command, Context, Feature, NoChange
 
-tables("""
+_TABLES: Final = """
 CREATE TABLE IF NOT EXISTS grp_garbage(
     group_id INTEGER PRIMARY KEY,       -- nobody has this id any more, but rows are left
     lsn INTEGER NOT NULL                -- since when
 ) STRICT;
-""")
+"""
 
 SLICE_ROWS: Final = 5_000
 """Rows that one command drops: a few milliseconds of the writer's time."""
@@ -36,7 +36,6 @@ class ResetGroup(Command, frozen=True, array_like=True, tag=16):
 
     is_of_groups: ClassVar[bool] = True
     uses_reserve: ClassVar[bool] = True
-    since: ClassVar[int] = 2
 
     group_id: int
     floor: int
@@ -48,7 +47,6 @@ class DeleteGroup(Command, frozen=True, array_like=True, tag=17):
 
     is_of_groups: ClassVar[bool] = True
     uses_reserve: ClassVar[bool] = True
-    since: ClassVar[int] = 2
 
     group_id: int
 
@@ -58,14 +56,12 @@ class CollectGroups(Command, frozen=True, array_like=True, tag=18):
 
     is_of_groups: ClassVar[bool] = True
     uses_reserve: ClassVar[bool] = True
-    since: ClassVar[int] = 2
 
     @property
     def rows(self) -> int:
         return SLICE_ROWS
 
 
-@applies(ResetGroup)
 def apply_reset_group(context: Context, command: ResetGroup) -> int:
     """Returns the group's new id, the entry's lsn. Raises `NotFoundError` without the group,
     `OffsetOutOfRangeError` where the stream does not reach."""
@@ -89,7 +85,6 @@ def apply_reset_group(context: Context, command: ResetGroup) -> int:
     return new
 
 
-@applies(DeleteGroup)
 def apply_delete_group(context: Context, command: DeleteGroup) -> None:
     """Raises `NotFoundError` without the group."""
     db, group_id = context.db, command.group_id
@@ -102,7 +97,6 @@ def apply_delete_group(context: Context, command: DeleteGroup) -> None:
     _leave_behind(context, group_id)
 
 
-@applies(CollectGroups)
 def apply_collect_groups(context: Context, _command: CollectGroups) -> bool:
     """Returns whether anything is left."""
     if not is_garbage_left(context.db):
@@ -114,7 +108,7 @@ def apply_collect_groups(context: Context, _command: CollectGroups) -> bool:
 def _leave_behind(context: Context, group_id: int) -> None:
     """What nobody can find any more is counted by nobody either."""
     db = context.db
-    db.execute("DELETE FROM retention_skip WHERE kind = 'group' AND id = ?", (group_id,))
+    skips.forget(db, "group", group_id)
     if any(
         db.execute(f"SELECT 1 FROM {table} WHERE group_id = ? LIMIT 1", (group_id,)).fetchone()
         for table in _ROWS_OF
@@ -139,6 +133,15 @@ def _collect(db: Database, max_rows: int) -> None:
             )
             return
     db.execute("DELETE FROM grp_garbage WHERE group_id = ?", (group_id,))
+
+
+FEATURE: Final = Feature(
+    name="group changes", tables=_TABLES,
+    commands={
+        ResetGroup: apply_reset_group, DeleteGroup: apply_delete_group,
+        CollectGroups: apply_collect_groups,
+    },
+)
 
 
 # --- reading ------------------------------------------------------------------------------------

@@ -6,7 +6,7 @@ acknowledged it: it is never lost between the two, and never both.
 
 from __future__ import annotations
 
-from typing import ClassVar
+from typing import ClassVar, Final
 
 import msgspec
 
@@ -15,7 +15,7 @@ from hadron.model.ports import Database
 from hadron.state import attempts, groups, streams
 from hadron.state.attempts import Attempts
 from hadron.state.groups import Range
-from hadron.state.machine import Command, Context, applies
+from hadron.state.machine import BatchShape, Command, Context, Feature
 from hadron.state.streams import Appended
 
 
@@ -25,7 +25,6 @@ class EndDeliveries(Command, frozen=True, array_like=True, tag=14):
 
     is_of_groups: ClassVar[bool] = True
     uses_reserve: ClassVar[bool] = True
-    since: ClassVar[int] = 2
 
     group_id: int
     attempts: tuple[Attempts, ...]
@@ -47,12 +46,15 @@ class DeadLetterRecords(Command, frozen=True, array_like=True, tag=15):
     """
 
     is_of_groups: ClassVar[bool] = True
-    since: ClassVar[int] = 2
 
     group_id: int
     out_stream_id: int
     ranges: tuple[Range, ...]
     size: int
+
+    @property
+    def batch(self) -> BatchShape:
+        return BatchShape(sum(last - first + 1 for first, last in self.ranges), self.size)
 
 
 class DeadLettered(msgspec.Struct, frozen=True):
@@ -62,7 +64,6 @@ class DeadLettered(msgspec.Struct, frozen=True):
     floor: int
 
 
-@applies(EndDeliveries)
 def apply_end_deliveries(context: Context, command: EndDeliveries) -> int:
     """Returns the group's floor. Raises `NotFoundError` without the group. Attempts of what is
     acknowledged already, as a dead letter perhaps, are not counted."""
@@ -76,12 +77,11 @@ def apply_end_deliveries(context: Context, command: EndDeliveries) -> int:
     return groups.acknowledge(db, group_id, command.acknowledged)
 
 
-@applies(DeadLetterRecords)
 def apply_dead_letter_records(context: Context, command: DeadLetterRecords) -> DeadLettered:
     """Raises `NotFoundError` without the group or the stream, `RequestError` when one of the
     records is acknowledged already."""
     db, group_id = context.db, command.group_id
-    count = sum(last - first + 1 for first, last in command.ranges)
+    count = command.batch.records
     if not group_id:
         appended = streams.append(context, command.out_stream_id, count, command.size)
         return DeadLettered(appended, 0)
@@ -112,3 +112,11 @@ def _floor(db: Database, group_id: int) -> int:
         raise NotFoundError(f"consumer group {group_id} does not exist")
     floor: int = row[0]
     return floor
+
+
+FEATURE: Final = Feature(
+    name="group endings",
+    commands={
+        EndDeliveries: apply_end_deliveries, DeadLetterRecords: apply_dead_letter_records,
+    },
+)

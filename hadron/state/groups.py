@@ -14,10 +14,10 @@ import msgspec
 
 from hadron.model.errors import NotFoundError, OffsetOutOfRangeError, RequestError
 from hadron.model.ports import Database
-from hadron.state import attempts, leadership, streams
-from hadron.state.machine import Command, Context, NoChange, applies, tables
+from hadron.state import attempts, skips, slices, streams
+from hadron.state.machine import Command, Context, Feature, NoChange
 
-tables("""
+_TABLES: Final = """
 CREATE TABLE IF NOT EXISTS grp(
     group_id INTEGER PRIMARY KEY,       -- the lsn of its creation, or of its last reset
     stream_id INTEGER NOT NULL,
@@ -42,7 +42,7 @@ CREATE TABLE IF NOT EXISTS grp_detail(
     fence_epoch INTEGER NOT NULL, fence_incarnation INTEGER NOT NULL,   -- made or reset when:
     fence_delivery INTEGER NOT NULL     -- tokens up to this one are from before that
 ) STRICT;
-""")
+"""
 
 Range = tuple[int, int]
 """Offsets, both ends inclusive."""
@@ -79,8 +79,7 @@ class CreateGroup(Command, frozen=True, array_like=True, tag=3):
 
     Attributes:
         last_delivery: tokens of this ballot up to this number, and of earlier ballots, are of
-            another group that had the name before. -1 where nobody has any. By version 1 of the
-            rules, which deletes no group, it is not written down: old members have no place for it.
+            another group that had the name before. -1 where nobody has any.
     """
 
     is_of_groups: ClassVar[bool] = True
@@ -92,9 +91,6 @@ class CreateGroup(Command, frozen=True, array_like=True, tag=3):
     floor: int
     options: GroupOptions = GroupOptions()
     last_delivery: int = -1
-
-    def needs_rules(self) -> int:
-        return 1 if self.options == GroupOptions() else 2
 
 
 class AckRecords(Command, frozen=True, array_like=True, tag=4):
@@ -135,7 +131,6 @@ class Progress(msgspec.Struct, frozen=True):
     window: Window = Window()
 
 
-@applies(CreateGroup)
 def apply_create_group(context: Context, command: CreateGroup) -> Progress:
     known = find(context.db, command.stream_id, command.name)
     if known is not None:
@@ -146,7 +141,7 @@ def apply_create_group(context: Context, command: CreateGroup) -> Progress:
         (context.lsn, command.stream_id, command.name, command.floor, context.now_ms),
     )
     options, fence = command.options, (0, 0, 0)
-    if command.last_delivery >= 0 and leadership.apply_version(context.db) > 1:
+    if command.last_delivery >= 0:
         fence = (*context.ballot, command.last_delivery)
     if options != GroupOptions() or any(fence):
         context.db.execute(
@@ -170,7 +165,6 @@ def check_start(db: Database, stream_id: int, name: str, floor: int) -> None:
         )
 
 
-@applies(AckRecords)
 def apply_ack_records(context: Context, command: AckRecords) -> int:
     """Returns the new floor."""
     return acknowledge(context.db, command.group_id, command.ranges)
@@ -236,10 +230,10 @@ def _absorb(db: Database, group_id: int, floor: int) -> int:
     return floor
 
 
-def skip_below(db: Database, stream_id: int, first_offset: int) -> list[tuple[int, int, str]]:
-    """Move the floors of a stream's groups over records that retention drops; returns (group id,
-    records that nobody had acknowledged, name) of those that were moved over any."""
-    skipped: list[tuple[int, int, str]] = []
+def _skip_below(context: Context, stream_id: int, first_offset: int) -> None:
+    """Move the floors of a stream's groups over records that retention drops, and count those that
+    nobody had acknowledged."""
+    db = context.db
     rows = db.execute(
         "SELECT group_id, floor, name FROM grp WHERE stream_id = ? AND floor < ? ORDER BY group_id",
         (stream_id, first_offset),
@@ -252,13 +246,17 @@ def skip_below(db: Database, stream_id: int, first_offset: int) -> list[tuple[in
         ).fetchone()
         assert row is not None
         if first_offset - floor > row[0]:
-            skipped.append((group_id, first_offset - floor - row[0], name))
+            skips.note(context, "group", group_id, first_offset - floor - row[0], name)
         attempts.clear(db, group_id, 0, first_offset - 1)
         db.execute(
             "UPDATE grp SET floor = ? WHERE group_id = ?",
             (_absorb(db, group_id, first_offset), group_id),
         )
-    return skipped
+
+
+def _has_groups(context: Context, stream_id: int) -> bool:
+    row = context.db.execute("SELECT 1 FROM grp WHERE stream_id = ? LIMIT 1", (stream_id,))
+    return row.fetchone() is not None
 
 
 _OF_GROUPS: Final = (
@@ -268,22 +266,30 @@ _OF_GROUPS: Final = (
 """What groups have, by key: the rows that the others are found by go last."""
 
 
-def drop_some(db: Database, stream_id: int, limit: int) -> int:
-    """Delete up to `limit` rows of a deleted stream's groups; returns how many went."""
+def _drop_some(context: Context, stream_id: int, room: slices.Room) -> slices.Dropped:
+    """Of a deleted stream's groups."""
+    db, gone = context.db, 0
     db.execute(
         "DELETE FROM retention_skip WHERE (kind, id) IN (SELECT 'group', group_id FROM grp"
-        " WHERE stream_id = ? ORDER BY group_id LIMIT ?)", (stream_id, limit),
+        " WHERE stream_id = ? ORDER BY group_id LIMIT ?)", (stream_id, room.rows),
     )
     gone = db.changes()
     for table, key in _OF_GROUPS:
-        if gone < limit:
+        if gone < room.rows:
             db.execute(
                 f"DELETE FROM {table} WHERE ({key}) IN (SELECT {key} FROM {table} WHERE group_id"
                 f" IN (SELECT group_id FROM grp WHERE stream_id = ?) ORDER BY {key} LIMIT ?)",
-                (stream_id, limit - gone),
+                (stream_id, room.rows - gone),
             )
             gone += db.changes()
-    return gone
+    return slices.Dropped(gone, is_done=gone < room.rows)
+
+
+FEATURE: Final = Feature(
+    name="groups", tables=_TABLES,
+    commands={CreateGroup: apply_create_group, AckRecords: apply_ack_records},
+    deleted={"Stream": _has_groups}, leftovers={"Stream": _drop_some}, trimmed=_skip_below,
+)
 
 
 # --- reading ------------------------------------------------------------------------------------

@@ -9,16 +9,15 @@ run the newer version, `FollowRules` raises it, for ever.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import ClassVar, Final
 
 import msgspec
 
 from hadron.model.errors import FencedError, OldMemberError, VersionError
 from hadron.model.ports import Database
-from hadron.state import machine
-from hadron.state.machine import Command, Context, NoChange, applies, tables
+from hadron.state.machine import Command, Context, Feature, NoChange, StateMachine, number_of
 
-tables("""
+_TABLES: Final = """
 CREATE TABLE IF NOT EXISTS leadership(
     epoch INTEGER NOT NULL, incarnation INTEGER NOT NULL,
     lsn INTEGER NOT NULL, leader TEXT NOT NULL, started_ms INTEGER NOT NULL,
@@ -35,7 +34,7 @@ CREATE TABLE IF NOT EXISTS configuration(
     digest BLOB NOT NULL,
     members TEXT NOT NULL               -- JSON: [[name, role] …]
 ) STRICT;
-""")
+"""
 
 
 class LeaderStarted(Command, frozen=True, array_like=True, tag=1):
@@ -65,14 +64,16 @@ class FollowRules(Command, frozen=True, array_like=True, tag=22):
     """From here on the log follows a newer version of the rules: every member knows it by now."""
 
     uses_reserve: ClassVar[bool] = True
-    since: ClassVar[int] = 2
-
     apply_version: int
 
 
-def is_leader_started(command: bytes) -> bool:
-    """Whether an encoded command may be one: the number stands behind the array's header."""
-    return command[1:2] == b"\x01"
+_decode_started = msgspec.msgpack.Decoder(LeaderStarted).decode
+
+
+def decode_started(command: bytes) -> LeaderStarted | None:
+    """An encoded command, if it begins a ballot: every other one costs a look at its number."""
+    number = LeaderStarted.__struct_config__.tag
+    return _decode_started(command) if number_of(command) == number else None
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,7 +104,6 @@ class Configuration:
         return f"the members of epoch {self.epoch} ({', '.join(name for name, _ in self.members)})"
 
 
-@applies(LeaderStarted)
 def apply_leader_started(context: Context, command: LeaderStarted) -> None:
     """Raises `VersionError` when the log goes on by rules that this version does not have,
     `FencedError` when the configuration does not follow the one before it."""
@@ -128,7 +128,6 @@ def apply_leader_started(context: Context, command: LeaderStarted) -> None:
     )
 
 
-@applies(FollowRules)
 def apply_follow_rules(context: Context, command: FollowRules) -> None:
     """Raises `VersionError` as above; what is followed already is followed further."""
     if command.apply_version <= apply_version(context.db):
@@ -137,11 +136,11 @@ def apply_follow_rules(context: Context, command: FollowRules) -> None:
 
 
 def _set_rules(context: Context, version: int, leader: str) -> None:
-    if version > machine.APPLY_VERSION:
+    if version > context.machine.version:
         raise VersionError(
             f"from entry {context.lsn} on, the log of {context.replica_set} follows version "
             f"{version} of its rules; this Hadron knows them up to version "
-            f"{machine.APPLY_VERSION}",
+            f"{context.machine.version}",
             f"install the version of Hadron that {leader} runs, and start this node again",
         )
     context.db.execute(
@@ -150,10 +149,22 @@ def _set_rules(context: Context, version: int, leader: str) -> None:
     )
 
 
+def check_known(db: Database, machine: StateMachine, replica_set: str) -> None:
+    """Before a log is gone on with. Raises `VersionError` when it follows rules that this version
+    does not have."""
+    version = apply_version(db)
+    if version > machine.version:
+        raise VersionError(
+            f"the log of {replica_set} here follows version {version} of its rules; this Hadron "
+            f"knows them up to version {machine.version}",
+            "a newer version of Hadron has run here: install that one again",
+        )
+
+
 def check_rules(context: Context, command: Command) -> None:
     """Before a leader logs what it has applied: raises `OldMemberError` when a member may not know
     it. (A `FollowRules` has raised the version by then, and may stay.)"""
-    needed = command.needs_rules()
+    needed = command.since
     if needed > 1 and needed > (followed := apply_version(context.db)):
         raise OldMemberError(
             f"{context.replica_set} still follows version {followed} of its rules, "
@@ -166,8 +177,13 @@ def check_rules(context: Context, command: Command) -> None:
 def _follows(latest: Configuration, epoch: int, command: LeaderStarted) -> bool:
     if epoch == latest.epoch:
         return command.config_digest == latest.digest
-    # Logs of older versions name no predecessor.
-    return epoch > latest.epoch and command.predecessor_digest in (b"", latest.digest)
+    return epoch > latest.epoch and command.predecessor_digest == latest.digest
+
+
+FEATURE: Final = Feature(
+    name="leadership", tables=_TABLES,
+    commands={LeaderStarted: apply_leader_started, FollowRules: apply_follow_rules},
+)
 
 
 # --- reading ------------------------------------------------------------------------------------

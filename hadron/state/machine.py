@@ -1,28 +1,40 @@
-"""Commands: how they are written into the log, and how one is applied.
+"""The state machine that a log drives: features, their commands, and how one is applied.
 
 A command is a struct with a number; on disk it is a MessagePack array, the number first. Fields
 are only ever added at the end, with a default that means what was before; numbers are never
 reused. A node that meets a number it does not know stops: it cannot hold the same tables any more.
+
+A feature is a value: its tables, its commands with the functions that apply them, and what it does
+in the entries of others. A state machine is made of features, and nothing else: `features` has the
+list of those that Hadron is made of.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
-from typing import Any, ClassVar, Final, TypeVar
+import re
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from functools import cached_property, reduce
+from operator import or_
+from typing import Any, ClassVar, Final, NamedTuple
 
 import msgspec
 
 from hadron.model.errors import CorruptionError
 from hadron.model.ids import Ballot
 from hadron.model.ports import Database
+from hadron.model.schema import SchemaObject
+from hadron.state.slices import Dropped, Room
 
-APPLY_VERSION: Final = 2
-"""Of the rules that this version of Hadron knows: raised when there are new commands, or when an
-`apply` function does something else with a known one (PROTOCOL A5).
+_CREATED: Final = re.compile(r"CREATE TABLE IF NOT EXISTS (\w+)\s*\(")
 
-2: commands 11 to 23, options of groups, and all kinds of objects but `schema.FIRST_KINDS`.
-"""
+
+class BatchShape(NamedTuple):
+    """What a command says of a record batch in its entry's body."""
+
+    records: int
+    size: int
+    """Bytes."""
 
 
 class Command(msgspec.Struct, frozen=True, array_like=True, tag=0):
@@ -32,7 +44,8 @@ class Command(msgspec.Struct, frozen=True, array_like=True, tag=0):
         uses_reserve: it is logged also when the disk has no room for ordinary writes: it ends
             something, or makes room (PROTOCOL B7).
         is_of_groups: it belongs to consumer groups, which have a share of each commit.
-        since: the version of the rules that has brought it.
+        since: the version of the rules that has brought it: every member must know that one before
+            this is logged (PROTOCOL A5).
     """
 
     uses_reserve: ClassVar[bool] = False
@@ -44,23 +57,33 @@ class Command(msgspec.Struct, frozen=True, array_like=True, tag=0):
         """Of tables that it changes, about: what running it costs."""
         return 1
 
-    def needs_rules(self) -> int:
-        """The version of the rules that every member must know before this is logged."""
-        return self.since
+    @property
+    def batch(self) -> BatchShape | None:
+        """What the entry's body must be; None when it is no batch."""
+        return None
 
 
-C = TypeVar("C", bound=Command)
+class Event(msgspec.Struct, frozen=True):
+    """Base of what `apply` functions say has happened: told, on a leader, once it is committed."""
 
 
 @dataclass(slots=True)
 class Context:
-    """What an `apply` function may look at besides its command: all of it is in the log."""
+    """What an `apply` function may look at besides its command: all of it is in the log. `body`
+    is for those who hear of the events: only a leader that logs the command has it. `events` is
+    what has happened, in order."""
 
+    machine: StateMachine
     db: Database
     replica_set: str
     ballot: Ballot
     lsn: int
     now_ms: int
+    body: bytes | memoryview = b""
+    events: list[Event] = field(default_factory=list)
+
+    def emit(self, event: Event) -> None:
+        self.events.append(event)
 
 
 class NoChange(Exception):  # noqa: N818 - not an error
@@ -73,88 +96,141 @@ class NoChange(Exception):  # noqa: N818 - not an error
 
 
 Apply = Callable[[Context, Any], Any]
+"""Told (context, command), returns the command's result. It may raise a `RequestError` to refuse
+the command (nothing is logged, what it wrote is rolled back) or `NoChange`."""
 
-_APPLY: Final[dict[type[Command], Apply]] = {}
-_SEAL: Final[dict[type[Command], Apply]] = {}
-_TABLES: Final[list[str]] = []
-_encode = msgspec.msgpack.Encoder().encode
-_decoder: msgspec.msgpack.Decoder[Command] | None = None
+Seal = Callable[[Context, Any], Command]
+"""What a leader completes a command with, from its tables as they are where it is logged; it only
+reads."""
+
+Declared = Callable[[Context, SchemaObject], None]
+Deleted = Callable[[Context, int], bool]
+"""Told the id of an object that is no more; whether it has left something to drop later."""
+
+Leftovers = Callable[[Context, int, Room], Dropped]
+"""Told (context, the id of a deleted object, what may be dropped now)."""
+
+Trimmed = Callable[[Context, int, int], None]
+"""Told (context, stream's id, its first offset now)."""
 
 
-def tables(sql: str) -> None:
-    """Register a feature's tables (CREATE … IF NOT EXISTS)."""
-    _TABLES.append(sql)
+@dataclass(frozen=True, kw_only=True)
+class Feature:
+    """All that a feature is to the state machine.
 
-
-def applies(
-    command: type[C],
-) -> Callable[[Callable[[Context, C], Any]], Callable[[Context, C], Any]]:
-    """Register the decorated function as what applies `command`.
-
-    It may raise a `RequestError` to refuse the command (nothing is logged, what it wrote is
-    rolled back) or `NoChange`.
+    Attributes:
+        tables: SQL, CREATE … IF NOT EXISTS.
+        commands: what applies each.
+        seals: what completes those that are submitted incomplete.
+        declared: by kind of object: it was declared, or has changed.
+        deleted: by kind of object: it is gone.
+        leftovers: by kind of object: drop some of what a deleted one has left.
+        trimmed: retention has moved the beginning of a stream's partition here.
     """
 
-    def register(function: Callable[[Context, C], Any]) -> Callable[[Context, C], Any]:
-        global _decoder
-        assert command not in _APPLY
-        _APPLY[command] = function
-        _decoder = None
-        return function
-
-    return register
-
-
-def seals(
-    command: type[C],
-) -> Callable[[Callable[[Context, C], C]], Callable[[Context, C], C]]:
-    """Register the decorated function as what a leader completes `command` with, from its tables
-    as they are where it is logged. It only reads."""
-
-    def register(function: Callable[[Context, C], C]) -> Callable[[Context, C], C]:
-        _SEAL[command] = function
-        return function
-
-    return register
+    name: str
+    tables: str = ""
+    commands: Mapping[type[Command], Apply] = field(default_factory=dict)
+    seals: Mapping[type[Command], Seal] = field(default_factory=dict)
+    declared: Mapping[str, Declared] = field(default_factory=dict)
+    deleted: Mapping[str, Deleted] = field(default_factory=dict)
+    leftovers: Mapping[str, Leftovers] = field(default_factory=dict)
+    trimmed: Trimmed | None = None
 
 
-def seal(context: Context, command: Command) -> Command:
-    """The command as it is to be logged and applied: most are as they were submitted."""
-    complete = _SEAL.get(type(command))
-    if complete is None:
-        return command
-    sealed = complete(context, command)
-    assert isinstance(sealed, Command)
-    return sealed
+class StateMachine:
+    """Features put together.
+
+    Args:
+        version: of the rules: raised when there are new commands, or when an `apply` function does
+            something else with a known one (PROTOCOL A5).
+    """
+
+    def __init__(self, features: Iterable[Feature], version: int) -> None:
+        self.features = tuple(features)
+        self.version = version
+        self._apply: dict[type[Command], Apply] = {}
+        self._seal: dict[type[Command], Seal] = {}
+        for feature in self.features:
+            assert self._apply.keys().isdisjoint(feature.commands), feature.name
+            self._apply.update(feature.commands)
+            self._seal.update(feature.seals)
+        assert self._apply.keys() >= self._seal.keys()
+        self._decoder = msgspec.msgpack.Decoder[Command](reduce(or_, self._apply))
+
+    @property
+    def commands(self) -> tuple[type[Command], ...]:
+        return tuple(self._apply)
+
+    @property
+    def tables(self) -> str:
+        """The tables of every feature: files of nodes that run the same version are made alike."""
+        return "\n".join(feature.tables for feature in self.features)
+
+    @cached_property
+    def table_names(self) -> tuple[str, ...]:
+        """Every table of every feature, sorted."""
+        return tuple(sorted(_CREATED.findall(self.tables)))
+
+    def decode(self, data: bytes) -> Command:
+        """Raises `CorruptionError` when the bytes are no command that this version knows."""
+        try:
+            return self._decoder.decode(data)
+        except msgspec.DecodeError as error:
+            raise CorruptionError(
+                f"a command in the log cannot be understood: {error}",
+                "was it written by a newer version of Hadron? start that one",
+            ) from error
+
+    def seal(self, context: Context, command: Command) -> Command:
+        """The command as it is to be logged and applied: most are as they were submitted."""
+        complete = self._seal.get(type(command))
+        return command if complete is None else complete(context, command)
+
+    def apply(self, context: Context, command: Command) -> Any:
+        """Apply one command inside the caller's transaction."""
+        return self._apply[type(command)](context, command)
+
+    def declare(self, context: Context, item: SchemaObject) -> None:
+        """An object was declared, or has changed: let features do what it means to them."""
+        for feature in self.features:
+            if (declared := feature.declared.get(item.kind)) is not None:
+                declared(context, item)
+
+    def delete(self, context: Context, kind: str, object_id: int) -> bool:
+        """An object is gone; whether it has left something to drop later."""
+        found = [
+            deleted(context, object_id) for feature in self.features
+            if (deleted := feature.deleted.get(kind)) is not None
+        ]
+        return any(found)
+
+    def drop_some(self, context: Context, kind: str, object_id: int, room: Room) -> Dropped:
+        """Drop some of what a deleted object has left: one feature's after the other's."""
+        rows = size = 0
+        for feature in self.features:
+            if (leftovers := feature.leftovers.get(kind)) is None:
+                continue
+            dropped = leftovers(context, object_id, Room(room.rows - rows, room.until_lsn))
+            rows, size = rows + dropped.rows, size + dropped.bytes
+            if not dropped.is_done:
+                return Dropped(rows, size)
+        return Dropped(rows, size, is_done=True)
+
+    def trim(self, context: Context, stream_id: int, first_offset: int) -> None:
+        """A stream's partition begins later now."""
+        for feature in self.features:
+            if feature.trimmed is not None:
+                feature.trimmed(context, stream_id, first_offset)
 
 
-def all_tables() -> str:
-    """The tables of every feature, in an order that does not depend on who was imported first:
-    files of nodes that run the same version are made alike."""
-    return "\n".join(sorted(_TABLES))
+encode = msgspec.msgpack.Encoder().encode
 
 
-def encode(command: Command) -> bytes:
-    return _encode(command)
-
-
-def decode(data: bytes) -> Command:
-    """Raises `CorruptionError` when the bytes are no command that this version knows."""
-    global _decoder
-    if _decoder is None:
-        union: Any = None
-        for command in _APPLY:
-            union = command if union is None else union | command
-        _decoder = msgspec.msgpack.Decoder(union)
-    try:
-        return _decoder.decode(data)
-    except msgspec.DecodeError as error:
-        raise CorruptionError(
-            f"a command in the log cannot be understood: {error}",
-            "was it written by a newer version of Hadron? start that one",
-        ) from error
-
-
-def apply(context: Context, command: Command) -> Any:
-    """Apply one command inside the caller's transaction."""
-    return _APPLY[type(command)](context, command)
+def number_of(data: bytes) -> int:
+    """Of an encoded command: what comes first in its array. -1 for what is none."""
+    header = data[:1]
+    # MessagePack: an array of up to 15 fields has its length in one byte, a longer one in two more.
+    start = 1 if b"\x90" <= header <= b"\x9f" else 3 if header == b"\xdc" else len(data)
+    number = data[start : start + 1]
+    return number[0] if b"" < number < b"\x80" else -1

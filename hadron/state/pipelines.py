@@ -16,13 +16,14 @@ import msgspec
 
 from hadron.model.errors import NotFoundError, RequestError, SchemaError
 from hadron.model.ports import Database
-from hadron.model.schema import PipelineSpec, StageSpec, spec_from_json
+from hadron.model.schema import PipelineSpec, SchemaObject, StageSpec, spec_from_json
 from hadron.model.units import parse_time_ms
-from hadron.state import streams
-from hadron.state.machine import Command, Context, NoChange, applies, tables
+from hadron.state import schema, skips, slices, streams
+from hadron.state.events import InstancesChanged, StagesEnded
+from hadron.state.machine import BatchShape, Command, Context, Feature, NoChange
 from hadron.state.names import label_of
 
-tables("""
+_TABLES: Final = """
 CREATE TABLE IF NOT EXISTS pipeline(
     pipeline_id INTEGER PRIMARY KEY,
     next_instance INTEGER NOT NULL,
@@ -71,9 +72,9 @@ CREATE TABLE IF NOT EXISTS stage_count(
     ready INTEGER NOT NULL, done INTEGER NOT NULL, failed INTEGER NOT NULL,
     PRIMARY KEY (pipeline_id, stage)
 ) STRICT, WITHOUT ROWID;
-""")
+"""
 
-TABLES_BY_PIPELINE: Final = (
+_BY_PIPELINE: Final = (
     ("stage_run", "stage, instance_id"), ("stage_retry", "stage, instance_id"),
     ("instance", "instance_id"), ("stage_count", "stage"), ("pipeline_input", "partition"),
 )
@@ -109,6 +110,10 @@ class CompleteStages(Command, frozen=True, array_like=True, tag=7):
     size: int
     """Bytes of the body."""
 
+    @property
+    def batch(self) -> BatchShape | None:
+        return BatchShape(len(self.instance_ids), self.size) if self.out_stream_id else None
+
 
 class FailStages(Command, frozen=True, array_like=True, tag=8):
     """An attempt failed; the stage is tried again later, or is given up."""
@@ -126,8 +131,6 @@ class RetryInstances(Command, frozen=True, array_like=True, tag=23):
     """Failed instances are live again: their failed stages are ready, with attempts that begin
     anew; what was done of them stays. Instances that were retried before, and have not failed
     again, are passed over, so that it may be repeated."""
-
-    since: ClassVar[int] = 2
 
     pipeline_id: int
     instance_ids: tuple[int, ...]
@@ -155,12 +158,17 @@ class Completed(msgspec.Struct, frozen=True):
     stale: tuple[int, ...] = ()
 
 
-def adopt(context: Context, pipeline_id: int, spec: PipelineSpec, stream_id: int) -> None:
+def _adopt(context: Context, item: SchemaObject) -> None:
     """Make the tables of a new or changed pipeline; a cursor that exists is left alone.
 
     Raises `SchemaError` when a known pipeline is to read another stream.
     """
-    db = context.db
+    db, pipeline_id, spec = context.db, item.id, item.spec
+    assert isinstance(spec, PipelineSpec)
+    source = schema.find(db, "Stream", item.namespace, spec.input)
+    if spec.replica_set != context.replica_set or source is None:
+        return
+    stream_id = source.id
     known = input_of(db, pipeline_id)
     if known is not None and known != stream_id:
         raise SchemaError(
@@ -221,11 +229,9 @@ def _start(db: Database, stream_id: int, start: str) -> int:
     return streams.offset_at(db, stream_id, parse_time_ms(start))
 
 
-def skip_below(
-    context: Context, stream_id: int, first_offset: int
-) -> list[tuple[int, int]]:
-    """Move the cursors of pipelines over input that retention drops; returns (pipeline id, records
-    that were not looked at)."""
+def _skip_below(context: Context, stream_id: int, first_offset: int) -> None:
+    """Move the cursors of pipelines over input that retention drops, and count what they had not
+    looked at."""
     rows = context.db.execute(
         "SELECT pipeline_id, next_offset FROM pipeline_input WHERE stream_id = ? AND partition = ?"
         " AND next_offset < ? ORDER BY pipeline_id",
@@ -236,10 +242,28 @@ def skip_below(
         " AND next_offset < ?",
         (first_offset, stream_id, context.replica_set, first_offset),
     )
-    return [(pipeline_id, first_offset - cursor) for pipeline_id, cursor in rows]
+    for pipeline_id, cursor in rows:
+        skips.note(context, "pipeline", pipeline_id, first_offset - cursor)
 
 
-@applies(TriggerInstances)
+def _close(context: Context, pipeline_id: int) -> bool:
+    """Nothing of a deleted pipeline runs any more."""
+    skips.forget(context.db, "pipeline", pipeline_id)
+    context.db.execute("DELETE FROM pipeline WHERE pipeline_id = ?", (pipeline_id,))
+    return context.db.changes() > 0
+
+
+def _drop_some(context: Context, pipeline_id: int, room: slices.Room) -> slices.Dropped:
+    """Of what a deleted pipeline has left."""
+    rows = 0
+    for table, key in _BY_PIPELINE:
+        if rows < room.rows:
+            rows += slices.delete_some(
+                context.db, table, "pipeline_id", pipeline_id, key, room.rows - rows
+            )
+    return slices.Dropped(rows, is_done=rows < room.rows)
+
+
 def apply_trigger_instances(context: Context, command: TriggerInstances) -> Triggered:
     db = context.db
     row = db.execute(
@@ -273,6 +297,7 @@ def apply_trigger_instances(context: Context, command: TriggerInstances) -> Trig
         for stage in _spec(db, command.pipeline_id).stages:
             if not stage.dependencies and not stage.after:
                 _make_ready(context, command.pipeline_id, stage, ids)
+    context.emit(InstancesChanged(command.pipeline_id))
     return Triggered(command.to_offset, count)
 
 
@@ -288,7 +313,6 @@ def _take_instance_ids(db: Database, pipeline_id: int, count: int) -> int:
     return first
 
 
-@applies(CompleteStages)
 def apply_complete_stages(context: Context, command: CompleteStages) -> Completed:
     db, pipeline_id = context.db, command.pipeline_id
     stale = _stale(db, pipeline_id, command.stage, command.instance_ids, command.attempts)
@@ -314,6 +338,7 @@ def apply_complete_stages(context: Context, command: CompleteStages) -> Complete
     )
     _count(db, pipeline_id, command.stage, ready=-len(ids), done=len(ids))
     _advance(context, pipeline_id, command.stage, ids)
+    context.emit(StagesEnded(pipeline_id, command.stage, ids))
     return Completed(appended)
 
 
@@ -413,7 +438,6 @@ def _end(db: Database, pipeline_id: int, ids: Sequence[int], status: int) -> Non
     )
 
 
-@applies(FailStages)
 def apply_fail_stages(context: Context, command: FailStages) -> Completed:
     db, pipeline_id = context.db, command.pipeline_id
     stale = set(_stale(db, pipeline_id, command.stage, command.instance_ids, command.attempts))
@@ -445,6 +469,9 @@ def apply_fail_stages(context: Context, command: FailStages) -> Completed:
         )
     _count(db, pipeline_id, command.stage, ready=-len(given_up), failed=len(given_up))
     _end(db, pipeline_id, given_up, FAILED)
+    context.emit(
+        StagesEnded(pipeline_id, command.stage, tuple(instance_id for instance_id, _ in failed))
+    )
     return Completed(None, tuple(sorted(stale)))
 
 
@@ -461,7 +488,6 @@ def _attempts_before(
     )
 
 
-@applies(RetryInstances)
 def apply_retry_instances(context: Context, command: RetryInstances) -> Retried:
     """Raises `NotFoundError` for a pipeline or an instance that is not here, `RequestError` when
     one of the instances has not failed; then nothing was done."""
@@ -498,6 +524,7 @@ def apply_retry_instances(context: Context, command: RetryInstances) -> Retried:
         (len(failed), pipeline_id),
     )
     _catch_up(context, pipeline_id, _spec(db, pipeline_id), failed)
+    context.emit(InstancesChanged(pipeline_id))
     return Retried(len(failed), again)
 
 
@@ -558,3 +585,14 @@ def _spec(db: Database, pipeline_id: int) -> PipelineSpec:
     spec = spec_from_json("Pipeline", row[0])
     assert isinstance(spec, PipelineSpec)
     return spec
+
+
+FEATURE: Final = Feature(
+    name="pipelines", tables=_TABLES,
+    commands={
+        TriggerInstances: apply_trigger_instances, CompleteStages: apply_complete_stages,
+        FailStages: apply_fail_stages, RetryInstances: apply_retry_instances,
+    },
+    declared={"Pipeline": _adopt}, deleted={"Pipeline": _close},
+    leftovers={"Pipeline": _drop_some}, trimmed=_skip_below,
+)

@@ -7,30 +7,29 @@ over: a set that was restored from a backup has a new identity and a raised epoc
 
 from __future__ import annotations
 
-from typing import ClassVar
-
-import msgspec
+from typing import ClassVar, Final
 
 from hadron.model.errors import HandshakeError
 from hadron.model.ports import Database
+from hadron.model.schema import RegisteredSet
 from hadron.state import schema
-from hadron.state.machine import Command, Context, NoChange, applies, tables
+from hadron.state.events import SchemaChanged
+from hadron.state.machine import Command, Context, Feature, NoChange
 
-tables("""
+_TABLES: Final = """
 CREATE TABLE IF NOT EXISTS replica_set(
     name TEXT PRIMARY KEY,
     uuid BLOB NOT NULL,
     epoch INTEGER NOT NULL,             -- the highest that was heard of
     metadata_index INTEGER NOT NULL     -- of the last change
 ) STRICT, WITHOUT ROWID;
-""")
+"""
 
 
 class RegisterReplicaSet(Command, frozen=True, array_like=True, tag=12):
     """A replica set has introduced itself to the metadata set."""
 
     uses_reserve: ClassVar[bool] = True
-    since: ClassVar[int] = 2
 
     name: str
     uuid: bytes
@@ -40,16 +39,6 @@ class RegisterReplicaSet(Command, frozen=True, array_like=True, tag=12):
     the index goes on above it, so that no index and no id means two things."""
 
 
-class RegisteredSet(msgspec.Struct, frozen=True, array_like=True):
-    """Whom a name belongs to."""
-
-    name: str
-    uuid: bytes
-    epoch: int
-    metadata_index: int
-
-
-@applies(RegisterReplicaSet)
 def apply_register_replica_set(context: Context, command: RegisterReplicaSet) -> RegisteredSet:
     """Raises `HandshakeError` when the name belongs to another set."""
     known = find(context.db, command.name)
@@ -64,6 +53,7 @@ def apply_register_replica_set(context: Context, command: RegisterReplicaSet) ->
     registered = RegisteredSet(command.name, command.uuid, epoch, index)
     store(context.db, registered)
     schema.set_index(context.db, index)
+    context.emit(SchemaChanged(index, replica_sets=(registered,)))
     return registered
 
 
@@ -85,6 +75,12 @@ def store(db: Database, registered: RegisteredSet) -> None:
         " uuid = excluded.uuid, epoch = excluded.epoch, metadata_index = excluded.metadata_index",
         (registered.name, registered.uuid, registered.epoch, registered.metadata_index),
     )
+
+
+FEATURE: Final = Feature(
+    name="registry", tables=_TABLES,
+    commands={RegisterReplicaSet: apply_register_replica_set},
+)
 
 
 # --- reading ------------------------------------------------------------------------------------

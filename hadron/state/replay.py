@@ -12,8 +12,9 @@ from typing import Any, Final
 import apsw
 
 from hadron.model.errors import CorruptionError, HadronError
-from hadron.state import machine, rows
-from hadron.state.features import all_tables
+from hadron.state import rows
+from hadron.state.execute import execute_logged
+from hadron.state.machine import Context, StateMachine
 from hadron.state.rows import Key, Row, Table
 from hadron.storage.database import open_scratch
 from hadron.storage.log import TABLES, first_lsn, get_meta, read_commands
@@ -32,12 +33,13 @@ class ReplayCheck:
 
     name = "replay"
 
-    def __init__(self, report: Report, replica_set: str) -> None:
+    def __init__(self, report: Report, machine: StateMachine, replica_set: str) -> None:
         self._report = report
+        self._machine = machine
         self._replica_set = replica_set
         self._copy: apsw.Connection | None = None
         self._applied = 0
-        self._tables = rows.table_names()
+        self._tables = list(machine.table_names)
         self._after: Key | None = None
         self._found = 0
 
@@ -51,7 +53,7 @@ class ReplayCheck:
                     return True
                 self._copy = open_scratch()
                 self._copy.execute(TABLES)
-                self._copy.execute(all_tables())
+                self._copy.execute(self._machine.tables)
             done = self._apply_some(db, self._copy) and self._compare_some(db, self._copy)
         except apsw.Error as error:
             self._report.add(f"the tables cannot be compared with the log: {error}")
@@ -78,13 +80,11 @@ class ReplayCheck:
         copy.execute("BEGIN")
         try:
             for entry in read_commands(db, self._applied + 1, until):
-                context = machine.Context(
-                    copy, self._replica_set, entry.ballot, entry.lsn, entry.now_ms
+                context = Context(
+                    self._machine, copy, self._replica_set, entry.ballot, entry.lsn, entry.now_ms
                 )
                 try:
-                    machine.apply(context, machine.decode(entry.command))
-                except machine.NoChange as known:
-                    raise HadronError("it says that it was done before") from known
+                    execute_logged(context, entry.command)
                 except apsw.Error as error:
                     raise HadronError(str(error)) from error
                 self._applied = entry.lsn

@@ -8,23 +8,15 @@ records is moved over them in the same entry, and how many they were is counted.
 
 from __future__ import annotations
 
-from typing import ClassVar
+from typing import ClassVar, Final
 
 import msgspec
 
 from hadron.model.ports import Database
-from hadron.state import groups, pipelines, slices, streams
-from hadron.state.machine import Command, Context, NoChange, applies, tables
+from hadron.state import slices, streams
+from hadron.state.events import PartitionTrimmed, RecordsSkipped
+from hadron.state.machine import Command, Context, Feature, NoChange
 
-tables("""
-CREATE TABLE IF NOT EXISTS retention_skip(
-    kind TEXT NOT NULL,                 -- group or pipeline
-    id INTEGER NOT NULL,                -- its id
-    records INTEGER NOT NULL,           -- dropped before it had come to them
-    last_ms INTEGER NOT NULL,
-    PRIMARY KEY (kind, id)
-) STRICT, WITHOUT ROWID;
-""")
 
 class TrimStream(Command, frozen=True, array_like=True, tag=10):
     """Drop whole batches that lie below `first_offset`: the oldest, one slice of them."""
@@ -35,26 +27,15 @@ class TrimStream(Command, frozen=True, array_like=True, tag=10):
     first_offset: int
 
 
-class Skipped(msgspec.Struct, frozen=True):
-    """`kind` ("group" or "pipeline") `id` was moved over `records` that it had not seen."""
-
-    kind: str
-    id: int
-    records: int
-    name: str = ""
-    """Of a group."""
-
-
 class Trimmed(msgspec.Struct, frozen=True):
     """What a slice did. `first_offset` is the stream's first kept offset now."""
 
     first_offset: int
     batches: int = 0
     bytes: int = 0
-    skipped: tuple[Skipped, ...] = ()
+    skipped: tuple[RecordsSkipped, ...] = ()
 
 
-@applies(TrimStream)
 def apply_trim_stream(context: Context, command: TrimStream) -> Trimmed:
     """Raises `NotFoundError` when the stream has no partition here."""
     db, stream_id = context.db, command.stream_id
@@ -68,25 +49,18 @@ def apply_trim_stream(context: Context, command: TrimStream) -> Trimmed:
         (first_offset, batches.bytes, stream_id),
     )
     slices.drop(db, stream_id, batches)
-    skipped = (
-        *(Skipped("group", *moved) for moved in groups.skip_below(db, stream_id, first_offset)),
-        *(
-            Skipped("pipeline", *moved)
-            for moved in pipelines.skip_below(context, stream_id, first_offset)
-        ),
-    )
-    for item in skipped:
-        db.execute(
-            "INSERT INTO retention_skip VALUES(?, ?, ?, ?) ON CONFLICT DO UPDATE SET"
-            " records = records + excluded.records, last_ms = excluded.last_ms",
-            (item.kind, item.id, item.records, context.now_ms),
-        )
+    context.machine.trim(context, stream_id, first_offset)
+    context.emit(PartitionTrimmed(stream_id, first_offset))
+    skipped = tuple(event for event in context.events if isinstance(event, RecordsSkipped))
     return Trimmed(first_offset, len(batches.lsns), batches.bytes, skipped)
 
 
 def _slice(db: Database, stream_id: int, below: int) -> slices.Slice:
     """The oldest batches that end at or below `below`."""
     return slices.oldest(db, stream_id, lambda _lsn, end: end <= below)
+
+
+FEATURE: Final = Feature(name="retention", commands={TrimStream: apply_trim_stream})
 
 
 # --- reading ------------------------------------------------------------------------------------
@@ -159,9 +133,3 @@ def kept_bytes(db: Database, stream_id: int) -> int:
         "SELECT bytes FROM stream_partition WHERE stream_id = ?", (stream_id,)
     ).fetchone()
     return int(row[0]) if row is not None else 0
-
-
-def skips(db: Database) -> dict[tuple[str, int], int]:
-    """Records that retention dropped before somebody had come to them, by (kind, id)."""
-    rows = db.execute("SELECT kind, id, records FROM retention_skip")
-    return {(kind, item_id): records for kind, item_id, records in rows}

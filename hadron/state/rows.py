@@ -4,15 +4,11 @@ one that was created with it."""
 
 from __future__ import annotations
 
-import re
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
 from hadron.model.ports import Database
-from hadron.state import machine
-
-_CREATED = re.compile(r"CREATE TABLE IF NOT EXISTS (\w+)\s*\(")
 
 Key = tuple[Any, ...]
 Row = tuple[Any, ...]
@@ -47,11 +43,6 @@ class Table:
             f'SELECT {names} FROM "{self.name}"{where} ORDER BY {order} LIMIT ?',
             (*bindings, limit),
         ).fetchall()
-
-
-def table_names() -> list[str]:
-    """Every table that a feature has registered, by name."""
-    return sorted(_CREATED.findall(machine.all_tables()))
 
 
 def table(db: Database, name: str) -> Table | None:

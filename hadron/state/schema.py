@@ -19,16 +19,16 @@ from hadron.model.ids import DEFAULT_NAMESPACE
 from hadron.model.ports import Database
 from hadron.model.schema import (
     SPECS,
-    PipelineSpec,
     SchemaObject,
-    StreamSpec,
+    Tombstone,
     spec_from_json,
     spec_to_json,
 )
-from hadron.state import dropping, pipelines, streams
-from hadron.state.machine import Command, Context, applies, tables
+from hadron.state import dropping
+from hadron.state.events import SchemaChanged
+from hadron.state.machine import Command, Context, Feature
 
-tables("""
+_TABLES: Final = """
 CREATE TABLE IF NOT EXISTS schema_object(
     id INTEGER PRIMARY KEY,
     kind TEXT NOT NULL, namespace TEXT NOT NULL, name TEXT NOT NULL,
@@ -55,10 +55,7 @@ CREATE TABLE IF NOT EXISTS schema_source(
     uuid BLOB NOT NULL,                 -- of the metadata set that this set adopts from
     epoch INTEGER NOT NULL
 ) STRICT;
-""")
-
-FIRST_KINDS: Final = frozenset({"Namespace", "Stream", "Pipeline"})
-"""Kinds of objects that every version knows."""
+"""
 
 MAX_TOMBSTONES: Final = 10_000
 """Deletions that are remembered one by one. Whoever was away for more gets the whole schema."""
@@ -86,8 +83,6 @@ class ApplySchema(Command, frozen=True, array_like=True, tag=5):
     expected_index: int
     changes: tuple[ObjectChange, ...]
 
-    def needs_rules(self) -> int:
-        return 1 if all(change.kind in FIRST_KINDS for change in self.changes) else 2
 
 
 class DeleteObjects(Command, frozen=True, array_like=True, tag=13):
@@ -97,26 +92,9 @@ class DeleteObjects(Command, frozen=True, array_like=True, tag=13):
     """
 
     uses_reserve: ClassVar[bool] = True
-    since: ClassVar[int] = 2
 
     expected_index: int
     ids: tuple[int, ...]
-
-
-class Tombstone(msgspec.Struct, frozen=True, array_like=True):
-    """An object that was deleted."""
-
-    metadata_index: int
-    """Of its deletion."""
-    id: int
-    kind: str
-    namespace: str
-    name: str
-
-    @property
-    def label(self) -> str:
-        """`Stream default/flights`, for messages."""
-        return f"{self.kind} {self.namespace}/{self.name}"
 
 
 class Deleted(msgspec.Struct, frozen=True):
@@ -126,7 +104,6 @@ class Deleted(msgspec.Struct, frozen=True):
     deleted: tuple[Tombstone, ...]
 
 
-@applies(ApplySchema)
 def apply_schema(context: Context, command: ApplySchema) -> tuple[SchemaObject, ...]:
     """Returns the objects as they are now, with their ids and indexes."""
     index = check_owns(context, command.expected_index)
@@ -136,10 +113,10 @@ def apply_schema(context: Context, command: ApplySchema) -> tuple[SchemaObject, 
         applied.append(_store(context, change, index))
     set_index(context.db, index)
     adopt(context, applied)
+    context.emit(SchemaChanged(index, objects=tuple(applied)))
     return tuple(applied)
 
 
-@applies(DeleteObjects)
 def apply_delete_objects(context: Context, command: DeleteObjects) -> Deleted:
     """Raises `NotFoundError` when one of them is not there."""
     index = check_owns(context, command.expected_index)
@@ -155,6 +132,7 @@ def apply_delete_objects(context: Context, command: DeleteObjects) -> Deleted:
         forget(context, deleted[-1])
     set_index(context.db, index)
     forget_old_tombstones(context.db)
+    context.emit(SchemaChanged(index, deleted=tuple(deleted)))
     return Deleted(index, tuple(deleted))
 
 
@@ -202,21 +180,17 @@ def _store(context: Context, change: ObjectChange, index: int) -> SchemaObject:
 def adopt(context: Context, items: Sequence[SchemaObject], *, refuse: bool = True) -> None:
     """Make the tables of this replica set agree with new and changed objects.
 
-    Raises `SchemaError` when a known pipeline is to read another stream. Without `refuse` it goes
-    on reading the old one: what the metadata set has logged cannot be undone from here, and what
-    follows must not be held up.
+    Raises `SchemaError` for one that cannot be changed in this way. Without `refuse` what there is
+    stays as it was: what the metadata set has logged cannot be undone from here, and what follows
+    must not be held up.
     """
     # Streams first: a pipeline declared in the same apply looks at its input's partition.
     for item in sorted(items, key=lambda item: item.kind != "Stream"):
-        spec = item.spec
-        if isinstance(spec, StreamSpec) and context.replica_set in spec.partitions:
-            streams.create_partition(context, item.id)
-        elif isinstance(spec, PipelineSpec) and spec.replica_set == context.replica_set:
-            source = find(context.db, "Stream", item.namespace, spec.input)
-            if source is not None and (
-                refuse or pipelines.input_of(context.db, item.id) in (None, source.id)
-            ):
-                pipelines.adopt(context, item.id, spec, source.id)
+        try:
+            context.machine.declare(context, item)
+        except SchemaError:
+            if refuse:
+                raise
 
 
 def forget(context: Context, tombstone: Tombstone) -> None:
@@ -252,13 +226,10 @@ def forget_tombstones(db: Database, until_index: int) -> None:
     )
 
 
-_NUMBERS: Final = frozenset({5, 11, 12, 13})
-
-
-def changes_schema(command: bytes) -> bool:
-    """Whether an encoded command may be one that does: its number stands behind the array's
-    header. 11 and 12 are `adoption`'s and `registry`'s."""
-    return command[1] in _NUMBERS
+FEATURE: Final = Feature(
+    name="schema", tables=_TABLES,
+    commands={ApplySchema: apply_schema, DeleteObjects: apply_delete_objects},
+)
 
 
 # --- reading ------------------------------------------------------------------------------------

@@ -25,11 +25,14 @@ from hadron.model.errors import (
 from hadron.model.ids import Ballot
 from hadron.model.limits import PRODUCER_IDLE_MS, PRODUCER_WINDOW
 from hadron.model.ports import Database
-from hadron.state.machine import Command, Context, NoChange, applies, tables
+from hadron.model.schema import SchemaObject, StreamSpec
+from hadron.state import slices
+from hadron.state.events import BatchAppended, PartitionClosed, PartitionOpened
+from hadron.state.machine import BatchShape, Command, Context, Feature, NoChange
 from hadron.state.names import label_of
 from hadron.storage.log import damaged_entry, reading_entry
 
-tables("""
+_TABLES: Final = """
 CREATE TABLE IF NOT EXISTS stream_partition(
     stream_id INTEGER PRIMARY KEY,
     first_offset INTEGER NOT NULL,      -- lowest that retention has kept
@@ -55,7 +58,7 @@ CREATE TABLE IF NOT EXISTS producer(
     recent BLOB NOT NULL,               -- MessagePack: the last batches, see Appended
     PRIMARY KEY (stream_id, producer_id)
 ) STRICT, WITHOUT ROWID;
-""")
+"""
 
 _EVICTS: Final = 0
 """Idle producers are looked for by new ones whose id begins with this byte, which is one of 256:
@@ -76,6 +79,10 @@ class AppendBatch(Command, frozen=True, array_like=True, tag=2):
     producer_id: bytes
     producer_epoch: int
     sequence: int
+
+    @property
+    def batch(self) -> BatchShape:
+        return BatchShape(self.count, self.size)
 
     @classmethod
     def of(cls, stream_id: int, head: BatchHead, size: int) -> AppendBatch:
@@ -103,7 +110,6 @@ _encode_recent = msgspec.msgpack.Encoder().encode
 _decode_recent = msgspec.msgpack.Decoder(list[Appended]).decode
 
 
-@applies(AppendBatch)
 def apply_append_batch(context: Context, command: AppendBatch) -> Appended:
     if not command.producer_id or command.sequence == NO_SEQUENCE:
         return append(context, command.stream_id, command.count, command.size)
@@ -188,14 +194,55 @@ def append(
         "INSERT INTO stream_batch VALUES(?, ?, ?, ?, ?, ?, ?, ?)",
         (stream_id, base_offset, count, context.lsn, context.now_ms, size, *context.ballot),
     )
+    context.emit(
+        BatchAppended(stream_id, base_offset, count, context.now_ms, size, context.body)
+    )
     return Appended(base_offset, count, context.now_ms, sequence)
 
 
-def create_partition(context: Context, stream_id: int) -> None:
+def _open(context: Context, item: SchemaObject) -> None:
     """Make a stream's partition here, empty, unless it exists."""
-    context.db.execute(
-        "INSERT INTO stream_partition VALUES(?, 0, 0, 0) ON CONFLICT DO NOTHING", (stream_id,)
-    )
+    assert isinstance(item.spec, StreamSpec)
+    if context.replica_set in item.spec.partitions:
+        context.db.execute(
+            "INSERT INTO stream_partition VALUES(?, 0, 0, 0) ON CONFLICT DO NOTHING", (item.id,)
+        )
+        if context.db.changes():
+            context.emit(PartitionOpened(item.id))
+
+
+def _close(context: Context, stream_id: int) -> bool:
+    """Nobody reads a deleted stream's partition or writes to it from here on."""
+    db = context.db
+    db.execute("DELETE FROM stream_partition WHERE stream_id = ?", (stream_id,))
+    if db.changes():
+        context.emit(PartitionClosed(stream_id))
+    row = db.execute(
+        "SELECT EXISTS (SELECT 1 FROM stream_batch WHERE stream_id = ?1)"
+        " OR EXISTS (SELECT 1 FROM producer WHERE stream_id = ?1)", (stream_id,),
+    ).fetchone()
+    assert row is not None
+    return bool(row[0])
+
+
+def _drop_some(context: Context, stream_id: int, room: slices.Room) -> slices.Dropped:
+    """Batches first, as far as no member needs them."""
+    db = context.db
+    batches = slices.oldest(db, stream_id, lambda lsn, _end: lsn <= room.until_lsn)
+    if batches.lsns:
+        slices.drop(db, stream_id, batches)
+        return slices.Dropped(len(batches.lsns), batches.bytes)
+    if db.execute("SELECT 1 FROM stream_batch WHERE stream_id = ?", (stream_id,)).fetchone():
+        return slices.Dropped(0)
+    rows = slices.delete_some(db, "producer", "stream_id", stream_id, "producer_id", room.rows)
+    return slices.Dropped(rows, is_done=rows < room.rows)
+
+
+FEATURE: Final = Feature(
+    name="streams", tables=_TABLES, commands={AppendBatch: apply_append_batch},
+    declared={"Stream": _open}, deleted={"Stream": _close},
+    leftovers={"Stream": _drop_some},
+)
 
 
 # --- reading ------------------------------------------------------------------------------------

@@ -6,16 +6,15 @@ a step whenever there is time, as well as over a file that nobody has open.
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any, Final
 
 import apsw
 
 from hadron.model.batch import check_batch, read_head
 from hadron.model.errors import CorruptionError
-from hadron.state import machine
-from hadron.state.pipelines import CompleteStages
+from hadron.state.machine import StateMachine
 from hadron.state.replay import ReplayCheck
-from hadron.state.streams import AppendBatch
 from hadron.storage.database import in_words
 from hadron.storage.log import NO_BODY, Entry, first_lsn
 from hadron.storage.verify import (
@@ -41,6 +40,7 @@ class Verification:
     """All checks of one file, one after the other: `step` until it says that it was the last.
 
     Args:
+        machine: what the log drives.
         replica_set: whose file it is; "" when nobody knows, and then the log is not re-applied.
         live: a node is writing the file: nothing that takes a long read transaction.
         replay: re-apply the log and compare the tables, which takes a second copy of them; a
@@ -49,11 +49,11 @@ class Verification:
     """
 
     def __init__(
-        self, *, replica_set: str = "", live: bool = False, replay: bool = True,
-        until_lsn: int | None = None,
+        self, machine: StateMachine, *, replica_set: str = "", live: bool = False,
+        replay: bool = True, until_lsn: int | None = None,
     ) -> None:
         self.report = report = Report()
-        self._log = LogCheck(report, entry_problem, until_lsn=until_lsn)
+        self._log = LogCheck(report, partial(entry_problem, machine), until_lsn=until_lsn)
         self._checks: list[Check] = [
             IntegrityCheck(report, live=live), MetaCheck(report), self._log,
             KeptBodiesCheck(report), StreamsCheck(report), GroupsCheck(report),
@@ -61,7 +61,7 @@ class Verification:
         if replay and not replica_set:
             report.skipped.append("re-applying the log; without node.db its replica set is unknown")
         elif replay:
-            self._checks.append(ReplayCheck(report, replica_set))
+            self._checks.append(ReplayCheck(report, machine, replica_set))
 
     @property
     def reached_lsn(self) -> int:
@@ -83,22 +83,21 @@ class Verification:
         return not self._checks
 
 
-def entry_problem(entry: Entry) -> str:
+def entry_problem(machine: StateMachine, entry: Entry) -> str:
     """What is wrong between a command and the batch that is its body; "" when nothing is.
 
     Raises `CorruptionError` for a command or a batch that cannot be understood.
     """
-    command = machine.decode(entry.command)
-    if isinstance(command, AppendBatch):
-        count, size = command.count, command.size
-    elif isinstance(command, CompleteStages):
-        count, size = len(command.instance_ids), command.size
-    else:
+    batch = machine.decode(entry.command).batch
+    if batch is None:
         return ""
-    if size != len(entry.body):
-        return f"its command says {size} bytes, the batch has {len(entry.body)}"
+    if batch.size != len(entry.body):
+        return f"its command says {batch.size} bytes, the batch has {len(entry.body)}"
     found = read_head(entry.body).n
-    return "" if found == count else f"its command says {count} records, the batch has {found}"
+    return (
+        "" if found == batch.records
+        else f"its command says {batch.records} records, the batch has {found}"
+    )
 
 
 class KeptBodiesCheck:

@@ -24,9 +24,11 @@ MINIMUM_SQLITE: Final = (3, 51, 3)
 BROKEN_SQLITE: Final = frozenset({(3, 52, 0)})
 """Shipped with the same bug again."""
 
-FORMAT_VERSION: Final = 2
-"""`user_version` of `hadron.db`; raised by changes that an older node could not read. 1 had no page
-checksums."""
+APPLICATION_ID: Final = 0x48_41_44_52
+"""`application_id` of the files that Hadron makes: "HADR"."""
+
+FORMAT_VERSION: Final = 1
+"""`user_version` of `hadron.db`; raised by changes that an older node could not read."""
 
 PAGE_BYTES: Final = 4096
 """Measured, CPU per command (best of 7): 4 kB 42 µs alone, 16 µs in a group, 158 µs for a 104 kB
@@ -145,6 +147,29 @@ def open_copy(path: Path, *, vfs: str = "") -> apsw.Connection:
     connection.pragma("synchronous", "full")
     connection.pragma("user_version", 0)
     return connection
+
+
+def check_format(connection: apsw.Connection, path: Path, known: int) -> None:
+    """Raises `DataDirectoryError` unless the file is empty, or one of Hadron's in the format
+    `known`."""
+    if connection.pragma("application_id") != APPLICATION_ID:
+        if connection.execute("SELECT 1 FROM sqlite_schema").fetchone() is not None:
+            raise DataDirectoryError(
+                f"{path} is a SQLite file that Hadron did not make, or did before its formats had "
+                "a number",
+                "give the node a directory of its own",
+            )
+    elif (version := connection.pragma("user_version")) != known:
+        raise DataDirectoryError(
+            f"{path} has format version {version}, this Hadron knows {known}",
+            "start it with the version of Hadron that wrote it, or a newer one",
+        )
+
+
+def mark_format(connection: apsw.Connection, version: int) -> None:
+    """Say whose file it is, and how it is made."""
+    connection.pragma("application_id", APPLICATION_ID)
+    connection.pragma("user_version", version)
 
 
 def open_scratch() -> apsw.Connection:

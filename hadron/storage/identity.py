@@ -20,10 +20,12 @@ import apsw
 from hadron.model.errors import DataDirectoryError, FencedError
 from hadron.model.ids import EMPTY_LOG, NO_BALLOT, Ballot, LogPosition
 from hadron.model.ports import Disk
-from hadron.storage.checksums import RESERVED_BYTES, has_checksums, require_checksums
+from hadron.storage.checksums import RESERVED_BYTES, require_checksums
 from hadron.storage.database import (
+    check_format,
     check_sqlite_version,
     connect,
+    mark_format,
     open_reader,
     transaction,
     translated_errors,
@@ -37,7 +39,20 @@ CREATE TABLE IF NOT EXISTS identity(
     uuid BLOB NOT NULL,               -- of the replica set; empty until it exists
     is_member INTEGER NOT NULL,       -- whether this disk may count in a majority
     epoch INTEGER NOT NULL, incarnation INTEGER NOT NULL,   -- highest promise
-    config_digest BLOB NOT NULL       -- of the configuration of that promise's epoch
+    config_digest BLOB NOT NULL,      -- of the configuration of that promise's epoch
+    -- Whether the last run was stopped in order: then nothing stands in the write-ahead log.
+    clean INTEGER NOT NULL DEFAULT 1,
+    -- The kernel's boot id, where commits survive only as long as the kernel does; else NULL.
+    kernel TEXT,
+    -- Why hadron.db is not to be opened again; "" when nothing is wrong with it.
+    suspect TEXT NOT NULL DEFAULT '',
+    -- Random, to tell this disk from another one of the same node; empty until it is named.
+    disk BLOB NOT NULL DEFAULT x'',
+    -- An entry that the log has, or has trimmed; 0 for none: a log without it is an older one.
+    mark_lsn INTEGER NOT NULL DEFAULT 0,
+    mark_epoch INTEGER NOT NULL DEFAULT 0,
+    mark_incarnation INTEGER NOT NULL DEFAULT 0,
+    mark_chain BLOB NOT NULL DEFAULT x''
 ) STRICT;
 CREATE TABLE IF NOT EXISTS peer_disk(
     name TEXT NOT NULL, disk BLOB NOT NULL,
@@ -51,25 +66,8 @@ NODE_DATABASE: Final = "node.db"
 LOCK: Final = "node.lock"
 """Locked by the running node; its first line is that process's id."""
 
-_ADDED_COLUMNS: Final = {
-    # Whether the last run was stopped in order: then nothing stands in the write-ahead log.
-    "clean": "INTEGER NOT NULL DEFAULT 1",
-    # The kernel's boot id, where commits survive only as long as the kernel does; else NULL.
-    "kernel": "TEXT",
-    # Why hadron.db is not to be opened again; "" when nothing is wrong with it.
-    "suspect": "TEXT NOT NULL DEFAULT ''",
-    # Random, to tell this disk from another one of the same node; empty until it is named.
-    "disk": "BLOB NOT NULL DEFAULT x''",
-    # An entry that the log has, or has trimmed; 0 for none: a log without it is an older one.
-    "mark_lsn": "INTEGER NOT NULL DEFAULT 0",
-    "mark_epoch": "INTEGER NOT NULL DEFAULT 0",
-    "mark_incarnation": "INTEGER NOT NULL DEFAULT 0",
-    "mark_chain": "BLOB NOT NULL DEFAULT x''",
-}
-"""Of version 1. Whoever adds a column gives it a default that means what was before."""
-
 _FORMAT_VERSION: Final = 1
-"""Of `node.db`; 0 had no page checksums."""
+"""Of `node.db`."""
 
 _DISKS_REMEMBERED: Final = 16
 """Of each peer: whoever puts back the one before has an old copy longer than anybody keeps it."""
@@ -164,9 +162,6 @@ def read_last_stop(directory: Path) -> LastStop:
     """
     path = directory / NODE_DATABASE
     with contextlib.closing(open_reader(path)) as connection, translated_errors(path):
-        there = {row[1] for row in connection.execute("PRAGMA table_info(identity)")}
-        if not there.issuperset(_ADDED_COLUMNS):
-            return LastStop(True, None, "")
         return _load_last_stop(connection)
 
 
@@ -270,26 +265,13 @@ class IdentityFile:
         """Of each peer, the latest start of each of its disks, the latest disk last."""
 
     def _prepare(self) -> None:
-        """Make the tables, or bring those of an older version up to date."""
-        version = self._db.pragma("user_version")
-        if version == _FORMAT_VERSION:
-            require_checksums(self._db, self._path)
-        elif version != 0:
-            raise DataDirectoryError(
-                f"{self._path} has format version {version}, this Hadron knows {_FORMAT_VERSION}",
-                "start it with the version of Hadron that wrote it, or a newer one",
-            )
+        """Make the tables, unless they are there."""
+        check_format(self._db, self._path, _FORMAT_VERSION)
         self._db.reserve_bytes(reserve=RESERVED_BYTES)
         with transaction(self._db):
             self._db.execute(_TABLES)
-            there = {row[1] for row in self._db.execute("PRAGMA table_info(identity)")}
-            for name, declaration in _ADDED_COLUMNS.items():
-                if name not in there:
-                    self._db.execute(f"ALTER TABLE identity ADD COLUMN {name} {declaration}")
-        if not has_checksums(self._db):
-            self._db.execute("VACUUM")
-        if version != _FORMAT_VERSION:
-            self._db.pragma("user_version", _FORMAT_VERSION)
+            mark_format(self._db, _FORMAT_VERSION)
+        require_checksums(self._db, self._path)
 
     @contextlib.contextmanager
     def _writing(self) -> Iterator[None]:

@@ -29,6 +29,7 @@ from hadron.model.ports import Disk
 from hadron.storage.checksums import way_out
 from hadron.storage.database import (
     FORMAT_VERSION,
+    check_format,
     connect,
     in_words,
     is_damage,
@@ -287,12 +288,7 @@ def verify(path: Path, manifest: Manifest, disk: Disk) -> None:
             f"its manifest says {manifest.size} with {manifest.hash}"
         )
     with translated_errors(path), contextlib.closing(open_reader(path, vfs=disk.vfs)) as copy:
-        version = copy.pragma("user_version")
-        if not 0 < version <= FORMAT_VERSION:
-            raise DataDirectoryError(
-                f"{path} has format version {version}, this Hadron knows {FORMAT_VERSION}",
-                "use the version of Hadron that wrote it, or a newer one",
-            )
+        check_format(copy, path, FORMAT_VERSION)
         for (finding,) in copy.execute("PRAGMA quick_check(1)"):
             if finding != "ok":
                 raise CorruptionError(f"{path} is damaged: {finding}")

@@ -12,7 +12,7 @@ from typing import Final, TypeVar
 import apsw
 import trio
 
-from hadron.model.errors import CorruptionError, DataDirectoryError, HadronError
+from hadron.model.errors import CorruptionError, HadronError
 from hadron.model.ids import EMPTY_LOG, NO_BALLOT, LogPosition
 from hadron.model.ports import Clock, Disk
 from hadron.storage import aftermath, generations, log
@@ -21,7 +21,9 @@ from hadron.storage.checkpoint import Checkpointer
 from hadron.storage.checksums import require_checksums
 from hadron.storage.database import (
     FORMAT_VERSION,
+    check_format,
     is_damage,
+    mark_format,
     open_reader,
     transaction,
     translated_errors,
@@ -36,8 +38,6 @@ from hadron.storage.writer import Post, Writer
 _log = logging.getLogger(__name__)
 T = TypeVar("T")
 
-_WITHOUT_CHECKSUMS: Final = 1
-"""The format version before `FORMAT_VERSION`."""
 
 _SYNC: Final = {"fsync": "FULL", "os": "NORMAL"}
 
@@ -355,21 +355,7 @@ def _prepare(
     connection: apsw.Connection, path: Path, tables: str, *, sync: str, left: Aftermath
 ) -> None:
     """Check whose file it is, make its tables, and put a first flushed commit into its log."""
-    version = connection.pragma("user_version")
-    if version == 0 and connection.execute("SELECT 1 FROM sqlite_schema").fetchone() is not None:
-        raise DataDirectoryError(
-            f"{path} is a SQLite file that Hadron did not make",
-            "give the node a directory of its own",
-        )
-    if version not in (0, _WITHOUT_CHECKSUMS, FORMAT_VERSION):
-        raise DataDirectoryError(
-            f"{path} has format version {version}, this Hadron knows {FORMAT_VERSION}",
-            "start it with the version of Hadron that wrote it, or a newer one",
-        )
-    if version == _WITHOUT_CHECKSUMS:
-        _log.info("%s gets page checksums, which takes a moment", path)
-        connection.execute("VACUUM")
-        connection.wal_checkpoint(mode=apsw.SQLITE_CHECKPOINT_TRUNCATE)
+    check_format(connection, path, FORMAT_VERSION)
     require_checksums(connection, path)
     if left.unclean:
         aftermath.begin_log_anew(connection)
@@ -377,5 +363,5 @@ def _prepare(
     with transaction(connection):
         connection.execute(log.TABLES)
         connection.execute(tables)
-        connection.pragma("user_version", FORMAT_VERSION)
+        mark_format(connection, FORMAT_VERSION)
     connection.pragma("synchronous", sync)

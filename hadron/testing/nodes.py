@@ -24,6 +24,8 @@ from hadron.node.replica_set import NodeConfig, ReplicaSetConfig
 from hadron.node.runtime import Node
 from hadron.node.settings import Settings
 from hadron.node.world import SystemClock, SystemDisk
+from hadron.state.features import MACHINE
+from hadron.state.machine import StateMachine
 from hadron.testing.network import MemoryNetwork
 from hadron.wire.connection import Connection
 from hadron.wire.messages import cluster_pb2
@@ -80,7 +82,8 @@ class Nodes:
         config: a replica set other than the default one, with hosts of its own on `network`.
 
     `configs` holds a node's own configuration, where it differs from the others' on purpose,
-    `clocks` its own clock, and `disks` what it has instead of this machine's disk.
+    `clocks` its own clock, `disks` what it has instead of this machine's disk, and `machines`
+    another version of the state machine.
     """
 
     def __init__(
@@ -100,6 +103,7 @@ class Nodes:
         self.configs: dict[str, ReplicaSetConfig] = {}
         self.clocks: dict[str, Clock] = {}
         self.disks: dict[str, Disk] = {}
+        self.machines: dict[str, StateMachine] = {}
         self.failures: dict[str, BaseException] = {}
         self._nursery = nursery
         self._nodes: dict[str, Node] = {}
@@ -144,6 +148,7 @@ class Nodes:
             self.configs.get(name, self.config), name, clock=self.clocks.get(name, SystemClock()),
             random=SeededRandom(f"{self._seed}/{name}/{self._starts}"),
             network=self.network.host(self.host(name)), disk=self.disks.get(name) or SystemDisk(),
+            machine=self.machines.get(name, MACHINE),
         )
         ended = trio.Event()
         with trio.CancelScope() as scope:

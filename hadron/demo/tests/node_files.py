@@ -21,6 +21,7 @@ from hadron.model.ids import Ballot
 from hadron.model.record import NewRecord, Record
 from hadron.model.schema import spec_to_json
 from hadron.state import machine
+from hadron.state.features import MACHINE
 from hadron.state.pipelines import CompleteStages, TriggerInstances
 from hadron.state.schema import ApplySchema, ObjectChange
 from hadron.state.streams import AppendBatch
@@ -39,13 +40,15 @@ class NodeWriter:
 
     def __init__(self, path: Path) -> None:
         self.db = open_writer(path, sync="NORMAL")
-        self.db.execute(TABLES + machine.all_tables())
+        self.db.execute(TABLES + MACHINE.tables)
         self.log = Log(self.db)
 
     def do(self, command: machine.Command, body: bytes = b"") -> Any:
         now_ms = 1_700_000_000_000 + self.log.head.lsn
-        context = machine.Context(self.db, "local/p0", BALLOT, self.log.head.lsn + 1, now_ms)
-        result = machine.apply(context, command)
+        context = machine.Context(
+            MACHINE, self.db, "local/p0", BALLOT, self.log.head.lsn + 1, now_ms
+        )
+        result = MACHINE.apply(context, command)
         self.log.append(BALLOT, now_ms, machine.encode(command), body)
         return result
 

@@ -7,9 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hadron.metadata.push import Ask, Push, Read, Refuse, Register, Send, Wait, split
+from hadron.model.schema import RegisteredSet, Tombstone
 from hadron.state.adoption import Changes, StoredObject
-from hadron.state.registry import RegisteredSet
-from hadron.state.schema import Tombstone
 
 NAME, UUID, META = "aws.us-east-1/p0", b"u" * 16, b"m" * 16
 

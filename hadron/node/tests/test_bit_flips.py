@@ -26,7 +26,7 @@ from hadron.node.tests.test_repair import problems
 from hadron.node.world import SystemClock, SystemDisk
 from hadron.partition.tests.stack import SET, leading
 from hadron.state import rows, streams
-from hadron.state.features import all_tables
+from hadron.state.features import MACHINE
 from hadron.state.groups import AckRecords, CreateGroup
 from hadron.storage import log
 from hadron.storage.store import Store
@@ -60,7 +60,7 @@ class Disk:
 
 def open_store(directory: Path) -> Store:
     return Store(
-        directory, cluster="test", replica_set=SET, node="n1", tables=all_tables(),
+        directory, cluster="test", replica_set=SET, node="n1", tables=MACHINE.tables,
         durability="fsync", checkpoint_bytes=1 << 20, reader_threads=1, disk=SystemDisk(),
         clock=SystemClock(), post=lambda report: report(), on_fatal=lambda _error: None,
         has_peers=False,
@@ -86,7 +86,7 @@ def content(store: Store) -> Content:
                 batches.extend(found)
                 offset = found[-1].next_offset
         tables = {}
-        for name in rows.table_names():
+        for name in MACHINE.table_names:
             table = rows.table(db, name)
             assert table is not None
             tables[name] = table.after(db, None, 1 << 20)

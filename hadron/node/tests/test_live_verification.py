@@ -12,9 +12,8 @@ from trio.testing import MockClock
 
 from hadron.node.live_verification import verify_live
 from hadron.node.tests.test_repair import DAMAGES, VALUES, damage_live, loaded, problems
-from hadron.partition import digests
 from hadron.server import integrity
-from hadron.state import rows
+from hadron.state.features import MACHINE
 from hadron.storage import generations
 from hadron.wire.messages import integrity_pb2, method
 
@@ -31,7 +30,7 @@ async def test_a_sound_replica_set(tmp_path: Path, clock: MockClock) -> None:
         assert tables.rows > len(VALUES)
         (agreement,) = verified.agreements
         # The digests of the comparison are entries as well.
-        assert agreement.lsn >= 22 + len(rows.table_names())
+        assert agreement.lsn >= 22 + len(MACHINE.table_names)
         for file in verified.files:
             assert (file.report.first_lsn, file.report.last_lsn) == (1, agreement.lsn)
             assert file.report.chain == agreement.chain
@@ -164,7 +163,6 @@ async def test_large_tables_are_compared_in_parts(
     tmp_path: Path, clock: MockClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(integrity, "_MAX_DIGESTS", 3)
-    monkeypatch.setattr(digests, "_TOLD_EVERY", 1)
     async with loaded(tmp_path) as nodes, nodes.client() as client:
         said: list[tuple[str, str]] = []
         verified = await verify_live(client, lambda name, text: said.append((name, text)))

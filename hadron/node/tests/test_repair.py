@@ -26,6 +26,7 @@ from hadron.node.tests.support import (
     read_all,
     send,
 )
+from hadron.state.features import MACHINE
 from hadron.state.verify import Verification
 from hadron.storage.database import open_reader, open_writer
 from hadron.testing import nodes as testing_nodes
@@ -68,7 +69,7 @@ def log_of(nodes: Nodes, name: str) -> list[tuple[Any, ...]]:
 
 def problems(nodes: Nodes, name: str) -> list[str]:
     with closing(open_reader(nodes.data(name) / "hadron.db")) as db:
-        verification = Verification(replica_set="local/p0")
+        verification = Verification(MACHINE, replica_set="local/p0")
         while not verification.step(db):
             pass
     return [each.text for each in verification.report.problems]

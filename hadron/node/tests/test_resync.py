@@ -27,6 +27,7 @@ from hadron.node.tests.support import (
 from hadron.node.world import SystemDisk
 from hadron.replication import fetching, resync, snapshots
 from hadron.state import machine
+from hadron.state.features import MACHINE
 from hadron.state.streams import AppendBatch
 from hadron.storage import generations
 from hadron.storage.database import open_reader, open_writer, transaction
@@ -406,10 +407,10 @@ def make_divergent_tail(path: Path, ballot: Ballot, count: int) -> None:
                 body = encode_values([b"divergent"], 1)
                 row: Any = database.execute("SELECT id FROM schema_object LIMIT 1").fetchone()
                 command = AppendBatch(row[0], 1, len(body), b"", 0, -1)
-                context = machine.Context(
+                context = machine.Context(MACHINE,
                     database, "local/p0", ballot, log.head.lsn + 1, log.last_ms
                 )
-                machine.apply(context, command)
+                MACHINE.apply(context, command)
                 log.append(ballot, log.last_ms, machine.encode(command), body)
                 set_meta(database, "applied_lsn", log.head.lsn)
 

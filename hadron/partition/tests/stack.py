@@ -26,8 +26,8 @@ from hadron.partition.gate import ByteGate
 from hadron.partition.visible import VisibleStreams
 from hadron.pipelines.driver import Pipelines
 from hadron.replication.follower import FollowerLog
-from hadron.state import machine, schema, streams
-from hadron.state.features import FEATURES as FEATURES
+from hadron.state import schema, streams
+from hadron.state.features import MACHINE
 from hadron.state.leadership import LeaderStarted
 from hadron.state.schema import ApplySchema, ObjectChange
 from hadron.state.streams import AppendBatch, Appended
@@ -104,7 +104,7 @@ class Stack:
         self.fatal: list[BaseException] = []
         self.gate = ByteGate(1 << 20)
         self.follower = FollowerLog(
-            store.writer.connection, store.log, store.identity, SET
+            store.writer.connection, store.log, store.identity, MACHINE, SET
         )
         promised = store.identity.current.promised
         self.ballot = Ballot(1, promised.incarnation + 1)
@@ -123,7 +123,7 @@ class Stack:
         """As `node.leadership` does it, once `LeaderStarted` is committed."""
         controller = self.controller
         await controller.execute(
-            LeaderStarted("n1", UUID, (("n1", "leader"),), DIGEST, machine.APPLY_VERSION)
+            LeaderStarted("n1", UUID, (("n1", "leader"),), DIGEST, MACHINE.version)
         )
         bounds, objects, index = await controller.query(
             lambda db: (streams.all_bounds(db), schema.all_objects(db), schema.current_index(db))
@@ -132,8 +132,8 @@ class Stack:
         self.visible = VisibleStreams(
             self.store, self.ballot, bounds, SET, self.catalog
         )
-        controller.observe(self.catalog.on_visible)
-        controller.observe(self.visible.on_visible)
+        self.catalog.observe(controller.observers)
+        self.visible.observe(controller.observers)
         self.groups = Groups(controller, self.visible, self.catalog, SET, self.random)
         self.pipelines = Pipelines(controller, self.catalog, self.visible, self.clock, SET)
 
@@ -178,7 +178,7 @@ async def leading(
     token = trio.lowlevel.current_trio_token()
     fatal: list[BaseException] = []
     store = Store(
-        directory, cluster="test", replica_set=SET, node="n1", tables=machine.all_tables(),
+        directory, cluster="test", replica_set=SET, node="n1", tables=MACHINE.tables,
         durability="os", checkpoint_bytes=1 << 20, reader_threads=2,
         disk=SystemDisk(), clock=SystemClock(),
         post=partial(token.run_sync_soon, idempotent=True), on_fatal=fatal.append,

@@ -5,10 +5,10 @@ from __future__ import annotations
 import pytest
 
 from hadron.model.errors import NotFoundError
-from hadron.model.schema import SchemaObject, StreamSpec
+from hadron.model.schema import SchemaObject, StreamSpec, Tombstone
 from hadron.partition.catalog import Catalog
 from hadron.partition.schema_copy import load
-from hadron.state.schema import MAX_TOMBSTONES, ApplySchema, DeleteObjects, ObjectChange, Tombstone
+from hadron.state.schema import MAX_TOMBSTONES, ApplySchema, DeleteObjects, ObjectChange
 from hadron.state.tests.support import Replicated
 
 SPEC = StreamSpec(partitions=("local/p0",))

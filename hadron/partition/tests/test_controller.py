@@ -24,6 +24,7 @@ from hadron.partition.gate import ByteGate
 from hadron.partition.tests.stack import SET, Stack, leading, until
 from hadron.partition.waiters import ALL, LEADER, MAJORITY
 from hadron.state import machine
+from hadron.state.features import MACHINE
 from hadron.state.groups import AckRecords
 from hadron.state.streams import AppendBatch
 from hadron.storage.log import read_entries, verify_chain
@@ -58,13 +59,6 @@ class Asked:
     async def until(self, *names: str) -> None:
         while not set(names) <= set(self.answers):
             await self._news.wait()
-
-
-def with_ack(function: machine.Apply) -> dict[type[machine.Command], machine.Apply]:
-    """All `apply` functions, with another one for acknowledgements."""
-    functions = dict(machine._APPLY)
-    functions[AckRecords] = function
-    return functions
 
 
 async def persisted(stack: Stack, lsn: int) -> None:
@@ -121,7 +115,7 @@ class TestGroupCommit:
 
         asked = Asked(one)
         with monkeypatch.context() as patch:
-            patch.setattr(machine, "_APPLY", with_ack(fail))
+            patch.setitem(MACHINE._apply, AckRecords, fail)  # type: ignore[misc]
             asked.submit("bad", AckRecords(1, ((0, 0),)))
             asked.append("good", stream_id)
             await asked.until("bad", "good")
@@ -143,7 +137,7 @@ class TestGroupCommit:
 
         asked = Asked(one)
         with monkeypatch.context() as patch:
-            patch.setattr(machine, "_APPLY", with_ack(fail))
+            patch.setitem(MACHINE._apply, AckRecords, fail)  # type: ignore[misc]
             asked.submit("bad", AckRecords(1, ((0, 0),)))
             await until(lambda: bool(one.fatal))
         asked.append("later", stream_id)

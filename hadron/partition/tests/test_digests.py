@@ -10,12 +10,12 @@ import trio.testing
 from hadron.partition.digests import DigestDriver
 from hadron.partition.tests.stack import Stack, leading
 from hadron.state.digests import StateDigest
-from hadron.state.machine import decode
+from hadron.state.features import MACHINE
 
 
 async def digests(stack: Stack) -> list[StateDigest]:
     rows = await stack.rows("SELECT command FROM log ORDER BY lsn")
-    commands = [decode(row[0]) for row in rows]
+    commands = [MACHINE.decode(row[0]) for row in rows]
     return [command for command in commands if isinstance(command, StateDigest)]
 
 

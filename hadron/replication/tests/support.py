@@ -11,7 +11,7 @@ from hadron.node.world import SystemClock, SystemDisk
 from hadron.replication.follower import AppendOutcome, FollowerLog
 from hadron.replication.membership import Membership
 from hadron.state import machine
-from hadron.state.features import FEATURES as FEATURES
+from hadron.state.features import MACHINE
 from hadron.state.schema import ApplySchema, ObjectChange
 from hadron.storage.log import Entry, hash_body, next_chain
 from hadron.storage.store import Store
@@ -27,7 +27,8 @@ def membership(size: int, node: str = "n1", *, epoch: int = 1) -> Membership:
     return Membership(
         cluster="test", replica_set="local/p0", epoch=epoch,
         members=tuple((name, "leader" if name == "n1" else "replica") for name in names),
-        node=node, digest=DIGEST, addresses={name: f"{name}:7000" for name in names},
+        node=node, digest=DIGEST, apply_version=MACHINE.version,
+        addresses={name: f"{name}:7000" for name in names},
     )
 
 
@@ -56,7 +57,7 @@ class Follower:
     def __init__(self, store: Store) -> None:
         self.store = store
         self.log = FollowerLog(
-            store.writer.connection, store.log, store.identity, "local/p0"
+            store.writer.connection, store.log, store.identity, MACHINE, "local/p0"
         )
 
     def promise(
@@ -103,7 +104,7 @@ def open_store(
 ) -> Store:
     failures: list[BaseException] = []
     return Store(
-        directory, cluster="test", replica_set="local/p0", node=node, tables=machine.all_tables(),
+        directory, cluster="test", replica_set="local/p0", node=node, tables=MACHINE.tables,
         durability="fsync", checkpoint_bytes=4 << 20, reader_threads=1,
         disk=SystemDisk(), clock=SystemClock(),
         post=post or (lambda report: report()), on_fatal=failures.append,

@@ -20,6 +20,7 @@ from hadron.replication.configurations import still_needed, what_is_missing
 from hadron.replication.membership import Membership
 from hadron.replication.quorum import Quorum
 from hadron.replication.standing import stand
+from hadron.state.features import MACHINE
 from hadron.state.leadership import Configuration
 
 Ballot = tuple[int, int]
@@ -187,7 +188,8 @@ PLAN: tuple[Members, ...] = ()
 
 def membership(members: Members, epoch: int) -> Membership:
     return Membership(
-        cluster="", replica_set="", epoch=epoch, node=members.leader, digest=b"", addresses={},
+        cluster="", replica_set="", epoch=epoch, node=members.leader, digest=b"",
+        apply_version=MACHINE.version, addresses={},
         members=tuple(
             (name, "leader" if name == members.leader else "replica") for name in members.names
         ),

@@ -8,7 +8,7 @@ import pytest
 
 from hadron.model.errors import CorruptionError, FencedError
 from hadron.model.ids import EMPTY_LOG, Ballot
-from hadron.replication.follower import BadEntriesError, DivergedError, LostEntriesError
+from hadron.replication.follower import BadEntriesError, LostEntriesError
 from hadron.replication.tests.support import (
     FIRST,
     UUID,
@@ -16,6 +16,7 @@ from hadron.replication.tests.support import (
     make_entries,
     namespace_command,
 )
+from hadron.state.execute import DivergedError
 from hadron.storage.log import Entry
 
 SECOND = Ballot(1, 2)

@@ -10,8 +10,8 @@ plant(
     "producers' sequences are gone when a node starts",
     Edit(
         "storage.store:_prepare",
-        '        connection.pragma("user_version", FORMAT_VERSION)\n',
-        '        connection.pragma("user_version", FORMAT_VERSION)\n'
+        '        mark_format(connection, FORMAT_VERSION)\n',
+        '        mark_format(connection, FORMAT_VERSION)\n'
         '        connection.execute("DELETE FROM producer")\n',
     ),
     scenarios=("retry-after-a-restart",),
@@ -21,9 +21,9 @@ plant(
     "dedupe not replicated",
     "replicas apply batches without noting their producers' sequences",
     Edit(
-        "replication.follower:apply_entry",
-        "    command = machine.decode(entry.command)\n",
-        "    command = machine.decode(entry.command)\n"
+        "state.execute:execute_logged",
+        "    command = context.machine.decode(data)\n",
+        "    command = context.machine.decode(data)\n"
         '    if type(command).__name__ == "AppendBatch":\n'
         "        command = type(command)(\n"
         '            command.stream_id, command.count, command.size, b"", 0, -1\n'

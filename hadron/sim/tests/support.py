@@ -28,6 +28,7 @@ from hadron.sim.group_plans import LETTERS
 from hadron.sim.history import Acks, Assign, History, Join, Leave, Publish, Read, Serve, Settle
 from hadron.sim.node_files import LogRow, NodeFile, read_node
 from hadron.state import machine
+from hadron.state.features import MACHINE
 from hadron.state.group_changes import ResetGroup
 from hadron.state.group_endings import DeadLetterRecords
 from hadron.state.groups import AckRecords, CreateGroup
@@ -52,7 +53,7 @@ class Scene:
         self.files: list[NodeFile] = []
         self._db = apsw.Connection(str(path))
         self._db.execute(log.TABLES)
-        self._db.execute(machine.all_tables())
+        self._db.execute(MACHINE.tables)
         self._log = log.Log(self._db)
         self._sequences: dict[str, int] = {}
         self.log(LeaderStarted("n1", bytes(16), (("n1", "leader"),), bytes(16), 1))
@@ -73,7 +74,7 @@ class Scene:
         """Append and apply one command; returns its result."""
         lsn, now_ms = self._log.head.lsn + 1, self.clock_ms + self._log.head.lsn
         ballot = Ballot(1, 1)
-        result = machine.apply(Context(self._db, PARTITION, ballot, lsn, now_ms), command)
+        result = MACHINE.apply(Context(MACHINE, self._db, PARTITION, ballot, lsn, now_ms), command)
         self._log.append(ballot, now_ms, machine.encode(command), body)
         return result
 

@@ -9,7 +9,6 @@ import trio
 
 from hadron.model.errors import StorageError
 from hadron.model.schema import Retention
-from hadron.replication.follower import DivergedError
 from hadron.sim.crowd import actors
 from hadron.sim.group_plans import plans
 from hadron.sim.history import Deliver, Publish, Read, Settle
@@ -19,6 +18,7 @@ from hadron.sim.run import Judgement, Outcome, run_seed
 from hadron.sim.workload import NO_RETENTION, RandomRun, Run
 from hadron.sim.workload_clients import STREAM, ProducerActor
 from hadron.sim.world import World
+from hadron.state.execute import DivergedError
 
 QUIET = FaultPlan(weights={"clock drift": 1.0})
 

@@ -18,7 +18,7 @@ from hadron.delivery.ranges import Range
 from hadron.model.errors import HadronError, NotFoundError, RequestError, SchemaError
 from hadron.model.ids import NO_BALLOT
 from hadron.partition.controller import Controller
-from hadron.partition.submission import Done, Submission
+from hadron.partition.submission import Done
 from hadron.partition.waiters import ALL, LEADER
 from hadron.sim.watch.ballots import Ballots
 from hadron.sim.watch.entries import SCHEMA, Acknowledged, Ends
@@ -232,10 +232,9 @@ class Answers:
                     )
                     return
 
-    def shows(self, controller: Controller, submissions: Sequence[Submission]) -> None:
-        """Observers are told of entries, to show what they have done."""
+    def shows(self, controller: Controller, lsn: int) -> None:
+        """Observers are told of events up to those of entry `lsn`, to show what they have done."""
         mark = self._ballots.mark_of(controller)
-        lsn = max((submission.lsn for submission in submissions), default=0)
         if mark is not None and mark.view.is_alive and lsn > mark.true_lsn:
             self._complaints.add(
                 "A2 what is shown is committed",

@@ -15,8 +15,9 @@ from hadron.delivery.sessions import MemberSession
 from hadron.model.batch import StampedBatch
 from hadron.model.errors import HadronError
 from hadron.model.ids import Ballot, LogPosition
-from hadron.partition.controller import Controller, Observer
+from hadron.partition.controller import Controller
 from hadron.partition.group_commit import GroupWriter, WrittenGroup
+from hadron.partition.observers import Observers
 from hadron.partition.schema_copy import SchemaCopy
 from hadron.partition.submission import Submission
 from hadron.partition.visible import VisibleStreams
@@ -30,7 +31,8 @@ from hadron.sim.watch.entries import Acknowledged, Ends, Entries, tables_lsn
 from hadron.sim.watch.views import Complaints, NodeView, Question
 from hadron.sim.world import World
 from hadron.sim.wrapping import wrapped
-from hadron.state import machine
+from hadron.state.events import BatchAppended
+from hadron.state.machine import Command, Context, Event, StateMachine
 from hadron.storage.log import Log
 from hadron.storage.store import Readers, Store
 from hadron.wire.calls import Call, Handler
@@ -58,6 +60,8 @@ class Watcher:
         self.entries = Entries(self.complaints, ends, acknowledged)
         self._by_part: dict[Any, NodeView] = {}
         self._questions: dict[Call, Question] = {}
+        self._lsns: dict[int, tuple[Event, int]] = {}
+        self._leaders: dict[Observers, Controller] = {}
         self._handlers: dict[int, tuple[Mapping[int, Handler], dict[int, Handler]]] = {}
 
     @property
@@ -85,9 +89,9 @@ class Watcher:
     def follows(self, original: Any) -> Any:
         def follow(
             follower: FollowerLog, connection: apsw.Connection, log: Log, identity: Any,
-            replica_set: str,
+            *given: Any,
         ) -> None:
-            original(follower, connection, log, identity, replica_set)
+            original(follower, connection, log, identity, *given)
             view = self._by_part.get(identity)
             if view is not None:
                 view.follower = follower
@@ -104,6 +108,7 @@ class Watcher:
             if view is not None:
                 view.controller = controller
                 self._by_part[controller] = view
+                self._leaders[controller.observers] = controller
                 self._by_part[controller._writer] = view
                 self.ballots.leads(view, controller, named["started_lsn"])
 
@@ -180,13 +185,18 @@ class Watcher:
         return read_committed
 
     def applies(self, original: Any) -> Any:
-        return partial(self.entries.applied, original)
+        def apply(state_machine: StateMachine, context: Context, command: Command) -> Any:
+            return self.entries.applied(
+                partial(original, state_machine), context, command
+            )
+
+        return apply
 
     # --- commands -------------------------------------------------------------------------------
 
     def submits(self, original: Any) -> Any:
         def submit(
-            controller: Controller, command: machine.Command, body: bytes | memoryview = b"", *,
+            controller: Controller, command: Command, body: bytes | memoryview = b"", *,
             acks: int = MAJORITY, done: Any,
         ) -> None:
             told = Told(self.answers, controller, type(command).__name__, acks, done)
@@ -202,6 +212,8 @@ class Watcher:
             if isinstance(submission.done, Told):
                 submission.done.lsn = writer._log.head.lsn
                 submission.done.is_logged = submission.logged
+            for event in submission.events:
+                self._lsns[id(event)] = (event, submission.lsn)
 
         return run
 
@@ -232,23 +244,21 @@ class Watcher:
 
         return release
 
-    def observes(self, original: Any) -> Any:
-        def observe(controller: Controller, observer: Observer) -> Callable[[], None]:
-            def shown(submissions: Sequence[Submission]) -> None:
-                self.answers.shows(controller, submissions)
-                observer(submissions)
+    def tells(self, original: Any) -> Any:
+        def tell(observers: Observers, events: Sequence[Event]) -> None:
+            lsn = max(self._lsns.pop(id(event), (event, 0))[1] for event in events)
+            if observers in self._leaders:
+                self.answers.shows(self._leaders[observers], lsn)
+            original(observers, events)
 
-            stop: Callable[[], None] = original(controller, shown)
-            return stop
-
-        return observe
+        return tell
 
     def advances(self, original: Any) -> Any:
-        def advance(visible: VisibleStreams, stream_id: int, appended: Any, body: Any) -> None:
+        def advance(visible: VisibleStreams, event: BatchAppended) -> None:
             mark = self.ballots.marks.get((visible._replica_set, visible._ballot))
             if mark is not None:
-                self.answers.moves(mark, stream_id, appended.base_offset + appended.count)
-            original(visible, stream_id, appended, body)
+                self.answers.moves(mark, event.stream_id, event.base_offset + event.count)
+            original(visible, event)
 
         return advance
 
@@ -478,8 +488,9 @@ def _wrappers(watcher: Watcher) -> list[tuple[Any, dict[str, Callable[[Any], Any
             "__init__": watcher.leads, "submit": watcher.submits,
             "query": watcher.queries, "wait_committed": watcher.waits,
             "_on_persisted": watcher.writes,
-            "_release": watcher.releases, "observe": watcher.observes,
+            "_release": watcher.releases,
         }),
+        (Observers, {"tell": watcher.tells}),
         (GroupWriter, {"_run": watcher.judges, "prepare": watcher.prepares}),
         (Readers, {"run_once": watcher.reads}),
         (VisibleStreams, {
@@ -493,7 +504,7 @@ def _wrappers(watcher: Watcher) -> list[tuple[Any, dict[str, Callable[[Any], Any
         }),
         (Receipt, {"answer": watcher.confirmed}),
         (Log, {"trim": watcher.trims}),
-        (machine, {"apply": watcher.applies}),
+        (StateMachine, {"apply": watcher.applies}),
         (SimDisk, {
             "flip_bits": watcher.damages, "change_rows": watcher.damages, "lies": watcher.lies,
         }),

@@ -10,7 +10,7 @@ from hadron.model.errors import HadronError
 from hadron.model.ids import Ballot
 from hadron.model.schema import Spec, spec_to_json
 from hadron.state import machine, schema
-from hadron.state.features import FEATURES as FEATURES
+from hadron.state.features import MACHINE
 from hadron.state.machine import Command, Context, NoChange
 from hadron.state.schema import ApplySchema, ObjectChange
 from hadron.storage import log
@@ -24,7 +24,7 @@ Dump = dict[str, list[tuple[Any, ...]]]
 def new_database() -> apsw.Connection:
     connection = apsw.Connection(":memory:")
     connection.execute(log.TABLES)
-    connection.execute(machine.all_tables())
+    connection.execute(MACHINE.tables)
     return connection
 
 
@@ -49,13 +49,13 @@ class Replicated:
         answered with the original's result and `again` set."""
         self.again = False
         context = Context(
-            self.db, self.replica_set, self.ballot, len(self.log) + 1, self.now_ms
+            MACHINE, self.db, self.replica_set, self.ballot, len(self.log) + 1, self.now_ms
         )
         before = self.db.total_changes()
         self.db.execute("BEGIN; SAVEPOINT command")
         try:
-            command = machine.seal(context, command)
-            result = machine.apply(context, command)
+            command = MACHINE.seal(context, command)
+            result = MACHINE.apply(context, command)
         except (NoChange, HadronError) as stop:
             self.db.execute("ROLLBACK TO command; RELEASE command; COMMIT")
             if isinstance(stop, NoChange):
@@ -84,7 +84,7 @@ class Replicated:
         db = new_database()
         db.execute("BEGIN")
         for lsn, ballot, now_ms, data in self.log:
-            context = Context(db, self.replica_set, ballot, lsn, now_ms)
-            machine.apply(context, machine.decode(data))
+            context = Context(MACHINE, db, self.replica_set, ballot, lsn, now_ms)
+            MACHINE.apply(context, MACHINE.decode(data))
         db.execute("COMMIT")
         return db

@@ -7,11 +7,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from hadron.model.errors import HandshakeError, NotFoundError, SchemaError
-from hadron.model.schema import PipelineSpec, StageSpec, StreamSpec, spec_to_json
+from hadron.model.schema import PipelineSpec, RegisteredSet, StageSpec, StreamSpec, spec_to_json
 from hadron.state import adoption, dropping, registry, schema, streams
 from hadron.state.adoption import Changes, SchemaAdopted, StoredObject, changes_since
 from hadron.state.groups import CreateGroup
-from hadron.state.registry import RegisteredSet, RegisterReplicaSet
+from hadron.state.registry import RegisterReplicaSet
 from hadron.state.schema import ApplySchema, DeleteObjects, ObjectChange
 from hadron.state.tests.support import Replicated, dump
 

@@ -12,8 +12,9 @@ from hadron.model.errors import CorruptionError
 from hadron.model.schema import StreamSpec
 from hadron.state import digests, rows
 from hadron.state.digests import StateDigest
+from hadron.state.features import MACHINE
 from hadron.state.groups import AckRecords, CreateGroup
-from hadron.state.machine import Context, apply, decode
+from hadron.state.machine import Context
 from hadron.state.streams import AppendBatch
 from hadron.state.tests.support import BALLOT, SET, Replicated, dump
 
@@ -34,7 +35,7 @@ def tables() -> Replicated:
 def logged(tables: Replicated) -> StateDigest:
     """Log a digest; returns it as the log has it."""
     tables.submit(StateDigest())
-    command = decode(tables.log[-1][3])
+    command = MACHINE.decode(tables.log[-1][3])
     assert isinstance(command, StateDigest)
     return command
 
@@ -55,7 +56,7 @@ def test_every_row_of_every_table_is_covered_in_one_round(tables: Replicated) ->
     for each in go_round(tables):
         covered[each.table] += each.count
         assert each.count <= digests.SLICE_ROWS
-    assert set(covered) == set(rows.table_names())
+    assert set(covered) == set(MACHINE.table_names)
     for name, count in covered.items():
         # The cursor's own table gets its one row during the first round.
         assert count in (len(dump(tables.db)[name]), 0 if name == "digest_cursor" else count)
@@ -80,7 +81,7 @@ def test_replicas_with_the_same_tables_agree(tables: Replicated) -> None:
 def test_a_leader_that_takes_over_goes_on_where_the_last_one_was(tables: Replicated) -> None:
     last = [logged(tables) for _ in range(5)][-1]
     copy = tables.replica()
-    following = digests.seal_state_digest(Context(copy, SET, BALLOT, 1, 1), StateDigest())
+    following = digests.seal_state_digest(Context(MACHINE, copy, SET, BALLOT, 1, 1), StateDigest())
     assert (following.table, following.after) != (last.table, last.after)
     assert following == logged(tables)
 
@@ -117,7 +118,7 @@ def replay_all(copy: apsw.Connection, commands: list[tuple[StateDigest, int]]) -
 
 
 def replay(copy: apsw.Connection, command: StateDigest, lsn: int) -> None:
-    apply(Context(copy, SET, BALLOT, lsn, 1), command)
+    MACHINE.apply(Context(MACHINE, copy, SET, BALLOT, lsn, 1), command)
 
 
 def test_a_table_that_is_not_known_here_is_not_compared(tables: Replicated) -> None:
@@ -130,7 +131,7 @@ def test_a_table_that_is_not_known_here_is_not_compared(tables: Replicated) -> N
 
 
 def test_every_table_has_a_key_to_be_ordered_by(tables: Replicated) -> None:
-    for name in rows.table_names():
+    for name in MACHINE.table_names:
         table = rows.table(tables.db, name)
         assert table is not None
         assert table.key, name

@@ -7,12 +7,14 @@ import pytest
 from hadron.model.batch import encode_values, read_head
 from hadron.model.errors import NotFoundError
 from hadron.model.schema import PipelineSpec, StageSpec, StreamSpec
-from hadron.state import dropping, retention, schema, slices, streams
-from hadron.state.dropping import Dropped, DropPipeline, DropStream
+from hadron.state import dropping, schema, skips, slices, streams
+from hadron.state.dropping import DropObject
+from hadron.state.features import MACHINE
 from hadron.state.groups import AckRecords, CreateGroup
 from hadron.state.pipelines import TriggerInstances
 from hadron.state.retention import TrimStream
 from hadron.state.schema import DeleteObjects
+from hadron.state.slices import Dropped
 from hadron.state.streams import AppendBatch
 from hadron.state.tests.support import SET, Replicated, dump
 from hadron.state.verify import Verification
@@ -66,14 +68,14 @@ def test_a_deleted_stream_is_closed_at_once_and_its_data_goes_in_slices(
         replicated.submit(AckRecords(group.group_id, ((0, 0),)))
     dropped: list[Dropped] = []
     while not dropped or not dropped[-1].is_done:
-        dropped.append(replicated.submit(DropStream(stream_id, EVERYTHING)))
+        dropped.append(replicated.submit(DropObject(stream_id, EVERYTHING)))
     assert [each.rows for each in dropped] == [2, 2, 1, 3, 3, 2]
     assert left(replicated) == {
         "stream_partition": 1, "stream_batch": 1, "producer": 1, "grp": 0, "grp_ack": 0,
         "dropped": 0,
     }
     assert dropping.waiting(replicated.db) == []
-    assert replicated.submit(DropStream(stream_id, EVERYTHING)).is_done
+    assert replicated.submit(DropObject(stream_id, EVERYTHING)).is_done
     assert replicated.again
     replica, own = dump(replicated.replica()), dump(replicated.db)
     assert {**replica, "body": []} == {**own, "body": []}
@@ -87,28 +89,26 @@ def test_what_retention_took_from_them_is_forgotten_with_groups_and_pipelines() 
     replicated.submit(CreateGroup(stream_id, "g", 0))
     (pipeline_id,) = replicated.declare(("Pipeline", "p", spec))
     replicated.submit(TrimStream(stream_id, 3))
-    assert {kind for kind, _ in retention.skips(replicated.db)} == {"group", "pipeline"}
+    assert {kind for kind, _ in skips.skips(replicated.db)} == {"group", "pipeline"}
     delete(replicated, pipeline_id)
-    assert {kind for kind, _ in retention.skips(replicated.db)} == {"group"}
+    assert {kind for kind, _ in skips.skips(replicated.db)} == {"group"}
     delete(replicated, stream_id)
     while dropping.waiting(replicated.db):
-        for _, kind in dropping.waiting(replicated.db):
-            replicated.submit(
-                DropStream(stream_id, EVERYTHING) if kind == "Stream" else DropPipeline(pipeline_id)
-            )
-    assert retention.skips(replicated.db) == {}
+        for object_id, _ in dropping.waiting(replicated.db):
+            replicated.submit(DropObject(object_id, EVERYTHING))
+    assert skips.skips(replicated.db) == {}
 
 
 def test_what_a_member_still_needs_stays_until_it_has_it() -> None:
     replicated, stream_id = with_data(3)
     lsns = [row[0] for row in replicated.rows("SELECT lsn FROM stream_batch ORDER BY lsn")]
     delete(replicated, stream_id)
-    assert replicated.submit(DropStream(stream_id, lsns[0])).rows == 1
-    assert replicated.submit(DropStream(stream_id, lsns[0])) == Dropped(0)
+    assert replicated.submit(DropObject(stream_id, lsns[0])).rows == 1
+    assert replicated.submit(DropObject(stream_id, lsns[0])) == Dropped(0)
     assert replicated.again
-    assert replicated.submit(DropStream(stream_id, lsns[2])).rows == 2
+    assert replicated.submit(DropObject(stream_id, lsns[2])).rows == 2
     assert dropping.waiting(replicated.db) == [(stream_id, "Stream")]
-    assert replicated.submit(DropStream(stream_id, 0)).is_done
+    assert replicated.submit(DropObject(stream_id, 0)).is_done
 
 
 def test_a_deleted_pipeline_goes_with_its_instances(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -125,7 +125,7 @@ def test_a_deleted_pipeline_goes_with_its_instances(monkeypatch: pytest.MonkeyPa
         replicated.submit(TriggerInstances(pipeline_id, SET, 5, 6, (5,)))
     rows = []
     while dropping.waiting(replicated.db):
-        rows.append(replicated.submit(DropPipeline(pipeline_id)).rows)
+        rows.append(replicated.submit(DropObject(pipeline_id, EVERYTHING)).rows)
     assert rows == [4, 4, 4, 1]
     for table in ("pipeline", "pipeline_input", "instance", "stage_run", "stage_count"):
         assert dump(replicated.db)[table] == []
@@ -137,7 +137,7 @@ def test_a_file_is_sound_while_a_stream_is_being_dropped() -> None:
     group = replicated.submit(CreateGroup(stream_id, "g", 0))
     replicated.submit(AckRecords(group.group_id, ((2, 2),)))
     delete(replicated, stream_id)
-    check = Verification(replay=False)
+    check = Verification(MACHINE, replay=False)
     while not check.step(replicated.db):
         pass
     assert {problem.table for problem in check.report.problems} <= {"body", "meta"}, "of the test"

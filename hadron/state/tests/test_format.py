@@ -7,8 +7,7 @@ from pathlib import Path
 from typing import Final
 
 import hadron
-from hadron.state import machine
-from hadron.state.features import all_tables
+from hadron.state.features import MACHINE
 
 _PACKAGE: Final = Path(hadron.__file__).parent
 _FORMAT: Final = (_PACKAGE / "storage" / "FORMAT.md").read_text()
@@ -29,13 +28,13 @@ def test_every_command_is_described_by_its_number_and_fields() -> None:
     }
     assert described == {
         each.__struct_config__.tag: (each.__name__, each.__struct_fields__)
-        for each in machine.Command.__subclasses__() if each.__module__.startswith("hadron.")
+        for each in MACHINE.commands
     }
 
 
 def test_every_table_is_described() -> None:
     described = re.findall(r"^\| `(\w+)` \|", _FORMAT.split("\n## Tables\n")[1], re.M)
-    assert sorted(described) == sorted(_CREATED.findall(all_tables()))
+    assert sorted(described) == sorted(MACHINE.table_names)
     for module in ("log.py", "identity.py"):
         for table in _CREATED.findall((_PACKAGE / "storage" / module).read_text()):
             assert f"\n    {table}(" in _FORMAT

@@ -16,6 +16,7 @@ from hadron.model.errors import NotFoundError, OffsetOutOfRangeError, RequestErr
 from hadron.model.ids import Ballot
 from hadron.model.schema import StreamSpec
 from hadron.state import attempts, group_changes, group_views, groups, streams
+from hadron.state.features import MACHINE
 from hadron.state.group_changes import CollectGroups, DeleteGroup, ResetGroup
 from hadron.state.group_endings import DeadLetterRecords, EndDeliveries
 from hadron.state.groups import (
@@ -26,7 +27,9 @@ from hadron.state.groups import (
     Progress,
     Window,
 )
+from hadron.state.machine import Context
 from hadron.state.retention import TrimStream
+from hadron.state.slices import Room
 from hadron.state.streams import AppendBatch
 from hadron.state.tests.support import SET, Replicated
 from hadron.state.verify import GroupsCheck
@@ -237,10 +240,10 @@ class TestGarbage:
         tables.submit(CreateGroup(1, "audit", 0))
         other = tables.submit(CreateGroup(2, "other", 0)).group_id
         tables.submit(EndDeliveries(group, ((2, 2, 1), (4, 4, 2))))
-        turns = 0
-        while groups.drop_some(tables.db, 1, 10):
-            turns += 1
-        assert turns == 4
+        context = Context(MACHINE, tables.db, SET, tables.ballot, 1_000, 0)
+        turns = [groups.FEATURE.leftovers["Stream"](context, 1, Room(10, 0)) for _ in range(5)]
+        assert [each.is_done for each in turns] == [False, False, False, True, True]
+        assert turns[-1].rows == 0
         assert rows(tables, "SELECT group_id FROM grp") == [(other,)]
         for table in ("grp_ack", "grp_attempt", "grp_detail"):
             assert rows(tables, f"SELECT * FROM {table}") == []

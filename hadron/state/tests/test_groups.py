@@ -8,7 +8,6 @@ from hadron.model.errors import NotFoundError, OffsetOutOfRangeError, RequestErr
 from hadron.model.schema import StreamSpec
 from hadron.state import group_views, groups
 from hadron.state.groups import AckRecords, CreateGroup, Progress, Window
-from hadron.state.leadership import FollowRules
 from hadron.state.streams import AppendBatch
 from hadron.state.tests.support import SET, Replicated
 
@@ -45,15 +44,7 @@ class TestCreateGroup:
         with pytest.raises(OffsetOutOfRangeError, match="the stream has 0 to 100"):
             tables.submit(CreateGroup(1, "billing", floor))
 
-    def test_old_members_have_the_same_rows(self, tables: Replicated) -> None:
-        """The leader is upgraded first: what a member of the version before reads of the command is
-        that a group is made, and it has no table for more."""
-        made = tables.submit(CreateGroup(1, "billing", 0, last_delivery=7))
-        assert made == Progress(3, 1, "billing", 0)
-        assert tables.rows("SELECT * FROM grp_detail") == []
-
     def test_tokens_from_before_it_are_void(self, tables: Replicated) -> None:
-        tables.submit(FollowRules(2))
         made = tables.submit(CreateGroup(1, "billing", 0, last_delivery=7))
         assert made == groups.find(tables.db, 1, "billing")
         assert made.fence[2] == 7

@@ -6,10 +6,11 @@ import pytest
 
 from hadron.model.errors import NotFoundError, OffsetOutOfRangeError
 from hadron.model.schema import PipelineSpec, StageSpec, StreamSpec
-from hadron.state import groups, retention, streams
+from hadron.state import groups, retention, skips, streams
+from hadron.state.events import RecordsSkipped
 from hadron.state.groups import AckRecords, CreateGroup
 from hadron.state.pipelines import TriggerInstances
-from hadron.state.retention import Due, Skipped, Trimmed, TrimStream
+from hadron.state.retention import Due, Trimmed, TrimStream
 from hadron.state.slices import SLICE_BATCHES, SLICE_BYTES
 from hadron.state.streams import AppendBatch, PartitionBounds
 from hadron.state.tests.support import SET, Replicated, dump
@@ -93,13 +94,13 @@ class TestGroups:
         done = self.group(tables, "done", (0, 29))
         result = tables.submit(TrimStream(STREAM, 30))
         # Below 30 it lacks 5 … 9 and 15 … 27.
-        assert result.skipped == (Skipped("group", behind, 18, "behind"),)
+        assert result.skipped == (RecordsSkipped("group", behind, 18, "behind"),)
         assert self.progress(tables, "behind") == (34, ((50, 51),))
         assert self.progress(tables, "ahead") == (60, ())
         assert self.progress(tables, "done") == (30, ())
         tables.submit(TrimStream(STREAM, 60))
         assert self.progress(tables, "behind") == (60, ())
-        assert retention.skips(tables.db) == {
+        assert skips.skips(tables.db) == {
             ("group", behind): 18 + 16 + 8, ("group", done): 30
         }
 
@@ -122,7 +123,7 @@ def test_pipelines_are_moved_over_input_that_goes(tables: Replicated) -> None:
     (pipeline_id,) = tables.declare(("Pipeline", "departures", spec))
     tables.submit(TriggerInstances(pipeline_id, SET, 0, 12, (3,)))
     result = tables.submit(TrimStream(STREAM, 30))
-    assert result.skipped == (Skipped("pipeline", pipeline_id, 18),)
+    assert result.skipped == (RecordsSkipped("pipeline", pipeline_id, 18),)
     stale = tables.submit(TriggerInstances(pipeline_id, SET, 12, 40, (13,)))
     assert (stale.next_offset, stale.stale) == (30, True), "it goes on behind the gap"
 

@@ -16,7 +16,6 @@ from hadron.model.ids import Ballot
 from hadron.storage import database
 from hadron.storage.checksums import RESERVED_BYTES, has_checksums, with_checksums
 from hadron.storage.database import (
-    FORMAT_VERSION,
     PAGE_BYTES,
     check_sqlite_version,
     connect,
@@ -26,7 +25,7 @@ from hadron.storage.identity import IdentityFile
 from hadron.storage.log import position_at, read_entries
 from hadron.storage.store import Store
 from hadron.storage.tests.test_identity import DISK
-from hadron.storage.tests.test_store import TABLES, open_store
+from hadron.storage.tests.test_store import open_store
 from hadron.storage.verify import LogCheck, Report, _in_one_line, read_slice
 
 
@@ -154,47 +153,6 @@ async def test_a_damaged_page_under_a_running_node(tmp_path: Path) -> None:
         await store.readers.run(lambda db: read_entries(db, 1, max_bytes=1 << 30))
     assert "rebuilds itself from its peers" in caught.value.hint
     store.close()
-
-
-class TestOlderFiles:
-    """Format 1 and `node.db` before it: pages without checksums."""
-
-    async def test_they_get_them(self, tmp_path: Path) -> None:
-        old = apsw.Connection(str(tmp_path / "hadron.db"))
-        old.pragma("page_size", PAGE_BYTES)
-        old.pragma("journal_mode", "wal")
-        old.execute(TABLES)
-        with old:
-            old.executemany("INSERT INTO t VALUES(?)", [(number,) for number in range(9_000)])
-        old.pragma("user_version", 1)
-        old.close()
-        store = open_store(tmp_path)
-        assert store.writer.connection.pragma("user_version") == FORMAT_VERSION
-        assert has_checksums(store.writer.connection)
-        rows = await store.readers.run(lambda db: db.execute("SELECT sum(i) FROM t").fetchone())
-        assert rows == (sum(range(9_000)),)
-        store.close()
-        assert (tmp_path / "hadron.db").read_bytes()[20] == RESERVED_BYTES
-
-    def test_node_db(self, tmp_path: Path) -> None:
-        old = apsw.Connection(str(tmp_path / "node.db"))
-        old.execute(
-            "CREATE TABLE identity(only INTEGER PRIMARY KEY CHECK (only = 1), cluster TEXT NOT"
-            " NULL, replica_set TEXT NOT NULL, node TEXT NOT NULL, boot INTEGER NOT NULL, uuid BLOB"
-            " NOT NULL, is_member INTEGER NOT NULL, epoch INTEGER NOT NULL, incarnation INTEGER NOT"
-            " NULL, config_digest BLOB NOT NULL) STRICT"
-        )
-        old.execute("INSERT INTO identity VALUES(1, 'c', 's', 'n1', 7, x'75', 1, 2, 3, x'64')")
-        old.close()
-        for boot in (8, 9):
-            identity = IdentityFile(tmp_path, "c", "s", "n1", DISK)
-            now = identity.current
-            assert (now.boot, now.uuid, now.is_member, now.promised) == (
-                boot, b"u", True, Ballot(2, 3)
-            )
-            assert identity.last_stop.clean
-            assert has_checksums(identity._db)
-            identity.close()
 
 
 class CountingFile(apsw.VFSFile):

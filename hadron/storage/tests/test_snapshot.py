@@ -16,7 +16,13 @@ from hadron.model.errors import CorruptionError, DataDirectoryError
 from hadron.model.ids import EMPTY_LOG, Ballot, LogPosition
 from hadron.node.world import SystemDisk
 from hadron.storage import generations, snapshot
-from hadron.storage.database import FORMAT_VERSION, connect, open_writer, transaction
+from hadron.storage.database import (
+    FORMAT_VERSION,
+    connect,
+    mark_format,
+    open_writer,
+    transaction,
+)
 from hadron.storage.identity import IdentityFile
 from hadron.storage.log import TABLES, Log, set_meta
 from hadron.storage.snapshot import Manifest, NothingToCopyError
@@ -31,7 +37,7 @@ def make_database(path: Path, entries: int, *, applied: int | None = None) -> ap
     """A log of `entries` with bodies, of which the first `applied` (all) are in the tables."""
     connection = open_writer(path, sync="NORMAL")
     connection.execute(TABLES)
-    connection.pragma("user_version", FORMAT_VERSION)
+    mark_format(connection, FORMAT_VERSION)
     connection.execute("CREATE TABLE t(lsn INTEGER PRIMARY KEY) STRICT")
     append(connection, entries)
     set_meta(connection, "applied_lsn", entries if applied is None else applied)
@@ -305,7 +311,7 @@ class TestInstalling:
         log = Log(copy)
         for _ in range(7):
             log.append(BALLOT, 5, b"new", b"")
-        copy.pragma("user_version", FORMAT_VERSION)
+        mark_format(copy, FORMAT_VERSION)
         copy.close()
         return log.head
 

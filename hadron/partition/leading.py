@@ -1,33 +1,62 @@
-"""What a node has only while it leads, and the door that handlers go through to it."""
+"""What a node has only while it leads: its parts, and the door that handlers go through to them."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator
+from typing import TypeVar
 
-from hadron.delivery.groups import Groups
-from hadron.metadata.adopter import SchemaAdopter
-from hadron.metadata.driver import SchemaChanges
 from hadron.model.errors import HadronError, NotFoundError, NotLeaderError, NotReadyError
 from hadron.model.ids import DEFAULT_NAMESPACE
 from hadron.model.schema import SchemaObject, StreamSpec
 from hadron.partition.catalog import Catalog
 from hadron.partition.controller import Controller
 from hadron.partition.visible import VisibleStreams
-from hadron.pipelines.driver import Pipelines
 
 
-@dataclass(frozen=True, slots=True)
+class Part:
+    """Something that a leader does; a feature has one, or several. It is made when the ballot's
+    first entry is committed, so whatever is in the tables then is committed."""
+
+    async def run(self) -> None:
+        """Work until cancelled."""
+
+    def stop(self, reason: HadronError) -> None:
+        """Leading ends: tell whoever is served, so that clients look for the leader again."""
+
+    @property
+    def troubles(self) -> list[str]:
+        """What people must know, in words."""
+        return []
+
+
+P = TypeVar("P", bound=Part)
+
+
 class Leading:
-    """The parts of one leadership, from the ballot that was won to the one that ends it."""
+    """One leadership, from the ballot that was won to the one that ends it."""
 
-    replica_set: str
-    controller: Controller
-    catalog: Catalog
-    visible: VisibleStreams
-    groups: Groups
-    pipelines: Pipelines
-    schema: SchemaChanges
-    adopter: SchemaAdopter
+    def __init__(
+        self, replica_set: str, controller: Controller, catalog: Catalog, visible: VisibleStreams
+    ) -> None:
+        self.replica_set = replica_set
+        self.controller = controller
+        self.catalog = catalog
+        self.visible = visible
+        self._parts: dict[type[Part], Part] = {}
+
+    def add(self, parts: Iterable[Part]) -> None:
+        for part in parts:
+            assert type(part) not in self._parts
+            self._parts[type(part)] = part
+
+    def part(self, kind: type[P]) -> P:
+        part = self._parts[kind]
+        assert isinstance(part, kind)
+        return part
+
+    @property
+    def parts(self) -> Iterator[Part]:
+        yield from self._parts.values()
 
     def partition(
         self,
@@ -81,9 +110,9 @@ class Leading:
             raise
 
     def stop(self, reason: HadronError) -> None:
-        """End everything that was served, so that clients look for the leader again."""
-        self.groups.stop(reason)
-        self.pipelines.stop(reason)
+        """End everything that was served."""
+        for part in self.parts:
+            part.stop(reason)
         self.controller.stop(reason)
 
 

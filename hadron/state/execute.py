@@ -1,0 +1,93 @@
+"""Running commands: the one way in which a leader, a replica and a verification change tables."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+import apsw
+
+from hadron.model.errors import HadronError, StorageError, VersionError
+from hadron.state import leadership
+from hadron.state.machine import Command, Context, Event, NoChange
+
+_log = logging.getLogger(__name__)
+
+_REFUSALS: Final = (apsw.ConstraintError, apsw.MismatchError, apsw.SQLError)
+"""SQLite's errors about a statement; all others are about the file or the disk."""
+
+
+class DivergedError(StorageError):
+    """This node's tables are not what its replica set's log makes of them; a snapshot has to
+    replace them."""
+
+
+@dataclass(slots=True)
+class Outcome:
+    """What a command came to.
+
+    Attributes:
+        command: as it is to be logged; None when nothing is: it was refused, or done before.
+        result: the answer, unless there is an `error`.
+        events: what has happened.
+    """
+
+    command: Command | None = None
+    result: Any = None
+    error: HadronError | None = None
+    events: Sequence[Event] = ()
+
+
+def execute(context: Context, command: Command) -> Outcome:
+    """Run a command that somebody has submitted, inside the caller's transaction: tables are
+    changed as the command says, or not at all.
+
+    Raises what is wrong with the file or the disk; all else is an outcome.
+    """
+    db, machine = context.db, context.machine
+    db.execute("SAVEPOINT command")
+    try:
+        sealed = machine.seal(context, command)
+        result = machine.apply(context, sealed)
+        leadership.check_rules(context, sealed)
+    except NoChange as known:
+        outcome = Outcome(result=known.result)
+    except HadronError as error:
+        outcome = Outcome(error=error)
+    except Exception as error:
+        if isinstance(error, apsw.Error | MemoryError) and not isinstance(error, _REFUSALS):
+            raise
+        # A hole in an `apply`'s own checks. Nothing of the command stays; were it the end of the
+        # node, whoever sends it again would end the next one.
+        name = type(command).__name__
+        _log.exception("%s could not be applied", name)
+        outcome = Outcome(
+            error=HadronError(
+                f"{name} cannot be applied: {error}",
+                "this is a defect of Hadron; the node's log has the details",
+            )
+        )
+    else:
+        db.execute("RELEASE command")
+        return Outcome(sealed, result, events=context.events)
+    db.execute("ROLLBACK TO command")
+    db.execute("RELEASE command")
+    return outcome
+
+
+def execute_logged(context: Context, data: bytes) -> None:
+    """Run a command that a leader has logged. It was accepted once, so whoever refuses it now has
+    other tables: raises `DivergedError`, or `VersionError` for rules that this version does not
+    have."""
+    command = context.machine.decode(data)
+    try:
+        context.machine.apply(context, command)
+    except VersionError:
+        raise
+    except (NoChange, HadronError) as error:
+        raise DivergedError(
+            f"entry {context.lsn} ({type(command).__name__}) was accepted by its leader and is "
+            f"refused here: {error if isinstance(error, HadronError) else 'it was done before'}"
+        ) from error
