@@ -112,7 +112,6 @@ class Intake:
 
     def poll(self, timeout_s: float | None) -> SyncDelivery | None:
         """See `Subscription.poll`."""
-        timeout_s = patience_s(timeout_s)
         until_s = None if timeout_s is None else time.monotonic() + timeout_s
         while True:
             if self._parcel is not None and self._consumer.holds(self._parcel.feed):
@@ -131,7 +130,7 @@ class Intake:
 
     def poll_batch(self, timeout_s: float | None) -> SyncDeliveryBatch | None:
         """See `Subscription.poll_batch`."""
-        taken = self._portal.call(self._next_batch, patience_s(timeout_s))
+        taken = self._portal.call(self._next_batch, timeout_s)
         if taken is None:
             return None
         if not taken:
@@ -345,6 +344,7 @@ class SyncSubscription:
     def _within(
         self, timeout_s: float | None, poll: Callable[[Intake, float | None], T | None]
     ) -> T | None:
+        timeout_s = patience_s(timeout_s)
         began_s = monotonic()
         intake = self._lazy.get_within(timeout_s)
         if intake is None:

@@ -16,7 +16,7 @@ from hadron.delivery.effects import Assignment, Exhausted
 from hadron.delivery.sessions import MemberSession
 from hadron.model.batch import StampedBatch
 from hadron.model.errors import HadronError
-from hadron.sim.history import Assign, History, Join, Leave, Serve, Stuck
+from hadron.sim.history import Assign, GaveBack, History, Join, Leave, Serve, Stuck
 from hadron.sim.wrapping import wrapped
 from hadron.state.groups import ORDER_KEY, ORDER_NONE, ORDER_STRICT
 
@@ -29,7 +29,8 @@ def noting_groups(history: History) -> Iterator[None]:
     of all worlds."""
     listener = _Listener(history)
     with wrapped(GroupDriver, __init__=listener.served, leave=listener.left,
-                  close=listener.closed, _dead_letters_refused=listener.refused), \
+                  refuse=listener.gave_back, close=listener.closed,
+                  _dead_letters_refused=listener.refused), \
          wrapped(MemberSession, deliver=listener.delivered):
         yield
 
@@ -99,6 +100,21 @@ class _Listener:
             original(driver, session, *reason)
 
         return leave
+
+    def gave_back(self, original: Any) -> Any:
+        def refuse(driver: GroupDriver, session: MemberSession, message: Any) -> None:
+            if message.unseen:
+                for item in message.ranges:
+                    self._history.note(
+                        GaveBack(
+                            at=self._history.tick(), driver=self._drivers[driver],
+                            partition=driver.origin.partition, session=session.member.number,
+                            number=item.delivery, first=item.first_offset, last=item.last_offset,
+                        )
+                    )
+            original(driver, session, message)
+
+        return refuse
 
     def closed(self, original: Any) -> Any:
         def close(driver: GroupDriver, reason: HadronError | None = None) -> None:

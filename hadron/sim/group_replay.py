@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
 from hadron.model.ids import Ballot
-from hadron.sim.history import Assign, Event, Join, Leave, Serve, Settle, Stuck
+from hadron.sim.history import Assign, Event, GaveBack, Join, Leave, Serve, Settle, Stuck
 
 if TYPE_CHECKING:
     from hadron.sim.evidence import Evidence
@@ -157,6 +157,8 @@ class Replay:
             joined.setdefault(entry.member, []).append((driver, session))
         elif isinstance(entry, Leave):
             self._leave(self._drivers[entry.driver], entry.session)
+        elif isinstance(entry, GaveBack):
+            self._gave_back(self._drivers[entry.driver], entry)
         elif isinstance(entry, Stuck):
             self._drivers[entry.driver].generation.stuck.update(
                 range(entry.first, entry.last + 1)
@@ -196,6 +198,18 @@ class Replay:
         for number in [session] if session else list(driver.sessions):
             if number in driver.sessions:
                 driver.sessions[number].held.clear()
+
+    def _gave_back(self, driver: _Driver, note: GaveBack) -> None:
+        """Its member has nothing more to do with them, and nobody has tried."""
+        session = driver.sessions.get(note.session)
+        if session is None:
+            return
+        for offset in range(note.first, note.last + 1):
+            if session.given.get(offset) == note.number:
+                session.held.pop(offset, None)
+                hold = driver.holds.get(offset)
+                if hold is not None and hold.session == note.session:
+                    del driver.holds[offset]
 
     def _assign(self, note: Assign) -> None:
         driver = self._drivers[note.driver]
@@ -411,7 +425,7 @@ def _in_order(evidence: Evidence) -> Iterator[tuple[int, object, bool]]:
     """(time, entry, whether it is the entry's end), in the order of time."""
     moments: list[tuple[int, object, bool]] = []
     for entry in evidence.history.entries:
-        if isinstance(entry, Serve | Join | Assign | Leave | Stuck):
+        if isinstance(entry, Serve | Join | Assign | Leave | GaveBack | Stuck):
             moments.append((entry.at, entry, False))
         elif isinstance(entry, Settle):
             moments.append((entry.began, entry, False))

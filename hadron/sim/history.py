@@ -193,6 +193,15 @@ class Leave(Note, tag="leave", kw_only=True):
     session: int = 0
 
 
+class GaveBack(Note, tag="gave back", kw_only=True):
+    """A member has said that its program was not handed these records of a delivery."""
+
+    session: int
+    number: int
+    first: int
+    last: int
+
+
 class Stuck(Note, tag="stuck", kw_only=True):
     """Offsets, both ends inclusive, could not be made dead letters: they are delivered again."""
 
@@ -226,7 +235,7 @@ is left. drained: it has acknowledged everything below the offset `detail`. dive
 tables are not what its replica set's log makes of them. ahead: it has taken another's, above the
 watermark."""
 
-Notes = Serve | Join | Assign | Leave | Stuck
+Notes = Serve | Join | Assign | Leave | GaveBack | Stuck
 Entry = Publish | Read | Deliver | Settle | Apply | Regroup | Event | Notes
 O = TypeVar("O", bound=Operation)  # noqa: E741 - an operation
 
