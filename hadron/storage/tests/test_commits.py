@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import threading
 from collections.abc import AsyncIterator, Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -190,9 +191,17 @@ class Busy:
     async def close(self) -> list[int]:
         """What is in the file then. On a thread, as a `close` that waits for ever would keep the
         loop from telling so."""
-        self.release.set()
         with trio.fail_after(PATIENCE_S):
-            await trio.to_thread.run_sync(self.host.writer.close, abandon_on_cancel=True)
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(
+                    partial(
+                        trio.to_thread.run_sync, self.host.writer.close, abandon_on_cancel=True
+                    )
+                )
+                # Released before that, the thread would take of the commits what it can.
+                while not self.host.writer._is_ending:  # noqa: ASYNC110
+                    await trio.sleep(0.001)
+                self.release.set()
         with contextlib.closing(apsw.Connection(str(self.host.path))) as database:
             return ids(database)
 
