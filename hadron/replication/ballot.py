@@ -215,8 +215,11 @@ class Candidate:
                 configurations=self._known_configurations(),
             )
             if not standing.missing:
-                await self._stamps.compare(self._links)
-                return standing
+                if await self._stamps.compare(self._links):
+                    return standing
+                self._report("waiting for a majority", "waiting for the clocks of a majority")
+                await trio.sleep(self._random.uniform(0.2, 0.5))
+                continue
             self._report("waiting for a majority", f"waiting for {standing.missing}")
             await changed.wait()
 

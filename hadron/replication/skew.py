@@ -27,16 +27,21 @@ class StampClock:
     jump moves stamps by no more than `MAX_SKEW_MS` before it is noticed.
 
     What is trusted is the very reading that the peers' answers were held against. *(The clock jumps
-    while they answer, and is read again then: it would be trusted with the jump.)*
+    while they answer, and is read again then: it would be trusted with the jump.)* And only with
+    the answers of a majority, this node counted. *(The clock jumps while both peers stand still:
+    nobody contradicts it, and from then on stamps have the whole jump.)*
     """
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
         self._base = clock.now_ms(), clock.monotonic_s()
 
-    async def compare(self, links: PeerLinks) -> None:
-        """Hold the clock against the peers' that answer soon, and trust it from here on. Raises
-        `FencedError` when it is too far off to lead."""
+    async def compare(self, links: PeerLinks) -> bool:
+        """Hold the clock against the peers' that answer soon, and trust it from here on. False when
+        too few have answered: then what was trusted before still is, and nothing else.
+
+        Raises `FencedError` when it is too far off to lead.
+        """
         base = asked_ms, asked_s = self._clock.now_ms(), self._clock.monotonic_s()
         found: dict[str, int] = {}
 
@@ -51,8 +56,11 @@ class StampClock:
         async with trio.open_nursery() as nursery:
             for link in links.connected():
                 nursery.start_soon(ask, link)
+        if len(found) < (len(links.links) + 1) // 2:
+            return False
         check([found[name] for name in sorted(found)])
         self._base = base
+        return True
 
     def now_ms(self) -> int:
         base_ms, base_s = self._base

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from itertools import product
 from statistics import median
 from typing import cast
 
 import pytest
 
-from hadron.model.errors import FencedError
+from hadron.model.errors import DeadlineExceededError, FencedError
 from hadron.replication.peers import PeerLink, PeerLinks
 from hadron.replication.skew import MAX_SKEW_MS, StampClock, ahead_ms, check, median_ms
 from hadron.wire.messages import replication_pb2
@@ -76,25 +76,31 @@ def test_without_peers_and_within_the_limit_it_leads() -> None:
 class HandLinks:
     """`PeerLinks` to peers whose clocks are right; `meanwhile` happens while they answer."""
 
-    def __init__(self, clock: HandClock, meanwhile: Callable[[], None] = lambda: None) -> None:
+    def __init__(
+        self, clock: HandClock, meanwhile: Callable[[], None] = lambda: None,
+        names: Sequence[str] = ("n2", "n3"),
+    ) -> None:
         self._clock = clock
         self._meanwhile = meanwhile
         self._right_ms = clock.wall_ms - int(clock.steady_s * 1_000)
+        self.links = {name: PeerLink(name, "replica", name) for name in names}
+        self.silent: set[str] = set()
 
     def connected(self) -> list[PeerLink]:
-        return [PeerLink(name, "replica", name) for name in ("n2", "n3")]
+        return list(self.links.values())
 
     async def ask_again(
         self, link: PeerLink, timeout_s: float
     ) -> replication_pb2.HandshakeResponse:
-        del link, timeout_s
         self._meanwhile()
+        if link.name in self.silent:
+            raise DeadlineExceededError(f"{link.name} has not answered within {timeout_s} s")
         now_ms = self._right_ms + int(self._clock.steady_s * 1_000)
         return replication_pb2.HandshakeResponse(now_ms=now_ms)
 
 
-async def compare(stamps: StampClock, links: HandLinks) -> None:
-    await stamps.compare(cast(PeerLinks, links))
+async def compare(stamps: StampClock, links: HandLinks) -> bool:
+    return await stamps.compare(cast(PeerLinks, links))
 
 
 @pytest.mark.parametrize("jump_ms", [3_600_000, -3_600_000, 1_000, -1_000])
@@ -133,3 +139,38 @@ async def test_a_jump_while_peers_answer_is_not_believed(jump_ms: int) -> None:
     await compare(stamps, HandLinks(clock, jump))
     allowed = max(-MAX_SKEW_MS, min(MAX_SKEW_MS, jump_ms))
     assert stamps.now_ms() == 1_000_500 + allowed
+
+
+@pytest.mark.parametrize("jump_ms", [3_600_000, -3_600_000])
+@pytest.mark.parametrize(("peers", "silent"), [(1, 1), (2, 2), (3, 2), (4, 3)])
+async def test_a_jump_that_no_majority_can_contradict_is_not_believed(
+    jump_ms: int, peers: int, silent: int
+) -> None:
+    clock = HandClock()
+    stamps = StampClock(clock)
+    links = HandLinks(clock, names=[f"n{2 + number}" for number in range(peers)])
+    await compare(stamps, links)
+    links.silent = set(list(links.links)[:silent])
+    clock.sleep(1)
+    clock.wall_ms += jump_ms
+    allowed = max(-MAX_SKEW_MS, min(MAX_SKEW_MS, jump_ms))
+    for _ in range(3):
+        assert not await compare(stamps, links)
+        clock.sleep(5)
+    assert stamps.now_ms() == 1_016_000 + allowed
+    links.silent = set()
+    with pytest.raises(FencedError):
+        await compare(stamps, links)
+
+
+async def test_a_majority_is_enough_and_a_node_alone_has_nobody_to_ask() -> None:
+    clock = HandClock()
+    stamps = StampClock(clock)
+    links = HandLinks(clock)
+    links.silent = {"n3"}
+    clock.wall_ms -= 4_000
+    assert await compare(stamps, links)
+    assert stamps.now_ms() == clock.now_ms()
+    clock.wall_ms += 3_600_000
+    assert await compare(stamps, HandLinks(clock, names=()))
+    assert stamps.now_ms() == clock.now_ms()

@@ -212,6 +212,16 @@ plant(
 )
 
 plant(
+    "any clock is trusted that nobody contradicts",
+    "a leader goes by a clock that has jumped while its peers stood still",
+    Edit(
+        "replication.skew:StampClock.compare", "if len(found) < (len(links.links) + 1) // 2:",
+        "if False:",
+    ),
+    scenarios=("clock-jumps-while-peers-stand-still",),
+)
+
+plant(
     "replica truncates to its own watermark",
     "who promises a ballot drops what it does not know to be committed: others may know it",
     Edit(

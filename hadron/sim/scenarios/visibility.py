@@ -263,6 +263,49 @@ async def clock_far_off(play: Play) -> None:
     await play.fill(5)
 
 
+@scenario("B8: who has not heard a majority's clocks does not lead")
+async def clock_far_off_and_slow_peers(play: Play) -> None:
+    """The leader's clock is an hour ahead when it starts, and peers take longer to tell theirs than
+    it waits."""
+    world = play.world
+    await play.fill(5)
+    await world.wait_in_step()
+    await world.crash("n1", power=False)
+    world.clocks["n1"].offset_s = 3600.0
+    world.faults["clock jump"] += 1
+    for slow in ("n2", "n3"):
+        world.network.delay(slow, "n1", 1.2)
+    await world.start("n1")
+    with trio.move_on_after(20.0):
+        await world.wait_serving()
+        raise AssertionError("n1 leads, and nobody has told it the time")
+    world.clocks["n1"].offset_s = 0.0
+    world.network.heal_all()
+    await world.wait_serving()
+    await play.fill(5)
+
+
+@scenario("B8: a clock is trusted when a majority has told its own")
+async def clock_jumps_while_peers_stand_still(play: Play) -> None:
+    """The leader's clock jumps by an hour while neither peer answers, over a look at their clocks:
+    once they go on, it must not stamp records with that."""
+    world = play.world
+    await play.fill(5)
+    await world.wait_in_step()
+    play.part("n1")
+    world.clocks["n1"].offset_s = 3600.0
+    world.faults["clock jump"] += 1
+    await trio.sleep(7.0)
+    world.network.heal_all()
+    await play.fill(5)
+    await trio.sleep(7.0)
+    if world.status("n1").state == "serving":
+        raise AssertionError("n1 leads, and its clock is an hour ahead")
+    world.clocks["n1"].offset_s = 0.0
+    await world.wait_serving()
+    await play.fill(5)
+
+
 @scenario("A5: replicas compare what they have made of the log", settings=_DIGESTS)
 async def row_changed_by_somebody(play: Play) -> None:
     """Somebody changes a row of n2's tables, with valid checksums, while it is stopped: it must
