@@ -21,12 +21,14 @@ class AckRange(NamedTuple):
     delivery: int
     first: int
     last: int
+    written: Ballot = NO_BALLOT
+    """Of the batch that the records came in: at one offset it tells records apart."""
 
 
 class AckBuffer:
     """Collects acknowledged offsets; consecutive ones of a delivery become one range."""
 
-    __slots__ = ("_delivery", "_first", "_last", "_ranges", "count")
+    __slots__ = ("_delivery", "_first", "_last", "_ranges", "_written", "count")
 
     def __init__(self) -> None:
         self.count = 0
@@ -35,8 +37,9 @@ class AckBuffer:
         self._delivery = -1
         self._first = 0
         self._last = 0
+        self._written = NO_BALLOT
 
-    def add(self, delivery: int, first: int, last: int) -> None:
+    def add(self, delivery: int, first: int, last: int, written: Ballot) -> None:
         """Acknowledge offsets `first` to `last` of a delivery."""
         self.count += last - first + 1
         if delivery == self._delivery and first == self._last + 1:
@@ -44,6 +47,7 @@ class AckBuffer:
             return
         self._close_range()
         self._delivery, self._first, self._last = delivery, first, last
+        self._written = written
 
     def take(self) -> list[AckRange]:
         """Everything since the last `take`, merged where acks came out of order."""
@@ -58,7 +62,7 @@ class AckBuffer:
 
     def _close_range(self) -> None:
         if self._delivery >= 0:
-            self._ranges.append(AckRange(self._delivery, self._first, self._last))
+            self._ranges.append(AckRange(self._delivery, self._first, self._last, self._written))
             self._delivery = -1
 
 
@@ -71,12 +75,14 @@ class LateAcks:
 
     Safety rule: neither is done with what was delivered before the group was made or reset, for
     that gave every record back, also to who has acknowledged it: whoever leads tells where that
-    was, and everything up to there is forgotten.
+    was, and everything up to there is forgotten. And only the record that was dealt with counts: a
+    restore, a recovery or a lost tail puts others at its offset, in batches of other ballots (D4).
     """
 
     def __init__(self) -> None:
         self._ranges: dict[Ballot, list[AckRange]] = {}
-        self._settled: dict[int, Token] = {}
+        self._settled: dict[int, tuple[Token, Ballot]] = {}
+        """By offset: the token of the delivery, and the ballot that the record was written in."""
         self._fence: Token = (NO_BALLOT, 0)
         self._forgot_some = False
         """More were in doubt than are remembered."""
@@ -99,7 +105,9 @@ class LateAcks:
             if len(self._settled) >= MAX_SETTLED:
                 self._forgot_some = True
             else:
-                self._settled.update(dict.fromkeys(range(entry.first, entry.last + 1), token))
+                self._settled.update(
+                    dict.fromkeys(range(entry.first, entry.last + 1), (token, entry.written))
+                )
 
     def fenced(self, fence: Token) -> None:
         """The group was made, or reset last, when `fence` was the last delivery."""
@@ -107,7 +115,7 @@ class LateAcks:
             return
         self._fence = fence
         self._settled = {
-            offset: token for offset, token in self._settled.items() if token > fence
+            offset: known for offset, known in self._settled.items() if known[0] > fence
         }
         ranges, self._ranges = self._ranges, {}
         for ballot, of_ballot in ranges.items():
@@ -118,17 +126,24 @@ class LateAcks:
         taken, self._ranges = self._ranges, {}
         return [(ballot, _merge(ranges)) for ballot, ranges in taken.items()]
 
-    def claim(self, first: int, last: int, ballot: Ballot, attempt: int) -> list[int]:
+    def claim(
+        self, first: int, last: int, ballot: Ballot, attempt: int, written: Ballot
+    ) -> list[int]:
         """Offsets of a delivery to this member that the user has dealt with already.
 
+        A record that was written in another ballot than the one that was dealt with is another.
         A first attempt in the ballot of the earlier delivery is none: a delivery that ended in
         this ballot was counted, so somebody has reset the group and wants its records again.
         """
         if not self._settled:
             return []
+        known = [
+            (offset, *self._settled[offset]) for offset in range(first, last + 1)
+            if offset in self._settled
+        ]
         found = [
-            offset for offset in range(first, last + 1)
-            if offset in self._settled and (attempt > 1 or self._settled[offset][0] != ballot)
+            offset for offset, token, before in known
+            if before == written and (attempt > 1 or token[0] != ballot)
         ]
         for offset in found:
             del self._settled[offset]
@@ -152,7 +167,7 @@ class LateAcks:
         """Everything below is acknowledged."""
         if self._settled:
             self._settled = {
-                offset: token for offset, token in self._settled.items() if offset >= floor
+                offset: known for offset, known in self._settled.items() if offset >= floor
             }
 
     def forget(self) -> None:
@@ -181,7 +196,7 @@ def _merge(ranges: list[AckRange]) -> list[AckRange]:
         previous = merged[-1]
         if entry.delivery == previous.delivery and entry.first <= previous.last + 1:
             last = max(previous.last, entry.last)
-            merged[-1] = AckRange(previous.delivery, previous.first, last)
+            merged[-1] = previous._replace(last=last)
         else:
             merged.append(entry)
     return merged

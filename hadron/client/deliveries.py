@@ -139,7 +139,7 @@ class Delivery(GivenRecord[AckSender]):
         if nobody else has got the record meanwhile (PROTOCOL D2).
         """
         parcel, offset = self._parcel, self.record.offset
-        parcel.feed.acknowledge(parcel.number, offset, offset)
+        parcel.feed.acknowledge(parcel, offset, offset)
         if self._subscription.acknowledged(parcel.feed):
             await anyio.lowlevel.checkpoint()
 

@@ -21,7 +21,7 @@ from hadron.model.ids import NO_BALLOT, Ballot
 from hadron.model.limits import SUBSCRIPTION_BATCH_MEMORY
 from hadron.model.record import Record
 from hadron.wire.calls import Call
-from hadron.wire.messages import ballot_to, groups_pb2
+from hadron.wire.messages import ballot_from, ballot_to, groups_pb2
 
 _RECORDS_PER_TOKEN: Final = 1_000
 """Acks are confirmed at least this often, so that few are in doubt when a call is lost."""
@@ -158,32 +158,32 @@ class Feed:
 
     # --- acknowledgements -----------------------------------------------------------------------
 
-    def acknowledge(self, number: int, first: int, last: int) -> None:
+    def acknowledge(self, given: Parcel, first: int, last: int) -> None:
         """Collect an ack; after the call has ended it is sent on the next one."""
         if self.alive:
-            self.settled.add(number)
+            self.settled.add(given.number)
             if self.has_revoked:
-                self._acknowledge_again(number, first, last)
+                self._acknowledge_again(given, first, last)
             else:
-                self.acks.add(number, first, last)
+                self.acks.add(given.number, first, last, given.written)
         elif self.ballot != NO_BALLOT:
-            self._late.add(self.ballot, [AckRange(number, first, last)])
+            self._late.add(self.ballot, [AckRange(given.number, first, last, given.written)])
             self._on_late()
 
-    def _acknowledge_again(self, number: int, first: int, last: int) -> None:
+    def _acknowledge_again(self, given: Parcel, first: int, last: int) -> None:
         """What an ack deadline took away may have come here again. Nobody has looked at it, so it
         is that delivery which is acknowledged."""
         for parcel in self.unread.values():
             start, stop = max(first, parcel.first), min(last, parcel.last)
-            if start <= stop and parcel.number != number:
+            if start <= stop and parcel.number != given.number:
                 parcel.skip(range(start, stop + 1))
-                self.acks.add(parcel.number, start, stop)
+                self.acks.add(parcel.number, start, stop, parcel.written)
                 if first < start:
-                    self._acknowledge_again(number, first, start - 1)
+                    self._acknowledge_again(given, first, start - 1)
                 if stop < last:
-                    self._acknowledge_again(number, stop + 1, last)
+                    self._acknowledge_again(given, stop + 1, last)
                 return
-        self.acks.add(number, first, last)
+        self.acks.add(given.number, first, last, given.written)
 
     def send_acks(self, confirmed: anyio.Event | None = None) -> None:
         """Send what is acknowledged; `confirmed` is set once all acks so far are committed."""
@@ -327,7 +327,7 @@ class Parcel:
 
     __slots__ = (
         "_granted", "_skipped", "attempt", "batch", "ends_batch", "feed", "first", "last",
-        "number", "since", "size",
+        "number", "since", "size", "written",
     )
 
     def __init__(
@@ -342,6 +342,7 @@ class Parcel:
         self.first = message.first_offset
         self.last = message.last_offset
         self.attempt = message.attempt
+        self.written = ballot_from(message.batch.ballot)
         self.size = size
         self.ends_batch = ends_batch
         self._granted = False
@@ -388,7 +389,7 @@ class Parcel:
     def acknowledge(self) -> None:
         """All that it handed out is dealt with."""
         for first, last in self.ranges():
-            self.feed.acknowledge(self.number, first, last)
+            self.feed.acknowledge(self, first, last)
 
 
 def to_ranges(ranges: Iterable[AckRange]) -> list[groups_pb2.Range]:

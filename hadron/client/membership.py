@@ -174,11 +174,13 @@ class Membership:
 
     def _claim(self, feed: Feed, parcel: Parcel) -> None:
         """What the user has dealt with already is acknowledged, and not handed out again."""
-        known = self._late.claim(parcel.first, parcel.last, feed.ballot, parcel.attempt)
+        known = self._late.claim(
+            parcel.first, parcel.last, feed.ballot, parcel.attempt, parcel.written
+        )
         if known:
             parcel.skip(known)
             for first, last in runs(known):
-                feed.acknowledge(parcel.number, first, last)
+                feed.acknowledge(parcel, first, last)
             feed.send_acks()
 
     def _batch_ended(self, feed: Feed) -> None:
@@ -315,9 +317,10 @@ class Membership:
         if lost > known:
             raise ConnectionLostError(
                 f"up to {lost - known} acknowledgements to {self.partition} came too late: others "
-                "have the records, their attempts were used up, or the group was reset",
-                "what is not among the dead letters is delivered again; a longer `ack_deadline_s`, "
-                "or `extend` while at work",
+                "have the records, their attempts were used up, the group was reset, or the log "
+                "has lost them",
+                "what is still there, and not among the dead letters, is delivered again; a longer "
+                "`ack_deadline_s`, or `extend` while at work",
             )
         if not self._is_settled:
             trouble = self.failure or self.trouble or "the leader does not confirm them"

@@ -255,7 +255,7 @@ class Intake:
     def _collect(self) -> None:
         while self._acks:
             parcel, first, last = self._acks.popleft()
-            parcel.feed.acknowledge(parcel.number, first, last)
+            parcel.feed.acknowledge(parcel, first, last)
             self._consumer.acknowledged(parcel.feed)
 
     async def _send(self) -> None:

@@ -425,8 +425,12 @@ class GroupDriver:
 
     def _may_have_been(self, token: Token, last: int) -> bool:
         """Whether there can have been a delivery with this token: given out before now, and of
-        records that are there."""
-        latest = (*self._ground.controller.ballot, self._ground.numbers.last)
+        records that were there then. *(A restore, or `recover`, has put others at their offsets.)*
+        """
+        ballot = self._ground.controller.ballot
+        if token[:2] < ballot:
+            return last < self._visible.begun_at(self._stream_id)
+        latest = (*ballot, self._ground.numbers.last)
         return token <= latest and last < self._visible.bounds(self._stream_id).next_offset
 
     def refuse(self, session: MemberSession, message: groups_pb2.SubscribeRequest.Nack) -> None:

@@ -60,6 +60,7 @@ class VisibleStreams:
         self._catalog = catalog
         self._first = {stream_id: known.first_offset for stream_id, known in bounds.items()}
         self._next = {stream_id: known.next_offset for stream_id, known in bounds.items()}
+        self._begun = dict(self._next)
         self._watchers: dict[int, list[Watcher]] = {}
         self._on_gone: list[Callable[[int], None]] = []
         self._recent: dict[int, deque[StampedBatch]] = {}
@@ -73,6 +74,10 @@ class VisibleStreams:
             label = self._catalog.by_id(stream_id).label
             raise NotFoundError(f"{label} has no partition on {self._replica_set}")
         return PartitionBounds(self._first[stream_id], following)
+
+    def begun_at(self, stream_id: int) -> int:
+        """Where a stream ended when this ballot began: what lies behind has come in it."""
+        return self._begun.get(stream_id, 0)
 
     def watch(self, stream_id: int, watcher: Watcher) -> Callable[[], None]:
         """Call `watcher` when the visible end, or the first kept offset, moves; returns how to

@@ -180,6 +180,28 @@ async def test_an_ack_after_the_call_was_lost_counts_and_its_record_is_not_hande
 
 
 @both
+async def test_a_late_ack_is_not_one_of_another_record_at_its_offset() -> None:
+    """The log has lost its tail, and others were written in its place before the member is back."""
+    async with served() as (node, client):
+        await fill(client, 2, batch=1)
+        async with client.subscribe("s", group="g", max_in_flight=1) as subscription:
+            first = await subscription.__anext__()
+            await first.ack()
+            await subscription.flush()
+            late = await subscription.__anext__()
+            node.cut()
+            node.refuse_members = NotReadyError("not now")
+            group = node.groups["s", "local/p0", "g"]
+            await until(lambda: not group.members)
+            group.partition.lose(1)
+            await fill(client, 1, batch=1)
+            node.refuse_members = None
+            await until(lambda: bool(group.members and group.members[0].in_flight))
+            await late.ack()
+            assert (await subscription.__anext__()).offset == 1
+
+
+@both
 async def test_an_ack_counts_that_comes_after_its_record_was_delivered_here_again() -> None:
     async with served() as (node, client):
         await fill(client, 2, batch=1)

@@ -20,7 +20,7 @@ from hadron.client.topology import Topology
 from hadron.client.url import Endpoint, parse_url
 from hadron.model.batch import BatchBuilder, decode_batch
 from hadron.model.errors import InvalidRecordError, RequestError
-from hadron.model.ids import Ballot
+from hadron.model.ids import NO_BALLOT, Ballot
 from hadron.model.record import NewRecord, decode_value, encode_value
 from hadron.wire.messages import cluster_pb2
 
@@ -267,7 +267,7 @@ def test_acks_in_any_order_become_the_fewest_ranges(
     buffer = AckBuffer()
     ranges: list[AckRange] = []
     for count, offset in enumerate(order):
-        buffer.add(1 + offset // 6, offset, offset)
+        buffer.add(1 + offset // 6, offset, offset, NO_BALLOT)
         if count in taken_after:
             ranges.extend(buffer.take())
     assert buffer.count == sum(1 for count in range(12) if count > max(taken_after, default=-1))
@@ -285,6 +285,16 @@ def test_a_clients_clock_goes_on_while_its_machine_is_suspended(
     asleep = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)
     monkeypatch.setattr(time, "clock_gettime", {asleep: 3_600.0}.__getitem__)
     assert SystemClock().monotonic_s() == 3_600.0
+
+
+@pytest.mark.parametrize("attempt", [1, 2])
+def test_another_record_at_the_offset_is_not_the_one_that_was_dealt_with(attempt: int) -> None:
+    """The log was restored, or has lost its tail: each batch there is of another ballot."""
+    late, old, now = LateAcks(), Ballot(1, 3), Ballot(2, 2)
+    late.add(old, [AckRange(7, 4, 5, Ballot(1, 1)), AckRange(8, 6, 9, old)])
+    assert late.claim(0, 5, now, attempt, Ballot(1, 1)) == [4, 5]
+    assert late.claim(6, 7, now, attempt, Ballot(2, 1)) == []
+    assert late.claim(8, 9, now, attempt, old) == [8, 9]
 
 
 def test_refusals_are_counted_of_more_than_is_remembered() -> None:

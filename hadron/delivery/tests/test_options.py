@@ -481,6 +481,7 @@ class TestLateAcknowledgements:
     async def test_of_another_call_or_ballot(self, stack: Stack) -> None:
         await stack.append(1, *[b"x"] * 3)
         await stack.controller.execute(CreateGroup(1, "billing", 0))  # Under an earlier leader.
+        stack.visible._begun[1] = 3  # And so were the records.
         gone = await Consumer(stack).join(1)
         other = await Consumer(stack).join(1)
         await other.until(1)
@@ -529,6 +530,17 @@ class TestLateAcknowledgements:
         await stack.append(1, *[b"x"] * 3)
         member = await Consumer(stack).join(1)
         self.late(member, ballot, number, offset)
+        assert len(await member.confirmed(1)) == 1
+        assert await progress(stack) == [(0, None, None)]
+
+    async def test_of_a_record_that_was_lost_and_has_another_in_its_place(
+        self, stack: Stack
+    ) -> None:
+        """A tail was lost: whatever was delivered in an earlier ballot, it was not these."""
+        await stack.controller.execute(CreateGroup(1, "billing", 0))  # Under an earlier leader.
+        await stack.append(1, *[b"x"] * 3)
+        member = await Consumer(stack).join(1)
+        self.late(member, (1, 0), 50, 2)
         assert len(await member.confirmed(1)) == 1
         assert await progress(stack) == [(0, None, None)]
 
