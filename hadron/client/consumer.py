@@ -312,8 +312,8 @@ class Consumer(AckSender):
                 self._schema_news = event = anyio.Event()
                 try:
                     stream = await self._catalog.stream(self._stream.name)
-                except NotFoundError:
-                    # Deleted: the leaders end the memberships, and say so.
+                except (NotFoundError, ClosedError):
+                    # Deleted: the leaders end the memberships, and say so. Or the program leaves.
                     return
                 except HadronError as error:
                     _log.warning("partitions added to %s: %s", self._stream.name, error)

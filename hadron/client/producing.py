@@ -116,7 +116,17 @@ async def open_producer(
     session: Session, catalog: Catalog, stream: str, settings: ProducerSettings
 ) -> Producer:
     """Raises `NotFoundError` for an unknown stream, partition or region."""
+    if settings.partition is not None:
+        await catalog.partitions(stream, settings.partition)
     item = await catalog.stream(stream)
+    names = settings.choose(item)
+    opening = streams_pb2.ProduceRequest(
+        namespace=session.endpoint.namespace,
+        stream=stream,
+        acks=_ACKS[settings.acks],
+        stream_id=item.id,
+        metadata_index=item.metadata_index,
+    )
     publishers: list[Publisher] = []
 
     def resolved(batch: OutgoingBatch) -> None:
@@ -131,22 +141,12 @@ async def open_producer(
             batch_bytes=settings.batch_bytes,
             codec=settings.codec,
         )
-        request = streams_pb2.ProduceRequest(
-            namespace=session.endpoint.namespace,
-            stream=stream,
-            partition=partition,
-            acks=_ACKS[settings.acks],
-            stream_id=item.id,
-            metadata_index=item.metadata_index,
-        )
+        request = streams_pb2.ProduceRequest(partition=partition)
+        request.MergeFrom(opening)
         return PartitionSender(
             session, accumulator, request, eager=settings.linger_ms <= 0, substitutes=substitutes
         )
 
-    if settings.partition is not None:
-        names = await catalog.partitions(stream, settings.partition)
-    else:
-        names = settings.choose(item)
     router = Router(
         make,
         names,
@@ -170,44 +170,48 @@ async def open_producer(
     for sender in router.senders:
         if session.connection_now(sender.accumulator.partition) is None:
             sender.go_away("its leader was not found")
-    _follow(session, catalog, item, settings, router, publisher)
+    _follow(session, catalog, opening, settings, router, publisher)
     return Producer(publisher)
 
 
 def _follow(
-    session: Session, catalog: Catalog, item: SchemaObject, settings: ProducerSettings,
-    router: Router, publisher: Publisher,
+    session: Session, catalog: Catalog, opening: streams_pb2.ProduceRequest,
+    settings: ProducerSettings, router: Router, publisher: Publisher,
 ) -> None:
-    """Use partitions that are added to the stream while the producer is open."""
+    """Use partitions that are added to the stream while the producer is open.
+
+    `opening` is what senders are made with: from the index at which the stream has a partition on,
+    so that a leader there which has not heard of it says that it is behind.
+    """
 
     async def look() -> None:
         try:
-            now = await catalog.stream(item.name)
+            now = await catalog.stream(opening.stream)
         except NotFoundError as error:
             publisher.gone = error
             return
         except HadronError as error:
-            _log.debug("stream %s was not looked up again: %s", item.name, error)
+            _log.debug("stream %s was not looked up again: %s", opening.stream, error)
             return
         # Another stream of that name is none of this producer's business (PROTOCOL D3).
-        if now.id != item.id:
+        if now.id != opening.stream_id:
             publisher.gone = NotFoundError(
-                f"stream {item.name!r} was deleted; another one has its name now",
+                f"stream {opening.stream!r} was deleted; another one has its name now",
                 "make another producer for that one",
             )
         if publisher.gone is not None or publisher.is_closed:
             return
-        for sender in router.senders:
-            sender.request.metadata_index = now.metadata_index
+        for request in (opening, *(sender.request for sender in router.senders)):
+            request.metadata_index = now.metadata_index
         if router.extend(settings.choose(now)):
-            _log.info("stream %s has the partitions %s now", item.name, router.partitions)
+            _log.info("stream %s has the partitions %s now", opening.stream, router.partitions)
             publisher.grown()
 
     def changed() -> None:
         session.background.start(look)
 
     def not_found() -> None:
-        catalog.forget(item.name)
+        catalog.forget(opening.stream)
         changed()
 
     publisher.stop_following = catalog.listen(changed)

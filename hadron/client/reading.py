@@ -83,8 +83,9 @@ class ReadCalls:
         self, stream: str, partition: str | None, at_ms: int | None, before: int | None
     ) -> list[PartitionOffsets]:
         found: list[PartitionOffsets] = []
+        names = await self._catalog.partitions(stream, partition)
         item = await self._catalog.stream(stream)
-        for name in await self._catalog.partitions(stream, partition):
+        for name in names:
             request = streams_pb2.OffsetsRequest(
                 namespace=self._namespace, stream=stream, partition=name, at_ms=at_ms or 0,
                 stream_id=item.id, metadata_index=item.metadata_index, before=before,

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from datetime import UTC, datetime
+from typing import Any
 
 import anyio
+import anyio.lowlevel
 import pytest
 
 from hadron.client import Client
@@ -13,6 +15,7 @@ from hadron.client.ports import ClientPorts
 from hadron.client.tests.fake_node import FakeNode
 from hadron.client.tests.support import HandClock, both, served, start, until
 from hadron.model.errors import (
+    ClosedError,
     ConnectionLostError,
     DeadlineExceededError,
     NotFoundError,
@@ -21,7 +24,7 @@ from hadron.model.errors import (
     PeerError,
     RequestError,
 )
-from hadron.model.schema import StreamSpec, spec_to_json
+from hadron.model.schema import SchemaObject, StreamSpec, spec_to_json
 from hadron.wire.messages import groups_pb2
 
 
@@ -692,6 +695,25 @@ async def test_partitions_that_are_added_are_joined_from_their_beginning() -> No
         subscription._consumer._schema_changed()
         delivery = await subscription.__anext__()
         assert (delivery.partition, delivery.offset) == ("b", 0)
+
+
+@both
+async def test_who_leaves_is_told_nothing_of_added_partitions() -> None:
+    """The stream has changed, and the client is closed while it is looked up again."""
+    told: list[Any] = []
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("hadron.client.consumer._log.warning", lambda *word: told.append(word))
+        async with served() as (_, client), client.subscribe("s", group="g") as subscription:
+            asked = anyio.Event()
+
+            async def stream(_name: str) -> SchemaObject:
+                asked.set()
+                raise ClosedError("the client is closed")
+
+            patch.setattr(client._catalog, "stream", stream)
+            subscription._consumer._schema_changed()
+            await asked.wait()
+    assert not told
 
 
 @both

@@ -23,6 +23,7 @@ from hadron.model.errors import (
     RequestError,
 )
 from hadron.model.record import NewRecord
+from hadron.model.schema import StreamSpec, spec_to_json
 
 
 @both
@@ -364,3 +365,26 @@ async def test_compressed_and_eager_producers_store_the_same_records() -> None:
             await producer.send_many([b"a" * 1000] * 100)
         assert node.values()[:50] == [b"%d" % number * 20 for number in range(50)]
         assert len(node.values()) == 150
+
+
+@both
+async def test_partitions_that_are_added_are_named_with_the_index_that_added_them() -> None:
+    """A leader there that has not heard of it says that it is behind, and not that it has none."""
+    node = FakeNode(partitions=("a", "b"))
+    entry = node.objects["Stream", "s"]
+    both_spec = entry.spec_json
+    entry.spec_json = spec_to_json(StreamSpec(partitions=("a",))).decode()
+    async with served(node) as (_, client), client.producer("s") as producer:
+        entry.spec_json, entry.metadata_index = both_spec, 99
+        stale = client._catalog._streams["s"]
+        client._catalog.forget("s")
+        for listener in list(client._catalog._listeners):
+            listener()
+        router = producer._publisher._router
+        await until(lambda: router.partitions == ["a", "b"])
+        router.at("b")
+        assert {sender.request.metadata_index for sender in router.senders} == {99}
+        client._catalog._streams["s"] = stale
+        async with client.producer("s", partition="b") as pinned:
+            (sender,) = pinned._publisher._router.senders
+            assert sender.request.metadata_index == 99
