@@ -7,7 +7,8 @@ A whole replica set, when every disk is lost: all members get the same database 
 begins. Nothing of before can be confused with it: the replica set gets a new uuid, so that a member
 that was forgotten somewhere is refused by its handshake; and the epoch must be raised, so that no
 ballot is used twice: delayed messages are fenced (B1), and a cursor held outside finds another
-ballot at its offset (D4). Both are the log's next entry, the same on every disk.
+ballot at its offset (D4). The metadata set's index goes on above all that may have been given, so
+that no id from before names anything new (D3). All of it is one entry, the same on every disk.
 """
 
 from __future__ import annotations
@@ -251,6 +252,9 @@ def _begin_history(
                 LeaderStarted(
                     config.leader.name, uuid, membership.members, membership.digest,
                     MACHINE.version, before[-1].digest if before else b"",
+                    # Clients name objects by ids that were given after the backup, in however many
+                    # epochs.
+                    config.epoch << 32 if config.metadata == config.name else 0,
                 )
             )
             context = Context(

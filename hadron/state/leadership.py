@@ -15,6 +15,7 @@ import msgspec
 
 from hadron.model.errors import FencedError, OldMemberError, VersionError
 from hadron.model.ports import Database
+from hadron.state import schema
 from hadron.state.machine import Command, Context, Feature, NoChange, StateMachine, number_of
 
 _TABLES: Final = """
@@ -48,6 +49,8 @@ class LeaderStarted(Command, frozen=True, array_like=True, tag=1):
         apply_version: what `apply` functions must do from here on (PROTOCOL A5).
         predecessor_digest: of the configuration that the log held before; empty for the first one
             and for a ballot of the same epoch.
+        above_index: of the metadata set's new history, after a restore: the schema's index goes on
+            above it, so that no id names two objects. Nobody was ever given one as high.
     """
 
     uses_reserve: ClassVar[bool] = True
@@ -58,6 +61,7 @@ class LeaderStarted(Command, frozen=True, array_like=True, tag=1):
     config_digest: bytes
     apply_version: int
     predecessor_digest: bytes = b""
+    above_index: int = 0
 
 
 class FollowRules(Command, frozen=True, array_like=True, tag=22):
@@ -126,6 +130,8 @@ def apply_leader_started(context: Context, command: LeaderStarted) -> None:
             msgspec.json.encode(command.members).decode(),
         ),
     )
+    if command.above_index:
+        schema.begin_history(context.db, command.above_index)
 
 
 def apply_follow_rules(context: Context, command: FollowRules) -> None:

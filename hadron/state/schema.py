@@ -48,7 +48,7 @@ CREATE TABLE IF NOT EXISTS schema_tombstone(
 ) STRICT;
 CREATE TABLE IF NOT EXISTS schema_forgotten(
     only INTEGER PRIMARY KEY CHECK (only = 1),
-    metadata_index INTEGER NOT NULL     -- tombstones up to here are not kept any more
+    metadata_index INTEGER NOT NULL     -- whoever stands below gets the whole schema
 ) STRICT;
 CREATE TABLE IF NOT EXISTS schema_source(
     only INTEGER PRIMARY KEY CHECK (only = 1),
@@ -152,6 +152,14 @@ def check_owns(context: Context, expected_index: int) -> int:
     return index
 
 
+def begin_history(db: Database, above_index: int) -> None:
+    """What others have seen beyond this schema is not known: they get all of it, once, and what
+    changes from here on has an index that they have not seen."""
+    index = max(current_index(db), above_index)
+    set_index(db, index)
+    _note_forgotten(db, index)
+
+
 def set_index(db: Database, index: int) -> None:
     db.execute(
         "INSERT INTO schema_index VALUES(1, ?)"
@@ -219,9 +227,13 @@ def forget_old_tombstones(db: Database) -> None:
 
 def forget_tombstones(db: Database, until_index: int) -> None:
     db.execute("DELETE FROM schema_tombstone WHERE metadata_index <= ?", (until_index,))
+    _note_forgotten(db, until_index)
+
+
+def _note_forgotten(db: Database, until_index: int) -> None:
     db.execute(
-        "INSERT INTO schema_forgotten VALUES(1, ?)"
-        " ON CONFLICT(only) DO UPDATE SET metadata_index = excluded.metadata_index",
+        "INSERT INTO schema_forgotten VALUES(1, ?) ON CONFLICT(only) DO UPDATE SET"
+        " metadata_index = max(metadata_index, excluded.metadata_index)",
         (until_index,),
     )
 

@@ -23,6 +23,7 @@ from hadron.model.errors import (
     NotFoundError,
     StorageError,
 )
+from hadron.model.schema import SchemaObject, StreamSpec
 from hadron.node.backup import backup_directory, backup_live, find_node, open_backup
 from hadron.node.recovery import recover
 from hadron.node.restore import restore_node, restore_set
@@ -335,6 +336,35 @@ class TestRestoringAll:
             assert dict(chains(nodes, "n1"))[founded.first.lsn] == founded.first.chain
             assert nodes.status("n1").ballot.epoch == 2
             assert nodes.status("n1").ballot.incarnation > founded.first.ballot.incarnation
+            await nodes.crash()
+            nursery.cancel_scope.cancel()
+
+    async def test_an_id_from_behind_the_backup_is_of_no_other_stream(
+        self, tmp_path: Path, backed_up: Nodes
+    ) -> None:
+        """A producer of a stream that the backup does not have is told so: it must not write into
+        the next one that is made (PROTOCOL D3)."""
+        spec = StreamSpec(partitions=("local/p0",))
+        async with trio.open_nursery() as nursery:
+            nodes = await run_again(backed_up, nursery)
+            await nodes.wait_serving()
+            async with nodes.client() as client:
+                await client.apply([SchemaObject(kind="Stream", name="x", spec=spec)])
+                (x,) = await client.objects("Stream", name="x")
+            await nodes.crash()
+            nursery.cancel_scope.cancel()
+        backed_up.config = with_epoch(backed_up, 2)
+        self.found(tmp_path, backed_up, overwrite=True)
+        async with trio.open_nursery() as nursery:
+            nodes = await run_again(backed_up, nursery)
+            await nodes.wait_serving()
+            async with nodes.client() as client:
+                await client.apply([SchemaObject(kind="Stream", name="y", spec=spec)])
+                (y,) = await client.objects("Stream", name="y")
+                assert y.id > x.metadata_index
+                with pytest.raises(NotFoundError):
+                    await client.fetch("x", "local/p0", 0, stream_id=x.id)
+                assert await values(nodes) == numbers(10)
             await nodes.crash()
             nursery.cancel_scope.cancel()
 

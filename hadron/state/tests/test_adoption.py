@@ -11,6 +11,7 @@ from hadron.model.schema import PipelineSpec, RegisteredSet, StageSpec, StreamSp
 from hadron.state import adoption, dropping, registry, schema, streams
 from hadron.state.adoption import Changes, SchemaAdopted, StoredObject, changes_since
 from hadron.state.groups import CreateGroup
+from hadron.state.leadership import LeaderStarted
 from hadron.state.registry import RegisterReplicaSet
 from hadron.state.schema import ApplySchema, DeleteObjects, ObjectChange
 from hadron.state.tests.support import Replicated, dump
@@ -137,6 +138,25 @@ def test_a_restored_metadata_set_goes_on_above_what_others_have_seen() -> None:
     with pytest.raises(HandshakeError):
         push(meta, other)
     assert dump(other.replica()) == dump(other.db)
+
+
+def test_a_history_that_begins_anew_gives_no_id_and_no_index_again() -> None:
+    """Clients have seen more than the backup has, of a set that nobody else can tell it."""
+    meta = Replicated(META)
+    meta.declare(("Stream", "a", ON_OTHER), ("Stream", "lost", ON_OTHER))
+    new = restored(meta, "a")
+    started = LeaderStarted("n1", NEW_UUID, (("n1", "leader"),), b"d" * 16, 2, above_index=2 << 32)
+    new.submit(started)
+    assert schema.current_index(new.db) == 2 << 32
+    changes = changes_since(new.db, 2)
+    assert changes.is_whole, "what came after the backup is to be forgotten"
+    assert [item.name for item in changes.objects] == ["a"]
+    (other,) = new.declare(("Stream", "other", ON_OTHER))
+    assert other == (2 << 32) + 1
+    assert not changes_since(new.db, 2 << 32).is_whole
+    delete(new, other)
+    schema.forget_tombstones(new.db, 1)
+    assert changes_since(new.db, 2).is_whole, "still"
 
 
 def test_a_metadata_set_restored_without_a_stream_does_not_take_its_records_away() -> None:
