@@ -23,6 +23,7 @@ from hadron.model.ports import Disk
 from hadron.storage.database import translated_os_errors
 from hadron.storage.generations import DATABASE, MANIFEST, read_manifest
 from hadron.storage.snapshot import CHUNK_BYTES, Manifest, decode_manifest, verify
+from hadron.storage.space import SPARE_BYTES
 from hadron.wire.connection import Connection
 from hadron.wire.messages import Method, ballot_to, method, snapshots_pb2
 
@@ -33,9 +34,6 @@ _OPEN_TIMEOUT_S: Final = 600.0
 """Making a copy takes 5 s per GB here; a slow disk may need a minute for each."""
 
 _READ_TIMEOUT_S: Final = 30.0
-
-SPARE_BYTES: Final = 64 << 20
-"""Room that a copy leaves on the disk, for the log to go on."""
 
 
 class SnapshotRefusedError(HadronError):
@@ -52,6 +50,7 @@ async def fetch(
     on_progress: Callable[[int, int], None],
     promised: Ballot = NO_BALLOT,
     leads: bool = False,
+    spare_bytes: int = SPARE_BYTES,
 ) -> Manifest:
     """Fetch a copy into `directory` (`hadron.db` and its manifest), verified and synced.
 
@@ -61,6 +60,7 @@ async def fetch(
         on_progress: told bytes that are here, and bytes in all.
         promised: the ballot in which a copy may come that is not committed yet; none by default.
         leads: whether that ballot is this node's own.
+        spare_bytes: room that it leaves on the disk.
 
     Raises `PeerError` for what the other side or the way to it does, with what arrived left in
     place; `StorageError` for this disk.
@@ -79,7 +79,7 @@ async def fetch(
     except StorageError as error:
         raise PeerError(error.message, error.hint) from error
     accept(manifest)
-    have = await disk.do(partial(_prepare, directory, manifest, known, disk))
+    have = await disk.do(partial(_prepare, directory, manifest, known, disk, spare_bytes))
     while have < manifest.size:
         on_progress(have, manifest.size)
         data = await _read_chunk(connection, manifest, have)
@@ -105,7 +105,9 @@ async def _read_chunk(connection: Connection, manifest: Manifest, offset: int) -
     return data
 
 
-def _prepare(directory: Path, manifest: Manifest, known: Manifest | None, disk: Disk) -> int:
+def _prepare(
+    directory: Path, manifest: Manifest, known: Manifest | None, disk: Disk, spare_bytes: int
+) -> int:
     """Make room for a copy, or find out how much of it is here already."""
     path = directory / DATABASE
     with translated_os_errors(directory):
@@ -118,10 +120,12 @@ def _prepare(directory: Path, manifest: Manifest, known: Manifest | None, disk: 
             disk.make_directory(directory)
             disk.write_file(directory / MANIFEST, manifest.encode())
         free = disk.free_bytes(directory)
-    if free < manifest.size - have + SPARE_BYTES:
+    needed = manifest.size - have + spare_bytes
+    if free < needed:
         raise SnapshotRefusedError(
             f"a snapshot of {manifest.size} bytes does not fit onto the disk of {directory}: "
-            f"{free} bytes are free",
+            f"{needed} bytes are needed, {spare_bytes} of them for the log to go on, and "
+            f"{free} are free",
             "make room",
         )
     return have

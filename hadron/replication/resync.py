@@ -229,7 +229,7 @@ class Resync:
             # Where this log begins, so that what follows the copy can be kept.
             min_lsn=max(wanted.min_lsn, self._follower.anchor.lsn, 1),
             accept=self._check_origin, on_progress=show,
-            promised=promised, leads=leads,
+            promised=promised, leads=leads, spare_bytes=self._store.space.spare_bytes,
         )
         # What is committed here may have moved on while it came.
         await self._check_position(manifest)

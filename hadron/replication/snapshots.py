@@ -38,7 +38,6 @@ from hadron.model.errors import (
 )
 from hadron.model.ids import NO_BALLOT, Ballot, LogPosition
 from hadron.model.ports import Clock, Disk
-from hadron.replication.fetching import SPARE_BYTES
 from hadron.replication.follower import FollowerLog
 from hadron.replication.membership import Membership
 from hadron.state.verify import KeptBodiesCheck
@@ -269,11 +268,13 @@ class SnapshotService:
         def prepare() -> None:
             with translated_os_errors(path):
                 self._disk.make_directory(path.parent)
-                needed = self._store.path.stat().st_size + SPARE_BYTES
+                spare = self._store.space.spare_bytes
+                needed = self._store.path.stat().st_size + spare
                 free = self._disk.free_bytes(path.parent)
             if free < needed:
                 raise OverloadedError(
-                    f"a copy of {self._store.path} needs {needed} bytes, {free} are free",
+                    f"a copy of {self._store.path} needs {needed} bytes, {spare} of them for the "
+                    f"log to go on, and {free} are free",
                     "make room on that disk, or fetch from another node",
                 )
 

@@ -29,6 +29,9 @@ _log = logging.getLogger(__name__)
 _EXHAUSTED_PART: Final = 8
 """Of the reserve: with less than this part of it on the file system nothing is written any more."""
 
+SPARE_BYTES: Final = 64 << 20
+"""Room that a copy of a database leaves on the disk, for the log to go on."""
+
 _LOOK_EVERY_BYTES: Final = 1 << 20
 """Written between two looks at the disk: far below any reserve, and a look takes microseconds."""
 
@@ -69,6 +72,12 @@ class Space:
     def is_exhausted(self) -> bool:
         """Not even the reserve is left: nothing more is to be written here."""
         return self._free_bytes < self._reserve_bytes // _EXHAUSTED_PART
+
+    @property
+    def spare_bytes(self) -> int:
+        """Room that a copy leaves here: no more than ordinary writes do, or none would ever fit
+        onto a small disk."""
+        return min(SPARE_BYTES, self._reserve_bytes)
 
     @property
     def trouble(self) -> str:

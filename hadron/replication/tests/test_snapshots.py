@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import shutil
 from collections.abc import Sequence
 from contextlib import closing
 from pathlib import Path
@@ -33,6 +34,7 @@ from hadron.storage.database import open_reader
 from hadron.storage.generations import read_manifest
 from hadron.storage.log import Entry, get_meta, position_at
 from hadron.storage.snapshot import Manifest
+from hadron.storage.space import SPARE_BYTES
 from hadron.testing.nodes import SeededRandom
 from hadron.wire.messages import snapshots_pb2
 
@@ -104,21 +106,66 @@ class Source:
         )
 
 
-async def resync(one: Follower, source: Source, node: str = "n2") -> Installation:
+async def resync(
+    one: Follower, source: Source, node: str = "n2", disk: SystemDisk = DISK
+) -> Installation:
     """What a node makes of a source's copy."""
     link = PeerLink("n1", "leader", "n1:7000")
     link.connection = source  # type: ignore[assignment]
     machinery = Resync(
         membership(3, node), one.store, one.log, None,  # type: ignore[arg-type]
-        DISK, SeededRandom(1), on_ready=lambda _: None, on_unreadable=lambda _: None,
+        disk, SeededRandom(1), on_ready=lambda _: None, on_unreadable=lambda _: None,
     )
     return await machinery._fetch(link, _Wanted("for a test", 1, "n1"))
+
+
+class SmallDisk(SystemDisk):
+    """With so much room."""
+
+    def __init__(self, free: int) -> None:
+        self.free = free
+
+    def free_bytes(self, path: Path) -> int:
+        del path
+        return self.free
 
 
 class TestFetching:
     @pytest.fixture(autouse=True)
     def small_chunks(self, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(fetching, "CHUNK_BYTES", 8 << 10)
+
+    async def test_what_does_not_fit_is_refused_with_what_it_needs(self, tmp_path: Path) -> None:
+        source = Source(tmp_path, entries(20))
+        size = source.manifest.size
+        for spare in (0, 4 << 20, SPARE_BYTES):
+            disk = SmallDisk(size + spare - 1)
+
+            async def attempt(disk: SmallDisk = disk, spare: int = spare) -> Manifest:
+                return await fetch(
+                    source, tmp_path / "here", disk, min_lsn=1,  # type: ignore[arg-type]
+                    accept=lambda _: None, on_progress=lambda _have, _size: None,
+                    spare_bytes=spare,
+                )
+
+            with pytest.raises(
+                SnapshotRefusedError,
+                match=f"{size + spare} bytes are needed, {spare} of them .* {disk.free} are free",
+            ):
+                await attempt()
+            disk.free += 1
+            assert await attempt() == source.manifest
+            shutil.rmtree(tmp_path / "here")
+
+    async def test_a_small_disk_is_rebuilt_with_the_reserve_that_it_has(
+        self, tmp_path: Path
+    ) -> None:
+        source = Source(tmp_path, entries(20))
+        with follower(tmp_path / "here") as one:
+            hold(one, entries(10), 6)
+            assert one.store.space.spare_bytes == 0
+            installation = await resync(one, source, disk=SmallDisk(source.manifest.size))
+            assert installation.position == source.manifest.position
 
     async def test_every_chunk_is_compared_with_its_hash_and_the_rest_is_kept(
         self, tmp_path: Path

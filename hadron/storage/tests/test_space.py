@@ -11,7 +11,7 @@ import trio
 from hadron.model.ids import Ballot
 from hadron.node.world import SystemDisk
 from hadron.storage.database import PAGE_BYTES
-from hadron.storage.space import Space
+from hadron.storage.space import SPARE_BYTES, Space
 from hadron.storage.tests.test_store import open_store
 from hadron.storage.writer import Prepared
 
@@ -74,6 +74,11 @@ def test_the_refusal_names_the_disk_the_room_and_the_way_out() -> None:
 
 def test_no_room_at_all_has_a_unit() -> None:
     assert "has room for less than 1KiB, and" in Host(0).space.refusal().message
+
+
+def test_a_copy_leaves_no_more_than_the_reserve_and_no_more_than_a_log_needs() -> None:
+    for reserve_bytes, spare in ((0, 0), (2 << 20, 2 << 20), (128 << 20, SPARE_BYTES)):
+        assert Host(RESERVE, reserve_bytes).space.spare_bytes == spare
 
 
 def test_free_pages_of_the_file_are_room_but_not_for_the_log() -> None:
