@@ -541,13 +541,14 @@ class Client(EnteredOnce, AsyncOnly):
         stage: str,
         instance_ids: Sequence[int],
         attempts: Sequence[int],
+        created_ms: Sequence[int],
         batch: bytes | None,
         partition: str = "",
     ) -> pipelines_pb2.CompleteStagesResponse:
         """Commit outputs and completions together, all or none.
 
         Args:
-            attempts: of the invocations, in the order of `instance_ids`.
+            attempts, created_ms: of the invocations, in the order of `instance_ids`.
             batch: one encoded record batch with one output per instance in the same order; None
                 for a stage without an output.
             partition: of the outputs; "" is the pipeline's own replica set.
@@ -556,7 +557,7 @@ class Client(EnteredOnce, AsyncOnly):
             The outputs' base offset; or `stale_instance_ids`, and then nothing was done.
         """
         return await self._pipelines.complete(
-            pipeline_id, stage, instance_ids, attempts, batch, partition
+            pipeline_id, stage, instance_ids, attempts, created_ms, batch, partition
         )
 
     async def fail_stages(
@@ -565,10 +566,13 @@ class Client(EnteredOnce, AsyncOnly):
         stage: str,
         instance_ids: Sequence[int],
         attempts: Sequence[int],
+        created_ms: Sequence[int],
         reason: str,
     ) -> None:
         """These attempts failed; the stage's retry policy decides what follows."""
-        await self._pipelines.fail(pipeline_id, stage, instance_ids, attempts, reason)
+        await self._pipelines.fail(
+            pipeline_id, stage, instance_ids, attempts, created_ms, reason
+        )
 
 
 @functools.cache

@@ -134,15 +134,17 @@ class PipelineCalls:
         stage: str,
         instance_ids: Sequence[int],
         attempts: Sequence[int],
+        created_ms: Sequence[int],
         batch: bytes | None,
         partition: str,
     ) -> pipelines_pb2.CompleteStagesResponse:
-        _check_pairs(instance_ids, attempts)
+        _check_pairs(instance_ids, attempts, created_ms)
         request = pipelines_pb2.CompleteStagesRequest(
             pipeline_id=pipeline_id,
             stage=stage,
             instance_ids=instance_ids,
             attempts=attempts,
+            created_ms=created_ms,
             partition=partition,
         )
         home = await self._catalog.pipeline_home_by_id(pipeline_id)
@@ -157,14 +159,16 @@ class PipelineCalls:
         stage: str,
         instance_ids: Sequence[int],
         attempts: Sequence[int],
+        created_ms: Sequence[int],
         reason: str,
     ) -> None:
-        _check_pairs(instance_ids, attempts)
+        _check_pairs(instance_ids, attempts, created_ms)
         request = pipelines_pb2.FailStagesRequest(
             pipeline_id=pipeline_id,
             stage=stage,
             instance_ids=instance_ids,
             attempts=attempts,
+            created_ms=created_ms,
             reason=reason,
         )
         home = await self._catalog.pipeline_home_by_id(pipeline_id)
@@ -177,9 +181,12 @@ def _instance_id(given: Any) -> int:
     return given
 
 
-def _check_pairs(instance_ids: Sequence[int], attempts: Sequence[int]) -> None:
-    if len(instance_ids) != len(attempts):
+def _check_pairs(
+    instance_ids: Sequence[int], attempts: Sequence[int], created_ms: Sequence[int]
+) -> None:
+    if not len(instance_ids) == len(attempts) == len(created_ms):
         raise RequestError(
-            f"{len(instance_ids)} instance ids were given with {len(attempts)} attempts",
-            "give the attempt of each invocation, in the same order",
+            f"{len(instance_ids)} instance ids were given with {len(attempts)} attempts and "
+            f"{len(created_ms)} times of creation",
+            "give the attempt and the `created_ms` of each invocation, in the same order",
         )

@@ -511,13 +511,14 @@ class SyncClient:
         stage: str,
         instance_ids: Sequence[int],
         attempts: Sequence[int],
+        created_ms: Sequence[int],
         batch: bytes | None,
         partition: str = "",
     ) -> pipelines_pb2.CompleteStagesResponse:
         """See `Client.complete_stages`."""
         return self._call(
             lambda client: client.complete_stages(
-                pipeline_id, stage, instance_ids, attempts, batch, partition
+                pipeline_id, stage, instance_ids, attempts, created_ms, batch, partition
             )
         )
 
@@ -527,11 +528,14 @@ class SyncClient:
         stage: str,
         instance_ids: Sequence[int],
         attempts: Sequence[int],
+        created_ms: Sequence[int],
         reason: str,
     ) -> None:
         """See `Client.fail_stages`."""
         self._call(
-            lambda client: client.fail_stages(pipeline_id, stage, instance_ids, attempts, reason)
+            lambda client: client.fail_stages(
+                pipeline_id, stage, instance_ids, attempts, created_ms, reason
+            )
         )
 
     def _call(self, function: Callable[[Client], Awaitable[T]]) -> T:

@@ -304,6 +304,7 @@ class PipelineDriver:
                     instance_id=item.instance_id,
                     attempt=item.attempt,
                     attempts_before=item.attempts_before,
+                    created_ms=item.created_ms,
                     root=self.ref(item.root),
                     dependencies=[self.ref(output) for output in item.dependencies],
                 )
@@ -351,7 +352,7 @@ class PipelineDriver:
         result: Completed = await self._controller.execute(
             CompleteStages(
                 self.item.id, stage.name, tuple(request.instance_ids), tuple(request.attempts),
-                out_stream_id, len(attachment),
+                out_stream_id, len(attachment), tuple(request.created_ms),
             ),
             attachment,
         )
@@ -364,7 +365,7 @@ class PipelineDriver:
         result: Completed = await self._controller.execute(
             FailStages(
                 self.item.id, stage.name, tuple(request.instance_ids), tuple(request.attempts),
-                request.reason[:2_000],
+                request.reason[:2_000], tuple(request.created_ms),
             )
         )
         return result
@@ -406,6 +407,12 @@ def _check_ids(request: Any) -> None:
         raise RequestError(
             f"{len(request.instance_ids)} instances come with {len(request.attempts)} attempts",
             "send one attempt number for each instance",
+        )
+    if len(request.created_ms) not in (0, len(request.instance_ids)):
+        raise RequestError(
+            f"{len(request.instance_ids)} instances come with {len(request.created_ms)} times of "
+            "creation",
+            "send the `created_ms` of each invocation",
         )
     if len(request.instance_ids) > MAX_BATCH_RECORDS:
         raise RequestError(

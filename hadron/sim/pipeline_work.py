@@ -132,7 +132,8 @@ class RunnerActor(ClientActor):
             if lost:
                 await client.fail_stages(
                     given.pipeline_id, given.stage, [each.instance_id for each in lost],
-                    [each.attempt for each in lost], "cannot be done",
+                    [each.attempt for each in lost], [each.created_ms for each in lost],
+                    "cannot be done",
                 )
                 if dice > 0.8:
                     # A frozen process hands in what was failed for it meanwhile.
@@ -175,7 +176,8 @@ class RunnerActor(ClientActor):
         )
         try:
             answer = await client.complete_stages(
-                given.pipeline_id, given.stage, ids, attempts, batch
+                given.pipeline_id, given.stage, ids, attempts,
+                [each.created_ms for each in chosen], batch,
             )
         except HadronError as error:
             history.unknown(noted, error)

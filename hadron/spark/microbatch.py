@@ -126,6 +126,8 @@ class _Course:
     """Attempt by instance id, of the instances that nothing has been said about yet."""
     before: dict[int, int] = field(default_factory=dict)
     """By instance id, the attempts from before it was retried."""
+    created_ms: dict[int, int] = field(default_factory=dict)
+    """By instance id; which instance it is."""
     refused: list[Refusal] = field(default_factory=list)
     """What is reported as failed, once everything else has been said: the next attempt may begin
     at once, and would end, and be told of, before this one."""
@@ -177,6 +179,7 @@ class MicroBatchWorker:
         invocations = message.invocations
         course = _Course(message.pipeline_id, message.stage, invocations)
         course.open_ids = {each.instance_id: each.attempt for each in invocations}
+        course.created_ms = {each.instance_id: each.created_ms for each in invocations}
         course.before = {each.instance_id: each.attempts_before for each in invocations}
         try:
             await self._run(course)
@@ -347,6 +350,7 @@ class MicroBatchWorker:
                 course.stage,
                 [each.instance_id for each in left],
                 [each.attempt for each in left],
+                [course.created_ms[each.instance_id] for each in left],
                 data,
                 partition=left[0].partition,
             )
@@ -378,6 +382,7 @@ class MicroBatchWorker:
                     course.stage,
                     [each.instance_id for each in group],
                     [each.attempt for each in group],
+                    [course.created_ms[each.instance_id] for each in group],
                     reason,
                 )
             )

@@ -28,6 +28,7 @@ class ReadyStage(msgspec.Struct, frozen=True):
     attempt: int
     root: OutputRef
     dependencies: tuple[OutputRef, ...]
+    created_ms: int
     attempts_before: int = 0
 
 
@@ -106,14 +107,14 @@ def ready_stages(
     found: list[ReadyStage] = []
     rows = db.execute(
         "SELECT r.instance_id, r.attempts + 1, i.stream_id, i.partition, i.offset,"
-        " ifnull(t.attempts_before, 0)"
+        " i.created_ms, ifnull(t.attempts_before, 0)"
         " FROM stage_run r JOIN instance i USING (pipeline_id, instance_id)"
         " LEFT JOIN stage_retry t USING (pipeline_id, stage, instance_id)"
         " WHERE r.pipeline_id = ? AND r.stage = ? AND r.status = 1 AND r.ready_ms <= ?"
         " ORDER BY r.ready_ms, r.instance_id",
         (pipeline_id, stage, now_ms),
     )
-    for instance_id, attempt, stream_id, partition, offset, before in rows:
+    for instance_id, attempt, stream_id, partition, offset, created_ms, before in rows:
         if instance_id in except_ids:
             continue
         outputs = [_output(db, pipeline_id, name, instance_id) for name in dependencies]
@@ -121,7 +122,7 @@ def ready_stages(
         if len(known) < len(outputs):
             continue
         root = OutputRef(stream_id, partition, offset)
-        found.append(ReadyStage(instance_id, attempt, root, known, before))
+        found.append(ReadyStage(instance_id, attempt, root, known, created_ms, before))
         if len(found) >= limit:
             break
     return found

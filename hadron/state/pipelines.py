@@ -109,6 +109,9 @@ class CompleteStages(Command, frozen=True, array_like=True, tag=7):
     """0 when the stage has no output."""
     size: int
     """Bytes of the body."""
+    created_ms: tuple[int, ...] = ()
+    """When each instance was made: one that was made at another time is another instance. Empty:
+    not compared."""
 
     @property
     def batch(self) -> BatchShape | None:
@@ -125,6 +128,8 @@ class FailStages(Command, frozen=True, array_like=True, tag=8):
     instance_ids: tuple[int, ...]
     attempts: tuple[int, ...]
     reason: str
+    created_ms: tuple[int, ...] = ()
+    """As of `CompleteStages`."""
 
 
 class RetryInstances(Command, frozen=True, array_like=True, tag=23):
@@ -315,7 +320,7 @@ def _take_instance_ids(db: Database, pipeline_id: int, count: int) -> int:
 
 def apply_complete_stages(context: Context, command: CompleteStages) -> Completed:
     db, pipeline_id = context.db, command.pipeline_id
-    stale = _stale(db, pipeline_id, command.stage, command.instance_ids, command.attempts)
+    stale = _stale(db, command)
     if stale:
         raise NoChange(Completed(None, stale))
     ids = command.instance_ids
@@ -342,22 +347,26 @@ def apply_complete_stages(context: Context, command: CompleteStages) -> Complete
     return Completed(appended)
 
 
-def _stale(
-    db: Database, pipeline_id: int, stage: str, ids: Sequence[int], attempts: Sequence[int]
-) -> tuple[int, ...]:
-    """Those of `ids` whose stage does not wait for just this attempt; doubled ids are stale."""
-    waiting = dict(
-        db.execute(
-            "SELECT instance_id, attempts + 1 FROM stage_run WHERE pipeline_id = ? AND stage = ?"
-            " AND status = 1 AND instance_id IN (SELECT value FROM json_each(?))",
-            (pipeline_id, stage, json.dumps(ids)),
-        ).fetchall()
+def _stale(db: Database, command: CompleteStages | FailStages) -> tuple[int, ...]:
+    """Those whose stage does not wait for just this attempt of this instance; doubled ids are
+    stale. *(A set is restored, and makes other instances: a runner from before completes theirs.)*
+    """
+    ids = command.instance_ids
+    created_ms = command.created_ms or (None,) * len(ids)
+    waiting = {
+        instance_id: (attempt, made_ms if command.created_ms else None)
+        for instance_id, attempt, made_ms in db.execute(
+            "SELECT r.instance_id, r.attempts + 1, i.created_ms"
+            " FROM stage_run r JOIN instance i USING (pipeline_id, instance_id)"
+            " WHERE r.pipeline_id = ? AND r.stage = ? AND r.status = 1"
+            " AND r.instance_id IN (SELECT value FROM json_each(?))",
+            (command.pipeline_id, command.stage, json.dumps(ids)),
+        )
+    }
+    return tuple(
+        instance_id for instance_id, *attempt in zip(ids, command.attempts, created_ms, strict=True)
+        if waiting.pop(instance_id, None) != tuple(attempt)
     )
-    stale = []
-    for instance_id, attempt in zip(ids, attempts, strict=True):
-        if waiting.pop(instance_id, None) != attempt:
-            stale.append(instance_id)
-    return tuple(stale)
 
 
 def _advance(context: Context, pipeline_id: int, stage: str, ids: Sequence[int]) -> None:
@@ -440,7 +449,7 @@ def _end(db: Database, pipeline_id: int, ids: Sequence[int], status: int) -> Non
 
 def apply_fail_stages(context: Context, command: FailStages) -> Completed:
     db, pipeline_id = context.db, command.pipeline_id
-    stale = set(_stale(db, pipeline_id, command.stage, command.instance_ids, command.attempts))
+    stale = set(_stale(db, command))
     failed = [
         (instance_id, attempt)
         for instance_id, attempt in zip(command.instance_ids, command.attempts, strict=True)

@@ -404,7 +404,8 @@ def test_failed_instances_are_retried() -> None:
     with hadron.connect_sync(os.environ["HADRON_URL"]) as client:
         assert wait_until(lambda: client.pipeline_progress("again")[0].instances == 3, 20)
         flow = client.pipeline_progress("again")[0].id
-        client.fail_stages(flow, "only", [1, 2], [1, 1], "too cold")
+        made = [each.created_ms for each in client.instances("again")]
+        client.fail_stages(flow, "only", [1, 2], [1, 1], made[:2], "too cold")
     told = good("pipeline", "show", "again")
     assert "hadron pipeline retry again --failed" in told.replace("\n", " ")
     refused = run("pipeline", "retry", "again", "--id", "1", "--id", "3")

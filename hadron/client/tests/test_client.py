@@ -176,12 +176,15 @@ async def test_pipeline_calls_reach_the_pipelines_leader() -> None:
             await client.instances("pipe", status="odd")
         with pytest.raises(NotFoundError):
             await client.pipeline_progress("nope")
-        answer = await client.complete_stages(2, "a", [1, 2], [1, 1], b"batch", "local/p0")
+        answer = await client.complete_stages(
+            2, "a", [1, 2], [1, 1], [5, 6], b"batch", "local/p0"
+        )
         assert answer.base_offset == 7
-        assert node.completed[0][1] == b"batch"
-        await client.complete_stages(2, "a", [1], [1], None)
-        await client.fail_stages(2, "a", [3], [2], "because")
-        assert node.failed[0].reason == "because"
+        request, batch = node.completed[0]
+        assert (list(request.created_ms), batch) == ([5, 6], b"batch")
+        await client.complete_stages(2, "a", [1], [1], [5], None)
+        await client.fail_stages(2, "a", [3], [2], [7], "because")
+        assert (node.failed[0].reason, list(node.failed[0].created_ms)) == ("because", [7])
 
 
 @both
@@ -202,9 +205,11 @@ async def test_failed_instances_are_retried_slice_by_slice() -> None:
         with pytest.raises(NotFoundError):
             await client.retry_instances("nope")
         with pytest.raises(NotFoundError, match="99"):
-            await client.complete_stages(99, "a", [], [], None)
+            await client.complete_stages(99, "a", [], [], [], None)
         with pytest.raises(RequestError, match="attempts"):
-            await client.fail_stages(2, "a", [3], [], "because")
+            await client.fail_stages(2, "a", [3], [], [7], "because")
+        with pytest.raises(RequestError, match="`created_ms`"):
+            await client.fail_stages(2, "a", [3], [2], [], "because")
 
 
 @both

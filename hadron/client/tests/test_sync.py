@@ -257,8 +257,8 @@ def test_schema_and_cluster_calls(client: SyncClient) -> None:
     assert client.status().state == "serving"
     assert client.pipeline_progress("pipe")[0].instances == 3
     assert client.instances("pipe")[0].id == 1
-    assert client.complete_stages(2, "a", [1], [1], None).base_offset == 7
-    client.fail_stages(2, "a", [1], [1], "because")
+    assert client.complete_stages(2, "a", [1], [1], [5], None).base_offset == 7
+    client.fail_stages(2, "a", [1], [1], [5], "because")
     assert client.retry_instances("pipe") == 2_500
     assert client.retry_instances("pipe", [7]) == 1
     with pytest.raises(NotFoundError):

@@ -86,7 +86,8 @@ async def test_who_runs_the_stages_of_a_deleted_pipeline_is_not_given_those_of_a
             assert again != first
             with pytest.raises(NotFoundError):
                 await client.complete_stages(
-                    first, "a", [invocation.instance_id], [invocation.attempt], None
+                    first, "a", [invocation.instance_id], [invocation.attempt],
+                    [invocation.created_ms], None,
                 )
             run.grant()
             with pytest.raises(NotFoundError, match="was deleted"):

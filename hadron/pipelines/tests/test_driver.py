@@ -455,6 +455,10 @@ class TestRequests:
         )
         with pytest.raises(RequestError, match="2 instances come with 1 attempts"):
             await driver.complete(request, memoryview(b""), SET)
+        request.attempts.append(1)
+        request.created_ms.append(5)
+        with pytest.raises(RequestError, match="2 instances come with 1 times of creation"):
+            await driver.complete(request, memoryview(b""), SET)
 
     async def test_a_stage_without_output_publishes_nothing(
         self, stack: Stack, driver: PipelineDriver

@@ -199,12 +199,12 @@ class FakeClient:
 
     async def complete_stages(
         self, pipeline_id: int, stage: str, instance_ids: Sequence[int], attempts: Sequence[int],
-        batch: bytes | None, partition: str = "",
+        created_ms: Sequence[int], batch: bytes | None, partition: str = "",
     ) -> pipelines_pb2.CompleteStagesResponse:
         await trio.lowlevel.checkpoint()
         self._trouble("complete_stages")
         assert pipeline_id == PIPELINE_ID
-        assert len(instance_ids) == len(attempts)
+        assert len(instance_ids) == len(attempts) == len(created_ms)
         stale = [each for each in instance_ids if each in self.stale]
         if stale:
             return pipelines_pb2.CompleteStagesResponse(stale_instance_ids=stale)
@@ -233,11 +233,11 @@ class FakeClient:
 
     async def fail_stages(
         self, pipeline_id: int, stage: str, instance_ids: Sequence[int], attempts: Sequence[int],
-        reason: str,
+        created_ms: Sequence[int], reason: str,
     ) -> None:
         await trio.lowlevel.checkpoint()
         assert pipeline_id == PIPELINE_ID
-        assert len(instance_ids) == len(attempts)
+        assert len(instance_ids) == len(attempts) == len(created_ms)
         for instance in instance_ids:
             self.failures[stage, instance] = reason
         self.on_complete()

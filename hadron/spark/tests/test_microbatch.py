@@ -49,6 +49,7 @@ class HeldClient:
 def course_of() -> tuple[_Course, Completion]:
     course = _Course(1, "copy", [])
     course.open_ids = dict.fromkeys(_IDS, 1)
+    course.created_ms = dict.fromkeys(_IDS, 5)
     return course, Completion([Output(each, 1, "", None) for each in _IDS], b"a batch")
 
 
@@ -113,7 +114,9 @@ async def test_failures_are_told_when_nothing_else_is_left_to_say(
     worker = MicroBatchWorker(client, "flow", cast(Any, SimpleNamespace(sparkContext=Context())))
     stage = StageSpec(name="copy", run="m:f", output=Declared("out"))
     invocations = [pipelines_pb2.Invocation(instance_id=each, attempt=1) for each in _IDS]
-    course = _Course(1, "copy", invocations, open_ids=dict.fromkeys(_IDS, 1))
+    course = _Course(
+        1, "copy", invocations, open_ids=dict.fromkeys(_IDS, 1), created_ms=dict.fromkeys(_IDS, 5)
+    )
     await worker._run_part(course, stage, invocations, pa.table({"instance_id": list(_IDS)}))
     assert runs == [3, 1, 2]
     assert course.spark_s >= 0.003

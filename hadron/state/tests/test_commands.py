@@ -58,12 +58,12 @@ GOLDEN: list[tuple[Command, str]] = [
         "960605a86c6f63616c2f703000cd012c9201cd012b",
     ),
     (
-        CompleteStages(5, "enrich", (1, 2), (1, 3), 4, 70_000),
-        "970705a6656e7269636892010292010304ce00011170",
+        CompleteStages(5, "enrich", (1, 2), (1, 3), 4, 70_000, (9, 300)),
+        "980705a6656e7269636892010292010304ce00011170" "9209cd012c",
     ),
     (
-        FailStages(5, "enrich", (7,), (2,), "too cold"),
-        "960805a6656e7269636891079102a8746f6f20636f6c64",
+        FailStages(5, "enrich", (7,), (2,), "too cold", (9,)),
+        "970805a6656e7269636891079102a8746f6f20636f6c64" "9109",
     ),
     (
         StateDigest("grp", b"\x91\x01", 7, True, b"\x05" * 16),
@@ -131,6 +131,28 @@ GOLDEN: list[tuple[Command, str]] = [
 def test_the_bytes_of_each_command(command: Command, data: str) -> None:
     assert machine.encode(command).hex() == data
     assert MACHINE.decode(bytes.fromhex(data)) == command
+
+
+@pytest.mark.parametrize(
+    ("command", "data"),
+    [
+        (
+            CompleteStages(5, "enrich", (1, 2), (1, 3), 4, 70_000),
+            "970705a6656e7269636892010292010304ce00011170",
+        ),
+        (
+            FailStages(5, "enrich", (7,), (2,), "too cold"),
+            "960805a6656e7269636891079102a8746f6f20636f6c64",
+        ),
+        (
+            LeaderStarted("n1", b"\x07" * 16, (), b"", 1, b"\x09"),
+            "9701a26e31c4100707070707070707070707070707070790c40001c40109",
+        ),
+    ],
+    ids=lambda v: type(v).__name__,
+)
+def test_what_was_logged_before_fields_were_added_is_read(command: Command, data: str) -> None:
+    assert machine.decode(bytes.fromhex(data)) == command
 
 
 def test_every_command_has_golden_bytes() -> None:

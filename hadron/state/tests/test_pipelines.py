@@ -170,7 +170,10 @@ class TestComplete:
         )
         assert first == views.ReadyStage(
             1, 1, views.OutputRef(IN, SET, 3),
-            (views.OutputRef(OUT, SET, 1), views.OutputRef(OUT, SET, 2)),
+            (views.OutputRef(OUT, SET, 1), views.OutputRef(OUT, SET, 2)), first.created_ms,
+        )
+        assert [(first.created_ms,)] == pipe.rows(
+            "SELECT created_ms FROM instance WHERE instance_id = 1"
         )
         assert second.dependencies == (views.OutputRef(OUT, SET, 0), views.OutputRef(OUT, SET, 3))
         assert pipe.statuses() == [LIVE, LIVE]
@@ -217,6 +220,21 @@ class TestComplete:
         with pytest.raises(NotFoundError, match="the id 77"):
             pipe.submit(CompleteStages(PIPELINE, "a", (1,), (1,), 77, 100))
         assert pipe.ready("a") == [1]
+
+
+    def test_another_instance_of_that_number_is_stale(self) -> None:
+        """It was made in a history that a restore has ended."""
+        pipe = Pipe(stage("a"))
+        pipe.trigger(3, 5)
+        (made,), _ = pipe.rows("SELECT created_ms FROM instance ORDER BY instance_id")
+        ended = pipe.submit(CompleteStages(PIPELINE, "a", (1, 2), (1, 1), OUT, 9, (made, made + 1)))
+        assert ended == Completed(None, (2,))
+        failed = pipe.submit(FailStages(PIPELINE, "a", (1, 2), (1, 1), "cold", (made - 1, made)))
+        assert failed == Completed(None, (1,))
+        assert pipe.complete("a", 2, attempt=1).stale == (2,), "it has failed"
+        ended = pipe.submit(CompleteStages(PIPELINE, "a", (1,), (1,), OUT, 9, (made,)))
+        assert isinstance(ended, Completed)
+        assert ended.stale == ()
 
 
 class TestFail:
@@ -304,7 +322,7 @@ class TestRetry:
         (item,) = [each for each in again if each.instance_id == 2]
         assert item == views.ReadyStage(
             2, 3, views.OutputRef(IN, SET, 7),
-            (views.OutputRef(OUT, SET, 1), views.OutputRef(OUT, SET, 4)), 2,
+            (views.OutputRef(OUT, SET, 1), views.OutputRef(OUT, SET, 4)), item.created_ms, 2,
         )
         assert pipe.complete("d", 2, attempt=3).stale == ()
         assert pipe.statuses() == [FAILED, DONE, LIVE]

@@ -26,7 +26,7 @@ from hadron.wire._pb import common_pb2 as hadron_dot_v1_dot_common__pb2
 from hadron.wire._pb import options_pb2 as hadron_dot_v1_dot_options__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x19hadron/v1/pipelines.proto\x12\thadron.v1\x1a\x16hadron/v1/common.proto\x1a\x17hadron/v1/options.proto\"\xa7\x01\n\x10RunStagesRequest\x12\x11\n\tnamespace\x18\x01 \x01(\t\x12\x10\n\x08pipeline\x18\x02 \x01(\t\x12\x0e\n\x06stages\x18\x03 \x03(\t\x12\x0e\n\x06\x65ngine\x18\x04 \x01(\t\x12\x11\n\tmax_batch\x18\x05 \x01(\r\x12\x0e\n\x06\x63redit\x18\x06 \x01(\r\x12\x13\n\x0bpipeline_id\x18\x07 \x01(\x04\x12\x16\n\x0emetadata_index\x18\x08 \x01(\x04\"Q\n\tRecordRef\x12\x0e\n\x06stream\x18\x01 \x01(\t\x12\x11\n\tpartition\x18\x02 \x01(\t\x12\x0e\n\x06offset\x18\x03 \x01(\x04\x12\x11\n\tstream_id\x18\x04 \x01(\x04\"\x9b\x01\n\nInvocation\x12\x13\n\x0binstance_id\x18\x01 \x01(\x04\x12\x0f\n\x07\x61ttempt\x18\x02 \x01(\r\x12\"\n\x04root\x18\x03 \x01(\x0b\x32\x14.hadron.v1.RecordRef\x12*\n\x0c\x64\x65pendencies\x18\x04 \x03(\x0b\x32\x14.hadron.v1.RecordRef\x12\x17\n\x0f\x61ttempts_before\x18\x05 \x01(\r\"]\n\x0bInvocations\x12\r\n\x05stage\x18\x01 \x01(\t\x12\x13\n\x0bpipeline_id\x18\x02 \x01(\x04\x12*\n\x0binvocations\x18\x03 \x03(\x0b\x32\x15.hadron.v1.Invocation\"v\n\x15\x43ompleteStagesRequest\x12\x13\n\x0bpipeline_id\x18\x01 \x01(\x04\x12\r\n\x05stage\x18\x02 \x01(\t\x12\x14\n\x0cinstance_ids\x18\x03 \x03(\x04\x12\x10\n\x08\x61ttempts\x18\x04 \x03(\r\x12\x11\n\tpartition\x18\x05 \x01(\t\"I\n\x16\x43ompleteStagesResponse\x12\x13\n\x0b\x62\x61se_offset\x18\x01 \x01(\x04\x12\x1a\n\x12stale_instance_ids\x18\x02 \x03(\x04\"o\n\x11\x46\x61ilStagesRequest\x12\x13\n\x0bpipeline_id\x18\x01 \x01(\x04\x12\r\n\x05stage\x18\x02 \x01(\t\x12\x14\n\x0cinstance_ids\x18\x03 \x03(\x04\x12\x10\n\x08\x61ttempts\x18\x04 \x03(\r\x12\x0e\n\x06reason\x18\x05 \x01(\t\"\x99\x01\n\x14ListInstancesRequest\x12\x11\n\tnamespace\x18\x01 \x01(\t\x12\x10\n\x08pipeline\x18\x02 \x01(\t\x12\x0e\n\x06status\x18\x03 \x01(\t\x12\x10\n\x08\x61\x66ter_id\x18\x04 \x01(\x04\x12\r\n\x05limit\x18\x05 \x01(\r\x12\x13\n\x0bpipeline_id\x18\x06 \x01(\x04\x12\x16\n\x0emetadata_index\x18\x07 \x01(\x04\"\xdd\x02\n\x15ListInstancesResponse\x12<\n\tinstances\x18\x01 \x03(\x0b\x32).hadron.v1.ListInstancesResponse.Instance\x1am\n\x05Stage\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x0e\n\x06status\x18\x02 \x01(\t\x12\x10\n\x08\x61ttempts\x18\x03 \x01(\r\x12$\n\x06output\x18\x04 \x01(\x0b\x32\x14.hadron.v1.RecordRef\x12\x0e\n\x06reason\x18\x05 \x01(\t\x1a\x96\x01\n\x08Instance\x12\n\n\x02id\x18\x01 \x01(\x04\x12\x0e\n\x06status\x18\x02 \x01(\t\x12\"\n\x04root\x18\x03 \x01(\x0b\x32\x14.hadron.v1.RecordRef\x12\x12\n\ncreated_ms\x18\x04 \x01(\x03\x12\x36\n\x06stages\x18\x05 \x03(\x0b\x32&.hadron.v1.ListInstancesResponse.Stage\"\x91\x01\n\x15RetryInstancesRequest\x12\x11\n\tnamespace\x18\x01 \x01(\t\x12\x10\n\x08pipeline\x18\x02 \x01(\t\x12\x14\n\x0cinstance_ids\x18\x03 \x03(\x04\x12\x10\n\x08\x61\x66ter_id\x18\x04 \x01(\x04\x12\x13\n\x0bpipeline_id\x18\x05 \x01(\x04\x12\x16\n\x0emetadata_index\x18\x06 \x01(\x04\"I\n\x16RetryInstancesResponse\x12\x0f\n\x07retried\x18\x01 \x01(\x04\x12\x10\n\x08\x61\x66ter_id\x18\x02 \x01(\x04\x12\x0c\n\x04more\x18\x03 \x01(\x08\"k\n\x17PipelineProgressRequest\x12\x11\n\tnamespace\x18\x01 \x01(\t\x12\x10\n\x08pipeline\x18\x02 \x01(\t\x12\x13\n\x0bpipeline_id\x18\x03 \x01(\x04\x12\x16\n\x0emetadata_index\x18\x04 \x01(\x04\"\xb7\x03\n\x18PipelineProgressResponse\x12?\n\tpipelines\x18\x01 \x03(\x0b\x32,.hadron.v1.PipelineProgressResponse.Pipeline\x1a\x64\n\x05Stage\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\r\n\x05ready\x18\x02 \x01(\x04\x12\x0f\n\x07running\x18\x03 \x01(\x04\x12\x0c\n\x04\x64one\x18\x04 \x01(\x04\x12\x0e\n\x06\x66\x61iled\x18\x05 \x01(\x04\x12\x0f\n\x07runners\x18\x06 \x01(\r\x1a\xf3\x01\n\x08Pipeline\x12\x11\n\tnamespace\x18\x01 \x01(\t\x12\x0c\n\x04name\x18\x02 \x01(\t\x12\n\n\x02id\x18\x03 \x01(\x04\x12\x11\n\tinstances\x18\x04 \x01(\x04\x12\x0c\n\x04live\x18\x05 \x01(\x04\x12\x0c\n\x04\x64one\x18\x06 \x01(\x04\x12\x0e\n\x06\x66\x61iled\x18\x07 \x01(\x04\x12\x14\n\x0cinput_offset\x18\x08 \x01(\x04\x12\x19\n\x11input_next_offset\x18\t \x01(\x04\x12\x39\n\x06stages\x18\n \x03(\x0b\x32).hadron.v1.PipelineProgressResponse.Stage\x12\x0f\n\x07untyped\x18\x0b \x01(\x04\x32\x92\x04\n\tPipelines\x12J\n\tRunStages\x12\x1b.hadron.v1.RunStagesRequest\x1a\x16.hadron.v1.Invocations\"\x04\x90\x82\x19\x1e(\x01\x30\x01\x12[\n\x0e\x43ompleteStages\x12 .hadron.v1.CompleteStagesRequest\x1a!.hadron.v1.CompleteStagesResponse\"\x04\x90\x82\x19\x1f\x12\x42\n\nFailStages\x12\x1c.hadron.v1.FailStagesRequest\x1a\x10.hadron.v1.Empty\"\x04\x90\x82\x19 \x12X\n\rListInstances\x12\x1f.hadron.v1.ListInstancesRequest\x1a .hadron.v1.ListInstancesResponse\"\x04\x90\x82\x19!\x12\x61\n\x10PipelineProgress\x12\".hadron.v1.PipelineProgressRequest\x1a#.hadron.v1.PipelineProgressResponse\"\x04\x90\x82\x19\"\x12[\n\x0eRetryInstances\x12 .hadron.v1.RetryInstancesRequest\x1a!.hadron.v1.RetryInstancesResponse\"\x04\x90\x82\x19#b\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x19hadron/v1/pipelines.proto\x12\thadron.v1\x1a\x16hadron/v1/common.proto\x1a\x17hadron/v1/options.proto\"\xa7\x01\n\x10RunStagesRequest\x12\x11\n\tnamespace\x18\x01 \x01(\t\x12\x10\n\x08pipeline\x18\x02 \x01(\t\x12\x0e\n\x06stages\x18\x03 \x03(\t\x12\x0e\n\x06\x65ngine\x18\x04 \x01(\t\x12\x11\n\tmax_batch\x18\x05 \x01(\r\x12\x0e\n\x06\x63redit\x18\x06 \x01(\r\x12\x13\n\x0bpipeline_id\x18\x07 \x01(\x04\x12\x16\n\x0emetadata_index\x18\x08 \x01(\x04\"Q\n\tRecordRef\x12\x0e\n\x06stream\x18\x01 \x01(\t\x12\x11\n\tpartition\x18\x02 \x01(\t\x12\x0e\n\x06offset\x18\x03 \x01(\x04\x12\x11\n\tstream_id\x18\x04 \x01(\x04\"\xaf\x01\n\nInvocation\x12\x13\n\x0binstance_id\x18\x01 \x01(\x04\x12\x0f\n\x07\x61ttempt\x18\x02 \x01(\r\x12\"\n\x04root\x18\x03 \x01(\x0b\x32\x14.hadron.v1.RecordRef\x12*\n\x0c\x64\x65pendencies\x18\x04 \x03(\x0b\x32\x14.hadron.v1.RecordRef\x12\x17\n\x0f\x61ttempts_before\x18\x05 \x01(\r\x12\x12\n\ncreated_ms\x18\x06 \x01(\x03\"]\n\x0bInvocations\x12\r\n\x05stage\x18\x01 \x01(\t\x12\x13\n\x0bpipeline_id\x18\x02 \x01(\x04\x12*\n\x0binvocations\x18\x03 \x03(\x0b\x32\x15.hadron.v1.Invocation\"\x8a\x01\n\x15\x43ompleteStagesRequest\x12\x13\n\x0bpipeline_id\x18\x01 \x01(\x04\x12\r\n\x05stage\x18\x02 \x01(\t\x12\x14\n\x0cinstance_ids\x18\x03 \x03(\x04\x12\x10\n\x08\x61ttempts\x18\x04 \x03(\r\x12\x11\n\tpartition\x18\x05 \x01(\t\x12\x12\n\ncreated_ms\x18\x06 \x03(\x03\"I\n\x16\x43ompleteStagesResponse\x12\x13\n\x0b\x62\x61se_offset\x18\x01 \x01(\x04\x12\x1a\n\x12stale_instance_ids\x18\x02 \x03(\x04\"\x83\x01\n\x11\x46\x61ilStagesRequest\x12\x13\n\x0bpipeline_id\x18\x01 \x01(\x04\x12\r\n\x05stage\x18\x02 \x01(\t\x12\x14\n\x0cinstance_ids\x18\x03 \x03(\x04\x12\x10\n\x08\x61ttempts\x18\x04 \x03(\r\x12\x0e\n\x06reason\x18\x05 \x01(\t\x12\x12\n\ncreated_ms\x18\x06 \x03(\x03\"\x99\x01\n\x14ListInstancesRequest\x12\x11\n\tnamespace\x18\x01 \x01(\t\x12\x10\n\x08pipeline\x18\x02 \x01(\t\x12\x0e\n\x06status\x18\x03 \x01(\t\x12\x10\n\x08\x61\x66ter_id\x18\x04 \x01(\x04\x12\r\n\x05limit\x18\x05 \x01(\r\x12\x13\n\x0bpipeline_id\x18\x06 \x01(\x04\x12\x16\n\x0emetadata_index\x18\x07 \x01(\x04\"\xdd\x02\n\x15ListInstancesResponse\x12<\n\tinstances\x18\x01 \x03(\x0b\x32).hadron.v1.ListInstancesResponse.Instance\x1am\n\x05Stage\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x0e\n\x06status\x18\x02 \x01(\t\x12\x10\n\x08\x61ttempts\x18\x03 \x01(\r\x12$\n\x06output\x18\x04 \x01(\x0b\x32\x14.hadron.v1.RecordRef\x12\x0e\n\x06reason\x18\x05 \x01(\t\x1a\x96\x01\n\x08Instance\x12\n\n\x02id\x18\x01 \x01(\x04\x12\x0e\n\x06status\x18\x02 \x01(\t\x12\"\n\x04root\x18\x03 \x01(\x0b\x32\x14.hadron.v1.RecordRef\x12\x12\n\ncreated_ms\x18\x04 \x01(\x03\x12\x36\n\x06stages\x18\x05 \x03(\x0b\x32&.hadron.v1.ListInstancesResponse.Stage\"\x91\x01\n\x15RetryInstancesRequest\x12\x11\n\tnamespace\x18\x01 \x01(\t\x12\x10\n\x08pipeline\x18\x02 \x01(\t\x12\x14\n\x0cinstance_ids\x18\x03 \x03(\x04\x12\x10\n\x08\x61\x66ter_id\x18\x04 \x01(\x04\x12\x13\n\x0bpipeline_id\x18\x05 \x01(\x04\x12\x16\n\x0emetadata_index\x18\x06 \x01(\x04\"I\n\x16RetryInstancesResponse\x12\x0f\n\x07retried\x18\x01 \x01(\x04\x12\x10\n\x08\x61\x66ter_id\x18\x02 \x01(\x04\x12\x0c\n\x04more\x18\x03 \x01(\x08\"k\n\x17PipelineProgressRequest\x12\x11\n\tnamespace\x18\x01 \x01(\t\x12\x10\n\x08pipeline\x18\x02 \x01(\t\x12\x13\n\x0bpipeline_id\x18\x03 \x01(\x04\x12\x16\n\x0emetadata_index\x18\x04 \x01(\x04\"\xb7\x03\n\x18PipelineProgressResponse\x12?\n\tpipelines\x18\x01 \x03(\x0b\x32,.hadron.v1.PipelineProgressResponse.Pipeline\x1a\x64\n\x05Stage\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\r\n\x05ready\x18\x02 \x01(\x04\x12\x0f\n\x07running\x18\x03 \x01(\x04\x12\x0c\n\x04\x64one\x18\x04 \x01(\x04\x12\x0e\n\x06\x66\x61iled\x18\x05 \x01(\x04\x12\x0f\n\x07runners\x18\x06 \x01(\r\x1a\xf3\x01\n\x08Pipeline\x12\x11\n\tnamespace\x18\x01 \x01(\t\x12\x0c\n\x04name\x18\x02 \x01(\t\x12\n\n\x02id\x18\x03 \x01(\x04\x12\x11\n\tinstances\x18\x04 \x01(\x04\x12\x0c\n\x04live\x18\x05 \x01(\x04\x12\x0c\n\x04\x64one\x18\x06 \x01(\x04\x12\x0e\n\x06\x66\x61iled\x18\x07 \x01(\x04\x12\x14\n\x0cinput_offset\x18\x08 \x01(\x04\x12\x19\n\x11input_next_offset\x18\t \x01(\x04\x12\x39\n\x06stages\x18\n \x03(\x0b\x32).hadron.v1.PipelineProgressResponse.Stage\x12\x0f\n\x07untyped\x18\x0b \x01(\x04\x32\x92\x04\n\tPipelines\x12J\n\tRunStages\x12\x1b.hadron.v1.RunStagesRequest\x1a\x16.hadron.v1.Invocations\"\x04\x90\x82\x19\x1e(\x01\x30\x01\x12[\n\x0e\x43ompleteStages\x12 .hadron.v1.CompleteStagesRequest\x1a!.hadron.v1.CompleteStagesResponse\"\x04\x90\x82\x19\x1f\x12\x42\n\nFailStages\x12\x1c.hadron.v1.FailStagesRequest\x1a\x10.hadron.v1.Empty\"\x04\x90\x82\x19 \x12X\n\rListInstances\x12\x1f.hadron.v1.ListInstancesRequest\x1a .hadron.v1.ListInstancesResponse\"\x04\x90\x82\x19!\x12\x61\n\x10PipelineProgress\x12\".hadron.v1.PipelineProgressRequest\x1a#.hadron.v1.PipelineProgressResponse\"\x04\x90\x82\x19\"\x12[\n\x0eRetryInstances\x12 .hadron.v1.RetryInstancesRequest\x1a!.hadron.v1.RetryInstancesResponse\"\x04\x90\x82\x19#b\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -50,35 +50,35 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_RECORDREF']._serialized_start=259
   _globals['_RECORDREF']._serialized_end=340
   _globals['_INVOCATION']._serialized_start=343
-  _globals['_INVOCATION']._serialized_end=498
-  _globals['_INVOCATIONS']._serialized_start=500
-  _globals['_INVOCATIONS']._serialized_end=593
-  _globals['_COMPLETESTAGESREQUEST']._serialized_start=595
-  _globals['_COMPLETESTAGESREQUEST']._serialized_end=713
-  _globals['_COMPLETESTAGESRESPONSE']._serialized_start=715
-  _globals['_COMPLETESTAGESRESPONSE']._serialized_end=788
-  _globals['_FAILSTAGESREQUEST']._serialized_start=790
-  _globals['_FAILSTAGESREQUEST']._serialized_end=901
-  _globals['_LISTINSTANCESREQUEST']._serialized_start=904
-  _globals['_LISTINSTANCESREQUEST']._serialized_end=1057
-  _globals['_LISTINSTANCESRESPONSE']._serialized_start=1060
-  _globals['_LISTINSTANCESRESPONSE']._serialized_end=1409
-  _globals['_LISTINSTANCESRESPONSE_STAGE']._serialized_start=1147
-  _globals['_LISTINSTANCESRESPONSE_STAGE']._serialized_end=1256
-  _globals['_LISTINSTANCESRESPONSE_INSTANCE']._serialized_start=1259
-  _globals['_LISTINSTANCESRESPONSE_INSTANCE']._serialized_end=1409
-  _globals['_RETRYINSTANCESREQUEST']._serialized_start=1412
-  _globals['_RETRYINSTANCESREQUEST']._serialized_end=1557
-  _globals['_RETRYINSTANCESRESPONSE']._serialized_start=1559
-  _globals['_RETRYINSTANCESRESPONSE']._serialized_end=1632
-  _globals['_PIPELINEPROGRESSREQUEST']._serialized_start=1634
-  _globals['_PIPELINEPROGRESSREQUEST']._serialized_end=1741
-  _globals['_PIPELINEPROGRESSRESPONSE']._serialized_start=1744
-  _globals['_PIPELINEPROGRESSRESPONSE']._serialized_end=2183
-  _globals['_PIPELINEPROGRESSRESPONSE_STAGE']._serialized_start=1837
-  _globals['_PIPELINEPROGRESSRESPONSE_STAGE']._serialized_end=1937
-  _globals['_PIPELINEPROGRESSRESPONSE_PIPELINE']._serialized_start=1940
-  _globals['_PIPELINEPROGRESSRESPONSE_PIPELINE']._serialized_end=2183
-  _globals['_PIPELINES']._serialized_start=2186
-  _globals['_PIPELINES']._serialized_end=2716
+  _globals['_INVOCATION']._serialized_end=518
+  _globals['_INVOCATIONS']._serialized_start=520
+  _globals['_INVOCATIONS']._serialized_end=613
+  _globals['_COMPLETESTAGESREQUEST']._serialized_start=616
+  _globals['_COMPLETESTAGESREQUEST']._serialized_end=754
+  _globals['_COMPLETESTAGESRESPONSE']._serialized_start=756
+  _globals['_COMPLETESTAGESRESPONSE']._serialized_end=829
+  _globals['_FAILSTAGESREQUEST']._serialized_start=832
+  _globals['_FAILSTAGESREQUEST']._serialized_end=963
+  _globals['_LISTINSTANCESREQUEST']._serialized_start=966
+  _globals['_LISTINSTANCESREQUEST']._serialized_end=1119
+  _globals['_LISTINSTANCESRESPONSE']._serialized_start=1122
+  _globals['_LISTINSTANCESRESPONSE']._serialized_end=1471
+  _globals['_LISTINSTANCESRESPONSE_STAGE']._serialized_start=1209
+  _globals['_LISTINSTANCESRESPONSE_STAGE']._serialized_end=1318
+  _globals['_LISTINSTANCESRESPONSE_INSTANCE']._serialized_start=1321
+  _globals['_LISTINSTANCESRESPONSE_INSTANCE']._serialized_end=1471
+  _globals['_RETRYINSTANCESREQUEST']._serialized_start=1474
+  _globals['_RETRYINSTANCESREQUEST']._serialized_end=1619
+  _globals['_RETRYINSTANCESRESPONSE']._serialized_start=1621
+  _globals['_RETRYINSTANCESRESPONSE']._serialized_end=1694
+  _globals['_PIPELINEPROGRESSREQUEST']._serialized_start=1696
+  _globals['_PIPELINEPROGRESSREQUEST']._serialized_end=1803
+  _globals['_PIPELINEPROGRESSRESPONSE']._serialized_start=1806
+  _globals['_PIPELINEPROGRESSRESPONSE']._serialized_end=2245
+  _globals['_PIPELINEPROGRESSRESPONSE_STAGE']._serialized_start=1899
+  _globals['_PIPELINEPROGRESSRESPONSE_STAGE']._serialized_end=1999
+  _globals['_PIPELINEPROGRESSRESPONSE_PIPELINE']._serialized_start=2002
+  _globals['_PIPELINEPROGRESSRESPONSE_PIPELINE']._serialized_end=2245
+  _globals['_PIPELINES']._serialized_start=2248
+  _globals['_PIPELINES']._serialized_end=2778
 # @@protoc_insertion_point(module_scope)

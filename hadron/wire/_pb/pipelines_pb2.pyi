@@ -41,18 +41,20 @@ class RecordRef(_message.Message):
     def __init__(self, stream: _Optional[str] = ..., partition: _Optional[str] = ..., offset: _Optional[int] = ..., stream_id: _Optional[int] = ...) -> None: ...
 
 class Invocation(_message.Message):
-    __slots__ = ("instance_id", "attempt", "root", "dependencies", "attempts_before")
+    __slots__ = ("instance_id", "attempt", "root", "dependencies", "attempts_before", "created_ms")
     INSTANCE_ID_FIELD_NUMBER: _ClassVar[int]
     ATTEMPT_FIELD_NUMBER: _ClassVar[int]
     ROOT_FIELD_NUMBER: _ClassVar[int]
     DEPENDENCIES_FIELD_NUMBER: _ClassVar[int]
     ATTEMPTS_BEFORE_FIELD_NUMBER: _ClassVar[int]
+    CREATED_MS_FIELD_NUMBER: _ClassVar[int]
     instance_id: int
     attempt: int
     root: RecordRef
     dependencies: _containers.RepeatedCompositeFieldContainer[RecordRef]
     attempts_before: int
-    def __init__(self, instance_id: _Optional[int] = ..., attempt: _Optional[int] = ..., root: _Optional[_Union[RecordRef, _Mapping]] = ..., dependencies: _Optional[_Iterable[_Union[RecordRef, _Mapping]]] = ..., attempts_before: _Optional[int] = ...) -> None: ...
+    created_ms: int
+    def __init__(self, instance_id: _Optional[int] = ..., attempt: _Optional[int] = ..., root: _Optional[_Union[RecordRef, _Mapping]] = ..., dependencies: _Optional[_Iterable[_Union[RecordRef, _Mapping]]] = ..., attempts_before: _Optional[int] = ..., created_ms: _Optional[int] = ...) -> None: ...
 
 class Invocations(_message.Message):
     __slots__ = ("stage", "pipeline_id", "invocations")
@@ -65,18 +67,20 @@ class Invocations(_message.Message):
     def __init__(self, stage: _Optional[str] = ..., pipeline_id: _Optional[int] = ..., invocations: _Optional[_Iterable[_Union[Invocation, _Mapping]]] = ...) -> None: ...
 
 class CompleteStagesRequest(_message.Message):
-    __slots__ = ("pipeline_id", "stage", "instance_ids", "attempts", "partition")
+    __slots__ = ("pipeline_id", "stage", "instance_ids", "attempts", "partition", "created_ms")
     PIPELINE_ID_FIELD_NUMBER: _ClassVar[int]
     STAGE_FIELD_NUMBER: _ClassVar[int]
     INSTANCE_IDS_FIELD_NUMBER: _ClassVar[int]
     ATTEMPTS_FIELD_NUMBER: _ClassVar[int]
     PARTITION_FIELD_NUMBER: _ClassVar[int]
+    CREATED_MS_FIELD_NUMBER: _ClassVar[int]
     pipeline_id: int
     stage: str
     instance_ids: _containers.RepeatedScalarFieldContainer[int]
     attempts: _containers.RepeatedScalarFieldContainer[int]
     partition: str
-    def __init__(self, pipeline_id: _Optional[int] = ..., stage: _Optional[str] = ..., instance_ids: _Optional[_Iterable[int]] = ..., attempts: _Optional[_Iterable[int]] = ..., partition: _Optional[str] = ...) -> None: ...
+    created_ms: _containers.RepeatedScalarFieldContainer[int]
+    def __init__(self, pipeline_id: _Optional[int] = ..., stage: _Optional[str] = ..., instance_ids: _Optional[_Iterable[int]] = ..., attempts: _Optional[_Iterable[int]] = ..., partition: _Optional[str] = ..., created_ms: _Optional[_Iterable[int]] = ...) -> None: ...
 
 class CompleteStagesResponse(_message.Message):
     __slots__ = ("base_offset", "stale_instance_ids")
@@ -87,18 +91,20 @@ class CompleteStagesResponse(_message.Message):
     def __init__(self, base_offset: _Optional[int] = ..., stale_instance_ids: _Optional[_Iterable[int]] = ...) -> None: ...
 
 class FailStagesRequest(_message.Message):
-    __slots__ = ("pipeline_id", "stage", "instance_ids", "attempts", "reason")
+    __slots__ = ("pipeline_id", "stage", "instance_ids", "attempts", "reason", "created_ms")
     PIPELINE_ID_FIELD_NUMBER: _ClassVar[int]
     STAGE_FIELD_NUMBER: _ClassVar[int]
     INSTANCE_IDS_FIELD_NUMBER: _ClassVar[int]
     ATTEMPTS_FIELD_NUMBER: _ClassVar[int]
     REASON_FIELD_NUMBER: _ClassVar[int]
+    CREATED_MS_FIELD_NUMBER: _ClassVar[int]
     pipeline_id: int
     stage: str
     instance_ids: _containers.RepeatedScalarFieldContainer[int]
     attempts: _containers.RepeatedScalarFieldContainer[int]
     reason: str
-    def __init__(self, pipeline_id: _Optional[int] = ..., stage: _Optional[str] = ..., instance_ids: _Optional[_Iterable[int]] = ..., attempts: _Optional[_Iterable[int]] = ..., reason: _Optional[str] = ...) -> None: ...
+    created_ms: _containers.RepeatedScalarFieldContainer[int]
+    def __init__(self, pipeline_id: _Optional[int] = ..., stage: _Optional[str] = ..., instance_ids: _Optional[_Iterable[int]] = ..., attempts: _Optional[_Iterable[int]] = ..., reason: _Optional[str] = ..., created_ms: _Optional[_Iterable[int]] = ...) -> None: ...
 
 class ListInstancesRequest(_message.Message):
     __slots__ = ("namespace", "pipeline", "status", "after_id", "limit", "pipeline_id", "metadata_index")
