@@ -145,7 +145,7 @@ def test_a_history_that_begins_anew_gives_no_id_and_no_index_again() -> None:
     meta = Replicated(META)
     meta.declare(("Stream", "a", ON_OTHER), ("Stream", "lost", ON_OTHER))
     new = restored(meta, "a")
-    started = LeaderStarted("n1", NEW_UUID, (("n1", "leader"),), b"d" * 16, 2, above_index=2 << 32)
+    started = LeaderStarted("n1", NEW_UUID, (("n1", "leader"),), b"d" * 16, 1, above_index=2 << 32)
     new.submit(started)
     assert schema.current_index(new.db) == 2 << 32
     changes = changes_since(new.db, 2)

@@ -152,7 +152,7 @@ def test_the_bytes_of_each_command(command: Command, data: str) -> None:
     ids=lambda v: type(v).__name__,
 )
 def test_what_was_logged_before_fields_were_added_is_read(command: Command, data: str) -> None:
-    assert machine.decode(bytes.fromhex(data)) == command
+    assert MACHINE.decode(bytes.fromhex(data)) == command
 
 
 def test_every_command_has_golden_bytes() -> None:
