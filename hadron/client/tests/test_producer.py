@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 
 import anyio
+import pandas
 import pytest
 
 from hadron.client import Client, connect
@@ -197,6 +198,21 @@ async def send_and_fail(client: Client) -> None:
     async with client.producer("s") as producer:
         await producer.send_soon(b"x")
         raise ZeroDivisionError
+
+
+@both
+async def test_send_many_refuses_what_would_go_in_parts() -> None:
+    """One value, or a table whose iterator gives the names of its columns."""
+    table = pandas.DataFrame({"id": [1, 2], "v": [3, 4]})
+    async with served() as (node, client), client.producer("s") as producer:
+        for mistake in ("abc", b"abc", {"a": 1}):
+            with pytest.raises(RequestError, match="would send its parts one by one"):
+                await producer.send_many(mistake)
+        with pytest.raises(RequestError, match="names of its columns") as caught:
+            await producer.send_many(table)
+        assert "to_dict" in caught.value.hint
+        await producer.send_many(table.to_dict("records"))
+        assert len(node.values()) == 2
 
 
 @both
