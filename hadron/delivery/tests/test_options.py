@@ -181,6 +181,7 @@ class TestHeartbeats:
         for _ in range(3):
             mock_clock.jump(7.9)
             silent.say(heartbeat={})
+            await trio.testing.wait_all_tasks_blocked()  # Who has been heard of is watched on.
         assert len(silent.events("heartbeat")) == 3
         assert other.offsets == []
         mock_clock.jump(8.1)
@@ -725,6 +726,38 @@ class TestEphemeral:
 
 
 class TestChanging:
+    async def test_who_joins_meanwhile_is_not_served_by_what_was_before(
+        self, stack: Stack, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """It has the group's progress in hand while a reset comes to pass."""
+        await stack.append(1, b"0", b"1")
+        before = await Consumer(stack).join()
+        before.acknowledge(0, 1, token=1)
+        await before.confirmed(1)
+        before.leave()
+        await until(lambda: stack.groups.live(1, "billing") is None)
+        execute, has_read, is_reset = stack.controller.execute, trio.Event(), trio.Event()
+
+        async def slow(command: Any, *given: Any) -> Any:
+            result = await execute(command, *given)
+            if isinstance(command, CreateGroup) and not is_reset.is_set():
+                has_read.set()
+                await is_reset.wait()
+            return result
+
+        monkeypatch.setattr(stack.controller, "execute", slow)
+
+        async def reset() -> None:
+            await has_read.wait()
+            assert await stack.groups.reset(1, "billing", "earliest", force=True) == (2, 0)
+            is_reset.set()
+
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(reset)
+            with pytest.raises(NotReadyError, match="join again"):
+                await Consumer(stack).join()
+        assert (await Consumer(stack).join()).offsets == [0, 1]
+
     async def test_reset(self, stack: Stack) -> None:
         await stack.append(1, *[b"x"] * 6)
         member = await Consumer(stack).join()

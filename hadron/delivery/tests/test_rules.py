@@ -81,6 +81,16 @@ class TestDeadlines:
         assert [e.ranges for e in group.expire(26.0)] == [((1, 7),)]
         assert not group.extend(member.number, 1, 26.0)
 
+    def test_who_is_still_at_work_does_not_put_off_the_others_deadlines(self) -> None:
+        group = Group(0, (), rules=Rules(deadline_s=10.0))
+        busy = join(group, 4)
+        drain(group, 8, 0.0)
+        stuck = join(group, 4)
+        drain(group, 8, 1.0)
+        assert group.extend(busy.number, 1, 6.0)
+        assert group.next_due(6.0) == 11.0
+        assert [e.member for e in group.expire(11.0)] == [stuck.number]
+
 
 class TestAttempts:
     def test_the_last_one_makes_a_dead_letter(self) -> None:
@@ -122,6 +132,18 @@ class TestAttempts:
         assert (dead.first, dead.last, dead.attempts) == (4, 4, 2)
         group.put_back(dead, 5.0)
         assert drain(group, 8, 5.0) == [(1, 4, 4)]
+
+    def test_a_dead_letter_that_cannot_be_written_does_not_stop_a_group_in_order(self) -> None:
+        group = Group(0, (), rules=Rules(is_strict=True, max_attempts=1))
+        member = join(group)
+        assert drain(group, 4) == [(1, 0, 0)]
+        group.refuse(member.number, 1, 0, 0, now=0.0, delay_s=0.0)
+        (dead,) = group.exhausted
+        assert drain(group, 4) == [], "it may become a letter yet"
+        group.put_back(dead, 5.0)
+        assert drain(group, 4, 5.0) == [(1, 0, 0)]
+        group.settled(group.acknowledge(member.number, 2, 0, 0, 5.0), 5.0)
+        assert drain(group, 4, 5.0) == [(1, 1, 1)]
 
 
 class TestPatience:
