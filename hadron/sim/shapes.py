@@ -67,7 +67,8 @@ def shape_of(seed: int) -> Shape:
         nodes=nodes, settings=settings, plan=_plan(rng), retention=_retention(seed),
         set_nodes=_set_nodes(seed),
         limits=SmallLimits(
-            parts.choice((0, 150, 400)), parts.choice((0, 0, 1, 3)), parts.choice((0, 0, 3))
+            parts.choice((0, 150, 400)), parts.choice((0, 0, 1, 3)), parts.choice((0, 0, 3)),
+            parts.choice((0, 0, 1, 3)),
         ),
     )
 
