@@ -17,6 +17,7 @@ ORACLES: Final[dict[str, tuple[str, ...]]] = {
     "A2 nothing leaves before it is committed": (
         "A2 told once it is committed", "A2 answers wait for what they were read from",
         "A2 pushes wait for what they were read from", "A2 what is shown is committed",
+        "A2 what is committed is shown",
         "A2 what is delivered is committed", "A2 the schema is read at the watermark",
         "A2 an acknowledgement counts once it is committed",
         "A2 a deposed leader does not answer", "shown_is_committed", "watermark_never_falls",

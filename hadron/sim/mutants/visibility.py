@@ -55,3 +55,15 @@ plant(
     ),
     scenarios=("question-to-a-deposed-leader",),
 )
+
+plant(
+    "dead letters shown with the next record",
+    "nobody hears that a dead letter was appended: its stream shows it when something else moves "
+    "the end",
+    Edit(
+        "state.group_endings:apply_dead_letter_records",
+        "    db.execute(\n        \"UPDATE grp_detail", "    context.events.clear()\n"
+        "    db.execute(\n        \"UPDATE grp_detail",
+    ),
+    scenarios=("dead-letter-of-a-record-given-back-twice",),
+)

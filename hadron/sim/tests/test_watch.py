@@ -48,6 +48,10 @@ EDITED: dict[str, tuple[str, tuple[Patch, ...]]] = {
             for name in ("_answer_list", "_describe_durable")
         ),
     ),
+    "A2 what is committed is shown": (
+        "retry-after-a-restart",
+        (Edit("partition.controller:Controller._release", "if visible:", "if len(visible) > 1:"),),
+    ),
     "A2 the schema is read at the watermark": (
         "retry-after-a-restart",
         (Edit(

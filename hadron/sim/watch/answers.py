@@ -19,11 +19,13 @@ from hadron.model.errors import HadronError, NotFoundError, RequestError, Schema
 from hadron.model.ids import NO_BALLOT
 from hadron.partition.controller import Controller
 from hadron.partition.submission import Done
+from hadron.partition.visible import VisibleStreams
 from hadron.partition.waiters import ALL, LEADER
 from hadron.sim.watch.ballots import Ballots
-from hadron.sim.watch.entries import SCHEMA, Acknowledged, Ends
-from hadron.sim.watch.marks import Mark
+from hadron.sim.watch.entries import SCHEMA, Acknowledged, Ends, tables_lsn
+from hadron.sim.watch.marks import Key, Mark
 from hadron.sim.watch.views import Complaints, NodeView, Question
+from hadron.state.streams import all_bounds
 from hadron.storage.snapshot import decode_manifest
 from hadron.wire.messages import METHODS, ballot_from
 
@@ -74,6 +76,8 @@ class Answers:
         self._said: dict[LoggedLedger, list[Range]] = {}
         """What members have acknowledged since one asked for a confirmation."""
         self._asked: dict[int, tuple[Receipt, LoggedLedger, list[Range]]] = {}
+        self._visible: dict[Key, VisibleStreams] = {}
+        """What each leadership shows."""
 
     # --- reading --------------------------------------------------------------------------------
 
@@ -249,6 +253,29 @@ class Answers:
                 "A2 what is shown is committed",
                 f"{mark.view.name} shows offsets below {end} of stream {stream_id}, which entry "
                 f"{lsn} made; a majority has {mark.true_lsn}",
+            )
+
+    def makes_visible(self, visible: VisibleStreams) -> None:
+        """A leadership begins to show streams."""
+        self._visible[visible._replica_set, visible._ballot] = visible
+
+    def released(self, controller: Controller) -> None:
+        """Everybody was told of what is committed: where that is all there is, every stream begins
+        and ends for its readers where it does in the tables."""
+        mark = self._ballots.mark_of(controller)
+        visible = self._visible.get(mark.key) if mark is not None else None
+        if mark is None or visible is None or not mark.view.is_alive or not controller.leads:
+            return
+        connection = mark.view.store.writer.connection
+        if tables_lsn(connection) != controller.quorum.committed:
+            return
+        bounds = all_bounds(connection)
+        shown = {stream_id: visible.bounds(stream_id) for stream_id in visible._next}
+        if shown != bounds:
+            self._complaints.add(
+                "A2 what is committed is shown",
+                f"{mark.view.name} shows {shown} of its streams at entry "
+                f"{controller.quorum.committed}, which is committed; they have {bounds}",
             )
 
     def copy_opened(self, question: Question, answer: Any) -> None:

@@ -241,6 +241,7 @@ class Watcher:
             self.ballots.releases(controller)
             with for_others():
                 original(controller)
+            self.answers.released(controller)
 
         return release
 
@@ -252,6 +253,13 @@ class Watcher:
             original(observers, events)
 
         return tell
+
+    def makes_visible(self, original: Any) -> Any:
+        def make(visible: VisibleStreams, *given: Any) -> None:
+            original(visible, *given)
+            self.answers.makes_visible(visible)
+
+        return make
 
     def advances(self, original: Any) -> Any:
         def advance(visible: VisibleStreams, event: BatchAppended) -> None:
@@ -494,8 +502,9 @@ def _wrappers(watcher: Watcher) -> list[tuple[Any, dict[str, Callable[[Any], Any
         (GroupWriter, {"_run": watcher.judges, "prepare": watcher.prepares}),
         (Readers, {"run_once": watcher.reads}),
         (VisibleStreams, {
+            "__init__": watcher.makes_visible, "_advance": watcher.advances,
             "read": watcher.bounded, "ballot_before": watcher.bounded,
-            "offset_at": watcher.bounded, "_advance": watcher.advances,
+            "offset_at": watcher.bounded,
         }),
         (SchemaCopy, {"_read_committed": watcher.reads_schema}),
         (MemberSession, {"deliver": watcher.delivers}),
