@@ -27,6 +27,7 @@ class SimClock:
         offset_s: how far the wall clock is off.
         calendar_s: how far the date has been turned, for everybody: no error.
         drift: how much faster both clocks run; 1e-4 is a bad crystal.
+        suspended_s: how long the machine has been suspended: no timer has run meanwhile.
     """
 
     def __init__(self, local_s: Callable[[], float] = trio.current_time) -> None:
@@ -34,6 +35,7 @@ class SimClock:
         self.offset_s = 0.0
         self.calendar_s = 0.0
         self.drift = 0.0
+        self.suspended_s = 0.0
         self._latest_s = 0.0
 
     def now_ms(self) -> int:
@@ -41,7 +43,8 @@ class SimClock:
         return wall_ms(local_s)
 
     def monotonic_s(self) -> float:
-        self._latest_s = max(self._latest_s, self._local_s() * (1 + self.drift))
+        local_s = self._local_s() * (1 + self.drift) + self.suspended_s
+        self._latest_s = max(self._latest_s, local_s)
         return self._latest_s
 
 

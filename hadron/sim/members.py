@@ -75,7 +75,7 @@ class MemberActor(ClientActor):
                     await self._take_one(subscription)
             if freezes and self.random.random() < 0.2:
                 freezes = False
-                await self._freeze()
+                await self.random.choice((self._freeze, self._suspend))()
             await self._answer_late()
             if self._dealings.many_unconfirmed or self.random.random() < 0.1:
                 await self._dealings.flush(subscription)
@@ -92,6 +92,11 @@ class MemberActor(ClientActor):
         finally:
             for name in names:
                 network.heal(self.host, name)
+
+    async def _suspend(self) -> None:
+        """The machine was suspended: by its clock that took long, its timers know nothing of it."""
+        self.world.client_clocks[self.host].suspended_s += self.random.uniform(0.3, 20.0)
+        self.world.faults["suspended member"] += 1
 
     # --- records --------------------------------------------------------------------------------
 

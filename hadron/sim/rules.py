@@ -62,6 +62,9 @@ ORACLES: Final[dict[str, tuple[str, ...]]] = {
     "D2 deliveries and retention": (
         "deliveries_keep_the_rules", "confirmed_acks_stay", "nothing_acknowledged_by_nobody",
         "everything_is_delivered", "everything_is_settled", "groups_stay", "letters_are_whole",
+        "D2 a group is served as the tables have it", "D2 a deadline ends a delivery",
+        "D2 who is silent is gone", "D2 what follows waits for the commit",
+        "D2 what others may have is not handed out",
         "D2 attempts are counted", "D2 retention drops what is due",
         "D2 retention drops the oldest batches", "retention_keeps_its_bounds",
     ),

@@ -100,6 +100,7 @@ class World:
     Attributes:
         seed: decides everything.
         entrances: the addresses that clients are given.
+        client_clocks: of clients' hosts.
         random: for the workload's choices, a stream of its own.
         config: what nodes are started with; `data` is where their life's volume is. May be
             replaced, for promotions; `configs` has those of nodes that differ on purpose.
@@ -149,6 +150,7 @@ class World:
                 speed=speeds.choice((FAST, FAST, ORDINARY, SLOW)),
             )
             self.clocks[name] = SimClock(disk.local_s)
+        self.client_clocks: defaultdict[str, SimClock] = defaultdict(SimClock)
         self._lives: dict[str, _Life] = {}
         self._starting: defaultdict[str, trio.Lock] = defaultdict(trio.Lock)
         self._starts = 0
@@ -446,7 +448,7 @@ class World:
         """The real client on the simulated network; `kwargs` as of `hadron.client.connect`."""
         self._clients += 1
         ports = ClientPorts(
-            network=self.network.host(host), clock=SimClock(),
+            network=self.network.host(host), clock=self.client_clocks[host],
             random=SimRandom(f"{self.seed}/{host}/{self._clients}"),
         )
         return connect(f"hadron://{','.join(self.entrances)}", ports=ports, **kwargs)

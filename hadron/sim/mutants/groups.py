@@ -89,3 +89,14 @@ plant(
     ),
     scenarios=("refusal-that-two-wait-for",),
 )
+
+plant(
+    "suspended member goes on",
+    "a member whose machine was suspended for longer than it had promised says that it is there, "
+    "and hands out what it held",
+    Edit(
+        "client.membership:Membership.look_at_clock", "feed.held_until) <= 0:",
+        "feed.held_until) < 1e9:",
+    ),
+    scenarios=("member-whose-machine-was-suspended",),
+)

@@ -172,6 +172,57 @@ async def refusal_that_two_wait_for(play: Play) -> None:
     await _drain(play)
 
 
+@scenario("D2: a machine that was suspended hands out nothing that others may have by now")
+async def member_whose_machine_was_suspended(play: Play) -> None:
+    """g0 has looked at the first of the records that it holds when its machine is suspended, for
+    longer than it has promised to be heard of. Awake again, it joins anew before it goes on, and
+    what it is given then may be given to it."""
+    await _fill(play, 4)
+    async with _member(play, "g0", heartbeat_s=0.2) as member:
+        await member.take(0)
+        play.world.client_clocks["g0"].suspended_s += 5.0
+        await member.take(1, 2, 3)
+        await member.ack(1, 2, 3)
+        await member.confirm()
+    await _drain(play)
+
+
+@scenario("D2: who joins while a group is reset begins where it is reset to")
+async def member_that_joins_during_a_reset(play: Play) -> None:
+    """All is acknowledged. Then n1 reaches nobody, and has an entry that nobody else has; members
+    want to join, somebody resets the group, and all of them wait for that entry. Once it is
+    committed they go on, in any order; every record must be given once more, although no new one
+    comes."""
+    world, history = play.world, play.history
+    await _fill(play, 3)
+    async with _member(play, "g0") as member:
+        await member.take(0, 1, 2)
+        await member.ack(0, 1, 2)
+        await member.confirm()
+    play.part("n1")
+    await play.produce(play.value(), timeout_s=0.3)
+
+    async def join(host: str) -> None:
+        async with _member(play, host):
+            await trio.sleep_forever()
+
+    async def heal() -> None:
+        await trio.sleep(0.2)
+        play.join("n1")
+
+    async with trio.open_nursery() as nursery, world.client("o0") as client:
+        for number in range(1, 6):
+            nursery.start_soon(join, f"g{number}")
+        await trio.sleep(0.2)
+        nursery.start_soon(heal)
+        noted = history.regroup("o0", "g", STREAM, world.config.name, "reset", "earliest")
+        await client.reset_group(STREAM, "g", "earliest", force=True)
+        history.ok(noted)
+        await trio.sleep(1.0)
+        nursery.cancel_scope.cancel()
+    await _drain(play)
+
+
 @scenario("D2: the next leader gives out every record that nobody has acknowledged")
 async def gaps_in_a_groups_progress_after_a_failover(play: Play) -> None:
     """A member acknowledges the middle ones of the records that it holds; n1 is killed, then n2

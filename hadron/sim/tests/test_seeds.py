@@ -31,6 +31,8 @@ FAULTS: Final = frozenset({
     "kill", "power loss", "crash at write", "crash at sync", "all at once", "stop", "pause",
     "clock jump", "clock drift", "clock far off", "little room", "changed row", "promotion",
     "members exchanged",
+    # clients
+    "frozen member", "suspended member",
     # replica sets
     *region_faults.WEIGHTS,
 })

@@ -74,6 +74,35 @@ EDITED: dict[str, tuple[str, tuple[Patch, ...]]] = {
         "producers-idle-for-a-day",
         (Edit("state.streams:_check_sequence", "if command.sequence != 0:", "if False:"),),
     ),
+    "D2 a deadline ends a delivery": (
+        "acknowledgement-after-the-deadline",
+        (Edit(
+            "delivery.machine:Group._arm", "now + self.rules.deadline_s",
+            "now + 3 * self.rules.deadline_s",
+        ),),
+    ),
+    "D2 a group is served as the tables have it": (
+        "member-that-joins-during-a-reset",
+        (Edit("delivery.groups:Groups._change", "        self._changes += 1\n", ""),),
+    ),
+    "D2 what follows waits for the commit": (
+        "keys-in-order-over-a-failover",
+        (Edit(
+            "delivery.driver:GroupDriver.acknowledge", "self.ledger.acknowledge(counted)",
+            "self.ledger.acknowledge(counted)\n            self.machine.settled(counted, now)",
+        ),),
+    ),
+    "D2 what others may have is not handed out": (
+        "member-whose-machine-was-suspended",
+        (Edit("client.consumer:Consumer.holds", "self._clock() <= feed.held_until", "feed.alive"),),
+    ),
+    "D2 who is silent is gone": (
+        "refusal-that-two-wait-for",
+        (Edit(
+            "delivery.sessions:MemberSession.patience_s", "self.heartbeat_threshold / 1_000",
+            "self.heartbeat_threshold / 200",
+        ),),
+    ),
     "E3 a stage has all its attempts": (
         "failed-instances-are-retried",
         (Edit(

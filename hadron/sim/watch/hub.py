@@ -9,7 +9,11 @@ from typing import Any
 
 import apsw
 
-from hadron.delivery.effects import Assignment
+from hadron.client.consumer import Consumer
+from hadron.client.deliveries import Delivery
+from hadron.client.membership import Membership
+from hadron.delivery.driver import GroupDriver
+from hadron.delivery.effects import Assignment, Exhausted
 from hadron.delivery.progress import LoggedLedger, Receipt
 from hadron.delivery.sessions import MemberSession
 from hadron.model.batch import StampedBatch
@@ -28,6 +32,7 @@ from hadron.sim.disk import SimDisk
 from hadron.sim.watch.answers import Answers, Told, for_others
 from hadron.sim.watch.ballots import Ballots
 from hadron.sim.watch.entries import Acknowledged, Ends, Entries, tables_lsn
+from hadron.sim.watch.serving import Serving
 from hadron.sim.watch.views import Complaints, NodeView, Question
 from hadron.sim.world import World
 from hadron.sim.wrapping import wrapped
@@ -58,6 +63,7 @@ class Watcher:
         self.ballots = Ballots(self.complaints, self.views)
         self.answers = Answers(self.complaints, self.ballots, ends, acknowledged)
         self.entries = Entries(self.complaints, ends, acknowledged)
+        self.serving = Serving(self.complaints, self.ballots, acknowledged)
         self._by_part: dict[Any, NodeView] = {}
         self._questions: dict[Call, Question] = {}
         self._lsns: dict[int, tuple[Event, int]] = {}
@@ -275,6 +281,7 @@ class Watcher:
             self.answers.delivered(
                 session.driver, given.first, given.last, given.attempt
             )
+            self.serving.delivered(session, given, batch)
             original(session, given, batch)
 
         return deliver
@@ -282,6 +289,7 @@ class Watcher:
     def acknowledges(self, original: Any) -> Any:
         def acknowledge(ledger: LoggedLedger, ranges: Sequence[tuple[int, int]]) -> None:
             self.answers.acknowledged(ledger, ranges)
+            self.serving.acknowledged(ledger, ranges)
             original(ledger, ranges)
 
         return acknowledge
@@ -299,6 +307,62 @@ class Watcher:
             original(receipt, floor)
 
         return answer
+
+    # --- groups ---------------------------------------------------------------------------------
+
+    def joins(self, original: Any) -> Any:
+        def join(driver: GroupDriver, *given: Any) -> MemberSession:
+            session: MemberSession = original(driver, *given)
+            self.serving.joined(driver, session)
+            return session
+
+        return join
+
+    def receives(self, original: Any) -> Any:
+        def receive(driver: GroupDriver, session: MemberSession, message: Any) -> None:
+            self.serving.look(driver)
+            self.serving.said(driver, session, message)
+            original(driver, session, message)
+
+        return receive
+
+    def works(self, original: Any) -> Any:
+        def work(driver: GroupDriver, *given: Any) -> None:
+            self.serving.look(driver)
+            original(driver, *given)
+
+        return work
+
+    def ends(self, original: Any) -> Any:
+        def note_ended(driver: GroupDriver) -> None:
+            self.serving.exhausted(driver, driver.machine.exhausted)
+            original(driver)
+
+        return note_ended
+
+    def puts_back(self, original: Any) -> Any:
+        def refused(driver: GroupDriver, dead: Exhausted) -> None:
+            self.serving.put_back(driver, dead)
+            original(driver, dead)
+
+        return refused
+
+    def beats(self, original: Any) -> Any:
+        def beat(member: Membership, *given: Any) -> None:
+            original(member, *given)
+            self.serving.beats(member)
+
+        return beat
+
+    def hands_out(self, original: Any) -> Any:
+        async def hand_out(consumer: Consumer) -> Any:
+            given = await original(consumer)
+            if given is not None:
+                is_one = isinstance(given, Delivery)
+                self.serving.handed_out(consumer, [given._parcel] if is_one else given[0])
+            return given
+
+        return hand_out
 
     # --- logs -----------------------------------------------------------------------------------
 
@@ -508,6 +572,13 @@ def _wrappers(watcher: Watcher) -> list[tuple[Any, dict[str, Callable[[Any], Any
         }),
         (SchemaCopy, {"_read_committed": watcher.reads_schema}),
         (MemberSession, {"deliver": watcher.delivers}),
+        (GroupDriver, {
+            "join": watcher.joins, "receive": watcher.receives, "pump": watcher.works,
+            "leave": watcher.works, "_expire": watcher.works, "close": watcher.works,
+            "_note_ended": watcher.ends, "_dead_letters_refused": watcher.puts_back,
+        }),
+        (Membership, {"opened": watcher.beats, "beat": watcher.beats}),
+        (Consumer, {"__anext__": watcher.hands_out, "next_batch": watcher.hands_out}),
         (LoggedLedger, {
             "acknowledge": watcher.acknowledges, "confirm": watcher.confirms,
         }),

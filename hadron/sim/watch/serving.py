@@ -1,0 +1,205 @@
+"""PROTOCOL D2: what leaders of groups owe their members, and members each other: nothing is late,
+comes too early, or is somebody else's by now.
+
+Times are those of who promised: a leader's deadlines begin where it hears something, a member's
+time where it has said something.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Any, Final
+from weakref import WeakKeyDictionary
+
+import trio
+
+from hadron.client.consumer import Consumer
+from hadron.client.feed import Feed, Parcel
+from hadron.client.membership import Membership
+from hadron.delivery.driver import GroupDriver
+from hadron.delivery.effects import Assignment, Exhausted
+from hadron.delivery.progress import LoggedLedger
+from hadron.delivery.ranges import Range
+from hadron.delivery.sessions import MemberSession
+from hadron.model.batch import StampedBatch, decode_batch
+from hadron.sim.watch.ballots import Ballots
+from hadron.sim.watch.entries import Acknowledged
+from hadron.sim.watch.marks import Mark
+from hadron.sim.watch.views import Complaints
+from hadron.state.groups import ORDER_KEY, ORDER_NONE
+
+_LATE_S: Final = 0.5
+"""By which a leader may be late: it wakes up on time, and has little to do then."""
+
+_GROUP_ID: Final = "SELECT group_id FROM grp WHERE stream_id = ? AND name = ?"
+
+
+class Serving:
+    """Every group on every leader, and every member."""
+
+    def __init__(
+        self, complaints: Complaints, ballots: Ballots, acknowledged: Acknowledged
+    ) -> None:
+        self._complaints = complaints
+        self._ballots = ballots
+        self._acknowledged = acknowledged
+        self._looked: WeakKeyDictionary[GroupDriver, float] = WeakKeyDictionary()
+        self._dues: WeakKeyDictionary[GroupDriver, dict[int, float]] = WeakKeyDictionary()
+        """By delivery: when it is to end."""
+        self._heard: dict[tuple[GroupDriver, int], float] = {}
+        """When each member was heard of."""
+        self._settling: WeakKeyDictionary[LoggedLedger, set[int]] = WeakKeyDictionary()
+        """Offsets that are acknowledged or to be dead letters; some of them are committed."""
+        self._keys: dict[tuple[str, int, int], Any] = {}
+        """By replica set, stream and offset: keys of records that a group by key was given."""
+        self._held_until: WeakKeyDictionary[Feed, float] = WeakKeyDictionary()
+
+    def _mark(self, driver: GroupDriver) -> Mark | None:
+        mark = self._ballots.mark_of(driver._ground.controller)
+        return mark if mark is not None and mark.view.is_alive else None
+
+    # --- which group ----------------------------------------------------------------------------
+
+    def joined(self, driver: GroupDriver, session: MemberSession) -> None:
+        """A member has joined a group."""
+        self._heard[driver, session.member.number] = trio.current_time()
+
+    def _check_group(self, driver: GroupDriver, mark: Mark) -> None:
+        """While a group is changed nobody serves it: who does has read what the tables have."""
+        progress = driver.progress
+        if driver.is_closed or driver.is_ephemeral or not mark.controller.leads:
+            return
+        row = mark.view.select(_GROUP_ID, progress.stream_id, progress.name)
+        if row is not None and row[0] != progress.group_id:
+            self._complaints.add(
+                "D2 a group is served as the tables have it",
+                f"{mark.view.name} serves group {progress.name} as {progress.group_id}, by now it "
+                f"is {row[0]}",
+            )
+
+    # --- in time --------------------------------------------------------------------------------
+
+    def said(self, driver: GroupDriver, session: MemberSession, message: Any) -> None:
+        """A member says something: it is heard of, and the deadlines of what that is about begin
+        again."""
+        now = trio.current_time()
+        self._heard[driver, session.member.number] = now
+        kind = message.WhichOneof("kind")
+        dues = self._dues.get(driver)
+        if dues and kind in ("ack", "nack", "extend"):
+            held = session.member.deliveries
+            named = {item.delivery for item in getattr(message, kind).ranges}
+            for number in named if named or kind != "extend" else list(held):
+                if number in dues and number in held:
+                    dues[number] = self._due(driver, now)
+
+    def _due(self, driver: GroupDriver, now: float) -> float:
+        return now + driver.progress.options.ack_deadline_ms / 1_000
+
+    def look(self, driver: GroupDriver) -> None:
+        """Now and then: whether it serves the group that there is, and something should have ended
+        by now."""
+        now, mark = trio.current_time(), self._mark(driver)
+        if mark is None or now < self._looked.get(driver, 0.0):
+            return
+        self._looked[driver] = now + _LATE_S / 2
+        self._check_group(driver, mark)
+        self._check_deadlines(driver, mark, now)
+        for session in driver.sessions.values():
+            patience_s = session.heartbeat_interval_ms * session.heartbeat_threshold / 1_000
+            silent_s = now - self._heard.get((driver, session.member.number), now)
+            if patience_s and silent_s > patience_s + _LATE_S:
+                self._complaints.add(
+                    "D2 who is silent is gone",
+                    f"{mark.view.name} has not heard of {session.label} of group "
+                    f"{driver.progress.name} for {silent_s:.1f} s; it had promised {patience_s:g}",
+                )
+
+    def _check_deadlines(self, driver: GroupDriver, mark: Mark, now: float) -> None:
+        dues = self._dues.get(driver, {})
+        for number, due in list(dues.items()):
+            if number not in driver.machine._deliveries:
+                del dues[number]
+            elif now > due + _LATE_S:
+                self._complaints.add(
+                    "D2 a deadline ends a delivery",
+                    f"{mark.view.name} leaves delivery {number} of group {driver.progress.name} "
+                    f"with its member {now - due:.1f} s after its deadline",
+                )
+
+    # --- in turn --------------------------------------------------------------------------------
+
+    def acknowledged(self, ledger: LoggedLedger, ranges: Iterable[Range]) -> None:
+        """Members have acknowledged records; it is not committed yet."""
+        offsets = self._settling.setdefault(ledger, set())
+        for first, last in ranges:
+            offsets.update(range(first, last + 1))
+
+    def exhausted(self, driver: GroupDriver, dead: Sequence[Exhausted]) -> None:
+        """Records are to be dead letters."""
+        if isinstance(driver.ledger, LoggedLedger):
+            self.acknowledged(driver.ledger, ((each.first, each.last) for each in dead))
+
+    def put_back(self, driver: GroupDriver, dead: Exhausted) -> None:
+        """These could not be written."""
+        if isinstance(driver.ledger, LoggedLedger):
+            self._settling[driver.ledger].difference_update(range(dead.first, dead.last + 1))
+
+    def delivered(self, session: MemberSession, given: Assignment, batch: StampedBatch) -> None:
+        """Records are given to a member: in order, once what is before them is committed."""
+        driver = session.driver
+        options, mark = driver.progress.options, self._mark(driver)
+        if options.ack_deadline_ms:
+            due = self._due(driver, trio.current_time())
+            self._dues.setdefault(driver, {})[given.delivery] = due
+        if mark is None or options.order == ORDER_NONE:
+            return
+        where = mark.view.replica_set, driver.progress.stream_id
+        keys: dict[Any, int] = {}
+        if options.order == ORDER_KEY:
+            records = decode_batch(batch.data, base_offset=batch.base_offset).records()
+            for offset in range(given.first, given.last + 1):
+                self._keys[*where, offset] = key = records[offset - batch.base_offset].key
+                if key is not None:
+                    keys[key] = offset
+        for offset in self._unsettled(driver, mark):
+            follows = given.last
+            if options.order == ORDER_KEY:
+                follows = keys.get(self._keys.get((*where, offset)), -1)
+            if offset < follows:
+                self._complaints.add(
+                    "D2 what follows waits for the commit",
+                    f"{mark.view.name} delivers offset {follows} of group {driver.progress.name}; "
+                    f"that {offset} before it was dealt with is not committed",
+                )
+
+    def _unsettled(self, driver: GroupDriver, mark: Mark) -> list[int]:
+        """Offsets that were dealt with, while that is not committed yet."""
+        offsets = self._settling.get(driver.ledger, set())  # type: ignore[call-overload]
+        kept = driver._visible.bounds(driver.progress.stream_id).first_offset
+        for offset in list(offsets):
+            lsn = self._acknowledged.lsn_of(mark.view.name, driver.progress.group_id, offset)
+            if offset < kept or (lsn is not None and lsn <= mark.true_lsn):
+                offsets.discard(offset)
+        return sorted(offsets)
+
+    # --- members --------------------------------------------------------------------------------
+
+    def beats(self, member: Membership) -> None:
+        """A member has said, or says again, that it is there. Once its time is over that comes too
+        late: the leader may have given its records to others."""
+        opening, feed, now = member._opening.open, member.feed, member._clock()
+        patience_s = opening.heartbeat_interval_ms * opening.heartbeat_threshold / 1_000
+        if feed is not None and patience_s and now <= self._held_until.get(feed, now):
+            self._held_until[feed] = now + patience_s
+
+    def handed_out(self, consumer: Consumer, parcels: Iterable[Parcel]) -> None:
+        """A program is given records: those that are its member's still."""
+        now = consumer._clock()
+        for parcel in parcels:
+            late_s = now - self._held_until.get(parcel.feed, now)
+            if late_s > 0:
+                self._complaints.add(
+                    "D2 what others may have is not handed out",
+                    f"a member hands out offset {parcel.first}, {late_s:.1f} s after its time",
+                )
