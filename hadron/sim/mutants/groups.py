@@ -100,3 +100,10 @@ plant(
     ),
     scenarios=("member-whose-machine-was-suspended",),
 )
+
+plant(
+    "record without a dead letter forgotten",
+    "a record whose dead letter could not be written is not delivered again",
+    Edit("delivery.machine:Group.put_back", "self._put_again(", "0 and self._put_again("),
+    scenarios=("dead-letter-without-a-stream",),
+)

@@ -13,7 +13,7 @@ from hadron.client.deliveries import Delivery
 from hadron.client.subscription import Subscription
 from hadron.model.errors import ConnectionLostError
 from hadron.model.record import NewRecord
-from hadron.sim.group_plans import GroupPlan
+from hadron.sim.group_plans import LETTERS, GroupPlan
 from hadron.sim.history import Settle
 from hadron.sim.members import DrainingMember
 from hadron.sim.scenarios.play import Play, scenario
@@ -399,3 +399,27 @@ async def dead_letter_of_a_record_given_back_twice(play: Play) -> None:
         await member.ack(2)
         await member.confirm()
     await _drain(play, plan)
+
+
+@scenario("D2: a record whose dead letter cannot be written stands in nobody's way")
+async def dead_letter_without_a_stream(play: Play) -> None:
+    """A group in strict order gives a record back, for the last time, and the stream of its dead
+    letters is gone. The record must be delivered again, until somebody can use it, and then those
+    that follow it."""
+    plan = GroupPlan("g", order="strict", max_attempts=1)
+    await _fill(play, 3)
+    async with _member(play, "g0", plan) as member:
+        await member.take(0)
+        noted = play.history.apply("o0", [("Stream", LETTERS)], deletes=True)
+        async with play.world.client("o0") as client:
+            await client.delete([("Stream", "default", LETTERS)], allow_destructive=True)
+        play.history.ok(noted)
+        await member.nack(0)
+        member.taken.clear()
+        await member.take(0)
+        await member.ack(0)
+        for offset in (1, 2):
+            await member.take(offset)
+            await member.ack(offset)
+        await member.confirm()
+    await _drain(play, GroupPlan("g"))
