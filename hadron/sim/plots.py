@@ -14,6 +14,7 @@ import trio
 from hadron.sim.disk import SLOW
 
 if TYPE_CHECKING:
+    from hadron.sim.connections import Wire
     from hadron.sim.nemesis import Nemesis
 
 WEIGHTS: Final = {
@@ -160,17 +161,29 @@ class Plots:
     # --- clocks ---------------------------------------------------------------------------------
 
     async def _clock_far_off(self) -> None:
-        """A clock is set to a wrong time, the leader's mostly, and mended after a while."""
+        """A clock is set to a wrong time, the leader's mostly, and mended after a while: before the
+        node's start, while it asks its peers for theirs, or at any time."""
         world = self._world
         name = self._leader_or_any()
         off_s = self._random.uniform(*_FAR_S) * self._random.choice((-1, 1))
-        world.clocks[name].offset_s = off_s
-        world.faults["clock far off"] += 1
-        if self._random.random() < 0.5:
+        when = self._random.choice(("before a start", "after a start", "at any time"))
+        if when == "before a start":
+            world.clocks[name].offset_s = off_s
+        if when == "after a start":
+            for wire in self._wires_to(name):
+                world.network.delay(wire.source, name, 0.1, 0.5)
+        if when != "at any time":
             await world.crash(name)
             await self._nemesis.revive(name)
+        if when == "after a start":
+            await trio.sleep(self._random.uniform(0.0, 1.5))
+        world.clocks[name].offset_s = off_s
+        world.faults["clock far off"] += 1
         await self._nemesis.last()
         world.clocks[name].offset_s = 0.0
+        if when == "after a start":
+            for wire in self._wires_to(name):
+                wire.be_normal()
 
     # --- disks ----------------------------------------------------------------------------------
 
@@ -219,12 +232,17 @@ class Plots:
     async def fetch_slowly(self, name: str) -> None:
         """Let a node wait for what its peers send it, while its log goes on."""
         network = self._world.network
-        wires = [network.wire(other, name) for other in self._world.names if other != name]
+        wires = self._wires_to(name)
         for wire in wires:
             network.slow(wire.source, wire.target, self._random.choice((3e4, 1e5, 1e6)))
         await self._nemesis.last()
         for wire in wires:
             wire.be_normal()
+
+    def _wires_to(self, name: str) -> list[Wire]:
+        """On which a node's peers answer it."""
+        network = self._world.network
+        return [network.wire(other, name) for other in self._world.names if other != name]
 
     # --- connections ----------------------------------------------------------------------------
 

@@ -222,6 +222,17 @@ plant(
 )
 
 plant(
+    "stamps follow every jump",
+    "between two looks at its peers' clocks a leader stamps with whatever its own clock shows",
+    Edit(
+        "replication.skew:StampClock.now_ms",
+        "return min(max(self._clock.now_ms(), due_ms - MAX_SKEW_MS), due_ms + MAX_SKEW_MS)",
+        "return self._clock.now_ms()",
+    ),
+    scenarios=("clock-that-jumps-while-peers-answer",),
+)
+
+plant(
     "replica truncates to its own watermark",
     "who promises a ballot drops what it does not know to be committed: others may know it",
     Edit(

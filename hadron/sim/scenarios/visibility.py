@@ -306,6 +306,29 @@ async def clock_jumps_while_peers_stand_still(play: Play) -> None:
     await play.fill(5)
 
 
+@scenario("B8: only a reading that the peers have confirmed is trusted")
+async def clock_that_jumps_while_peers_answer(play: Play) -> None:
+    """n1 asks slow peers what time it is there, at its start and again while it leads. At some
+    moment of that its clock is an hour ahead for a while: nothing may be stamped with that."""
+    world = play.world
+    for name in ("n2", "n3"):
+        world.network.delay(name, "n1", 0.4)
+    for number in range(8):
+        if number < 6:
+            await world.crash("n1", power=False)
+            await world.start("n1")
+            await trio.sleep(0.2 * number)
+        else:
+            await trio.sleep(4.0 + 0.2 * number)
+        world.clocks["n1"].offset_s = 3_600.0
+        world.faults["clock jump"] += 1
+        await trio.sleep(0.3)
+        await play.produce(f"an hour ahead {number}", timeout_s=0.1)
+        world.clocks["n1"].offset_s = 0.0
+        await world.wait_serving()
+        await play.publish(f"X {number}")
+
+
 @scenario("A5: replicas compare what they have made of the log", settings=_DIGESTS)
 async def row_changed_by_somebody(play: Play) -> None:
     """Somebody changes a row of n2's tables, with valid checksums, while it is stopped: it must
