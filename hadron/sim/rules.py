@@ -45,7 +45,8 @@ ORACLES: Final[dict[str, tuple[str, ...]]] = {
         "acknowledged_is_durable",
     ),
     "B3 no memory, no vote": (
-        "B3 enough remember", "A3 committed is on a majority", "acknowledged_is_durable",
+        "B3 enough remember", "B3 a power loss is noticed", "A3 committed is on a majority",
+        "acknowledged_is_durable",
     ),
     "B4 a damaged log is not a torn one": ("acknowledged_is_durable", "files_are_whole"),
     "B5 membership": ("B1 a majority has promised", "A3 committed is on a majority"),
@@ -53,7 +54,10 @@ ORACLES: Final[dict[str, tuple[str, ...]]] = {
         "B6 a copy says what it is", "B6 a copy is committed", "B6 a backup is as of now",
     ),
     "B7 a full disk loses nothing": ("disk-without-room", "progress"),
-    "B8 clocks": ("B8 stamps are the time", "stamps_are_the_time", "clock-far-off"),
+    "B8 clocks": (
+        "B8 stamps are the time", "stamps_are_the_time", "clock-far-off",
+        "clock-that-jumps-while-peers-answer",
+    ),
     "C what each setting survives": ("acknowledged_is_durable", "A2 told once it is committed"),
     "D1 producers": (
         "D1 sequences follow each other", "no_duplicates", "producer_order", "refused_is_absent",
@@ -69,7 +73,10 @@ ORACLES: Final[dict[str, tuple[str, ...]]] = {
         "D2 retention drops the oldest batches", "retention_keeps_its_bounds",
     ),
     "D3 ids, not names": ("schema_is_durable", "schema_changes_stay"),
-    "D4 cursors outside": ("D4 a cursor of another history is refused",),
+    "D4 cursors outside": (
+        "D4 a cursor of another history is refused", "D4 a reader names what it has read",
+        "follower-of-a-log-that-lost-its-end",
+    ),
     "E3 pipelines: once per trigger and stage": (
         "one_instance_per_trigger", "one_output_per_stage", "completions_stay",
         "every_instance_ends", "stages_fail_after_all_attempts",

@@ -7,6 +7,7 @@ in good order, with calls under way, or because their host died.
 
 from __future__ import annotations
 
+import math
 import random
 from abc import ABC, abstractmethod
 from typing import Final
@@ -254,13 +255,17 @@ class ReaderActor(ClientActor):
     async def _iterate(self, client: Client) -> None:
         operation = self.history.read(self.name, STREAM, self.partition, self._position)
         limit = self.random.choice((None, 5, 50))
+        follow = self.random.random() < 0.5
+        patience_s = self.random.uniform(0.2, 5.0) if follow else math.inf
         try:
-            async for record in client.read(
-                STREAM, partition=self.partition, offset=self._position, limit=limit
-            ):
-                if record.offset != operation.offset + len(operation.values):
-                    raise AssertionError(f"{self.name} was given {record.offset} out of turn")
-                operation.values.append(text(record.value))
+            with trio.move_on_after(patience_s):
+                async for record in client.read(
+                    STREAM, partition=self.partition, offset=self._position, limit=limit,
+                    follow=follow,
+                ):
+                    if record.offset != operation.offset + len(operation.values):
+                        raise AssertionError(f"{self.name} was given {record.offset} out of turn")
+                    operation.values.append(text(record.value))
         except HadronError as error:
             self.history.unknown(operation, error)
             raise

@@ -67,3 +67,12 @@ plant(
     ),
     scenarios=("dead-letter-of-a-record-given-back-twice",),
 )
+
+plant(
+    "any history goes on",
+    "who reads on is not told that the log has other records now at the offsets that it has read",
+    Edit(
+        "partition.visible:VisibleStreams.check_after", "if has in (None, ballot):", "if True:",
+    ),
+    scenarios=("follower-of-a-log-that-lost-its-end",),
+)

@@ -111,6 +111,15 @@ class Play(Run):
         operation.end = fetched.next_offset
         self.history.ok(operation)
 
+    async def follow(self, operation: Read, *, host: str = "r1") -> None:
+        """Read on from the beginning until that fails."""
+        try:
+            async with self.world.client(host) as client:
+                async for record in client.read(operation.stream, follow=True):
+                    operation.values.append(text(record.value))
+        except HadronError as error:
+            self.history.unknown(operation, error)
+
     async def fill(self, count: int, size: int = 100, *, host: str = "c8") -> None:
         """Publish `count` records of about `size` bytes that the story is not about."""
         await self.publish(*(self.value(size) for _ in range(count)), host=host)
@@ -145,6 +154,15 @@ class Play(Run):
         self.world.network.break_connections(name, lose_all=True)
         await self.world.crash(name, power=False)
         self.world.wipe(name)
+
+    async def recover(self) -> None:
+        """An operator takes all disks as they are, whatever is lost with that."""
+        world = self.world
+        for name in world.names:
+            world.recover(name)
+        self.history.event("reconfigure", detail="loss")
+        await world.start()
+        await world.wait_serving()
 
     async def tail_on(self, name: str, *values: str) -> int:
         """Give the leader, which must not have a majority, and one more node entries that nobody

@@ -5,11 +5,13 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Final
 
+import trio
+
 from hadron.model.batch import decode_batch
 from hadron.sim.files import STYLES
 from hadron.sim.node_files import read_node
 from hadron.sim.scenarios.play import Play, scenario
-from hadron.sim.workload_clients import text
+from hadron.sim.workload_clients import STREAM, text
 from hadron.sim.world import SETTINGS
 
 OS: Final = replace(SETTINGS, durability="os")
@@ -102,9 +104,12 @@ async def minority_loses_power_without_fsync(play: Play) -> None:
 @scenario("C: majority + os needs an operator when a majority loses power", settings=OS)
 async def majority_loses_power_without_fsync(play: Play) -> None:
     """With durability `os` all nodes lose power: the end of their logs may be gone, and nobody can
-    tell. They wait and say so, until an operator takes the disks as they are."""
+    tell, also not when all had run for so long that they had noted where their logs were. They wait
+    and say so, until an operator takes the disks as they are."""
     world = play.world
-    await play.fill(10)
+    for _ in range(12):
+        await play.fill(20, 6_000)
+        await trio.sleep(1.0)
     await play.publish("right before the power loss")
     await world.crash(power=True, style="kept")
     await world.start()
@@ -112,8 +117,29 @@ async def majority_loses_power_without_fsync(play: Play) -> None:
     missed = await play.publish("while nobody counts", timeout_s=5.0)
     assert missed.outcome != "ok"
     await world.crash(power=False)
-    for name in world.names:
-        world.recover(name)
-    play.history.event("reconfigure", detail="loss")
+    await play.recover()
+
+
+@scenario("D4: who follows a log that has lost its end is told", settings=OS)
+async def follower_of_a_log_that_lost_its_end(play: Play) -> None:
+    """A reader follows, and has seen what all disks lose in a power failure; an operator takes the
+    disks as they are, and others soon write at the offsets that it has read. It must not go on as
+    if it had seen those."""
+    world = play.world
+    await play.fill(5)
+    await world.wait_in_step()
+    await world.stop()
     await world.start()
     await world.wait_serving()
+    async with trio.open_nursery() as nursery:
+        seen = play.history.read("r1", STREAM, world.config.name, 0)
+        nursery.start_soon(play.follow, seen)
+        await play.fill(10)
+        await world.wait_for("all of it seen", lambda: len(seen.values) == 15)
+        await world.crash(power=True, style="dropped")
+        await play.recover()
+        await play.fill(30)
+        await world.wait_for("the reader told", lambda: bool(seen.ended), 30.0)
+        nursery.cancel_scope.cancel()
+    if "does not have the record before offset 15" not in seen.error:
+        raise AssertionError(f"who had read what is lost was told {seen.error!r}")

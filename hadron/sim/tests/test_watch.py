@@ -63,6 +63,17 @@ EDITED: dict[str, tuple[str, tuple[Patch, ...]]] = {
         "trimmed-while-one-lags",
         (Edit("replication.feed:Feed._send", "self._host.trim_lsn", "self._host.written_lsn"),),
     ),
+    "B3 a power loss is noticed": (
+        "minority-loses-power-without-fsync",
+        (Edit("storage.identity:IdentityFile.begin_run", "kernel, mark)", "None, mark)"),),
+    ),
+    "D4 a reader names what it has read": (
+        "follower-of-a-log-that-lost-its-end",
+        (Edit(
+            "client.fetching:FetchFeed._on_message",
+            "self._request.after.CopyFrom(last.ballot)", "self._request.after.incarnation += 1",
+        ),),
+    ),
     "B8 stamps are the time": (
         "retry-after-a-restart",
         (Edit(

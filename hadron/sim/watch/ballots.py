@@ -23,6 +23,8 @@ class Ballots:
 
     Attributes:
         forgetful: nodes whose disks lied, or were damaged: what they had may be gone.
+        unflushed: nodes that ran without flushing what they acknowledged when their power went:
+            what they had may be gone, and they must know it.
         recovered: replica sets of which somebody took a disk as it was: what a majority had may be
             gone.
     """
@@ -30,6 +32,7 @@ class Ballots:
     def __init__(self, complaints: Complaints, views: dict[str, NodeView]) -> None:
         self.marks: dict[Key, Mark] = {}
         self.forgetful: set[str] = set()
+        self.unflushed: set[str] = set()
         self.recovered: set[str] = set()
         self.order = count(1)
         self._of: dict[Controller, Mark] = {}
@@ -49,8 +52,16 @@ class Ballots:
     # --- promises -------------------------------------------------------------------------------
 
     def opened(self, view: NodeView) -> None:
-        """B1: a promise survives the node's restart."""
+        """B1: a promise survives the node's restart. B3: a memory survives no power loss without
+        its disk."""
         identity = view.identity
+        if view.name in self.unflushed and identity.is_member:
+            self._complaints.add(
+                "B3 a power loss is noticed",
+                f"{view.name} acknowledged what it had not flushed, has lost its power, and counts "
+                "itself among those who remember",
+            )
+        self.unflushed.discard(view.name)
         disk = view.name, identity.disk
         if identity.boot <= self._boots.get(disk, 0):
             # An old copy was put in the disk's place: it has no memory, as B3 has it.
@@ -63,6 +74,13 @@ class Ballots:
                 f"{view.name} has promised {before} on this disk, and starts with "
                 f"{identity.promised}",
             )
+
+    def lost_power(self, name: str, view: NodeView | None) -> None:
+        """B3: it is a member that may have forgotten, unless it flushes everything."""
+        if view is None or not view.is_alive or view.is_fsynced:
+            return
+        if view.identity.is_member:
+            self.unflushed.add(name)
 
     def promised(self, view: NodeView, ballot: Ballot) -> None:
         """B1: a promise is never lowered, and is on the disk before anybody hears of it."""

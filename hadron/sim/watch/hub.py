@@ -33,6 +33,7 @@ from hadron.sim.watch.answers import Answers, Told, for_others
 from hadron.sim.watch.ballots import Ballots
 from hadron.sim.watch.entries import Acknowledged, Ends, Entries, tables_lsn
 from hadron.sim.watch.serving import Serving
+from hadron.sim.watch.reads_on import ReadsOn
 from hadron.sim.watch.views import Complaints, NodeView, Question
 from hadron.sim.world import World
 from hadron.sim.wrapping import wrapped
@@ -42,7 +43,7 @@ from hadron.storage.log import Log
 from hadron.storage.store import Readers, Store
 from hadron.wire.calls import Call, Handler
 from hadron.wire.connection import Connection
-from hadron.wire.messages import Method
+from hadron.wire.messages import Method, streams_pb2
 
 _APPEND = "Append"
 _UNDER_BALLOTS = ("Probe", "ReadLog", "Resync")
@@ -64,6 +65,7 @@ class Watcher:
         self.answers = Answers(self.complaints, self.ballots, ends, acknowledged)
         self.entries = Entries(self.complaints, ends, acknowledged)
         self.serving = Serving(self.complaints, self.ballots, acknowledged)
+        self.reads_on = ReadsOn(self.complaints)
         self._by_part: dict[Any, NodeView] = {}
         self._questions: dict[Call, Question] = {}
         self._lsns: dict[int, tuple[Event, int]] = {}
@@ -419,9 +421,17 @@ class Watcher:
     def recovers(self, original: Any) -> Any:
         def recover(world: World, name: str) -> None:
             self.ballots.recovered.add(world.config.name)
+            self.ballots.unflushed.discard(name)
             original(world, name)
 
         return recover
+
+    def powers_off(self, original: Any) -> Any:
+        def power_off(disk: SimDisk, style: Any) -> None:
+            self.ballots.lost_power(disk.name, self.views.get(disk.name))
+            original(disk, style)
+
+        return power_off
 
     def lies(self, original: Any) -> Any:
         def lie(disk: SimDisk) -> Any:
@@ -512,6 +522,8 @@ class Watcher:
             on_message: Callable[[Any, memoryview], None], **named: Any,
         ) -> Call:
             view = self._view_of(connection)
+            if isinstance(message, streams_pb2.FetchRequest):
+                on_message = self.reads_on.asks(message, on_message)
             if view is not None:
                 if method.name == _APPEND:
                     self.ballots.append_sent(view, message)
@@ -587,6 +599,7 @@ def _wrappers(watcher: Watcher) -> list[tuple[Any, dict[str, Callable[[Any], Any
         (StateMachine, {"apply": watcher.applies}),
         (SimDisk, {
             "flip_bits": watcher.damages, "change_rows": watcher.damages, "lies": watcher.lies,
+            "power_off": watcher.powers_off,
         }),
         (World, {"recover": watcher.recovers}),
         (Connection, {"__init__": watcher.connects, "call": watcher.calls}),
