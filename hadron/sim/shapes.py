@@ -23,6 +23,9 @@ _NODES: Final = ((3, 12.0), (5, 3.0), (2, 2.0), (4, 1.0))
 _REGIONS: Final = 0.25
 """Of all seeds: worlds of several replica sets."""
 
+_UNFLUSHED: Final = 0.15
+"""Of worlds of one replica set: what is acknowledged is written, and not flushed."""
+
 _SET_SIZES: Final = (
     ((1, 3), (3.0, 1.0)), ((1, 2, 3), (4.0, 1.0, 3.0)), ((1, 2, 3), (5.0, 1.0, 2.0)),
 )
@@ -63,13 +66,16 @@ def shape_of(seed: int) -> Shape:
             log_max_lag_bytes=rng.choice((4 << 10, 32 << 10)),
         )
     parts = random.Random(f"parts/{seed}")
+    limits = SmallLimits(
+        parts.choice((0, 150, 400)), parts.choice((0, 0, 1, 3)), parts.choice((0, 0, 3)),
+        parts.choice((0, 0, 1, 3)),
+    )
+    set_nodes = _set_nodes(seed)
+    if set_nodes is None and parts.random() < _UNFLUSHED:
+        settings = replace(settings, durability="os")
     return Shape(
         nodes=nodes, settings=settings, plan=_plan(rng), retention=_retention(seed),
-        set_nodes=_set_nodes(seed),
-        limits=SmallLimits(
-            parts.choice((0, 150, 400)), parts.choice((0, 0, 1, 3)), parts.choice((0, 0, 3)),
-            parts.choice((0, 0, 1, 3)),
-        ),
+        set_nodes=set_nodes, limits=limits,
     )
 
 

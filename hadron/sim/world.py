@@ -243,7 +243,13 @@ class World:
 
     def _crash_in_the_act(self, name: str) -> None:
         """The n-th write or sync, at which a crash was asked for."""
-        self.crash_now(name, power=True)
+        self.crash_now(name, power=self._may_lose_power(name))
+
+    def _may_lose_power(self, name: str) -> bool:
+        """Not where a majority might forget with that what it has not flushed, and a nemesis, which
+        is no operator, has to go on."""
+        flushes = self.config.settings.durability == "fsync"
+        return flushes or self.nemesis is None or self.nemesis.may_damage(name)
 
     def crash_now(self, name: str, *, power: bool, style: Style | None = None) -> None:
         """End a running node in this instant, without waiting for its code to notice.
@@ -281,7 +287,7 @@ class World:
             power = self._crashes.random() < 0.6
         chosen = [name for name in names or self.names if name in self._lives]
         for name in chosen:
-            self.crash_now(name, power=power, style=style)
+            self.crash_now(name, power=power and self._may_lose_power(name), style=style)
         for name in chosen:
             await self._lives[name].ended.wait()
 

@@ -128,3 +128,12 @@ plant(
     ),
     scenarios=("older-database-beside-its-identity",),
 )
+
+plant(
+    "orderly stop remembered",
+    "a node that does not flush and was stopped in order once takes the next stop for such a one",
+    Edit(
+        "storage.identity:IdentityFile.begin_run", "clean = 0, kernel", "clean = clean, kernel",
+    ),
+    scenarios=("majority-loses-power-without-fsync",),
+)

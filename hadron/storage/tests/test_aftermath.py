@@ -254,10 +254,12 @@ class TestAmnesia:
 class TestKernel:
     """`durability: os`: commits live as long as the kernel does."""
 
-    def crash(self, directory: Path, boot: str) -> Path:
+    def crash(self, directory: Path, boot: str, *, is_marked: bool = False) -> Path:
         store = open_store(directory / "running", durability="os", disk=BootedDisk(boot))
         store.identity.become_member(UUID)
         append(store, 5)
+        if is_marked:
+            store.identity.note_mark(store.log.head)
         crashed = copy_open(store, directory / "crashed")
         store.close()
         return crashed
@@ -275,6 +277,12 @@ class TestKernel:
             assert store.identity.current.is_member is kept
             assert store.log.head.lsn == 5, "what it shares with its leader need not be sent again"
             store.close()
+
+    async def test_a_mark_says_nothing_of_what_comes_after_it(self, tmp_path: Path) -> None:
+        crashed = self.crash(tmp_path, "a", is_marked=True)
+        store = open_store(crashed, disk=BootedDisk("b"), durability="os")
+        assert not store.identity.current.is_member
+        store.close()
 
     async def test_an_orderly_stop_before_the_machine_was_stopped(self, tmp_path: Path) -> None:
         for boot in "abc":
