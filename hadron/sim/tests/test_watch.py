@@ -74,6 +74,10 @@ EDITED: dict[str, tuple[str, tuple[Patch, ...]]] = {
             "self._request.after.CopyFrom(last.ballot)", "self._request.after.incarnation += 1",
         ),),
     ),
+    "connections leave nothing in the budget": (
+        "retry-after-a-restart",
+        (Edit("wire.connection:Connection.forget", "self._budget.calls -= 1", "pass"),),
+    ),
     "B8 stamps are the time": (
         "retry-after-a-restart",
         (Edit(

@@ -442,6 +442,20 @@ class Watcher:
 
         return lie
 
+    def ends(self, original: Any) -> Any:
+        def ended(world: World, name: str, life: Any) -> None:
+            # The connections are gone; what is still counted would be for ever.
+            budget = life.node._budget
+            left = budget.calls, budget.held_bytes, budget._incomplete_bytes, budget._reading_bytes
+            if any(left):
+                self.complaints.add(
+                    "connections leave nothing in the budget",
+                    f"{name} has ended, and counts {left} of calls, bytes held, coming, read",
+                )
+            original(world, name, life)
+
+        return ended
+
     # --- the wire -------------------------------------------------------------------------------
 
     def connects(self, original: Any) -> Any:
@@ -601,7 +615,7 @@ def _wrappers(watcher: Watcher) -> list[tuple[Any, dict[str, Callable[[Any], Any
             "flip_bits": watcher.damages, "change_rows": watcher.damages, "lies": watcher.lies,
             "power_off": watcher.powers_off,
         }),
-        (World, {"recover": watcher.recovers}),
+        (World, {"recover": watcher.recovers, "_ended": watcher.ends}),
         (Connection, {"__init__": watcher.connects, "call": watcher.calls}),
         (Call, {"send": watcher.sends, "fail": watcher.fails}),
     ]
