@@ -128,7 +128,7 @@ EDITED: dict[str, tuple[str, tuple[Patch, ...]]] = {
     "E3 the latest attempt counts": (
         "failed-instances-are-retried",
         (Edit(
-            "state.pipelines:_stale", "waiting.pop(instance_id, None) != attempt",
+            "state.pipelines:_stale", "waiting.pop(instance_id, None) != tuple(attempt)",
             "waiting.pop(instance_id, None) is None",
         ),),
     ),

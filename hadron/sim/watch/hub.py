@@ -32,8 +32,8 @@ from hadron.sim.disk import SimDisk
 from hadron.sim.watch.answers import Answers, Told, for_others
 from hadron.sim.watch.ballots import Ballots
 from hadron.sim.watch.entries import Acknowledged, Ends, Entries, tables_lsn
-from hadron.sim.watch.serving import Serving
 from hadron.sim.watch.reads_on import ReadsOn
+from hadron.sim.watch.serving import Serving
 from hadron.sim.watch.views import Complaints, NodeView, Question
 from hadron.sim.world import World
 from hadron.sim.wrapping import wrapped
@@ -335,7 +335,7 @@ class Watcher:
 
         return work
 
-    def ends(self, original: Any) -> Any:
+    def exhausts(self, original: Any) -> Any:
         def note_ended(driver: GroupDriver) -> None:
             self.serving.exhausted(driver, driver.machine.exhausted)
             original(driver)
@@ -601,7 +601,7 @@ def _wrappers(watcher: Watcher) -> list[tuple[Any, dict[str, Callable[[Any], Any
         (GroupDriver, {
             "join": watcher.joins, "receive": watcher.receives, "pump": watcher.works,
             "leave": watcher.works, "_expire": watcher.works, "close": watcher.works,
-            "_note_ended": watcher.ends, "_dead_letters_refused": watcher.puts_back,
+            "_note_ended": watcher.exhausts, "_dead_letters_refused": watcher.puts_back,
         }),
         (Membership, {"opened": watcher.beats, "beat": watcher.beats}),
         (Consumer, {"__anext__": watcher.hands_out, "next_batch": watcher.hands_out}),
