@@ -125,6 +125,7 @@ class GroupsService:
     async def _answer_describe(
         self, leading: Leading, call: Call, item: SchemaObject, name: str
     ) -> None:
+        await leading.controller.confirm_leadership()
         live = leading.part(Groups).live(item.id, name)
         if live is not None and live.is_ephemeral:
             options = live.progress.options
@@ -142,7 +143,6 @@ class GroupsService:
     async def _describe_durable(
         self, leading: Leading, item: SchemaObject, name: str
     ) -> groups_pb2.DescribeGroupResponse:
-        await leading.controller.confirm_leadership()
         found = await _read(leading, item.id, name)
         if not found:
             raise NotFoundError(

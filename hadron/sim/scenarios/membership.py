@@ -6,6 +6,7 @@ from dataclasses import replace
 from functools import partial
 
 import trio
+from google.protobuf.message import Message
 
 from hadron.model.errors import FencedError, HadronError
 from hadron.model.schema import SchemaObject, StreamSpec
@@ -13,6 +14,7 @@ from hadron.sim.members import DrainingMember
 from hadron.sim.raw_producer import ask_once
 from hadron.sim.scenarios.play import Play, scenario
 from hadron.sim.workload_clients import STREAM
+from hadron.sim.world import World
 from hadron.wire.messages import groups_pb2, method
 
 _ALL = ("n1", "n2", "n3")
@@ -55,27 +57,46 @@ async def stale_leader_alone_with_its_clients(play: Play) -> None:
     await world.wait_in_step()
 
 
-@scenario("A2: a deposed leader does not answer from a stale table")
+@scenario("A2: a deposed leader does not answer from a stale table, nor for groups of its memory")
 async def question_to_a_deposed_leader(play: Play) -> None:
     """n2 is promoted and Y is acknowledged while n1, alone, still believes that it leads. Asked how
-    far groups are, it would tell of a stream without Y: it must not answer."""
+    far groups are, it would tell of a stream without Y: it must not answer. Nor may it change the
+    group that is in no table, which nothing could tell it that others have by now."""
     world = play.world
     await play.fill(3)
     await DrainingMember(world, play.history, "g0", f"{world.seed}/g0", "g").run()
     await world.wait_in_step()
-    play.part("n1")
-    await play.promote("n2", _ALL, "n2", "n3")
-    await play.publish("Y")
-    question = groups_pb2.ListGroupsRequest(namespace="default", stream=STREAM)
-    try:
-        answer = await ask_once(world, "n1", "c1", method("ListGroups"), question, [], 10.0)
-    except HadronError as error:
-        world.trace.log(f"n1 does not answer: {error}")
-    else:
-        raise AssertionError(f"n1 answers when it leads no more: {answer.groups}")
+    named = {"namespace": "default", "stream": STREAM}
+    beside = {**named, "group": "beside"}
+    async with (
+        world.client("g1") as client,
+        client.subscribe(STREAM, group="beside", start="earliest", ephemeral=True) as member,
+    ):
+        await anext(member)
+        play.part("n1")
+        await play.promote("n2", _ALL, "n2", "n3")
+        await play.publish("Y")
+        async with trio.open_nursery() as nursery:
+            for name, question in (
+                ("ListGroups", groups_pb2.ListGroupsRequest(**named)),
+                ("DescribeGroup", groups_pb2.DescribeGroupRequest(**named, group="g")),
+                ("DescribeGroup", groups_pb2.DescribeGroupRequest(**beside)),
+                ("ResetGroup", groups_pb2.ResetGroupRequest(**beside, to="latest", force=True)),
+                ("DeleteGroup", groups_pb2.DeleteGroupRequest(**beside, force=True)),
+            ):
+                nursery.start_soon(_must_not_answer, world, "n1", name, question)
     play.join("n1")
     await play.hand_out("n1")
     await world.wait_in_step()
+
+
+async def _must_not_answer(world: World, node: str, name: str, question: Message) -> None:
+    try:
+        answer = await ask_once(world, node, "c1", method(name), question, [], 10.0)
+    except HadronError as error:
+        world.trace.log(f"{node} does not answer {name}: {error}")
+    else:
+        raise AssertionError(f"{node} answers {name} when it leads no more: {answer}")
 
 
 @scenario("B5: majorities of the old and of the new configuration", nodes=5)

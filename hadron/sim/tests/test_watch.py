@@ -45,7 +45,7 @@ EDITED: dict[str, tuple[str, tuple[Patch, ...]]] = {
         tuple(
             Edit(f"server.groups:GroupsService.{name}",
                  "        await leading.controller.confirm_leadership()\n", "")
-            for name in ("_answer_list", "_describe_durable")
+            for name in ("_answer_list", "_answer_describe")
         ),
     ),
     "A2 what is committed is shown": (
