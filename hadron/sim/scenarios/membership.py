@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from functools import partial
+from typing import Any
 
 import trio
 from google.protobuf.message import Message
@@ -66,8 +67,8 @@ async def question_to_a_deposed_leader(play: Play) -> None:
     await play.fill(3)
     await DrainingMember(world, play.history, "g0", f"{world.seed}/g0", "g").run()
     await world.wait_in_step()
-    named = {"namespace": "default", "stream": STREAM}
-    beside = {**named, "group": "beside"}
+    stream: dict[str, Any] = {"stream": STREAM}
+    beside: dict[str, Any] = {**stream, "group": "beside"}
     async with (
         world.client("g1") as client,
         client.subscribe(STREAM, group="beside", start="earliest", ephemeral=True) as member,
@@ -78,8 +79,8 @@ async def question_to_a_deposed_leader(play: Play) -> None:
         await play.publish("Y")
         async with trio.open_nursery() as nursery:
             for name, question in (
-                ("ListGroups", groups_pb2.ListGroupsRequest(**named)),
-                ("DescribeGroup", groups_pb2.DescribeGroupRequest(**named, group="g")),
+                ("ListGroups", groups_pb2.ListGroupsRequest(**stream)),
+                ("DescribeGroup", groups_pb2.DescribeGroupRequest(**stream, group="g")),
                 ("DescribeGroup", groups_pb2.DescribeGroupRequest(**beside)),
                 ("ResetGroup", groups_pb2.ResetGroupRequest(**beside, to="latest", force=True)),
                 ("DeleteGroup", groups_pb2.DeleteGroupRequest(**beside, force=True)),
