@@ -332,7 +332,16 @@ def unacknowledged(db: Database, group_id: int, first: int, last: int) -> list[R
 
 
 def window(db: Database, group_id: int, offset: int, rows: int = WINDOW_ROWS) -> Window:
-    """What is known of a group's offsets from `offset` on, as far as `rows` ranges reach."""
+    """What is known of a group's offsets from `offset` on, as far as `rows` ranges reach.
+
+    All below its floor is over, and no row tells of it. *(A leader's cursor waits where its window
+    ends, a dead letter lets the floor pass it, and the rows between are gone: acknowledged records
+    were delivered again.)*
+    """
+    row = db.execute("SELECT floor FROM grp WHERE group_id = ?", (group_id,)).fetchone()
+    floor = max(offset, row[0]) if row is not None else offset
+    passed = [(offset, floor - 1)] if floor > offset else []
+    offset = floor
     acknowledged: list[Range] = []
     covering = db.execute(
         "SELECT last FROM grp_ack WHERE group_id = ? AND first <= ? ORDER BY first DESC LIMIT 1",
@@ -354,4 +363,4 @@ def window(db: Database, group_id: int, offset: int, rows: int = WINDOW_ROWS) ->
     if end is not None:
         acknowledged = [(a, min(b, end - 1)) for a, b in acknowledged if a < end]
         tried = [(a, min(b, end - 1), number) for a, b, number in tried if a < end]
-    return Window(end, tuple(acknowledged), tuple(tried))
+    return Window(end, (*passed, *acknowledged), tuple(tried))

@@ -58,6 +58,15 @@ class TestCreateGroup:
         assert (again.group_id, again.floor) == (group, 5)
         assert again.window == Window(None, ((10, 12),))
 
+    @pytest.mark.parametrize("rows", [1, 2, 500])
+    def test_a_window_tells_of_what_the_floor_has_passed(
+        self, tables: Replicated, group: int, rows: int
+    ) -> None:
+        tables.submit(AckRecords(group, ((1, 3), (5, 9), (12, 14))))
+        tables.submit(AckRecords(group, ((0, 0), (4, 4))))
+        end = 15 if rows == 1 else None
+        assert groups.window(tables.db, group, 4, rows) == Window(end, ((4, 9), (12, 14)))
+
     def test_without_the_stream_it_is_refused(self, tables: Replicated) -> None:
         with pytest.raises(NotFoundError):
             tables.submit(CreateGroup(7, "billing", 0))
