@@ -67,7 +67,7 @@ class Serving:
     def _check_group(self, driver: GroupDriver, mark: Mark) -> None:
         """While a group is changed nobody serves it: who does has read what the tables have."""
         progress = driver.progress
-        if driver.is_closed or driver.is_ephemeral or not mark.controller.leads:
+        if driver.is_ephemeral or not mark.controller.leads:
             return
         row = mark.view.select(_GROUP_ID, progress.stream_id, progress.name)
         if row is not None and row[0] != progress.group_id:
@@ -100,7 +100,7 @@ class Serving:
         """Now and then: whether it serves the group that there is, and something should have ended
         by now."""
         now, mark = trio.current_time(), self._mark(driver)
-        if mark is None or now < self._looked.get(driver, 0.0):
+        if mark is None or driver.is_closed or now < self._looked.get(driver, 0.0):
             return
         self._looked[driver] = now + _LATE_S / 2
         self._check_group(driver, mark)
