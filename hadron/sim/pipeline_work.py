@@ -189,6 +189,9 @@ class RunnerActor(ClientActor):
             history.unknown(noted, f"stale: {list(answer.stale_instance_ids)}")
             if made is not None:
                 history.unknown(made, "stale")
+            left = [each for each in chosen if each.instance_id not in answer.stale_instance_ids]
+            if left:
+                await self._complete(client, given, left)
             return
         history.ok(noted)
         if made is not None:
