@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import apsw
@@ -17,13 +18,13 @@ from hadron.model.errors import (
 from hadron.model.ids import Ballot
 from hadron.model.limits import MAX_PEER_UNSENT_BYTES
 from hadron.model.ports import Clock
+from hadron.replication.appends import Append, JoinedAppends
 from hadron.replication.entries import configuration_to, pack, unpack
 from hadron.replication.follower import AppendOutcome, BadEntriesError, FollowerLog
 from hadron.replication.membership import Membership, check_peer, identity_message
 from hadron.replication.starts import Caller, PeerStarts
 from hadron.storage.log import position_at, read_after
 from hadron.storage.store import Store
-from hadron.storage.writer import Prepared
 from hadron.wire.budget import Budget
 from hadron.wire.calls import Call, Carrier, Handler
 from hadron.wire.messages import (
@@ -86,6 +87,8 @@ class ReplicationService:
         self._on_fatal = on_fatal
         self._budget = Budget(MAX_PEER_UNSENT_BYTES)
         self._warned: dict[str, str] = {}
+        self._latest_appends: JoinedAppends | None = None
+        """Those that the writer was given last, until they are written."""
 
     def handlers(self) -> dict[int, Handler]:
         return {
@@ -189,38 +192,43 @@ class ReplicationService:
 
     def _append(self, call: Call, request: Any, attachment: memoryview) -> None:
         self.require_peer(call)
-        ballot = ballot_from(request.ballot)
-        previous = position_from(request.previous)
-        entries = unpack(request.entries, attachment)
+        append = Append(
+            call, ballot_from(request.ballot), position_from(request.previous),
+            unpack(request.entries, attachment), request.committed_lsn, request.trim_lsn,
+            request.replica_set_uuid if request.grant_membership else b"",
+        )
 
-        if entries and self._store.space.is_exhausted:
+        if append.entries and self._store.space.is_exhausted:
             # Others may have room; this node is fed again when it has some.
             raise self._store.space.refusal()
 
-        def prepare(connection: apsw.Connection) -> Prepared:
-            return self._follower.prepare_append(
-                connection, ballot, previous, entries, request.committed_lsn,
-                request.replica_set_uuid if request.grant_membership else b"",
-            )
+        latest, writer = self._latest_appends, self._store.writer
+        if latest is None or not writer.waits_last(latest.prepare) or not latest.takes(append):
+            joined = self._latest_appends = JoinedAppends(self._follower, append)
+            writer.commit(joined.prepare, partial(self._appended, joined))
 
-        def done(outcome: AppendOutcome, error: BaseException | None) -> None:
-            if isinstance(error, BadEntriesError):
-                _log.error("refused entries from %s: %s", call.connection.peer, error)
-                call.fail(error)
-            elif isinstance(error, CorruptionError) and error.lsn:
-                # What stands in the way of applying is repaired first; nothing was written.
-                self._on_damage(error)
-                call.fail(NotReadyError(f"this node repairs its log: {error.message}"))
-            elif error is not None:
-                self._on_fatal(error)
-            else:
-                self._follower.stored_applied_lsn = outcome.applied_lsn
-                self._answer_append(call, outcome)
-                if not outcome.reason:
-                    self._on_append(ballot, outcome, call.connection)
-                    self._on_trim(request.trim_lsn)
-
-        self._store.writer.commit(prepare, done)
+    def _appended(
+        self, joined: JoinedAppends, outcome: AppendOutcome, error: BaseException | None
+    ) -> None:
+        if joined is self._latest_appends:
+            # Nothing joins it any more, and its entries are not needed.
+            self._latest_appends = None
+        if isinstance(error, BadEntriesError):
+            _log.error("refused entries from %s: %s", joined.connection.peer, error)
+            joined.fail(error)
+        elif isinstance(error, CorruptionError) and error.lsn:
+            # What stands in the way of applying is repaired first; nothing was written.
+            self._on_damage(error)
+            joined.fail(NotReadyError(f"this node repairs its log: {error.message}"))
+        elif error is not None:
+            self._on_fatal(error)
+        else:
+            self._follower.stored_applied_lsn = outcome.applied_lsn
+            for call, own in joined.outcomes(outcome):
+                self._answer_append(call, own)
+            if not outcome.reason:
+                self._on_append(joined.ballot, outcome, joined.connection)
+                self._on_trim(joined.trim_lsn)
 
     def _answer_append(self, call: Call, outcome: AppendOutcome) -> None:
         kinds = {"": _Outcome.PERSISTED, "mismatch": _Outcome.MISMATCH, "fenced": _Outcome.FENCED}

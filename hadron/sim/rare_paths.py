@@ -101,6 +101,10 @@ PATHS: Final = (
         _appended("mismatch"),
     ),
     _returned(
+        "append joins one that waits", "replication.appends:JoinedAppends.takes",
+        lambda joined, _: bool(joined),
+    ),
+    _returned(
         "entries sent twice", "replication.follower:FollowerLog._unknown",
         lambda unknown, given: len(unknown) < len(given[1]),
     ),

@@ -145,6 +145,11 @@ class Writer:
         self._waiting.append((None, prepare, done))
         self._pump()
 
+    def waits_last(self, prepare: Prepare) -> bool:
+        """Whether this commit waits, and nothing behind it: what comes next may still join it, and
+        keeps its place."""
+        return bool(self._waiting) and self._waiting[-1][1] == prepare
+
     def _hand_over(self, job: Job, done: Done) -> None:
         self._on_thread += 1
 

@@ -32,19 +32,17 @@ plant(
     "a replica answers when it has prepared the write, not when it has committed it",
     Edit(
         "replication.service:ReplicationService._append",
-        "return self._follower.prepare_append(",
-        "prepared = self._follower.prepare_append(",
+        "            writer.commit(joined.prepare, partial(self._appended, joined))\n",
+        "            def prepare(connection):\n"
+        "                prepared = joined.prepare(connection)\n"
+        "                for call, own in joined.outcomes(prepared.result):\n"
+        "                    self._answer_append(call, own)\n"
+        "                return prepared\n"
+        "            writer.commit(prepare, partial(self._appended, joined))\n",
     ),
     Edit(
-        "replication.service:ReplicationService._append",
-        'request.replica_set_uuid if request.grant_membership else b"",\n            )\n',
-        'request.replica_set_uuid if request.grant_membership else b"",\n            )\n'
-        "            self._answer_append(call, prepared.result)\n"
-        "            return prepared\n",
-    ),
-    Edit(
-        "replication.service:ReplicationService._append",
-        "                self._answer_append(call, outcome)\n", "",
+        "replication.service:ReplicationService._appended",
+        "self._answer_append(call, own)", "pass",
     ),
     scenarios=("replica-dies-before-its-own-sync",),
 )
@@ -63,9 +61,8 @@ plant(
     "own end acknowledged",
     "a replica acknowledges its own last entry, not what it has verified to be equal",
     Edit(
-        "replication.follower:FollowerLog.prepare_append",
-        "AppendOutcome(match_lsn, self.applied_lsn, promised)",
-        "AppendOutcome(self._log.head.lsn, self.applied_lsn, promised)",
+        "replication.appends:JoinedAppends.outcomes",
+        "match_lsn=each.end.lsn", "match_lsn=self._follower.head.lsn",
     ),
     scenarios=("divergent-tail-counts-for-nothing",),
 )

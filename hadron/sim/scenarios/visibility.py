@@ -9,7 +9,7 @@ from typing import Final
 import apsw
 import trio
 
-from hadron.sim.disk import SLOW
+from hadron.sim.disk import FAST, SLOW
 from hadron.sim.members import DrainingMember
 from hadron.sim.scenarios.play import Play, scenario
 from hadron.sim.workload_clients import STREAM, text
@@ -18,6 +18,9 @@ from hadron.storage.checksums import with_checksums
 
 _PRODUCER = b"a producer's id."
 _DIGESTS: Final = replace(SETTINGS, state_digest_interval_s=1.0)
+
+_SOON_S: Final = 6.0
+"""A few flushes of a slow disk, two of which may stall for two seconds each."""
 
 
 @scenario("A1: replicas apply at commit", nodes=5)
@@ -162,6 +165,23 @@ async def replica_dies_before_its_own_sync(play: Play) -> None:
         play.join("n3")
         await world.start("n1", "n2")
         await world.wait_serving()
+
+
+@scenario("A1: a replica flushes what waits for its disk at once, not one append after the other")
+async def slow_replica_is_needed(play: Play) -> None:
+    """n3's disk is slow, n1's and n2's are not, and go on without it. Then n2 is away, and n3 is
+    needed: X is acknowledged in seconds, whatever n3 has not written yet."""
+    world = play.world
+    for name in world.names:
+        world.disks[name].speed = SLOW if name == "n3" else FAST
+    for number in range(400):
+        await play.produce(f"without n3 {number}")
+    play.part("n2")
+    asked_s = trio.current_time()
+    await play.publish("X", timeout_s=60.0)
+    took_s = trio.current_time() - asked_s
+    assert took_s < _SOON_S, f"acknowledged after {took_s:.1f} s"
+    play.join("n2")
 
 
 @scenario("A3: a failed COMMIT ends the process")

@@ -119,6 +119,27 @@ async def test_jobs_and_commits_keep_their_order_and_never_overlap(host: Host) -
     assert order == done == list(range(200))
 
 
+async def test_a_commit_is_the_last_until_it_begins_or_something_is_given_after_it(
+    host: Host,
+) -> None:
+    """What waits last can still be added to, without passing anything."""
+    let_go, last = threading.Event(), trio.Event()
+    first, second = insert(1), insert(2)
+    host.writer.submit(lambda _: let_go.wait(), lambda *_: None)
+    host.writer.commit(first, lambda *_: None)
+    assert host.writer.waits_last(first)
+    host.writer.commit(second, lambda *_: None)
+    assert host.writer.waits_last(second)
+    assert not host.writer.waits_last(first)
+    host.writer.submit(ids, lambda *_: last.set())
+    assert not host.writer.waits_last(second)
+    let_go.set()
+    await last.wait()
+    third = insert(3)
+    host.writer.commit(third, lambda *_: None)
+    assert not host.writer.waits_last(third)
+
+
 async def test_a_commit_may_be_followed_by_another_from_its_own_report(host: Host) -> None:
     ended = trio.Event()
     reported: list[int] = []
