@@ -383,13 +383,13 @@ class Groups(Part):
         self, stream_id: int, name: str, change: Callable[[Progress], Awaitable[int]]
     ) -> tuple[int, int]:
         key = stream_id, name
-        # A group that is in no table has nothing that waits for a commit.
-        await self._controller.confirm_leadership()
         if key in self._changing:
             raise NotReadyError(f"group {name!r} is being reset or deleted")
         self._changing.add(key)
         self._changes += 1
         try:
+            # A group that is in no table has nothing that waits for a commit.
+            await self._controller.confirm_leadership()
             driver = self._drivers.get(key)
             known = (
                 driver.progress if driver is not None and driver.is_ephemeral
