@@ -1,6 +1,6 @@
 """The outside of a client: time, randomness and network, real by default.
 
-The simulator and tests give their own (DESIGN §7); a program never needs to.
+The simulator and tests give their own; a program never needs to.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Leaders that a client cannot dial: reached through nodes that it can (DESIGN §4).
+"""Leaders that a client cannot dial: reached through nodes that it can.
 
 A tunnel costs a hop and holds up two nodes, so it is the second choice: the leader is dialed again
 every few seconds, and once that works new calls go there.

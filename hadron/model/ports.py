@@ -1,7 +1,7 @@
 """The ports: everything nondeterministic that a node touches comes through one of these.
 
-The process world wires them to the real thing; the simulator wires them to seeded fakes
-(DESIGN §7). Each port has one contract test that both implementations pass.
+The process world wires them to the real thing; the simulator wires them to seeded fakes.
+Each port has one contract test that both implementations pass.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The configuration file of a replica set, shared by its nodes (FACE, "Configuration").
+"""The configuration file of a replica set, shared by its nodes.
 
 Who the members are and who leads comes from this file alone, so a node must never start on a
 misread one: the whole file is checked before anything else happens, and everything wrong with it

@@ -215,7 +215,7 @@ class Node:
 
     @property
     def _durability(self) -> str:
-        """With a single node there is no other memory to survive in (DESIGN §3)."""
+        """With a single node there is no other memory to survive in (PROTOCOL C)."""
         return "fsync" if len(self._config.nodes) == 1 else self._settings.durability
 
     def _assemble(self, store: Store) -> None:

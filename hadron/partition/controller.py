@@ -2,7 +2,7 @@
 
 A command's way: `submit` → the next group's transaction → the feeds and the disk at the same time →
 quorum → the watermark moves → its answer, then the observers who push what has become visible.
-All of it happens in callbacks on the event loop; no task is woken on the way (DESIGN §1).
+All of it happens in callbacks on the event loop; no task is woken on the way.
 
 Safety rule: everything that leaves this node passes `Waiters` or `query`, which hold it back until
 the watermark covers what it was derived from (PROTOCOL A2).

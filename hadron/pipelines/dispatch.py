@@ -2,7 +2,7 @@
 
 What is handed out is remembered here and nowhere else: a runner that goes away, or takes longer
 than the stage's timeout, loses its invocations to others. Should both finish, the guard of
-`CompleteStages` lets one of them publish (DESIGN §5).
+`CompleteStages` lets one of them publish (PROTOCOL E3).
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The judge: holds a history and the nodes' files against what Hadron promises (DESIGN §7).
+"""The judge: holds a history and the nodes' files against what Hadron promises (PROTOCOL C).
 
 Pure. Each check is a function from `Evidence` to violations, in a module by what it looks at:
 `log_checks` (acknowledged records and the log), `table_checks` (what the log makes), `read_checks`

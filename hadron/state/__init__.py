@@ -2,5 +2,5 @@
 
 `apply` is a plain function from (connection, command) to a result. It reads no clock, no
 randomness, no network and nothing outside its own tables, so every replica that applies the same
-entries holds the same tables (DESIGN §1, PROTOCOL A4).
+entries holds the same tables (PROTOCOL A4).
 """

@@ -1,7 +1,7 @@
 """One connection and the calls that it carries: reading, dispatch, output, keepalive.
 
 A frame that arrives is handled in the reading task, and an answer is sent from wherever it becomes
-known, because each task that must be woken costs 30 to 50 µs (DESIGN §1). `request` and
+known, because each task that must be woken costs 30 to 50 µs. `request` and
 `open_stream` are the comfortable faces on top.
 
 Safety rule: what waits is bounded. Unsent output above `_BACKLOG_BYTES` stops the reading of

@@ -1,7 +1,7 @@
 """The network port over real TCP sockets, on trio and asyncio alike.
 
 Plain non-blocking sockets, awaited with anyio's readiness functions: a send is tried at once from
-wherever the program is, because waking a task just to send costs 30 to 50 µs (DESIGN §1).
+wherever the program is, because waking a task just to send costs 30 to 50 µs.
 """
 
 from __future__ import annotations

@@ -220,7 +220,7 @@ class Directed:
     """A named scenario.
 
     Attributes:
-        name: what `--scenario` takes.
+        name: what tests, planted bugs and `docs/` call it.
         rule: the rule of PROTOCOL that it proves.
         history: what happens, in a sentence.
         body: plays it; the end (healing, judging) follows by itself.
