@@ -31,7 +31,10 @@ ORACLES: Final[dict[str, tuple[str, ...]]] = {
         "tables_agree", "schema_is_the_metadata_sets", "pushes_follow_each_other",
     ),
     "A5 versions and digests": ("tables_agree", "row-changed-by-somebody"),
-    "A6 the chain": ("files_agree", "files_are_whole"),
+    "A6 the chain": (
+        "files_agree", "files_are_whole", "A6 the chain is whole after a repair",
+        "A6 what is put back was committed",
+    ),
     "A7 trimming": (
         "A7 only what is committed is trimmed", "A7 only what is applied is trimmed",
         "A7 what a member lacks is kept",

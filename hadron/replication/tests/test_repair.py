@@ -28,6 +28,7 @@ from hadron.replication.tests.support import (
 )
 from hadron.storage.database import transaction
 from hadron.storage.log import Entry, damaged_entry
+from hadron.storage.repair import NotFittingError
 from hadron.storage.store import Store
 
 
@@ -135,6 +136,33 @@ async def test_an_entry_that_is_trimmed_before_its_copy_is_here(
         await _run_until_settled(repairer, damaged_entry(4, "entry 4 is damaged"))
         assert repairer.repaired == 0
         assert one.stored_lsns() == [5, 6, 7, 8]
+
+
+@pytest.mark.parametrize("lsn", [4, 8])
+async def test_another_ballots_entry_is_not_taken_where_the_row_is_left(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, lsn: int
+) -> None:
+    """Only the body is damaged; the copy's chain is sound, and not the one of this log, whether an
+    entry follows or not."""
+    own, other = (
+        make_entries(EMPTY_LOG, ballot, map(namespace_command, range(8)), body=b"body")
+        for ballot in (FIRST, FIRST._replace(epoch=2))
+    )
+    with follower(tmp_path) as one:
+        one.promise(FIRST)
+        one.append(FIRST, own, committed=2, member_of=UUID)
+        repairer = _repairer(one, _Connected("n1", "n3"))
+        _damage(one, lsn)
+
+        async def ask(_connection: Any, lsn: int) -> tuple[LogPosition | None, Entry]:
+            return other[lsn - 2].position, other[lsn - 1]
+
+        monkeypatch.setattr(repair, "_ask", ask)
+        monkeypatch.setattr(repair, "run_on_writer", _at_once)
+        with pytest.raises(NotFittingError):
+            await repairer._give_back(PeerLink("n1", "leader", "n1:7000"), lsn, logged=True)
+        rows = one.store.writer.connection.execute("SELECT chain FROM log ORDER BY lsn")
+        assert [chain for (chain,) in rows] == [entry.chain for entry in own]
 
 
 async def test_an_entry_of_a_dropped_tail(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

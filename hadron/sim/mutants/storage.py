@@ -113,6 +113,15 @@ plant(
 )
 
 plant(
+    "repaired by another ballot's copy",
+    "where a row is left, any copy that is sound by itself is written in its place",
+    Edit(
+        "storage.repair:_fits", "if own is not None and own[6] == end.chain:", "if own is not None:"
+    ),
+    scenarios=("damaged-tail-beside-another-leaders-log",),
+)
+
+plant(
     "files not looked after",
     "a node goes on with files that were deleted beneath it",
     Edit("storage.presence:Presence.look", "if now != known:", "if False:"),

@@ -17,6 +17,7 @@ from hadron.sim.scenarios.play import Play, scenario
 from hadron.sim.world import SETTINGS
 from hadron.storage.checksums import with_checksums
 from hadron.storage.generations import current_number
+from hadron.storage.log import damaged_entry
 
 _SHORT_LOG: Final = replace(SETTINGS, log_keep_bytes=64 << 10, log_max_lag_bytes=256 << 10)
 """A member that is away for a few records needs a snapshot."""
@@ -26,6 +27,9 @@ _MAX_WAL_BYTES: Final = 64 * _SMALL_CHECKPOINTS.checkpoint_bytes
 
 _NO_SCRUBS: Final = replace(SETTINGS, scrub_interval_s=86_400.0)
 """Damage is found by whoever reads it."""
+
+_NOTHING_BESIDE: Final = replace(_NO_SCRUBS, state_digest_interval_s=86_400.0)
+"""Logs end with what the story has put there."""
 
 _BIG: Final = 700_000
 
@@ -224,6 +228,45 @@ async def same_record_on_one_running_disk_after_the_other(play: Play) -> None:
         seen = await play.read()
         if value not in seen.values:
             raise AssertionError(f"{needle!r} is gone, and every node had said it was repaired")
+
+
+@scenario("A6: a repair never mixes two leaders' entries", settings=_NOTHING_BESIDE)
+async def damaged_tail_beside_another_leaders_log(play: Play) -> None:
+    """n1 has written what nobody else has, and somebody has changed the first and the last of these
+    records. n3 leads; n2, which n1 can reach, has other entries in these places, with a sound
+    chain: they are not what n1 has lost, and its log must not become a mixture of both."""
+    world = play.world
+    await play.fill(3)
+    await world.wait_in_step()
+    end = play.last_lsn("n1")
+    lost = end + 1, end + 3
+    play.part("n1")
+    for number in range(3):
+        await play.produce(f"on n1 alone {number}", timeout_s=0.3)
+        await play.wait_holds("n1", end + 1 + number)
+    await world.stop("n1")
+    for lsn in lost:
+        _change_a_body(world.data("n1"), lsn)
+        play.history.event("damage", "n1", f"the body of entry {lsn}")
+        world.faults["row changed"] += 1
+    await play.promote("n3", ("n1", "n2", "n3"), "n3", "n2")
+    await play.publish("X")
+    await play.publish("Y")
+    await world.wait_in_step("n2", "n3")
+    play.join("n1")
+    world.network.isolate("n1", "n3")
+    world.hand_out("n1")
+    await world.start("n1")
+    repairer = world.node("n1")._repairer
+    for lsn in lost:
+        repairer.found(damaged_entry(lsn, f"the body of entry {lsn} does not match its hash"))
+    await world.wait_for(
+        "n2 asked for its copies",
+        lambda: all("n2: " in repairer._hopeless.get(lsn, "") for lsn in lost)
+        or bool(repairer.repaired),
+    )
+    world.network.heal_all()
+    await world.wait_in_step()
 
 
 def _has_repaired(node: Node, before: int) -> bool:

@@ -28,6 +28,7 @@ PLANTED: dict[str, str] = {
     "A3 committed is on a majority": "majority minus one",
     "A3 counted once it is on the disk": "ack before fsync",
     "A3 acknowledged once it is on the disk": "replica acknowledges before its disk",
+    "A6 the chain is whole after a repair": "repaired by another ballot's copy",
     "B1 a promise survives": "promise not written down",
     "B1 lower ballots are refused": "lower ballot promised",
     "B1 a ballot is used once": "incarnation used again",

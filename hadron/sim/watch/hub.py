@@ -26,13 +26,16 @@ from hadron.partition.schema_copy import SchemaCopy
 from hadron.partition.submission import Submission
 from hadron.partition.visible import VisibleStreams
 from hadron.partition.waiters import MAJORITY
+from hadron.replication import repair
 from hadron.replication.follower import FollowerLog
+from hadron.replication.repair import Repairer
 from hadron.sim.connections import SimTransport
 from hadron.sim.disk import SimDisk
 from hadron.sim.watch.answers import Answers, Told, for_others
 from hadron.sim.watch.ballots import Ballots
 from hadron.sim.watch.entries import Acknowledged, Ends, Entries, tables_lsn
 from hadron.sim.watch.reads_on import ReadsOn
+from hadron.sim.watch.repairs import Repairs
 from hadron.sim.watch.serving import Serving
 from hadron.sim.watch.views import Complaints, NodeView, Question
 from hadron.sim.world import World
@@ -66,6 +69,7 @@ class Watcher:
         self.entries = Entries(self.complaints, ends, acknowledged)
         self.serving = Serving(self.complaints, self.ballots, acknowledged)
         self.reads_on = ReadsOn(self.complaints)
+        self.repairs = Repairs(self.complaints, self.ballots)
         self._by_part: dict[Any, NodeView] = {}
         self._questions: dict[Call, Question] = {}
         self._lsns: dict[int, tuple[Event, int]] = {}
@@ -229,6 +233,7 @@ class Watcher:
         def prepare(writer: GroupWriter, *given: Any) -> WrittenGroup:
             group: WrittenGroup = original(writer, *given)
             view = self._by_part.get(writer)
+            self.repairs.prepared(group)
             if view is not None and view.controller is not None:
                 self.entries.stamped(view, group, len(view.controller.quorum.members))
             return group
@@ -247,6 +252,7 @@ class Watcher:
     def releases(self, original: Any) -> Any:
         def release(controller: Controller) -> None:
             self.ballots.releases(controller)
+            self.repairs.releases(controller)
             with for_others():
                 original(controller)
             self.answers.released(controller)
@@ -409,6 +415,25 @@ class Watcher:
 
         return trim
 
+    def writes_anew(self, original: Any) -> Any:
+        def put_back(connection: apsw.Connection, log: Log, *given: Any) -> list[int]:
+            lsns: list[int] = original(connection, log, *given)
+            view = self._by_part.get(log)
+            if view is not None:
+                self.repairs.repaired(view, lsns)
+            return lsns
+
+        return put_back
+
+    def gives_back(self, original: Any) -> Any:
+        async def give_back(repairer: Repairer, link: Any, lsn: int, logged: bool) -> None:
+            await original(repairer, link, lsn, logged)
+            view = self._by_part.get(repairer._store)
+            if view is not None:
+                self.repairs.repaired(view, [lsn])
+
+        return give_back
+
     # --- disks ----------------------------------------------------------------------------------
 
     def damages(self, original: Any) -> Any:
@@ -421,6 +446,7 @@ class Watcher:
     def recovers(self, original: Any) -> Any:
         def recover(world: World, name: str) -> None:
             self.ballots.recovered.add(world.config.name)
+            self.repairs.forget(world.config.name)
             self.ballots.unflushed.discard(name)
             original(world, name)
 
@@ -541,6 +567,7 @@ class Watcher:
             if view is not None:
                 if method.name == _APPEND:
                     self.ballots.append_sent(view, message)
+                    self.repairs.append_sent(view, message)
                     on_message = self._answered(view, connection, message, on_message)
                 else:
                     self.answers.asks(view, method.service, method.name)
@@ -610,6 +637,8 @@ def _wrappers(watcher: Watcher) -> list[tuple[Any, dict[str, Callable[[Any], Any
         }),
         (Receipt, {"answer": watcher.confirmed}),
         (Log, {"trim": watcher.trims}),
+        (repair, {"put_back": watcher.writes_anew}),
+        (Repairer, {"_give_back": watcher.gives_back}),
         (StateMachine, {"apply": watcher.applies}),
         (SimDisk, {
             "flip_bits": watcher.damages, "change_rows": watcher.damages, "lies": watcher.lies,
