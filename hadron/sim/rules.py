@@ -55,6 +55,7 @@ ORACLES: Final[dict[str, tuple[str, ...]]] = {
     "B5 membership": ("B1 a majority has promised", "A3 committed is on a majority"),
     "B6 copies": (
         "B6 a copy says what it is", "B6 a copy is committed", "B6 a backup is as of now",
+        "B6 a copy ends at its position", "B6 what is installed has bodies of its own entries",
     ),
     "B7 a full disk loses nothing": ("disk-without-room", "progress"),
     "B8 clocks": (

@@ -102,6 +102,16 @@ plant(
 )
 
 plant(
+    "copy with bodies of the tail",
+    "a copy ends where its tables stand, but for the bodies of the entries that it cuts off",
+    Edit(
+        "storage.snapshot:_cut_off_tail",
+        '        copy.execute("DELETE FROM body WHERE lsn > ?", (lsn,))\n', "",
+    ),
+    scenarios=("backup-of-a-node-with-a-tail",),
+)
+
+plant(
     "repaired in the cache",
     "an entry is called repaired by what SQLite has in its caches, and nothing is written",
     Edit(

@@ -140,6 +140,30 @@ async def copy_without_the_latest_entry(play: Play) -> None:
     await world.wait_in_step()
 
 
+@scenario("B6: a copy ends at its position, with its bodies", nodes=5)
+async def backup_of_a_node_with_a_tail(play: Play) -> None:
+    """n2 has records that no majority has when a backup of it is taken. n1, who had them as well,
+    loses its disk, and others get their numbers; n4, restored from the backup, must take those, and
+    so must n2."""
+    world = play.world
+    await play.fill(3)
+    await world.wait_in_step()
+    play.part("n1", "n2")
+    await play.tail_on("n2", play.value(), play.value(6_000), play.value())
+    backup = await play.back_up("n2")
+    await play.lose("n1")
+    play.join("n1")
+    play.part("n2")
+    await world.start("n1")
+    await world.wait_serving()
+    await play.publish("X")
+    await play.restore("n4", backup)
+    await play.publish("Y")
+    await world.wait_in_step("n1", "n3", "n4", "n5")
+    play.join("n2")
+    await world.wait_in_step()
+
+
 def _copy(play: Play, name: str) -> Path | None:
     """The database that a node is fetching."""
     directory = play.world.data(name)

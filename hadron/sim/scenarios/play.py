@@ -8,6 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
 from typing import Final, Protocol
 
 import trio
@@ -17,6 +19,7 @@ from hadron.client.results import BatchReceipt
 from hadron.model.batch import decode_batch, encode_values
 from hadron.model.errors import HadronError
 from hadron.node.settings import Settings
+from hadron.sim.backups import Backups
 from hadron.sim.group_notes import noting_groups
 from hadron.sim.history import Acks, Publish, Read
 from hadron.sim.observing import noting_divergence
@@ -41,6 +44,11 @@ class Play(Run):
     def __init__(self, world: World) -> None:
         super().__init__(world)
         self._sent = 0
+
+    @cached_property
+    def backups(self) -> Backups:
+        """The disk that operators have for them."""
+        return Backups(self.world)
 
     # --- clients --------------------------------------------------------------------------------
 
@@ -154,6 +162,17 @@ class Play(Run):
         self.world.network.break_connections(name, lose_all=True)
         await self.world.crash(name, power=False)
         self.world.wipe(name)
+
+    async def back_up(self, name: str) -> Path:
+        """An operator takes a backup of a running node."""
+        async with self.world.client("operator") as client:
+            return await self.backups.take(client, self.world, name)
+
+    async def restore(self, name: str, backup: Path) -> None:
+        """An operator puts a backup in the place of a node's state, and starts it again."""
+        await self.world.stop(name)
+        self.backups.restore(self.world, name, backup)
+        await self.world.start(name)
 
     async def recover(self) -> None:
         """An operator takes all disks as they are, whatever is lost with that."""

@@ -33,6 +33,7 @@ PLANTED: dict[str, str] = {
     "B1 lower ballots are refused": "lower ballot promised",
     "B1 a ballot is used once": "incarnation used again",
     "B2 an acknowledgement names what was verified": "own end acknowledged",
+    "B6 a copy ends at its position": "copy with bodies of the tail",
 }
 """By complaint: a planted bug, in one of its own scenarios."""
 
@@ -67,6 +68,13 @@ EDITED: dict[str, tuple[str, tuple[Patch, ...]]] = {
     "B3 a power loss is noticed": (
         "minority-loses-power-without-fsync",
         (Edit("storage.identity:IdentityFile.begin_run", "kernel, mark)", "None, mark)"),),
+    ),
+    "B6 what is installed has bodies of its own entries": (
+        "copy-without-the-latest-entry",
+        (Edit(
+            "storage.snapshot:_append_rows", "VALUES(?, ?)\", (lsn, body)",
+            "VALUES(?, ?)\", (lsn + 1, body)",
+        ),),
     ),
     "D4 a reader names what it has read": (
         "follower-of-a-log-that-lost-its-end",

@@ -6,6 +6,7 @@
     entries    A4, B7, B8, D1, D2, E3: what commands may do to tables, and when they say that it was
     serving    D2: what leaders of groups do in time and in turn, and what members hand out
     repairs    A6: what nodes put back into their logs
+    copies     B6: what is in copies, and in what is installed
     reads_on   D4: readers that go on
 
 The histories of clients and the files of nodes show what became of a broken rule; most of the time

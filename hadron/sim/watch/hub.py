@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import apsw
@@ -19,6 +20,7 @@ from hadron.delivery.sessions import MemberSession
 from hadron.model.batch import StampedBatch
 from hadron.model.errors import HadronError
 from hadron.model.ids import Ballot, LogPosition
+from hadron.node import recovery, restore
 from hadron.partition.controller import Controller
 from hadron.partition.group_commit import GroupWriter, WrittenGroup
 from hadron.partition.observers import Observers
@@ -26,13 +28,14 @@ from hadron.partition.schema_copy import SchemaCopy
 from hadron.partition.submission import Submission
 from hadron.partition.visible import VisibleStreams
 from hadron.partition.waiters import MAJORITY
-from hadron.replication import repair
+from hadron.replication import repair, resync
 from hadron.replication.follower import FollowerLog
 from hadron.replication.repair import Repairer
 from hadron.sim.connections import SimTransport
 from hadron.sim.disk import SimDisk
 from hadron.sim.watch.answers import Answers, Told, for_others
 from hadron.sim.watch.ballots import Ballots
+from hadron.sim.watch.copies import Copies
 from hadron.sim.watch.entries import Acknowledged, Ends, Entries, tables_lsn
 from hadron.sim.watch.reads_on import ReadsOn
 from hadron.sim.watch.repairs import Repairs
@@ -42,7 +45,9 @@ from hadron.sim.world import World
 from hadron.sim.wrapping import wrapped
 from hadron.state.events import BatchAppended
 from hadron.state.machine import Command, Context, Event, StateMachine
+from hadron.storage.generations import DATABASE
 from hadron.storage.log import Log
+from hadron.storage.snapshot import Copying
 from hadron.storage.store import Readers, Store
 from hadron.wire.calls import Call, Handler
 from hadron.wire.connection import Connection
@@ -70,6 +75,7 @@ class Watcher:
         self.serving = Serving(self.complaints, self.ballots, acknowledged)
         self.reads_on = ReadsOn(self.complaints)
         self.repairs = Repairs(self.complaints, self.ballots)
+        self.copies = Copies(self.complaints)
         self._by_part: dict[Any, NodeView] = {}
         self._questions: dict[Call, Question] = {}
         self._lsns: dict[int, tuple[Event, int]] = {}
@@ -434,6 +440,22 @@ class Watcher:
 
         return give_back
 
+    def copies_all(self, original: Any) -> Any:
+        def step(copying: Copying) -> LogPosition | None:
+            end: LogPosition | None = original(copying)
+            if end is not None:
+                self.copies.made(copying._target, end)
+            return end
+
+        return step
+
+    def switches(self, original: Any) -> Any:
+        def switch_to(directory: Path, generation: Path, disk: Any) -> None:
+            self.copies.installed(generation / DATABASE)
+            original(directory, generation, disk)
+
+        return switch_to
+
     # --- disks ----------------------------------------------------------------------------------
 
     def damages(self, original: Any) -> Any:
@@ -639,6 +661,10 @@ def _wrappers(watcher: Watcher) -> list[tuple[Any, dict[str, Callable[[Any], Any
         (Log, {"trim": watcher.trims}),
         (repair, {"put_back": watcher.writes_anew}),
         (Repairer, {"_give_back": watcher.gives_back}),
+        (Copying, {"step": watcher.copies_all}),
+        (resync, {"switch_to": watcher.switches}),
+        (restore, {"switch_to": watcher.switches}),
+        (recovery, {"switch_to": watcher.switches}),
         (StateMachine, {"apply": watcher.applies}),
         (SimDisk, {
             "flip_bits": watcher.damages, "change_rows": watcher.damages, "lies": watcher.lies,

@@ -1,0 +1,56 @@
+"""What operators do with backups in a simulated world, by the code of `hadron backup` and `hadron
+restore`. Their own disk, on which backups are, is spared every fault.
+"""
+
+from __future__ import annotations
+
+import random
+from dataclasses import replace
+from pathlib import Path
+
+from hadron.client import Client
+from hadron.node.backup import backup_live
+from hadron.node.replica_set import ReplicaSetConfig
+from hadron.node.restore import restore_node
+from hadron.sim.disk import SimDisk
+from hadron.sim.world import World
+
+
+class Backups:
+    """The operators' disk. Made where there are backups: its chance is a stream of its own."""
+
+    def __init__(self, world: World) -> None:
+        self._disk = SimDisk(
+            "backups", world.root, random.Random(f"backups/{world.seed}"), trace=world.trace,
+        )
+        self._count = 0
+
+    def new_path(self) -> Path:
+        """Where the next backup is to be."""
+        self._count += 1
+        return self._disk.volume.path / f"backup-{self._count}"
+
+    async def take(self, client: Client, world: World, name: str) -> Path:
+        """`hadron backup DEST --node NAME`."""
+        path = self.new_path()
+        address = world.config.node(name).address
+        manifest = await backup_live(client, address, path, self._disk.volume, _nobody_looks)
+        world.trace.log(f"{name}: a backup as of entry {manifest.lsn}")
+        return path
+
+    def restore(self, world: World, name: str, backup: Path) -> None:
+        """`hadron restore BACKUP --node NAME --overwrite`; the node must be stopped."""
+        assert not world.running(name)
+        volume = world.disks[name].volume
+        config = _at(world.config, {name: volume.path})
+        manifest = restore_node(backup, config, name, volume, overwrite=True)
+        world.trace.log(f"{name}: restored as of entry {manifest.lsn}")
+
+
+def _nobody_looks(_have: int, _size: int) -> None: ...
+
+
+def _at(config: ReplicaSetConfig, paths: dict[str, Path]) -> ReplicaSetConfig:
+    """With the data of these nodes where their disks are now."""
+    nodes = tuple(replace(node, data=paths.get(node.name, node.data)) for node in config.nodes)
+    return replace(config, nodes=nodes)

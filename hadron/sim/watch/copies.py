@@ -1,0 +1,90 @@
+"""PROTOCOL B6: what is in a copy, wherever one is made, and in whatever takes a database's place.
+
+A copy ends at its position: the tables stand there, and neither an entry nor a body is above it. A
+body that is left above would meet the next entry of that number, another leader's. Whatever is
+installed may go on beyond its copy by what the disk held, but only with bodies of its own entries.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
+from pathlib import Path
+from typing import Any
+
+import apsw
+
+from hadron.model.ids import LogPosition
+from hadron.sim.volume import volume_of
+from hadron.sim.watch.entries import tables_lsn
+from hadron.sim.watch.views import Complaints
+from hadron.storage.log import NO_BODY, hash_body
+
+_ENDS = "SELECT ifnull((SELECT max(lsn) FROM log), 0), ifnull((SELECT max(lsn) FROM body), 0)"
+
+_BEYOND = (
+    "SELECT b.lsn, b.bytes, l.body_hash FROM body b LEFT JOIN log l USING (lsn)"
+    " WHERE b.lsn > ifnull((SELECT min(lsn) FROM log), 0)"
+)
+
+_WITHOUT = (
+    "SELECT l.lsn FROM log l LEFT JOIN body b USING (lsn) WHERE b.lsn IS NULL AND body_hash <> ?"
+)
+
+
+class Copies:
+    """Every copy that is made, and every file that takes another one's place."""
+
+    def __init__(self, complaints: Complaints) -> None:
+        self._complaints = complaints
+
+    def made(self, path: Path, end: LogPosition) -> None:
+        """A copy is whole, and is to be given out, or installed."""
+        with _reading(path) as copy:
+            if copy is None:
+                return
+            ends: Any = copy.execute(_ENDS).fetchone()
+            tables, (log, body) = tables_lsn(copy), ends
+            if not tables == log == end.lsn >= body:
+                self._complaints.add(
+                    "B6 a copy ends at its position",
+                    f"{path.parent.name}/{path.name} is as of entry {end.lsn}: its tables stand at "
+                    f"{tables}, its log ends at {log}, and its last body is of {body}",
+                )
+
+    def installed(self, path: Path) -> None:
+        """A database takes another one's place."""
+        with _reading(path) as database:
+            if database is None:
+                return
+            rows: Any = database.execute(_BEYOND)
+            for lsn, body, body_hash in rows:
+                if body and (body_hash is None or hash_body(body) != body_hash):
+                    self._complaints.add(
+                        "B6 what is installed has bodies of its own entries",
+                        f"{path.parent.name}/{path.name} has a body at {lsn}, which is "
+                        f"{'no entry of its log' if body_hash is None else 'of another entry'}",
+                    )
+            for (lsn,) in database.execute(_WITHOUT, (NO_BODY,)):
+                self._complaints.add(
+                    "B6 what is installed has bodies of its own entries",
+                    f"{path.parent.name}/{path.name} has no body of its entry {lsn}",
+                )
+
+
+@contextmanager
+def _reading(path: Path) -> Iterator[apsw.Connection | None]:
+    """The file as a person would open it, beside the simulated disk; None where there is no asking:
+    its node has crashed, or its disk is damaged."""
+    volume = volume_of(str(path))
+    if not path.is_file() or (volume is not None and volume.is_dead):
+        yield None
+        return
+    flags = apsw.SQLITE_OPEN_READONLY
+    with closing(apsw.Connection(str(path), flags=flags, vfs="unix")) as database:
+        try:
+            yield database
+        except apsw.SQLError:
+            raise
+        except apsw.Error:
+            return
