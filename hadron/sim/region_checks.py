@@ -17,6 +17,17 @@ from hadron.sim.history import Apply, Publish
 from hadron.sim.region_evidence import Cluster
 from hadron.sim.schema_log import SchemaLog, State, state_of
 
+
+def _recovered_at(cluster: Cluster) -> int:
+    """When an operator last went on with a metadata set that may have lost its log's end; 0: never.
+    What other sets had adopted of that stays there, and the metadata set's log does not say it."""
+    nodes = {file.name for file in cluster.files[cluster.metadata]}
+    return max((
+        event.at for event in cluster.history.events("reconfigure")
+        if event.detail == "loss" and event.subject in nodes
+    ), default=0)
+
+
 RegionCheck = Callable[[Cluster], Iterable[Violation]]
 
 
@@ -24,10 +35,14 @@ def schema_is_the_metadata_sets(cluster: Cluster) -> Iterator[Violation]:
     """Every node's schema, as of its index, is what the metadata set's log says as of that index.
     """
     log = SchemaLog.of(cluster)
+    has_lost = _recovered_at(cluster) > 0
     for name, files in cluster.files.items():
         for file in files:
             if 0 in file.damage or file.applied_lsn == 0:
                 continue
+            found = state_of(file)
+            if has_lost:
+                found = found.without(found.objects.keys() - log.ids)
             expected = log.at.get(file.schema_index)
             if expected is None:
                 yield Violation(
@@ -35,7 +50,7 @@ def schema_is_the_metadata_sets(cluster: Cluster) -> Iterator[Violation]:
                     f"{file.name} of {name} stands at index {file.schema_index}, where the "
                     f"metadata set's schema never stood",
                 )
-            elif difference := expected.difference(state_of(file)):
+            elif difference := expected.difference(found):
                 yield Violation(
                     "schema_is_the_metadata_sets",
                     f"{file.name} of {name} at index {file.schema_index}: {difference}",
@@ -46,6 +61,8 @@ def pushes_follow_each_other(cluster: Cluster) -> Iterator[Violation]:
     """What a set has logged of the schema leads from index to index without a gap, and each time to
     what the metadata set had there."""
     log = SchemaLog.of(cluster)
+    if _recovered_at(cluster):
+        return
     for name, evidence in cluster.sets.items():
         if name != cluster.metadata:
             for trouble in log.adopted_wrongly(evidence.reference, evidence.committed):
@@ -71,8 +88,9 @@ def schema_changes_stay(cluster: Cluster) -> Iterator[Violation]:
     """As of the index that came with an acknowledgement, what was declared exists; and what was
     deleted is gone for ever."""
     log = SchemaLog.of(cluster)
+    recovered_at = _recovered_at(cluster)
     for operation in cluster.history.of(Apply):
-        if operation.outcome != "ok":
+        if operation.outcome != "ok" or operation.began < recovered_at:
             continue
         if operation.deletes:
             if kept := log.end.objects.keys() & set(operation.ids):

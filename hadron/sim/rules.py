@@ -76,7 +76,10 @@ ORACLES: Final[dict[str, tuple[str, ...]]] = {
         "D2 attempts are counted", "D2 retention drops what is due",
         "D2 retention drops the oldest batches", "retention_keeps_its_bounds",
     ),
-    "D3 ids, not names": ("schema_is_durable", "schema_changes_stay"),
+    "D3 ids, not names": (
+        "schema_is_durable", "schema_changes_stay", "D3 an id means one thing",
+        "D3 an index means one thing",
+    ),
     "D4 cursors outside": (
         "D4 a cursor of another history is refused", "D4 a reader names what it has read",
         "follower-of-a-log-that-lost-its-end",

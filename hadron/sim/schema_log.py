@@ -5,7 +5,7 @@ Pure: the checker's word against that of the tables on every replica set.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 
 from hadron.model.errors import CorruptionError
@@ -31,6 +31,14 @@ class State:
 
     def copy(self) -> State:
         return State(dict(self.objects), dict(self.replica_sets))
+
+    def without(self, ids: Iterable[int]) -> State:
+        """Less these objects."""
+        gone = frozenset(ids)
+        return State(
+            {each: item for each, item in self.objects.items() if each not in gone},
+            dict(self.replica_sets),
+        )
 
     def difference(self, found: State) -> str:
         """What is otherwise there than it should be; "" when nothing is."""
@@ -72,6 +80,11 @@ class SchemaLog:
     at: dict[int, State]
     end: State
     """The latest."""
+
+    @property
+    def ids(self) -> frozenset[int]:
+        """Of all objects that there ever were."""
+        return frozenset(each for state in self.at.values() for each in state.objects)
 
     @classmethod
     def of(cls, cluster: Cluster) -> SchemaLog:

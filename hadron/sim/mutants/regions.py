@@ -33,3 +33,13 @@ plant(
     ),
     scenarios=("region-dies-with-an-answer",),
 )
+
+plant(
+    "ids given again",
+    "a metadata set that lost its log's end goes on from there, whatever others have seen",
+    Edit(
+        "state.registry:apply_register_replica_set",
+        "max(index, command.above_index) + 1", "index + 1",
+    ),
+    scenarios=("metadata-set-that-lost-its-logs-end",),
+)

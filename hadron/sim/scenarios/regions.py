@@ -125,6 +125,39 @@ async def metadata_leader_that_changes(play: RegionPlay) -> None:
     await regions.wait_same_schema()
 
 
+@region_scenario("D3: no id and no index means two things")
+async def metadata_set_that_lost_its_logs_end(play: RegionPlay) -> None:
+    """The metadata set's database is an earlier one, without the latest streams, of which both
+    regions know. An operator goes on with that: streams that are declared now have ids of their
+    own."""
+    regions, metadata = play.regions, play.metadata
+    await metadata.stop("m1")
+    earlier = (metadata.data("m1") / "hadron.db").read_bytes()
+    await metadata.start("m1")
+    await metadata.wait_serving()
+    for number in range(3):
+        await play.declare(f"lost-{number}")
+    await play.delete("lost-1")
+    await regions.wait_same_schema()
+    await metadata.stop("m1")
+    play.history.event("restore", "m1", "an earlier hadron.db")
+    (metadata.data("m1") / "hadron.db").write_bytes(earlier)
+    # It did not go through this disk: it is read from the file again.
+    metadata.disks["m1"].volume.files.clear()
+    metadata.recover("m1")
+    play.history.event("reconfigure", "m1", "loss")
+    await metadata.start("m1")
+    await metadata.wait_serving()
+    with trio.move_on_after(10.0):
+        # Those who know more introduce themselves.
+        await regions.wait_same_schema()
+    for number in range(3):
+        await play.declare(f"later-{number}")
+    await regions.wait_same_schema()
+    await play.delete("later-1")
+    await regions.wait_same_schema()
+
+
 @region_scenario("D3: a stream deleted and created again is another stream")
 async def stream_that_is_made_again(play: RegionPlay) -> None:
     """A producer is cut off while its stream is deleted and declared again; what it sends then must

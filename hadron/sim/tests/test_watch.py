@@ -33,6 +33,8 @@ PLANTED: dict[str, str] = {
     "B1 lower ballots are refused": "lower ballot promised",
     "B1 a ballot is used once": "incarnation used again",
     "B2 an acknowledgement names what was verified": "own end acknowledged",
+    "D3 an id means one thing": "ids given again",
+    "D3 an index means one thing": "ids given again",
     "B6 a copy ends at its position": "copy with bodies of the tail",
 }
 """By complaint: a planted bug, in one of its own scenarios."""

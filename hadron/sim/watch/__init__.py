@@ -7,6 +7,7 @@
     serving    D2: what leaders of groups do in time and in turn, and what members hand out
     repairs    A6: what nodes put back into their logs
     copies     B6: what is in copies, and in what is installed
+    meanings   D3: what ids and indexes of the schema stand for
     reads_on   D4: readers that go on
 
 The histories of clients and the files of nodes show what became of a broken rule; most of the time

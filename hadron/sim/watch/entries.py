@@ -13,6 +13,7 @@ import apsw
 from hadron.model.schema import PipelineSpec, StreamSpec, spec_from_json
 from hadron.partition.group_commit import WrittenGroup
 from hadron.sim.clocks import wall_ms
+from hadron.sim.watch.meanings import Meanings
 from hadron.sim.watch.views import Complaints, NodeView
 from hadron.state.adoption import SchemaAdopted
 from hadron.state.group_endings import DeadLetterRecords, EndDeliveries
@@ -102,11 +103,12 @@ class Entries:
     """Every command where it is applied."""
 
     def __init__(
-        self, complaints: Complaints, ends: Ends, acknowledged: Acknowledged
+        self, complaints: Complaints, ends: Ends, acknowledged: Acknowledged, meanings: Meanings
     ) -> None:
         self._complaints = complaints
         self._ends = ends
         self._acknowledged = acknowledged
+        self._meanings = meanings
         self._views: dict[int, NodeView] = {}
 
     def opened(self, view: NodeView) -> None:
@@ -174,6 +176,7 @@ class Entries:
             self._ends.note(view.name, stream_id, context.lsn, appended.base_offset, end)
         if isinstance(command, _CHANGES_SCHEMA):
             self._ends.note(view.name, SCHEMA, context.lsn, before, _schema_index(context))
+            self._meanings.applied(view, context, result)
         elif isinstance(command, _MOVES_FLOOR) and command.group_id:
             ranges = (
                 command.acknowledged if isinstance(command, EndDeliveries) else command.ranges

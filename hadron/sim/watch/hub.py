@@ -37,6 +37,7 @@ from hadron.sim.watch.answers import Answers, Told, for_others
 from hadron.sim.watch.ballots import Ballots
 from hadron.sim.watch.copies import Copies
 from hadron.sim.watch.entries import Acknowledged, Ends, Entries, tables_lsn
+from hadron.sim.watch.meanings import Meanings
 from hadron.sim.watch.reads_on import ReadsOn
 from hadron.sim.watch.repairs import Repairs
 from hadron.sim.watch.serving import Serving
@@ -71,7 +72,8 @@ class Watcher:
         ends, acknowledged = Ends(), Acknowledged()
         self.ballots = Ballots(self.complaints, self.views)
         self.answers = Answers(self.complaints, self.ballots, ends, acknowledged)
-        self.entries = Entries(self.complaints, ends, acknowledged)
+        self.meanings = Meanings(self.complaints, self.ballots)
+        self.entries = Entries(self.complaints, ends, acknowledged, self.meanings)
         self.serving = Serving(self.complaints, self.ballots, acknowledged)
         self.reads_on = ReadsOn(self.complaints)
         self.repairs = Repairs(self.complaints, self.ballots)
@@ -101,6 +103,7 @@ class Watcher:
                 self._by_part[part] = view
             self.entries.opened(view)
             self.ballots.opened(view)
+            self.meanings.opened(view)
 
         return open_store
 
@@ -259,6 +262,7 @@ class Watcher:
         def release(controller: Controller) -> None:
             self.ballots.releases(controller)
             self.repairs.releases(controller)
+            self.meanings.releases(controller)
             with for_others():
                 original(controller)
             self.answers.released(controller)
