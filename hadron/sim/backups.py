@@ -5,15 +5,19 @@ restore`. Their own disk, on which backups are, is spared every fault.
 from __future__ import annotations
 
 import random
+from collections.abc import Callable, Collection
 from dataclasses import replace
 from pathlib import Path
 
 from hadron.client import Client
-from hadron.node.backup import backup_live
+from hadron.node.backup import Progress, backup_live
+from hadron.node.cluster_backup import backup_cluster, find_backups
 from hadron.node.replica_set import ReplicaSetConfig
-from hadron.node.restore import restore_node
+from hadron.node.restore import restore_node, restore_set
+from hadron.sim.clocks import SimRandom
 from hadron.sim.disk import SimDisk
 from hadron.sim.world import World
+from hadron.wire.messages import cluster_pb2
 
 
 class Backups:
@@ -45,6 +49,36 @@ class Backups:
         config = _at(world.config, {name: volume.path})
         manifest = restore_node(backup, config, name, volume, overwrite=True)
         world.trace.log(f"{name}: restored as of entry {manifest.lsn}")
+
+    async def take_all(self, client: Client, on_begin: Callable[[str], None]) -> Path:
+        """`hadron backup DEST --all`; `on_begin` is told which replica set is copied now."""
+        path = self.new_path()
+
+        def begin(replica_set: cluster_pb2.ReplicaSet) -> Progress:
+            on_begin(replica_set.name)
+            return _nobody_looks
+
+        await backup_cluster(client, path, self._disk.volume, begin)
+        self._disk.trace.log(f"a backup of the cluster in {path.name}")
+        return path
+
+    def restore_all(self, worlds: Collection[World], backup: Path) -> None:
+        """`hadron restore BACKUP --all --overwrite`; all nodes must be stopped, and epochs raised
+        above all that there were."""
+        parts = find_backups(backup)
+        for world in worlds:
+            assert not any(map(world.running, world.names))
+            volumes = {name: world.disks[name].volume for name in world.names}
+            config = _at(world.config, {name: each.path for name, each in volumes.items()})
+            restore_set(
+                parts[world.config.name], config, self._disk.volume,
+                SimRandom(f"restore/{world.seed}/{config.epoch}"),
+                world.clocks[config.leader.name], overwrite=True,
+            )
+            for volume in volumes.values():
+                # It did not go through this disk: it is read from the files again.
+                volume.files.clear()
+            world.trace.log(f"{config.name}: restored, epoch {config.epoch}")
 
 
 def _nobody_looks(_have: int, _size: int) -> None: ...

@@ -221,6 +221,9 @@ class Event(msgspec.Struct, tag="event", kw_only=True):
     detail: str = ""
 
 
+CLUSTER = "the cluster"
+"""Detail of a "restore": everything was, from a backup that was begun at that time."""
+
 KINDS = frozenset({
     "start", "stop", "crash", "power", "wipe", "damage", "restore", "promote", "reconfigure",
     "cut", "heal", "fault", "leaving", "draining", "drained", "finishing", "diverged",

@@ -13,7 +13,7 @@ from typing import Final
 
 from hadron.sim.checker import SHOWN, Verdict, check_evidence
 from hadron.sim.evidence import Violation
-from hadron.sim.history import Apply, Publish
+from hadron.sim.history import CLUSTER, Apply, Event, Publish
 from hadron.sim.region_evidence import Cluster
 from hadron.sim.schema_log import SchemaLog, State, state_of
 
@@ -26,6 +26,17 @@ def _recovered_at(cluster: Cluster) -> int:
         event.at for event in cluster.history.events("reconfigure")
         if event.detail == "loss" and event.subject in nodes
     ), default=0)
+
+
+def _taken_back(cluster: Cluster) -> Iterator[Apply]:
+    """Changes of the schema that a restored backup need not have: they were acknowledged after it
+    was begun, and before it was restored."""
+    entries = cluster.history.entries
+    for place, event in enumerate(entries):
+        if isinstance(event, Event) and event.kind == "restore" and event.detail == CLUSTER:
+            for before in entries[:place]:
+                if isinstance(before, Apply) and before.ended > event.at:
+                    yield before
 
 
 RegionCheck = Callable[[Cluster], Iterable[Violation]]
@@ -89,8 +100,11 @@ def schema_changes_stay(cluster: Cluster) -> Iterator[Violation]:
     deleted is gone for ever."""
     log = SchemaLog.of(cluster)
     recovered_at = _recovered_at(cluster)
+    taken_back = {id(operation) for operation in _taken_back(cluster)}
     for operation in cluster.history.of(Apply):
         if operation.outcome != "ok" or operation.began < recovered_at:
+            continue
+        if id(operation) in taken_back:
             continue
         if operation.deletes:
             if kept := log.end.objects.keys() & set(operation.ids):

@@ -20,7 +20,7 @@ from hadron.sim.node_files import read_node
 from hadron.sim.observing import Stops, noting_divergence, observe, open_history
 from hadron.sim.region_checks import check_regions
 from hadron.sim.region_evidence import Cluster
-from hadron.sim.regions import METADATA, Regions
+from hadron.sim.regions import Regions
 from hadron.sim.workload import NO_RETENTION, PROGRESS_S
 from hadron.sim.workload_clients import STREAM
 from hadron.sim.world import World
@@ -172,7 +172,7 @@ class RegionRun:
         """History and files; the nodes must be stopped."""
         sets = self.regions.sets
         return Cluster(
-            self.history, METADATA,
+            self.history, self.regions.metadata_name,
             files={
                 # Not the simulated disk: what a person with the file in hand would see.
                 name: [
@@ -192,7 +192,7 @@ class RegionRun:
         }
         return Rules(
             members=len(world.names), leader=first, leaders=frozenset({first, *later}),
-            progress_s=None if name == METADATA else progress_s,
+            progress_s=None if name == self.regions.metadata_name else progress_s,
             retention=self.retention != NO_RETENTION, wall_start_ms=wall_ms(0.0),
             stops=self._stops[name].unprovoked,
         )

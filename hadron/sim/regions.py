@@ -39,6 +39,7 @@ class Regions:
 
     Args:
         nodes: how many each set has, in the order of `LETTERS`.
+        metadata_name: of the metadata set.
 
     Attributes:
         sets: by name, the metadata set first.
@@ -53,14 +54,16 @@ class Regions:
         nodes: tuple[int, int, int] = (1, 1, 1),
         settings: Settings = SETTINGS,
         trace: Trace | None = None,
+        metadata_name: str = METADATA,
     ) -> None:
         self.seed = seed
+        self.metadata_name = metadata_name
         self.random = random.Random(f"workload/{seed}")
         self.network = SimNetwork(
             random.Random(f"network/{seed}"), trace or Trace(trio.current_time), Counter()
         )
         self.trace, self.faults = self.network.trace, self.network.faults
-        configs = _configs(root, nodes, settings)
+        configs = _configs(root, nodes, settings, metadata_name)
         self.sets = {
             config.name: World(
                 f"{seed}/{config.name}", root, nursery, config=config, network=self.network
@@ -73,12 +76,12 @@ class Regions:
 
     @property
     def metadata(self) -> World:
-        return self.sets[METADATA]
+        return self.sets[self.metadata_name]
 
     @property
     def regions(self) -> tuple[World, ...]:
         """Those that streams have partitions at."""
-        return tuple(world for name, world in self.sets.items() if name != METADATA)
+        return tuple(world for name, world in self.sets.items() if name != self.metadata_name)
 
     def home(self, node: str) -> World:
         """The replica set that a node belongs to."""
@@ -174,15 +177,16 @@ class Regions:
 
 
 def _configs(
-    root: Path, nodes: tuple[int, int, int], settings: Settings
+    root: Path, nodes: tuple[int, int, int], settings: Settings, metadata: str
 ) -> list[ReplicaSetConfig]:
+    names = (metadata, EUROPE, AMERICA)
     configs = [
         ReplicaSetConfig(
             cluster="sim", name=name, epoch=1, nodes=members(root, letter, count),
-            metadata=METADATA, discovery=(),
-            settings=_untrimmed(settings) if name == METADATA else settings,
+            metadata=metadata, discovery=(),
+            settings=_untrimmed(settings) if name == metadata else settings,
         )
-        for (name, letter), count in zip(LETTERS.items(), nodes, strict=True)
+        for name, letter, count in zip(names, LETTERS.values(), nodes, strict=True)
     ]
     known = (configs[0].nodes[0].address,)
     return [replace(config, discovery=known) for config in configs]
@@ -203,11 +207,15 @@ async def open_regions(
     nodes: tuple[int, int, int] = (1, 1, 1),
     settings: Settings = SETTINGS,
     trace: Trace | None = None,
+    metadata_name: str = METADATA,
 ) -> AsyncIterator[Regions]:
     """A world of several replica sets for the length of a block: all serving, each with the schema,
     and everything gone at its end."""
     async with playground(seed, trace) as (root, nursery):
-        regions = Regions(seed, root, nursery, nodes=nodes, settings=settings, trace=trace)
+        regions = Regions(
+            seed, root, nursery, nodes=nodes, settings=settings, trace=trace,
+            metadata_name=metadata_name,
+        )
         nursery.start_soon(regions.network.run)
         await regions.start()
         yield regions

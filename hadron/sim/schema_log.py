@@ -14,6 +14,7 @@ from hadron.sim.node_files import NodeFile
 from hadron.sim.region_evidence import Cluster
 from hadron.state.adoption import SchemaAdopted
 from hadron.state.features import MACHINE
+from hadron.state.leadership import LeaderStarted
 from hadron.state.machine import Command
 from hadron.state.registry import RegisterReplicaSet
 from hadron.state.schema import ApplySchema, DeleteObjects
@@ -140,7 +141,8 @@ def _commands(file: NodeFile, committed: int) -> Iterator[Command]:
             except CorruptionError:
                 continue
             if isinstance(
-                command, ApplySchema | DeleteObjects | RegisterReplicaSet | SchemaAdopted
+                command,
+                ApplySchema | DeleteObjects | LeaderStarted | RegisterReplicaSet | SchemaAdopted,
             ):
                 yield command
 
@@ -162,6 +164,9 @@ def _change(state: State, index: int, command: Command) -> int:
         index = max(index, command.above_index) + 1
         epoch = max(command.epoch, known_set[1]) if known_set is not None else command.epoch
         state.replica_sets[command.name] = command.uuid, epoch, index
+    elif isinstance(command, LeaderStarted):
+        # The first entry of a set that was restored.
+        index = max(index, command.above_index)
     return index
 
 

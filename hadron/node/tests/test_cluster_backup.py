@@ -80,6 +80,16 @@ async def test_the_metadata_set_is_copied_when_all_others_are(
         assert streams(attempts.destination) == {"early", "late"}
 
 
+async def test_the_metadata_set_is_the_last_whatever_the_others_are_called(
+    tmp_path: Path, clock: MockClock
+) -> None:
+    """By name it would be copied before the last of them."""
+    async with running_cluster(tmp_path / "c", {META: 1, EU: 1, US: 1}) as cluster:
+        attempts = Attempts(cluster, tmp_path / "monday")
+        await attempts.run()
+        assert attempts.copied == [EU, US, META]
+
+
 async def test_a_copy_of_the_metadata_set_from_before_another_is_replaced(
     tmp_path: Path, clock: MockClock
 ) -> None:

@@ -43,3 +43,10 @@ plant(
     ),
     scenarios=("metadata-set-that-lost-its-logs-end",),
 )
+
+plant(
+    "metadata set not copied last",
+    "a cluster's backup copies its replica sets by name",
+    Edit("node.cluster_backup:backup_cluster", "known.name == metadata)", "known.name)"),
+    scenarios=("cluster-that-changes-during-its-backup",),
+)

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
 
 import trio
 
@@ -12,9 +14,10 @@ from hadron.client.failover import Failover
 from hadron.client.producer import Producer
 from hadron.model.schema import SchemaObject
 from hadron.node.settings import Settings
-from hadron.sim.history import Publish
+from hadron.sim.backups import Backups
+from hadron.sim.history import CLUSTER, Publish
 from hadron.sim.region_run import RegionRun
-from hadron.sim.regions import AMERICA, EUROPE, Regions, open_regions
+from hadron.sim.regions import AMERICA, EUROPE, METADATA, Regions, open_regions
 from hadron.sim.run import Judgement, Outcome, run_in
 from hadron.sim.scenarios.play import SCENARIOS
 from hadron.sim.trace import Trace
@@ -25,6 +28,13 @@ from hadron.sim.world import SETTINGS, World
 
 class RegionPlay(RegionRun):
     """A cluster with a history, and the sentences."""
+
+    _backed_up_at = 0
+
+    @cached_property
+    def backups(self) -> Backups:
+        """The disk that operators have for them."""
+        return Backups(self.regions.metadata)
 
     @property
     def metadata(self) -> World:
@@ -37,6 +47,25 @@ class RegionPlay(RegionRun):
     @property
     def america(self) -> World:
         return self.regions.sets[AMERICA]
+
+    async def back_up_all(self, on_begin: Callable[[str], None]) -> Path:
+        """An operator takes a backup of the whole cluster, and is told which set is copied now."""
+        self._backed_up_at = self.history.tick()
+        async with self.regions.client("operator") as client:
+            return await self.backups.take_all(client, on_begin)
+
+    async def restore_all(self, backup: Path) -> None:
+        """All nodes are stopped, and every set begins a new history from the cluster's latest
+        backup. Records that were acknowledged since that was begun are nobody's business here."""
+        await self.regions.stop()
+        self.history.event("restore", detail=CLUSTER, at=self._backed_up_at)
+        for world in self.regions.sets.values():
+            world.promote(world.config.leader.name)
+        self.backups.restore_all(tuple(self.regions.sets.values()), backup)
+        for world in self.regions.sets.values():
+            for name in world.names:
+                world.hand_out(name)
+        await self.regions.start()
 
     @asynccontextmanager
     async def producer(
@@ -91,6 +120,7 @@ class DirectedRegions:
     body: RegionBody
     nodes: tuple[int, int, int] = (1, 1, 1)
     settings: Settings = field(default=SETTINGS)
+    metadata_name: str = METADATA
 
     async def __call__(self, regions: Regions) -> Judgement:
         play = RegionPlay(regions)
@@ -108,12 +138,16 @@ class DirectedRegions:
     def play(self, seed: int = 0, trace: Trace | None = None) -> Outcome:
         """Run it in the world of `seed`."""
         trace = trace or Trace()
-        opening = open_regions(seed, nodes=self.nodes, settings=self.settings, trace=trace)
+        opening = open_regions(
+            seed, nodes=self.nodes, settings=self.settings, trace=trace,
+            metadata_name=self.metadata_name,
+        )
         return run_in(seed, opening, self, trace=trace)
 
 
 def region_scenario(
-    rule: str, *, nodes: tuple[int, int, int] = (1, 1, 1), settings: Settings = SETTINGS
+    rule: str, *, nodes: tuple[int, int, int] = (1, 1, 1), settings: Settings = SETTINGS,
+    metadata_name: str = METADATA,
 ) -> Callable[[RegionBody], RegionBody]:
     """Register a scenario under its function's name; its docstring is the history."""
 
@@ -122,7 +156,9 @@ def region_scenario(
         history = " ".join((body.__doc__ or "").split())
         assert name not in SCENARIOS, name
         assert history, name
-        SCENARIOS[name] = DirectedRegions(name, rule, history, body, nodes, settings)
+        SCENARIOS[name] = DirectedRegions(
+            name, rule, history, body, nodes, settings, metadata_name
+        )
         return body
 
     return register

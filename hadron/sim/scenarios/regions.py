@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from pathlib import Path
 from typing import Final
 
 import trio
@@ -155,6 +156,34 @@ async def metadata_set_that_lost_its_logs_end(play: RegionPlay) -> None:
         await play.declare(f"later-{number}")
     await regions.wait_same_schema()
     await play.delete("later-1")
+    await regions.wait_same_schema()
+
+
+@region_scenario("B6: a cluster's backup, restored together", metadata_name="admin")
+async def cluster_that_changes_during_its_backup(play: RegionPlay) -> None:
+    """A stream is declared while a cluster is backed up, after the first set was begun with, and
+    before the last one. Every disk is lost, and the cluster restored: the metadata set knows
+    whatever another one has, what is declared now has ids of its own, and all take records."""
+    regions, network = play.regions, play.regions.network
+    async with play.producer(region=EUROPE) as publish:
+        await publish("before the backup")
+    begun: list[str] = []
+    backups: list[Path] = []
+
+    async def back_up() -> None:
+        backups.append(await play.back_up_all(begun.append))
+
+    network.delay("e1", "operator", 2.0)
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(back_up)
+        await regions.wait_for("the copy of Europe", lambda: EUROPE in begun)
+        await play.declare("late", [EUROPE, AMERICA])
+        await regions.wait_same_schema()
+        network.wire("e1", "operator").be_normal()
+    await play.declare("after-the-backup", [EUROPE, AMERICA])
+    await regions.wait_same_schema()
+    await play.restore_all(backups[0])
+    await play.declare("after-the-restore", [EUROPE, AMERICA])
     await regions.wait_same_schema()
 
 

@@ -15,12 +15,16 @@ from typing import Any
 import apsw
 
 from hadron.model.ids import LogPosition
+from hadron.node.cluster_backup import find_backups
 from hadron.sim.volume import volume_of
 from hadron.sim.watch.entries import tables_lsn
 from hadron.sim.watch.views import Complaints
+from hadron.storage.generations import DATABASE
 from hadron.storage.log import NO_BODY, hash_body
 
 _ENDS = "SELECT ifnull((SELECT max(lsn) FROM log), 0), ifnull((SELECT max(lsn) FROM body), 0)"
+
+_SCHEMA = "SELECT metadata_index FROM schema_index"
 
 _BEYOND = (
     "SELECT b.lsn, b.bytes, l.body_hash FROM body b LEFT JOIN log l USING (lsn)"
@@ -51,6 +55,21 @@ class Copies:
                     f"{path.parent.name}/{path.name} is as of entry {end.lsn}: its tables stand at "
                     f"{tables}, its log ends at {log}, and its last body is of {body}",
                 )
+
+    def of_cluster(self, path: Path, metadata: str) -> None:
+        """A cluster's backup is whole: restored together, its sets fit each other."""
+        indexes: dict[str, int] = {}
+        for name, part in find_backups(path).items():
+            with _reading(part / DATABASE) as copy:
+                row: Any = copy and copy.execute(_SCHEMA).fetchone()
+            indexes[name] = row[0] if row else 0
+        ahead = {name: at for name, at in indexes.items() if at > indexes.get(metadata, 0)}
+        if ahead:
+            self._complaints.add(
+                "B6 a cluster's copies fit each other",
+                f"the copy of {metadata} has the schema at index {indexes.get(metadata)}, and "
+                f"others are ahead of it: {ahead}",
+            )
 
     def installed(self, path: Path) -> None:
         """A database takes another one's place."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from functools import partial
 from pathlib import Path
@@ -10,6 +10,7 @@ from typing import Any
 
 import apsw
 
+from hadron.client import Client
 from hadron.client.consumer import Consumer
 from hadron.client.deliveries import Delivery
 from hadron.client.membership import Membership
@@ -31,6 +32,7 @@ from hadron.partition.waiters import MAJORITY
 from hadron.replication import repair, resync
 from hadron.replication.follower import FollowerLog
 from hadron.replication.repair import Repairer
+from hadron.sim.backups import Backups
 from hadron.sim.connections import SimTransport
 from hadron.sim.disk import SimDisk
 from hadron.sim.watch.answers import Answers, Told, for_others
@@ -460,6 +462,23 @@ class Watcher:
 
         return switch_to
 
+    def backs_up_all(self, original: Any) -> Any:
+        async def take_all(backups: Backups, client: Client, *given: Any) -> Path:
+            path: Path = await original(backups, client, *given)
+            topology = await client.topology()
+            self.copies.of_cluster(path, topology.metadata)
+            return path
+
+        return take_all
+
+    def restores_all(self, original: Any) -> Any:
+        def restore_all(backups: Backups, worlds: Collection[World], backup: Path) -> None:
+            for world in worlds:
+                self.repairs.forget(world.config.name)
+            original(backups, worlds, backup)
+
+        return restore_all
+
     # --- disks ----------------------------------------------------------------------------------
 
     def damages(self, original: Any) -> Any:
@@ -666,6 +685,7 @@ def _wrappers(watcher: Watcher) -> list[tuple[Any, dict[str, Callable[[Any], Any
         (repair, {"put_back": watcher.writes_anew}),
         (Repairer, {"_give_back": watcher.gives_back}),
         (Copying, {"step": watcher.copies_all}),
+        (Backups, {"take_all": watcher.backs_up_all, "restore_all": watcher.restores_all}),
         (resync, {"switch_to": watcher.switches}),
         (restore, {"switch_to": watcher.switches}),
         (recovery, {"switch_to": watcher.switches}),
