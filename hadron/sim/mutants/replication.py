@@ -257,3 +257,10 @@ plant(
     Edit("storage.identity:IdentityFile.promise", "if ballot < now.promised:", "if False:"),
     scenarios=("stale-leader-alone-with-its-clients",),
 )
+
+plant(
+    "restored member counts",
+    "a member that is restored over its old directory goes on counting in majorities",
+    Edit("node.restore:restore_node", "is_member=False", "is_member=own.is_member"),
+    scenarios=("restored-member-meets-the-one-that-lags",),
+)

@@ -57,6 +57,30 @@ async def wiped_replica_meets_the_one_that_lags(play: Play) -> None:
     await play.publish("Z", timeout_s=1.0)
 
 
+@scenario("B3: a member restored over its old directory")
+async def restored_member_meets_the_one_that_lags(play: Play) -> None:
+    """X is on n1 and n2 while n3 lags; n1 is restored from a backup that was taken before, over the
+    directory that it had. n1 and n3 must not be a majority without X; with n2 n1 is taught, and
+    counts again."""
+    world = play.world
+    await play.fill(3)
+    await world.wait_in_step()
+    backup = await play.back_up("n1")
+    play.part("n3")
+    await play.publish("X")
+    await world.crash("n2", power=True)
+    play.join("n3")
+    await play.restore("n1", backup)
+    with trio.move_on_after(10.0):
+        await world.wait_serving()
+    await play.publish("Y", timeout_s=1.0)
+    await world.start("n2")
+    await world.wait_serving()
+    await world.wait_in_step()
+    await world.crash("n2", power=True)
+    await play.publish("Z")
+
+
 @scenario("B2: most advanced by ballot, then by length", nodes=5)
 async def long_tail_of_an_old_ballot(play: Play) -> None:
     """n2 has a long tail of ballot 1 that no majority has. n1 loses its disk, and with n3, n4 and

@@ -171,6 +171,7 @@ class Play(Run):
     async def restore(self, name: str, backup: Path) -> None:
         """An operator puts a backup in the place of a node's state, and starts it again."""
         await self.world.stop(name)
+        self.history.event("restore", name, "from a backup")
         self.backups.restore(self.world, name, backup)
         await self.world.start(name)
 

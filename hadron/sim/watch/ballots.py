@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from itertools import count
 from typing import Any
 
-from hadron.model.ids import Ballot
+from hadron.model.ids import NO_BALLOT, Ballot
 from hadron.partition.controller import Controller
 from hadron.partition.group_commit import WrittenGroup
 from hadron.sim.watch.marks import Key, Mark, is_majority
@@ -25,6 +25,8 @@ class Ballots:
         forgetful: nodes whose disks lied, or were damaged: what they had may be gone.
         unflushed: nodes that ran without flushing what they acknowledged when their power went:
             what they had may be gone, and they must know it.
+        restored: nodes that were restored since they were opened, with the highest ballot that
+            each had promised: what they had acknowledged may be gone.
         recovered: replica sets of which somebody took a disk as it was: what a majority had may be
             gone.
     """
@@ -33,6 +35,7 @@ class Ballots:
         self.marks: dict[Key, Mark] = {}
         self.forgetful: set[str] = set()
         self.unflushed: set[str] = set()
+        self.restored: dict[str, Ballot] = {}
         self.recovered: set[str] = set()
         self.order = count(1)
         self._of: dict[Controller, Mark] = {}
@@ -62,6 +65,8 @@ class Ballots:
                 "itself among those who remember",
             )
         self.unflushed.discard(view.name)
+        if view.name in self.restored:
+            self._check_restored(view, self.restored.pop(view.name))
         disk = view.name, identity.disk
         if identity.boot <= self._boots.get(disk, 0):
             # An old copy was put in the disk's place: it has no memory, as B3 has it.
@@ -72,6 +77,29 @@ class Ballots:
             self._complaints.add(
                 "B1 a promise survives",
                 f"{view.name} has promised {before} on this disk, and starts with "
+                f"{identity.promised}",
+            )
+
+    def was_restored(self, name: str) -> None:
+        """A backup was put in the place of one member's state."""
+        self.restored[name] = max(
+            (ballot for (node, _), ballot in self._promised.items() if node == name),
+            default=NO_BALLOT,
+        )
+
+    def _check_restored(self, view: NodeView, promised: Ballot) -> None:
+        """B3: who was restored counts once it was taught. B6: no copy takes a promise back."""
+        identity = view.identity
+        if identity.is_member:
+            self._complaints.add(
+                "B3 who was restored has no memory",
+                f"{view.name} was restored from a backup, and goes on as if it had all that it "
+                "ever acknowledged",
+            )
+        if identity.promised < promised:
+            self._complaints.add(
+                "B1 a promise survives",
+                f"{view.name} has promised {promised}, was restored, and starts with "
                 f"{identity.promised}",
             )
 

@@ -471,6 +471,13 @@ class Watcher:
 
         return take_all
 
+    def restores(self, original: Any) -> Any:
+        def restored(backups: Backups, world: World, name: str, backup: Path) -> None:
+            self.ballots.was_restored(name)
+            original(backups, world, name, backup)
+
+        return restored
+
     def restores_all(self, original: Any) -> Any:
         def restore_all(backups: Backups, worlds: Collection[World], backup: Path) -> None:
             for world in worlds:
@@ -685,7 +692,10 @@ def _wrappers(watcher: Watcher) -> list[tuple[Any, dict[str, Callable[[Any], Any
         (repair, {"put_back": watcher.writes_anew}),
         (Repairer, {"_give_back": watcher.gives_back}),
         (Copying, {"step": watcher.copies_all}),
-        (Backups, {"take_all": watcher.backs_up_all, "restore_all": watcher.restores_all}),
+        (Backups, {
+            "take_all": watcher.backs_up_all, "restore": watcher.restores,
+            "restore_all": watcher.restores_all,
+        }),
         (resync, {"switch_to": watcher.switches}),
         (restore, {"switch_to": watcher.switches}),
         (recovery, {"switch_to": watcher.switches}),
