@@ -111,7 +111,10 @@ EDITED: dict[str, tuple[str, tuple[Patch, ...]]] = {
     ),
     "D2 a group is served as the tables have it": (
         "member-that-joins-during-a-reset",
-        (Edit("delivery.groups:Groups._change", "        self._changes += 1\n", ""),),
+        (Edit(
+            "delivery.groups:Groups.reset",
+            "            self._send_away((stream_id, name), reason)\n", "",
+        ),),
     ),
     "D2 what follows waits for the commit": (
         "keys-in-order-over-a-failover",
