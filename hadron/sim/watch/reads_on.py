@@ -15,17 +15,17 @@ class ReadsOn:
 
     def __init__(self, complaints: Complaints) -> None:
         self._complaints = complaints
-        self._read: dict[int, tuple[Any, Ballot]] = {}
-        """By request: itself, so that its number stays its own, and the ballot of the last batch.
-        """
+        self._read: dict[int, tuple[Any, int, Ballot]] = {}
+        """By request: itself, so that its number stays its own, where what it has read ends, and
+        the ballot there. What came through another node was not heard, and leads further."""
 
     def asks(
         self, request: Any, on_message: Callable[[Any, memoryview], None]
     ) -> Callable[[Any, memoryview], None]:
         """Heard where it leaves; what is returned hears the answer."""
-        read = self._read.get(id(request), (request, NO_BALLOT))[1]
+        _, end, read = self._read.get(id(request), (request, 0, NO_BALLOT))
         named = ballot_from(request.after) if request.HasField("after") else NO_BALLOT
-        if read not in (NO_BALLOT, named):
+        if request.offset == end and read not in (NO_BALLOT, named):
             self._complaints.add(
                 "D4 a reader names what it has read",
                 f"offset {request.offset} of {request.stream} is asked for under {named}, and what "
@@ -34,7 +34,9 @@ class ReadsOn:
 
         def heard(answer: Any, attachment: memoryview) -> None:
             if answer.batches:
-                self._read[id(request)] = request, ballot_from(answer.batches[-1].ballot)
+                last = answer.batches[-1]
+                end = last.base_offset + last.count
+                self._read[id(request)] = request, end, ballot_from(last.ballot)
             on_message(answer, attachment)
 
         return heard
