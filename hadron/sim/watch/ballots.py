@@ -257,11 +257,13 @@ class Ballots:
         if lsn <= held:
             return
         row = mark.view.select(
-            "SELECT sum(length(l.command) + coalesce(length(b.bytes), 0) + 200) FROM log l"
+            "SELECT sum(length(l.command) + coalesce(length(b.bytes), 0) + 200),"
+            " sum(l.body_hash != zeroblob(16) AND b.bytes = x'') FROM log l"
             " LEFT JOIN body b USING (lsn) WHERE l.lsn > ?", lsn,
         )
         limit = mark.controller._tuning.log_max_lag_bytes
-        if row is not None and (row[0] or 0) < limit:
+        # How large those were that retention has dropped, nobody can tell any more.
+        if row is not None and not row[1] and (row[0] or 0) < limit:
             self._complaints.add(
                 "A7 what a member lacks is kept",
                 f"{mark.view.name} lets the log go up to {lsn}, all members have {held}, and "
