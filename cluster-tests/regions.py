@@ -44,7 +44,7 @@ STREAM: Final = "load"
 GROUP: Final = "everyone"
 
 PAUSE_S: Final = 3.0
-"""The bar (issue 4): for so long, at most, a producer of records without a key gets nothing
+"""The bar: for so long, at most, a producer of records without a key gets nothing
 acknowledged when a region goes away; nor does the group get a record of the other region."""
 
 _MEMBER: Final = Job(kind="member", name="", group=GROUP, acks_per_flush=100, flush_s=1.0)

@@ -1,4 +1,4 @@
-"""What a member held that died, or hangs, reaches other members soon (issue 4)."""
+"""What a member held that died, or hangs, reaches other members soon."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ RECORDS: Final = 400
 ROUNDS: Final = 5
 
 REDELIVERED_WITHIN_S: Final = 1.0
-"""The bar (issue 4), once it is known that the member is gone."""
+"""The bar, once it is known that the member is gone."""
 
 _BATCH_BYTES: Final = 200
 """Some records."""

@@ -1,4 +1,4 @@
-"""A region goes away and comes back while producers and a group work in both (issue 4)."""
+"""A region goes away and comes back while producers and a group work in both."""
 
 from __future__ import annotations
 

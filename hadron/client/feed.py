@@ -94,9 +94,6 @@ class Feed:
         """Deliveries that nobody has opened, by number."""
         self.assembling: list[Parcel] = []
         self.batches_ready = 0
-        self.is_plain = False
-        """The leader is of the first version: it takes acknowledgements and nacks, and ends the
-        call for anything else."""
         self.held_until = float("inf")
         """By the client's clock: afterwards the leader may have given to others what this has
         brought, as it has heard nothing for so long. Once the call has ended, long ago."""
@@ -270,7 +267,7 @@ class Feed:
 
     def send_extend(self, number: int, ranges: Iterable[tuple[int, int]]) -> None:
         """Start the ack deadline of a delivery again."""
-        if self.alive and not self.is_plain:
+        if self.alive:
             self.settled.add(number)
             extend = groups_pb2.SubscribeRequest.Extend(
                 ranges=to_ranges([AckRange(number, first, last) for first, last in ranges])
@@ -279,7 +276,7 @@ class Feed:
 
     def pause(self) -> None:
         """Bring nothing more: what is given back must not come here again."""
-        if self.alive and not self.is_plain:
+        if self.alive:
             flow = groups_pb2.SubscribeRequest.Flow(max_in_flight=0)
             self.call.send(groups_pb2.SubscribeRequest(flow=flow))
 

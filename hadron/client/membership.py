@@ -114,10 +114,6 @@ class Membership:
                 feed.revoke(entry.delivery, first, last)
                 self._on_revoked(feed, entry.delivery, first, last)
         elif kind == "opened":
-            feed.is_plain = not message.opened.HasField("options")
-            if feed.is_plain:
-                self._check_plain()
-                feed.held_until = float("inf")
             feed.ballot = ballot_from(message.opened.ballot)
             self.options = message.opened.options
             self.is_open = True
@@ -131,18 +127,6 @@ class Membership:
             if self._paused:
                 feed.pause()
             self._notify()
-
-    def _check_plain(self) -> None:
-        """Raises `PeerError` when the member has asked for what its leader has not read."""
-        opening = self._opening.open
-        asked = [field.name for field, _ in opening.options.ListFields()]
-        asked += ["batch_size"] if opening.batch_size else []
-        if asked:
-            raise PeerError(
-                f"the leader of {self.partition} runs an older version of Hadron, which does not "
-                f"know {', '.join(asked)}",
-                "the member joins once all nodes of the partition run this version",
-            )
 
     def _delivered(
         self, feed: Feed, message: groups_pb2.SubscribeEvent, attachment: memoryview
@@ -247,7 +231,7 @@ class Membership:
         """
         self.look_at_clock()
         feed = self.feed
-        if feed is None or feed.is_plain:
+        if feed is None:
             return
         feed.silent_beats = 0 if feed.heard or feed.unread else feed.silent_beats + 1
         feed.heard = False

@@ -190,8 +190,7 @@ async def _batch_at(
     try:
         fetched = await client.fetch(
             stream, partition, offset, max_bytes=1 if single else _FETCH_BYTES,
-            # Leaders of older versions name no id.
-            stream_id=stream_id or None,
+            stream_id=stream_id,
         )
     except OffsetOutOfRangeError:
         bounds = await client.offsets(stream, partition=partition)

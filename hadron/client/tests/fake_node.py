@@ -20,7 +20,6 @@ from hadron.model.errors import (
     LogTruncatedError,
     NotFoundError,
     OffsetOutOfRangeError,
-    RequestError,
     SequenceError,
 )
 from hadron.model.limits import PRODUCER_WINDOW, SUBSCRIPTION_BATCH_MEMORY
@@ -174,8 +173,6 @@ class Member:
     def received(self, message: groups_pb2.SubscribeRequest, _: memoryview) -> None:
         kind = message.WhichOneof("kind")
         self.call.consumed(message.ByteSize())
-        if self.node.is_first_version and kind not in ("open", "ack", "nack"):
-            raise RequestError("a subscription was opened twice")
         if kind == "open":
             self.open(message.open)
         elif kind == "ack":
@@ -228,9 +225,6 @@ class Member:
                 delivery=self.group.fence[2],
             ),
         )
-        if self.node.is_first_version:
-            opened.ClearField("options")
-            opened.ClearField("fence")
         self.call.send(groups_pb2.SubscribeEvent(opened=opened))
         self.pump()
 
@@ -355,7 +349,6 @@ class FakeNode:
         self.extends: list[groups_pb2.SubscribeRequest.Extend] = []
         self.heartbeats = 0
         self.answers_heartbeats = True
-        self.is_first_version = False
         self.refuse_members: HadronError | None = None
         self.completed: list[tuple[pipelines_pb2.CompleteStagesRequest, bytes]] = []
         self.failed: list[pipelines_pb2.FailStagesRequest] = []

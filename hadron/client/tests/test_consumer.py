@@ -644,29 +644,6 @@ async def test_what_was_in_doubt_at_a_reset_is_not_confirmed() -> None:
 
 
 @both
-async def test_a_member_of_a_leader_of_the_first_version_gets_along_with_it() -> None:
-    """Nodes and clients are upgraded at different times."""
-    async with served(request_timeout_s=0.5) as (node, client):
-        node.is_first_version = True
-        await fill(client, 3)
-        async with client.subscribe("s", group="g", heartbeat_s=0) as subscription:
-            (member,) = subscription._consumer._memberships.values()
-            for expected in range(2):
-                delivery = await subscription.__anext__()
-                assert (delivery.offset, delivery.attempt) == (expected, 1)
-                await delivery.extend()
-                for _ in range(5):
-                    member.beat(2)
-                await delivery.ack()
-        assert node.groups["s", "local/p0", "g"].floor == 2
-        assert (len(node.openings), node.heartbeats, node.extends) == (1, 0, [])
-        # What it would leave out in silence is not asked of it.
-        with pytest.raises(PeerError, match="does not know order, batch_size"):
-            async with client.subscribe("s", group="h", order="strict", batch_size=5):
-                pass
-
-
-@both
 async def test_an_ephemeral_member_says_how_far_it_had_got() -> None:
     async with served() as (node, client):
         await fill(client, 3)
