@@ -173,8 +173,8 @@ class LogTrimmer:
                 await trio.lowlevel.checkpoint()
 
     def _trim(self, connection: apsw.Connection) -> None:
-        # Lost with the power, it is done again: nobody waits for a disk.
-        connection.execute("PRAGMA synchronous = NORMAL")
+        # Nobody would miss it, and it is flushed like every commit (PROTOCOL B4): the next one's
+        # frames must not reach the disk before its own.
         try:
             with transaction(connection):
                 # A leader writes its watermark down nowhere else, and it must not be below the
@@ -184,5 +184,3 @@ class LogTrimmer:
         except BaseException:
             self._store.log.reload()
             raise
-        finally:
-            connection.execute(f"PRAGMA synchronous = {self._store.sync}")

@@ -14,11 +14,13 @@ from typing import Final, Literal
 SECTOR_BYTES: Final = 512
 
 Fate = Literal["kept", "dropped", "torn"]
-Style = Literal["kept", "dropped", "prefix", "scattered"]
+Style = Literal["kept", "dropped", "prefix", "scattered", "gap"]
 """How a crash treats unsynced writes: all kept (the process died, the kernel lives), all dropped,
-those before a point kept and the one there torn, or each by itself."""
+those before a point kept and the one there torn, each by itself, or all but one kept."""
 
 STYLES: Final[tuple[Style, ...]] = ("kept", "dropped", "prefix", "scattered")
+"""Those that chance chooses from. A gap is one of the things that "scattered" may leave, for
+scenarios that are about it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,6 +74,8 @@ class SimFile:
             fate: Fate
             if style == "prefix":
                 fate = "kept" if number < turn else "torn" if number == turn else "dropped"
+            elif style == "gap":
+                fate = "dropped" if number == turn else "kept"
             elif style == "scattered":
                 fate = rng.choice(("kept", "dropped", "torn"))
             else:

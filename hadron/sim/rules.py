@@ -52,7 +52,9 @@ ORACLES: Final[dict[str, tuple[str, ...]]] = {
         "B3 who was restored has no memory", "A3 committed is on a majority",
         "acknowledged_is_durable",
     ),
-    "B4 a damaged log is not a torn one": ("acknowledged_is_durable", "files_are_whole"),
+    "B4 a damaged log is not a torn one": (
+        "B4 a power loss is not taken for damage", "acknowledged_is_durable", "files_are_whole",
+    ),
     "B5 membership": ("B1 a majority has promised", "A3 committed is on a majority"),
     "B6 copies": (
         "B6 a copy says what it is", "B6 a copy is committed", "B6 a backup is as of now",

@@ -147,6 +147,29 @@ async def test_a_pin_holds_until_it_is_released(tmp_path: Path) -> None:
     assert await trimmed(tmp_path, 6, pin=4) == [7, 8, 9, 10]
 
 
+def test_a_trim_is_flushed_as_every_commit_is(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """PROTOCOL B4: were its frames not on the disk before the next commit's, a power loss could
+    leave those without them, which looks like damage."""
+    with follower(tmp_path) as disk:
+        grow(disk, 10)
+        connection, log = disk.store.writer.connection, disk.store.log
+        full, drop = 2, log.trim
+        seen: list[int] = []
+
+        def trim(until_lsn: int, *, max_rows: int) -> None:
+            seen.append(connection.pragma("synchronous"))
+            drop(until_lsn, max_rows=max_rows)
+
+        monkeypatch.setattr(log, "trim", trim)
+        trimmer = LogTrimmer(disk.store, disk.log, disk.store.readers.heal)
+        trimmer.allow(5)
+        trimmer._trim(connection)
+        assert log.anchor.lsn == 5
+        assert seen == [full] == [connection.pragma("synchronous")]
+
+
 def test_a_leader_that_speaks_of_what_went_is_told_to_look_again(tmp_path: Path) -> None:
     with follower(tmp_path) as disk:
         entries = grow(disk, 10)

@@ -58,6 +58,25 @@ plant(
 )
 
 plant(
+    "trim not flushed",
+    "what a trim writes may reach the disk after the beginning of the next commit",
+    Edit(
+        "replication.trimming:LogTrimmer._trim",
+        "            with transaction(connection):\n",
+        '            connection.execute("PRAGMA synchronous = NORMAL")\n'
+        "            with transaction(connection):\n",
+    ),
+    Edit(
+        "replication.trimming:LogTrimmer._trim",
+        "            raise\n",
+        "            raise\n"
+        "        finally:\n"
+        '            connection.execute(f"PRAGMA synchronous = {self._store.sync}")\n',
+    ),
+    scenarios=("power-loss-of-all-while-they-trim",),
+)
+
+plant(
     "pages not verified",
     "pages are read without a look at their checksums",
     Edit(

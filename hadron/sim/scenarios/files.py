@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from contextlib import closing
 from dataclasses import replace
 from functools import partial
@@ -13,8 +14,10 @@ import trio
 
 from hadron.model.errors import CorruptionError
 from hadron.node.runtime import Node
+from hadron.replication.trimming import LogTrimmer
 from hadron.sim.scenarios.play import Play, scenario
 from hadron.sim.world import SETTINGS
+from hadron.sim.wrapping import wrapped
 from hadron.storage.checksums import with_checksums
 from hadron.storage.generations import current_number
 from hadron.storage.log import damaged_entry
@@ -362,6 +365,40 @@ async def disk_without_room(play: Play) -> None:
         await world.wait_serving()
         await play.fill(3)
         await world.wait_in_step()
+
+
+@scenario("B4: a power loss is not taken for damage", settings=_SHORT_LOG)
+async def power_loss_of_all_while_they_trim(play: Play) -> None:
+    """Both replicas have trimmed their logs, and lose their power while they write the next commit;
+    of what was not flushed each disk lacks one write. The leader's power goes as well. All must
+    count when they are back: two who are taught first would have nobody to teach them."""
+    world = play.world
+    replicas = play.others(world.config.leader.name)
+
+    def trims(original: Callable[..., None]) -> Callable[..., None]:
+        def trim(trimmer: LogTrimmer, connection: apsw.Connection) -> None:
+            original(trimmer, connection)
+            for name in replicas:
+                if world.data(name) == trimmer._store.directory:
+                    # The first page of the next commit is written then, and no more than that.
+                    world.disks[name].broken.crash_at_write_in = 4
+
+        return trim
+
+    for _ in range(3):
+        for name in replicas:
+            world.disks[name].on_crash = partial(world.crash_now, name, power=True, style="gap")
+        with wrapped(LogTrimmer, _trim=trims):
+            while any(map(world.running, replicas)):
+                await play.publish(play.value(6_000), timeout_s=3.0)
+        await world.crash(power=True)
+        await world.start()
+        for name in world.names:
+            if world.node(name)._forgotten:
+                raise AssertionError(f"{name} has forgotten: {world.node(name)._forgotten}")
+        await world.wait_serving()
+        await world.wait_in_step()
+        await play.read()
 
 
 @scenario("F: the write-ahead log stays short", settings=_SMALL_CHECKPOINTS)

@@ -50,6 +50,14 @@ def test_scattered_writes_meet_every_fate_in_any_order() -> None:
     assert len(seen) > 20
 
 
+def test_a_gap_is_one_write_and_all_others_are_kept() -> None:
+    seen = {image(written(), "gap", seed)[0] for seed in range(50)}
+    assert seen == {
+        b"a" * 1024 + b"c" * 1024 + b"d" * 100, b"b" * 1024 + b"a" * 1024 + b"d" * 100,
+        b"b" * 1024 + b"c" * 1024,
+    }
+
+
 def test_a_torn_write_tears_at_sectors() -> None:
     partial = 0
     for seed in range(100):
@@ -90,7 +98,7 @@ def test_what_a_failed_sync_dropped_is_not_saved_by_a_later_one() -> None:
     assert 0 < lost < 30
 
 
-@pytest.mark.parametrize("style", STYLES)
+@pytest.mark.parametrize("style", [*STYLES, "gap"])
 def test_an_image_leaves_the_file_alone(style: Style) -> None:
     file = written()
     image(file, style)

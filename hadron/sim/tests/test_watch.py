@@ -33,6 +33,7 @@ PLANTED: dict[str, str] = {
     "B1 lower ballots are refused": "lower ballot promised",
     "B1 a ballot is used once": "incarnation used again",
     "B2 an acknowledgement names what was verified": "own end acknowledged",
+    "B4 a power loss is not taken for damage": "trim not flushed",
     "B3 who was restored has no memory": "restored member counts",
     "B6 a cluster's copies fit each other": "metadata set not copied last",
     "D3 an id means one thing": "ids given again",

@@ -2,7 +2,7 @@
 
     hub        what is heard: nodes as they open their disks, questions and answers, promises, acks
     answers    A2: nothing leaves before what it was derived from is committed
-    ballots    A1, A3, A7, B1 to B3, B5: promises, acks, the watermark, the log's length
+    ballots    A1, A3, A7, B1 to B5: promises, acks, the watermark, the log's length, torn logs
     entries    A4, B7, B8, D1, D2, E3: what commands may do to tables, and when they say that it was
     serving    D2: what leaders of groups do in time and in turn, and what members hand out
     repairs    A6: what nodes put back into their logs

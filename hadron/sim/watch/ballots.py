@@ -1,10 +1,11 @@
-"""PROTOCOL A1, A3, A7, B1 to B3, B5: who promised what, what an acknowledgement stands for, and how
-far the watermark may move for it."""
+"""PROTOCOL A1, A3, A7, B1 to B5: who promised what, what an acknowledgement stands for, how far the
+watermark may move for it, and what a power loss leaves."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from itertools import count
+from pathlib import Path
 from typing import Any
 
 from hadron.model.ids import NO_BALLOT, Ballot
@@ -12,7 +13,10 @@ from hadron.partition.controller import Controller
 from hadron.partition.group_commit import WrittenGroup
 from hadron.sim.watch.marks import Key, Mark, is_majority
 from hadron.sim.watch.views import Complaints, NodeView, Question
+from hadron.storage import wal_scan
+from hadron.storage.database import PAGE_BYTES
 from hadron.storage.identity import NODE_DATABASE
+from hadron.storage.wal_scan import Verdict
 from hadron.wire.messages import ballot_from, replication_pb2
 
 _PERSISTED = replication_pb2.AppendResponse.Outcome.PERSISTED
@@ -25,6 +29,7 @@ class Ballots:
         forgetful: nodes whose disks lied, or were damaged: what they had may be gone.
         unflushed: nodes that ran without flushing what they acknowledged when their power went:
             what they had may be gone, and they must know it.
+        flipped: nodes beneath which bits flipped: their disks have all but those.
         restored: nodes that were restored since they were opened, with the highest ballot that
             each had promised: what they had acknowledged may be gone.
         recovered: replica sets of which somebody took a disk as it was: what a majority had may be
@@ -35,6 +40,7 @@ class Ballots:
         self.marks: dict[Key, Mark] = {}
         self.forgetful: set[str] = set()
         self.unflushed: set[str] = set()
+        self.flipped: set[str] = set()
         self.restored: dict[str, Ballot] = {}
         self.recovered: set[str] = set()
         self.order = count(1)
@@ -109,6 +115,22 @@ class Ballots:
             return
         if view.identity.is_member:
             self.unflushed.add(name)
+
+    def left_log(self, view: NodeView, wal: Path) -> None:
+        """B4: what a power loss leaves of a log that is flushed, on a disk that has lost nothing
+        else, is torn at most: taken for damaged, it would be set aside, and its node counts no
+        more. `wal` is as the next start finds it."""
+        is_hurt = self._is_forgetful(view) or view.name in self.flipped
+        if not view.is_fsynced or is_hurt or not wal.exists():
+            return
+        scan = wal_scan.scan_wal(wal.read_bytes(), PAGE_BYTES)
+        # A header is torn where the log was being begun anew: the file has all then.
+        if scan.verdict is Verdict.DAMAGED and not scan.header_is_bad:
+            self._complaints.add(
+                "B4 a power loss is not taken for damage",
+                f"{view.name} has flushed all that it acknowledged, has lost its power, and its "
+                f"log looks damaged: {scan.reason}",
+            )
 
     def promised(self, view: NodeView, ballot: Ballot) -> None:
         """B1: a promise is never lowered, and is on the disk before anybody hears of it."""

@@ -495,6 +495,13 @@ class Watcher:
 
         return damage
 
+    def flips(self, original: Any) -> Any:
+        def flip(disk: SimDisk, *given: Any, **named: Any) -> Any:
+            self.ballots.flipped.add(disk.name)
+            return original(disk, *given, **named)
+
+        return flip
+
     def recovers(self, original: Any) -> Any:
         def recover(world: World, name: str) -> None:
             self.ballots.recovered.add(world.config.name)
@@ -506,8 +513,14 @@ class Watcher:
 
     def powers_off(self, original: Any) -> Any:
         def power_off(disk: SimDisk, style: Any) -> None:
-            self.ballots.lost_power(disk.name, self.views.get(disk.name))
+            view = self.views.get(disk.name)
+            self.ballots.lost_power(disk.name, view)
+            wal = ""
+            if view is not None and view.is_alive:
+                wal = view.volume.name(f"{view.store.path}-wal")
             original(disk, style)
+            if view is not None and wal:
+                self.ballots.left_log(view, disk.volume.path / wal)
 
         return power_off
 
@@ -702,6 +715,7 @@ def _wrappers(watcher: Watcher) -> list[tuple[Any, dict[str, Callable[[Any], Any
         (StateMachine, {"apply": watcher.applies}),
         (SimDisk, {
             "flip_bits": watcher.damages, "change_rows": watcher.damages, "lies": watcher.lies,
+            "flip_live": watcher.flips,
             "power_off": watcher.powers_off,
         }),
         (World, {"recover": watcher.recovers, "_ended": watcher.ends}),
