@@ -103,6 +103,10 @@ def _prepare_writer(connection: apsw.Connection, path: Path, sync: str) -> None:
     connection.pragma("wal_autocheckpoint", 0)
     connection.pragma("journal_size_limit", 64 << 20)
     connection.pragma("cache_size", -CACHE_KIB)
+    # What is rolled back must never have been in the log: its frames would stand there, as valid as
+    # those of a flushed commit, behind one of which a power loss took a part (PROTOCOL B4). Commits
+    # are bounded (PROTOCOL F3), and so is what waits in memory for them.
+    connection.pragma("cache_spill", False)
     connection.pragma("foreign_keys", False)
     # A file that is not a database is found out here and not at the first command.
     connection.execute("SELECT count(*) FROM sqlite_schema").fetchone()

@@ -11,6 +11,7 @@ from pathlib import Path
 import apsw
 import pytest
 
+from hadron.storage.database import PAGE_BYTES, open_writer
 from hadron.storage.wal_scan import (
     FRAME_HEADER_BYTES,
     HEADER_BYTES,
@@ -267,3 +268,26 @@ class TestTornHeader:
     def test_garbage(self, data: bytes) -> None:
         assert scan_wal(data, PAGE).header_is_bad
         latest_pages(data, PAGE)
+
+
+def test_what_was_rolled_back_never_was_in_the_log(tmp_path: Path) -> None:
+    """A command is refused that had changed more pages than the cache holds; the next, small commit
+    is not flushed when the power is lost. Whatever frame of it is missing, that is a torn tail."""
+    path = tmp_path / "hadron.db"
+    connection = open_writer(path, sync="FULL")
+    connection.execute("CREATE TABLE t(i INTEGER PRIMARY KEY, b BLOB)")
+    wal = path.with_name(path.name + "-wal")
+    first = (wal.stat().st_size - HEADER_BYTES) // (FRAME_HEADER_BYTES + PAGE_BYTES)
+    connection.execute("BEGIN IMMEDIATE; SAVEPOINT refused")
+    for _ in range(10):
+        connection.execute("INSERT INTO t(b) VALUES(randomblob(1800000))")
+    connection.execute("ROLLBACK TO refused; RELEASE refused")
+    connection.execute("INSERT INTO t(b) VALUES(randomblob(20000)); COMMIT")
+    image = wal.read_bytes()
+    connection.close()
+    step = FRAME_HEADER_BYTES + PAGE_BYTES
+    for frame in range(first, (len(image) - HEADER_BYTES) // step):
+        torn = bytearray(image)
+        start = HEADER_BYTES + frame * step
+        torn[start : start + step] = bytes(step)
+        assert scan_wal(bytes(torn), PAGE_BYTES).verdict is not Verdict.DAMAGED
