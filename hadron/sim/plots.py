@@ -69,6 +69,8 @@ class Plots:
             await nemesis.last(0.3)
         elif self._random.random() < 0.3:
             world.disks[old].pause(nemesis.length())
+        # Meanwhile members may have been exchanged, or another may lead.
+        others = [name for name in world.names if name != world.config.leader.name]
         leader = self._random.choice(others)
         world.faults["promotion"] += 1
         world.promote(leader)
@@ -131,7 +133,9 @@ class Plots:
         self._world.faults["cut"] += 1
 
     async def _restart(self, name: str) -> None:
-        """With the newest file."""
+        """With the newest file, unless it was replaced: then it stays as it is."""
+        if name not in self._world.names:
+            return
         self._world.hand_out(name)
         await self._world.crash(name)
         await self._nemesis.revive(name)

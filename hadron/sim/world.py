@@ -348,6 +348,7 @@ class World:
         `hand_out`."""
         old = self.config
         pool = {node.name: node for node in (*old.nodes, *self.spares)}
+        assert leader in (members or old.members), f"{leader} is to lead, and is no member"
         for name in self.names:
             self.configs.setdefault(name, old)
         self.config = replace(old, epoch=old.epoch + 1, nodes=tuple(

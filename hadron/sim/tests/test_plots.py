@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 import pytest
+import trio
+import trio.testing
 
 from hadron.sim import plots
 from hadron.sim.nemesis import FaultPlan, Nemesis
 from hadron.sim.node_files import read_node
 from hadron.sim.observing import noting_divergence, observe, open_history
+from hadron.sim.plots import Plots
 from hadron.sim.run import Judgement, run_seed
 from hadron.sim.scenarios.play import Play
 from hadron.sim.workload import RandomRun
@@ -79,6 +84,32 @@ def test_a_node_that_has_the_old_file_is_given_the_new_one() -> None:
         return Judgement(acknowledged=1)
 
     assert run_seed(1, body).violations == []
+
+
+def test_who_was_replaced_while_its_promotion_waited_does_not_lead() -> None:
+    async def body(world: World) -> Judgement:
+        promoting = Plots(Nemesis(world, FaultPlan()))
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(partial(promoting._promote, cuts=True))
+            await trio.testing.wait_all_tasks_blocked()
+            assert world.faults["cut"]
+            assert world.config.epoch == 1
+            world.promote("n1", ("n1", "n4", "n5"))
+            await world.wait_for("the next epoch", lambda: world.config.epoch > 2)
+            assert world.config.members == ("n1", "n4", "n5")
+            assert world.config.leader.name in ("n4", "n5")
+        return Judgement(acknowledged=1)
+
+    assert run_seed(1, body, spares=2).violations == []
+
+
+def test_only_a_member_can_be_promoted() -> None:
+    async def body(world: World) -> Judgement:
+        with pytest.raises(AssertionError, match="n4"):
+            world.promote("n4")
+        return Judgement(acknowledged=1)
+
+    assert run_seed(1, body, spares=1).violations == []
 
 
 def test_nobody_is_damaged_while_an_old_leader_awaits_its_tables() -> None:
