@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from contextlib import closing, nullcontext
+from itertools import count
 from types import SimpleNamespace
 from typing import Any, cast
 
@@ -14,10 +15,12 @@ import pytest
 from hadron.model.errors import NotFoundError, NotReadyError
 from hadron.sim.mutants import MUTANTS, patched
 from hadron.sim.mutants.seams import Edit, Patch
+from hadron.sim.run import Judgement, Scenario, run_seed
 from hadron.sim.scenarios import SCENARIOS
 from hadron.sim.watch.answers import Answers
 from hadron.sim.watch.hub import Watcher
 from hadron.sim.watch.views import Complaints, NodeView
+from hadron.sim.world import World
 
 _TRIES = 3
 
@@ -183,6 +186,61 @@ def test_a_second_retry_begins_where_the_attempts_are() -> None:
     )
     complaints = _complaints("failed-instances-are-retried", (edit,))
     assert "E3 a stage has all its attempts" in complaints
+
+
+def test_what_a_start_did_that_a_power_loss_took_is_not_heard() -> None:
+    """Nobody hears of the ballot under which a node begins to lead after the write in which it lost
+    its power: it may use that one again."""
+    assert _complaints_of_starts_that_lose_power() == set()
+
+
+def test_a_promise_is_missed_after_a_start_that_a_power_loss_took() -> None:
+    """Nor was that start written down, so that the next one has the same number: it is from no old
+    copy, which would know less of what was promised."""
+    edit = Edit(
+        "storage.identity:IdentityFile.promise", "        with self._writing():",
+        "        self._db.pragma('synchronous', 'off')\n        with self._writing():",
+    )
+    with patched(edit):
+        assert "B1 a promise survives" in _complaints_of_starts_that_lose_power()
+
+
+def _complaints_of_starts_that_lose_power() -> set[str]:
+    """A node alone that is killed, and loses its power in each write of its next start."""
+
+    async def body(world: World) -> Judgement:
+        crashes = 0
+        for write in count(1):
+            await world.crash("n1", power=False)
+            world.disks["n1"].broken.crash_at_write_in = write
+            await world.start("n1")
+            await world.wait_for(
+                "its end, or its start", lambda: not world.running("n1") or world.is_serving()
+            )
+            if world.running("n1"):
+                break
+            crashes += 1
+            await world.start("n1")
+            await world.wait_serving(5.0)
+        assert crashes > 10
+        return Judgement()
+
+    return _rules_broken(body)
+
+
+def test_a_ballot_that_is_used_again_is_noticed_of_a_node_alone() -> None:
+    async def body(world: World) -> Judgement:
+        await world.restart("n1")
+        await world.wait_serving(5.0)
+        return Judgement()
+
+    assert _rules_broken(body) == set()
+    with patched(*MUTANTS["incarnation used again"].patches):
+        assert "B1 a ballot is used once" in _rules_broken(body)
+
+
+def _rules_broken(body: Scenario) -> set[str]:
+    return {violation.partition(":")[0] for violation in run_seed(1, body, nodes=1).violations}
 
 
 @pytest.mark.parametrize("handler", ["_answer_retry", "_answer_instances", "_answer_progress"])

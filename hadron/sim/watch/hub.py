@@ -98,6 +98,8 @@ class Watcher:
             volume = named["disk"]
             if not hasattr(volume, "files"):
                 return  # Another tool's, on a real disk.
+            if volume.is_dead:
+                return
             view = self.views[named["node"]] = NodeView(
                 named["node"], store, volume, is_fsynced=named["durability"] == "fsync"
             )
@@ -128,7 +130,7 @@ class Watcher:
         def lead(controller: Controller, store: Store, *given: Any, **named: Any) -> None:
             original(controller, store, *given, **named)
             view = self._by_part.get(store)
-            if view is not None:
+            if view is not None and view.is_alive:
                 view.controller = controller
                 self._by_part[controller] = view
                 self._leaders[controller.observers] = controller
