@@ -139,12 +139,7 @@ class Push:
             # Its index goes on above all that others have seen, or one id would mean two objects.
             # (Two of three disks are gone; `recover` goes on with a log that ends at 5, and an
             # object that is made there then has the id of one that this set was pushed at 6.)
-            self._lost = (
-                f"it knows the schema at index {index}, the metadata set stood at "
-                f"{self._own_index}: what was changed in between is lost there, as after "
-                "`hadron recover`, and stays in this set; compare `hadron get` of both, and apply "
-                "again what is missing"
-            )
+            self._lost = _lost(index, self._own_index)
             self._is_registered = False
             self._drop_parts()
         self._note_position(index)
@@ -173,6 +168,8 @@ class Push:
 
     def has_read(self, changes: Changes) -> None:
         """What was asked for with `Read`."""
+        if changes.known_until is not None:
+            self._lost = _lost(changes.from_index, changes.known_until)
         if changes.from_index == self._position and changes.to_index > changes.from_index:
             self._parts, self._next_part = split(changes), 0
 
@@ -180,6 +177,14 @@ class Push:
         """Something went wrong on the way: the other side may or may not have what was sent."""
         self._drop_parts()
         self._position = None
+
+
+def _lost(index: int, own_index: int) -> str:
+    return (
+        f"it knows the schema at index {index}, the metadata set stood at {own_index}: what was "
+        "changed in between is lost there, as after `hadron recover`, and stays in this set; "
+        "compare `hadron get` of both, and apply again what is missing"
+    )
 
 
 def split(changes: Changes, part_bytes: int = PART_BYTES) -> list[Changes]:

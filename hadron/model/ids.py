@@ -3,12 +3,24 @@
 from __future__ import annotations
 
 import re
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from hadron.model.errors import RequestError
 from hadron.model.limits import MAX_NAME_LENGTH
 
 DEFAULT_NAMESPACE = "default"
+
+MAX_EPOCH: Final = (1 << 31) - 1
+"""So that what an epoch's first index is (`Ballot.first_index`) is a number of 63 bits."""
+
+MAX_RECOVERIES: Final = 1_023
+"""Of a replica set, by the incarnation; `restore` begins anew with 0."""
+
+_RECOVERY: Final = 1_000_000
+"""Incarnations between two recoveries: more starts than a set makes, and easily read."""
+
+_CHANGES_BITS: Final = 22
+"""4 million changes of the schema between two recoveries, before indexes could meet."""
 
 _NAME = re.compile(r"[-_a-zA-Z0-9]+(?:\.[-_a-zA-Z0-9]+)*")
 
@@ -21,6 +33,22 @@ class Ballot(NamedTuple):
 
     def __str__(self) -> str:
         return f"{self.epoch}.{self.incarnation}"
+
+    @property
+    def recoveries(self) -> int:
+        """How often an operator went on with a log that may have lost its end (PROTOCOL B3)."""
+        return min(self.incarnation // _RECOVERY, MAX_RECOVERIES)
+
+    def recovered(self) -> Ballot:
+        """What a disk has promised that went on so after this ballot: all ballots from here on are
+        above, and say it."""
+        return Ballot(self.epoch, (self.incarnation // _RECOVERY + 1) * _RECOVERY)
+
+    @property
+    def first_index(self) -> int:
+        """Above every index of the schema that was given, in whatever history, before this epoch or
+        before the latest recovery (PROTOCOL D3)."""
+        return (self.epoch << 32) + (self.recoveries << _CHANGES_BITS)
 
 
 NO_BALLOT = Ballot(0, 0)

@@ -15,6 +15,7 @@ from typing import Any, Final, cast
 import yaml
 
 from hadron.model.errors import ConfigurationError, RequestError
+from hadron.model.ids import MAX_EPOCH
 from hadron.model.marked_fields import Fields, parse_whole
 from hadron.model.marked_yaml import parse_yaml, read_text
 from hadron.model.problems import Problems, did_you_mean, one_of, shorten
@@ -55,7 +56,7 @@ _NOT_SERVED: Final = ("grpc", "http")
 """Keys that are read, checked and kept, and that nothing listens on."""
 
 _ROLES: Final = ("leader", "replica")
-_EPOCH_FORM: Final = "a whole number from 1"
+_EPOCH_FORM: Final = f"a whole number from 1 to {MAX_EPOCH}"
 
 
 def load_config(path: Path | str, environ: Mapping[str, str]) -> ReplicaSetConfig:
@@ -250,7 +251,7 @@ def _parse_role(text: str) -> Role:
 
 def _parse_epoch(text: str) -> int:
     epoch = parse_whole(text)
-    if epoch < 1:
+    if not 1 <= epoch <= MAX_EPOCH:
         raise RequestError(f"{text!r} is not an epoch", f"expected {_EPOCH_FORM}")
     return epoch
 

@@ -15,7 +15,7 @@ from hadron.model.errors import (
     ShuttingDownError,
     TrimmedError,
 )
-from hadron.model.ids import LogPosition
+from hadron.model.ids import NO_BALLOT, LogPosition
 from hadron.model.ports import Random
 from hadron.node.parts import AskLeader, Surroundings, parts_of
 from hadron.node.replica_set import ReplicaSetConfig
@@ -38,7 +38,7 @@ from hadron.replication.follower import FollowerLog
 from hadron.replication.membership import Membership, common_apply_version
 from hadron.replication.peers import PeerLink, PeerLinks
 from hadron.state import streams
-from hadron.state.leadership import FollowRules, LeaderStarted, apply_version
+from hadron.state.leadership import FollowRules, LeaderStarted, apply_version, latest_ballot
 from hadron.storage.log import position_at
 from hadron.storage.store import Store
 from hadron.wire.connection import Cork
@@ -141,6 +141,7 @@ class Leadership:
             LeaderStarted(
                 self._membership.node, self._won.uuid, self._membership.members,
                 self._membership.digest, rules, self._won.predecessor_digest,
+                await self._above_index(),
             )
         )
         # So that the next leader knows which configurations do not count any more (PROTOCOL B5).
@@ -184,6 +185,17 @@ class Leadership:
                 for link in self._links.links.values()
             },
         )
+
+    async def _above_index(self) -> int:
+        """Where the metadata set's schema goes on, once, after `recover`; else 0. The log may have
+        lost its end, and with that indexes and ids that others remember (PROTOCOL D3)."""
+        if self._config.metadata != self._config.name:
+            return 0
+        ballot = self._won.ballot
+        latest = await self._store.readers.run(latest_ballot)
+        if latest == NO_BALLOT or latest.recoveries >= ballot.recoveries:
+            return 0
+        return ballot.first_index
 
     async def _raise_rules(self, followed: int) -> None:
         """Go over to the newest rules once every member knows them: one that was away when this

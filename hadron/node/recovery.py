@@ -3,6 +3,8 @@
 Normally a node without memory is taught by the others (PROTOCOL B3). Where too few of them
 remember, nobody can do that, and somebody has to decide. Safety rule: nothing is destroyed by
 deciding. What is left is put together from copies and checked, and what was there is kept aside.
+Nor is anything given twice: the disk promises ballots that say that the log may have lost its end,
+and from that the metadata set's next leader knows to go on above every index of before (D3).
 """
 
 from __future__ import annotations
@@ -14,7 +16,7 @@ from pathlib import Path
 import apsw
 
 from hadron.model.errors import CorruptionError, DataDirectoryError, HadronError
-from hadron.model.ids import NO_BALLOT, LogPosition
+from hadron.model.ids import MAX_RECOVERIES, NO_BALLOT, Ballot, LogPosition
 from hadron.model.ports import Disk
 from hadron.node.replica_set import ReplicaSetConfig
 from hadron.node.restore import copy_file, identity_of
@@ -65,7 +67,7 @@ def recover(config: ReplicaSetConfig, name: str, disk: Disk) -> Recovered:
             end, uuid = _examine(path, node.data, disk)
         with contextlib.closing(identity_of(config, node, disk)) as identity:
             own = identity.current
-            promised = max(own.promised, end.ballot)
+            promised = _next_promise(config, max(own.promised, end.ballot))
             known = promised.epoch == own.promised.epoch
             identity.adopt(
                 own.uuid or uuid, is_member=True, promised=promised,
@@ -75,6 +77,19 @@ def recover(config: ReplicaSetConfig, name: str, disk: Disk) -> Recovered:
     finally:
         lock.release()
     return Recovered(end, aside)
+
+
+def _next_promise(config: ReplicaSetConfig, known: Ballot) -> Ballot:
+    """Raises `DataDirectoryError` when the metadata set has no indexes left for another recovery.
+    """
+    if config.metadata == config.name and known.recoveries == MAX_RECOVERIES:
+        raise DataDirectoryError(
+            f"{config.name} was recovered {MAX_RECOVERIES} times: another time it might give ids "
+            "of its schema that were given before",
+            "take a backup of it (`hadron backup DEST --data DIR`) and restore that, with --all "
+            "and a raised `epoch`",
+        )
+    return known.recovered()
 
 
 def _is_whole(data: Path, path: Path, disk: Disk) -> bool:

@@ -254,7 +254,7 @@ def _begin_history(
                     MACHINE.version, before[-1].digest if before else b"",
                     # Clients name objects by ids that were given after the backup, in however many
                     # epochs.
-                    config.epoch << 32 if config.metadata == config.name else 0,
+                    ballot.first_index if config.metadata == config.name else 0,
                 )
             )
             context = Context(

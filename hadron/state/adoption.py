@@ -61,6 +61,9 @@ class Changes(msgspec.Struct, frozen=True):
     objects: tuple[StoredObject, ...] = ()
     deleted: tuple[Tombstone, ...] = ()
     replica_sets: tuple[RegisteredSet, ...] = ()
+    known_until: int | None = None
+    """Whoever stands at `from_index` knows more than the metadata set, whose log has lost its end:
+    that goes on from this index. Not pushed."""
 
 
 class SchemaAdopted(Command, frozen=True, array_like=True, tag=11):
@@ -258,6 +261,7 @@ def _take_effect(context: Context, parts: list[SchemaAdopted]) -> Adopted:
         schema.forget_tombstones(db, last.to_index)
     else:
         schema.forget_old_tombstones(db)
+    _check_ids(db, objects)
     if db.execute("SELECT 1 FROM schema_object LIMIT 1").fetchone() is not None:
         _check_names(db, objects)
     for item in objects:
@@ -285,6 +289,22 @@ def _deletions(
         return
     for part in parts:
         yield from part.deleted
+
+
+def _check_ids(db: Database, objects: list[StoredObject]) -> None:
+    """Raises `HandshakeError` for what was deleted here, in a part of its log that the metadata set
+    has lost: what is left of it may still be being dropped under that id."""
+    index = schema.current_index(db)
+    for item in objects:
+        if item.id <= index and db.execute(
+            "SELECT 1 FROM schema_object WHERE id = ?", (item.id,)
+        ).fetchone() is None:
+            raise HandshakeError(
+                f"{item.kind} {item.namespace}/{item.name} (id {item.id}) was deleted here, of "
+                "which the metadata set knows nothing: it has lost a part of its log",
+                "delete it at the metadata set, and declare it again if it is wanted; until then "
+                "this replica set keeps the schema that it has",
+            )
 
 
 def _check_names(db: Database, objects: list[StoredObject]) -> None:
@@ -367,4 +387,5 @@ def changes_since(db: Database, from_index: int, *, whole: bool = False) -> Chan
         tuple(StoredObject(*row) for row in objects),
         tuple(Tombstone(*row) for row in deleted),
         tuple(registry.registered_sets(db, after)),
+        schema.lost_since(db, from_index),
     )

@@ -14,6 +14,7 @@ from typing import ClassVar, Final
 import msgspec
 
 from hadron.model.errors import FencedError, OldMemberError, VersionError
+from hadron.model.ids import NO_BALLOT, Ballot
 from hadron.model.ports import Database
 from hadron.state import schema
 from hadron.state.machine import Command, Context, Feature, NoChange, StateMachine, number_of
@@ -49,8 +50,9 @@ class LeaderStarted(Command, frozen=True, array_like=True, tag=1):
         apply_version: what `apply` functions must do from here on (PROTOCOL A5).
         predecessor_digest: of the configuration that the log held before; empty for the first one
             and for a ballot of the same epoch.
-        above_index: of the metadata set's new history, after a restore: the schema's index goes on
-            above it, so that no id names two objects. Nobody was ever given one as high.
+        above_index: of the metadata set, whose log has lost its end by a restore or `recover`: the
+            schema's index goes on above it, so that no id names two objects. Nobody was ever given
+            one as high. With another uuid than the ballot before it is another history.
     """
 
     uses_reserve: ClassVar[bool] = True
@@ -119,6 +121,10 @@ def apply_leader_started(context: Context, command: LeaderStarted) -> None:
             f"epoch {epoch} does not follow epoch {latest.epoch}, which this log holds",
             "use the newest configuration file of the replica set, and raise its `epoch`",
         )
+    same_history = context.db.execute(
+        "SELECT 1 FROM (SELECT uuid FROM leadership ORDER BY lsn DESC LIMIT 1) WHERE uuid = ?",
+        (command.uuid,),
+    ).fetchone()
     context.db.execute(
         "INSERT INTO leadership VALUES(?, ?, ?, ?, ?, ?)",
         (*context.ballot, context.lsn, command.leader, context.now_ms, command.uuid),
@@ -130,7 +136,9 @@ def apply_leader_started(context: Context, command: LeaderStarted) -> None:
             msgspec.json.encode(command.members).decode(),
         ),
     )
-    if command.above_index:
+    if command.above_index and same_history is not None:
+        schema.go_on_above(context.db, command.above_index)
+    elif command.above_index:
         schema.begin_history(context.db, command.above_index)
 
 
@@ -204,6 +212,14 @@ def configurations(db: Database) -> list[Configuration]:
         )
         for epoch, lsn, digest, members in rows
     ]
+
+
+def latest_ballot(db: Database) -> Ballot:
+    """The latest one that began here; `NO_BALLOT` before the first one."""
+    row = db.execute(
+        "SELECT epoch, incarnation FROM leadership ORDER BY lsn DESC LIMIT 1"
+    ).fetchone()
+    return NO_BALLOT if row is None else Ballot(*row)
 
 
 def apply_version(db: Database) -> int:

@@ -50,6 +50,10 @@ CREATE TABLE IF NOT EXISTS schema_forgotten(
     only INTEGER PRIMARY KEY CHECK (only = 1),
     metadata_index INTEGER NOT NULL     -- whoever stands below gets the whole schema
 ) STRICT;
+CREATE TABLE IF NOT EXISTS schema_lost(
+    above_index INTEGER PRIMARY KEY,    -- where it went on after its log had lost its end,
+    end_index INTEGER NOT NULL          -- and where it stood then: between them others know more
+) STRICT;
 CREATE TABLE IF NOT EXISTS schema_source(
     only INTEGER PRIMARY KEY CHECK (only = 1),
     uuid BLOB NOT NULL,                 -- of the metadata set that this set adopts from
@@ -160,6 +164,16 @@ def begin_history(db: Database, above_index: int) -> None:
     _note_forgotten(db, index)
 
 
+def go_on_above(db: Database, above_index: int) -> None:
+    """This schema's end may have been lost with the log's (`recover`). Others have seen all that is
+    here, and maybe more: they get what changes from here on, with an index that they have not seen,
+    and keep what they have. (All of it would take away what is lost here, with its records.)"""
+    index = current_index(db)
+    if index < above_index:
+        db.execute("INSERT INTO schema_lost VALUES(?, ?)", (above_index, index))
+        set_index(db, above_index)
+
+
 def set_index(db: Database, index: int) -> None:
     db.execute(
         "INSERT INTO schema_index VALUES(1, ?)"
@@ -251,6 +265,14 @@ def current_index(db: Database) -> int:
     """The metadata index that these tables stand at."""
     row = db.execute("SELECT metadata_index FROM schema_index").fetchone()
     return 0 if row is None else row[0]
+
+
+def lost_since(db: Database, index: int) -> int | None:
+    """Where the schema ended when what leads on to `index` was lost; None where nothing was."""
+    row = db.execute(
+        "SELECT end_index FROM schema_lost WHERE end_index < ? AND above_index > ?", (index, index)
+    ).fetchone()
+    return None if row is None else row[0]
 
 
 def find(db: Database, kind: str, namespace: str, name: str) -> SchemaObject | None:

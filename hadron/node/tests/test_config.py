@@ -11,6 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hadron.model.errors import ConfigurationError
+from hadron.model.ids import MAX_EPOCH
 from hadron.node.config import (
     NodeConfig,
     ReplicaSetConfig,
@@ -174,6 +175,12 @@ def test_an_unknown_node_is_refused_with_those_that_exist() -> None:
             "6: replica_set.epoch: '0' is not an epoch, expected a whole number from 1",
         ),
         ("  epoch: 1", "  epoch: -1", "6: replica_set.epoch: '-1' is not an epoch"),
+        (
+            "  epoch: 1",
+            "  epoch: 2147483648",
+            "6: replica_set.epoch: '2147483648' is not an epoch, expected a whole number from 1 to "
+            "2147483647",
+        ),
         ("  epoch: 1", "  epoch: first", "6: replica_set.epoch: 'first', expected a whole number"),
         (
             "name: n2",
@@ -455,7 +462,7 @@ def _configs(draw: st.DrawFn) -> ReplicaSetConfig:
     return ReplicaSetConfig(
         cluster=draw(_names),
         name=draw(_set_names),
-        epoch=draw(st.integers(1, 10**17)),
+        epoch=draw(st.integers(1, MAX_EPOCH)),
         nodes=nodes,
         metadata=draw(_set_names),
         discovery=tuple(draw(st.lists(_addresses, min_size=1, max_size=3))),

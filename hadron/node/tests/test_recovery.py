@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import shutil
 from contextlib import closing
+from dataclasses import replace
 from pathlib import Path
 from typing import NamedTuple
 
@@ -13,7 +14,7 @@ import trio
 from trio.testing import MockClock
 
 from hadron.model.errors import CorruptionError, DataDirectoryError
-from hadron.model.ids import LogPosition
+from hadron.model.ids import MAX_RECOVERIES, Ballot, LogPosition
 from hadron.node.recovery import recover
 from hadron.node.replica_set import ReplicaSetConfig
 from hadron.node.tests.support import make_stream, produce
@@ -23,6 +24,7 @@ from hadron.node.world import SystemDisk
 from hadron.storage.aftermath import ASIDE
 from hadron.storage.database import PAGE_BYTES, open_at_rest, open_reader
 from hadron.storage.generations import DATABASE
+from hadron.storage.identity import IdentityFile
 from hadron.storage.log import last_lsn
 from hadron.testing.nodes import replica_set, running_nodes
 
@@ -142,3 +144,27 @@ async def test_it_starts_with_what_is_left(killed: Killed, clock: MockClock) -> 
         assert nodes.status("n1").last_lsn > end.lsn
         async with nodes.connection("n1") as connection:
             await produce(connection, b"more")
+
+
+async def test_the_schema_goes_on_above_what_may_be_lost_and_once(
+    killed: Killed, clock: MockClock
+) -> None:
+    killed.damage(-30)
+    before = recover(killed.config, "n1", DISK).end.ballot
+    first = before.recovered().first_index
+    for starts in range(1, 3):
+        async with running_nodes(killed.data.parent, 1) as nodes:
+            status = nodes.status("n1")
+            assert status.ballot.incarnation == before.recovered().incarnation + starts
+            assert status.metadata_index == first
+
+
+def test_after_too_many_recoveries_ids_are_not_risked(killed: Killed) -> None:
+    killed.damage(-30)
+    identity = IdentityFile(killed.data, killed.config.cluster, killed.config.name, "n1", DISK)
+    with closing(identity):
+        identity.promise(Ballot(1, MAX_RECOVERIES * 1_000_000), killed.config.digest)
+    with pytest.raises(DataDirectoryError, match="was recovered 1023 times"):
+        recover(killed.config, "n1", DISK)
+    ordinary = replace(killed.config, metadata="another/p0")
+    assert recover(ordinary, "n1", DISK).end.lsn > 0, "which gives no ids of the schema"

@@ -37,11 +37,29 @@ plant(
 plant(
     "ids given again",
     "a metadata set that lost its log's end goes on from there, whatever others have seen",
+    Edit("node.leadership:Leadership._above_index", "return ballot.first_index", "return 0"),
     Edit(
         "state.registry:apply_register_replica_set",
         "max(index, command.above_index) + 1", "index + 1",
     ),
     scenarios=("metadata-set-that-lost-its-logs-end",),
+)
+
+plant(
+    "ids given again while others are away",
+    "a metadata set that lost its log's end goes on above what those have seen who tell it so",
+    Edit("node.recovery:_next_promise", "return known.recovered()", "return known"),
+    scenarios=("ids-lost-while-others-are-cut-off",),
+)
+
+plant(
+    "ids given again after two recoveries",
+    "a metadata set that lost its log's end twice goes on where it went on the first time",
+    Edit(
+        "node.leadership:Leadership._above_index", "return ballot.first_index",
+        "return ballot._replace(incarnation=1_000_000).first_index",
+    ),
+    scenarios=("ids-lost-while-others-are-cut-off",),
 )
 
 plant(

@@ -131,15 +131,67 @@ async def metadata_set_that_lost_its_logs_end(play: RegionPlay) -> None:
     """The metadata set's database is an earlier one, without the latest streams, of which both
     regions know. An operator goes on with that: streams that are declared now have ids of their
     own."""
-    regions, metadata = play.regions, play.metadata
-    await metadata.stop("m1")
-    earlier = (metadata.data("m1") / "hadron.db").read_bytes()
-    await metadata.start("m1")
-    await metadata.wait_serving()
+    regions = play.regions
+    earlier = await _copy_of_the_metadata_sets_database(play)
     for number in range(3):
         await play.declare(f"lost-{number}")
     await play.delete("lost-1")
     await regions.wait_same_schema()
+    await _go_on_with(play, earlier)
+    with trio.move_on_after(10.0):
+        # Those who know more introduce themselves.
+        await regions.wait_same_schema()
+    troubles = play.metadata.status("m1").cluster_trouble
+    for name in (EUROPE, AMERICA):
+        if not any(f"pushed to {name}: it knows" in each for each in troubles):
+            raise AssertionError(f"that {name} knows more is not said: {troubles}")
+    for number in range(3):
+        await play.declare(f"later-{number}")
+    await regions.wait_same_schema()
+    await play.delete("later-1")
+    await regions.wait_same_schema()
+
+
+@region_scenario("D3: no id and no index means two things, also of those who are away")
+async def ids_lost_while_others_are_cut_off(play: RegionPlay) -> None:
+    """As before, and twice: what the operator went on with first is lost as well. Both regions are
+    cut off from the metadata set, each with one of the two ends that are lost, until streams have
+    been declared: these have ids that neither region has ever heard of."""
+    regions, metadata = play.regions, play.metadata
+    earlier = await _copy_of_the_metadata_sets_database(play)
+    for number in range(3):
+        await play.declare(f"lost-{number}")
+    await regions.wait_same_schema()
+    regions.cut(metadata, play.europe)
+    regions.cut(metadata, play.america)
+    await _go_on_with(play, earlier)
+    for number in range(3):
+        await play.declare(f"lost-later-{number}")
+    regions.join(metadata, play.america)
+    await regions.wait_for("America told", lambda: (
+        play.america.status("g1").metadata_index == metadata.status("m1").metadata_index
+    ))
+    regions.cut(metadata, play.america)
+    await _go_on_with(play, earlier)
+    for number in range(3):
+        await play.declare(f"later-{number}")
+    regions.join(metadata, play.europe)
+    regions.join(metadata, play.america)
+    await regions.wait_same_schema()
+
+
+async def _copy_of_the_metadata_sets_database(play: RegionPlay) -> bytes:
+    metadata = play.metadata
+    await metadata.stop("m1")
+    copy = (metadata.data("m1") / "hadron.db").read_bytes()
+    await metadata.start("m1")
+    await metadata.wait_serving()
+    return copy
+
+
+async def _go_on_with(play: RegionPlay, earlier: bytes) -> None:
+    """The metadata set has only this database any more, and an operator recovers it."""
+    metadata = play.metadata
     await metadata.stop("m1")
     play.history.event("restore", "m1", "an earlier hadron.db")
     (metadata.data("m1") / "hadron.db").write_bytes(earlier)
@@ -149,14 +201,6 @@ async def metadata_set_that_lost_its_logs_end(play: RegionPlay) -> None:
     play.history.event("reconfigure", "m1", "loss")
     await metadata.start("m1")
     await metadata.wait_serving()
-    with trio.move_on_after(10.0):
-        # Those who know more introduce themselves.
-        await regions.wait_same_schema()
-    for number in range(3):
-        await play.declare(f"later-{number}")
-    await regions.wait_same_schema()
-    await play.delete("later-1")
-    await regions.wait_same_schema()
 
 
 @region_scenario("B6: a cluster's backup, restored together", metadata_name="admin")

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import msgspec
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from hadron.model.errors import HandshakeError, NotFoundError, SchemaError
+from hadron.model.ids import Ballot
 from hadron.model.schema import PipelineSpec, RegisteredSet, StageSpec, StreamSpec, spec_to_json
 from hadron.state import adoption, dropping, registry, schema, streams
 from hadron.state.adoption import Changes, SchemaAdopted, StoredObject, changes_since
@@ -157,6 +159,66 @@ def test_a_history_that_begins_anew_gives_no_id_and_no_index_again() -> None:
     delete(new, other)
     schema.forget_tombstones(new.db, 1)
     assert changes_since(new.db, 2).is_whole, "still"
+
+
+def test_what_a_recovered_log_has_lost_is_not_given_again_and_stays_where_it_is() -> None:
+    """As after `recover`: no other set is there to say what it knows."""
+    meta, other, behind = Replicated(META), Replicated(OTHER), Replicated(OTHER)
+    ballot = LeaderStarted("n1", UUID, (("n1", "leader"),), b"d" * 16, 1)
+    meta.submit(ballot)
+    meta.declare(("Stream", "a", ON_OTHER))
+    push(meta, behind)
+    (gone,) = meta.declare(("Stream", "gone", ON_OTHER))
+    meta.declare(("Stream", "lost", ON_OTHER))
+    push(meta, other)
+    new = Replicated(META)
+    new.submit(ballot)
+    new.declare(("Stream", "a", ON_OTHER), ("Stream", "gone", ON_OTHER))
+    new.ballot = Ballot(1, 1).recovered()
+    started = LeaderStarted(
+        "n1", UUID, (("n1", "leader"),), b"d" * 16, 1, above_index=new.ballot.first_index
+    )
+    new.submit(started)
+    assert schema.current_index(new.db) == new.ballot.first_index > 1 << 32
+    (later,) = new.declare(("Stream", "later", ON_OTHER))
+    delete(new, gone)
+    changes = changes_since(new.db, schema.current_index(other.db))
+    assert (changes.is_whole, changes.known_until) == (False, 2)
+    for where in (other, behind):
+        push(new, where)
+    assert list(streams.all_bounds(other.db)) == [1, 3, later]
+    assert list(streams.all_bounds(behind.db)) == [1, later]
+    assert same_schema(new, behind)
+    assert changes_since(new.db, 2).known_until is None, "it knows no more than is known here"
+    new.ballot = Ballot(1, new.ballot.incarnation + 1)
+    new.submit(started)
+    assert schema.current_index(new.db) == later + 1, "nothing was lost meanwhile"
+    assert dump(new.replica()) == dump(new.db)
+
+
+def test_what_a_recovery_has_brought_back_is_not_what_is_dropped_elsewhere() -> None:
+    """The deletion of a stream is lost at the metadata set, and it is changed there."""
+    meta, other = Replicated(META), Replicated(OTHER)
+    (gone,) = meta.declare(("Stream", "gone", ON_OTHER))
+    push(meta, other)
+    other.submit(CreateGroup(gone, "g", 0))
+    delete(meta, gone)
+    push(meta, other)
+    assert dropping.waiting(other.db)
+    new = Replicated(META)
+    new.declare(("Stream", "gone", ON_OTHER))
+    schema.go_on_above(new.db, 1 << 32)
+    (later,) = new.declare(("Stream", "later", ON_OTHER))
+    push(new, other)
+    changed = msgspec.structs.replace(ON_OTHER, description="changed")
+    new.declare(("Stream", "gone", changed))
+    before = dump(other.db)
+    with pytest.raises(HandshakeError, match=rf"gone \(id {gone}\) was deleted here"):
+        push(new, other)
+    assert dump(other.db) == before
+    delete(new, gone)
+    push(new, other)
+    assert list(streams.all_bounds(other.db)) == [later]
 
 
 def test_a_metadata_set_restored_without_a_stream_does_not_take_its_records_away() -> None:
