@@ -152,9 +152,13 @@ async def test_the_schema_goes_on_above_what_may_be_lost_and_once(
     killed.damage(-30)
     before = recover(killed.config, "n1", DISK).end.ballot
     first = before.recovered().first_index
-    for starts in range(1, 3):
-        async with running_nodes(killed.data.parent, 1) as nodes:
+    for epoch, starts in ((1, 1), (1, 2), (2, 3)):
+        async with running_nodes(killed.data.parent, 1, start=False) as nodes:
+            nodes.config = replace(nodes.config, epoch=epoch)
+            await nodes.start()
+            await nodes.wait_serving()
             status = nodes.status("n1")
+            assert status.ballot.epoch == epoch
             assert status.ballot.incarnation == before.recovered().incarnation + starts
             assert status.metadata_index == first
 
