@@ -41,6 +41,7 @@ class Plots:
         self._nemesis = nemesis
         self._world = nemesis.world
         self._random = nemesis.random
+        self._is_clock_off = False
 
     def kinds(self) -> dict[str, Callable[[], Awaitable[None]]]:
         """By the names in `WEIGHTS`."""
@@ -166,9 +167,19 @@ class Plots:
 
     async def _clock_far_off(self) -> None:
         """A clock is set to a wrong time, the leader's mostly, and mended after a while: before the
-        node's start, while it asks its peers for theirs, or at any time."""
+        node's start, while it asks its peers for theirs, or at any time. One at a time: a majority
+        that agrees on a wrong time is believed."""
         world = self._world
-        name = self._leader_or_any()
+        if self._is_clock_off:
+            return
+        self._is_clock_off = True
+        try:
+            await self._set_clock_far_off(self._leader_or_any())
+        finally:
+            self._is_clock_off = False
+
+    async def _set_clock_far_off(self, name: str) -> None:
+        world = self._world
         off_s = self._random.uniform(*_FAR_S) * self._random.choice((-1, 1))
         when = self._random.choice(("before a start", "after a start", "at any time"))
         if when == "before a start":

@@ -225,7 +225,8 @@ def _complaints_of_starts_that_lose_power() -> set[str]:
         assert crashes > 10
         return Judgement()
 
-    return _rules_broken(body)
+    # What each loss takes is up to chance.
+    return set().union(*(_rules_broken(body, seed) for seed in range(1, 5)))
 
 
 def test_a_ballot_that_is_used_again_is_noticed_of_a_node_alone() -> None:
@@ -239,8 +240,8 @@ def test_a_ballot_that_is_used_again_is_noticed_of_a_node_alone() -> None:
         assert "B1 a ballot is used once" in _rules_broken(body)
 
 
-def _rules_broken(body: Scenario) -> set[str]:
-    return {violation.partition(":")[0] for violation in run_seed(1, body, nodes=1).violations}
+def _rules_broken(body: Scenario, seed: int = 1) -> set[str]:
+    return {violation.partition(":")[0] for violation in run_seed(seed, body, nodes=1).violations}
 
 
 @pytest.mark.parametrize("handler", ["_answer_retry", "_answer_instances", "_answer_progress"])
