@@ -169,7 +169,6 @@ class Plots:
         """A clock is set to a wrong time, the leader's mostly, and mended after a while: before the
         node's start, while it asks its peers for theirs, or at any time. One at a time: a majority
         that agrees on a wrong time is believed."""
-        world = self._world
         if self._is_clock_off:
             return
         self._is_clock_off = True
