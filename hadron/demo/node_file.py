@@ -67,7 +67,7 @@ class NodeFile:
             raise self._unreadable(error) from error
         try:
             connection.execute("BEGIN")
-            connection.execute("SELECT count(*) FROM log").fetchone()
+            connection.execute("SELECT count(*) FROM hadron_log").fetchone()
         except sqlite3.Error as error:
             connection.close()
             raise self._unreadable(error) from error
@@ -95,7 +95,7 @@ class NodeFile:
         previous, expected_lsn = _NO_HASH, 1
         for row in self.rows(
             "SELECT l.lsn, l.epoch, l.incarnation, l.now_ms, l.command, l.body_hash, l.chain,"
-            " b.bytes FROM log l LEFT JOIN body b USING (lsn) ORDER BY l.lsn"
+            " b.bytes FROM hadron_log l LEFT JOIN hadron_body b USING (lsn) ORDER BY l.lsn"
         ):
             lsn, epoch, incarnation, now_ms, command, body_hash, chain, body = row
             problem = ""
@@ -116,7 +116,7 @@ class NodeFile:
     def object_id(self, kind: str, name: str) -> int | None:
         """The id of a schema object of the default namespace, or None."""
         sql = (
-            "SELECT id FROM schema_object"
+            "SELECT id FROM hadron_schema_object"
             " WHERE kind = ? AND namespace = 'default' AND name = ?"
         )
         found = next(self.rows(sql, (kind, name)), None)
@@ -125,8 +125,8 @@ class NodeFile:
     def batches(self, stream_id: int) -> Iterator[StoredBatch]:
         """A stream's batches in the order of their offsets."""
         for row in self.rows(
-            "SELECT s.base_offset, s.count, s.lsn, b.bytes FROM stream_batch s"
-            " LEFT JOIN body b USING (lsn) WHERE s.stream_id = ? ORDER BY s.base_offset",
+            "SELECT s.base_offset, s.count, s.lsn, b.bytes FROM hadron_stream_batch s"
+            " LEFT JOIN hadron_body b USING (lsn) WHERE s.stream_id = ? ORDER BY s.base_offset",
             (stream_id,),
         ):
             yield StoredBatch(*row)

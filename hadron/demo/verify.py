@@ -176,7 +176,9 @@ def _records(file: NodeFile, stream_id: int, stream: str, report: Report) -> lis
         except HadronError as error:
             found.append(f"the batch at {stream}/{batch.base_offset} is bad: {error.message}")
     bounds = next(
-        file.rows("SELECT next_offset FROM stream_partition WHERE stream_id = ?", (stream_id,)),
+        file.rows(
+            "SELECT next_offset FROM hadron_stream_partition WHERE stream_id = ?", (stream_id,)
+        ),
         (0,),
     )
     if bounds[0] != following:
@@ -270,7 +272,8 @@ def _check_pipeline(
     found: list[str] = []
     triggers: set[int] = set()
     for instance, status, offset in file.rows(
-        "SELECT instance_id, status, offset FROM instance WHERE pipeline_id = ?", (pipeline_id,)
+        "SELECT instance_id, status, offset FROM hadron_instance"
+        " WHERE pipeline_id = ?", (pipeline_id,)
     ):
         instances[instance] = ids["flights"].get(offset)
         if status != _DONE:
@@ -293,7 +296,8 @@ def _check_outputs(
     left = dict.fromkeys(outputs)
     ran: set[int] = set()
     for instance, status, offset in file.rows(
-        "SELECT instance_id, status, out_offset FROM stage_run WHERE pipeline_id = ? AND stage = ?",
+        "SELECT instance_id, status, out_offset FROM hadron_stage_run WHERE pipeline_id = ?"
+        " AND stage = ?",
         (pipeline_id, stage),
     ):
         ran.add(instance)

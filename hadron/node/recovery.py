@@ -20,6 +20,7 @@ from hadron.model.ids import MAX_RECOVERIES, NO_BALLOT, Ballot, LogPosition
 from hadron.model.ports import Disk
 from hadron.node.replica_set import ReplicaSetConfig
 from hadron.node.restore import copy_file, identity_of
+from hadron.state.leadership import LEADERSHIP
 from hadron.storage import aftermath, snapshot
 from hadron.storage.database import (
     open_reader,
@@ -29,7 +30,7 @@ from hadron.storage.database import (
 )
 from hadron.storage.generations import DATABASE, current_database, next_generation, switch_to
 from hadron.storage.identity import NODE_DATABASE, DirectoryLock, read_last_stop
-from hadron.storage.log import lacks, last_lsn, position_at
+from hadron.storage.log import ANCHOR, LOG, lacks, last_lsn, position_at
 
 
 @dataclass(frozen=True, slots=True)
@@ -152,12 +153,14 @@ def _examine(path: Path, data: Path, disk: Disk) -> tuple[LogPosition, bytes]:
                     f"{path} is damaged: {finding}", "restore this node from a backup"
                 )
         tables = {name for (name,) in database.execute("SELECT name FROM sqlite_schema")}
-        if not tables.issuperset(("log", "anchor", "leadership")):
+        if not tables.issuperset((LOG, ANCHOR, LEADERSHIP)):
             raise _nothing_left(data)
         end = snapshot.chain_end(database)
         if end != position_at(database, last_lsn(database)) or end.ballot == NO_BALLOT:
             raise _nothing_left(data)
-        row = database.execute("SELECT uuid FROM leadership ORDER BY lsn DESC LIMIT 1").fetchone()
+        row = database.execute(
+            f"SELECT uuid FROM {LEADERSHIP} ORDER BY lsn DESC LIMIT 1"
+        ).fetchone()
     return end, bytes(row[0]) if row is not None else b""
 
 

@@ -24,11 +24,14 @@ import apsw
 
 from hadron.model.errors import CorruptionError, DataDirectoryError
 from hadron.node.verification import database_of, open_database, owner_of
+from hadron.state.leadership import CONFIGURATION
 from hadron.state.record_table import OnDamage, RecordTable
+from hadron.state.schema import SCHEMA_OBJECT
+from hadron.state.streams import STREAM_BATCH
 from hadron.storage.database import read_transaction, translated_errors
 from hadron.storage.generations import DATABASE
 from hadron.storage.identity import LOCK, NODE_DATABASE, Owner, in_use
-from hadron.storage.log import get_meta, get_text
+from hadron.storage.log import META, get_meta, get_text
 from hadron.storage.snapshot import DIVERGED
 
 _NODES_FILES: Final = (DATABASE, NODE_DATABASE)
@@ -129,7 +132,7 @@ def _watermark(source: apsw.Connection, path: Path) -> tuple[int, int]:
     """The last entry whose work is in the tables, and up to which they are known to be
     committed."""
     names = {name for (name,) in source.execute("SELECT name FROM sqlite_schema")}
-    if not {"meta", "stream_batch", "schema_object"} <= names:
+    if not {META, STREAM_BATCH, SCHEMA_OBJECT} <= names:
         raise DataDirectoryError(
             f"{path} has no records: it is no node's database, or has never been a member's",
             "give a data directory, a backup, or a hadron.db",
@@ -141,7 +144,7 @@ def _watermark(source: apsw.Connection, path: Path) -> tuple[int, int]:
         )
     applied = get_meta(source, "applied_lsn")
     row = source.execute(
-        "SELECT members FROM configuration ORDER BY epoch DESC LIMIT 1"
+        f"SELECT members FROM {CONFIGURATION} ORDER BY epoch DESC LIMIT 1"
     ).fetchone()
     is_alone = row is not None and len(json.loads(row[0])) == 1
     return applied, applied if is_alone else get_meta(source, "committed_lsn")

@@ -21,7 +21,7 @@ from hadron.storage import aftermath
 from hadron.storage.database import open_at_rest, open_reader, translated_os_errors
 from hadron.storage.generations import MANIFEST, current_database
 from hadron.storage.identity import Owner, in_use, read_last_stop, read_owner
-from hadron.storage.log import lacks, read_anchor
+from hadron.storage.log import LOG, lacks, read_anchor
 from hadron.storage.snapshot import Manifest, decode_manifest, measure
 from hadron.storage.verify import Report
 
@@ -210,7 +210,8 @@ def _has_log(path: Path) -> bool:
     """Whether the file has a log at all; also when nobody can tell."""
     try:
         with closing(open_database(path, live=False)) as db:
-            found = db.execute("SELECT 1 FROM sqlite_schema WHERE name = 'log'").fetchone()
+            named = "SELECT 1 FROM sqlite_schema WHERE name = ?"
+            found = db.execute(named, (LOG,)).fetchone()
     except (HadronError, apsw.Error):
         return True
     return found is not None
@@ -345,7 +346,7 @@ def _all_open(files: Sequence[VerifiedFile]) -> Iterator[list[apsw.Connection]]:
 def _chain_at(db: apsw.Connection, lsn: int) -> bytes | None:
     """As it stands in the row: whether it should is for the report on the file."""
     try:
-        row = db.execute("SELECT chain FROM log WHERE lsn = ?", (lsn,)).fetchone()
+        row = db.execute(f"SELECT chain FROM {LOG} WHERE lsn = ?", (lsn,)).fetchone()
     except apsw.Error:
         return None
     if row is None:

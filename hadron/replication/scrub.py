@@ -20,13 +20,13 @@ from hadron.model.errors import CorruptionError, HadronError
 from hadron.model.ports import Random
 from hadron.replication.follower import FollowerLog
 from hadron.state.verify import Verification
-from hadron.storage.log import damaged_entry
+from hadron.storage.log import BODY, LOG, damaged_entry
 from hadron.storage.store import Store
 from hadron.storage.verify import Problem, Report
 
 _log = logging.getLogger(__name__)
 
-_ENTRIES: Final = frozenset({"log", "body"})
+_ENTRIES: Final = frozenset({LOG, BODY})
 
 _IN_A_HURRY: Final = 128 << 20
 """Bytes per second, when somebody waits for what is damaged."""

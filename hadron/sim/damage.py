@@ -16,8 +16,8 @@ import apsw
 from hadron.storage.checksums import with_checksums
 
 _COLUMNS: Final = (
-    ("body", "bytes"), ("body", "bytes"), ("body", "bytes"),
-    ("log", "command"), ("log", "body_hash"), ("log", "chain"),
+    ("hadron_body", "bytes"), ("hadron_body", "bytes"), ("hadron_body", "bytes"),
+    ("hadron_log", "command"), ("hadron_log", "body_hash"), ("hadron_log", "chain"),
 )
 
 
@@ -37,9 +37,9 @@ def change_rows(path: Path, count: int, rng: random.Random) -> list[str]:
             table, column = rng.choice(_COLUMNS)
             lsns: list[Any] = db.execute(
                 f"SELECT lsn FROM {table} WHERE length({column}) > 0"
-                " AND lsn < (SELECT max(lsn) FROM log) ORDER BY lsn"
+                " AND lsn < (SELECT max(lsn) FROM hadron_log) ORDER BY lsn"
             ).fetchall()
-            first: Any = db.execute("SELECT min(lsn) FROM log").get
+            first: Any = db.execute("SELECT min(lsn) FROM hadron_log").get
             trimmed = [row for row in lsns if row[0] < first]
             if trimmed and rng.random() < 0.5:
                 # Bodies whose hash went with their rows.

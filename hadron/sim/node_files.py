@@ -21,7 +21,7 @@ from hadron.model.errors import CorruptionError
 from hadron.model.ids import Ballot
 from hadron.storage.log import hash_body, next_chain
 
-_NOT_FROM_THE_LOG: Final = frozenset({"log", "body", "meta", "anchor"})
+_NOT_FROM_THE_LOG: Final = frozenset({"hadron_log", "hadron_body", "hadron_meta", "hadron_anchor"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,7 +39,7 @@ class LogRow:
 
 @dataclass(frozen=True, slots=True)
 class BatchRow:
-    """A row of `stream_batch`."""
+    """A row of `hadron_stream_batch`."""
 
     stream_id: int
     base_offset: int
@@ -51,7 +51,7 @@ class BatchRow:
 
 @dataclass(frozen=True, slots=True)
 class GroupRow:
-    """A row of `grp` with its acknowledged ranges above the floor."""
+    """A row of `hadron_group` with its acknowledged ranges above the floor."""
 
     group_id: int
     stream_id: int
@@ -131,7 +131,7 @@ def read_node(name: str, database: Path, *, vfs: str = "") -> NodeFile:
             tables = [row[0] for row in db.execute(
                 "SELECT name FROM sqlite_schema WHERE type = 'table' ORDER BY name"
             )]
-            if "meta" not in tables:
+            if "hadron_meta" not in tables:
                 return node
             _read_log(node, db)
             _read_tables(node, db)
@@ -144,12 +144,12 @@ def read_node(name: str, database: Path, *, vfs: str = "") -> NodeFile:
 
 
 def _read_log(node: NodeFile, db: apsw.Connection) -> None:
-    meta = dict(db.execute("SELECT key, value FROM meta"))
+    meta = dict(db.execute("SELECT key, value FROM hadron_meta"))
     node.applied_lsn = meta.get("applied_lsn", 0)
     node.committed_lsn = meta.get("committed_lsn", 0)
     rows = db.execute(
         "SELECT l.lsn, l.epoch, l.incarnation, l.now_ms, l.command, b.bytes, l.body_hash, l.chain"
-        " FROM log l LEFT JOIN body b USING (lsn) ORDER BY l.lsn"
+        " FROM hadron_log l LEFT JOIN hadron_body b USING (lsn) ORDER BY l.lsn"
     )
     before: LogRow | None = None
     for lsn, epoch, incarnation, now_ms, command, body, body_hash, chain in rows:
@@ -161,7 +161,7 @@ def _read_log(node: NodeFile, db: apsw.Connection) -> None:
         if trouble := _trouble(before, row):
             node.damage[lsn] = trouble
         before = row
-    trimmed = "SELECT lsn, bytes FROM body WHERE lsn < ? ORDER BY lsn"
+    trimmed = "SELECT lsn, bytes FROM hadron_body WHERE lsn < ? ORDER BY lsn"
     for lsn, body in db.execute(trimmed, (node.first_lsn,)):
         try:
             check_batch(body)
@@ -195,24 +195,25 @@ def _trouble(before: LogRow | None, row: LogRow) -> str:
 
 def _read_tables(node: NodeFile, db: apsw.Connection) -> None:
     for row in db.execute(
-        "SELECT stream_id, base_offset, count, lsn, bytes, append_ms FROM stream_batch"
+        "SELECT stream_id, base_offset, count, lsn, bytes, append_ms FROM hadron_stream_batch"
         " ORDER BY stream_id, base_offset"
     ):
         node.batches.append(BatchRow(*row))
     for stream_id, first, following in db.execute(
-        "SELECT stream_id, first_offset, next_offset FROM stream_partition"
+        "SELECT stream_id, first_offset, next_offset FROM hadron_stream_partition"
     ):
         node.bounds[stream_id] = (first, following)
     groups: list[Any] = db.execute(
-        "SELECT group_id, stream_id, name, floor FROM grp ORDER BY group_id"
+        "SELECT group_id, stream_id, name, floor FROM hadron_group ORDER BY group_id"
     ).fetchall()
     for group_id, stream_id, name, floor in groups:
         ranges: list[Any] = db.execute(
-            "SELECT first, last FROM grp_ack WHERE group_id = ? ORDER BY first", (group_id,)
+            "SELECT first, last FROM hadron_group_ack WHERE group_id = ?"
+            " ORDER BY first", (group_id,)
         ).fetchall()
         node.groups.append(GroupRow(group_id, stream_id, name, floor, tuple(ranges)))
     for stream_id, producer_id, next_sequence in db.execute(
-        "SELECT stream_id, producer_id, next_sequence FROM producer"
+        "SELECT stream_id, producer_id, next_sequence FROM hadron_producer"
     ):
         node.producers[stream_id, producer_id] = next_sequence
     _read_pipelines(node, db)
@@ -222,18 +223,19 @@ def _read_tables(node: NodeFile, db: apsw.Connection) -> None:
 def _read_pipelines(node: NodeFile, db: apsw.Connection) -> None:
     rows = node.pipelines
     for pipeline_id, stream_id, following in db.execute(
-        "SELECT pipeline_id, stream_id, next_offset FROM pipeline_input"
+        "SELECT pipeline_id, stream_id, next_offset FROM hadron_pipeline_input"
     ):
         rows.setdefault(pipeline_id, PipelineRows()).inputs.append((stream_id, following))
     for pipeline_id, instance_id, status, stream_id, offset in db.execute(
-        "SELECT pipeline_id, instance_id, status, stream_id, offset FROM instance"
+        "SELECT pipeline_id, instance_id, status, stream_id, offset FROM hadron_instance"
     ):
         known = rows.setdefault(pipeline_id, PipelineRows())
         known.instances[instance_id] = status, stream_id, offset
     for pipeline_id, stage, instance_id, *run in db.execute(
         "SELECT r.pipeline_id, r.stage, r.instance_id, r.status,"
         " r.attempts - ifnull(t.attempts_before, 0), r.out_stream_id, r.out_offset"
-        " FROM stage_run r LEFT JOIN stage_retry t USING (pipeline_id, stage, instance_id)"
+        " FROM hadron_stage_run r LEFT JOIN hadron_stage_retry t"
+        " USING (pipeline_id, stage, instance_id)"
     ):
         known = rows.setdefault(pipeline_id, PipelineRows())
         known.runs[stage, instance_id] = (run[0], run[1], run[2], run[3])
@@ -241,14 +243,14 @@ def _read_pipelines(node: NodeFile, db: apsw.Connection) -> None:
 
 def _read_schema(node: NodeFile, db: apsw.Connection) -> None:
     for object_id, kind, namespace, name, spec, index in db.execute(
-        "SELECT id, kind, namespace, name, spec, metadata_index FROM schema_object"
+        "SELECT id, kind, namespace, name, spec, metadata_index FROM hadron_schema_object"
     ):
         node.objects[object_id] = (kind, namespace, name)
         node.specs[object_id] = (spec, index)
-    for (index,) in db.execute("SELECT metadata_index FROM schema_index"):
+    for (index,) in db.execute("SELECT metadata_index FROM hadron_schema_index"):
         node.schema_index = index
     for name, uuid, epoch, index in db.execute(
-        "SELECT name, uuid, epoch, metadata_index FROM replica_set"
+        "SELECT name, uuid, epoch, metadata_index FROM hadron_replica_set"
     ):
         node.replica_sets[name] = (uuid, epoch, index)
 

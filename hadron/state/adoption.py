@@ -25,12 +25,16 @@ from hadron.model.schema import (
     Tombstone,
     spec_from_json,
 )
+from hadron.model.tables import PREFIX
 from hadron.state import registry, schema
 from hadron.state.events import SchemaChanged
 from hadron.state.machine import Command, Context, Feature, encode
+from hadron.state.schema import SCHEMA_FORGOTTEN, SCHEMA_OBJECT, SCHEMA_SOURCE, SCHEMA_TOMBSTONE
 
-_TABLES: Final = """
-CREATE TABLE IF NOT EXISTS schema_staged(
+SCHEMA_STAGED: Final = PREFIX + "schema_staged"
+
+_TABLES: Final = f"""
+CREATE TABLE IF NOT EXISTS {SCHEMA_STAGED}(
     part INTEGER PRIMARY KEY,           -- from 0, of what is being adopted
     command BLOB NOT NULL               -- MessagePack: the SchemaAdopted that brought it
 ) STRICT;
@@ -105,19 +109,19 @@ def apply_schema_adopted(context: Context, command: SchemaAdopted) -> Adopted:
     changes_source = check_source(db, command)
     check_follows(schema.current_index(db), command)
     if command.part == 0:
-        db.execute("DELETE FROM schema_staged")
+        db.execute(f"DELETE FROM {SCHEMA_STAGED}")
     _check_part(context, command)
     if not command.is_last:
         db.execute(
-            "INSERT INTO schema_staged VALUES(?, ?)", (command.part, encode(command))
+            f"INSERT INTO {SCHEMA_STAGED} VALUES(?, ?)", (command.part, encode(command))
         )
         return Adopted(command.from_index)
     parts = [*_staged(context), command]
-    db.execute("DELETE FROM schema_staged")
+    db.execute(f"DELETE FROM {SCHEMA_STAGED}")
     if changes_source:
         _check_nothing_is_lost(db, parts)
     db.execute(
-        "INSERT INTO schema_source VALUES(1, ?, ?) ON CONFLICT(only) DO UPDATE SET"
+        f"INSERT INTO {SCHEMA_SOURCE} VALUES(1, ?, ?) ON CONFLICT(only) DO UPDATE SET"
         " uuid = excluded.uuid, epoch = max(epoch, excluded.epoch)",
         (command.source, command.source_epoch),
     )
@@ -182,7 +186,7 @@ def _check_nothing_is_lost(db: Database, parts: list[SchemaAdopted]) -> None:
     told = {gone.id: (gone.kind, gone.namespace, gone.name) for part in parts
             for gone in part.deleted}
     lost: list[str] = []
-    rows = db.execute("SELECT id, kind, namespace, name, spec FROM schema_object ORDER BY id")
+    rows = db.execute(f"SELECT id, kind, namespace, name, spec FROM {SCHEMA_OBJECT} ORDER BY id")
     known = {row[0]: row[1:] for row in rows}
     for object_id, (kind, namespace, name, spec) in known.items():
         item = said.get(object_id)
@@ -226,7 +230,7 @@ def _some(labels: list[str]) -> str:
 def _check_part(context: Context, command: SchemaAdopted) -> None:
     """Each part is compared with the first one, so that a part costs the same however many came
     before it."""
-    row = context.db.execute("SELECT count(*) FROM schema_staged").fetchone()
+    row = context.db.execute(f"SELECT count(*) FROM {SCHEMA_STAGED}").fetchone()
     assert row is not None
     first = next(_staged(context, 1), command)
     if row[0] != command.part or (first.source, first.to_index, first.is_whole) != (
@@ -241,7 +245,9 @@ def _check_part(context: Context, command: SchemaAdopted) -> None:
 
 
 def _staged(context: Context, limit: int = -1) -> Iterator[SchemaAdopted]:
-    rows = context.db.execute("SELECT command FROM schema_staged ORDER BY part LIMIT ?", (limit,))
+    rows = context.db.execute(
+        f"SELECT command FROM {SCHEMA_STAGED} ORDER BY part LIMIT ?", (limit,)
+    )
     for (data,) in rows:
         command = context.machine.decode(data)
         assert isinstance(command, SchemaAdopted)
@@ -262,7 +268,7 @@ def _take_effect(context: Context, parts: list[SchemaAdopted]) -> Adopted:
     else:
         schema.forget_old_tombstones(db)
     _check_ids(db, objects)
-    if db.execute("SELECT 1 FROM schema_object LIMIT 1").fetchone() is not None:
+    if db.execute(f"SELECT 1 FROM {SCHEMA_OBJECT} LIMIT 1").fetchone() is not None:
         _check_names(db, objects)
     for item in objects:
         _store(db, item)
@@ -282,7 +288,7 @@ def _deletions(
     """Of the objects that are here, those that are to go."""
     if parts[-1].is_whole:
         kept = {item.id for item in objects}
-        rows = db.execute("SELECT id, kind, namespace, name FROM schema_object ORDER BY id")
+        rows = db.execute(f"SELECT id, kind, namespace, name FROM {SCHEMA_OBJECT} ORDER BY id")
         gone = [row for row in rows.fetchall() if row[0] not in kept]
         # Their own indexes are not known; any that are not taken do, they are forgotten at once.
         yield from (Tombstone(-row[0], *row) for row in gone)
@@ -297,7 +303,7 @@ def _check_ids(db: Database, objects: list[StoredObject]) -> None:
     index = schema.current_index(db)
     for item in objects:
         if item.id <= index and db.execute(
-            "SELECT 1 FROM schema_object WHERE id = ?", (item.id,)
+            f"SELECT 1 FROM {SCHEMA_OBJECT} WHERE id = ?", (item.id,)
         ).fetchone() is None:
             raise HandshakeError(
                 f"{item.kind} {item.namespace}/{item.name} (id {item.id}) was deleted here, of "
@@ -312,7 +318,7 @@ def _check_names(db: Database, objects: list[StoredObject]) -> None:
     knows nothing."""
     for item in objects:
         row = db.execute(
-            "SELECT id FROM schema_object WHERE kind = ? AND namespace = ? AND name = ?"
+            f"SELECT id FROM {SCHEMA_OBJECT} WHERE kind = ? AND namespace = ? AND name = ?"
             " AND id != ?", (item.kind, item.namespace, item.name, item.id),
         ).fetchone()
         if row is not None:
@@ -326,7 +332,7 @@ def _check_names(db: Database, objects: list[StoredObject]) -> None:
 
 def _store(db: Database, item: StoredObject) -> None:
     db.execute(
-        "INSERT INTO schema_object VALUES(?, ?, ?, ?, ?, ?) ON CONFLICT(id) DO UPDATE SET"
+        f"INSERT INTO {SCHEMA_OBJECT} VALUES(?, ?, ?, ?, ?, ?) ON CONFLICT(id) DO UPDATE SET"
         " spec = excluded.spec, metadata_index = excluded.metadata_index",
         (
             item.id, item.kind, item.namespace, item.name, item.spec_json, item.metadata_index,
@@ -356,7 +362,7 @@ FEATURE: Final = Feature(
 def current_source(db: Database) -> tuple[bytes, int] | None:
     """(identity, epoch) of the metadata set that was adopted from; None on that set itself, and
     before the first push."""
-    row = db.execute("SELECT uuid, epoch FROM schema_source").fetchone()
+    row = db.execute(f"SELECT uuid, epoch FROM {SCHEMA_SOURCE}").fetchone()
     return None if row is None else (row[0], row[1])
 
 
@@ -368,16 +374,16 @@ def changes_since(db: Database, from_index: int, *, whole: bool = False) -> Chan
     to_index = schema.current_index(db)
     if from_index >= to_index:
         return Changes(from_index, to_index)
-    row = db.execute("SELECT metadata_index FROM schema_forgotten").fetchone()
+    row = db.execute(f"SELECT metadata_index FROM {SCHEMA_FORGOTTEN}").fetchone()
     is_whole = whole or (row is not None and from_index < row[0])
     after = 0 if is_whole else from_index
     objects = db.execute(
-        "SELECT id, kind, namespace, name, spec, metadata_index FROM schema_object"
+        f"SELECT id, kind, namespace, name, spec, metadata_index FROM {SCHEMA_OBJECT}"
         " WHERE metadata_index > ? ORDER BY metadata_index",
         (after,),
     )
     deleted = db.execute(
-        "SELECT metadata_index, id, kind, namespace, name FROM schema_tombstone"
+        f"SELECT metadata_index, id, kind, namespace, name FROM {SCHEMA_TOMBSTONE}"
         # Also of what came and went in between: others have seen it, and ask whoever adopts this.
         " WHERE metadata_index > ? ORDER BY metadata_index",
         (after,),

@@ -10,10 +10,13 @@ from __future__ import annotations
 from typing import Final
 
 from hadron.model.ports import Database
+from hadron.model.tables import PREFIX
 from hadron.state.machine import Feature
 
-_TABLES: Final = """
-CREATE TABLE IF NOT EXISTS grp_attempt(
+GROUP_ATTEMPT: Final = PREFIX + "group_attempt"
+
+_TABLES: Final = f"""
+CREATE TABLE IF NOT EXISTS {GROUP_ATTEMPT}(
     group_id INTEGER NOT NULL,
     first INTEGER NOT NULL,             -- not acknowledged, both ends inclusive;
     last INTEGER NOT NULL,              -- ranges do not overlap
@@ -31,14 +34,14 @@ def record(db: Database, group_id: int, first: int, last: int, attempts: int) ->
     clear(db, group_id, first, last)
     before = _at_or_below(db, group_id, first - 1)
     after = _at_or_below(db, group_id, last + 1)
-    gone = "DELETE FROM grp_attempt WHERE group_id = ? AND first = ?"
+    gone = f"DELETE FROM {GROUP_ATTEMPT} WHERE group_id = ? AND first = ?"
     if before is not None and before[1:] == (first - 1, attempts):
         first = before[0]
         db.execute(gone, (group_id, first))
     if after is not None and (after[0], after[2]) == (last + 1, attempts):
         db.execute(gone, (group_id, last + 1))
         last = after[1]
-    db.execute("INSERT INTO grp_attempt VALUES(?, ?, ?, ?)", (group_id, first, last, attempts))
+    db.execute(f"INSERT INTO {GROUP_ATTEMPT} VALUES(?, ?, ?, ?)", (group_id, first, last, attempts))
 
 
 def clear(db: Database, group_id: int, first: int, last: int) -> None:
@@ -48,24 +51,25 @@ def clear(db: Database, group_id: int, first: int, last: int) -> None:
     if above is None or above[1] < first:
         return
     db.execute(
-        "DELETE FROM grp_attempt WHERE group_id = ? AND first >= ? AND first <= ?",
+        f"DELETE FROM {GROUP_ATTEMPT} WHERE group_id = ? AND first >= ? AND first <= ?",
         (group_id, first, last),
     )
     if below is not None and below[1] >= first:
         db.execute(
-            "UPDATE grp_attempt SET last = ? WHERE group_id = ? AND first = ?",
+            f"UPDATE {GROUP_ATTEMPT} SET last = ? WHERE group_id = ? AND first = ?",
             (first - 1, group_id, below[0]),
         )
     if above[1] > last:
         db.execute(
-            "INSERT INTO grp_attempt VALUES(?, ?, ?, ?)", (group_id, last + 1, above[1], above[2])
+            f"INSERT INTO {GROUP_ATTEMPT} VALUES(?, ?, ?, ?)",
+            (group_id, last + 1, above[1], above[2]),
         )
 
 
 def _at_or_below(db: Database, group_id: int, offset: int) -> Attempts | None:
     """The range with the highest first offset that is not above `offset`."""
     row = db.execute(
-        "SELECT first, last, attempts FROM grp_attempt WHERE group_id = ? AND first <= ?"
+        f"SELECT first, last, attempts FROM {GROUP_ATTEMPT} WHERE group_id = ? AND first <= ?"
         " ORDER BY first DESC LIMIT 1", (group_id, offset),
     ).fetchone()
     return None if row is None else (row[0], row[1], row[2])
@@ -79,7 +83,9 @@ FEATURE: Final = Feature(name="attempts", tables=_TABLES)
 
 def any_of(db: Database, group_id: int) -> bool:
     """Whether anything is noted of a group."""
-    row = db.execute("SELECT 1 FROM grp_attempt WHERE group_id = ? LIMIT 1", (group_id,)).fetchone()
+    row = db.execute(
+        f"SELECT 1 FROM {GROUP_ATTEMPT} WHERE group_id = ? LIMIT 1", (group_id,)
+    ).fetchone()
     return row is not None
 
 
@@ -90,7 +96,7 @@ def from_offset(db: Database, group_id: int, offset: int, limit: int) -> list[At
     if covering is not None and covering[1] >= offset:
         found.append((offset, covering[1], covering[2]))
     rows = db.execute(
-        "SELECT first, last, attempts FROM grp_attempt WHERE group_id = ? AND first > ?"
+        f"SELECT first, last, attempts FROM {GROUP_ATTEMPT} WHERE group_id = ? AND first > ?"
         " ORDER BY first LIMIT ?", (group_id, offset, limit - len(found)),
     )
     return found + [(first, last, attempts) for first, last, attempts in rows]

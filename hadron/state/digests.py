@@ -17,11 +17,14 @@ import msgspec
 import xxhash
 
 from hadron.model.errors import CorruptionError
+from hadron.model.tables import PREFIX
 from hadron.state import rows
 from hadron.state.machine import Command, Context, Feature
 
-_TABLES: Final = """
-CREATE TABLE IF NOT EXISTS digest_cursor(
+DIGEST_CURSOR: Final = PREFIX + "digest_cursor"
+
+_TABLES: Final = f"""
+CREATE TABLE IF NOT EXISTS {DIGEST_CURSOR}(
     only INTEGER PRIMARY KEY CHECK (only = 1),
     table_name TEXT NOT NULL,           -- of the latest slice
     last_key BLOB NOT NULL,             -- MessagePack: its last row's key; empty at the table's end
@@ -100,7 +103,7 @@ def apply_state_digest(context: Context, command: StateDigest) -> Compared:
         if not is_last:
             last_key = _encode(table.key_of(found[-1]))
     context.db.execute(
-        "INSERT INTO digest_cursor VALUES(1, ?, ?, ?) ON CONFLICT DO UPDATE SET"
+        f"INSERT INTO {DIGEST_CURSOR} VALUES(1, ?, ?, ?) ON CONFLICT DO UPDATE SET"
         " table_name = excluded.table_name, last_key = excluded.last_key, lsn = excluded.lsn",
         (command.table, last_key, context.lsn),
     )
@@ -110,7 +113,7 @@ def apply_state_digest(context: Context, command: StateDigest) -> Compared:
 def _next(context: Context) -> tuple[str, bytes]:
     """Where the next slice begins: behind the latest one, or with the next table."""
     names = context.machine.table_names
-    row = context.db.execute("SELECT table_name, last_key FROM digest_cursor").fetchone()
+    row = context.db.execute(f"SELECT table_name, last_key FROM {DIGEST_CURSOR}").fetchone()
     if row is None:
         return names[0], b""
     if row[1] and row[0] in names:

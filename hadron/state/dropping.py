@@ -11,11 +11,14 @@ from __future__ import annotations
 from typing import ClassVar, Final
 
 from hadron.model.ports import Database
+from hadron.model.tables import PREFIX
 from hadron.state.machine import Command, Context, Feature, NoChange
 from hadron.state.slices import SLICE_ROWS, Dropped, Room
 
-_TABLES: Final = """
-CREATE TABLE IF NOT EXISTS dropped(
+DROPPED: Final = PREFIX + "dropped"
+
+_TABLES: Final = f"""
+CREATE TABLE IF NOT EXISTS {DROPPED}(
     id INTEGER PRIMARY KEY,             -- of a deleted object that has left something here
     kind TEXT NOT NULL,
     deleted_ms INTEGER NOT NULL
@@ -40,20 +43,20 @@ def begin(context: Context, kind: str, object_id: int) -> None:
     """The object is deleted: close what it has here, and note what is to be dropped."""
     if context.machine.delete(context, kind, object_id):
         context.db.execute(
-            "INSERT INTO dropped VALUES(?, ?, ?) ON CONFLICT DO NOTHING",
+            f"INSERT INTO {DROPPED} VALUES(?, ?, ?) ON CONFLICT DO NOTHING",
             (object_id, kind, context.now_ms),
         )
 
 
 def apply_drop_object(context: Context, command: DropObject) -> Dropped:
     db, object_id = context.db, command.object_id
-    row = db.execute("SELECT kind FROM dropped WHERE id = ?", (object_id,)).fetchone()
+    row = db.execute(f"SELECT kind FROM {DROPPED} WHERE id = ?", (object_id,)).fetchone()
     if row is None:
         raise NoChange(Dropped(0, is_done=True))
     room = Room(SLICE_ROWS, command.until_lsn)
     dropped = context.machine.drop_some(context, row[0], object_id, room)
     if dropped.is_done:
-        db.execute("DELETE FROM dropped WHERE id = ?", (object_id,))
+        db.execute(f"DELETE FROM {DROPPED} WHERE id = ?", (object_id,))
     elif not dropped.rows:
         # A member still needs the rest.
         raise NoChange(dropped)
@@ -70,4 +73,4 @@ FEATURE: Final = Feature(
 
 def waiting(db: Database) -> list[tuple[int, str]]:
     """(id, kind) of deleted objects that still have something here."""
-    return [(row[0], row[1]) for row in db.execute("SELECT id, kind FROM dropped ORDER BY id")]
+    return [(row[0], row[1]) for row in db.execute(f"SELECT id, kind FROM {DROPPED} ORDER BY id")]

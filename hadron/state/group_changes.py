@@ -11,11 +11,16 @@ from typing import ClassVar, Final
 
 from hadron.model.errors import NotFoundError
 from hadron.model.ports import Database
+from hadron.model.tables import PREFIX
 from hadron.state import groups, skips
+from hadron.state.attempts import GROUP_ATTEMPT
+from hadron.state.groups import GROUP, GROUP_ACK, GROUP_DETAIL
 from hadron.state.machine import Command, Context, Feature, NoChange
 
-_TABLES: Final = """
-CREATE TABLE IF NOT EXISTS grp_garbage(
+GROUP_GARBAGE: Final = PREFIX + "group_garbage"
+
+_TABLES: Final = f"""
+CREATE TABLE IF NOT EXISTS {GROUP_GARBAGE}(
     group_id INTEGER PRIMARY KEY,       -- nobody has this id any more, but rows are left
     lsn INTEGER NOT NULL                -- since when
 ) STRICT;
@@ -24,7 +29,7 @@ CREATE TABLE IF NOT EXISTS grp_garbage(
 SLICE_ROWS: Final = 5_000
 """Rows that one command drops: a few milliseconds of the writer's time."""
 
-_ROWS_OF: Final = ("grp_ack", "grp_attempt")
+_ROWS_OF: Final = (GROUP_ACK, GROUP_ATTEMPT)
 
 
 class ResetGroup(Command, frozen=True, array_like=True, tag=16):
@@ -66,18 +71,19 @@ def apply_reset_group(context: Context, command: ResetGroup) -> int:
     """Returns the group's new id, the entry's lsn. Raises `NotFoundError` without the group,
     `OffsetOutOfRangeError` where the stream does not reach."""
     db, old, new = context.db, command.group_id, context.lsn
-    row = db.execute("SELECT stream_id, name FROM grp WHERE group_id = ?", (old,)).fetchone()
+    row = db.execute(f"SELECT stream_id, name FROM {GROUP} WHERE group_id = ?", (old,)).fetchone()
     if row is None:
         raise NotFoundError(f"consumer group {old} does not exist")
     groups.check_start(db, row[0], row[1], command.floor)
     db.execute(
-        "UPDATE grp SET group_id = ?, floor = ? WHERE group_id = ?", (new, command.floor, old)
+        f"UPDATE {GROUP} SET group_id = ?, floor = ? WHERE group_id = ?", (new, command.floor, old)
     )
     db.execute(
-        "INSERT INTO grp_detail VALUES(?, 0, 0, 0, 0, 0, 0, 0, 0) ON CONFLICT DO NOTHING", (old,)
+        f"INSERT INTO {GROUP_DETAIL} VALUES(?, 0, 0, 0, 0, 0, 0, 0, 0)"
+        f" ON CONFLICT DO NOTHING", (old,)
     )
     db.execute(
-        "UPDATE grp_detail SET group_id = ?, fence_epoch = ?, fence_incarnation = ?,"
+        f"UPDATE {GROUP_DETAIL} SET group_id = ?, fence_epoch = ?, fence_incarnation = ?,"
         " fence_delivery = ? WHERE group_id = ?",
         (new, *context.ballot, command.last_delivery, old),
     )
@@ -89,11 +95,11 @@ def apply_delete_group(context: Context, command: DeleteGroup) -> None:
     """Raises `NotFoundError` without the group."""
     db, group_id = context.db, command.group_id
     row = db.execute(
-        "DELETE FROM grp WHERE group_id = ? RETURNING group_id", (group_id,)
+        f"DELETE FROM {GROUP} WHERE group_id = ? RETURNING group_id", (group_id,)
     ).fetchone()
     if row is None:
         raise NotFoundError(f"consumer group {group_id} does not exist")
-    db.execute("DELETE FROM grp_detail WHERE group_id = ?", (group_id,))
+    db.execute(f"DELETE FROM {GROUP_DETAIL} WHERE group_id = ?", (group_id,))
     _leave_behind(context, group_id)
 
 
@@ -113,11 +119,11 @@ def _leave_behind(context: Context, group_id: int) -> None:
         db.execute(f"SELECT 1 FROM {table} WHERE group_id = ? LIMIT 1", (group_id,)).fetchone()
         for table in _ROWS_OF
     ):
-        db.execute("INSERT INTO grp_garbage VALUES(?, ?)", (group_id, context.lsn))
+        db.execute(f"INSERT INTO {GROUP_GARBAGE} VALUES(?, ?)", (group_id, context.lsn))
 
 
 def _collect(db: Database, max_rows: int) -> None:
-    row = db.execute("SELECT min(group_id) FROM grp_garbage").fetchone()
+    row = db.execute(f"SELECT min(group_id) FROM {GROUP_GARBAGE}").fetchone()
     if row is None or row[0] is None:
         return
     group_id: int = row[0]
@@ -132,7 +138,7 @@ def _collect(db: Database, max_rows: int) -> None:
                 f"DELETE FROM {table} WHERE group_id = ? AND first <= ?", (group_id, last[0])
             )
             return
-    db.execute("DELETE FROM grp_garbage WHERE group_id = ?", (group_id,))
+    db.execute(f"DELETE FROM {GROUP_GARBAGE} WHERE group_id = ?", (group_id,))
 
 
 FEATURE: Final = Feature(
@@ -148,4 +154,4 @@ FEATURE: Final = Feature(
 
 
 def is_garbage_left(db: Database) -> bool:
-    return db.execute("SELECT 1 FROM grp_garbage LIMIT 1").fetchone() is not None
+    return db.execute(f"SELECT 1 FROM {GROUP_GARBAGE} LIMIT 1").fetchone() is not None

@@ -14,7 +14,7 @@ from hadron.model.errors import NotFoundError, RequestError
 from hadron.model.ports import Database
 from hadron.state import attempts, groups, streams
 from hadron.state.attempts import Attempts
-from hadron.state.groups import Range
+from hadron.state.groups import GROUP, GROUP_ACK, GROUP_DETAIL, Range
 from hadron.state.machine import BatchShape, Command, Context, Feature
 from hadron.state.streams import Appended
 
@@ -88,9 +88,9 @@ def apply_dead_letter_records(context: Context, command: DeadLetterRecords) -> D
     floor = _floor(db, group_id)
     for first, last in command.ranges:
         known = db.execute(
-            "SELECT first FROM grp_ack WHERE group_id = ? AND first <= ? AND last >= ?"
+            f"SELECT first FROM {GROUP_ACK} WHERE group_id = ? AND first <= ? AND last >= ?"
             " AND first >= coalesce("
-            "(SELECT max(first) FROM grp_ack WHERE group_id = ? AND first < ?), 0) LIMIT 1",
+            f"(SELECT max(first) FROM {GROUP_ACK} WHERE group_id = ? AND first < ?), 0) LIMIT 1",
             (group_id, last, first, group_id, first),
         ).fetchone()
         if first < floor or known is not None:
@@ -100,14 +100,14 @@ def apply_dead_letter_records(context: Context, command: DeadLetterRecords) -> D
             )
     appended = streams.append(context, command.out_stream_id, count, command.size)
     db.execute(
-        "UPDATE grp_detail SET dead_lettered = dead_lettered + ? WHERE group_id = ?",
+        f"UPDATE {GROUP_DETAIL} SET dead_lettered = dead_lettered + ? WHERE group_id = ?",
         (count, group_id),
     )
     return DeadLettered(appended, groups.acknowledge(db, group_id, command.ranges))
 
 
 def _floor(db: Database, group_id: int) -> int:
-    row = db.execute("SELECT floor FROM grp WHERE group_id = ?", (group_id,)).fetchone()
+    row = db.execute(f"SELECT floor FROM {GROUP} WHERE group_id = ?", (group_id,)).fetchone()
     if row is None:
         raise NotFoundError(f"consumer group {group_id} does not exist")
     floor: int = row[0]

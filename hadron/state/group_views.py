@@ -9,7 +9,9 @@ from dataclasses import dataclass
 from typing import Final
 
 from hadron.model.ports import Database
-from hadron.state.groups import WINDOW_ROWS, GroupOptions
+from hadron.state.groups import GROUP, GROUP_ACK, GROUP_DETAIL, WINDOW_ROWS, GroupOptions
+from hadron.state.skips import RETENTION_SKIP
+from hadron.state.streams import STREAM_BATCH, STREAM_PARTITION
 
 COUNT_ROWS: Final = 16_384
 """Ranges that are counted in one read: one to two milliseconds."""
@@ -42,7 +44,7 @@ def count_above(
     the last one of those begins, None when no more follow."""
     row = db.execute(
         "SELECT count(*), coalesce(sum(last - first + 1), 0), max(first) FROM (SELECT first, last"
-        " FROM grp_ack WHERE group_id = ? AND first > ? ORDER BY first LIMIT ?)",
+        f" FROM {GROUP_ACK} WHERE group_id = ? AND first > ? ORDER BY first LIMIT ?)",
         (group_id, after, rows),
     ).fetchone()
     assert row is not None
@@ -62,15 +64,15 @@ def summaries(
     rows = db.execute(
         "SELECT g.group_id, g.stream_id, g.name, g.floor, p.next_offset, g.created_ms,"
         " coalesce(d.dead_lettered, 0),"
-        " CASE WHEN g.floor < p.next_offset THEN coalesce((SELECT append_ms FROM stream_batch b"
+        f" CASE WHEN g.floor < p.next_offset THEN coalesce((SELECT append_ms FROM {STREAM_BATCH} b"
         " WHERE b.stream_id = g.stream_id AND b.base_offset <= g.floor"
         " ORDER BY b.base_offset DESC LIMIT 1), 0) ELSE 0 END,"
-        " coalesce((SELECT records FROM retention_skip s"
+        f" coalesce((SELECT records FROM {RETENTION_SKIP} s"
         " WHERE s.kind = 'group' AND s.id = g.group_id), 0),"
         " coalesce(d.delivery_order, 0), coalesce(d.ack_deadline_ms, 0),"
         " coalesce(d.max_attempts, 0), coalesce(d.dead_letter_stream_id, 0)"
-        " FROM grp g JOIN stream_partition p USING (stream_id)"
-        f" LEFT JOIN grp_detail d USING (group_id) WHERE {where}"
+        f" FROM {GROUP} g JOIN {STREAM_PARTITION} p USING (stream_id)"
+        f" LEFT JOIN {GROUP_DETAIL} d USING (group_id) WHERE {where}"
         " ORDER BY g.stream_id, g.name LIMIT ?",
         (*after, *(value for _, value in wanted), limit),
     )

@@ -14,11 +14,18 @@ import msgspec
 
 from hadron.model.errors import NotFoundError, OffsetOutOfRangeError, RequestError
 from hadron.model.ports import Database
+from hadron.model.tables import PREFIX
 from hadron.state import attempts, skips, slices, streams
+from hadron.state.attempts import GROUP_ATTEMPT
 from hadron.state.machine import Command, Context, Feature, NoChange
+from hadron.state.skips import RETENTION_SKIP
 
-_TABLES: Final = """
-CREATE TABLE IF NOT EXISTS grp(
+GROUP: Final = PREFIX + "group"
+GROUP_ACK: Final = PREFIX + "group_ack"
+GROUP_DETAIL: Final = PREFIX + "group_detail"
+
+_TABLES: Final = f"""
+CREATE TABLE IF NOT EXISTS {GROUP}(
     group_id INTEGER PRIMARY KEY,       -- the lsn of its creation, or of its last reset
     stream_id INTEGER NOT NULL,
     name TEXT NOT NULL,
@@ -26,13 +33,13 @@ CREATE TABLE IF NOT EXISTS grp(
     created_ms INTEGER NOT NULL,
     UNIQUE (stream_id, name)
 ) STRICT;
-CREATE TABLE IF NOT EXISTS grp_ack(
+CREATE TABLE IF NOT EXISTS {GROUP_ACK}(
     group_id INTEGER NOT NULL,
     first INTEGER NOT NULL,             -- acknowledged above the floor, both ends inclusive;
     last INTEGER NOT NULL,              -- ranges neither overlap nor touch
     PRIMARY KEY (group_id, first)
 ) STRICT, WITHOUT ROWID;
-CREATE TABLE IF NOT EXISTS grp_detail(
+CREATE TABLE IF NOT EXISTS {GROUP_DETAIL}(
     group_id INTEGER PRIMARY KEY,       -- without a row: everything is 0
     delivery_order INTEGER NOT NULL,    -- 0 none, 1 strict, 2 by key
     ack_deadline_ms INTEGER NOT NULL,   -- 0 for none
@@ -137,7 +144,7 @@ def apply_create_group(context: Context, command: CreateGroup) -> Progress:
         raise NoChange(known)
     check_start(context.db, command.stream_id, command.name, command.floor)
     context.db.execute(
-        "INSERT INTO grp VALUES(?, ?, ?, ?, ?)",
+        f"INSERT INTO {GROUP} VALUES(?, ?, ?, ?, ?)",
         (context.lsn, command.stream_id, command.name, command.floor, context.now_ms),
     )
     options, fence = command.options, (0, 0, 0)
@@ -145,7 +152,7 @@ def apply_create_group(context: Context, command: CreateGroup) -> Progress:
         fence = (*context.ballot, command.last_delivery)
     if options != GroupOptions() or any(fence):
         context.db.execute(
-            "INSERT INTO grp_detail VALUES(?, ?, ?, ?, ?, 0, ?, ?, ?)",
+            f"INSERT INTO {GROUP_DETAIL} VALUES(?, ?, ?, ?, ?, 0, ?, ?, ?)",
             (
                 context.lsn, options.order, options.ack_deadline_ms, options.max_attempts,
                 options.dead_letter_stream_id, *fence,
@@ -175,7 +182,9 @@ def acknowledge(db: Database, group_id: int, ranges: tuple[Range, ...]) -> int:
 
     Raises `NotFoundError` without the group, `RequestError` for offsets that do not exist.
     """
-    row = db.execute("SELECT floor, stream_id FROM grp WHERE group_id = ?", (group_id,)).fetchone()
+    row = db.execute(
+        f"SELECT floor, stream_id FROM {GROUP} WHERE group_id = ?", (group_id,)
+    ).fetchone()
     if row is None:
         raise NotFoundError(f"consumer group {group_id} does not exist")
     before: int = row[0]
@@ -196,36 +205,37 @@ def acknowledge(db: Database, group_id: int, ranges: tuple[Range, ...]) -> int:
             attempts.clear(db, group_id, first, last)
     if floor != before:
         floor = _absorb(db, group_id, floor)
-        db.execute("UPDATE grp SET floor = ? WHERE group_id = ?", (floor, group_id))
+        db.execute(f"UPDATE {GROUP} SET floor = ? WHERE group_id = ?", (floor, group_id))
     return floor
 
 
 def _acknowledge_above(db: Database, group_id: int, first: int, last: int) -> None:
     """Add a range above the floor, melting it with those it overlaps or touches."""
     touching = db.execute(
-        "SELECT min(first), max(last) FROM grp_ack WHERE group_id = ? AND first <= ?"
+        f"SELECT min(first), max(last) FROM {GROUP_ACK} WHERE group_id = ? AND first <= ?"
         " AND first >= coalesce("
-        "(SELECT max(first) FROM grp_ack WHERE group_id = ? AND first < ?), 0) AND last >= ?",
+        f"(SELECT max(first) FROM {GROUP_ACK} WHERE group_id = ? AND first < ?), 0) AND last >= ?",
         (group_id, last + 1, group_id, first, first - 1),
     ).fetchone()
     if touching is not None and touching[0] is not None:
         db.execute(
-            "DELETE FROM grp_ack WHERE group_id = ? AND first >= ? AND first <= ?",
+            f"DELETE FROM {GROUP_ACK} WHERE group_id = ? AND first >= ? AND first <= ?",
             (group_id, touching[0], last + 1),
         )
         first, last = min(first, touching[0]), max(last, touching[1])
-    db.execute("INSERT INTO grp_ack VALUES(?, ?, ?)", (group_id, first, last))
+    db.execute(f"INSERT INTO {GROUP_ACK} VALUES(?, ?, ?)", (group_id, first, last))
 
 
 def _absorb(db: Database, group_id: int, floor: int) -> int:
     """Raise the floor over the range it has reached, if it has reached one, and forget what lies
     below. Ranges do not touch, so there is one at most that ends above the floor."""
     row = db.execute(
-        "SELECT last FROM grp_ack WHERE group_id = ? AND first <= ? ORDER BY first DESC LIMIT 1",
+        f"SELECT last FROM {GROUP_ACK} WHERE group_id = ? AND first <= ? ORDER BY first DESC"
+        f" LIMIT 1",
         (group_id, floor),
     ).fetchone()
     if row is not None:
-        db.execute("DELETE FROM grp_ack WHERE group_id = ? AND first <= ?", (group_id, floor))
+        db.execute(f"DELETE FROM {GROUP_ACK} WHERE group_id = ? AND first <= ?", (group_id, floor))
         floor = max(floor, row[0] + 1)
     return floor
 
@@ -235,12 +245,13 @@ def _skip_below(context: Context, stream_id: int, first_offset: int) -> None:
     nobody had acknowledged."""
     db = context.db
     rows = db.execute(
-        "SELECT group_id, floor, name FROM grp WHERE stream_id = ? AND floor < ? ORDER BY group_id",
+        f"SELECT group_id, floor, name FROM {GROUP} WHERE stream_id = ? AND floor < ?"
+        f" ORDER BY group_id",
         (stream_id, first_offset),
     ).fetchall()
     for group_id, floor, name in rows:
         row = db.execute(
-            "SELECT coalesce(sum(min(last + 1, ?) - first), 0) FROM grp_ack"
+            f"SELECT coalesce(sum(min(last + 1, ?) - first), 0) FROM {GROUP_ACK}"
             " WHERE group_id = ? AND first < ?",
             (first_offset, group_id, first_offset),
         ).fetchone()
@@ -249,19 +260,19 @@ def _skip_below(context: Context, stream_id: int, first_offset: int) -> None:
             skips.note(context, "group", group_id, first_offset - floor - row[0], name)
         attempts.clear(db, group_id, 0, first_offset - 1)
         db.execute(
-            "UPDATE grp SET floor = ? WHERE group_id = ?",
+            f"UPDATE {GROUP} SET floor = ? WHERE group_id = ?",
             (_absorb(db, group_id, first_offset), group_id),
         )
 
 
 def _has_groups(context: Context, stream_id: int) -> bool:
-    row = context.db.execute("SELECT 1 FROM grp WHERE stream_id = ? LIMIT 1", (stream_id,))
+    row = context.db.execute(f"SELECT 1 FROM {GROUP} WHERE stream_id = ? LIMIT 1", (stream_id,))
     return row.fetchone() is not None
 
 
 _OF_GROUPS: Final = (
-    ("grp_ack", "group_id, first"), ("grp_attempt", "group_id, first"), ("grp_detail", "group_id"),
-    ("grp", "group_id"),
+    (GROUP_ACK, "group_id, first"), (GROUP_ATTEMPT, "group_id, first"), (GROUP_DETAIL, "group_id"),
+    (GROUP, "group_id"),
 )
 """What groups have, by key: the rows that the others are found by go last."""
 
@@ -270,7 +281,7 @@ def _drop_some(context: Context, stream_id: int, room: slices.Room) -> slices.Dr
     """Of a deleted stream's groups."""
     db, gone = context.db, 0
     db.execute(
-        "DELETE FROM retention_skip WHERE (kind, id) IN (SELECT 'group', group_id FROM grp"
+        f"DELETE FROM {RETENTION_SKIP} WHERE (kind, id) IN (SELECT 'group', group_id FROM {GROUP}"
         " WHERE stream_id = ? ORDER BY group_id LIMIT ?)", (stream_id, room.rows),
     )
     gone = db.changes()
@@ -278,7 +289,7 @@ def _drop_some(context: Context, stream_id: int, room: slices.Room) -> slices.Dr
         if gone < room.rows:
             db.execute(
                 f"DELETE FROM {table} WHERE ({key}) IN (SELECT {key} FROM {table} WHERE group_id"
-                f" IN (SELECT group_id FROM grp WHERE stream_id = ?) ORDER BY {key} LIMIT ?)",
+                f" IN (SELECT group_id FROM {GROUP} WHERE stream_id = ?) ORDER BY {key} LIMIT ?)",
                 (stream_id, room.rows - gone),
             )
             gone += db.changes()
@@ -300,7 +311,8 @@ def find(db: Database, stream_id: int, name: str) -> Progress | None:
     row = db.execute(
         "SELECT g.group_id, g.floor, d.delivery_order, d.ack_deadline_ms, d.max_attempts,"
         " d.dead_letter_stream_id, d.fence_epoch, d.fence_incarnation, d.fence_delivery"
-        " FROM grp g LEFT JOIN grp_detail d USING (group_id) WHERE g.stream_id = ? AND g.name = ?",
+        f" FROM {GROUP} g LEFT JOIN {GROUP_DETAIL} d USING (group_id) WHERE g.stream_id = ?"
+        f" AND g.name = ?",
         (stream_id, name),
     ).fetchone()
     if row is None:
@@ -318,9 +330,10 @@ def find(db: Database, stream_id: int, name: str) -> Progress | None:
 def unacknowledged(db: Database, group_id: int, first: int, last: int) -> list[Range]:
     """What of first … last, above the floor, nobody has acknowledged."""
     rows = db.execute(
-        "SELECT first, last FROM grp_ack WHERE group_id = ? AND first <= ? AND last >= ?"
+        f"SELECT first, last FROM {GROUP_ACK} WHERE group_id = ? AND first <= ? AND last >= ?"
         " AND first >= coalesce("
-        "(SELECT max(first) FROM grp_ack WHERE group_id = ? AND first <= ?), 0) ORDER BY first",
+        f"(SELECT max(first) FROM {GROUP_ACK} WHERE group_id = ? AND first <= ?), 0)"
+        f" ORDER BY first",
         (group_id, last, first, group_id, first),
     )
     found: list[Range] = []
@@ -338,20 +351,21 @@ def window(db: Database, group_id: int, offset: int, rows: int = WINDOW_ROWS) ->
     ends, a dead letter lets the floor pass it, and the rows between are gone: acknowledged records
     were delivered again.)*
     """
-    row = db.execute("SELECT floor FROM grp WHERE group_id = ?", (group_id,)).fetchone()
+    row = db.execute(f"SELECT floor FROM {GROUP} WHERE group_id = ?", (group_id,)).fetchone()
     floor = max(offset, row[0]) if row is not None else offset
     passed = [(offset, floor - 1)] if floor > offset else []
     offset = floor
     acknowledged: list[Range] = []
     covering = db.execute(
-        "SELECT last FROM grp_ack WHERE group_id = ? AND first <= ? ORDER BY first DESC LIMIT 1",
+        f"SELECT last FROM {GROUP_ACK} WHERE group_id = ? AND first <= ? ORDER BY first DESC"
+        f" LIMIT 1",
         (group_id, offset),
     ).fetchone()
     if covering is not None and covering[0] >= offset:
         acknowledged.append((offset, covering[0]))
     acknowledged += [
         (first, last) for first, last in db.execute(
-            "SELECT first, last FROM grp_ack WHERE group_id = ? AND first > ? ORDER BY first"
+            f"SELECT first, last FROM {GROUP_ACK} WHERE group_id = ? AND first > ? ORDER BY first"
             " LIMIT ?", (group_id, offset, rows - len(acknowledged)),
         )
     ]

@@ -16,21 +16,26 @@ import msgspec
 from hadron.model.errors import FencedError, OldMemberError, VersionError
 from hadron.model.ids import NO_BALLOT, Ballot
 from hadron.model.ports import Database
+from hadron.model.tables import PREFIX
 from hadron.state import schema
 from hadron.state.machine import Command, Context, Feature, NoChange, StateMachine, number_of
 
-_TABLES: Final = """
-CREATE TABLE IF NOT EXISTS leadership(
+LEADERSHIP: Final = PREFIX + "leadership"
+APPLY_RULES: Final = PREFIX + "apply_rules"
+CONFIGURATION: Final = PREFIX + "configuration"
+
+_TABLES: Final = f"""
+CREATE TABLE IF NOT EXISTS {LEADERSHIP}(
     epoch INTEGER NOT NULL, incarnation INTEGER NOT NULL,
     lsn INTEGER NOT NULL, leader TEXT NOT NULL, started_ms INTEGER NOT NULL,
     uuid BLOB NOT NULL,
     PRIMARY KEY (epoch, incarnation)
 ) STRICT, WITHOUT ROWID;
-CREATE TABLE IF NOT EXISTS apply_rules(
+CREATE TABLE IF NOT EXISTS {APPLY_RULES}(
     only INTEGER PRIMARY KEY CHECK (only = 1),
     apply_version INTEGER NOT NULL      -- what `apply` functions must do now
 ) STRICT;
-CREATE TABLE IF NOT EXISTS configuration(
+CREATE TABLE IF NOT EXISTS {CONFIGURATION}(
     epoch INTEGER PRIMARY KEY,
     lsn INTEGER NOT NULL,               -- of the first ballot that began with it
     digest BLOB NOT NULL,
@@ -122,15 +127,15 @@ def apply_leader_started(context: Context, command: LeaderStarted) -> None:
             "use the newest configuration file of the replica set, and raise its `epoch`",
         )
     same_history = context.db.execute(
-        "SELECT 1 FROM (SELECT uuid FROM leadership ORDER BY lsn DESC LIMIT 1) WHERE uuid = ?",
+        f"SELECT 1 FROM (SELECT uuid FROM {LEADERSHIP} ORDER BY lsn DESC LIMIT 1) WHERE uuid = ?",
         (command.uuid,),
     ).fetchone()
     context.db.execute(
-        "INSERT INTO leadership VALUES(?, ?, ?, ?, ?, ?)",
+        f"INSERT INTO {LEADERSHIP} VALUES(?, ?, ?, ?, ?, ?)",
         (*context.ballot, context.lsn, command.leader, context.now_ms, command.uuid),
     )
     context.db.execute(
-        "INSERT INTO configuration VALUES(?, ?, ?, ?) ON CONFLICT DO NOTHING",
+        f"INSERT INTO {CONFIGURATION} VALUES(?, ?, ?, ?) ON CONFLICT DO NOTHING",
         (
             epoch, context.lsn, command.config_digest,
             msgspec.json.encode(command.members).decode(),
@@ -158,7 +163,7 @@ def _set_rules(context: Context, version: int, leader: str) -> None:
             f"install the version of Hadron that {leader} runs, and start this node again",
         )
     context.db.execute(
-        "INSERT INTO apply_rules VALUES(1, ?) ON CONFLICT(only) DO UPDATE SET"
+        f"INSERT INTO {APPLY_RULES} VALUES(1, ?) ON CONFLICT(only) DO UPDATE SET"
         " apply_version = excluded.apply_version", (version,),
     )
 
@@ -205,7 +210,7 @@ FEATURE: Final = Feature(
 
 def configurations(db: Database) -> list[Configuration]:
     """Every configuration that was applied, by epoch."""
-    rows = db.execute("SELECT epoch, lsn, digest, members FROM configuration ORDER BY epoch")
+    rows = db.execute(f"SELECT epoch, lsn, digest, members FROM {CONFIGURATION} ORDER BY epoch")
     return [
         Configuration(
             epoch, lsn, digest, msgspec.json.decode(members, type=tuple[tuple[str, str], ...])
@@ -217,12 +222,12 @@ def configurations(db: Database) -> list[Configuration]:
 def latest_ballot(db: Database) -> Ballot:
     """The latest one that began here; `NO_BALLOT` before the first one."""
     row = db.execute(
-        "SELECT epoch, incarnation FROM leadership ORDER BY lsn DESC LIMIT 1"
+        f"SELECT epoch, incarnation FROM {LEADERSHIP} ORDER BY lsn DESC LIMIT 1"
     ).fetchone()
     return NO_BALLOT if row is None else Ballot(*row)
 
 
 def apply_version(db: Database) -> int:
     """The version of the rules that the log follows here."""
-    row = db.execute("SELECT apply_version FROM apply_rules").fetchone()
+    row = db.execute(f"SELECT apply_version FROM {APPLY_RULES}").fetchone()
     return 1 if row is None else row[0]

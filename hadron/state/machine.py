@@ -24,9 +24,10 @@ from hadron.model.errors import CorruptionError
 from hadron.model.ids import Ballot
 from hadron.model.ports import Database
 from hadron.model.schema import SchemaObject
+from hadron.model.tables import PREFIX
 from hadron.state.slices import Dropped, Room
 
-_CREATED: Final = re.compile(r"CREATE TABLE IF NOT EXISTS (\w+)\s*\(")
+_CREATED: Final = re.compile(r"CREATE (TABLE|INDEX) IF NOT EXISTS (\w+)")
 
 
 class BatchShape(NamedTuple):
@@ -119,7 +120,7 @@ class Feature:
     """All that a feature is to the state machine.
 
     Attributes:
-        tables: SQL, CREATE … IF NOT EXISTS.
+        tables: SQL, CREATE … IF NOT EXISTS; names begin with `model.tables.PREFIX`.
         commands: what applies each.
         seals: what completes those that are submitted incomplete.
         declared: by kind of object: it was declared, or has changed.
@@ -170,7 +171,9 @@ class StateMachine:
     @cached_property
     def table_names(self) -> tuple[str, ...]:
         """Every table of every feature, sorted."""
-        return tuple(sorted(_CREATED.findall(self.tables)))
+        created = _CREATED.findall(self.tables)
+        assert all(name.startswith(PREFIX) for _, name in created), created
+        return tuple(sorted(name for kind, name in created if kind == "TABLE"))
 
     def decode(self, data: bytes) -> Command:
         """Raises `CorruptionError` when the bytes are no command that this version knows."""

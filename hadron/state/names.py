@@ -6,11 +6,12 @@ Names are for people: the other modules refer to objects by their ids, and come 
 from __future__ import annotations
 
 from hadron.model.ports import Database
+from hadron.state.schema import SCHEMA_OBJECT, SCHEMA_TOMBSTONE
 
 
 def label_of(db: Database, object_id: int) -> str:
     """`Stream default/flights`, also of an object that was deleted, while that is remembered."""
-    for table in ("schema_object", "schema_tombstone"):
+    for table in (SCHEMA_OBJECT, SCHEMA_TOMBSTONE):
         row = db.execute(
             f"SELECT kind, namespace, name FROM {table} WHERE id = ?", (object_id,)
         ).fetchone()

@@ -8,6 +8,14 @@ from typing import Final
 import msgspec
 
 from hadron.model.ports import Database
+from hadron.state.pipelines import (
+    INSTANCE,
+    PIPELINE,
+    PIPELINE_INPUT,
+    STAGE_COUNT,
+    STAGE_RETRY,
+    STAGE_RUN,
+)
 
 _LARGEST: Final = (1 << 63) - 1
 """SQLite's largest integer; the wire carries larger ones."""
@@ -68,7 +76,7 @@ class PipelineCounts(msgspec.Struct, frozen=True):
 
 def cursors(db: Database) -> list[InputCursor]:
     rows = db.execute(
-        "SELECT pipeline_id, partition, stream_id, next_offset FROM pipeline_input"
+        f"SELECT pipeline_id, partition, stream_id, next_offset FROM {PIPELINE_INPUT}"
         " ORDER BY pipeline_id, partition"
     )
     return [InputCursor(*row) for row in rows]
@@ -76,12 +84,12 @@ def cursors(db: Database) -> list[InputCursor]:
 
 def counts(db: Database, pipeline_id: int) -> PipelineCounts:
     row = db.execute(
-        "SELECT live, done, failed FROM pipeline WHERE pipeline_id = ?", (pipeline_id,)
+        f"SELECT live, done, failed FROM {PIPELINE} WHERE pipeline_id = ?", (pipeline_id,)
     ).fetchone()
     stages = {
         name: (ready, done, failed)
         for name, ready, done, failed in db.execute(
-            "SELECT stage, ready, done, failed FROM stage_count WHERE pipeline_id = ?",
+            f"SELECT stage, ready, done, failed FROM {STAGE_COUNT} WHERE pipeline_id = ?",
             (pipeline_id,),
         )
     }
@@ -108,8 +116,8 @@ def ready_stages(
     rows = db.execute(
         "SELECT r.instance_id, r.attempts + 1, i.stream_id, i.partition, i.offset,"
         " i.created_ms, ifnull(t.attempts_before, 0)"
-        " FROM stage_run r JOIN instance i USING (pipeline_id, instance_id)"
-        " LEFT JOIN stage_retry t USING (pipeline_id, stage, instance_id)"
+        f" FROM {STAGE_RUN} r JOIN {INSTANCE} i USING (pipeline_id, instance_id)"
+        f" LEFT JOIN {STAGE_RETRY} t USING (pipeline_id, stage, instance_id)"
         " WHERE r.pipeline_id = ? AND r.stage = ? AND r.status = 1 AND r.ready_ms <= ?"
         " ORDER BY r.ready_ms, r.instance_id",
         (pipeline_id, stage, now_ms),
@@ -130,7 +138,7 @@ def ready_stages(
 
 def _output(db: Database, pipeline_id: int, stage: str, instance_id: int) -> OutputRef | None:
     row = db.execute(
-        "SELECT out_stream_id, out_partition, out_offset FROM stage_run"
+        f"SELECT out_stream_id, out_partition, out_offset FROM {STAGE_RUN}"
         " WHERE pipeline_id = ? AND stage = ? AND instance_id = ?",
         (pipeline_id, stage, instance_id),
     ).fetchone()
@@ -140,7 +148,7 @@ def _output(db: Database, pipeline_id: int, stage: str, instance_id: int) -> Out
 def next_ready_ms(db: Database, pipeline_id: int, stage: str, after_ms: int) -> int | None:
     """When the next invocation that is not yet due becomes due, None when none waits."""
     row = db.execute(
-        "SELECT min(ready_ms) FROM stage_run"
+        f"SELECT min(ready_ms) FROM {STAGE_RUN}"
         " WHERE pipeline_id = ? AND stage = ? AND status = 1 AND ready_ms > ?",
         (pipeline_id, stage, after_ms),
     ).fetchone()
@@ -155,7 +163,7 @@ def instances(
     # A literal: the index of failed instances is not used for a status that is bound.
     where = f"AND status = {int(status)}" if status is not None else ""
     rows = db.execute(
-        "SELECT instance_id, status, stream_id, partition, offset, created_ms FROM instance"
+        f"SELECT instance_id, status, stream_id, partition, offset, created_ms FROM {INSTANCE}"
         f" WHERE pipeline_id = ? AND instance_id > ? {where} ORDER BY instance_id LIMIT ?",
         (pipeline_id, after_id, limit),
     ).fetchall()
@@ -171,7 +179,7 @@ def instances(
 def failed_ids(db: Database, pipeline_id: int, *, after_id: int, limit: int) -> list[int]:
     """Failed instances behind `after_id`."""
     rows = db.execute(
-        "SELECT instance_id FROM instance WHERE pipeline_id = ? AND instance_id > ?"
+        f"SELECT instance_id FROM {INSTANCE} WHERE pipeline_id = ? AND instance_id > ?"
         " AND status = 3 ORDER BY instance_id LIMIT ?",
         (pipeline_id, min(after_id, _LARGEST), limit),
     )
@@ -181,9 +189,9 @@ def failed_ids(db: Database, pipeline_id: int, *, after_id: int, limit: int) -> 
 def _stages(db: Database, pipeline_id: int, instance_id: int) -> tuple[StageStatus, ...]:
     rows = db.execute(
         "SELECT c.stage, r.status, r.attempts - ifnull(t.attempts_before, 0), r.out_stream_id,"
-        " r.out_partition, r.out_offset, r.reason FROM stage_count c CROSS JOIN stage_run r"
+        f" r.out_partition, r.out_offset, r.reason FROM {STAGE_COUNT} c CROSS JOIN {STAGE_RUN} r"
         " ON r.pipeline_id = c.pipeline_id AND r.stage = c.stage AND r.instance_id = ?"
-        " LEFT JOIN stage_retry t USING (pipeline_id, stage, instance_id)"
+        f" LEFT JOIN {STAGE_RETRY} t USING (pipeline_id, stage, instance_id)"
         " WHERE c.pipeline_id = ? ORDER BY c.stage",
         (instance_id, pipeline_id),
     )

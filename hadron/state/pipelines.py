@@ -17,26 +17,35 @@ import msgspec
 from hadron.model.errors import NotFoundError, RequestError, SchemaError
 from hadron.model.ports import Database
 from hadron.model.schema import PipelineSpec, SchemaObject, StageSpec, spec_from_json
+from hadron.model.tables import PREFIX
 from hadron.model.units import parse_time_ms
 from hadron.state import schema, skips, slices, streams
 from hadron.state.events import InstancesChanged, StagesEnded
 from hadron.state.machine import BatchShape, Command, Context, Feature, NoChange
 from hadron.state.names import label_of
+from hadron.state.schema import SCHEMA_OBJECT
 
-_TABLES: Final = """
-CREATE TABLE IF NOT EXISTS pipeline(
+PIPELINE: Final = PREFIX + "pipeline"
+PIPELINE_INPUT: Final = PREFIX + "pipeline_input"
+INSTANCE: Final = PREFIX + "instance"
+STAGE_RUN: Final = PREFIX + "stage_run"
+STAGE_RETRY: Final = PREFIX + "stage_retry"
+STAGE_COUNT: Final = PREFIX + "stage_count"
+
+_TABLES: Final = f"""
+CREATE TABLE IF NOT EXISTS {PIPELINE}(
     pipeline_id INTEGER PRIMARY KEY,
     next_instance INTEGER NOT NULL,
     live INTEGER NOT NULL, done INTEGER NOT NULL, failed INTEGER NOT NULL
 ) STRICT;
-CREATE TABLE IF NOT EXISTS pipeline_input(
+CREATE TABLE IF NOT EXISTS {PIPELINE_INPUT}(
     pipeline_id INTEGER NOT NULL,
     partition TEXT NOT NULL,
     stream_id INTEGER NOT NULL,
     next_offset INTEGER NOT NULL,       -- everything below has been looked at
     PRIMARY KEY (pipeline_id, partition)
 ) STRICT, WITHOUT ROWID;
-CREATE TABLE IF NOT EXISTS instance(
+CREATE TABLE IF NOT EXISTS {INSTANCE}(
     pipeline_id INTEGER NOT NULL,
     instance_id INTEGER NOT NULL,
     status INTEGER NOT NULL,            -- 1 live, 2 done, 3 failed
@@ -44,9 +53,9 @@ CREATE TABLE IF NOT EXISTS instance(
     created_ms INTEGER NOT NULL,
     PRIMARY KEY (pipeline_id, instance_id)
 ) STRICT, WITHOUT ROWID;
-CREATE INDEX IF NOT EXISTS instance_failed ON instance(pipeline_id, instance_id)
+CREATE INDEX IF NOT EXISTS {INSTANCE}_failed ON {INSTANCE}(pipeline_id, instance_id)
     WHERE status = 3;
-CREATE TABLE IF NOT EXISTS stage_run(
+CREATE TABLE IF NOT EXISTS {STAGE_RUN}(
     pipeline_id INTEGER NOT NULL,
     stage TEXT NOT NULL,
     instance_id INTEGER NOT NULL,
@@ -57,16 +66,17 @@ CREATE TABLE IF NOT EXISTS stage_run(
     reason TEXT,
     PRIMARY KEY (pipeline_id, stage, instance_id)
 ) STRICT, WITHOUT ROWID;
-CREATE INDEX IF NOT EXISTS stage_ready ON stage_run(pipeline_id, stage, ready_ms, instance_id)
-    WHERE status = 1;
-CREATE TABLE IF NOT EXISTS stage_retry(
+CREATE INDEX IF NOT EXISTS {STAGE_RUN}_ready ON {STAGE_RUN}(
+    pipeline_id, stage, ready_ms, instance_id
+) WHERE status = 1;
+CREATE TABLE IF NOT EXISTS {STAGE_RETRY}(
     pipeline_id INTEGER NOT NULL,
     stage TEXT NOT NULL,
     instance_id INTEGER NOT NULL,
     attempts_before INTEGER NOT NULL,   -- failed attempts that count no more
     PRIMARY KEY (pipeline_id, stage, instance_id)
 ) STRICT, WITHOUT ROWID;
-CREATE TABLE IF NOT EXISTS stage_count(
+CREATE TABLE IF NOT EXISTS {STAGE_COUNT}(
     pipeline_id INTEGER NOT NULL,
     stage TEXT NOT NULL,
     ready INTEGER NOT NULL, done INTEGER NOT NULL, failed INTEGER NOT NULL,
@@ -75,10 +85,10 @@ CREATE TABLE IF NOT EXISTS stage_count(
 """
 
 _BY_PIPELINE: Final = (
-    ("stage_run", "stage, instance_id"), ("stage_retry", "stage, instance_id"),
-    ("instance", "instance_id"), ("stage_count", "stage"), ("pipeline_input", "partition"),
+    (STAGE_RUN, "stage, instance_id"), (STAGE_RETRY, "stage, instance_id"),
+    (INSTANCE, "instance_id"), (STAGE_COUNT, "stage"), (PIPELINE_INPUT, "partition"),
 )
-"""What a pipeline has besides its row in `pipeline`: (table, the rest of its key)."""
+"""What a pipeline has besides its own row: (table, the rest of its key)."""
 
 LIVE: Final = 1
 READY: Final = 1
@@ -182,20 +192,20 @@ def _adopt(context: Context, item: SchemaObject) -> None:
             "declare a pipeline with another name for the new input",
         )
     db.execute(
-        "INSERT INTO pipeline VALUES(?, 1, 0, 0, 0) ON CONFLICT DO NOTHING", (pipeline_id,)
+        f"INSERT INTO {PIPELINE} VALUES(?, 1, 0, 0, 0) ON CONFLICT DO NOTHING", (pipeline_id,)
     )
     for stage in spec.stages:
         db.execute(
-            "INSERT INTO stage_count VALUES(?, ?, 0, 0, 0) ON CONFLICT DO NOTHING",
+            f"INSERT INTO {STAGE_COUNT} VALUES(?, ?, 0, 0, 0) ON CONFLICT DO NOTHING",
             (pipeline_id, stage.name),
         )
     db.execute(
-        "INSERT INTO pipeline_input VALUES(?, ?, ?, ?) ON CONFLICT DO NOTHING",
+        f"INSERT INTO {PIPELINE_INPUT} VALUES(?, ?, ?, ?) ON CONFLICT DO NOTHING",
         (pipeline_id, context.replica_set, stream_id, _start(db, stream_id, spec.start)),
     )
     if known is not None:
         live = db.execute(
-            "SELECT instance_id FROM instance WHERE pipeline_id = ? AND status = 1"
+            f"SELECT instance_id FROM {INSTANCE} WHERE pipeline_id = ? AND status = 1"
             " ORDER BY instance_id",
             (pipeline_id,),
         ).fetchall()
@@ -205,7 +215,7 @@ def _adopt(context: Context, item: SchemaObject) -> None:
 def input_of(db: Database, pipeline_id: int) -> int | None:
     """The stream that a pipeline here consumes; None before it was adopted."""
     row = db.execute(
-        "SELECT stream_id FROM pipeline_input WHERE pipeline_id = ?", (pipeline_id,)
+        f"SELECT stream_id FROM {PIPELINE_INPUT} WHERE pipeline_id = ?", (pipeline_id,)
     ).fetchone()
     return None if row is None else row[0]
 
@@ -238,12 +248,13 @@ def _skip_below(context: Context, stream_id: int, first_offset: int) -> None:
     """Move the cursors of pipelines over input that retention drops, and count what they had not
     looked at."""
     rows = context.db.execute(
-        "SELECT pipeline_id, next_offset FROM pipeline_input WHERE stream_id = ? AND partition = ?"
+        f"SELECT pipeline_id, next_offset FROM {PIPELINE_INPUT} WHERE stream_id = ?"
+        f" AND partition = ?"
         " AND next_offset < ? ORDER BY pipeline_id",
         (stream_id, context.replica_set, first_offset),
     ).fetchall()
     context.db.execute(
-        "UPDATE pipeline_input SET next_offset = ? WHERE stream_id = ? AND partition = ?"
+        f"UPDATE {PIPELINE_INPUT} SET next_offset = ? WHERE stream_id = ? AND partition = ?"
         " AND next_offset < ?",
         (first_offset, stream_id, context.replica_set, first_offset),
     )
@@ -254,7 +265,7 @@ def _skip_below(context: Context, stream_id: int, first_offset: int) -> None:
 def _close(context: Context, pipeline_id: int) -> bool:
     """Nothing of a deleted pipeline runs any more."""
     skips.forget(context.db, "pipeline", pipeline_id)
-    context.db.execute("DELETE FROM pipeline WHERE pipeline_id = ?", (pipeline_id,))
+    context.db.execute(f"DELETE FROM {PIPELINE} WHERE pipeline_id = ?", (pipeline_id,))
     return context.db.changes() > 0
 
 
@@ -272,7 +283,8 @@ def _drop_some(context: Context, pipeline_id: int, room: slices.Room) -> slices.
 def apply_trigger_instances(context: Context, command: TriggerInstances) -> Triggered:
     db = context.db
     row = db.execute(
-        "SELECT next_offset, stream_id FROM pipeline_input WHERE pipeline_id = ? AND partition = ?",
+        f"SELECT next_offset, stream_id FROM {PIPELINE_INPUT} WHERE pipeline_id = ?"
+        f" AND partition = ?",
         (command.pipeline_id, command.partition),
     ).fetchone()
     if row is None:
@@ -282,7 +294,7 @@ def apply_trigger_instances(context: Context, command: TriggerInstances) -> Trig
     if row[0] != command.from_offset:
         raise NoChange(Triggered(row[0], 0, stale=True))
     db.execute(
-        "UPDATE pipeline_input SET next_offset = ? WHERE pipeline_id = ? AND partition = ?",
+        f"UPDATE {PIPELINE_INPUT} SET next_offset = ? WHERE pipeline_id = ? AND partition = ?",
         (command.to_offset, command.pipeline_id, command.partition),
     )
     count = len(command.offsets)
@@ -290,7 +302,7 @@ def apply_trigger_instances(context: Context, command: TriggerInstances) -> Trig
         first = _take_instance_ids(db, command.pipeline_id, count)
         ids = range(first, first + count)
         db.executemany(
-            "INSERT INTO instance VALUES(?, ?, 1, ?, ?, ?, ?)",
+            f"INSERT INTO {INSTANCE} VALUES(?, ?, 1, ?, ?, ?, ?)",
             [
                 (
                     command.pipeline_id, instance_id, row[1], command.partition, offset,
@@ -308,7 +320,7 @@ def apply_trigger_instances(context: Context, command: TriggerInstances) -> Trig
 
 def _take_instance_ids(db: Database, pipeline_id: int, count: int) -> int:
     row = db.execute(
-        "UPDATE pipeline SET next_instance = next_instance + ?, live = live + ?"
+        f"UPDATE {PIPELINE} SET next_instance = next_instance + ?, live = live + ?"
         " WHERE pipeline_id = ? RETURNING next_instance",
         (count, count, pipeline_id),
     ).fetchone()
@@ -329,7 +341,7 @@ def apply_complete_stages(context: Context, command: CompleteStages) -> Complete
         appended = streams.append(context, command.out_stream_id, len(ids), command.size)
     base = appended.base_offset if appended is not None else None
     db.executemany(
-        "UPDATE stage_run SET status = 2, out_stream_id = ?, out_partition = ?, out_offset = ?,"
+        f"UPDATE {STAGE_RUN} SET status = 2, out_stream_id = ?, out_partition = ?, out_offset = ?,"
         " reason = NULL WHERE pipeline_id = ? AND stage = ? AND instance_id = ?",
         [
             (
@@ -357,7 +369,7 @@ def _stale(db: Database, command: CompleteStages | FailStages) -> tuple[int, ...
         instance_id: (attempt, made_ms if command.created_ms else None)
         for instance_id, attempt, made_ms in db.execute(
             "SELECT r.instance_id, r.attempts + 1, i.created_ms"
-            " FROM stage_run r JOIN instance i USING (pipeline_id, instance_id)"
+            f" FROM {STAGE_RUN} r JOIN {INSTANCE} i USING (pipeline_id, instance_id)"
             " WHERE r.pipeline_id = ? AND r.stage = ? AND r.status = 1"
             " AND r.instance_id IN (SELECT value FROM json_each(?))",
             (command.pipeline_id, command.stage, json.dumps(ids)),
@@ -394,7 +406,7 @@ def _with_all_done(
     if not ids:
         return []
     rows = db.execute(
-        "SELECT j.value FROM json_each(?) j WHERE (SELECT count(*) FROM stage_run s"
+        f"SELECT j.value FROM json_each(?) j WHERE (SELECT count(*) FROM {STAGE_RUN} s"
         " WHERE s.pipeline_id = ? AND s.stage IN (SELECT value FROM json_each(?))"
         " AND s.instance_id = j.value AND s.status = 2) = ? ORDER BY j.key",
         (json.dumps(list(ids)), pipeline_id, json.dumps(stages), len(stages)),
@@ -409,7 +421,7 @@ def _make_ready(
     if not ids:
         return 0
     context.db.execute(
-        "INSERT INTO stage_run SELECT ?, ?, value, 1, ?, 0, NULL, NULL, NULL, NULL"
+        f"INSERT INTO {STAGE_RUN} SELECT ?, ?, value, 1, ?, 0, NULL, NULL, NULL, NULL"
         " FROM json_each(?) WHERE true ON CONFLICT DO NOTHING",
         (pipeline_id, stage.name, context.now_ms + stage.delay_ms, json.dumps(list(ids))),
     )
@@ -422,7 +434,7 @@ def _count(
     db: Database, pipeline_id: int, stage: str, *, ready: int = 0, done: int = 0, failed: int = 0
 ) -> None:
     db.execute(
-        "UPDATE stage_count SET ready = ready + ?, done = done + ?, failed = failed + ?"
+        f"UPDATE {STAGE_COUNT} SET ready = ready + ?, done = done + ?, failed = failed + ?"
         " WHERE pipeline_id = ? AND stage = ?",
         (ready, done, failed, pipeline_id, stage),
     )
@@ -435,14 +447,14 @@ def _end(db: Database, pipeline_id: int, ids: Sequence[int], status: int) -> Non
     ended = 0
     for instance_id in ids:
         db.execute(
-            "UPDATE instance SET status = ? WHERE pipeline_id = ? AND instance_id = ?"
+            f"UPDATE {INSTANCE} SET status = ? WHERE pipeline_id = ? AND instance_id = ?"
             " AND status = 1",
             (status, pipeline_id, instance_id),
         )
         ended += db.changes()
     column = "done" if status == DONE else "failed"
     db.execute(
-        f"UPDATE pipeline SET live = live - ?, {column} = {column} + ? WHERE pipeline_id = ?",
+        f"UPDATE {PIPELINE} SET live = live - ?, {column} = {column} + ? WHERE pipeline_id = ?",
         (ended, ended, pipeline_id),
     )
 
@@ -469,7 +481,7 @@ def apply_fail_stages(context: Context, command: FailStages) -> Completed:
             given_up.append(instance_id)
         backoff_ms = stage.retry.backoff_ms << min(counted - 1, 20)
         db.execute(
-            "UPDATE stage_run SET status = ?, attempts = ?, ready_ms = ?, reason = ?"
+            f"UPDATE {STAGE_RUN} SET status = ?, attempts = ?, ready_ms = ?, reason = ?"
             " WHERE pipeline_id = ? AND stage = ? AND instance_id = ?",
             (
                 FAILED if last else READY, attempt, context.now_ms + backoff_ms, command.reason,
@@ -490,7 +502,7 @@ def _attempts_before(
     """How many failed attempts of these instances count no more; those with none are left out."""
     return dict(
         db.execute(
-            "SELECT instance_id, attempts_before FROM stage_retry WHERE pipeline_id = ?"
+            f"SELECT instance_id, attempts_before FROM {STAGE_RETRY} WHERE pipeline_id = ?"
             " AND stage = ? AND instance_id IN (SELECT value FROM json_each(?))",
             (pipeline_id, stage, json.dumps(ids)),
         ).fetchall()
@@ -506,30 +518,30 @@ def apply_retry_instances(context: Context, command: RetryInstances) -> Retried:
         raise NoChange(Retried(0, again))
     ids = json.dumps(failed)
     names = db.execute(
-        "SELECT stage FROM stage_count WHERE pipeline_id = ? ORDER BY stage", (pipeline_id,)
+        f"SELECT stage FROM {STAGE_COUNT} WHERE pipeline_id = ? ORDER BY stage", (pipeline_id,)
     ).fetchall()
     for (name,) in names:
         db.execute(
-            "INSERT INTO stage_retry SELECT pipeline_id, stage, instance_id, attempts"
-            " FROM stage_run WHERE pipeline_id = ? AND stage = ? AND status = 3"
+            f"INSERT INTO {STAGE_RETRY} SELECT pipeline_id, stage, instance_id, attempts"
+            f" FROM {STAGE_RUN} WHERE pipeline_id = ? AND stage = ? AND status = 3"
             " AND instance_id IN (SELECT value FROM json_each(?))"
             " ON CONFLICT DO UPDATE SET attempts_before = excluded.attempts_before",
             (pipeline_id, name, ids),
         )
         db.execute(
-            "UPDATE stage_run SET status = 1, ready_ms = ?, reason = NULL WHERE pipeline_id = ?"
+            f"UPDATE {STAGE_RUN} SET status = 1, ready_ms = ?, reason = NULL WHERE pipeline_id = ?"
             " AND stage = ? AND status = 3 AND instance_id IN (SELECT value FROM json_each(?))",
             (context.now_ms, pipeline_id, name, ids),
         )
         moved = db.changes()
         _count(db, pipeline_id, name, ready=moved, failed=-moved)
     db.execute(
-        "UPDATE instance SET status = 1 WHERE pipeline_id = ?"
+        f"UPDATE {INSTANCE} SET status = 1 WHERE pipeline_id = ?"
         " AND instance_id IN (SELECT value FROM json_each(?))",
         (pipeline_id, ids),
     )
     db.execute(
-        "UPDATE pipeline SET live = live + ?1, failed = failed - ?1 WHERE pipeline_id = ?2",
+        f"UPDATE {PIPELINE} SET live = live + ?1, failed = failed - ?1 WHERE pipeline_id = ?2",
         (len(failed), pipeline_id),
     )
     _catch_up(context, pipeline_id, _spec(db, pipeline_id), failed)
@@ -541,13 +553,13 @@ def _failed_of(
     db: Database, pipeline_id: int, instance_ids: Sequence[int]
 ) -> tuple[list[int], int]:
     """Those that have failed, and how many of the others were retried before."""
-    row = db.execute("SELECT 1 FROM pipeline WHERE pipeline_id = ?", (pipeline_id,)).fetchone()
+    row = db.execute(f"SELECT 1 FROM {PIPELINE} WHERE pipeline_id = ?", (pipeline_id,)).fetchone()
     if row is None:
         raise NotFoundError(f"pipeline {pipeline_id} does not live here")
     ids = json.dumps(instance_ids)
     statuses = dict(
         db.execute(
-            "SELECT instance_id, status FROM instance WHERE pipeline_id = ?"
+            f"SELECT instance_id, status FROM {INSTANCE} WHERE pipeline_id = ?"
             " AND instance_id IN (SELECT value FROM json_each(?))",
             (pipeline_id, ids),
         ).fetchall()
@@ -561,7 +573,7 @@ def _failed_of(
     others = [each for each in instance_ids if statuses[each] != FAILED]
     retried = {
         each for (each,) in db.execute(
-            "SELECT r.instance_id FROM stage_count c CROSS JOIN stage_retry r"
+            f"SELECT r.instance_id FROM {STAGE_COUNT} c CROSS JOIN {STAGE_RETRY} r"
             " ON r.pipeline_id = c.pipeline_id AND r.stage = c.stage WHERE c.pipeline_id = ?"
             " AND r.instance_id IN (SELECT value FROM json_each(?))",
             (pipeline_id, json.dumps(others)),
@@ -583,12 +595,12 @@ def _listed(ids: Sequence[int]) -> str:
 
 
 def _name(db: Database, pipeline_id: int) -> str:
-    row = db.execute("SELECT name FROM schema_object WHERE id = ?", (pipeline_id,)).fetchone()
+    row = db.execute(f"SELECT name FROM {SCHEMA_OBJECT} WHERE id = ?", (pipeline_id,)).fetchone()
     return repr(row[0]) if row is not None else str(pipeline_id)
 
 
 def _spec(db: Database, pipeline_id: int) -> PipelineSpec:
-    row = db.execute("SELECT spec FROM schema_object WHERE id = ?", (pipeline_id,)).fetchone()
+    row = db.execute(f"SELECT spec FROM {SCHEMA_OBJECT} WHERE id = ?", (pipeline_id,)).fetchone()
     if row is None:
         raise NotFoundError(f"{label_of(db, pipeline_id)} does not exist")
     spec = spec_from_json("Pipeline", row[0])

@@ -19,7 +19,10 @@ import apsw
 from hadron.model.batch import RecordBatch, decode_batch
 from hadron.model.errors import CorruptionError
 from hadron.model.record import BYTES
+from hadron.state.schema import SCHEMA_OBJECT
+from hadron.state.streams import STREAM_BATCH, STREAM_PARTITION
 from hadron.storage.database import read_transaction
+from hadron.storage.log import BODY
 
 COLUMNS: Final = (
     "namespace", "stream", "partition", "offset", "id", "timestamp_ms", "append_ms", "type", "key",
@@ -121,8 +124,9 @@ class RecordTable:
     def streams(self) -> list[tuple[int, str, str]]:
         """(id, namespace, name) of those that have a partition here."""
         rows: list[Any] = self.source.execute(
-            "SELECT o.id, o.namespace, o.name FROM schema_object o"
-            " JOIN stream_partition p ON p.stream_id = o.id WHERE o.kind = 'Stream' ORDER BY o.id"
+            f"SELECT o.id, o.namespace, o.name FROM {SCHEMA_OBJECT} o"
+            f" JOIN {STREAM_PARTITION} p ON p.stream_id = o.id WHERE o.kind = 'Stream'"
+            f" ORDER BY o.id"
         ).fetchall()
         return rows
 
@@ -147,9 +151,9 @@ class RecordTable:
         size = 0
         with read_transaction(self.source):
             rows: list[Any] = self.source.execute(
-                "SELECT base_offset, count, lsn, append_ms FROM stream_batch"
+                f"SELECT base_offset, count, lsn, append_ms FROM {STREAM_BATCH}"
                 " WHERE stream_id = ?1 AND base_offset < ?3 AND base_offset >= coalesce(("
-                "  SELECT max(base_offset) FROM stream_batch"
+                f"  SELECT max(base_offset) FROM {STREAM_BATCH}"
                 "  WHERE stream_id = ?1 AND base_offset <= ?2), 0)"
                 " AND base_offset + count > ?2 AND lsn <= ?4 ORDER BY base_offset LIMIT ?5",
                 (stream_id, first, end, self.watermark, _CHUNK_BATCHES),
@@ -169,7 +173,7 @@ class RecordTable:
         return chunk
 
     def _body(self, lsn: int) -> bytes:
-        row = self.source.execute("SELECT bytes FROM body WHERE lsn = ?", (lsn,)).fetchone()
+        row = self.source.execute(f"SELECT bytes FROM {BODY} WHERE lsn = ?", (lsn,)).fetchone()
         if row is None or type(row[0]) is not bytes:
             raise CorruptionError(f"the body of entry {lsn} is missing")
         return row[0]

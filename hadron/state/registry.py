@@ -12,12 +12,15 @@ from typing import ClassVar, Final
 from hadron.model.errors import HandshakeError
 from hadron.model.ports import Database
 from hadron.model.schema import RegisteredSet
+from hadron.model.tables import PREFIX
 from hadron.state import schema
 from hadron.state.events import SchemaChanged
 from hadron.state.machine import Command, Context, Feature, NoChange
 
-_TABLES: Final = """
-CREATE TABLE IF NOT EXISTS replica_set(
+REPLICA_SET: Final = PREFIX + "replica_set"
+
+_TABLES: Final = f"""
+CREATE TABLE IF NOT EXISTS {REPLICA_SET}(
     name TEXT PRIMARY KEY,
     uuid BLOB NOT NULL,
     epoch INTEGER NOT NULL,             -- the highest that was heard of
@@ -71,7 +74,7 @@ def check_owner(known: RegisteredSet, uuid: bytes, epoch: int) -> None:
 
 def store(db: Database, registered: RegisteredSet) -> None:
     db.execute(
-        "INSERT INTO replica_set VALUES(?, ?, ?, ?) ON CONFLICT(name) DO UPDATE SET"
+        f"INSERT INTO {REPLICA_SET} VALUES(?, ?, ?, ?) ON CONFLICT(name) DO UPDATE SET"
         " uuid = excluded.uuid, epoch = excluded.epoch, metadata_index = excluded.metadata_index",
         (registered.name, registered.uuid, registered.epoch, registered.metadata_index),
     )
@@ -88,7 +91,7 @@ FEATURE: Final = Feature(
 
 def find(db: Database, name: str) -> RegisteredSet | None:
     row = db.execute(
-        "SELECT name, uuid, epoch, metadata_index FROM replica_set WHERE name = ?", (name,)
+        f"SELECT name, uuid, epoch, metadata_index FROM {REPLICA_SET} WHERE name = ?", (name,)
     ).fetchone()
     return None if row is None else RegisteredSet(*row)
 
@@ -96,7 +99,7 @@ def find(db: Database, name: str) -> RegisteredSet | None:
 def registered_sets(db: Database, after_index: int = 0) -> list[RegisteredSet]:
     """Those whose last change came after `after_index`, in that order."""
     rows = db.execute(
-        "SELECT name, uuid, epoch, metadata_index FROM replica_set WHERE metadata_index > ?"
+        f"SELECT name, uuid, epoch, metadata_index FROM {REPLICA_SET} WHERE metadata_index > ?"
         " ORDER BY metadata_index",
         (after_index,),
     )

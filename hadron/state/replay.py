@@ -17,7 +17,7 @@ from hadron.state.execute import execute_logged
 from hadron.state.machine import Context, StateMachine
 from hadron.state.rows import Key, Row, Table
 from hadron.storage.database import open_scratch
-from hadron.storage.log import TABLES, first_lsn, get_meta, read_commands
+from hadron.storage.log import LOG, TABLES, first_lsn, get_meta, read_commands
 from hadron.storage.verify import SLICE_ROWS, Report
 
 _COMMANDS: Final = 1_000
@@ -65,7 +65,7 @@ class ReplayCheck:
         except HadronError as error:
             self._report.add(
                 f"entry {self._applied + 1} cannot be applied again: {error.message}",
-                table="log", lsn=self._applied + 1,
+                table=LOG, lsn=self._applied + 1,
             )
             done = True
         if done and self._copy is not None:

@@ -16,6 +16,7 @@ from hadron.model.ports import Database
 from hadron.state import slices, streams
 from hadron.state.events import PartitionTrimmed, RecordsSkipped
 from hadron.state.machine import Command, Context, Feature, NoChange
+from hadron.state.streams import STREAM_BATCH, STREAM_PARTITION
 
 
 class TrimStream(Command, frozen=True, array_like=True, tag=10):
@@ -45,19 +46,19 @@ def apply_trim_stream(context: Context, command: TrimStream) -> Trimmed:
         raise NoChange(Trimmed(before))
     first_offset = batches.end
     db.execute(
-        "UPDATE stream_partition SET first_offset = ?, bytes = bytes - ? WHERE stream_id = ?",
+        f"UPDATE {STREAM_PARTITION} SET first_offset = ?, bytes = bytes - ? WHERE stream_id = ?",
         (first_offset, batches.bytes, stream_id),
     )
-    slices.drop(db, stream_id, batches)
+    streams.drop(db, stream_id, batches)
     context.machine.trim(context, stream_id, first_offset)
     context.emit(PartitionTrimmed(stream_id, first_offset))
     skipped = tuple(event for event in context.events if isinstance(event, RecordsSkipped))
     return Trimmed(first_offset, len(batches.lsns), batches.bytes, skipped)
 
 
-def _slice(db: Database, stream_id: int, below: int) -> slices.Slice:
+def _slice(db: Database, stream_id: int, below: int) -> streams.Slice:
     """The oldest batches that end at or below `below`."""
-    return slices.oldest(db, stream_id, lambda _lsn, end: end <= below)
+    return streams.oldest(db, stream_id, lambda _lsn, end: end <= below)
 
 
 FEATURE: Final = Feature(name="retention", commands={TrimStream: apply_trim_stream})
@@ -95,7 +96,7 @@ def due(
     total = kept_bytes(db, stream_id)
     left, first_offset = total, None
     rows = db.execute(
-        "SELECT lsn, base_offset + count, append_ms, bytes FROM stream_batch"
+        f"SELECT lsn, base_offset + count, append_ms, bytes FROM {STREAM_BATCH}"
         " WHERE stream_id = ? ORDER BY base_offset LIMIT ?",
         (stream_id, slices.SLICE_BATCHES + 1),
     ).fetchall()
@@ -130,6 +131,6 @@ def kept(db: Database, stream_id: int, before_ms: int) -> Kept:
 def kept_bytes(db: Database, stream_id: int) -> int:
     """Of all kept batches."""
     row = db.execute(
-        "SELECT bytes FROM stream_partition WHERE stream_id = ?", (stream_id,)
+        f"SELECT bytes FROM {STREAM_PARTITION} WHERE stream_id = ?", (stream_id,)
     ).fetchone()
     return int(row[0]) if row is not None else 0

@@ -24,37 +24,45 @@ from hadron.model.schema import (
     spec_from_json,
     spec_to_json,
 )
+from hadron.model.tables import PREFIX
 from hadron.state import dropping
 from hadron.state.events import SchemaChanged
 from hadron.state.machine import Command, Context, Feature
 
-_TABLES: Final = """
-CREATE TABLE IF NOT EXISTS schema_object(
+SCHEMA_OBJECT: Final = PREFIX + "schema_object"
+SCHEMA_INDEX: Final = PREFIX + "schema_index"
+SCHEMA_TOMBSTONE: Final = PREFIX + "schema_tombstone"
+SCHEMA_FORGOTTEN: Final = PREFIX + "schema_forgotten"
+SCHEMA_LOST: Final = PREFIX + "schema_lost"
+SCHEMA_SOURCE: Final = PREFIX + "schema_source"
+
+_TABLES: Final = f"""
+CREATE TABLE IF NOT EXISTS {SCHEMA_OBJECT}(
     id INTEGER PRIMARY KEY,
     kind TEXT NOT NULL, namespace TEXT NOT NULL, name TEXT NOT NULL,
     spec TEXT NOT NULL,                 -- JSON, see hadron.model.schema
     metadata_index INTEGER NOT NULL,    -- of the last change
     UNIQUE (kind, namespace, name)
 ) STRICT;
-CREATE INDEX IF NOT EXISTS schema_changed ON schema_object(metadata_index);
-CREATE TABLE IF NOT EXISTS schema_index(
+CREATE INDEX IF NOT EXISTS {SCHEMA_OBJECT}_changed ON {SCHEMA_OBJECT}(metadata_index);
+CREATE TABLE IF NOT EXISTS {SCHEMA_INDEX}(
     only INTEGER PRIMARY KEY CHECK (only = 1),
     metadata_index INTEGER NOT NULL
 ) STRICT;
-CREATE TABLE IF NOT EXISTS schema_tombstone(
+CREATE TABLE IF NOT EXISTS {SCHEMA_TOMBSTONE}(
     metadata_index INTEGER PRIMARY KEY, -- of the deletion
     id INTEGER NOT NULL,
     kind TEXT NOT NULL, namespace TEXT NOT NULL, name TEXT NOT NULL
 ) STRICT;
-CREATE TABLE IF NOT EXISTS schema_forgotten(
+CREATE TABLE IF NOT EXISTS {SCHEMA_FORGOTTEN}(
     only INTEGER PRIMARY KEY CHECK (only = 1),
     metadata_index INTEGER NOT NULL     -- whoever stands below gets the whole schema
 ) STRICT;
-CREATE TABLE IF NOT EXISTS schema_lost(
+CREATE TABLE IF NOT EXISTS {SCHEMA_LOST}(
     above_index INTEGER PRIMARY KEY,    -- where it went on after its log had lost its end,
     end_index INTEGER NOT NULL          -- and where it stood then: between them others know more
 ) STRICT;
-CREATE TABLE IF NOT EXISTS schema_source(
+CREATE TABLE IF NOT EXISTS {SCHEMA_SOURCE}(
     only INTEGER PRIMARY KEY CHECK (only = 1),
     uuid BLOB NOT NULL,                 -- of the metadata set that this set adopts from
     epoch INTEGER NOT NULL
@@ -127,7 +135,7 @@ def apply_delete_objects(context: Context, command: DeleteObjects) -> Deleted:
     deleted: list[Tombstone] = []
     for object_id in command.ids:
         row = context.db.execute(
-            "SELECT kind, namespace, name FROM schema_object WHERE id = ?", (object_id,)
+            f"SELECT kind, namespace, name FROM {SCHEMA_OBJECT} WHERE id = ?", (object_id,)
         ).fetchone()
         if row is None:
             raise NotFoundError(f"no object has the id {object_id}")
@@ -142,7 +150,7 @@ def apply_delete_objects(context: Context, command: DeleteObjects) -> Deleted:
 
 def check_owns(context: Context, expected_index: int) -> int:
     """The schema's index. Raises `SchemaError` when another set owns it, or it has moved."""
-    if context.db.execute("SELECT 1 FROM schema_source").fetchone() is not None:
+    if context.db.execute(f"SELECT 1 FROM {SCHEMA_SOURCE}").fetchone() is not None:
         raise SchemaError(
             f"{context.replica_set} adopts its schema from the metadata set",
             "change it at the leader of the metadata set",
@@ -170,13 +178,13 @@ def go_on_above(db: Database, above_index: int) -> None:
     and keep what they have. (All of it would take away what is lost here, with its records.)"""
     index = current_index(db)
     if index < above_index:
-        db.execute("INSERT INTO schema_lost VALUES(?, ?)", (above_index, index))
+        db.execute(f"INSERT INTO {SCHEMA_LOST} VALUES(?, ?)", (above_index, index))
         set_index(db, above_index)
 
 
 def set_index(db: Database, index: int) -> None:
     db.execute(
-        "INSERT INTO schema_index VALUES(1, ?)"
+        f"INSERT INTO {SCHEMA_INDEX} VALUES(1, ?)"
         " ON CONFLICT(only) DO UPDATE SET metadata_index = excluded.metadata_index",
         (index,),
     )
@@ -185,7 +193,7 @@ def set_index(db: Database, index: int) -> None:
 def _store(context: Context, change: ObjectChange, index: int) -> SchemaObject:
     spec = spec_from_json(change.kind, change.spec_json)
     row = context.db.execute(
-        "INSERT INTO schema_object VALUES(?, ?, ?, ?, ?, ?) ON CONFLICT(kind, namespace, name)"
+        f"INSERT INTO {SCHEMA_OBJECT} VALUES(?, ?, ?, ?, ?, ?) ON CONFLICT(kind, namespace, name)"
         " DO UPDATE SET spec = excluded.spec, metadata_index = excluded.metadata_index"
         " RETURNING id",
         (
@@ -218,9 +226,9 @@ def adopt(context: Context, items: Sequence[SchemaObject], *, refuse: bool = Tru
 def forget(context: Context, tombstone: Tombstone) -> None:
     """Delete one object. What this replica set holds for it goes in slices, later (`dropping`);
     its stream's partition is closed at once, and its id is never used again."""
-    context.db.execute("DELETE FROM schema_object WHERE id = ?", (tombstone.id,))
+    context.db.execute(f"DELETE FROM {SCHEMA_OBJECT} WHERE id = ?", (tombstone.id,))
     context.db.execute(
-        "INSERT INTO schema_tombstone VALUES(?, ?, ?, ?, ?)",
+        f"INSERT INTO {SCHEMA_TOMBSTONE} VALUES(?, ?, ?, ?, ?)",
         (
             tombstone.metadata_index, tombstone.id, tombstone.kind, tombstone.namespace,
             tombstone.name,
@@ -232,7 +240,8 @@ def forget(context: Context, tombstone: Tombstone) -> None:
 def forget_old_tombstones(db: Database) -> None:
     """Keep the latest `MAX_TOMBSTONES`, and remember up to where they are gone."""
     row = db.execute(
-        "SELECT metadata_index FROM schema_tombstone ORDER BY metadata_index DESC LIMIT 1 OFFSET ?",
+        f"SELECT metadata_index FROM {SCHEMA_TOMBSTONE} ORDER BY metadata_index DESC"
+        f" LIMIT 1 OFFSET ?",
         (MAX_TOMBSTONES,),
     ).fetchone()
     if row is not None:
@@ -240,13 +249,13 @@ def forget_old_tombstones(db: Database) -> None:
 
 
 def forget_tombstones(db: Database, until_index: int) -> None:
-    db.execute("DELETE FROM schema_tombstone WHERE metadata_index <= ?", (until_index,))
+    db.execute(f"DELETE FROM {SCHEMA_TOMBSTONE} WHERE metadata_index <= ?", (until_index,))
     _note_forgotten(db, until_index)
 
 
 def _note_forgotten(db: Database, until_index: int) -> None:
     db.execute(
-        "INSERT INTO schema_forgotten VALUES(1, ?) ON CONFLICT(only) DO UPDATE SET"
+        f"INSERT INTO {SCHEMA_FORGOTTEN} VALUES(1, ?) ON CONFLICT(only) DO UPDATE SET"
         " metadata_index = max(metadata_index, excluded.metadata_index)",
         (until_index,),
     )
@@ -263,21 +272,22 @@ FEATURE: Final = Feature(
 
 def current_index(db: Database) -> int:
     """The metadata index that these tables stand at."""
-    row = db.execute("SELECT metadata_index FROM schema_index").fetchone()
+    row = db.execute(f"SELECT metadata_index FROM {SCHEMA_INDEX}").fetchone()
     return 0 if row is None else row[0]
 
 
 def lost_since(db: Database, index: int) -> int | None:
     """Where the schema ended when what leads on to `index` was lost; None where nothing was."""
     row = db.execute(
-        "SELECT end_index FROM schema_lost WHERE end_index < ? AND above_index > ?", (index, index)
+        f"SELECT end_index FROM {SCHEMA_LOST} WHERE end_index < ? AND above_index > ?",
+        (index, index),
     ).fetchone()
     return None if row is None else row[0]
 
 
 def find(db: Database, kind: str, namespace: str, name: str) -> SchemaObject | None:
     row = db.execute(
-        "SELECT id, spec, metadata_index FROM schema_object"
+        f"SELECT id, spec, metadata_index FROM {SCHEMA_OBJECT}"
         " WHERE kind = ? AND namespace = ? AND name = ?",
         (kind, namespace, name),
     ).fetchone()
@@ -292,7 +302,7 @@ def find(db: Database, kind: str, namespace: str, name: str) -> SchemaObject | N
 def tombstones(db: Database) -> list[Tombstone]:
     """Deletions that are remembered, the latest last: at most `MAX_TOMBSTONES`."""
     rows = db.execute(
-        "SELECT metadata_index, id, kind, namespace, name FROM schema_tombstone"
+        f"SELECT metadata_index, id, kind, namespace, name FROM {SCHEMA_TOMBSTONE}"
         " ORDER BY metadata_index"
     )
     return [Tombstone(*row) for row in rows]
@@ -302,7 +312,7 @@ def all_objects(db: Database) -> list[SchemaObject]:
     """Every object of a kind that this version knows, by id. Namespace `default` exists without
     having been declared."""
     rows = db.execute(
-        "SELECT kind, namespace, name, spec, id, metadata_index FROM schema_object ORDER BY id"
+        f"SELECT kind, namespace, name, spec, id, metadata_index FROM {SCHEMA_OBJECT} ORDER BY id"
     )
     objects = [
         SchemaObject(

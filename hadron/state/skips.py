@@ -6,11 +6,14 @@ from __future__ import annotations
 from typing import Final
 
 from hadron.model.ports import Database
+from hadron.model.tables import PREFIX
 from hadron.state.events import RecordsSkipped
 from hadron.state.machine import Context, Feature
 
-_TABLES: Final = """
-CREATE TABLE IF NOT EXISTS retention_skip(
+RETENTION_SKIP: Final = PREFIX + "retention_skip"
+
+_TABLES: Final = f"""
+CREATE TABLE IF NOT EXISTS {RETENTION_SKIP}(
     kind TEXT NOT NULL,                 -- group or pipeline
     id INTEGER NOT NULL,                -- its id
     records INTEGER NOT NULL,           -- dropped before it had come to them
@@ -23,7 +26,7 @@ CREATE TABLE IF NOT EXISTS retention_skip(
 def note(context: Context, kind: str, item_id: int, records: int, name: str = "") -> None:
     """`records` were dropped before the "group" or "pipeline" had come to them."""
     context.db.execute(
-        "INSERT INTO retention_skip VALUES(?, ?, ?, ?) ON CONFLICT DO UPDATE SET"
+        f"INSERT INTO {RETENTION_SKIP} VALUES(?, ?, ?, ?) ON CONFLICT DO UPDATE SET"
         " records = records + excluded.records, last_ms = excluded.last_ms",
         (kind, item_id, records, context.now_ms),
     )
@@ -32,7 +35,7 @@ def note(context: Context, kind: str, item_id: int, records: int, name: str = ""
 
 def forget(db: Database, kind: str, item_id: int) -> None:
     """It is gone, or begins anew."""
-    db.execute("DELETE FROM retention_skip WHERE kind = ? AND id = ?", (kind, item_id))
+    db.execute(f"DELETE FROM {RETENTION_SKIP} WHERE kind = ? AND id = ?", (kind, item_id))
 
 
 FEATURE: Final = Feature(name="skips", tables=_TABLES)
@@ -43,5 +46,5 @@ FEATURE: Final = Feature(name="skips", tables=_TABLES)
 
 def skips(db: Database) -> dict[tuple[str, int], int]:
     """Records that retention dropped before somebody had come to them, by (kind, id)."""
-    rows = db.execute("SELECT kind, id, records FROM retention_skip")
+    rows = db.execute(f"SELECT kind, id, records FROM {RETENTION_SKIP}")
     return {(kind, item_id): records for kind, item_id, records in rows}

@@ -26,20 +26,26 @@ from hadron.model.ids import Ballot
 from hadron.model.limits import PRODUCER_IDLE_MS, PRODUCER_WINDOW
 from hadron.model.ports import Database
 from hadron.model.schema import SchemaObject, StreamSpec
+from hadron.model.tables import PREFIX
 from hadron.state import slices
 from hadron.state.events import BatchAppended, PartitionClosed, PartitionOpened
 from hadron.state.machine import BatchShape, Command, Context, Feature, NoChange
 from hadron.state.names import label_of
-from hadron.storage.log import damaged_entry, reading_entry
+from hadron.state.schema import SCHEMA_OBJECT
+from hadron.storage.log import BODY, damaged_entry, drop_bodies, reading_entry
 
-_TABLES: Final = """
-CREATE TABLE IF NOT EXISTS stream_partition(
+STREAM_PARTITION: Final = PREFIX + "stream_partition"
+STREAM_BATCH: Final = PREFIX + "stream_batch"
+PRODUCER: Final = PREFIX + "producer"
+
+_TABLES: Final = f"""
+CREATE TABLE IF NOT EXISTS {STREAM_PARTITION}(
     stream_id INTEGER PRIMARY KEY,
     first_offset INTEGER NOT NULL,      -- lowest that retention has kept
     next_offset INTEGER NOT NULL,
     bytes INTEGER NOT NULL              -- of all kept batches
 ) STRICT;
-CREATE TABLE IF NOT EXISTS stream_batch(
+CREATE TABLE IF NOT EXISTS {STREAM_BATCH}(
     stream_id INTEGER NOT NULL,
     base_offset INTEGER NOT NULL,
     count INTEGER NOT NULL,
@@ -49,7 +55,7 @@ CREATE TABLE IF NOT EXISTS stream_batch(
     epoch INTEGER NOT NULL, incarnation INTEGER NOT NULL,
     PRIMARY KEY (stream_id, base_offset)
 ) STRICT, WITHOUT ROWID;
-CREATE TABLE IF NOT EXISTS producer(
+CREATE TABLE IF NOT EXISTS {PRODUCER}(
     stream_id INTEGER NOT NULL,
     producer_id BLOB NOT NULL,
     producer_epoch INTEGER NOT NULL,
@@ -119,7 +125,7 @@ def apply_append_batch(context: Context, command: AppendBatch) -> Appended:
     )
     recent.append(appended)
     context.db.execute(
-        "INSERT INTO producer VALUES(?, ?, ?, ?, ?, ?) ON CONFLICT DO UPDATE SET"
+        f"INSERT INTO {PRODUCER} VALUES(?, ?, ?, ?, ?, ?) ON CONFLICT DO UPDATE SET"
         " producer_epoch = excluded.producer_epoch, next_sequence = excluded.next_sequence,"
         " last_ms = excluded.last_ms, recent = excluded.recent",
         (
@@ -130,7 +136,7 @@ def apply_append_batch(context: Context, command: AppendBatch) -> Appended:
     )
     if command.sequence == 0 and command.producer_id[0] == _EVICTS:
         context.db.execute(
-            "DELETE FROM producer WHERE stream_id = ? AND last_ms < ?",
+            f"DELETE FROM {PRODUCER} WHERE stream_id = ? AND last_ms < ?",
             (command.stream_id, context.now_ms - PRODUCER_IDLE_MS),
         )
     return appended
@@ -143,7 +149,7 @@ def _check_sequence(context: Context, command: AppendBatch) -> list[Appended]:
             f"producer epoch {command.producer_epoch} is over the limit of {_MAX_PRODUCER_EPOCH}"
         )
     row = context.db.execute(
-        "SELECT producer_epoch, next_sequence, recent FROM producer"
+        f"SELECT producer_epoch, next_sequence, recent FROM {PRODUCER}"
         " WHERE stream_id = ? AND producer_id = ?",
         (command.stream_id, command.producer_id),
     ).fetchone()
@@ -181,7 +187,7 @@ def append(
     Raises `NotFoundError` when the stream has no partition here.
     """
     row = context.db.execute(
-        "UPDATE stream_partition SET next_offset = next_offset + ?, bytes = bytes + ?"
+        f"UPDATE {STREAM_PARTITION} SET next_offset = next_offset + ?, bytes = bytes + ?"
         " WHERE stream_id = ? RETURNING next_offset",
         (count, size, stream_id),
     ).fetchone()
@@ -191,7 +197,7 @@ def append(
         )
     base_offset = row[0] - count
     context.db.execute(
-        "INSERT INTO stream_batch VALUES(?, ?, ?, ?, ?, ?, ?, ?)",
+        f"INSERT INTO {STREAM_BATCH} VALUES(?, ?, ?, ?, ?, ?, ?, ?)",
         (stream_id, base_offset, count, context.lsn, context.now_ms, size, *context.ballot),
     )
     context.emit(
@@ -205,7 +211,7 @@ def _open(context: Context, item: SchemaObject) -> None:
     assert isinstance(item.spec, StreamSpec)
     if context.replica_set in item.spec.partitions:
         context.db.execute(
-            "INSERT INTO stream_partition VALUES(?, 0, 0, 0) ON CONFLICT DO NOTHING", (item.id,)
+            f"INSERT INTO {STREAM_PARTITION} VALUES(?, 0, 0, 0) ON CONFLICT DO NOTHING", (item.id,)
         )
         if context.db.changes():
             context.emit(PartitionOpened(item.id))
@@ -214,27 +220,61 @@ def _open(context: Context, item: SchemaObject) -> None:
 def _close(context: Context, stream_id: int) -> bool:
     """Nobody reads a deleted stream's partition or writes to it from here on."""
     db = context.db
-    db.execute("DELETE FROM stream_partition WHERE stream_id = ?", (stream_id,))
+    db.execute(f"DELETE FROM {STREAM_PARTITION} WHERE stream_id = ?", (stream_id,))
     if db.changes():
         context.emit(PartitionClosed(stream_id))
     row = db.execute(
-        "SELECT EXISTS (SELECT 1 FROM stream_batch WHERE stream_id = ?1)"
-        " OR EXISTS (SELECT 1 FROM producer WHERE stream_id = ?1)", (stream_id,),
+        f"SELECT EXISTS (SELECT 1 FROM {STREAM_BATCH} WHERE stream_id = ?1)"
+        f" OR EXISTS (SELECT 1 FROM {PRODUCER} WHERE stream_id = ?1)", (stream_id,),
     ).fetchone()
     assert row is not None
     return bool(row[0])
 
 
+@dataclass(frozen=True, slots=True)
+class Slice:
+    """Batches by the lsns of their bodies; `end` is the offset behind them, `bytes` their size."""
+
+    lsns: list[int]
+    end: int
+    bytes: int
+
+
+def oldest(db: Database, stream_id: int, may_go: Callable[[int, int], bool]) -> Slice:
+    """The oldest batches, up to one of which `may_go(lsn, offset behind it)` does not hold."""
+    lsns: list[int] = []
+    behind = size = 0
+    for lsn, end, batch_bytes in db.execute(
+        f"SELECT lsn, base_offset + count, bytes FROM {STREAM_BATCH} WHERE stream_id = ?"
+        " ORDER BY base_offset LIMIT ?",
+        (stream_id, slices.SLICE_BATCHES),
+    ):
+        if size >= slices.SLICE_BYTES or not may_go(lsn, end):
+            break
+        lsns.append(lsn)
+        behind, size = end, size + batch_bytes
+    return Slice(lsns, behind, size)
+
+
+def drop(db: Database, stream_id: int, batches: Slice) -> None:
+    """The stream's bounds are the caller's."""
+    drop_bodies(db, batches.lsns)
+    db.execute(
+        f"DELETE FROM {STREAM_BATCH} WHERE stream_id = ? AND base_offset < ?",
+        (stream_id, batches.end),
+    )
+
+
 def _drop_some(context: Context, stream_id: int, room: slices.Room) -> slices.Dropped:
     """Batches first, as far as no member needs them."""
     db = context.db
-    batches = slices.oldest(db, stream_id, lambda lsn, _end: lsn <= room.until_lsn)
+    batches = oldest(db, stream_id, lambda lsn, _end: lsn <= room.until_lsn)
     if batches.lsns:
-        slices.drop(db, stream_id, batches)
+        drop(db, stream_id, batches)
         return slices.Dropped(len(batches.lsns), batches.bytes)
-    if db.execute("SELECT 1 FROM stream_batch WHERE stream_id = ?", (stream_id,)).fetchone():
+    if db.execute(f"SELECT 1 FROM {STREAM_BATCH} WHERE stream_id = ?", (stream_id,)).fetchone():
         return slices.Dropped(0)
-    rows = slices.delete_some(db, "producer", "stream_id", stream_id, "producer_id", room.rows)
+    rows = slices.delete_some(db, PRODUCER, "stream_id", stream_id, "producer_id", room.rows)
     return slices.Dropped(rows, is_done=rows < room.rows)
 
 
@@ -251,7 +291,8 @@ FEATURE: Final = Feature(
 def bounds(db: Database, stream_id: int) -> PartitionBounds:
     """Raises `NotFoundError` when the stream has no partition here."""
     row = db.execute(
-        "SELECT first_offset, next_offset FROM stream_partition WHERE stream_id = ?", (stream_id,)
+        f"SELECT first_offset, next_offset FROM {STREAM_PARTITION}"
+        f" WHERE stream_id = ?", (stream_id,)
     ).fetchone()
     if row is None:
         raise NotFoundError(f"{label_of(db, stream_id)} has no partition here")
@@ -259,7 +300,7 @@ def bounds(db: Database, stream_id: int) -> PartitionBounds:
 
 
 def all_bounds(db: Database) -> dict[int, PartitionBounds]:
-    rows = db.execute("SELECT stream_id, first_offset, next_offset FROM stream_partition")
+    rows = db.execute(f"SELECT stream_id, first_offset, next_offset FROM {STREAM_PARTITION}")
     return {stream_id: PartitionBounds(first, following) for stream_id, first, following in rows}
 
 
@@ -339,7 +380,8 @@ def batch_at(db: Database, stream_id: int, offset: int) -> tuple[int, KeptBatch]
     """
     with reading_entry(lambda: 0):
         row = db.execute(
-            "SELECT lsn, base_offset, count, bytes, append_ms, epoch, incarnation FROM stream_batch"
+            f"SELECT lsn, base_offset, count, bytes, append_ms, epoch, incarnation"
+            f" FROM {STREAM_BATCH}"
             " WHERE stream_id = ? AND base_offset <= ? AND base_offset + count > ?"
             " ORDER BY base_offset DESC LIMIT 1", (stream_id, offset, offset),
         ).fetchone()
@@ -352,8 +394,8 @@ def batch_at(db: Database, stream_id: int, offset: int) -> tuple[int, KeptBatch]
 def ballot_at(db: Database, stream_id: int, offset: int) -> Ballot | None:
     """Of the batch that holds a record; None when it is not here."""
     row = db.execute(
-        "SELECT epoch, incarnation FROM stream_batch WHERE stream_id = ? AND base_offset ="
-        " (SELECT max(base_offset) FROM stream_batch WHERE stream_id = ? AND base_offset <= ?)"
+        f"SELECT epoch, incarnation FROM {STREAM_BATCH} WHERE stream_id = ? AND base_offset ="
+        f" (SELECT max(base_offset) FROM {STREAM_BATCH} WHERE stream_id = ? AND base_offset <= ?)"
         " AND base_offset + count > ?", (stream_id, stream_id, offset, offset),
     ).fetchone()
     return Ballot(*row) if row is not None else None
@@ -361,14 +403,14 @@ def ballot_at(db: Database, stream_id: int, offset: int) -> Ballot | None:
 
 def _rows(db: Database, stream_id: int, offset: int, below: int) -> Iterator[tuple[Any, ...]]:
     start = db.execute(
-        "SELECT max(base_offset) FROM stream_batch WHERE stream_id = ? AND base_offset <= ?",
+        f"SELECT max(base_offset) FROM {STREAM_BATCH} WHERE stream_id = ? AND base_offset <= ?",
         (stream_id, offset),
     ).fetchone()
     if start is None or start[0] is None:
         return
     yield from db.execute(
         "SELECT s.lsn, s.base_offset, s.count, s.append_ms, s.epoch, s.incarnation,"
-        " s.bytes, b.bytes FROM stream_batch s LEFT JOIN body b USING (lsn)"
+        f" s.bytes, b.bytes FROM {STREAM_BATCH} s LEFT JOIN {BODY} b USING (lsn)"
         " WHERE s.stream_id = ? AND s.base_offset >= ? AND s.base_offset < ?"
         " ORDER BY s.base_offset",
         (stream_id, start[0], below),
@@ -386,9 +428,9 @@ def _naming_damage(db: Database, stream_id: int, offset: Callable[[], int]) -> I
 
 
 def _damaged(db: Database, stream_id: int, offset: int, what: str) -> CorruptionError:
-    named = db.execute("SELECT name FROM schema_object WHERE id = ?", (stream_id,)).fetchone()
+    named = db.execute(f"SELECT name FROM {SCHEMA_OBJECT} WHERE id = ?", (stream_id,)).fetchone()
     row = db.execute(
-        "SELECT lsn FROM stream_batch WHERE stream_id = ? AND base_offset <= ?"
+        f"SELECT lsn FROM {STREAM_BATCH} WHERE stream_id = ? AND base_offset <= ?"
         " AND base_offset + count > ? ORDER BY base_offset DESC LIMIT 1",
         (stream_id, offset, offset),
     ).fetchone()
@@ -406,7 +448,7 @@ def batch_of(db: Database, lsn: int) -> KeptBatch | None:
     """The batch whose bytes are `body(lsn)`; None when no stream has it. Looks at every batch: for
     repairs."""
     row = db.execute(
-        "SELECT base_offset, count, bytes, append_ms, epoch, incarnation FROM stream_batch"
+        f"SELECT base_offset, count, bytes, append_ms, epoch, incarnation FROM {STREAM_BATCH}"
         " WHERE lsn = ?", (lsn,),
     ).fetchone()
     if row is None:
@@ -425,7 +467,7 @@ def offset_at(db: Database, stream_id: int, at_ms: int) -> int:
     while low < high:
         middle = (low + high) // 2
         row = db.execute(
-            "SELECT base_offset, count, append_ms FROM stream_batch"
+            f"SELECT base_offset, count, append_ms FROM {STREAM_BATCH}"
             " WHERE stream_id = ? AND base_offset <= ? ORDER BY base_offset DESC LIMIT 1",
             (stream_id, middle),
         ).fetchone()

@@ -13,10 +13,14 @@ import apsw
 
 from hadron.model.batch import check_batch, read_head
 from hadron.model.errors import CorruptionError
+from hadron.state.dropping import DROPPED
+from hadron.state.group_changes import GROUP_GARBAGE
+from hadron.state.groups import GROUP, GROUP_ACK
 from hadron.state.machine import StateMachine
 from hadron.state.replay import ReplayCheck
+from hadron.state.streams import STREAM_BATCH, STREAM_PARTITION
 from hadron.storage.database import in_words
-from hadron.storage.log import NO_BODY, Entry, first_lsn
+from hadron.storage.log import BODY, LOG, NO_BODY, Entry, first_lsn
 from hadron.storage.verify import (
     SLICE_BYTES,
     SLICE_ROWS,
@@ -31,7 +35,7 @@ from hadron.storage.verify import (
 _BATCHES: Final = (
     "SELECT s.base_offset, s.count, s.lsn, s.append_ms, s.bytes, s.epoch, s.incarnation,"
     " length(b.bytes), l.lsn, l.now_ms, l.epoch, l.incarnation, l.body_hash"
-    " FROM stream_batch s LEFT JOIN body b USING (lsn) LEFT JOIN log l USING (lsn)"
+    f" FROM {STREAM_BATCH} s LEFT JOIN {BODY} b USING (lsn) LEFT JOIN {LOG} l USING (lsn)"
     " WHERE s.stream_id = ? AND s.base_offset >= ? ORDER BY s.base_offset LIMIT ?"
 )
 
@@ -114,7 +118,7 @@ class KeptBodiesCheck:
         try:
             until = first_lsn(db)
             for lsn, body in db.execute(
-                "SELECT lsn, bytes FROM body WHERE lsn > ? AND lsn < ? ORDER BY lsn LIMIT ?",
+                f"SELECT lsn, bytes FROM {BODY} WHERE lsn > ? AND lsn < ? ORDER BY lsn LIMIT ?",
                 (self._lsn, until, SLICE_ROWS),
             ):
                 self._lsn = lsn
@@ -123,7 +127,7 @@ class KeptBodiesCheck:
                 try:
                     check_batch(body)
                 except CorruptionError as error:
-                    self._report.add(f"entry {lsn}: {error.message}", table="body", lsn=lsn)
+                    self._report.add(f"entry {lsn}: {error.message}", table=BODY, lsn=lsn)
                 if size >= SLICE_BYTES:
                     break
         except apsw.Error as error:
@@ -136,31 +140,31 @@ class KeptBodiesCheck:
         streams tell which one it is."""
         try:
             row: Any = db.execute(
-                "SELECT min(lsn) FROM stream_batch WHERE lsn > ?", (self._lsn,)
+                f"SELECT min(lsn) FROM {STREAM_BATCH} WHERE lsn > ?", (self._lsn,)
             ).fetchone()
         except apsw.Error:
             row = (None,)
         if row[0] is None:
             self._report.add(
-                f"bodies after entry {self._lsn} cannot be read: {what}", table="body",
+                f"bodies after entry {self._lsn} cannot be read: {what}", table=BODY,
                 is_unreadable=True,
             )
             return True
         self._lsn = row[0]
         self._report.add(
-            f"the body of entry {self._lsn} cannot be read: {what}", table="body", lsn=self._lsn
+            f"the body of entry {self._lsn} cannot be read: {what}", table=BODY, lsn=self._lsn
         )
         return False
 
 
 def _dropped(db: apsw.Connection) -> set[int]:
     """Ids of deleted streams that have not gone yet."""
-    return _ids(db, "dropped", "id")
+    return _ids(db, DROPPED, "id")
 
 
 def _garbage(db: apsw.Connection) -> set[int]:
     """Ids of groups that were reset or deleted, and have not gone yet."""
-    return _ids(db, "grp_garbage", "group_id")
+    return _ids(db, GROUP_GARBAGE, "group_id")
 
 
 def _ids(db: apsw.Connection, table: str, column: str) -> set[int]:
@@ -189,8 +193,8 @@ class StreamsCheck:
         try:
             if self._streams is None:
                 rows: Any = db.execute(
-                    "SELECT stream_id FROM stream_partition UNION"
-                    " SELECT DISTINCT stream_id FROM stream_batch ORDER BY 1"
+                    f"SELECT stream_id FROM {STREAM_PARTITION} UNION"
+                    f" SELECT DISTINCT stream_id FROM {STREAM_BATCH} ORDER BY 1"
                 )
                 self._streams = [row[0] for row in rows]
                 gone = _dropped(db)
@@ -200,7 +204,7 @@ class StreamsCheck:
                 self._expected = None
         except apsw.Error as error:
             self._report.add(
-                f"the streams' tables cannot be read: {in_words(error)}", table="stream_batch",
+                f"the streams' tables cannot be read: {in_words(error)}", table=STREAM_BATCH,
                 is_unreadable=True,
             )
             return True
@@ -210,7 +214,7 @@ class StreamsCheck:
         """Some batches of a stream; whether it was the last of them."""
         self._stream = stream_id
         limits: Any = db.execute(
-            "SELECT first_offset, next_offset, bytes FROM stream_partition WHERE stream_id = ?",
+            f"SELECT first_offset, next_offset, bytes FROM {STREAM_PARTITION} WHERE stream_id = ?",
             (stream_id,),
         ).fetchone()
         if limits is None:
@@ -248,7 +252,7 @@ class StreamsCheck:
         if count < 1:
             self._problem(f"the batch at offset {base} has {count} records", base, lsn)
         if length is None:
-            self._problem(f"the batch at offset {base} has lost its bytes", base, lsn, "body")
+            self._problem(f"the batch at offset {base} has lost its bytes", base, lsn, BODY)
         elif length != size:
             self._problem(f"the batch at offset {base} has {length} bytes, not {size}", base, lsn)
         if logged[0] is None:
@@ -266,7 +270,7 @@ class StreamsCheck:
             self._problem(f"its batches have {self._bytes} bytes, it says {size}", first)
 
     def _problem(
-        self, text: str, offset: int, lsn: int = 0, table: str = "stream_batch"
+        self, text: str, offset: int, lsn: int = 0, table: str = STREAM_BATCH
     ) -> None:
         self._report.add(
             f"stream {self._stream}: {text}", table=table, lsn=lsn,
@@ -290,15 +294,15 @@ class GroupsCheck:
             return self._floors(db) if self._range is None else self._ranges(db, self._range)
         except apsw.Error as error:
             self._report.add(
-                f"the groups' tables cannot be read: {in_words(error)}", table="grp",
+                f"the groups' tables cannot be read: {in_words(error)}", table=GROUP,
                 is_unreadable=True,
             )
             return True
 
     def _floors(self, db: apsw.Connection) -> bool:
         rows: list[Any] = db.execute(
-            "SELECT g.group_id, g.name, g.floor, g.stream_id, p.next_offset FROM grp g"
-            " LEFT JOIN stream_partition p USING (stream_id)"
+            f"SELECT g.group_id, g.name, g.floor, g.stream_id, p.next_offset FROM {GROUP} g"
+            f" LEFT JOIN {STREAM_PARTITION} p USING (stream_id)"
             " WHERE g.group_id > ? ORDER BY g.group_id LIMIT ?", (self._group, SLICE_ROWS),
         ).fetchall()
         gone = _dropped(db)
@@ -307,11 +311,11 @@ class GroupsCheck:
             if following is None and stream_id in gone:
                 continue
             if following is None:
-                self._report.add(f"group {name!r} is of no stream here, {stream_id}", table="grp")
+                self._report.add(f"group {name!r} is of no stream here, {stream_id}", table=GROUP)
             elif not 0 <= floor <= following:
                 self._report.add(
                     f"group {name!r} has its floor at {floor}, the stream ends at {following}",
-                    table="grp", stream_id=stream_id, offset=floor,
+                    table=GROUP, stream_id=stream_id, offset=floor,
                 )
         if len(rows) < SLICE_ROWS:
             self._range = (0, -1)
@@ -319,8 +323,10 @@ class GroupsCheck:
 
     def _ranges(self, db: apsw.Connection, after: tuple[int, int]) -> bool:
         rows: list[Any] = db.execute(
-            "SELECT a.group_id, a.first, a.last, g.floor, p.next_offset, g.stream_id FROM grp_ack a"
-            " LEFT JOIN grp g USING (group_id) LEFT JOIN stream_partition p USING (stream_id)"
+            f"SELECT a.group_id, a.first, a.last, g.floor, p.next_offset, g.stream_id"
+            f" FROM {GROUP_ACK} a"
+            f" LEFT JOIN {GROUP} g USING (group_id) LEFT JOIN {STREAM_PARTITION} p"
+            f" USING (stream_id)"
             " WHERE (a.group_id, a.first) > (?, ?) ORDER BY 1, 2 LIMIT ?", (*after, SLICE_ROWS),
         ).fetchall()
         gone, garbage = _dropped(db), _garbage(db)
@@ -332,13 +338,13 @@ class GroupsCheck:
             if floor is None or following is None:
                 self._report.add(
                     f"acknowledged offsets {first} to {last} are of no group, {group_id}",
-                    table="grp_ack", offset=first,
+                    table=GROUP_ACK, offset=first,
                 )
             elif not (floor < first <= last < following and first > above + 1):
                 self._report.add(
                     f"group {group_id} has {first} to {last} acknowledged, its floor is {floor} "
                     f"and the stream ends at {following}",
-                    table="grp_ack", stream_id=stream_id, offset=first,
+                    table=GROUP_ACK, stream_id=stream_id, offset=first,
                 )
         return len(rows) < SLICE_ROWS
 

@@ -31,7 +31,7 @@ from hadron.storage.database import (
     translated_errors,
 )
 
-_TABLES: Final = """
+TABLES: Final = """
 CREATE TABLE IF NOT EXISTS identity(
     only INTEGER PRIMARY KEY CHECK (only = 1),
     cluster TEXT NOT NULL, replica_set TEXT NOT NULL, node TEXT NOT NULL,
@@ -269,7 +269,7 @@ class IdentityFile:
         check_format(self._db, self._path, _FORMAT_VERSION)
         self._db.reserve_bytes(reserve=RESERVED_BYTES)
         with transaction(self._db):
-            self._db.execute(_TABLES)
+            self._db.execute(TABLES)
             mark_format(self._db, _FORMAT_VERSION)
         require_checksums(self._db, self._path)
 

@@ -27,10 +27,16 @@ import xxhash
 from hadron.model.errors import CorruptionError, TrimmedError
 from hadron.model.ids import EMPTY_LOG, Ballot, LogPosition
 from hadron.model.ports import Database
+from hadron.model.tables import PREFIX
 from hadron.storage.database import in_words, is_damage
 
-TABLES: Final = """
-CREATE TABLE IF NOT EXISTS log(
+LOG: Final = PREFIX + "log"
+BODY: Final = PREFIX + "body"
+ANCHOR: Final = PREFIX + "anchor"
+META: Final = PREFIX + "meta"
+
+TABLES: Final = f"""
+CREATE TABLE IF NOT EXISTS {LOG}(
     lsn INTEGER PRIMARY KEY,
     epoch INTEGER NOT NULL, incarnation INTEGER NOT NULL,
     now_ms INTEGER NOT NULL,          -- the leader's clock, never below the entry before
@@ -38,19 +44,19 @@ CREATE TABLE IF NOT EXISTS log(
     body_hash BLOB NOT NULL,
     chain BLOB NOT NULL
 ) STRICT;
-CREATE TABLE IF NOT EXISTS body(
+CREATE TABLE IF NOT EXISTS {BODY}(
     lsn INTEGER PRIMARY KEY,
     bytes BLOB NOT NULL               -- what the producer sent, untouched; empty once retention
                                       -- has dropped it, for as long as its log row is here
 ) STRICT;
-CREATE TABLE IF NOT EXISTS anchor(    -- of the last row that was trimmed; no row before that
+CREATE TABLE IF NOT EXISTS {ANCHOR}(    -- of the last row that was trimmed; no row before that
     only INTEGER PRIMARY KEY CHECK (only = 1),
     lsn INTEGER NOT NULL,
     epoch INTEGER NOT NULL, incarnation INTEGER NOT NULL,
     now_ms INTEGER NOT NULL,
     chain BLOB NOT NULL
 ) STRICT;
-CREATE TABLE IF NOT EXISTS meta(
+CREATE TABLE IF NOT EXISTS {META}(
     key TEXT PRIMARY KEY,
     value ANY NOT NULL
 ) STRICT, WITHOUT ROWID;
@@ -62,10 +68,10 @@ ENTRY_OVERHEAD_BYTES: Final = 64
 """Of a log row beside its command and body: two hashes and five numbers."""
 
 _NUMBERS: Final = struct.Struct("<QQQQ")
-_INSERT_LOG: Final = "INSERT INTO log VALUES(?, ?, ?, ?, ?, ?, ?)"
-_INSERT_BODY: Final = "INSERT INTO body VALUES(?, ?)"
+_INSERT_LOG: Final = f"INSERT INTO {LOG} VALUES(?, ?, ?, ?, ?, ?, ?)"
+_INSERT_BODY: Final = f"INSERT INTO {BODY} VALUES(?, ?)"
 _ROW: Final = "lsn, epoch, incarnation, now_ms, command, body_hash, chain"
-_SELECT: Final = f"SELECT {_ROW}, bytes FROM log LEFT JOIN body USING (lsn) "
+_SELECT: Final = f"SELECT {_ROW}, bytes FROM {LOG} LEFT JOIN {BODY} USING (lsn) "
 
 
 class Entry(NamedTuple):
@@ -139,7 +145,7 @@ class Log:
         is damaged: whatever was appended to it would be as wrong."""
         anchor, anchor_ms = _anchor(self._db)
         row = self._db.execute(
-            "SELECT lsn, now_ms FROM log ORDER BY lsn DESC LIMIT 1"
+            f"SELECT lsn, now_ms FROM {LOG} ORDER BY lsn DESC LIMIT 1"
         ).fetchone()
         head, last_ms = anchor, anchor_ms
         if row is not None:
@@ -195,8 +201,8 @@ class Log:
 
     def drop_after(self, lsn: int) -> None:
         """Drop the tail above `lsn`. The caller has checked that none of it was applied."""
-        self._db.execute("DELETE FROM body WHERE lsn > ?", (lsn,))
-        self._db.execute("DELETE FROM log WHERE lsn > ?", (lsn,))
+        self._db.execute(f"DELETE FROM {BODY} WHERE lsn > ?", (lsn,))
+        self._db.execute(f"DELETE FROM {LOG} WHERE lsn > ?", (lsn,))
         self.reload()
 
     def trim(self, until_lsn: int, *, max_rows: int) -> None:
@@ -208,16 +214,16 @@ class Log:
         last = min(until_lsn, self.anchor.lsn + max_rows, self.head.lsn)
         if last <= self.anchor.lsn:
             return
-        row = self._db.execute("SELECT now_ms FROM log WHERE lsn = ?", (last,)).fetchone()
+        row = self._db.execute(f"SELECT now_ms FROM {LOG} WHERE lsn = ?", (last,)).fetchone()
         anchor = position_at(self._db, last)
         if row is None or anchor is None:
             raise damaged_entry(last, f"entry {last} is missing from the log")
         set_anchor(self._db, anchor, row[0])
         self._db.execute(
-            "DELETE FROM body WHERE lsn > ? AND lsn <= ? AND length(bytes) = 0",
+            f"DELETE FROM {BODY} WHERE lsn > ? AND lsn <= ? AND length(bytes) = 0",
             (self.anchor.lsn, last),
         )
-        self._db.execute("DELETE FROM log WHERE lsn <= ?", (last,))
+        self._db.execute(f"DELETE FROM {LOG} WHERE lsn <= ?", (last,))
         self.anchor = anchor
 
     def position_at(self, lsn: int) -> LogPosition | None:
@@ -229,7 +235,7 @@ class Log:
 
 def _anchor(connection: apsw.Connection) -> tuple[LogPosition, int]:
     row = connection.execute(
-        "SELECT lsn, epoch, incarnation, chain, now_ms FROM anchor"
+        f"SELECT lsn, epoch, incarnation, chain, now_ms FROM {ANCHOR}"
     ).fetchone()
     if row is None:
         return EMPTY_LOG, 0
@@ -244,7 +250,8 @@ def read_anchor(connection: apsw.Connection) -> LogPosition:
 def set_anchor(connection: apsw.Connection, anchor: LogPosition, now_ms: int) -> None:
     """Let the log begin after `anchor`, whose entry had the stamp `now_ms`."""
     connection.execute(
-        "INSERT INTO anchor VALUES(1, ?, ?, ?, ?, ?) ON CONFLICT DO UPDATE SET lsn = excluded.lsn,"
+        f"INSERT INTO {ANCHOR} VALUES(1, ?, ?, ?, ?, ?) ON CONFLICT DO UPDATE"
+        f" SET lsn = excluded.lsn,"
         " epoch = excluded.epoch, incarnation = excluded.incarnation, now_ms = excluded.now_ms,"
         " chain = excluded.chain",
         (anchor.lsn, *anchor.ballot, now_ms, anchor.chain),
@@ -284,7 +291,7 @@ def position_at(connection: apsw.Connection, lsn: int) -> LogPosition | None:
         return EMPTY_LOG
     with reading_entry(lambda: lsn):
         rows: list[Any] = connection.execute(
-            f"SELECT {_ROW} FROM log WHERE lsn >= ? AND lsn <= ? ORDER BY lsn", (lsn - 1, lsn)
+            f"SELECT {_ROW} FROM {LOG} WHERE lsn >= ? AND lsn <= ? ORDER BY lsn", (lsn - 1, lsn)
         ).fetchall()
     if len(rows) == 2:
         return _checked(rows[1], rows[0][6]).position
@@ -307,7 +314,7 @@ def lacks(connection: apsw.Connection, position: LogPosition) -> bool:
 
 def last_lsn(connection: apsw.Connection) -> int:
     """Where the log ends; the anchor's lsn when all rows were trimmed."""
-    row = connection.execute("SELECT max(lsn) FROM log").fetchone()
+    row = connection.execute(f"SELECT max(lsn) FROM {LOG}").fetchone()
     if row is None or row[0] is None:
         return read_anchor(connection).lsn
     lsn: int = row[0]
@@ -377,7 +384,7 @@ def read_commands(connection: apsw.Connection, from_lsn: int, until_lsn: int) ->
     expected = from_lsn
     with reading_entry(lambda: expected):
         for row in connection.execute(
-            f"SELECT {_ROW} FROM log WHERE lsn >= ? AND lsn <= ? ORDER BY lsn",
+            f"SELECT {_ROW} FROM {LOG} WHERE lsn >= ? AND lsn <= ? ORDER BY lsn",
             (from_lsn, until_lsn),
         ):
             _check_lsn(row[0], expected)
@@ -423,14 +430,14 @@ def drop_bodies(db: Database, lsns: Sequence[int]) -> None:
     An empty row is left where the log row is still here, so that a body which is missing for
     another reason is known to be damage.
     """
-    row = db.execute("SELECT lsn FROM anchor").fetchone()
+    row = db.execute(f"SELECT lsn FROM {ANCHOR}").fetchone()
     anchor_lsn = row[0] if row is not None else 0
     db.executemany(
-        "INSERT INTO body VALUES(?, x'') ON CONFLICT DO UPDATE SET bytes = excluded.bytes",
+        f"INSERT INTO {BODY} VALUES(?, x'') ON CONFLICT DO UPDATE SET bytes = excluded.bytes",
         [(lsn,) for lsn in lsns if lsn > anchor_lsn],
     )
     db.executemany(
-        "DELETE FROM body WHERE lsn = ?", [(lsn,) for lsn in lsns if lsn <= anchor_lsn]
+        f"DELETE FROM {BODY} WHERE lsn = ?", [(lsn,) for lsn in lsns if lsn <= anchor_lsn]
     )
 
 
@@ -440,26 +447,26 @@ def sizes(
     """(lsn, bytes) of the entries from `from_lsn` on, body and a row's overhead included."""
     rows = connection.execute(
         "SELECT l.lsn, length(l.command) + ? + coalesce(length(b.bytes), 0)"
-        " FROM log l LEFT JOIN body b USING (lsn) WHERE l.lsn >= ? ORDER BY l.lsn LIMIT ?",
+        f" FROM {LOG} l LEFT JOIN {BODY} b USING (lsn) WHERE l.lsn >= ? ORDER BY l.lsn LIMIT ?",
         (ENTRY_OVERHEAD_BYTES, from_lsn, max_rows),
     )
     return [(lsn, size) for lsn, size in rows]
 
 
 def get_meta(connection: apsw.Connection, key: str, default: int = 0) -> int:
-    row = connection.execute("SELECT value FROM meta WHERE key = ?", (key,)).fetchone()
+    row = connection.execute(f"SELECT value FROM {META} WHERE key = ?", (key,)).fetchone()
     return default if row is None else row[0]
 
 
 def get_text(connection: apsw.Connection, key: str) -> str:
     """A text in `meta`, "" where there is none."""
-    row = connection.execute("SELECT value FROM meta WHERE key = ?", (key,)).fetchone()
+    row = connection.execute(f"SELECT value FROM {META} WHERE key = ?", (key,)).fetchone()
     return "" if row is None else str(row[0])
 
 
 def set_meta(connection: apsw.Connection, key: str, value: int | bytes | str) -> None:
     connection.execute(
-        "INSERT INTO meta VALUES(?, ?) ON CONFLICT(key) DO UPDATE SET value = excluded.value",
+        f"INSERT INTO {META} VALUES(?, ?) ON CONFLICT(key) DO UPDATE SET value = excluded.value",
         (key, value),
     )
 

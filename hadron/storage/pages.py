@@ -31,7 +31,7 @@ import apsw
 from hadron.model.ports import Disk
 from hadron.storage.checksums import RESERVED_BYTES
 from hadron.storage.database import PAGE_BYTES
-from hadron.storage.log import Entry, hash_body
+from hadron.storage.log import BODY, LOG, Entry, hash_body
 from hadron.storage.wal_scan import LiveFrames
 
 _USABLE: Final = PAGE_BYTES - RESERVED_BYTES
@@ -109,7 +109,7 @@ class Mending:
         flags = apsw.SQLITE_OPEN_MAIN_DB | apsw.SQLITE_OPEN_READWRITE
         self._file = apsw.VFSFile(self._disk.vfs, str(self._path), [flags, 0])
         try:
-            for table in ("log", "body"):
+            for table in (LOG, BODY):
                 root = self._db.execute(
                     "SELECT rootpage FROM sqlite_schema WHERE type = 'table' AND name = ?", (table,)
                 ).get
@@ -206,7 +206,7 @@ class Mending:
         entry = self._known.get(lsn)
         if entry is None:
             return None
-        if table == "body":
+        if table == BODY:
             return _record(None, bytes(entry.body)) if len(entry.body) else None
         if not entry.chain:
             # Of an entry that was trimmed where it came from there is the body only.

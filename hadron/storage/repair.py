@@ -15,6 +15,8 @@ import apsw
 from hadron.model.errors import CorruptionError
 from hadron.model.ids import LogPosition
 from hadron.storage.log import (
+    BODY,
+    LOG,
     NO_BODY,
     Entry,
     Log,
@@ -27,7 +29,7 @@ from hadron.storage.log import (
 )
 
 _ROW = (
-    "SELECT lsn, epoch, incarnation, now_ms, command, body_hash, chain FROM log WHERE lsn = ?"
+    f"SELECT lsn, epoch, incarnation, now_ms, command, body_hash, chain FROM {LOG} WHERE lsn = ?"
 )
 
 
@@ -46,8 +48,10 @@ def wrong_with(connection: apsw.Connection, lsn: int) -> str:
         if position_at(connection, lsn) is None:
             return f"entry {lsn} is missing"
         with reading_entry(lambda: lsn):
-            row = connection.execute("SELECT body_hash FROM log WHERE lsn = ?", (lsn,)).fetchone()
-            body = connection.execute("SELECT bytes FROM body WHERE lsn = ?", (lsn,)).fetchone()
+            row = connection.execute(
+                f"SELECT body_hash FROM {LOG} WHERE lsn = ?", (lsn,)
+            ).fetchone()
+            body = connection.execute(f"SELECT bytes FROM {BODY} WHERE lsn = ?", (lsn,)).fetchone()
     except CorruptionError as error:
         return error.message
     if row is None:
@@ -104,13 +108,13 @@ def _write(connection: apsw.Connection, log: Log, entry: Entry) -> bool:
     if not is_logged(log, entry.lsn):
         return False
     # Deleted first: to replace a row by an equal one writes nothing.
-    connection.execute("DELETE FROM log WHERE lsn = ?", (entry.lsn,))
+    connection.execute(f"DELETE FROM {LOG} WHERE lsn = ?", (entry.lsn,))
     connection.execute(
-        "INSERT INTO log VALUES(?, ?, ?, ?, ?, ?, ?)",
+        f"INSERT INTO {LOG} VALUES(?, ?, ?, ?, ?, ?, ?)",
         (entry.lsn, *entry.ballot, entry.now_ms, entry.command, hash_body(entry.body), entry.chain),
     )
     dropped = connection.execute(
-        "SELECT 1 FROM body WHERE lsn = ? AND length(bytes) = 0", (entry.lsn,)
+        f"SELECT 1 FROM {BODY} WHERE lsn = ? AND length(bytes) = 0", (entry.lsn,)
     ).fetchone()
     if dropped is None or not len(entry.body):
         # One that retention has dropped here nobody wants back.
@@ -120,9 +124,9 @@ def _write(connection: apsw.Connection, log: Log, entry: Entry) -> bool:
 
 def put_back_body(connection: apsw.Connection, lsn: int, body: bytes | memoryview) -> None:
     """Write a body anew, whatever stands there; the caller has checked that it fits."""
-    connection.execute("DELETE FROM body WHERE lsn = ?", (lsn,))
+    connection.execute(f"DELETE FROM {BODY} WHERE lsn = ?", (lsn,))
     if len(body):
-        connection.execute("INSERT INTO body VALUES(?, ?)", (lsn, body))
+        connection.execute(f"INSERT INTO {BODY} VALUES(?, ?)", (lsn, body))
 
 
 def _row(connection: apsw.Connection, lsn: int) -> tuple[Any, ...] | None:
@@ -133,5 +137,5 @@ def _row(connection: apsw.Connection, lsn: int) -> tuple[Any, ...] | None:
 def read_body(connection: apsw.Connection, lsn: int) -> bytes | None:
     """The bytes of a body whatever became of its log row; None where there are none."""
     with reading_entry(lambda: lsn):
-        row: Any = connection.execute("SELECT bytes FROM body WHERE lsn = ?", (lsn,)).fetchone()
+        row: Any = connection.execute(f"SELECT bytes FROM {BODY} WHERE lsn = ?", (lsn,)).fetchone()
     return row[0] if row is not None and type(row[0]) is bytes and row[0] else None

@@ -41,6 +41,8 @@ from hadron.storage.database import (
     translated_os_errors,
 )
 from hadron.storage.log import (
+    BODY,
+    LOG,
     first_lsn,
     get_meta,
     get_text,
@@ -249,8 +251,8 @@ def _cut_off_tail(copy: apsw.Connection, *, is_committed: bool) -> LogPosition:
     if lsn == 0 or position is None:
         raise NothingToCopyError("this node has applied nothing yet")
     with transaction(copy):
-        copy.execute("DELETE FROM body WHERE lsn > ?", (lsn,))
-        copy.execute("DELETE FROM log WHERE lsn > ?", (lsn,))
+        copy.execute(f"DELETE FROM {BODY} WHERE lsn > ?", (lsn,))
+        copy.execute(f"DELETE FROM {LOG} WHERE lsn > ?", (lsn,))
         committed = lsn if is_committed else min(lsn, get_meta(copy, "committed_lsn"))
         set_meta(copy, "committed_lsn", committed)
     return position
@@ -339,7 +341,7 @@ def _rows_after(connection: apsw.Connection, lsn: int, limit: int) -> list[Any]:
     """Rows of the log with the body, None where there is none."""
     rows: list[Any] = connection.execute(
         "SELECT l.lsn, epoch, incarnation, now_ms, command, body_hash, chain, bytes"
-        " FROM log l LEFT JOIN body b ON b.lsn = l.lsn WHERE l.lsn > ? ORDER BY l.lsn LIMIT ?",
+        f" FROM {LOG} l LEFT JOIN {BODY} b ON b.lsn = l.lsn WHERE l.lsn > ? ORDER BY l.lsn LIMIT ?",
         (lsn, limit),
     ).fetchall()
     return rows
@@ -365,8 +367,8 @@ def copy_tail(source: Path, target: Path, base: LogPosition, disk: Disk) -> int:
         if position_at(old, at.lsn) != at:
             # A tail copied before was dropped since.
             with transaction(new):
-                new.execute("DELETE FROM body WHERE lsn > ?", (base.lsn,))
-                new.execute("DELETE FROM log WHERE lsn > ?", (base.lsn,))
+                new.execute(f"DELETE FROM {BODY} WHERE lsn > ?", (base.lsn,))
+                new.execute(f"DELETE FROM {LOG} WHERE lsn > ?", (base.lsn,))
             at = base
         if position_at(old, at.lsn) != at:
             return 0
@@ -387,11 +389,11 @@ def _append_rows(old: apsw.Connection, new: apsw.Connection, at: LogPosition) ->
                         f"the body of entry {lsn} of the old log does not match its hash"
                     )
                 new.execute(
-                    "INSERT INTO log VALUES(?, ?, ?, ?, ?, ?, ?)",
+                    f"INSERT INTO {LOG} VALUES(?, ?, ?, ?, ?, ?, ?)",
                     (lsn, epoch, incarnation, now_ms, command, body_hash, chain),
                 )
                 if body is not None:
-                    new.execute("INSERT INTO body VALUES(?, ?)", (lsn, body))
+                    new.execute(f"INSERT INTO {BODY} VALUES(?, ?)", (lsn, body))
                 at = LogPosition(lsn, ballot, chain)
         copied += len(rows)
     return copied

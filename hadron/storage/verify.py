@@ -22,6 +22,9 @@ from hadron.model.errors import CorruptionError
 from hadron.model.ids import Ballot
 from hadron.storage.database import in_words, read_transaction
 from hadron.storage.log import (
+    BODY,
+    LOG,
+    META,
     NO_BODY,
     Entry,
     chain_of_row,
@@ -188,14 +191,14 @@ class LogCheck:
             return False
         if self._stored is None or self._next == first:
             return False
-        before = db.execute("SELECT chain FROM log WHERE lsn = ?", (self._next - 1,)).fetchone()
+        before = db.execute(f"SELECT chain FROM {LOG} WHERE lsn = ?", (self._next - 1,)).fetchone()
         return before is None or before[0] != self._stored
 
     def _slice(self, db: apsw.Connection) -> bool:
         assert self._until is not None
         size = rows = 0
         for row in db.execute(
-            "SELECT l.*, b.bytes FROM log l LEFT JOIN body b USING (lsn)"
+            f"SELECT l.*, b.bytes FROM {LOG} l LEFT JOIN {BODY} b USING (lsn)"
             " WHERE l.lsn >= ? AND l.lsn <= ? ORDER BY l.lsn LIMIT ?",
             (self._next, self._until, SLICE_ROWS),
         ):
@@ -212,13 +215,13 @@ class LogCheck:
         lsn, report = logged[0], self._report
         if lsn != self._next:
             report.add(
-                f"entries {self._next} to {lsn - 1} are missing", table="log", lsn=self._next
+                f"entries {self._next} to {lsn - 1} are missing", table=LOG, lsn=self._next
             )
             self._stored = self._computed = None
         self._next = lsn + 1
         report.entries += 1
         if not is_well_formed(logged) or not isinstance(body, bytes | None):
-            report.add(f"entry {lsn} has values that no entry has", table="log", lsn=lsn)
+            report.add(f"entry {lsn} has values that no entry has", table=LOG, lsn=lsn)
             self._stored = self._computed = None
             return
         body_hash, chain = logged[5:]
@@ -227,12 +230,12 @@ class LogCheck:
             for previous in dict.fromkeys((self._stored, self._computed)) if previous is not None
         ]
         if follows and chain not in follows:
-            report.add(f"entry {lsn} does not continue the hash chain", table="log", lsn=lsn)
+            report.add(f"entry {lsn} does not continue the hash chain", table=LOG, lsn=lsn)
         self._stored, self._computed = chain, (follows[0] if follows else chain)
         report.last_lsn, report.chain = lsn, chain.hex()
         if body is None:
             if body_hash != NO_BODY:
-                report.add(f"the body of entry {lsn} is missing", table="body", lsn=lsn)
+                report.add(f"the body of entry {lsn} is missing", table=BODY, lsn=lsn)
         elif not body and body_hash != NO_BODY:
             report.dropped_bodies += 1
         else:
@@ -244,7 +247,7 @@ class LogCheck:
         report.bodies += 1
         if hash_body(entry.body) != body_hash:
             report.add(
-                f"the body of entry {lsn} does not match its hash", table="body", lsn=lsn
+                f"the body of entry {lsn} does not match its hash", table=BODY, lsn=lsn
             )
             return
         try:
@@ -254,16 +257,16 @@ class LogCheck:
         except CorruptionError as error:
             wrong = error.message
         if wrong:
-            report.add(f"entry {lsn}: {wrong}", table="body", lsn=lsn)
+            report.add(f"entry {lsn}: {wrong}", table=BODY, lsn=lsn)
 
     def _unreadable(self, error: apsw.Error) -> bool:
         """The next entry stands on a page that cannot be read; go on behind it."""
         what = in_words(error)
         if self._until is None or not self._next:
-            self._report.add(f"the log cannot be read: {what}", table="log", is_unreadable=True)
+            self._report.add(f"the log cannot be read: {what}", table=LOG, is_unreadable=True)
             return True
         lsn = self._next
-        self._report.add(f"entry {lsn} cannot be read: {what}", table="log", lsn=lsn)
+        self._report.add(f"entry {lsn} cannot be read: {what}", table=LOG, lsn=lsn)
         self._stored = self._computed = None
         self._next += 1
         return self._next > self._until
@@ -359,10 +362,10 @@ class MetaCheck:
             report.committed_lsn = get_meta(db, "committed_lsn")
             for name, lsn in (("applied", report.applied_lsn), ("committed", report.committed_lsn)):
                 if type(lsn) is not int or not 0 <= lsn <= last:
-                    report.add(f"{name}_lsn is {lsn}, the log ends at {last}", table="meta")
-            row = db.execute("SELECT min(lsn) FROM body WHERE lsn > ?", (last,)).fetchone()
+                    report.add(f"{name}_lsn is {lsn}, the log ends at {last}", table=META)
+            row = db.execute(f"SELECT min(lsn) FROM {BODY} WHERE lsn > ?", (last,)).fetchone()
             if row is not None and row[0] is not None:
-                report.add(f"the body of entry {row[0]} has no entry", table="body", lsn=row[0])
+                report.add(f"the body of entry {row[0]} has no entry", table=BODY, lsn=row[0])
         except apsw.Error as error:
-            report.add(f"meta cannot be read: {in_words(error)}", table="meta", is_unreadable=True)
+            report.add(f"meta cannot be read: {in_words(error)}", table=META, is_unreadable=True)
         return True

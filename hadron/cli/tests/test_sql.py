@@ -116,7 +116,7 @@ def test_a_nodes_files_are_not_attached(three: LocalCluster, tmp_path: Path) -> 
     (tmp_path / "link.db").symlink_to(own / "hadron.db")
     (tmp_path / "same.db").hardlink_to(own / "hadron.db")
     for statement in (
-        f"ATTACH '{own}/hadron.db' AS m; DELETE FROM m.body", f"ATTACH '{own}/node.db' AS m",
+        f"ATTACH '{own}/hadron.db' AS m; DELETE FROM m.hadron_body", f"ATTACH '{own}/node.db' AS m",
         f"ATTACH '{data(three, 'n1')}/hadron.db' AS m", f"ATTACH '{tmp_path}/link.db' AS m",
         f"ATTACH '{tmp_path}/same.db' AS m", f"VACUUM INTO '{own}/hadron.db-journal'",
     ):

@@ -43,7 +43,7 @@ async def test_damage_is_named_and_fails(
     directory: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     with closing(open_writer(directory / "hadron.db", sync="NORMAL")) as db:
-        db.execute("UPDATE body SET bytes = zeroblob(length(bytes)) WHERE lsn = 4")
+        db.execute("UPDATE hadron_body SET bytes = zeroblob(length(bytes)) WHERE lsn = 4")
     assert main(["verify", str(directory)]) == 1
     out = capsys.readouterr().out
     assert "problem at n1: the body of entry 4 does not match its hash\n" in out
@@ -52,14 +52,14 @@ async def test_damage_is_named_and_fails(
     answer = json.loads(capsys.readouterr().out)
     assert answer["ok"] is False
     (found,) = answer["files"][0]["problems"]
-    assert (found["table"], found["lsn"]) == ("body", 4)
+    assert (found["table"], found["lsn"]) == ("hadron_body", 4)
 
 
 def test_a_running_cluster_is_told_without_what_is_not_looked_at(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     report = Report(last_lsn=53, committed_lsn=53, applied_lsn=53, entries=53)
-    report.add("the body of entry 9 does not match its hash", table="body", lsn=9)
+    report.add("the body of entry 9 does not match its hash", table="hadron_body", lsn=9)
     file = VerifiedFile(
         Path("n2:7000"), Owner("local", "local/p0", "n2", b""), True, report,
         remedy="is being repaired from another member",

@@ -102,6 +102,7 @@ class Consumer:
 
 async def progress(stack: Stack) -> list[tuple[Any, ...]]:
     return await stack.rows(
-        "SELECT g.floor, a.first, a.last FROM grp g LEFT JOIN grp_ack a USING (group_id)"
+        "SELECT g.floor, a.first, a.last FROM hadron_group g LEFT JOIN hadron_group_ack a"
+        " USING (group_id)"
         " ORDER BY a.first"
     )

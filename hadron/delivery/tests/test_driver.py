@@ -70,9 +70,11 @@ class TestEndings:
         member.acknowledge(299, 299, token=1)
         await member.confirmed(1)
         assert stack.controller.written_lsn - before <= 3
-        tried = await stack.rows("SELECT count(*), min(attempts), max(attempts) FROM grp_attempt")
+        tried = await stack.rows(
+            "SELECT count(*), min(attempts), max(attempts) FROM hadron_group_attempt"
+        )
         assert tried == [(100, 1, 1)]
-        assert (await stack.rows("SELECT floor FROM grp"))[0] == (1,)
+        assert (await stack.rows("SELECT floor FROM hadron_group"))[0] == (1,)
 
     async def test_more_than_an_entry_takes(
         self, stack: Stack, monkeypatch: pytest.MonkeyPatch
@@ -87,7 +89,7 @@ class TestEndings:
         member.acknowledge(99, 99, token=1)
         assert await member.confirmed(1) == []
         assert len(await progress(stack)) == 25
-        assert await stack.rows("SELECT count(*) FROM grp_attempt") == [(25,)]
+        assert await stack.rows("SELECT count(*) FROM hadron_group_attempt") == [(25,)]
 
 
 class TestDelivering:

@@ -122,7 +122,7 @@ class TestOptions:
         await stack.declare("Stream", "far", StreamSpec(partitions=("local/p1",)))
         with pytest.raises(RequestError, match=message):
             await Consumer(stack).join(**wanted)
-        assert await stack.rows("SELECT * FROM grp") == []
+        assert await stack.rows("SELECT * FROM hadron_group") == []
 
     async def test_a_start_in_time(self, stack: Stack, mock_clock: MockClock) -> None:
         await stack.append(1, b"0", b"1")
@@ -157,7 +157,9 @@ class TestDeadlines:
         assert len(await slow.confirmed(2)) == 1
         slow.say(extend={"ranges": [groups_pb2.Range(delivery=1, first_offset=1, last_offset=2)]})
         assert slow.events("revoked")[-1].reason == "not held"
-        assert await stack.rows("SELECT first, last, attempts FROM grp_attempt") == [(1, 2, 1)]
+        assert await stack.rows(
+            "SELECT first, last, attempts FROM hadron_group_attempt"
+        ) == [(1, 2, 1)]
 
 
 class TestHeartbeats:
@@ -333,7 +335,7 @@ class TestDeadLetters:
         assert await progress(stack) == [(3, None, None)]
         (summary,) = await stack.controller.query(group_views.summaries)
         assert summary.dead_lettered == 1
-        assert await stack.rows("SELECT * FROM grp_attempt") == []
+        assert await stack.rows("SELECT * FROM hadron_group_attempt") == []
 
     async def test_attempts_count_across_leaders(self, tmp_path: Path) -> None:
         for leader in range(3):
@@ -657,7 +659,7 @@ class TestEphemeral:
         assert member.events("acked")[0].floor == 2
         await member.until(0, 1, 2, 3)
         member.leave()
-        assert await stack.rows("SELECT * FROM grp") == []
+        assert await stack.rows("SELECT * FROM hadron_group") == []
         mock_clock.jump(module.EPHEMERAL_GRACE_S - 1)
         again = await Consumer(stack).join(2)
         await again.until(2, 3)
@@ -785,7 +787,7 @@ class TestChanging:
         again.leave()
         assert await stack.groups.reset(1, "billing", "latest") == (1, 6)
         await until(lambda: not stack.groups._collecting)
-        assert await stack.rows("SELECT * FROM grp_ack") == []
+        assert await stack.rows("SELECT * FROM hadron_group_ack") == []
 
     async def test_what_was_given_back_is_not_acknowledged_by_a_delivery_from_before_a_reset(
         self, stack: Stack
@@ -838,8 +840,8 @@ class TestChanging:
             with monkeypatch.context() as patch:
                 patch.setattr(stack.groups, "_collect_soon", lambda: None)
                 await stack.groups.delete(1, "billing", force=True)
-            assert len(await stack.rows("SELECT * FROM grp_garbage")) == 1
+            assert len(await stack.rows("SELECT * FROM hadron_group_garbage")) == 1
         async with leading(tmp_path) as stack:
-            while await stack.rows("SELECT * FROM grp_garbage"):
+            while await stack.rows("SELECT * FROM hadron_group_garbage"):
                 await until(lambda: not stack.groups._collecting)
-            assert await stack.rows("SELECT * FROM grp_ack") == []
+            assert await stack.rows("SELECT * FROM hadron_group_ack") == []

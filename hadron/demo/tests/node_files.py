@@ -121,20 +121,21 @@ def forge(path: Path, stream: str, change: Forge, *, reseal: bool) -> None:
     with opened(path) as db:
         base, count, lsn, data = db.execute(
             "SELECT base_offset, s.count, s.lsn, b.bytes"
-            " FROM stream_batch s JOIN body b USING (lsn)"
-            " JOIN schema_object o ON o.id = s.stream_id WHERE o.name = ? AND kind = 'Stream'"
+            " FROM hadron_stream_batch s JOIN hadron_body b USING (lsn)"
+            " JOIN hadron_schema_object o ON o.id = s.stream_id WHERE o.name = ?"
+            " AND kind = 'Stream'"
             " ORDER BY base_offset LIMIT 1 OFFSET 1",
             (stream,),
         ).fetchone()
         records = change([_copy(record) for record in decode_batch(data).records()])
         forged = batch_of(records)
-        db.execute("UPDATE body SET bytes = ? WHERE lsn = ?", (forged, lsn))
+        db.execute("UPDATE hadron_body SET bytes = ? WHERE lsn = ?", (forged, lsn))
         shift = len(records) - count
         if shift:
             _shift(db, stream, base, shift)
         if reseal:
             db.execute(
-                "UPDATE log SET body_hash = ? WHERE lsn = ?",
+                "UPDATE hadron_log SET body_hash = ? WHERE lsn = ?",
                 (xxhash.xxh3_128_digest(forged), lsn),
             )
             _rechain(db)
@@ -148,24 +149,25 @@ def _copy(record: Record) -> NewRecord:
 
 def _shift(db: sqlite3.Connection, stream: str, base: int, shift: int) -> None:
     (stream_id,) = db.execute(
-        "SELECT id FROM schema_object WHERE name = ? AND kind = 'Stream'", (stream,)
+        "SELECT id FROM hadron_schema_object WHERE name = ? AND kind = 'Stream'", (stream,)
     ).fetchone()
     db.execute(
-        "UPDATE stream_batch SET count = count + ? WHERE stream_id = ? AND base_offset = ?",
+        "UPDATE hadron_stream_batch SET count = count + ? WHERE stream_id = ? AND base_offset = ?",
         (shift, stream_id, base),
     )
     later = db.execute(
-        "SELECT base_offset FROM stream_batch WHERE stream_id = ? AND base_offset > ?"
+        "SELECT base_offset FROM hadron_stream_batch WHERE stream_id = ? AND base_offset > ?"
         f" ORDER BY base_offset {'DESC' if shift > 0 else 'ASC'}",
         (stream_id, base),
     ).fetchall()
     for (offset,) in later:
         db.execute(
-            "UPDATE stream_batch SET base_offset = ? WHERE stream_id = ? AND base_offset = ?",
+            "UPDATE hadron_stream_batch SET base_offset = ? WHERE stream_id = ?"
+            " AND base_offset = ?",
             (offset + shift, stream_id, offset),
         )
     db.execute(
-        "UPDATE stream_partition SET next_offset = next_offset + ? WHERE stream_id = ?",
+        "UPDATE hadron_stream_partition SET next_offset = next_offset + ? WHERE stream_id = ?",
         (shift, stream_id),
     )
 
@@ -173,12 +175,12 @@ def _shift(db: sqlite3.Connection, stream: str, base: int, shift: int) -> None:
 def _rechain(db: sqlite3.Connection) -> None:
     chain = bytes(16)
     for lsn, epoch, incarnation, now_ms, command, body_hash in db.execute(
-        "SELECT lsn, epoch, incarnation, now_ms, command, body_hash FROM log ORDER BY lsn"
+        "SELECT lsn, epoch, incarnation, now_ms, command, body_hash FROM hadron_log ORDER BY lsn"
     ).fetchall():
         numbers = struct.pack("<QQQQ", epoch, incarnation, lsn, now_ms)
         chain = xxhash.xxh3_128_digest(
             chain + numbers + xxhash.xxh3_128_digest(command) + body_hash
         )
-        db.execute("UPDATE log SET chain = ? WHERE lsn = ?", (chain, lsn))
+        db.execute("UPDATE hadron_log SET chain = ? WHERE lsn = ?", (chain, lsn))
 
 

@@ -110,27 +110,30 @@ def test_names_the_flight(nodes: dict[str, Path]) -> None:
 @pytest.mark.parametrize(
     ("sql", "problem"),
     [
-        ("DELETE FROM log WHERE lsn = 5", "log entry 5 is missing"),
-        ("DELETE FROM log WHERE lsn = 23", "its log ends at lsn 22, before 23"),
-        ("UPDATE log SET now_ms = now_ms + 1 WHERE lsn = 9", "log entry 9 does not continue"),
-        ("DELETE FROM body WHERE lsn = 3", "the record bytes of log entry 3 are missing"),
-        ("DELETE FROM stream_batch WHERE base_offset = 4000", "has no offsets 4000 to 7999"),
-        ("UPDATE instance SET status = 1 WHERE instance_id = 12", "instance 12 is not done"),
+        ("DELETE FROM hadron_log WHERE lsn = 5", "log entry 5 is missing"),
+        ("DELETE FROM hadron_log WHERE lsn = 23", "its log ends at lsn 22, before 23"),
+        ("UPDATE hadron_log SET now_ms = now_ms + 1 WHERE lsn = 9",
+         "log entry 9 does not continue"),
+        ("DELETE FROM hadron_body WHERE lsn = 3", "the record bytes of log entry 3 are missing"),
+        ("DELETE FROM hadron_stream_batch WHERE base_offset = 4000", "has no offsets 4000 to 7999"),
+        ("UPDATE hadron_instance SET status = 1 WHERE instance_id = 12", "instance 12 is not done"),
         (
-            "DELETE FROM instance WHERE instance_id = 12",
+            "DELETE FROM hadron_instance WHERE instance_id = 12",
             "the record at flights/11 made no instance",
         ),
         (
-            "UPDATE stage_run SET out_offset = 13 WHERE instance_id = 12 AND stage = 'verdict'",
+            "UPDATE hadron_stage_run SET out_offset = 13 WHERE instance_id = 12"
+            " AND stage = 'verdict'",
             "stage verdict of instance 12 points at verdicts/13",
         ),
         (
-            "DELETE FROM stage_run WHERE instance_id = 12 AND stage = 'weather'",
+            "DELETE FROM hadron_stage_run WHERE instance_id = 12 AND stage = 'weather'",
             "stage weather of instance 12 never ran",
         ),
-        ("DELETE FROM schema_object WHERE name = 'verdicts'", "there is no stream verdicts"),
-        ("DELETE FROM schema_object WHERE kind = 'Pipeline'", "there is no pipeline departures"),
-        ("DROP TABLE stage_run", "cannot be read: no such table: stage_run"),
+        ("DELETE FROM hadron_schema_object WHERE name = 'verdicts'", "there is no stream verdicts"),
+        ("DELETE FROM hadron_schema_object WHERE kind = 'Pipeline'",
+         "there is no pipeline departures"),
+        ("DROP TABLE hadron_stage_run", "cannot be read: no such table: hadron_stage_run"),
     ],
 )
 def test_finds_what_is_wrong_with_tables(
@@ -158,7 +161,7 @@ def test_reads_a_write_ahead_log_and_leaves_it(nodes: dict[str, Path]) -> None:
     path = nodes["n1"]
     live = sqlite3.connect(path)
     live.execute("PRAGMA wal_autocheckpoint = 0")
-    live.execute("UPDATE instance SET status = 1 WHERE instance_id = 12")
+    live.execute("UPDATE hadron_instance SET status = 1 WHERE instance_id = 12")
     live.commit()
     killed = path.parent.with_name("killed")
     killed.mkdir()

@@ -90,7 +90,7 @@ async def test_numbers_that_no_node_makes_are_refused(tmp_path: Path) -> None:
         malformed = StoredObject(1, "Stream", "default", "s", "{", 1)
         with pytest.raises(SchemaError, match="malformed"):
             await adopter(stack).adopt(request(Changes(0, 1, objects=(malformed,))))
-        assert await stack.rows("SELECT * FROM schema_object") == []
+        assert await stack.rows("SELECT * FROM hadron_schema_object") == []
 
 
 def test_changes_travel_without_loss() -> None:

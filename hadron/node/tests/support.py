@@ -90,7 +90,9 @@ async def visible_end(connection: Connection) -> int:
 def chains(nodes: Nodes, name: str) -> list[tuple[int, bytes]]:
     """(lsn, chain) of every entry on a node's disk."""
     with closing(open_reader(nodes.data(name) / "hadron.db")) as database:
-        rows: list[Any] = database.execute("SELECT lsn, chain FROM log ORDER BY lsn").fetchall()
+        rows: list[Any] = database.execute(
+            "SELECT lsn, chain FROM hadron_log ORDER BY lsn"
+        ).fetchall()
         return rows
 
 

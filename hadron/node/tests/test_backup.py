@@ -94,8 +94,8 @@ class TestTaking:
             assert not (tmp_path / "backup.part").exists()
             log = dict(chains(nodes, "n1"))
             assert log[manifest.lsn] == bytes.fromhex(manifest.chain)
-            batches = rows(tmp_path / "backup" / "hadron.db", "stream_batch")
-            live = rows(nodes.data("n1") / "hadron.db", "stream_batch")
+            batches = rows(tmp_path / "backup" / "hadron.db", "hadron_stream_batch")
+            live = rows(nodes.data("n1") / "hadron.db", "hadron_stream_batch")
             assert batches == live[: len(batches)]
             assert 20 <= len(batches) <= acknowledged
             assert manifest.committed_lsn == manifest.lsn <= nodes.status("n1").committed_lsn

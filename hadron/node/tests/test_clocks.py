@@ -32,7 +32,7 @@ def set_wrong(nodes: Nodes, name: str) -> WrongClock:
 
 def stamps(nodes: Nodes, name: str) -> list[int]:
     with closing(open_reader(nodes.data(name) / "hadron.db")) as database:
-        return [row[0] for row in database.execute("SELECT now_ms FROM log ORDER BY lsn")]
+        return [row[0] for row in database.execute("SELECT now_ms FROM hadron_log ORDER BY lsn")]
 
 
 @pytest.mark.parametrize(("off_ms", "said"), [(60_000, "ahead of"), (-60_000, "behind")])

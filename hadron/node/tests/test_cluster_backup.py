@@ -59,7 +59,7 @@ async def declare(cluster: Cluster, name: str, *partitions: str) -> None:
 
 def streams(backup: Path) -> set[str]:
     with closing(open_reader(backup / directory_name(META) / DATABASE)) as copy:
-        return {name for (name,) in copy.execute("SELECT name FROM schema_object")}
+        return {name for (name,) in copy.execute("SELECT name FROM hadron_schema_object")}
 
 
 async def test_the_metadata_set_is_copied_when_all_others_are(

@@ -31,7 +31,7 @@ async def test_a_replica_whose_tables_differ_is_found_and_takes_a_snapshot(
             await nodes.wait_in_step()
             await nodes.crash("n2")
             with closing(open_writer(nodes.data("n2") / "hadron.db", sync="NORMAL")) as db:
-                db.execute("UPDATE stream_batch SET append_ms = append_ms + 1")
+                db.execute("UPDATE hadron_stream_batch SET append_ms = append_ms + 1")
             await nodes.start("n2")
             for number in range(500):
                 await send(client, [f"more {number}"])
@@ -40,11 +40,11 @@ async def test_a_replica_whose_tables_differ_is_found_and_takes_a_snapshot(
             await nodes.wait_in_step()
         found = [each.message for each in caplog.records if "resyncs" in each.message]
         assert len(found) == 1
-        assert "table stream_batch differs" in found[0]
+        assert "table hadron_stream_batch differs" in found[0]
         rows = []
         for name in nodes.names:
             with closing(open_reader(nodes.data(name) / "hadron.db")) as db:
-                rows.append(db.execute("SELECT * FROM stream_batch").fetchall())
+                rows.append(db.execute("SELECT * FROM hadron_stream_batch").fetchall())
         assert rows[0] == rows[1] == rows[2]
         assert generations.current_number(nodes.data("n3")) == 0
 

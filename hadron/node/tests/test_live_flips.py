@@ -204,7 +204,7 @@ async def test_a_source_of_a_snapshot_with_a_damaged_page_repairs_itself_first(
             change(path, _read(path).rindex(b"fillerfiller"), 0x01)
         else:
             root = nodes.node("n1")._store.writer.connection.execute(
-                "SELECT rootpage FROM sqlite_schema WHERE name = 'leadership'"
+                "SELECT rootpage FROM sqlite_schema WHERE name = 'hadron_leadership'"
             ).get
             change(path, root * 4096 - 100, 0x01)
         await nodes.crash("n3")

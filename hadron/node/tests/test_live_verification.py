@@ -62,7 +62,7 @@ async def test_tables_that_differ_are_named_and_replaced(
     tmp_path: Path, clock: MockClock
 ) -> None:
     async with loaded(tmp_path) as nodes, nodes.client() as client:
-        damage_live(nodes, "n3", "UPDATE stream_batch SET append_ms = append_ms + 1")
+        damage_live(nodes, "n3", "UPDATE hadron_stream_batch SET append_ms = append_ms + 1")
         verified = await verify_live(client)
         (tables,) = verified.tables
         assert tables.members == ["n2"]
@@ -144,7 +144,7 @@ async def test_a_majority_that_is_lost_meanwhile_ends_the_comparison(
 
 async def test_a_node_that_is_rebuilt_says_so(tmp_path: Path, clock: MockClock) -> None:
     async with loaded(tmp_path) as nodes, nodes.client() as client:
-        damage_live(nodes, "n2", "UPDATE stream_partition SET bytes = bytes + 1")
+        damage_live(nodes, "n2", "UPDATE hadron_stream_partition SET bytes = bytes + 1")
         # Alone: digests would have its tables replaced before it looks.
         async with nodes.connection("n2") as connection, connection.open_stream(
             method("Verify"), integrity_pb2.VerifyRequest()

@@ -34,7 +34,7 @@ def log_bytes(nodes: Nodes, name: str) -> int:
     with closing(open_reader(nodes.data(name) / "hadron.db")) as database:
         row = database.execute(
             "SELECT sum(64 + length(l.command) + coalesce(length(b.bytes), 0))"
-            " FROM log l LEFT JOIN body b USING (lsn)"
+            " FROM hadron_log l LEFT JOIN hadron_body b USING (lsn)"
         ).fetchone()
     assert row is not None
     return int(row[0])
@@ -146,7 +146,7 @@ async def test_a_replica_back_within_the_log_but_without_a_body_needs_a_snapshot
 
 def kept_bytes(nodes: Nodes, name: str) -> int:
     with closing(open_reader(nodes.data(name) / "hadron.db")) as database:
-        row = database.execute("SELECT coalesce(sum(length(bytes)), 0) FROM body").fetchone()
+        row = database.execute("SELECT coalesce(sum(length(bytes)), 0) FROM hadron_body").fetchone()
     assert row is not None
     return int(row[0])
 

@@ -234,7 +234,7 @@ async def test_deleting_a_stream_ends_what_is_served_from_it_and_drops_its_data(
 
 def count_batches(cluster: Cluster, node: str) -> int:
     with closing(open_reader(cluster[EU].data(node) / "hadron.db")) as db:
-        found: Any = db.execute("SELECT count(*) FROM stream_batch").fetchone()
+        found: Any = db.execute("SELECT count(*) FROM hadron_stream_batch").fetchone()
     return int(found[0])
 
 

@@ -36,18 +36,18 @@ SETTINGS = testing_nodes._QUICK
 VALUES = [f"value {number}" for number in range(20)]
 
 DAMAGES = {
-    "a body": "UPDATE body SET bytes = CAST(substr(bytes, 1, 30) || x'ff' || substr(bytes, 32)"
-              " AS BLOB) WHERE lsn = 9",
-    "a lost body": "DELETE FROM body WHERE lsn = 9",
-    "a command": "UPDATE log SET command = CAST(command || x'00' AS BLOB) WHERE lsn = 9",
-    "a stamp": "UPDATE log SET now_ms = now_ms - 1 WHERE lsn = 9",
-    "a chain": "UPDATE log SET chain = randomblob(16) WHERE lsn = 9",
-    "a hash": "UPDATE log SET body_hash = randomblob(16) WHERE lsn = 9",
-    "a lost row": "DELETE FROM log WHERE lsn = 9",
-    "a lost entry": "DELETE FROM log WHERE lsn = 9; DELETE FROM body WHERE lsn = 9",
-    "two in a row": "UPDATE log SET now_ms = now_ms + 1 WHERE lsn IN (9, 10)",
-    "a body and a row": "UPDATE log SET command = x'90' WHERE lsn = 9;"
-                        " UPDATE body SET bytes = x'00' WHERE lsn = 9",
+    "a body": "UPDATE hadron_body SET bytes = CAST(substr(bytes, 1, 30) || x'ff'"
+              " || substr(bytes, 32) AS BLOB) WHERE lsn = 9",
+    "a lost body": "DELETE FROM hadron_body WHERE lsn = 9",
+    "a command": "UPDATE hadron_log SET command = CAST(command || x'00' AS BLOB) WHERE lsn = 9",
+    "a stamp": "UPDATE hadron_log SET now_ms = now_ms - 1 WHERE lsn = 9",
+    "a chain": "UPDATE hadron_log SET chain = randomblob(16) WHERE lsn = 9",
+    "a hash": "UPDATE hadron_log SET body_hash = randomblob(16) WHERE lsn = 9",
+    "a lost row": "DELETE FROM hadron_log WHERE lsn = 9",
+    "a lost entry": "DELETE FROM hadron_log WHERE lsn = 9; DELETE FROM hadron_body WHERE lsn = 9",
+    "two in a row": "UPDATE hadron_log SET now_ms = now_ms + 1 WHERE lsn IN (9, 10)",
+    "a body and a row": "UPDATE hadron_log SET command = x'90' WHERE lsn = 9;"
+                        " UPDATE hadron_body SET bytes = x'00' WHERE lsn = 9",
 }
 
 
@@ -64,7 +64,9 @@ def damage_live(nodes: Nodes, name: str, sql: str) -> None:
 
 def log_of(nodes: Nodes, name: str) -> list[tuple[Any, ...]]:
     with closing(open_reader(nodes.data(name) / "hadron.db")) as db:
-        return db.execute("SELECT * FROM log LEFT JOIN body USING (lsn) ORDER BY lsn").fetchall()
+        return db.execute(
+            "SELECT * FROM hadron_log LEFT JOIN hadron_body USING (lsn) ORDER BY lsn"
+        ).fetchall()
 
 
 def problems(nodes: Nodes, name: str) -> list[str]:
@@ -151,11 +153,12 @@ async def test_a_replica_repairs_what_it_cannot_apply(tmp_path: Path, clock: Moc
     async with loaded(tmp_path) as nodes:
         # As it is when the entries came and their watermark did not.
         for sql in (
-            "DELETE FROM stream_batch WHERE lsn > 8",
-            "UPDATE stream_partition SET"
-            " next_offset = (SELECT max(base_offset + count) FROM stream_batch),"
-            " bytes = (SELECT sum(bytes) FROM stream_batch)",
-            "DELETE FROM producer WHERE last_ms > (SELECT now_ms FROM log WHERE lsn = 8)",
+            "DELETE FROM hadron_stream_batch WHERE lsn > 8",
+            "UPDATE hadron_stream_partition SET"
+            " next_offset = (SELECT max(base_offset + count) FROM hadron_stream_batch),"
+            " bytes = (SELECT sum(bytes) FROM hadron_stream_batch)",
+            "DELETE FROM hadron_producer WHERE last_ms > (SELECT now_ms FROM hadron_log"
+            " WHERE lsn = 8)",
             DAMAGES["a command"],
         ):
             damage_live(nodes, "n2", sql)

@@ -122,10 +122,10 @@ def look(data: Path) -> State:
         assert verify_database(data / DATABASE, "local/p0").problems == []
         with closing(open_reader(data / DATABASE)) as database:
             chain: Any = database.execute(
-                "SELECT chain FROM log ORDER BY lsn DESC LIMIT 1"
+                "SELECT chain FROM hadron_log ORDER BY lsn DESC LIMIT 1"
             ).fetchone()
             leader: Any = database.execute(
-                "SELECT uuid FROM leadership ORDER BY lsn DESC LIMIT 1"
+                "SELECT uuid FROM hadron_leadership ORDER BY lsn DESC LIMIT 1"
             ).fetchone()
         last, led_under = chain[0], leader[0]
     return State(member, uuid, promised, generations.current_number(data), last, led_under)
@@ -187,7 +187,7 @@ class TestBackups:
         """SQLite would end it at the first bad frame, and the backup would lack what follows."""
         data = world / "killed"
         with closing(open_reader(world / "n2" / DATABASE)) as keeps_the_log:
-            keeps_the_log.execute("SELECT 1 FROM log").fetchone()
+            keeps_the_log.execute("SELECT 1 FROM hadron_log").fetchone()
             make_divergent_tail(world / "n2", Ballot(1, 1), 3)
             make_divergent_tail(world / "n2", Ballot(1, 1), 3)
             shutil.copytree(world / "n2", data)
@@ -232,7 +232,7 @@ class TestBackups:
         that finds none after an unclean stop has lost its memory (PROTOCOL B4)."""
         data, running = tmp_path / "killed", world / "n2"
         with closing(open_reader(running / DATABASE)) as keeps_the_log:
-            keeps_the_log.execute("SELECT 1 FROM log").fetchone()
+            keeps_the_log.execute("SELECT 1 FROM hadron_log").fetchone()
             make_divergent_tail(running, Ballot(1, 1), 3)
             shutil.copytree(running, data)
         log = data / f"{DATABASE}-wal"

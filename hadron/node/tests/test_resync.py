@@ -54,9 +54,9 @@ def tables(nodes: Nodes, name: str) -> dict[str, list[Any]]:
             table for (table,) in database.execute(
                 "SELECT name FROM sqlite_schema WHERE type = 'table' ORDER BY name"
             )
-            if table not in ("log", "anchor", "meta", "body")
+            if table not in ("hadron_log", "hadron_anchor", "hadron_meta", "hadron_body")
         ]
-        assert "stream_batch" in names
+        assert "hadron_stream_batch" in names
         return {
             table: sorted(database.execute(f"SELECT * FROM {table}").fetchall(), key=repr)
             for table in names
@@ -76,7 +76,7 @@ async def assert_equal(nodes: Nodes) -> None:
     assert shared
     assert all(chain[lsn] == everyone[0][lsn] for chain in everyone for lsn in shared)
     first = tables(nodes, nodes.names[0])
-    assert first["stream_batch"]
+    assert first["hadron_stream_batch"]
     for name in nodes.names[1:]:
         assert tables(nodes, name) == first
 
@@ -405,7 +405,9 @@ def make_divergent_tail(path: Path, ballot: Ballot, count: int) -> None:
         with transaction(database):
             for _ in range(count):
                 body = encode_values([b"divergent"], 1)
-                row: Any = database.execute("SELECT id FROM schema_object LIMIT 1").fetchone()
+                row: Any = database.execute(
+                    "SELECT id FROM hadron_schema_object LIMIT 1"
+                ).fetchone()
                 command = AppendBatch(row[0], 1, len(body), b"", 0, -1)
                 context = machine.Context(MACHINE,
                     database, "local/p0", ballot, log.head.lsn + 1, log.last_ms
@@ -491,7 +493,7 @@ def isolate_old_log(nodes: Nodes) -> None:
         with closing(open_writer(nodes.data(name) / "hadron.db", sync="FULL")) as database:
             log = Log(database)
             started: Any = database.execute(
-                "SELECT command, now_ms FROM log ORDER BY lsn LIMIT 1"
+                "SELECT command, now_ms FROM hadron_log ORDER BY lsn LIMIT 1"
             ).fetchone()
             with transaction(database):
                 log.append(Ballot(1, 2), log.last_ms, started[0], b"")
@@ -507,7 +509,7 @@ async def test_tables_that_refuse_an_entry_are_replaced(
         await nodes.wait_in_step()
         await nodes.crash("n2")
         with closing(open_writer(nodes.data("n2") / "hadron.db", sync="FULL")) as database:
-            database.execute("DELETE FROM stream_partition")
+            database.execute("DELETE FROM hadron_stream_partition")
         await nodes.start("n2")
         await load(nodes, 3)
         await nodes.wait_for("reopened", lambda: generation(nodes, "n2") == 1)
@@ -546,7 +548,7 @@ async def test_a_leader_whose_log_is_behind_what_its_peers_keep(
         await nodes.wait_in_step()
         await assert_equal(nodes)
         with closing(open_reader(nodes.data("n1") / "hadron.db")) as database:
-            batches: Any = database.execute("SELECT sum(count) FROM stream_batch").fetchone()
+            batches: Any = database.execute("SELECT sum(count) FROM hadron_stream_batch").fetchone()
             assert batches[0] == 120
             assert get_meta(database, "applied_lsn") == nodes.status("n1").last_lsn
     assert "hadron.db is an older copy" in caplog.text

@@ -99,7 +99,9 @@ def followed(nodes: Nodes) -> list[int]:
     versions = []
     for name in nodes.names:
         with closing(open_reader(nodes.data(name) / "hadron.db")) as db:
-            versions += [row[0] for row in db.execute("SELECT apply_version FROM apply_rules")]
+            versions += [row[0] for row in db.execute(
+                "SELECT apply_version FROM hadron_apply_rules"
+            )]
     return versions
 
 

@@ -140,11 +140,11 @@ async def test_a_scan_that_nobody_finishes_holds_nothing_up(tmp_path: Path) -> N
 async def test_damaged_batches_are_named_and_left_out(directory: Path) -> None:
     with closing(open_writer(directory / "hadron.db", sync="NORMAL")) as db:
         found: list[Any] = db.execute(
-            "SELECT lsn FROM stream_batch WHERE stream_id = 1 AND base_offset = 6"
+            "SELECT lsn FROM hadron_stream_batch WHERE stream_id = 1 AND base_offset = 6"
         ).fetchall()
         ((lsn,),) = found
-        db.execute("UPDATE body SET bytes = zeroblob(length(bytes)) WHERE lsn = ?", (lsn,))
-        db.execute("DELETE FROM body WHERE lsn = ?", (lsn + 1,))
+        db.execute("UPDATE hadron_body SET bytes = zeroblob(length(bytes)) WHERE lsn = ?", (lsn,))
+        db.execute("DELETE FROM hadron_body WHERE lsn = ?", (lsn + 1,))
     told: list[str] = []
     with open_records(directory, on_damage=lambda what, _: told.append(what)) as records:
         shown = records.db.execute("SELECT offset, value FROM record WHERE stream = 'events'")

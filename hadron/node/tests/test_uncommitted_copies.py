@@ -146,7 +146,7 @@ async def test_a_backup_of_a_deposed_leader_holds_nothing_that_was_withdrawn(
             go.set()
         if manifests:
             with closing(open_reader(tmp_path / "backup" / "hadron.db")) as database:
-                bodies = [row[0] for row in database.execute("SELECT bytes FROM body")]
+                bodies = [row[0] for row in database.execute("SELECT bytes FROM hadron_body")]
             assert not [body for body in bodies if b"withdrawn" in body]
 
 
@@ -476,8 +476,8 @@ async def test_a_diverged_member_with_a_longer_log(
         await nodes.wait_in_step()
         await nodes.crash("n3")
         with closing(open_writer(nodes.data("n3") / "hadron.db", sync="FULL")) as database:
-            database.execute("DELETE FROM stream_partition")
-            database.execute("INSERT INTO meta VALUES('diverged', 'made so')")
+            database.execute("DELETE FROM hadron_stream_partition")
+            database.execute("INSERT INTO hadron_meta VALUES('diverged', 'made so')")
         split(nodes, ("n1", "n3"), ("n2", "n4", "n5"))
         go, there = trio.Event(), trio.Event()
 

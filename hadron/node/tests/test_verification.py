@@ -75,9 +75,9 @@ async def test_a_good_file_is_good(directory: Path) -> None:
     assert report.skipped == []
     assert (report.first_lsn, report.last_lsn, report.applied_lsn) == (1, 87, 87)
     assert (report.entries, report.bodies, report.batches) == (87, 80, 80)
-    assert report.tables["stream_batch"] == 80
-    assert report.tables["instance"] == 3
-    assert report.tables["grp_ack"] == 2
+    assert report.tables["hadron_stream_batch"] == 80
+    assert report.tables["hadron_instance"] == 3
+    assert report.tables["hadron_group_ack"] == 2
 
 
 async def test_verifying_leaves_no_trace(directory: Path) -> None:
@@ -107,34 +107,49 @@ async def test_a_running_node_is_verified_too(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("statement", "table", "said"),
     [
-        ("UPDATE body SET bytes = zeroblob(length(bytes)) WHERE lsn = 10", "body",
+        ("UPDATE hadron_body SET bytes = zeroblob(length(bytes)) WHERE lsn = 10", "hadron_body",
          "does not match"),
-        ("DELETE FROM body WHERE lsn = 10", "body", "lost its bytes"),
-        ("UPDATE log SET chain = zeroblob(16) WHERE lsn = 10", "log", "entry 10 does not continue"),
-        ("UPDATE log SET now_ms = now_ms + 1 WHERE lsn = 10", "log", "entry 10 does not continue"),
-        ("UPDATE log SET command = x'00' WHERE lsn = 10", "log", "entry 10 does not continue"),
-        ("DELETE FROM log WHERE lsn IN (10, 11)", "log", "entries 10 to 11 are missing"),
-        ("INSERT INTO body VALUES(1000, x'00')", "body", "has no entry"),
-        ("UPDATE stream_batch SET count = 3 WHERE lsn = 10", "stream_batch", "comes where"),
-        ("UPDATE stream_batch SET bytes = 1 WHERE lsn = 10", "stream_batch", "bytes, not 1"),
-        ("UPDATE stream_batch SET incarnation = 7 WHERE lsn = 10", "stream_batch", "does not fit"),
-        ("DELETE FROM stream_batch WHERE lsn = 10", "stream_batch", "comes where"),
-        ("DELETE FROM stream_batch WHERE lsn = (SELECT max(lsn) FROM stream_batch)",
-         "stream_batch", "batches end at"),
-        ("UPDATE stream_partition SET bytes = bytes + 1", "stream_batch", "bytes, it says"),
-        ("UPDATE stream_partition SET next_offset = 99 WHERE stream_id = 1", "stream_batch",
+        ("DELETE FROM hadron_body WHERE lsn = 10", "hadron_body", "lost its bytes"),
+        ("UPDATE hadron_log SET chain = zeroblob(16) WHERE lsn = 10",
+         "hadron_log", "entry 10 does not continue"),
+        ("UPDATE hadron_log SET now_ms = now_ms + 1 WHERE lsn = 10",
+         "hadron_log", "entry 10 does not continue"),
+        ("UPDATE hadron_log SET command = x'00' WHERE lsn = 10",
+         "hadron_log", "entry 10 does not continue"),
+        ("DELETE FROM hadron_log WHERE lsn IN (10, 11)",
+         "hadron_log", "entries 10 to 11 are missing"),
+        ("INSERT INTO hadron_body VALUES(1000, x'00')", "hadron_body", "has no entry"),
+        ("UPDATE hadron_stream_batch SET count = 3 WHERE lsn = 10",
+         "hadron_stream_batch", "comes where"),
+        ("UPDATE hadron_stream_batch SET bytes = 1 WHERE lsn = 10",
+         "hadron_stream_batch", "bytes, not 1"),
+        ("UPDATE hadron_stream_batch SET incarnation = 7 WHERE lsn = 10",
+         "hadron_stream_batch", "does not fit"),
+        ("DELETE FROM hadron_stream_batch WHERE lsn = 10", "hadron_stream_batch", "comes where"),
+        ("DELETE FROM hadron_stream_batch WHERE lsn = (SELECT max(lsn) FROM hadron_stream_batch)",
+         "hadron_stream_batch", "batches end at"),
+        ("UPDATE hadron_stream_partition SET bytes = bytes + 1",
+         "hadron_stream_batch", "bytes, it says"),
+        ("UPDATE hadron_stream_partition SET next_offset = 99 WHERE stream_id = 1",
+         "hadron_stream_batch",
          "the next one is 99"),
-        ("DELETE FROM stream_partition WHERE stream_id = 1", "stream_batch", "no partition"),
-        ("UPDATE grp SET floor = 10000", "grp", "floor at 10000"),
-        ("UPDATE grp_ack SET first = last + 1 WHERE first = 20", "grp_ack", "21 to 20"),
-        ("INSERT INTO grp_ack SELECT group_id, 13, 14 FROM grp", "grp_ack", "13 to 14"),
-        ("INSERT INTO grp_ack VALUES(12345, 1, 2)", "grp_ack", "of no group"),
-        ("UPDATE meta SET value = 1000 WHERE key = 'applied_lsn'", "meta", "applied_lsn is 1000"),
-        ("UPDATE instance SET status = 2 WHERE instance_id = 2", "instance",
+        ("DELETE FROM hadron_stream_partition WHERE stream_id = 1",
+         "hadron_stream_batch", "no partition"),
+        ("UPDATE hadron_group SET floor = 10000", "hadron_group", "floor at 10000"),
+        ("UPDATE hadron_group_ack SET first = last + 1 WHERE first = 20",
+         "hadron_group_ack", "21 to 20"),
+        ("INSERT INTO hadron_group_ack SELECT group_id, 13, 14 FROM hadron_group",
+         "hadron_group_ack", "13 to 14"),
+        ("INSERT INTO hadron_group_ack VALUES(12345, 1, 2)", "hadron_group_ack", "of no group"),
+        ("UPDATE hadron_meta SET value = 1000 WHERE key = 'applied_lsn'",
+         "hadron_meta", "applied_lsn is 1000"),
+        ("UPDATE hadron_instance SET status = 2 WHERE instance_id = 2", "hadron_instance",
          "instance at pipeline_id 3, instance_id 2: status is 2, the log makes it 1"),
-        ("DELETE FROM stage_run WHERE instance_id = 3", "stage_run", "the row is missing"),
-        ("INSERT INTO producer VALUES(1, x'aa', 0, 0, 0, x'90')", "producer", "no such row"),
-        ("DROP TABLE producer", "producer", "is missing"),
+        ("DELETE FROM hadron_stage_run WHERE instance_id = 3",
+         "hadron_stage_run", "the row is missing"),
+        ("INSERT INTO hadron_producer VALUES(1, x'aa', 0, 0, 0, x'90')",
+         "hadron_producer", "no such row"),
+        ("DROP TABLE hadron_producer", "hadron_producer", "is missing"),
     ],
 )
 async def test_what_was_changed_is_found(
@@ -154,7 +169,7 @@ async def test_a_trimmed_log_is_verified_from_its_anchor(directory: Path) -> Non
     assert file.report.problems == []
     assert (file.report.first_lsn, file.report.entries) == (31, 57)
     assert file.report.skipped == ["re-applying the log, which begins at entry 31"]
-    report = damage(directory, "UPDATE anchor SET chain = zeroblob(16)")
+    report = damage(directory, "UPDATE hadron_anchor SET chain = zeroblob(16)")
     assert [problem.text for problem in report.problems] == [
         "entry 31 does not continue the hash chain"
     ]
@@ -163,24 +178,26 @@ async def test_a_trimmed_log_is_verified_from_its_anchor(directory: Path) -> Non
 async def test_what_retention_dropped_is_no_damage(directory: Path) -> None:
     with closing(open_writer(directory / "hadron.db", sync="NORMAL")) as db:
         first: Any = db.execute(
-            "SELECT lsn, count, bytes FROM stream_batch WHERE stream_id = 1 AND base_offset = 0"
+            "SELECT lsn, count, bytes FROM hadron_stream_batch WHERE stream_id = 1"
+            " AND base_offset = 0"
         ).fetchone()
         drop_bodies(db, [first[0]])
-        db.execute("DELETE FROM stream_batch WHERE lsn = ?", (first[0],))
+        db.execute("DELETE FROM hadron_stream_batch WHERE lsn = ?", (first[0],))
         db.execute(
-            "UPDATE stream_partition SET first_offset = ?, bytes = bytes - ? WHERE stream_id = 1",
+            "UPDATE hadron_stream_partition SET first_offset = ?, bytes = bytes - ?"
+            " WHERE stream_id = 1",
             first[1:],
         )
     (file,) = verify_paths([directory]).files
     assert file.report.dropped_bodies == 1
     # No command did it, so only re-applying them tells.
     assert {problem.table for problem in file.report.problems} == {
-        "stream_batch", "stream_partition"
+        "hadron_stream_batch", "hadron_stream_partition"
     }
 
 
 async def test_one_damaged_chain_makes_one_entry_wrong(directory: Path) -> None:
-    report = damage(directory, "UPDATE log SET chain = zeroblob(16) WHERE lsn = 30")
+    report = damage(directory, "UPDATE hadron_log SET chain = zeroblob(16) WHERE lsn = 30")
     assert [problem.lsn for problem in report.problems] == [30]
 
 
@@ -281,7 +298,7 @@ async def test_logs_of_one_replica_set_are_compared(directory: Path, tmp_path: P
     assert agreement.chain == verified.files[0].report.chain
 
     def fork(db: apsw.Connection) -> None:
-        db.execute("UPDATE log SET chain = zeroblob(16) WHERE lsn >= 60")
+        db.execute("UPDATE hadron_log SET chain = zeroblob(16) WHERE lsn >= 60")
 
     edit_log(tmp_path / "n2", fork)
     (agreement,) = verify_paths([directory, tmp_path / "n2"]).agreements

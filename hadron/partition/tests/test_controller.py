@@ -101,7 +101,7 @@ class TestGroupCommit:
         assert isinstance(asked.answers["no group"], NotFoundError)
         assert [asked.answers[name].base_offset for name in ("good", "next")] == [0, 1]
         assert one.controller.written_lsn == before + 2
-        assert await one.rows("SELECT count(*) FROM stream_batch") == [(2,)]
+        assert await one.rows("SELECT count(*) FROM hadron_stream_batch") == [(2,)]
 
     async def test_one_bad_command_does_not_end_the_node(
         self, one: Stack, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
@@ -110,7 +110,7 @@ class TestGroupCommit:
         stream_id = await one.stream("s")
 
         def fail(context: machine.Context, _: Any) -> None:
-            context.db.execute("UPDATE stream_partition SET next_offset = 77")
+            context.db.execute("UPDATE hadron_stream_partition SET next_offset = 77")
             raise OverflowError("int too big to convert")
 
         asked = Asked(one)
@@ -157,7 +157,7 @@ class TestGroupCommit:
         )
         assert verify_chain(entries, EMPTY_LOG) == one.controller.head
         assert one.follower.applied_lsn == entries[-1].lsn
-        assert await one.rows("SELECT value FROM meta WHERE key = 'applied_lsn'") == [
+        assert await one.rows("SELECT value FROM hadron_meta WHERE key = 'applied_lsn'") == [
             (entries[-1].lsn,)
         ]
 
@@ -232,7 +232,7 @@ class TestAnswers:
         rows: list[Any] = []
 
         async def query() -> None:
-            rows.extend(await three.rows("SELECT next_offset FROM stream_partition"))
+            rows.extend(await three.rows("SELECT next_offset FROM hadron_stream_partition"))
 
         async with trio.open_nursery() as nursery:
             nursery.start_soon(query)
@@ -253,7 +253,7 @@ class TestAnswers:
         assert asked.answers == {"lost": fenced, "late": fenced}
         assert three.visible.bounds(1).next_offset == 0
         with pytest.raises(FencedError):
-            await three.rows("SELECT count(*) FROM log")
+            await three.rows("SELECT count(*) FROM hadron_log")
 
     async def test_a_higher_promise_of_a_peer_ends_leading(self, three: Stack) -> None:
         asked = Asked(three)

@@ -14,7 +14,7 @@ from hadron.state.features import MACHINE
 
 
 async def digests(stack: Stack) -> list[StateDigest]:
-    rows = await stack.rows("SELECT command FROM log ORDER BY lsn")
+    rows = await stack.rows("SELECT command FROM hadron_log ORDER BY lsn")
     commands = [MACHINE.decode(row[0]) for row in rows]
     return [command for command in commands if isinstance(command, StateDigest)]
 

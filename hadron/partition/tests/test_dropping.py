@@ -38,11 +38,11 @@ async def test_a_deleted_stream_is_gone_at_once_and_its_rows_soon(
             await stack.append(gone, b"v")
         left = None
         while left != []:
-            left = await stack.rows("SELECT id FROM dropped")
-        assert await stack.rows("SELECT DISTINCT stream_id FROM stream_batch") == [(kept,)]
+            left = await stack.rows("SELECT id FROM hadron_dropped")
+        assert await stack.rows("SELECT DISTINCT stream_id FROM hadron_stream_batch") == [(kept,)]
         assert len(await stack.read(kept)) == 1
         # As many commands as slices, and the one that found nothing left.
-        entries = await stack.rows("SELECT count(*) FROM log")
+        entries = await stack.rows("SELECT count(*) FROM hadron_log")
         assert entries == [(1 + 2 + 8 + 1 + 5,)]
         nursery.cancel_scope.cancel()
 
@@ -54,7 +54,7 @@ async def test_members_of_a_deleted_stream_hear_of_it(tmp_path: Path) -> None:
         stack.visible.watch(stream_id, arrived.set)
         await stack.controller.execute(DeleteObjects(stack.catalog.metadata_index, (stream_id,)))
         await until(arrived.is_set)
-        assert await stack.rows("SELECT 1 FROM stream_partition") == []
+        assert await stack.rows("SELECT 1 FROM hadron_stream_partition") == []
         again = await stack.stream("s")
         assert again != stream_id
         assert stack.visible.bounds(again).next_offset == 0

@@ -53,7 +53,7 @@ async def pass_by(clock: MockClock, days: float) -> None:
 
 
 async def kept_bytes(stack: Stack) -> int:
-    value = (await stack.rows("SELECT bytes FROM stream_partition"))[0][0]
+    value = (await stack.rows("SELECT bytes FROM hadron_stream_partition"))[0][0]
     assert isinstance(value, int)
     return value
 

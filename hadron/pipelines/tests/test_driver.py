@@ -113,12 +113,12 @@ def retry_request(*ids: int, after_id: int = 0) -> pipelines_pb2.RetryInstancesR
 
 async def instances(stack: Stack) -> list[tuple[int, int]]:
     """(trigger's offset, status) of each."""
-    return await stack.rows("SELECT offset, status FROM instance ORDER BY instance_id")
+    return await stack.rows("SELECT offset, status FROM hadron_instance ORDER BY instance_id")
 
 
 async def consumed(stack: Stack, offset: int) -> None:
     """Until the cursor is there."""
-    while await stack.rows("SELECT next_offset FROM pipeline_input") != [(offset,)]:
+    while await stack.rows("SELECT next_offset FROM hadron_pipeline_input") != [(offset,)]:
         await wait_all_tasks_blocked(0.001)
 
 
@@ -166,7 +166,7 @@ class TestConsuming:
         done = 0
         while done < 10:
             await runner.call.until(lambda done=done: len(runner.ids) > done)  # type: ignore[misc]
-            live = await stack.rows("SELECT live FROM pipeline")
+            live = await stack.rows("SELECT live FROM hadron_pipeline")
             assert live[0][0] <= 3
             new = runner.ids[done:]
             await complete(driver, "enrich", new)
@@ -315,7 +315,7 @@ class TestDispatching:
             assert runner.got[-1] == ("enrich", [1], [attempt + 1])
         await fail(driver, "enrich", [1], attempt=3)
         assert await instances(stack) == [(0, 3)]
-        ((reason,),) = await stack.rows("SELECT reason FROM stage_run")
+        ((reason,),) = await stack.rows("SELECT reason FROM hadron_stage_run")
         assert len(reason) == 2_000
         assert (await complete(driver, "enrich", [1], attempt=3)).stale == (1,)
         assert await stack.read(OUT) == []
@@ -330,7 +330,7 @@ class TestDispatching:
         await runner.until(("enrich", list(range(1, 9)), [1] * 8))
         await complete(driver, "enrich", [2])
         await fail(driver, "enrich", [1, 3, 4, 5, 6, 7, 8])
-        assert (await stack.rows("SELECT live, failed FROM pipeline")) == [(1, 7)]
+        assert (await stack.rows("SELECT live, failed FROM hadron_pipeline")) == [(1, 7)]
         after_id, more, retried = 0, True, 0
         while more:
             done, after_id, more = await driver.retry(retry_request(after_id=after_id))
@@ -387,7 +387,7 @@ class TestDispatching:
                     await complete(driver, stage, ids)
                     assert set((await complete(driver, stage, ids)).stale) == set(ids)
                     driver.grant(runner.session, 1)
-        rows = await stack.rows("SELECT out_offset FROM stage_run ORDER BY out_offset")
+        rows = await stack.rows("SELECT out_offset FROM hadron_stage_run ORDER BY out_offset")
         assert [offset for (offset,) in rows] == list(range(80))
         values = [
             record.value for batch in await stack.read(OUT)

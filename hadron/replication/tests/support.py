@@ -85,7 +85,7 @@ class Follower:
         return outcome
 
     def stored_lsns(self) -> list[int]:
-        rows = self.store.writer.connection.execute("SELECT lsn FROM log ORDER BY lsn")
+        rows = self.store.writer.connection.execute("SELECT lsn FROM hadron_log ORDER BY lsn")
         return [lsn for (lsn,) in rows]
 
 

@@ -68,7 +68,7 @@ async def test_a_body_whose_entry_was_dropped_meanwhile(
         one.append(FIRST, entries[:8], committed=8, member_of=UUID)
         connection = one.store.writer.connection
         connection.execute(
-            "INSERT INTO stream_batch VALUES(1, 0, 1, 9, ?, ?, 1, 1)",
+            "INSERT INTO hadron_stream_batch VALUES(1, 0, 1, 9, ?, ?, 1, 1)",
             (entries[8].now_ms, len(body)),
         )
         repairer = _repairer(one, _Connected())
@@ -81,7 +81,7 @@ async def test_a_body_whose_entry_was_dropped_meanwhile(
         await repairer._give_back(PeerLink("n1", "leader", "n1:7000"), 9, logged=False)
         one.append(FIRST, entries[8:], after=entries[7].position, committed=9)
         assert one.stored_lsns() == list(range(1, 10))
-        assert connection.execute("SELECT count(*) FROM body").get == 0
+        assert connection.execute("SELECT count(*) FROM hadron_body").get == 0
 
 
 @pytest.mark.parametrize("refusal", [PeerError("it went away"), TrimmedError("it begins later")])
@@ -161,7 +161,7 @@ async def test_another_ballots_entry_is_not_taken_where_the_row_is_left(
         monkeypatch.setattr(repair, "run_on_writer", _at_once)
         with pytest.raises(NotFittingError):
             await repairer._give_back(PeerLink("n1", "leader", "n1:7000"), lsn, logged=True)
-        rows = one.store.writer.connection.execute("SELECT chain FROM log ORDER BY lsn")
+        rows = one.store.writer.connection.execute("SELECT chain FROM hadron_log ORDER BY lsn")
         assert [chain for (chain,) in rows] == [entry.chain for entry in own]
 
 
@@ -173,7 +173,7 @@ async def test_an_entry_of_a_dropped_tail(tmp_path: Path, monkeypatch: pytest.Mo
         one.promise(FIRST)
         one.append(FIRST, entries, committed=8, member_of=UUID)
         one.store.writer.connection.execute(
-            "INSERT INTO stream_batch VALUES(1, 0, 1, 9, 0, 10, 1, 1)"
+            "INSERT INTO hadron_stream_batch VALUES(1, 0, 1, 9, 0, 10, 1, 1)"
         )
         repairer = _repairer(one, _Connected("n1", "n3"))
 
@@ -207,7 +207,7 @@ async def _at_once(store: Store, job: Callable[[apsw.Connection], Any]) -> Any:
 
 def _damage(one: Follower, lsn: int) -> None:
     one.store.writer.connection.execute(
-        "UPDATE body SET bytes = ? WHERE lsn = ?", (b"bodx", lsn)
+        "UPDATE hadron_body SET bytes = ? WHERE lsn = ?", (b"bodx", lsn)
     )
 
 

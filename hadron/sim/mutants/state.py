@@ -12,7 +12,7 @@ plant(
         "storage.store:_prepare",
         '        mark_format(connection, FORMAT_VERSION)\n',
         '        mark_format(connection, FORMAT_VERSION)\n'
-        '        connection.execute("DELETE FROM producer")\n',
+        '        connection.execute("DELETE FROM hadron_producer")\n',
     ),
     scenarios=("retry-after-a-restart",),
 )

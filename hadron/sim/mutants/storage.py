@@ -125,7 +125,7 @@ plant(
     "a copy ends where its tables stand, but for the bodies of the entries that it cuts off",
     Edit(
         "storage.snapshot:_cut_off_tail",
-        '        copy.execute("DELETE FROM body WHERE lsn > ?", (lsn,))\n', "",
+        '        copy.execute(f"DELETE FROM {BODY} WHERE lsn > ?", (lsn,))\n', "",
     ),
     scenarios=("backup-of-a-node-with-a-tail",),
 )

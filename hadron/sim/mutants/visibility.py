@@ -62,8 +62,8 @@ plant(
     "the end",
     Edit(
         "state.group_endings:apply_dead_letter_records",
-        "    db.execute(\n        \"UPDATE grp_detail", "    context.events.clear()\n"
-        "    db.execute(\n        \"UPDATE grp_detail",
+        "    db.execute(\n        f\"UPDATE {GROUP_DETAIL}", "    context.events.clear()\n"
+        "    db.execute(\n        f\"UPDATE {GROUP_DETAIL}",
     ),
     scenarios=("dead-letter-of-a-record-given-back-twice",),
 )

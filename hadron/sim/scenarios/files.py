@@ -216,9 +216,9 @@ async def body_changed_by_somebody(play: Play) -> None:
 
 def _change_a_body(directory: Path, lsn: int) -> None:
     with closing(apsw.Connection(str(directory / "hadron.db"), vfs=with_checksums("unix"))) as db:
-        body = bytearray(db.execute("SELECT bytes FROM body WHERE lsn = ?", (lsn,)).get)
+        body = bytearray(db.execute("SELECT bytes FROM hadron_body WHERE lsn = ?", (lsn,)).get)
         body[-1] ^= 1
-        db.execute("UPDATE body SET bytes = ? WHERE lsn = ?", (bytes(body), lsn))
+        db.execute("UPDATE hadron_body SET bytes = ? WHERE lsn = ?", (bytes(body), lsn))
 
 
 @scenario("B4: what was repaired is on the disk", settings=_NO_SCRUBS)

@@ -359,7 +359,7 @@ async def row_changed_by_somebody(play: Play) -> None:
     await world.stop("n2")
     path = str(world.data("n2") / "hadron.db")
     with closing(apsw.Connection(path, vfs=with_checksums("unix"))) as db:
-        db.execute("UPDATE producer SET next_sequence = 99")
+        db.execute("UPDATE hadron_producer SET next_sequence = 99")
     play.history.event("damage", "n2", "a row was changed")
     world.faults["row changed"] += 1
     await world.start("n2")

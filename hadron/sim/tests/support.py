@@ -61,7 +61,7 @@ class Scene:
         self.log(ApplySchema(0, (ObjectChange("Stream", "default", STREAM, spec),)))
         applied = self.history.apply("c0", [("Stream", STREAM)])
         self.history.ok(applied)
-        row = self._db.execute("SELECT stream_id FROM stream_partition").fetchone()
+        row = self._db.execute("SELECT stream_id FROM hadron_stream_partition").fetchone()
         assert row is not None
         self.stream_id: int = row[0]
         self.group_id = 0
@@ -190,7 +190,7 @@ class Scene:
         if not self._letters_id:
             spec = spec_to_json(StreamSpec(partitions=(PARTITION,))).decode()
             self.log(ApplySchema(1, (ObjectChange("Stream", "default", LETTERS, spec),)))
-            row = self._db.execute("SELECT max(stream_id) FROM stream_partition").fetchone()
+            row = self._db.execute("SELECT max(stream_id) FROM hadron_stream_partition").fetchone()
             assert row is not None
             self._letters_id = row[0]
         said = {
@@ -214,7 +214,7 @@ class Scene:
             stages=(StageSpec(name="copy", engine="handler", output=Output("out")),),
         )
         out = spec_to_json(StreamSpec(partitions=(PARTITION,))).decode()
-        row = self._db.execute("SELECT metadata_index FROM schema_index").fetchone()
+        row = self._db.execute("SELECT metadata_index FROM hadron_schema_index").fetchone()
         assert row is not None
         self.log(
             ApplySchema(row[0], (
@@ -222,7 +222,7 @@ class Scene:
                 ObjectChange("Pipeline", "default", "flow", spec_to_json(flow).decode()),
             ))
         )
-        found = self._db.execute("SELECT pipeline_id FROM pipeline").fetchone()
+        found = self._db.execute("SELECT pipeline_id FROM hadron_pipeline").fetchone()
         assert found is not None
         self.flow_id = int(found[0])
         return self.flow_id
@@ -235,7 +235,7 @@ class Scene:
     def complete(self, instance_id: int) -> None:
         """An instance's stage is done, and its runner is told so."""
         row = self._db.execute(
-            "SELECT id FROM schema_object WHERE name = 'out' AND kind = 'Stream'"
+            "SELECT id FROM hadron_schema_object WHERE name = 'out' AND kind = 'Stream'"
         ).fetchone()
         assert row is not None
         made = self.history.publish("w", "", "out", PARTITION, [f"out of {instance_id}"])

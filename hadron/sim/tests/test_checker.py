@@ -166,7 +166,7 @@ def watermark_without_majority(scene: Scene) -> None:
 def other_rows(scene: Scene) -> None:
     scene.publish("x")
     scene.end()
-    scene.files[1].digests["producer"] = "other"
+    scene.files[1].digests["hadron_producer"] = "other"
 
 
 def rotten(scene: Scene) -> None:
@@ -407,7 +407,7 @@ def written_by_nobody(scene: Scene) -> None:
     scene.pipeline()
     made = scene.history.publish("w", "", "out", PARTITION, ["x"])
     with closing(apsw.Connection(str(scene.path))) as db:
-        out: Any = db.execute("SELECT id FROM schema_object WHERE name = 'out'").fetchone()
+        out: Any = db.execute("SELECT id FROM hadron_schema_object WHERE name = 'out'").fetchone()
     events, scene.stream_id = scene.stream_id, out[0]
     made.runs = [(scene.append(["x"]), 1)]
     scene.stream_id = events
@@ -677,18 +677,21 @@ def test_a_file_is_read_with_its_log_tables_and_digests(scene: Scene) -> None:
     assert [batch.base_offset for batch in node.batches] == [0, 2, 3, 4]
     assert node.groups[0].floor == 1
     assert node.groups[0].ranges == ((2, 2),)
-    assert {"stream_batch", "grp", "producer", "schema_object"} <= node.digests.keys()
-    assert not {"log", "body", "meta"} & node.digests.keys()
+    assert node.digests.keys() >= {
+        "hadron_stream_batch", "hadron_group", "hadron_producer", "hadron_schema_object",
+    }
+    assert not {"hadron_log", "hadron_body", "hadron_meta"} & node.digests.keys()
 
 
 @pytest.mark.parametrize(
     ("statement", "lsn", "what"),
     [
-        ("UPDATE body SET bytes = zeroblob(9) WHERE lsn = 3", 3, "does not match its hash"),
-        ("UPDATE log SET now_ms = now_ms + 1 WHERE lsn = 3", 3, "does not continue the chain"),
-        ("UPDATE log SET command = x'00' WHERE lsn = 2", 2, "does not continue the chain"),
-        ("DELETE FROM log WHERE lsn = 2", 3, "entry 2 is missing"),
-        ("UPDATE log SET incarnation = 9 WHERE lsn = 3", 4, "of an earlier ballot"),
+        ("UPDATE hadron_body SET bytes = zeroblob(9) WHERE lsn = 3", 3, "does not match its hash"),
+        ("UPDATE hadron_log SET now_ms = now_ms + 1 WHERE lsn = 3",
+         3, "does not continue the chain"),
+        ("UPDATE hadron_log SET command = x'00' WHERE lsn = 2", 2, "does not continue the chain"),
+        ("DELETE FROM hadron_log WHERE lsn = 2", 3, "entry 2 is missing"),
+        ("UPDATE hadron_log SET incarnation = 9 WHERE lsn = 3", 4, "of an earlier ballot"),
     ],
 )
 def test_damage_is_noted_where_it_is(scene: Scene, statement: str, lsn: int, what: str) -> None:

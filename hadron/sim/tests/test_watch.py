@@ -255,12 +255,13 @@ def test_a_deposed_leader_tells_nothing_of_pipelines(handler: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("query", "raises"), [("SELECT bytes FROM body", False), ("SELECT blob FROM body", True)]
+    ("query",
+     "raises"), [("SELECT bytes FROM hadron_body", False), ("SELECT blob FROM hadron_body", True)]
 )
 def test_a_query_that_does_not_fit_the_tables_is_no_damage(query: str, raises: bool) -> None:
     """A column that was renamed would turn a rule off without a word."""
     with closing(apsw.Connection(":memory:")) as db:
-        db.execute("CREATE TABLE body(bytes)")
+        db.execute("CREATE TABLE hadron_body(bytes)")
         store = SimpleNamespace(writer=SimpleNamespace(connection=db))
         view = NodeView("n1", cast(Any, store), cast(Any, None))
         with pytest.raises(apsw.SQLError) if raises else nullcontext():

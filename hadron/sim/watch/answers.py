@@ -157,7 +157,8 @@ class Answers:
         """D4: who has read a record of another history is refused."""
         request = question.message
         row = question.view.select(
-            "SELECT epoch, incarnation, base_offset + count FROM stream_batch WHERE stream_id = ?"
+            "SELECT epoch, incarnation, base_offset + count FROM hadron_stream_batch"
+            " WHERE stream_id = ?"
             " AND base_offset < ? ORDER BY base_offset DESC LIMIT 1",
             request.stream_id, request.offset,
         )
@@ -194,7 +195,8 @@ class Answers:
         if mark is None or not mark.view.is_alive:
             return
         row = mark.view.select(
-            "SELECT attempts FROM grp_attempt WHERE group_id = ? AND first <= ? AND last >= ?",
+            "SELECT attempts FROM hadron_group_attempt WHERE group_id = ? AND first <= ?"
+            " AND last >= ?",
             driver.progress.group_id, first, first,
         )
         if row is not None and attempt <= row[0]:

@@ -280,8 +280,8 @@ class Ballots:
             return
         row = mark.view.select(
             "SELECT sum(length(l.command) + coalesce(length(b.bytes), 0) + 200),"
-            " sum(l.body_hash != zeroblob(16) AND b.bytes = x'') FROM log l"
-            " LEFT JOIN body b USING (lsn) WHERE l.lsn > ?", lsn,
+            " sum(l.body_hash != zeroblob(16) AND b.bytes = x'') FROM hadron_log l"
+            " LEFT JOIN hadron_body b USING (lsn) WHERE l.lsn > ?", lsn,
         )
         limit = mark.controller._tuning.log_max_lag_bytes
         # How large those were that retention has dropped, nobody can tell any more.
@@ -349,7 +349,7 @@ class Ballots:
                 "A3 acknowledged once it is on the disk",
                 f"{view.name} acknowledges {answer.match_lsn}, its log is not synced",
             )
-        row = view.select("SELECT chain FROM log WHERE lsn = ?", last.lsn)
+        row = view.select("SELECT chain FROM hadron_log WHERE lsn = ?", last.lsn)
         if row is not None and row[0] != last.chain and answer.match_lsn >= last.lsn:
             self._complaints.add(
                 "B2 an acknowledgement names what was verified",

@@ -22,17 +22,21 @@ from hadron.sim.watch.views import Complaints
 from hadron.storage.generations import DATABASE
 from hadron.storage.log import NO_BODY, hash_body
 
-_ENDS = "SELECT ifnull((SELECT max(lsn) FROM log), 0), ifnull((SELECT max(lsn) FROM body), 0)"
+_ENDS = (
+    "SELECT ifnull((SELECT max(lsn) FROM hadron_log), 0),"
+    " ifnull((SELECT max(lsn) FROM hadron_body), 0)"
+)
 
-_SCHEMA = "SELECT metadata_index FROM schema_index"
+_SCHEMA = "SELECT metadata_index FROM hadron_schema_index"
 
 _BEYOND = (
-    "SELECT b.lsn, b.bytes, l.body_hash FROM body b LEFT JOIN log l USING (lsn)"
-    " WHERE b.lsn > ifnull((SELECT min(lsn) FROM log), 0)"
+    "SELECT b.lsn, b.bytes, l.body_hash FROM hadron_body b LEFT JOIN hadron_log l USING (lsn)"
+    " WHERE b.lsn > ifnull((SELECT min(lsn) FROM hadron_log), 0)"
 )
 
 _WITHOUT = (
-    "SELECT l.lsn FROM log l LEFT JOIN body b USING (lsn) WHERE b.lsn IS NULL AND body_hash <> ?"
+    "SELECT l.lsn FROM hadron_log l LEFT JOIN hadron_body b USING (lsn)"
+    " WHERE b.lsn IS NULL AND body_hash <> ?"
 )
 
 

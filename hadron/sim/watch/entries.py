@@ -33,19 +33,21 @@ _SKEW_ALONE_MS: Final = 80_000
 """The same of a node without peers, whose clock faults set up to a minute off."""
 
 _BATCHES: Final = (
-    "SELECT base_offset, count, append_ms, bytes, lsn FROM stream_batch WHERE stream_id = ?"
+    "SELECT base_offset, count, append_ms, bytes, lsn FROM hadron_stream_batch WHERE stream_id = ?"
     " ORDER BY base_offset"
 )
 
 
 _FLOOR: Final = (
-    "SELECT o.name, g.name, g.floor FROM grp g JOIN schema_object o ON o.id = g.stream_id"
+    "SELECT o.name, g.name, g.floor FROM hadron_group g JOIN hadron_schema_object o"
+    " ON o.id = g.stream_id"
     " WHERE g.group_id = ?"
 )
 
 _RUNS: Final = (
     "SELECT r.stage, r.instance_id, r.status, r.attempts, ifnull(t.attempts_before, 0)"
-    " FROM stage_run r LEFT JOIN stage_retry t USING (pipeline_id, stage, instance_id)"
+    " FROM hadron_stage_run r LEFT JOIN hadron_stage_retry t"
+    " USING (pipeline_id, stage, instance_id)"
     " WHERE pipeline_id = ? AND instance_id IN (SELECT value FROM json_each(?))"
 )
 _READY: Final = 1
@@ -139,7 +141,7 @@ class Entries:
             return result
         if isinstance(command, AppendBatch) and command.producer_id and command.sequence >= 0:
             row = context.db.execute(
-                "SELECT next_sequence, producer_epoch FROM producer WHERE stream_id = ?"
+                "SELECT next_sequence, producer_epoch FROM hadron_producer WHERE stream_id = ?"
                 " AND producer_id = ?", (command.stream_id, command.producer_id),
             ).fetchone()
             result = apply(context, command)
@@ -214,7 +216,7 @@ class Entries:
             )
             return
         row: Any = context.db.execute(
-            "SELECT spec FROM schema_object WHERE id = ?", (command.stream_id,)
+            "SELECT spec FROM hadron_schema_object WHERE id = ?", (command.stream_id,)
         ).fetchone()
         spec = spec_from_json("Stream", row[0]) if row is not None else None
         if not isinstance(spec, StreamSpec):
@@ -240,7 +242,7 @@ class Entries:
     ) -> None:
         """E3: a stage is given up with its last attempt, which is counted since the last retry."""
         row: Any = context.db.execute(
-            "SELECT spec FROM schema_object WHERE id = ?", (command.pipeline_id,)
+            "SELECT spec FROM hadron_schema_object WHERE id = ?", (command.pipeline_id,)
         ).fetchone()
         spec = spec_from_json("Pipeline", row[0])
         assert isinstance(spec, PipelineSpec)
@@ -309,7 +311,7 @@ def _runs(
 
 
 def _schema_index(context: Context) -> int:
-    row: Any = context.db.execute("SELECT metadata_index FROM schema_index").fetchone()
+    row: Any = context.db.execute("SELECT metadata_index FROM hadron_schema_index").fetchone()
     return row[0] if row is not None else 0
 
 
@@ -317,7 +319,7 @@ def tables_lsn(connection: apsw.Connection) -> int:
     """Where the tables of a database stand; 0 when they cannot be asked."""
     try:
         row: Any = connection.execute(
-            "SELECT value FROM meta WHERE key = 'applied_lsn'"
+            "SELECT value FROM hadron_meta WHERE key = 'applied_lsn'"
         ).fetchone()
     except apsw.SQLError:
         raise

@@ -20,7 +20,8 @@ from hadron.storage.log import chain_of_row, hash_body, is_well_formed
 from hadron.wire.messages import ballot_from
 
 _ROW = (
-    "SELECT lsn, epoch, incarnation, now_ms, command, body_hash, chain FROM log WHERE lsn = ?"
+    "SELECT lsn, epoch, incarnation, now_ms, command, body_hash, chain FROM hadron_log"
+    " WHERE lsn = ?"
 )
 
 
@@ -78,7 +79,7 @@ class Repairs:
             return
         for lsn in lsns:
             row = view.select(_ROW, lsn)
-            body = view.select("SELECT bytes FROM body WHERE lsn = ?", lsn)
+            body = view.select("SELECT bytes FROM hadron_body WHERE lsn = ?", lsn)
             body_hash = hash_body(body[0]) if body is not None and body[0] else None
             if row is None:
                 self._check_trimmed(view, lsn, body_hash)

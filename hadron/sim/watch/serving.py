@@ -31,7 +31,7 @@ from hadron.state.groups import ORDER_KEY, ORDER_NONE
 _LATE_S: Final = 0.5
 """By which a leader may be late: it wakes up on time, and has little to do then."""
 
-_GROUP_ID: Final = "SELECT group_id FROM grp WHERE stream_id = ? AND name = ?"
+_GROUP_ID: Final = "SELECT group_id FROM hadron_group WHERE stream_id = ? AND name = ?"
 
 
 class Serving:

@@ -46,7 +46,7 @@ def delete(meta: Replicated, *ids: int) -> schema.Deleted:
 
 
 def same_schema(one: Replicated, other: Replicated) -> bool:
-    names = ("schema_object", "schema_index", "replica_set")
+    names = ("hadron_schema_object", "hadron_schema_index", "hadron_replica_set")
     return all(dump(one.db)[name] == dump(other.db)[name] for name in names)
 
 
@@ -98,7 +98,7 @@ def restored(meta: Replicated, *kept: str) -> Replicated:
     for item in schema.all_objects(meta.db):
         if item.id and item.name in kept:
             copy.db.execute(
-                "INSERT INTO schema_object SELECT ?, kind, namespace, name, spec, ? FROM"
+                "INSERT INTO hadron_schema_object SELECT ?, kind, namespace, name, spec, ? FROM"
                 " (SELECT 'Stream' AS kind, 'default' AS namespace, ? AS name, ? AS spec)",
                 (item.id, item.metadata_index, item.name, spec_to_json(item.spec).decode()),
             )
@@ -336,7 +336,7 @@ def test_parts_take_effect_with_the_last_one() -> None:
         assert not streams.all_bounds(other.db)
     assert len(other.submit(parts[-1]).objects) == 3
     assert same_schema(meta, other)
-    assert other.rows("SELECT * FROM schema_staged") == []
+    assert other.rows("SELECT * FROM hadron_schema_staged") == []
     assert dump(other.replica()) == dump(other.db)
 
 
@@ -423,7 +423,7 @@ def test_a_pipeline_that_was_given_another_input_goes_on_with_its_own() -> None:
     meta.declare(("Pipeline", "p", pipeline("b")))
     push(meta, other)
     assert same_schema(meta, other)
-    assert other.rows("SELECT stream_id FROM pipeline_input") == [(1,)]
+    assert other.rows("SELECT stream_id FROM hadron_pipeline_input") == [(1,)]
 
 
 def test_a_name_belongs_to_the_set_that_had_it_first() -> None:

@@ -59,17 +59,17 @@ def test_every_row_of_every_table_is_covered_in_one_round(tables: Replicated) ->
     assert set(covered) == set(MACHINE.table_names)
     for name, count in covered.items():
         # The cursor's own table gets its one row during the first round.
-        assert count in (len(dump(tables.db)[name]), 0 if name == "digest_cursor" else count)
-    assert covered["producer"] == covered["stream_batch"] == 1_200
+        assert count in (len(dump(tables.db)[name]), 0 if name == "hadron_digest_cursor" else count)
+    assert covered["hadron_producer"] == covered["hadron_stream_batch"] == 1_200
 
 
 def test_a_slice_is_bounded_in_bytes(tables: Replicated) -> None:
     for number in range(20):
         tables.db.execute(
-            "UPDATE producer SET recent = zeroblob(100000) WHERE producer_id = ?",
+            "UPDATE hadron_producer SET recent = zeroblob(100000) WHERE producer_id = ?",
             (number.to_bytes(16, "big"),),
         )
-    first = next(each for each in go_round(tables) if each.table == "producer")
+    first = next(each for each in go_round(tables) if each.table == "hadron_producer")
     assert first.count == 3
 
 
@@ -89,16 +89,16 @@ def test_a_leader_that_takes_over_goes_on_where_the_last_one_was(tables: Replica
 @pytest.mark.parametrize(
     "change",
     [
-        "UPDATE producer SET next_sequence = 9 WHERE producer_id = (SELECT max(producer_id) FROM "
-        "producer)",
-        "DELETE FROM grp_ack WHERE first = 997",
-        "INSERT INTO grp_ack VALUES(1, 1, 1)",
-        "INSERT INTO producer VALUES(9, x'ff', 0, 0, 0, x'90')",
-        "DELETE FROM stream_batch WHERE base_offset = 499",
-        "DELETE FROM stream_batch WHERE base_offset = 500",
-        "UPDATE schema_object SET spec = spec || ' '",
-        "UPDATE stream_partition SET bytes = bytes + 1",
-        "DELETE FROM grp",
+        "UPDATE hadron_producer SET next_sequence = 9"
+        " WHERE producer_id = (SELECT max(producer_id) FROM hadron_producer)",
+        "DELETE FROM hadron_group_ack WHERE first = 997",
+        "INSERT INTO hadron_group_ack VALUES(1, 1, 1)",
+        "INSERT INTO hadron_producer VALUES(9, x'ff', 0, 0, 0, x'90')",
+        "DELETE FROM hadron_stream_batch WHERE base_offset = 499",
+        "DELETE FROM hadron_stream_batch WHERE base_offset = 500",
+        "UPDATE hadron_schema_object SET spec = spec || ' '",
+        "UPDATE hadron_stream_partition SET bytes = bytes + 1",
+        "DELETE FROM hadron_group",
     ],
 )
 def test_any_difference_is_met_within_one_round(tables: Replicated, change: str) -> None:
@@ -125,8 +125,8 @@ def test_a_table_that_is_not_known_here_is_not_compared(tables: Replicated) -> N
     before: Any = dump(tables.db)
     replay(tables.db, StateDigest("of_the_future", b"", 3, True, b"d" * 16), 5_000)
     after = dump(tables.db)
-    assert after.pop("digest_cursor") == [(1, "of_the_future", b"", 5_000)]
-    before.pop("digest_cursor")
+    assert after.pop("hadron_digest_cursor") == [(1, "of_the_future", b"", 5_000)]
+    before.pop("hadron_digest_cursor")
     assert after == before
 
 

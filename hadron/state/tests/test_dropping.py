@@ -30,7 +30,7 @@ def append(replicated: Replicated, stream_id: int, producer: bytes = b"") -> Non
         command = AppendBatch(stream_id, 1, len(data), producer, 0, 0)
     replicated.submit(command)
     lsn = len(replicated.log)
-    replicated.db.execute("INSERT INTO body VALUES(?, ?)", (lsn, data))
+    replicated.db.execute("INSERT INTO hadron_body VALUES(?, ?)", (lsn, data))
 
 
 def with_data(batches: int) -> tuple[Replicated, int]:
@@ -46,8 +46,9 @@ def delete(replicated: Replicated, *ids: int) -> None:
 
 
 def left(replicated: Replicated) -> dict[str, int]:
-    names = ("stream_partition", "stream_batch", "producer", "grp", "grp_ack", "dropped")
-    return {name: len(dump(replicated.db)[name]) for name in names}
+    tables = dump(replicated.db)
+    names = ("stream_partition", "stream_batch", "producer", "group", "group_ack", "dropped")
+    return {name: len(tables[f"hadron_{name}"]) for name in names}
 
 
 def test_a_deleted_stream_is_closed_at_once_and_its_data_goes_in_slices(
@@ -71,14 +72,14 @@ def test_a_deleted_stream_is_closed_at_once_and_its_data_goes_in_slices(
         dropped.append(replicated.submit(DropObject(stream_id, EVERYTHING)))
     assert [each.rows for each in dropped] == [2, 2, 1, 3, 3, 2]
     assert left(replicated) == {
-        "stream_partition": 1, "stream_batch": 1, "producer": 1, "grp": 0, "grp_ack": 0,
+        "stream_partition": 1, "stream_batch": 1, "producer": 1, "group": 0, "group_ack": 0,
         "dropped": 0,
     }
     assert dropping.waiting(replicated.db) == []
     assert replicated.submit(DropObject(stream_id, EVERYTHING)).is_done
     assert replicated.again
     replica, own = dump(replicated.replica()), dump(replicated.db)
-    assert {**replica, "body": []} == {**own, "body": []}
+    assert {**replica, "hadron_body": []} == {**own, "hadron_body": []}
 
 
 def test_what_retention_took_from_them_is_forgotten_with_groups_and_pipelines() -> None:
@@ -101,7 +102,7 @@ def test_what_retention_took_from_them_is_forgotten_with_groups_and_pipelines() 
 
 def test_what_a_member_still_needs_stays_until_it_has_it() -> None:
     replicated, stream_id = with_data(3)
-    lsns = [row[0] for row in replicated.rows("SELECT lsn FROM stream_batch ORDER BY lsn")]
+    lsns = [row[0] for row in replicated.rows("SELECT lsn FROM hadron_stream_batch ORDER BY lsn")]
     delete(replicated, stream_id)
     assert replicated.submit(DropObject(stream_id, lsns[0])).rows == 1
     assert replicated.submit(DropObject(stream_id, lsns[0])) == Dropped(0)
@@ -128,7 +129,7 @@ def test_a_deleted_pipeline_goes_with_its_instances(monkeypatch: pytest.MonkeyPa
         rows.append(replicated.submit(DropObject(pipeline_id, EVERYTHING)).rows)
     assert rows == [4, 4, 4, 1]
     for table in ("pipeline", "pipeline_input", "instance", "stage_run", "stage_count"):
-        assert dump(replicated.db)[table] == []
+        assert dump(replicated.db)[f"hadron_{table}"] == []
     assert list(streams.all_bounds(replicated.db)) == [stream_id]
 
 
@@ -140,4 +141,5 @@ def test_a_file_is_sound_while_a_stream_is_being_dropped() -> None:
     check = Verification(MACHINE, replay=False)
     while not check.step(replicated.db):
         pass
-    assert {problem.table for problem in check.report.problems} <= {"body", "meta"}, "of the test"
+    of_the_test = {"hadron_body", "hadron_meta"}
+    assert {problem.table for problem in check.report.problems} <= of_the_test

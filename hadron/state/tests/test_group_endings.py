@@ -77,7 +77,7 @@ class TestOptions:
         assert summary.options == options
 
     def test_a_group_from_before_there_were_any(self, tables: Replicated) -> None:
-        tables.db.execute("INSERT INTO grp VALUES(77, 1, 'billing', 0, 1)")
+        tables.db.execute("INSERT INTO hadron_group VALUES(77, 1, 'billing', 0, 1)")
         assert found(tables).options == GroupOptions()
 
 
@@ -89,7 +89,7 @@ class TestAttempts:
         assert found(tables).window == Window(None, ((6, 7),), ((4, 5, 1), (8, 9, 1), (20, 20, 3)))
         tables.submit(AckRecords(group, ((0, 30),)))
         assert found(tables).window == Window()
-        assert rows(tables, "SELECT * FROM grp_attempt") == []
+        assert rows(tables, "SELECT * FROM hadron_group_attempt") == []
 
     def test_what_is_acknowledged_in_the_same_round_was_tried_before(
         self, tables: Replicated, group: int
@@ -227,11 +227,13 @@ class TestGarbage:
         assert report.problems == []
         left = []
         while tables.submit(CollectGroups()):
-            (count,) = rows(tables, f"SELECT count(*) FROM grp_ack WHERE group_id = {group}")
+            (count,) = rows(
+                tables, f"SELECT count(*) FROM hadron_group_ack WHERE group_id = {group}"
+            )
             left.append(count[0])
         assert left == [20, 10, 0, 0]
-        assert rows(tables, "SELECT group_id FROM grp_ack") == [(again,)]
-        assert rows(tables, "SELECT * FROM grp_attempt") == []
+        assert rows(tables, "SELECT group_id FROM hadron_group_ack") == [(again,)]
+        assert rows(tables, "SELECT * FROM hadron_group_attempt") == []
         tables.submit(CollectGroups())
         assert tables.again
 
@@ -244,8 +246,8 @@ class TestGarbage:
         turns = [groups.FEATURE.leftovers["Stream"](context, 1, Room(10, 0)) for _ in range(5)]
         assert [each.is_done for each in turns] == [False, False, False, True, True]
         assert turns[-1].rows == 0
-        assert rows(tables, "SELECT group_id FROM grp") == [(other,)]
-        for table in ("grp_ack", "grp_attempt", "grp_detail"):
+        assert rows(tables, "SELECT group_id FROM hadron_group") == [(other,)]
+        for table in ("hadron_group_ack", "hadron_group_attempt", "hadron_group_detail"):
             assert rows(tables, f"SELECT * FROM {table}") == []
 
 

@@ -136,7 +136,7 @@ class Histories(RuleBasedStateMachine):
     @rule(data=st.data())
     def acknowledge(self, data: st.DataObject) -> None:
         group_id = data.draw(st.sampled_from(sorted(self.acked)))
-        ((low,),) = self.tables.rows("SELECT floor FROM grp WHERE group_id = ?", group_id)
+        ((low,),) = self.tables.rows("SELECT floor FROM hadron_group WHERE group_id = ?", group_id)
         ranges = st.tuples(st.integers(max(low - 2, 0), min(low + 9, self.end)), st.integers(0, 4))
         spans = tuple(
             (first, first + more) for first, more in data.draw(st.lists(ranges, max_size=4))
@@ -178,7 +178,7 @@ class Histories(RuleBasedStateMachine):
         """A stage, instances for which it is ready, their attempts; or something else."""
         waiting: dict[str, list[int]] = {}
         for name, instance in self.tables.rows(
-            "SELECT stage, instance_id FROM stage_run WHERE status = 1"
+            "SELECT stage, instance_id FROM hadron_stage_run WHERE status = 1"
         ):
             waiting.setdefault(name, []).append(instance)
         wrong = not waiting or data.draw(strange)
@@ -219,7 +219,7 @@ class Histories(RuleBasedStateMachine):
     @rule(data=st.data())
     def retry(self, data: st.DataObject) -> None:
         """Those that failed are live; nothing that was done of them is done again."""
-        status = dict(self.tables.rows("SELECT instance_id, status FROM instance"))
+        status = dict(self.tables.rows("SELECT instance_id, status FROM hadron_instance"))
         failed = sorted(each for each in status if status[each] == 3)
         wrong = not failed or data.draw(strange)
         known = list(range(1, len(status) + 2)) if wrong else failed
@@ -239,7 +239,7 @@ class Histories(RuleBasedStateMachine):
 
     def attempt(self, name: str, instance: int) -> int:
         rows = self.tables.rows(
-            "SELECT attempts + 1 FROM stage_run WHERE stage = ? AND instance_id = ?",
+            "SELECT attempts + 1 FROM hadron_stage_run WHERE stage = ? AND instance_id = ?",
             name, instance,
         )
         return rows[0][0] if rows else 1
@@ -274,14 +274,14 @@ class Histories(RuleBasedStateMachine):
 
     @invariant()
     def every_trigger_made_one_instance(self) -> None:
-        rows = self.tables.rows("SELECT offset FROM instance ORDER BY instance_id")
+        rows = self.tables.rows("SELECT offset FROM hadron_instance ORDER BY instance_id")
         assert [row[0] for row in rows] == self.triggered
         assert len(set(self.triggered)) == len(self.triggered)
 
     @invariant()
     def every_output_is_where_it_is_said_to_be(self) -> None:
         rows = self.tables.rows(
-            "SELECT stage, instance_id, out_offset FROM stage_run WHERE status = 2"
+            "SELECT stage, instance_id, out_offset FROM hadron_stage_run WHERE status = 2"
         )
         assert {(name, instance) for name, instance, _ in rows} == self.outputs
         offsets = sorted(offset for _, _, offset in rows if offset is not None)
@@ -290,14 +290,16 @@ class Histories(RuleBasedStateMachine):
     @invariant()
     def counters_are_what_a_recount_gives(self) -> None:
         counted = self.tables.rows(
-            "SELECT sum(status = 1), sum(status = 2), sum(status = 3) FROM instance"
+            "SELECT sum(status = 1), sum(status = 2), sum(status = 3) FROM hadron_instance"
         )[0]
-        assert self.tables.rows("SELECT live, done, failed FROM pipeline") == [
+        assert self.tables.rows("SELECT live, done, failed FROM hadron_pipeline") == [
             tuple(number or 0 for number in counted)
         ]
-        for name, *counts in self.tables.rows("SELECT stage, ready, done, failed FROM stage_count"):
+        for name, *counts in self.tables.rows(
+            "SELECT stage, ready, done, failed FROM hadron_stage_count"
+        ):
             counted = self.tables.rows(
-                "SELECT sum(status = 1), sum(status = 2), sum(status = 3) FROM stage_run"
+                "SELECT sum(status = 1), sum(status = 2), sum(status = 3) FROM hadron_stage_run"
                 " WHERE stage = ?", name,
             )[0]
             assert counts == [number or 0 for number in counted]
@@ -307,10 +309,12 @@ class Histories(RuleBasedStateMachine):
         """A live instance has a stage that is ready, or failed and so would have ended it."""
         begun: dict[int, dict[str, int]] = {}
         for instance, name, status in self.tables.rows(
-            "SELECT instance_id, stage, status FROM stage_run"
+            "SELECT instance_id, stage, status FROM hadron_stage_run"
         ):
             begun.setdefault(instance, {})[name] = status
-        for (instance,) in self.tables.rows("SELECT instance_id FROM instance WHERE status = 1"):
+        for (instance,) in self.tables.rows(
+            "SELECT instance_id FROM hadron_instance WHERE status = 1"
+        ):
             states = begun.get(instance, {})
             assert any(states.get(stage.name) != 2 for stage in self.stages)
             assert 3 not in states.values(), "a stage that failed ends its instance"

@@ -94,7 +94,9 @@ class Pipe(Replicated):
         return views.counts(self.db, PIPELINE)
 
     def statuses(self) -> list[int]:
-        return [row[0] for row in self.rows("SELECT status FROM instance ORDER BY instance_id")]
+        return [row[0] for row in self.rows(
+            "SELECT status FROM hadron_instance ORDER BY instance_id"
+        )]
 
 
 class TestStart:
@@ -122,7 +124,7 @@ class TestTrigger:
     def test_each_offset_makes_an_instance_whose_entry_stages_are_ready(self) -> None:
         pipe = Pipe(stage("a"), stage("b", "a"), stage("also"))
         assert pipe.trigger(3, 7, to=10) == Triggered(10, 2)
-        assert pipe.rows("SELECT instance_id, status, offset FROM instance") == [
+        assert pipe.rows("SELECT instance_id, status, offset FROM hadron_instance") == [
             (1, LIVE, 3), (2, LIVE, 7)
         ]
         assert (pipe.ready("a"), pipe.ready("b", "a"), pipe.ready("also")) == ([1, 2], [], [1, 2])
@@ -173,7 +175,7 @@ class TestComplete:
             (views.OutputRef(OUT, SET, 1), views.OutputRef(OUT, SET, 2)), first.created_ms,
         )
         assert [(first.created_ms,)] == pipe.rows(
-            "SELECT created_ms FROM instance WHERE instance_id = 1"
+            "SELECT created_ms FROM hadron_instance WHERE instance_id = 1"
         )
         assert second.dependencies == (views.OutputRef(OUT, SET, 0), views.OutputRef(OUT, SET, 3))
         assert pipe.statuses() == [LIVE, LIVE]
@@ -226,7 +228,7 @@ class TestComplete:
         """It was made in a history that a restore has ended."""
         pipe = Pipe(stage("a"))
         pipe.trigger(3, 5)
-        (made,), _ = pipe.rows("SELECT created_ms FROM instance ORDER BY instance_id")
+        (made,), _ = pipe.rows("SELECT created_ms FROM hadron_instance ORDER BY instance_id")
         ended = pipe.submit(CompleteStages(PIPELINE, "a", (1, 2), (1, 1), OUT, 9, (made, made + 1)))
         assert ended == Completed(None, (2,))
         failed = pipe.submit(FailStages(PIPELINE, "a", (1, 2), (1, 1), "cold", (made - 1, made)))
@@ -252,7 +254,7 @@ class TestFail:
         pipe.fail("a", 1, attempt=4)
         assert pipe.statuses() == [FAILED]
         assert pipe.counts() == views.PipelineCounts(0, 0, 1, {"a": (0, 0, 1)})
-        assert pipe.rows("SELECT status, attempts, reason FROM stage_run") == [
+        assert pipe.rows("SELECT status, attempts, reason FROM hadron_stage_run") == [
             (FAILED, 4, "cold")
         ]
 
@@ -263,14 +265,14 @@ class TestFail:
         assert pipe.complete("a", 1, attempt=1).stale == (1,)
         assert pipe.complete("a", 1, attempt=2).stale == ()
         assert pipe.statuses() == [DONE]
-        assert pipe.rows("SELECT reason FROM stage_run") == [(None,)]
+        assert pipe.rows("SELECT reason FROM hadron_stage_run") == [(None,)]
 
     def test_those_that_are_not_stale_fail(self) -> None:
         pipe = Pipe(stage("a"))
         pipe.trigger(3, 4, 5)
         pipe.complete("a", 2)
         assert pipe.fail("a", 1, 2, 3) == Completed(None, (2,))
-        assert pipe.rows("SELECT attempts FROM stage_run") == [(1,), (0,), (1,)]
+        assert pipe.rows("SELECT attempts FROM hadron_stage_run") == [(1,), (0,), (1,)]
 
     def test_when_all_are_stale_nothing_is_logged(self) -> None:
         pipe = Pipe(stage("a"))
@@ -375,11 +377,11 @@ class TestRetry:
         for name in "abcd":
             pipe.now_ms += 500
             pipe.complete(name, 4, output=name != "c")
-        before = pipe.rows("SELECT * FROM stage_run")
+        before = pipe.rows("SELECT * FROM hadron_stage_run")
         with pytest.raises(error, match=told):
             pipe.retry(*ids)
         assert pipe.statuses() == [FAILED, FAILED, LIVE, DONE]
-        assert pipe.rows("SELECT * FROM stage_run") == before
+        assert pipe.rows("SELECT * FROM hadron_stage_run") == before
 
     def test_of_a_pipeline_that_is_not_here(self) -> None:
         pipe = self.failed(1)
@@ -419,7 +421,7 @@ class TestRetry:
         assert views.failed_ids(pipe.db, PIPELINE, after_id=1, limit=9) == [3]
         assert views.failed_ids(pipe.db, PIPELINE, after_id=(1 << 64) - 1, limit=9) == []
         plan = pipe.rows(
-            "EXPLAIN QUERY PLAN SELECT instance_id FROM instance WHERE pipeline_id = 3"
+            "EXPLAIN QUERY PLAN SELECT instance_id FROM hadron_instance WHERE pipeline_id = 3"
             " AND instance_id > 0 AND status = 3 ORDER BY instance_id LIMIT 1"
         )
         assert "instance_failed" in plan[0][-1]
@@ -495,9 +497,9 @@ class TestChangedPipelines:
         pipe = Pipe(*DIAMOND)
         pipe.trigger(3, 4)
         pipe.complete("a", 1)
-        before = pipe.rows("SELECT * FROM stage_run")
+        before = pipe.rows("SELECT * FROM hadron_stage_run")
         pipe.stages(*DIAMOND[:3], stage("d", "a", "b", after=("c",), timeout_ms=7))
-        assert pipe.rows("SELECT * FROM stage_run") == before
+        assert pipe.rows("SELECT * FROM hadron_stage_run") == before
 
     def test_another_input_is_refused(self) -> None:
         pipe = Pipe(*DIAMOND)

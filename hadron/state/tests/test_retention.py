@@ -34,7 +34,7 @@ def append(tables: Replicated, count: int, size: int) -> None:
 
 
 def kept_bytes(tables: Replicated) -> int:
-    value = tables.rows("SELECT bytes FROM stream_partition")[0][0]
+    value = tables.rows("SELECT bytes FROM hadron_stream_partition")[0][0]
     assert isinstance(value, int)
     return value
 
@@ -44,8 +44,8 @@ class TestTrimStream:
         assert tables.submit(TrimStream(STREAM, 35)) == Trimmed(30, 3, 300)
         assert streams.bounds(tables.db, STREAM) == PartitionBounds(30, 100)
         assert kept_bytes(tables) == 700
-        assert tables.rows("SELECT min(base_offset) FROM stream_batch") == [(30,)]
-        assert tables.rows("SELECT lsn FROM body WHERE bytes = x''") == [(2,), (3,), (4,)]
+        assert tables.rows("SELECT min(base_offset) FROM hadron_stream_batch") == [(30,)]
+        assert tables.rows("SELECT lsn FROM hadron_body WHERE bytes = x''") == [(2,), (3,), (4,)]
         with pytest.raises(OffsetOutOfRangeError, match="the first kept offset is 30"):
             streams.read_batches(tables.db, STREAM, 29, below=100, max_bytes=1)
 

@@ -34,8 +34,8 @@ def anonymous(count: int = 10) -> AppendBatch:
 def test_offsets_follow_each_other(tables: Replicated) -> None:
     results = [tables.submit(anonymous(count)) for count in (3, 1, 5)]
     assert [(r.base_offset, r.count) for r in results] == [(0, 3), (3, 1), (4, 5)]
-    assert tables.rows("SELECT * FROM stream_partition") == [(1, 0, 9, 300)]
-    assert tables.rows("SELECT * FROM stream_batch WHERE base_offset = 3") == [
+    assert tables.rows("SELECT * FROM hadron_stream_partition") == [(1, 0, 9, 300)]
+    assert tables.rows("SELECT * FROM hadron_stream_batch WHERE base_offset = 3") == [
         (1, 3, 1, 3, tables.now_ms, 100, 1, 1)
     ]
 
@@ -53,14 +53,14 @@ def test_without_a_producer_nothing_is_remembered(tables: Replicated) -> None:
     tables.submit(anonymous())
     tables.submit(batch(-1))
     tables.submit(batch(0, pid=b""))
-    assert tables.rows("SELECT count(*) FROM producer") == [(0,)]
+    assert tables.rows("SELECT count(*) FROM hadron_producer") == [(0,)]
     assert streams.bounds(tables.db, 1).next_offset == 30
 
 
 def test_a_stream_without_a_partition_here_is_refused(tables: Replicated) -> None:
     with pytest.raises(NotFoundError, match=f"the id 9 has no partition on {SET}"):
         tables.submit(AppendBatch(9, 1, 10, PID, 0, 0))
-    assert tables.rows("SELECT count(*) FROM producer") == [(0,)]
+    assert tables.rows("SELECT count(*) FROM hadron_producer") == [(0,)]
 
 
 def test_a_repeated_batch_gets_the_originals_answer(tables: Replicated) -> None:
@@ -129,7 +129,7 @@ def test_each_producer_has_its_own_sequence(tables: Replicated) -> None:
 
 class TestEviction:
     def producers(self, tables: Replicated) -> set[bytes]:
-        return {row[0] for row in tables.rows("SELECT producer_id FROM producer")}
+        return {row[0] for row in tables.rows("SELECT producer_id FROM hadron_producer")}
 
     def new_ones(self, tables: Replicated) -> None:
         """One new producer for each first byte, so that one of them looks for idle ones."""
@@ -170,7 +170,7 @@ class TestReading:
             tables.now_ms = 1_000_000 + number * 1_000
             data = encode_values([b"%d" % number] * 10, 1)
             tables.submit(AppendBatch(1, 10, len(data), b"", 0, -1))
-            tables.db.execute("INSERT INTO body VALUES(?, ?)", (len(tables.log), data))
+            tables.db.execute("INSERT INTO hadron_body VALUES(?, ?)", (len(tables.log), data))
         return tables
 
     def bases(self, tables: Replicated, offset: int, below: int = 60, size: int = 1) -> list[int]:
@@ -197,8 +197,8 @@ class TestReading:
         assert (found.epoch, found.incarnation, found.data) == (1, 2, encode_values([b"3"] * 10, 1))
 
     def test_what_retention_dropped_is_out_of_range(self, filled: Replicated) -> None:
-        filled.db.execute("DELETE FROM stream_batch WHERE base_offset < 20")
-        filled.db.execute("UPDATE stream_partition SET first_offset = 20")
+        filled.db.execute("DELETE FROM hadron_stream_batch WHERE base_offset < 20")
+        filled.db.execute("UPDATE hadron_stream_partition SET first_offset = 20")
         for offset in (0, 19):
             with pytest.raises(OffsetOutOfRangeError, match="first kept offset is 20"):
                 self.bases(filled, offset)
@@ -207,10 +207,10 @@ class TestReading:
     @pytest.mark.parametrize(
         ("statement", "said"),
         [
-            ("UPDATE body SET bytes = zeroblob(length(bytes)) WHERE lsn = 5", "is damaged"),
-            ("UPDATE body SET bytes = substr(bytes, 1, 50) WHERE lsn = 5", "is damaged"),
-            ("UPDATE body SET bytes = x'' WHERE lsn = 5", "is damaged"),
-            ("DELETE FROM body WHERE lsn = 5", "the body of entry 5 is missing"),
+            ("UPDATE hadron_body SET bytes = zeroblob(length(bytes)) WHERE lsn = 5", "is damaged"),
+            ("UPDATE hadron_body SET bytes = substr(bytes, 1, 50) WHERE lsn = 5", "is damaged"),
+            ("UPDATE hadron_body SET bytes = x'' WHERE lsn = 5", "is damaged"),
+            ("DELETE FROM hadron_body WHERE lsn = 5", "the body of entry 5 is missing"),
         ],
     )
     def test_damage_is_not_served(self, filled: Replicated, statement: str, said: str) -> None:
@@ -224,7 +224,7 @@ class TestReading:
         assert "offset 30 of stream 'flights' (entry 5)" in caught.value.message
 
     def test_a_batch_that_is_gone_is_not_skipped(self, filled: Replicated) -> None:
-        filled.db.execute("DELETE FROM stream_batch WHERE base_offset = 20")
+        filled.db.execute("DELETE FROM hadron_stream_batch WHERE base_offset = 20")
         assert self.bases(filled, 0, size=1 << 20) == [0, 10]
         for offset in (20, 25):
             with pytest.raises(CorruptionError, match=rf"offset {offset} of .*: it is missing"):

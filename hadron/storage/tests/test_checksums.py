@@ -94,7 +94,7 @@ async def test_a_flipped_byte_is_told_as_a_checksum_and_not_as_a_failing_disk(
     path = closed_file(tmp_path)
     with closing(open_reader(path)) as connection:
         root = connection.execute(
-            "SELECT rootpage FROM sqlite_schema WHERE name = 'log'"
+            "SELECT rootpage FROM sqlite_schema WHERE name = 'hadron_log'"
         ).fetchone()
     assert root is not None
     flip(path, 8 * PAGE_BYTES * (root[0] - 1) + 8 * 2_000)

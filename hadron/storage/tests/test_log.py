@@ -75,7 +75,7 @@ def test_the_chain_is_the_documented_one(db: apsw.Connection) -> None:
         chain = documented_chain(chain, entry)
         assert entry.chain == chain
         row = db.execute(
-            "SELECT chain, body_hash FROM log WHERE lsn = ?", (entry.lsn,)
+            "SELECT chain, body_hash FROM hadron_log WHERE lsn = ?", (entry.lsn,)
         ).fetchone()
         assert row is not None
         assert row[0] == chain
@@ -127,7 +127,7 @@ def test_a_copy_is_byte_for_byte_the_same(db: apsw.Connection, tmp_path: Path) -
     for entry in entries:
         copy.append_copy(entry._replace(body=memoryview(bytes(entry.body))))
     assert copy.head == entries[-1].position
-    for table in ("log", "body"):
+    for table in ("hadron_log", "hadron_body"):
         assert other.execute(f"SELECT * FROM {table}").fetchall() == (
             db.execute(f"SELECT * FROM {table}").fetchall()
         )
@@ -157,7 +157,7 @@ def test_a_copy_whose_content_does_not_give_its_chain_is_refused(
     with pytest.raises(CorruptionError, match=r"entry 2 arrived with chain"):
         copy.append_copy(change(entries[1]))
     assert copy.head == entries[0].position
-    assert other.execute("SELECT count(*) FROM log").fetchall() == [(1,)]
+    assert other.execute("SELECT count(*) FROM hadron_log").fetchall() == [(1,)]
     other.close()
 
 
@@ -175,7 +175,7 @@ def test_a_dropped_tail_leaves_nothing_behind(db: apsw.Connection) -> None:
     log.drop_after(5)
     assert log.head == entries[4].position
     assert log.last_ms == entries[4].now_ms
-    assert db.execute("SELECT max(lsn) FROM body").fetchall() == [(5,)]
+    assert db.execute("SELECT max(lsn) FROM hadron_body").fetchall() == [(5,)]
     again = log.append(Ballot(2, 1), 5_000, b"other", b"other body")
     assert again.lsn == 6
     assert again.chain == documented_chain(entries[4].chain, again)
@@ -202,12 +202,12 @@ def test_after_a_rollback_the_head_is_reloaded(db: apsw.Connection) -> None:
         fail()
     log.reload()
     assert log.head == first.position
-    assert db.execute("SELECT count(*) FROM body").fetchall() == [(0,)]
+    assert db.execute("SELECT count(*) FROM hadron_body").fetchall() == [(0,)]
 
 
 def test_a_damaged_body_is_never_read(db: apsw.Connection) -> None:
     fill(Log(db), 6)
-    db.execute("UPDATE body SET bytes = x'00' WHERE lsn = 5")
+    db.execute("UPDATE hadron_body SET bytes = x'00' WHERE lsn = 5")
     assert len(read_entries(db, 1, max_bytes=1 << 30, until_lsn=4)) == 4
     with pytest.raises(CorruptionError, match="the body of entry 5"):
         read_entries(db, 1, max_bytes=1 << 30)
@@ -215,7 +215,7 @@ def test_a_damaged_body_is_never_read(db: apsw.Connection) -> None:
 
 def test_a_lost_body_is_never_read_as_an_empty_one(db: apsw.Connection) -> None:
     fill(Log(db), 6)
-    db.execute("DELETE FROM body WHERE lsn = 5")
+    db.execute("DELETE FROM hadron_body WHERE lsn = 5")
     with pytest.raises(CorruptionError, match="the body of entry 5"):
         read_entries(db, 5, max_bytes=1)
 
@@ -231,7 +231,7 @@ def test_a_damaged_row_is_never_read(
     db: apsw.Connection, column: str, value: int | bytes
 ) -> None:
     fill(Log(db), 8)
-    db.execute(f"UPDATE log SET {column} = ? WHERE lsn = 4", (value,))
+    db.execute(f"UPDATE hadron_log SET {column} = ? WHERE lsn = 4", (value,))
     reads: list[Callable[[], object]] = [
         lambda: read_entries(db, 1, max_bytes=1 << 30),
         lambda: read_entries(db, 4, max_bytes=1),
@@ -244,7 +244,7 @@ def test_a_damaged_row_is_never_read(
             read()
         assert caught.value.lsn == 4
     assert len(read_entries(db, 1, max_bytes=1 << 30, until_lsn=3)) == 3
-    db.execute("DELETE FROM log WHERE lsn > 4")
+    db.execute("DELETE FROM hadron_log WHERE lsn > 4")
     with pytest.raises(CorruptionError, match="entry 4 "):
         Log(db)
 
@@ -254,7 +254,7 @@ def test_a_missing_row_is_named_where_it_is_read(
     db: apsw.Connection, read: Callable[[apsw.Connection, int, int], object]
 ) -> None:
     fill(Log(db), 8)
-    db.execute("DELETE FROM log WHERE lsn = 4")
+    db.execute("DELETE FROM hadron_log WHERE lsn = 4")
     for first in (2, 4):
         with pytest.raises(CorruptionError, match="entry 4 is missing") as caught:
             read(db, first, 1 << 30)
@@ -278,13 +278,13 @@ class TestVerifyChain:
         self, db: apsw.Connection, column: str, value: int | bytes
     ) -> None:
         fill(Log(db), 6)
-        db.execute(f"UPDATE log SET {column} = ? WHERE lsn = 4", (value,))
+        db.execute(f"UPDATE hadron_log SET {column} = ? WHERE lsn = 4", (value,))
         with pytest.raises(CorruptionError, match="entry 4 does not continue"):
             verify_chain(read_entries(db, 1, max_bytes=1 << 30), EMPTY_LOG)
 
     def test_a_missing_row_is_named(self, db: apsw.Connection) -> None:
         fill(Log(db), 6)
-        db.execute("DELETE FROM log WHERE lsn = 3")
+        db.execute("DELETE FROM hadron_log WHERE lsn = 3")
         with pytest.raises(CorruptionError, match="entry 3 is missing"):
             verify_chain(read_entries(db, 1, max_bytes=1 << 30), EMPTY_LOG)
 

@@ -61,9 +61,9 @@ class _Database:
         """Anew in the log, as they stand in the file."""
         with transaction(self.db):
             for entry in entries:
-                row = self.db.execute("SELECT * FROM log WHERE lsn = ?", (entry.lsn,)).get
-                self.db.execute("DELETE FROM log WHERE lsn = ?", (entry.lsn,))
-                self.db.execute("INSERT INTO log VALUES(?, ?, ?, ?, ?, ?, ?)", row)
+                row = self.db.execute("SELECT * FROM hadron_log WHERE lsn = ?", (entry.lsn,)).get
+                self.db.execute("DELETE FROM hadron_log WHERE lsn = ?", (entry.lsn,))
+                self.db.execute("INSERT INTO hadron_log VALUES(?, ?, ?, ?, ?, ?, ?)", row)
 
     def flip(self, offset: int, *masks: int, file: Path | None = None) -> None:
         """Through a descriptor that stays open: closing it would drop SQLite's locks."""
@@ -129,7 +129,7 @@ def test_a_page_is_mended_where_it_is_read(tmp_path: Path, copied: str) -> None:
         database.rewrite(halves[0])
         with closing(open_reader(database.path)) as reader, reader:
             # The log goes on behind what was copied as long as somebody reads in it.
-            reader.execute("SELECT count(*) FROM log").fetchall()
+            reader.execute("SELECT count(*) FROM hadron_log").fetchall()
             if copied == "the first half":
                 database.db.wal_checkpoint(mode=apsw.SQLITE_CHECKPOINT_PASSIVE)
             database.rewrite(halves[1])

@@ -11,7 +11,9 @@ from pathlib import Path
 from hadron.storage import log
 
 _ROOT = Path(log.__file__).parents[1]
-_READS = re.compile(r"\bSELECT\b.*\b(?:FROM|JOIN) (?:body|log)\b", re.DOTALL)
+_READS = re.compile(
+    r"\bSELECT\b.*\b(?:FROM|JOIN) (?:\{(?:BODY|LOG)\}|hadron_(?:body|log)\b)", re.DOTALL
+)
 _TAKES_BYTES = re.compile(r"\bbytes\b|\bcommand\b|\*|\{_ROW\}")
 _NUMBERS_ONLY = re.compile(r"(?:sum|length|count|max|min)\((?:\w\.)?(?:bytes|command|lsn|\*)\)")
 

@@ -84,9 +84,9 @@ class TestTaking:
         source = make_database(tmp_path / "a.db", 50, applied=30)
         position = snapshot.take(tmp_path / "a.db", tmp_path / "b.db", DISK)
         assert position.lsn == 30
-        assert numbers(tmp_path / "b.db", "log") == list(range(1, 31))
-        assert numbers(tmp_path / "b.db", "body") == list(range(1, 31))
-        assert len(numbers(tmp_path / "a.db", "log")) == 50
+        assert numbers(tmp_path / "b.db", "hadron_log") == list(range(1, 31))
+        assert numbers(tmp_path / "b.db", "hadron_body") == list(range(1, 31))
+        assert len(numbers(tmp_path / "a.db", "hadron_log")) == 50
         source.close()
 
     def test_a_stopped_leaders_copy_claims_no_more_than_is_known(self, tmp_path: Path) -> None:
@@ -162,13 +162,14 @@ class TestVerifying:
     @pytest.mark.parametrize(
         ("damage", "message"),
         [
-            ("UPDATE log SET chain = x'00' WHERE lsn = 20", "entry 20 does not continue"),
-            ("UPDATE log SET command = x'00' WHERE lsn = 20", "entry 20 does not continue"),
-            ("DELETE FROM log WHERE lsn = 20", "entry 20 is missing"),
-            ("UPDATE body SET bytes = x'00' WHERE lsn = 20", "the body of entry 20"),
-            ("DELETE FROM log WHERE lsn = 50", "ends at entry 49"),
-            ("UPDATE meta SET value = 49 WHERE key = 'applied_lsn'", "has applied_lsn 49"),
-            ("UPDATE meta SET value = 51 WHERE key = 'committed_lsn'", "has committed_lsn 51"),
+            ("UPDATE hadron_log SET chain = x'00' WHERE lsn = 20", "entry 20 does not continue"),
+            ("UPDATE hadron_log SET command = x'00' WHERE lsn = 20", "entry 20 does not continue"),
+            ("DELETE FROM hadron_log WHERE lsn = 20", "entry 20 is missing"),
+            ("UPDATE hadron_body SET bytes = x'00' WHERE lsn = 20", "the body of entry 20"),
+            ("DELETE FROM hadron_log WHERE lsn = 50", "ends at entry 49"),
+            ("UPDATE hadron_meta SET value = 49 WHERE key = 'applied_lsn'", "has applied_lsn 49"),
+            ("UPDATE hadron_meta SET value = 51 WHERE key = 'committed_lsn'",
+             "has committed_lsn 51"),
         ],
     )
     def test_a_file_with_a_right_hash_and_a_wrong_content_is_found(
@@ -233,8 +234,8 @@ class TestTails:
         base = snapshot.take(tmp_path / "a.db", tmp_path / "b.db", DISK)
         append(source, 10)
         source.execute(
-            "UPDATE body SET bytes = zeroblob(length(bytes))"
-            " WHERE lsn = (SELECT max(lsn) FROM body WHERE length(bytes) > 0)"
+            "UPDATE hadron_body SET bytes = zeroblob(length(bytes))"
+            " WHERE lsn = (SELECT max(lsn) FROM hadron_body WHERE length(bytes) > 0)"
         )
         with pytest.raises(CorruptionError, match="does not match its hash"):
             snapshot.copy_tail(tmp_path / "a.db", tmp_path / "b.db", base, DISK)

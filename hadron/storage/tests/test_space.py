@@ -150,7 +150,7 @@ async def test_what_was_dropped_from_a_store_makes_room(tmp_path: Path) -> None:
     def drop(db: object) -> Prepared:
         assert db is connection
         connection.execute("BEGIN IMMEDIATE")
-        connection.execute("DELETE FROM body")
+        connection.execute("DELETE FROM hadron_body")
         return Prepared(None, 100)
 
     store.writer.commit(drop, lambda _result, _error: None)

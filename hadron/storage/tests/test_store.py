@@ -128,12 +128,13 @@ class TestRefusedFiles:
         text = self.refuse(tmp_path, DataDirectoryError, "is missing or empty", has_peers=False)
         assert "put the file back, or put a backup in its place" in text
 
-    async def test_a_newer_format(self, tmp_path: Path) -> None:
+    @pytest.mark.parametrize("version", [FORMAT_VERSION - 1, FORMAT_VERSION + 1])
+    async def test_another_format(self, tmp_path: Path, version: int) -> None:
         open_store(tmp_path).close()
         connection = connect(tmp_path / "hadron.db")
-        connection.pragma("user_version", FORMAT_VERSION + 1)
+        connection.pragma("user_version", version)
         connection.close()
-        text = self.refuse(tmp_path, DataDirectoryError, f"format version {FORMAT_VERSION + 1}")
+        text = self.refuse(tmp_path, DataDirectoryError, f"format version {version}")
         assert f"knows {FORMAT_VERSION}" in text
 
     async def test_a_foreign_sqlite_file(self, tmp_path: Path) -> None:

@@ -57,7 +57,7 @@ def test_rows_go_in_slices_and_the_anchor_takes_their_place(db: apsw.Connection)
     assert log.anchor == read_anchor(db) == written[5].position
     assert [entry.lsn for entry in read_entries(db, 7, max_bytes=1 << 20)] == [7, 8, 9, 10]
     assert verify_chain(read_entries(db, 7, max_bytes=1 << 20), log.anchor) == log.head
-    bodies = db.execute("SELECT lsn FROM body ORDER BY lsn").fetchall()
+    bodies = db.execute("SELECT lsn FROM hadron_body ORDER BY lsn").fetchall()
     assert bodies == [(2,), (4,), (6,), (8,), (10,)], "bodies belong to their streams"
 
 
@@ -108,13 +108,15 @@ def test_a_dropped_body_is_not_damage_and_a_missing_one_is(db: apsw.Connection) 
     fill(log, 10)
     log.trim(4, max_rows=100)
     drop_bodies(db, [2, 6])
-    assert db.execute("SELECT lsn, length(bytes) FROM body ORDER BY lsn LIMIT 3").fetchall() == [
+    assert db.execute(
+        "SELECT lsn, length(bytes) FROM hadron_body ORDER BY lsn LIMIT 3"
+    ).fetchall() == [
         (4, 50), (6, 0), (8, 50)
     ]
     assert [entry.lsn for entry in read_entries(db, 5, max_bytes=1 << 20)] == [5]
     with pytest.raises(TrimmedError, match="retention has dropped the body of entry 6"):
         read_entries(db, 6, max_bytes=1 << 20)
-    db.execute("DELETE FROM body WHERE lsn = 8")
+    db.execute("DELETE FROM hadron_body WHERE lsn = 8")
     assert [entry.lsn for entry in read_entries(db, 7, max_bytes=1)] == [7]
     with pytest.raises(CorruptionError, match="entry 8"):
         read_entries(db, 8, max_bytes=1)
@@ -122,13 +124,13 @@ def test_a_dropped_body_is_not_damage_and_a_missing_one_is(db: apsw.Connection) 
     with pytest.raises(TrimmedError):
         read_entries(db, 8, max_bytes=1)
     log.trim(9, max_rows=100)
-    assert db.execute("SELECT lsn FROM body ORDER BY lsn").fetchall() == [(4,), (10,)]
+    assert db.execute("SELECT lsn FROM hadron_body ORDER BY lsn").fetchall() == [(4,), (10,)]
 
 
 def test_a_hole_where_the_anchor_should_go_is_damage(db: apsw.Connection) -> None:
     log = Log(db)
     fill(log, 5)
-    db.execute("DELETE FROM log WHERE lsn = 3")
+    db.execute("DELETE FROM hadron_log WHERE lsn = 3")
     with pytest.raises(CorruptionError, match="entry 3 is missing"):
         log.trim(3, max_rows=100)
     assert log.anchor == EMPTY_LOG
