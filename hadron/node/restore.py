@@ -47,7 +47,7 @@ from hadron.storage.generations import (
     switch_to,
 )
 from hadron.storage.identity import NODE_DATABASE, DirectoryLock, IdentityFile, read_epoch
-from hadron.storage.log import Log, set_meta
+from hadron.storage.log import Log, drop_bodies, set_meta
 from hadron.storage.snapshot import CHUNK_BYTES, Manifest
 
 
@@ -258,7 +258,8 @@ def _begin_history(
                 )
             )
             context = Context(
-                MACHINE, database, config.name, ballot, log.head.lsn + 1, stamp
+                machine=MACHINE, db=database, lsn=log.head.lsn + 1, now_ms=stamp,
+                drop_bodies=drop_bodies, replica_set=config.name, ballot=ballot,
             )
             execute_logged(context, data)
             log.append(ballot, stamp, data, b"")

@@ -23,9 +23,9 @@ from typing import Any, Final
 import apsw
 
 from hadron.model.errors import CorruptionError, DataDirectoryError
+from hadron.node.record_table import OnDamage, RecordTable
 from hadron.node.verification import database_of, open_database, owner_of
 from hadron.state.leadership import CONFIGURATION
-from hadron.state.record_table import OnDamage, RecordTable
 from hadron.state.schema import SCHEMA_OBJECT
 from hadron.state.streams import STREAM_BATCH
 from hadron.storage.database import read_transaction, translated_errors

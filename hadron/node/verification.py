@@ -15,8 +15,8 @@ import apsw
 
 from hadron.model.errors import ConfigurationError, HadronError
 from hadron.node.world import SystemDisk
+from hadron.replication.verification import Verification
 from hadron.state.features import MACHINE
-from hadron.state.verify import Verification
 from hadron.storage import aftermath
 from hadron.storage.database import open_at_rest, open_reader, translated_os_errors
 from hadron.storage.generations import MANIFEST, current_database

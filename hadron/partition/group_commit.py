@@ -17,7 +17,7 @@ from hadron.partition.lines import Lines
 from hadron.partition.submission import Submission
 from hadron.state.execute import execute
 from hadron.state.machine import Context, StateMachine, encode
-from hadron.storage.log import Entry, Log, set_meta
+from hadron.storage.log import Entry, Log, drop_bodies, set_meta
 
 
 @dataclass(slots=True)
@@ -78,8 +78,9 @@ class GroupWriter:
     ) -> None:
         log = self._log
         context = Context(
-            self._machine, connection, self._replica_set, self._ballot, log.head.lsn + 1, now_ms,
-            submission.body,
+            machine=self._machine, db=connection, lsn=log.head.lsn + 1, now_ms=now_ms,
+            drop_bodies=drop_bodies, replica_set=self._replica_set, ballot=self._ballot,
+            body=submission.body,
         )
         outcome = execute(context, submission.command)
         if outcome.command is not None:

@@ -34,7 +34,7 @@ from hadron.state.leadership import Configuration
 from hadron.state.machine import Context, StateMachine
 from hadron.storage.database import transaction
 from hadron.storage.identity import IdentityFile
-from hadron.storage.log import Entry, Log, get_meta, get_text, read_commands, set_meta
+from hadron.storage.log import Entry, Log, drop_bodies, get_meta, get_text, read_commands, set_meta
 from hadron.storage.snapshot import DIVERGED
 from hadron.storage.writer import Prepared
 
@@ -305,8 +305,8 @@ class FollowerLog:
                 raise CorruptionError(f"entry {self.applied_lsn + 1} is missing from the log")
             for entry in entries:
                 context = Context(
-                    self.machine, connection, self._replica_set, entry.ballot, entry.lsn,
-                    entry.now_ms,
+                    machine=self.machine, db=connection, lsn=entry.lsn, now_ms=entry.now_ms,
+                    drop_bodies=drop_bodies, replica_set=self._replica_set, ballot=entry.ballot,
                 )
                 execute_logged(context, entry.command)
                 self.applied_lsn = entry.lsn

@@ -38,8 +38,9 @@ from hadron.replication.entries import pack, unpack
 from hadron.replication.membership import Membership
 from hadron.replication.peers import PeerLink, PeerLinks
 from hadron.state import streams
+from hadron.storage.bodies import damaged_entry
 from hadron.storage.database import in_words, is_about_file, is_damage, transaction
-from hadron.storage.log import Entry, damaged_entry, read_after
+from hadron.storage.log import Entry, read_after
 from hadron.storage.pages import Mending
 from hadron.storage.repair import (
     NotFittingError,

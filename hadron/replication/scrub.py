@@ -1,7 +1,7 @@
 """Reads what a disk holds before somebody needs it: slowly, a slice at a time, for ever.
 
 Damage that nobody meets is repaired by nobody, until the other copies are gone as well. Each pass
-makes all the checks of `state.verify` that a running node can afford. What they find in an entry is
+makes all the checks of `verification` that a running node can afford. What they find in an entry is
 handed to whoever repairs entries. A page that cannot be read makes the node take a snapshot, and on
 a replica so does a row that should not be; a leader has nobody's rows to believe more than its own,
 and says so. After an unclean stop the first pass begins at once.
@@ -19,8 +19,9 @@ import trio
 from hadron.model.errors import CorruptionError, HadronError
 from hadron.model.ports import Random
 from hadron.replication.follower import FollowerLog
-from hadron.state.verify import Verification
-from hadron.storage.log import BODY, LOG, damaged_entry
+from hadron.replication.verification import Verification
+from hadron.storage.bodies import BODY, damaged_entry
+from hadron.storage.log import LOG
 from hadron.storage.store import Store
 from hadron.storage.verify import Problem, Report
 

@@ -40,10 +40,11 @@ from hadron.model.ids import NO_BALLOT, Ballot, LogPosition
 from hadron.model.ports import Clock, Disk
 from hadron.replication.follower import FollowerLog
 from hadron.replication.membership import Membership
-from hadron.state.verify import KeptBodiesCheck
+from hadron.replication.verification import KeptBodiesCheck
+from hadron.storage.bodies import damaged_entry
 from hadron.storage.database import open_reader, translated_os_errors
 from hadron.storage.generations import OUTGOING
-from hadron.storage.log import damaged_entry, position_at
+from hadron.storage.log import position_at
 from hadron.storage.snapshot import CHUNK_BYTES, Copying, Manifest, note_committed
 from hadron.storage.store import Store
 from hadron.storage.verify import Check, LogCheck, Report, read_slice

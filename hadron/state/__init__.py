@@ -3,4 +3,8 @@
 `apply` is a plain function from (connection, command) to a result. It reads no clock, no
 randomness, no network and nothing outside its own tables, so every replica that applies the same
 entries holds the same tables (PROTOCOL A4).
+
+Of a log, of replication and of an event loop this room knows nothing: whoever runs a command says
+what number its entry has, and how bodies go (`machine.Context`). So the same tables and commands
+stand in any SQLite file.
 """

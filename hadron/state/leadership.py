@@ -182,9 +182,11 @@ def check_known(db: Database, machine: StateMachine, replica_set: str) -> None:
 
 def check_rules(context: Context, command: Command) -> None:
     """Before a leader logs what it has applied: raises `OldMemberError` when a member may not know
-    it. (A `FollowRules` has raised the version by then, and may stay.)"""
+    it. (A `FollowRules` has raised the version by then, and may stay.) Where no ballot ever began
+    there are no members, and the newest rules hold."""
     needed = command.since
-    if needed > 1 and needed > (followed := apply_version(context.db)):
+    newest = context.machine.version
+    if needed > 1 and needed > (followed := apply_version(context.db, fresh=newest)):
         raise OldMemberError(
             f"{context.replica_set} still follows version {followed} of its rules, "
             f"{type(command).__name__} needs version {needed}",
@@ -227,7 +229,7 @@ def latest_ballot(db: Database) -> Ballot:
     return NO_BALLOT if row is None else Ballot(*row)
 
 
-def apply_version(db: Database) -> int:
-    """The version of the rules that the log follows here."""
+def apply_version(db: Database, *, fresh: int = 1) -> int:
+    """The version of the rules that the log follows here; `fresh` before any ballot began."""
     row = db.execute(f"SELECT apply_version FROM {APPLY_RULES}").fetchone()
-    return 1 if row is None else row[0]
+    return fresh if row is None else row[0]

@@ -12,7 +12,7 @@ list of those that Hadron is made of.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property, reduce
 from operator import or_
@@ -21,7 +21,7 @@ from typing import Any, ClassVar, Final, NamedTuple
 import msgspec
 
 from hadron.model.errors import CorruptionError
-from hadron.model.ids import Ballot
+from hadron.model.ids import NO_BALLOT, Ballot
 from hadron.model.ports import Database
 from hadron.model.schema import SchemaObject
 from hadron.model.tables import PREFIX
@@ -68,20 +68,41 @@ class Event(msgspec.Struct, frozen=True):
     """Base of what `apply` functions say has happened: told, on a leader, once it is committed."""
 
 
-@dataclass(slots=True)
+DropBodies = Callable[[Database, Sequence[int]], None]
+"""Told the numbers of entries whose bodies nothing names any more."""
+
+
+@dataclass(slots=True, kw_only=True)
 class Context:
-    """What an `apply` function may look at besides its command: all of it is in the log. `body`
-    is for those who hear of the events: only a leader that logs the command has it. `events` is
-    what has happened, in order."""
+    """What an `apply` function may look at besides its command: all of it is in the log.
+
+    Attributes:
+        lsn: the entry's number, which names what the entry makes: it rises, and is never used
+            again. A log numbers its entries; where there is none, whoever runs the commands does.
+        drop_bodies: how bodies go. A log has to know of each that it was dropped.
+        replica_set: "" for tables that belong to none: all that is declared is here.
+        ballot: of the leader that has logged the entry.
+        body: for those who hear of the events: only who runs a command for the first time has it.
+        events: what has happened, in order.
+    """
 
     machine: StateMachine
     db: Database
-    replica_set: str
-    ballot: Ballot
     lsn: int
     now_ms: int
+    drop_bodies: DropBodies
+    replica_set: str = ""
+    ballot: Ballot = NO_BALLOT
     body: bytes | memoryview = b""
     events: list[Event] = field(default_factory=list)
+
+    def is_here(self, *replica_sets: str) -> bool:
+        """Whether what is on `replica_sets` is on this one."""
+        return not self.replica_set or self.replica_set in replica_sets
+
+    @property
+    def place(self) -> str:
+        return f"on {self.replica_set}" if self.replica_set else "here"
 
     def emit(self, event: Event) -> None:
         self.events.append(event)

@@ -181,7 +181,7 @@ def _adopt(context: Context, item: SchemaObject) -> None:
     db, pipeline_id, spec = context.db, item.id, item.spec
     assert isinstance(spec, PipelineSpec)
     source = schema.find(db, "Stream", item.namespace, spec.input)
-    if spec.replica_set != context.replica_set or source is None:
+    if not context.is_here(spec.replica_set) or source is None:
         return
     stream_id = source.id
     known = input_of(db, pipeline_id)

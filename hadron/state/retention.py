@@ -49,7 +49,7 @@ def apply_trim_stream(context: Context, command: TrimStream) -> Trimmed:
         f"UPDATE {STREAM_PARTITION} SET first_offset = ?, bytes = bytes - ? WHERE stream_id = ?",
         (first_offset, batches.bytes, stream_id),
     )
-    streams.drop(db, stream_id, batches)
+    streams.drop(context, stream_id, batches)
     context.machine.trim(context, stream_id, first_offset)
     context.emit(PartitionTrimmed(stream_id, first_offset))
     skipped = tuple(event for event in context.events if isinstance(event, RecordsSkipped))

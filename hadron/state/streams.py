@@ -32,7 +32,7 @@ from hadron.state.events import BatchAppended, PartitionClosed, PartitionOpened
 from hadron.state.machine import BatchShape, Command, Context, Feature, NoChange
 from hadron.state.names import label_of
 from hadron.state.schema import SCHEMA_OBJECT
-from hadron.storage.log import BODY, damaged_entry, drop_bodies, reading_entry
+from hadron.storage.bodies import BODY, damaged_entry, reading_entry
 
 STREAM_PARTITION: Final = PREFIX + "stream_partition"
 STREAM_BATCH: Final = PREFIX + "stream_batch"
@@ -193,7 +193,7 @@ def append(
     ).fetchone()
     if row is None:
         raise NotFoundError(
-            f"{label_of(context.db, stream_id)} has no partition on {context.replica_set}"
+            f"{label_of(context.db, stream_id)} has no partition {context.place}"
         )
     base_offset = row[0] - count
     context.db.execute(
@@ -209,7 +209,7 @@ def append(
 def _open(context: Context, item: SchemaObject) -> None:
     """Make a stream's partition here, empty, unless it exists."""
     assert isinstance(item.spec, StreamSpec)
-    if context.replica_set in item.spec.partitions:
+    if context.is_here(*item.spec.partitions):
         context.db.execute(
             f"INSERT INTO {STREAM_PARTITION} VALUES(?, 0, 0, 0) ON CONFLICT DO NOTHING", (item.id,)
         )
@@ -256,10 +256,10 @@ def oldest(db: Database, stream_id: int, may_go: Callable[[int, int], bool]) -> 
     return Slice(lsns, behind, size)
 
 
-def drop(db: Database, stream_id: int, batches: Slice) -> None:
+def drop(context: Context, stream_id: int, batches: Slice) -> None:
     """The stream's bounds are the caller's."""
-    drop_bodies(db, batches.lsns)
-    db.execute(
+    context.drop_bodies(context.db, batches.lsns)
+    context.db.execute(
         f"DELETE FROM {STREAM_BATCH} WHERE stream_id = ? AND base_offset < ?",
         (stream_id, batches.end),
     )
@@ -270,7 +270,7 @@ def _drop_some(context: Context, stream_id: int, room: slices.Room) -> slices.Dr
     db = context.db
     batches = oldest(db, stream_id, lambda lsn, _end: lsn <= room.until_lsn)
     if batches.lsns:
-        drop(db, stream_id, batches)
+        drop(context, stream_id, batches)
         return slices.Dropped(len(batches.lsns), batches.bytes)
     if db.execute(f"SELECT 1 FROM {STREAM_BATCH} WHERE stream_id = ?", (stream_id,)).fetchone():
         return slices.Dropped(0)

@@ -16,9 +16,8 @@ not.
 
 from __future__ import annotations
 
-import contextlib
 import struct
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any, Final, NamedTuple
 
 import apsw
@@ -28,14 +27,14 @@ from hadron.model.errors import CorruptionError, TrimmedError
 from hadron.model.ids import EMPTY_LOG, Ballot, LogPosition
 from hadron.model.ports import Database
 from hadron.model.tables import PREFIX
-from hadron.storage.database import in_words, is_damage
+from hadron.storage import bodies
+from hadron.storage.bodies import BODY, damaged_entry, reading_entry
 
 LOG: Final = PREFIX + "log"
-BODY: Final = PREFIX + "body"
 ANCHOR: Final = PREFIX + "anchor"
 META: Final = PREFIX + "meta"
 
-TABLES: Final = f"""
+TABLES: Final = bodies.TABLES + f"""
 CREATE TABLE IF NOT EXISTS {LOG}(
     lsn INTEGER PRIMARY KEY,
     epoch INTEGER NOT NULL, incarnation INTEGER NOT NULL,
@@ -43,11 +42,6 @@ CREATE TABLE IF NOT EXISTS {LOG}(
     command BLOB NOT NULL,
     body_hash BLOB NOT NULL,
     chain BLOB NOT NULL
-) STRICT;
-CREATE TABLE IF NOT EXISTS {BODY}(
-    lsn INTEGER PRIMARY KEY,
-    bytes BLOB NOT NULL               -- what the producer sent, untouched; empty once retention
-                                      -- has dropped it, for as long as its log row is here
 ) STRICT;
 CREATE TABLE IF NOT EXISTS {ANCHOR}(    -- of the last row that was trimmed; no row before that
     only INTEGER PRIMARY KEY CHECK (only = 1),
@@ -69,7 +63,6 @@ ENTRY_OVERHEAD_BYTES: Final = 64
 
 _NUMBERS: Final = struct.Struct("<QQQQ")
 _INSERT_LOG: Final = f"INSERT INTO {LOG} VALUES(?, ?, ?, ?, ?, ?, ?)"
-_INSERT_BODY: Final = f"INSERT INTO {BODY} VALUES(?, ?)"
 _ROW: Final = "lsn, epoch, incarnation, now_ms, command, body_hash, chain"
 _SELECT: Final = f"SELECT {_ROW}, bytes FROM {LOG} LEFT JOIN {BODY} USING (lsn) "
 
@@ -195,7 +188,7 @@ class Log:
             (lsn, ballot.epoch, ballot.incarnation, now_ms, command, body_hash, chain),
         )
         if len(body):
-            self._db.execute(_INSERT_BODY, (lsn, body))
+            bodies.insert(self._db, lsn, body)
         self.head = LogPosition(lsn, ballot, chain)
         self.last_ms = now_ms
 
@@ -256,30 +249,6 @@ def set_anchor(connection: apsw.Connection, anchor: LogPosition, now_ms: int) ->
         " chain = excluded.chain",
         (anchor.lsn, *anchor.ballot, now_ms, anchor.chain),
     )
-
-
-def damaged_entry(lsn: int, text: str, hint: str = "") -> CorruptionError:
-    """The error for an entry of this node's own log, which can be repaired."""
-    error = CorruptionError(
-        text, hint or "another member may have it whole; `hadron verify` shows all that is damaged"
-    )
-    error.lsn = lsn
-    return error
-
-
-@contextlib.contextmanager
-def reading_entry(lsn: Callable[[], int]) -> Iterator[None]:
-    """Turn SQLite's words about a page that is damaged into an error about the entry on it."""
-    try:
-        yield
-    except apsw.Error as error:
-        if not is_damage(error):
-            raise
-        number = lsn()
-        what = in_words(error)
-        raise damaged_entry(
-            number, f"entry {number} cannot be read: {what}" if number else what
-        ) from None
 
 
 def position_at(connection: apsw.Connection, lsn: int) -> LogPosition | None:
@@ -436,9 +405,7 @@ def drop_bodies(db: Database, lsns: Sequence[int]) -> None:
         f"INSERT INTO {BODY} VALUES(?, x'') ON CONFLICT DO UPDATE SET bytes = excluded.bytes",
         [(lsn,) for lsn in lsns if lsn > anchor_lsn],
     )
-    db.executemany(
-        f"DELETE FROM {BODY} WHERE lsn = ?", [(lsn,) for lsn in lsns if lsn <= anchor_lsn]
-    )
+    bodies.delete(db, [lsn for lsn in lsns if lsn <= anchor_lsn])
 
 
 def sizes(

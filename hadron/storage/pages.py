@@ -29,9 +29,10 @@ from typing import Any, Final
 import apsw
 
 from hadron.model.ports import Disk
+from hadron.storage.bodies import BODY
 from hadron.storage.checksums import RESERVED_BYTES
 from hadron.storage.database import PAGE_BYTES
-from hadron.storage.log import BODY, LOG, Entry, hash_body
+from hadron.storage.log import LOG, Entry, hash_body
 from hadron.storage.wal_scan import LiveFrames
 
 _USABLE: Final = PAGE_BYTES - RESERVED_BYTES

@@ -14,8 +14,8 @@ import apsw
 
 from hadron.model.errors import CorruptionError
 from hadron.model.ids import LogPosition
+from hadron.storage.bodies import BODY, reading_entry
 from hadron.storage.log import (
-    BODY,
     LOG,
     NO_BODY,
     Entry,
@@ -24,7 +24,6 @@ from hadron.storage.log import (
     hash_body,
     is_well_formed,
     position_at,
-    reading_entry,
     verify_chain,
 )
 

@@ -26,6 +26,7 @@ from msgspec.structs import replace
 from hadron.model.errors import CorruptionError, DataDirectoryError, HadronError
 from hadron.model.ids import Ballot, LogPosition
 from hadron.model.ports import Disk
+from hadron.storage.bodies import BODY
 from hadron.storage.checksums import way_out
 from hadron.storage.database import (
     FORMAT_VERSION,
@@ -41,7 +42,6 @@ from hadron.storage.database import (
     translated_os_errors,
 )
 from hadron.storage.log import (
-    BODY,
     LOG,
     first_lsn,
     get_meta,

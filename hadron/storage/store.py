@@ -17,6 +17,7 @@ from hadron.model.ids import EMPTY_LOG, NO_BALLOT, LogPosition
 from hadron.model.ports import Clock, Disk
 from hadron.storage import aftermath, generations, log
 from hadron.storage.aftermath import Aftermath
+from hadron.storage.bodies import reading_entry
 from hadron.storage.checkpoint import Checkpointer
 from hadron.storage.checksums import require_checksums
 from hadron.storage.database import (
@@ -344,7 +345,7 @@ class Store:
 def _committed(connection: apsw.Connection) -> LogPosition:
     """The last entry that this file says is committed; the beginning where it cannot be told."""
     try:
-        with log.reading_entry(lambda: 0):
+        with reading_entry(lambda: 0):
             lsn = log.get_meta(connection, "committed_lsn")
         return log.position_at(connection, lsn) or EMPTY_LOG
     except CorruptionError:

@@ -2,7 +2,7 @@
 
 Nothing that the file says of itself is believed: the chain is computed again over every entry,
 bodies are hashed, batches' checksums compared. What the tables make of the log is for
-`state.verify`, which drives the checks of this module too.
+`replication.verification`, which drives the checks of this module too.
 
 Safety rule: a slice is one short read transaction (`read_slice`), so that a live node's write-ahead
 log can restart between two of them (PROTOCOL F); a check therefore keeps nothing across slices that
@@ -20,9 +20,9 @@ import apsw
 from hadron.model.batch import check_batch
 from hadron.model.errors import CorruptionError
 from hadron.model.ids import Ballot
+from hadron.storage.bodies import BODY
 from hadron.storage.database import in_words, read_transaction
 from hadron.storage.log import (
-    BODY,
     LOG,
     META,
     NO_BODY,

@@ -26,7 +26,7 @@ from hadron.state.pipelines import CompleteStages, TriggerInstances
 from hadron.state.schema import ApplySchema, ObjectChange
 from hadron.state.streams import AppendBatch
 from hadron.storage.database import open_writer
-from hadron.storage.log import TABLES, Log
+from hadron.storage.log import TABLES, Log, drop_bodies
 
 NAMES = ("n1", "n2", "n3")
 CHUNK = 4_000
@@ -46,7 +46,8 @@ class NodeWriter:
     def do(self, command: machine.Command, body: bytes = b"") -> Any:
         now_ms = 1_700_000_000_000 + self.log.head.lsn
         context = machine.Context(
-            MACHINE, self.db, "local/p0", BALLOT, self.log.head.lsn + 1, now_ms
+            machine=MACHINE, db=self.db, lsn=self.log.head.lsn + 1, now_ms=now_ms,
+            drop_bodies=drop_bodies, replica_set="local/p0", ballot=BALLOT,
         )
         result = MACHINE.apply(context, command)
         self.log.append(BALLOT, now_ms, machine.encode(command), body)

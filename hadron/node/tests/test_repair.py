@@ -26,8 +26,8 @@ from hadron.node.tests.support import (
     read_all,
     send,
 )
+from hadron.replication.verification import Verification
 from hadron.state.features import MACHINE
-from hadron.state.verify import Verification
 from hadron.storage.database import open_reader, open_writer
 from hadron.testing import nodes as testing_nodes
 from hadron.testing.nodes import Nodes, running_nodes

@@ -31,7 +31,7 @@ from hadron.state.features import MACHINE
 from hadron.state.streams import AppendBatch
 from hadron.storage import generations
 from hadron.storage.database import open_reader, open_writer, transaction
-from hadron.storage.log import Log, get_meta, last_lsn, set_meta
+from hadron.storage.log import Log, drop_bodies, get_meta, last_lsn, set_meta
 from hadron.testing.nodes import Nodes, running_nodes
 from hadron.testing.nodes import replica_set as default_set
 
@@ -409,8 +409,9 @@ def make_divergent_tail(path: Path, ballot: Ballot, count: int) -> None:
                     "SELECT id FROM hadron_schema_object LIMIT 1"
                 ).fetchone()
                 command = AppendBatch(row[0], 1, len(body), b"", 0, -1)
-                context = machine.Context(MACHINE,
-                    database, "local/p0", ballot, log.head.lsn + 1, log.last_ms
+                context = machine.Context(
+                    machine=MACHINE, db=database, lsn=log.head.lsn + 1, now_ms=log.last_ms,
+                    drop_bodies=drop_bodies, replica_set="local/p0", ballot=ballot,
                 )
                 MACHINE.apply(context, command)
                 log.append(ballot, log.last_ms, machine.encode(command), body)

@@ -26,8 +26,9 @@ from hadron.replication.tests.support import (
     membership,
     namespace_command,
 )
+from hadron.storage.bodies import damaged_entry
 from hadron.storage.database import transaction
-from hadron.storage.log import Entry, damaged_entry
+from hadron.storage.log import Entry
 from hadron.storage.repair import NotFittingError
 from hadron.storage.store import Store
 

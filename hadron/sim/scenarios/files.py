@@ -18,9 +18,9 @@ from hadron.replication.trimming import LogTrimmer
 from hadron.sim.scenarios.play import Play, scenario
 from hadron.sim.world import SETTINGS
 from hadron.sim.wrapping import wrapped
+from hadron.storage.bodies import damaged_entry
 from hadron.storage.checksums import with_checksums
 from hadron.storage.generations import current_number
-from hadron.storage.log import damaged_entry
 
 _SHORT_LOG: Final = replace(SETTINGS, log_keep_bytes=64 << 10, log_max_lag_bytes=256 << 10)
 """A member that is away for a few records needs a snapshot."""

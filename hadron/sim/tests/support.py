@@ -74,7 +74,11 @@ class Scene:
         """Append and apply one command; returns its result."""
         lsn, now_ms = self._log.head.lsn + 1, self.clock_ms + self._log.head.lsn
         ballot = Ballot(1, 1)
-        result = MACHINE.apply(Context(MACHINE, self._db, PARTITION, ballot, lsn, now_ms), command)
+        context = Context(
+            machine=MACHINE, db=self._db, lsn=lsn, now_ms=now_ms, drop_bodies=log.drop_bodies,
+            replica_set=PARTITION, ballot=ballot,
+        )
+        result = MACHINE.apply(context, command)
         self._log.append(ballot, now_ms, machine.encode(command), body)
         return result
 

@@ -49,7 +49,8 @@ class Replicated:
         answered with the original's result and `again` set."""
         self.again = False
         context = Context(
-            MACHINE, self.db, self.replica_set, self.ballot, len(self.log) + 1, self.now_ms
+            machine=MACHINE, db=self.db, lsn=len(self.log) + 1, now_ms=self.now_ms,
+            drop_bodies=log.drop_bodies, replica_set=self.replica_set, ballot=self.ballot,
         )
         before = self.db.total_changes()
         self.db.execute("BEGIN; SAVEPOINT command")
@@ -84,7 +85,10 @@ class Replicated:
         db = new_database()
         db.execute("BEGIN")
         for lsn, ballot, now_ms, data in self.log:
-            context = Context(MACHINE, db, self.replica_set, ballot, lsn, now_ms)
+            context = Context(
+                machine=MACHINE, db=db, lsn=lsn, now_ms=now_ms, drop_bodies=log.drop_bodies,
+                replica_set=self.replica_set, ballot=ballot,
+            )
             MACHINE.apply(context, MACHINE.decode(data))
         db.execute("COMMIT")
         return db

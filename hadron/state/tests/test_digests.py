@@ -17,6 +17,7 @@ from hadron.state.groups import AckRecords, CreateGroup
 from hadron.state.machine import Context
 from hadron.state.streams import AppendBatch
 from hadron.state.tests.support import BALLOT, SET, Replicated, dump
+from hadron.storage.log import drop_bodies
 
 
 @pytest.fixture
@@ -38,6 +39,13 @@ def logged(tables: Replicated) -> StateDigest:
     command = MACHINE.decode(tables.log[-1][3])
     assert isinstance(command, StateDigest)
     return command
+
+
+def context_of(db: apsw.Connection, lsn: int) -> Context:
+    return Context(
+        machine=MACHINE, db=db, lsn=lsn, now_ms=1, drop_bodies=drop_bodies, replica_set=SET,
+        ballot=BALLOT,
+    )
 
 
 def go_round(tables: Replicated) -> list[StateDigest]:
@@ -81,7 +89,7 @@ def test_replicas_with_the_same_tables_agree(tables: Replicated) -> None:
 def test_a_leader_that_takes_over_goes_on_where_the_last_one_was(tables: Replicated) -> None:
     last = [logged(tables) for _ in range(5)][-1]
     copy = tables.replica()
-    following = digests.seal_state_digest(Context(MACHINE, copy, SET, BALLOT, 1, 1), StateDigest())
+    following = digests.seal_state_digest(context_of(copy, 1), StateDigest())
     assert (following.table, following.after) != (last.table, last.after)
     assert following == logged(tables)
 
@@ -118,7 +126,7 @@ def replay_all(copy: apsw.Connection, commands: list[tuple[StateDigest, int]]) -
 
 
 def replay(copy: apsw.Connection, command: StateDigest, lsn: int) -> None:
-    MACHINE.apply(Context(MACHINE, copy, SET, BALLOT, lsn, 1), command)
+    MACHINE.apply(context_of(copy, lsn), command)
 
 
 def test_a_table_that_is_not_known_here_is_not_compared(tables: Replicated) -> None:

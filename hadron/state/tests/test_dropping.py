@@ -7,6 +7,7 @@ import pytest
 from hadron.model.batch import encode_values, read_head
 from hadron.model.errors import NotFoundError
 from hadron.model.schema import PipelineSpec, StageSpec, StreamSpec
+from hadron.replication.verification import Verification
 from hadron.state import dropping, schema, skips, slices, streams
 from hadron.state.dropping import DropObject
 from hadron.state.features import MACHINE
@@ -17,7 +18,6 @@ from hadron.state.schema import DeleteObjects
 from hadron.state.slices import Dropped
 from hadron.state.streams import AppendBatch
 from hadron.state.tests.support import SET, Replicated, dump
-from hadron.state.verify import Verification
 
 EVERYTHING = 1 << 40
 

@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 from hadron.model.errors import NotFoundError, OffsetOutOfRangeError, RequestError
 from hadron.model.ids import Ballot
 from hadron.model.schema import StreamSpec
+from hadron.replication.verification import GroupsCheck
 from hadron.state import attempts, group_changes, group_views, groups, streams
 from hadron.state.features import MACHINE
 from hadron.state.group_changes import CollectGroups, DeleteGroup, ResetGroup
@@ -32,7 +33,7 @@ from hadron.state.retention import TrimStream
 from hadron.state.slices import Room
 from hadron.state.streams import AppendBatch
 from hadron.state.tests.support import SET, Replicated
-from hadron.state.verify import GroupsCheck
+from hadron.storage.log import drop_bodies
 from hadron.storage.verify import Report
 
 LETTERS = GroupOptions(max_attempts=3, dead_letter_stream_id=2)
@@ -242,7 +243,10 @@ class TestGarbage:
         tables.submit(CreateGroup(1, "audit", 0))
         other = tables.submit(CreateGroup(2, "other", 0)).group_id
         tables.submit(EndDeliveries(group, ((2, 2, 1), (4, 4, 2))))
-        context = Context(MACHINE, tables.db, SET, tables.ballot, 1_000, 0)
+        context = Context(
+            machine=MACHINE, db=tables.db, lsn=1_000, now_ms=0, drop_bodies=drop_bodies,
+            replica_set=SET, ballot=tables.ballot,
+        )
         turns = [groups.FEATURE.leftovers["Stream"](context, 1, Room(10, 0)) for _ in range(5)]
         assert [each.is_done for each in turns] == [False, False, False, True, True]
         assert turns[-1].rows == 0

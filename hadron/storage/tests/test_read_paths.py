@@ -22,12 +22,12 @@ CHECKED = {
     "storage/log.py": {"_SELECT", "position_at", "read_commands"},
     # The batch's own checksum.
     "state/streams.py": {"_rows"},
-    "state/record_table.py": {"_body"},
+    "node/record_table.py": {"_body"},
     # Chain and hashes, by both of its callers.
     "storage/snapshot.py": {"_rows_after"},
     # Verification itself; the numbers of batches.
     "storage/verify.py": {"_slice"},
-    "state/verify.py": {"_BATCHES", "step"},
+    "replication/verification.py": {"_BATCHES", "step"},
     # Handed to whoever checks a batch without a log row.
     "storage/repair.py": {"read_body", "wrong_with"},
     "demo/node_file.py": {"chains", "batches"},

@@ -21,8 +21,8 @@ from hadron.model.errors import CorruptionError
 from hadron.model.record import BYTES
 from hadron.state.schema import SCHEMA_OBJECT
 from hadron.state.streams import STREAM_BATCH, STREAM_PARTITION
+from hadron.storage.bodies import BODY
 from hadron.storage.database import read_transaction
-from hadron.storage.log import BODY
 
 COLUMNS: Final = (
     "namespace", "stream", "partition", "offset", "id", "timestamp_ms", "append_ms", "type", "key",

@@ -17,7 +17,7 @@ from hadron.state.execute import execute_logged
 from hadron.state.machine import Context, StateMachine
 from hadron.state.rows import Key, Row, Table
 from hadron.storage.database import open_scratch
-from hadron.storage.log import LOG, TABLES, first_lsn, get_meta, read_commands
+from hadron.storage.log import LOG, TABLES, drop_bodies, first_lsn, get_meta, read_commands
 from hadron.storage.verify import SLICE_ROWS, Report
 
 _COMMANDS: Final = 1_000
@@ -81,7 +81,8 @@ class ReplayCheck:
         try:
             for entry in read_commands(db, self._applied + 1, until):
                 context = Context(
-                    self._machine, copy, self._replica_set, entry.ballot, entry.lsn, entry.now_ms
+                    machine=self._machine, db=copy, lsn=entry.lsn, now_ms=entry.now_ms,
+                    drop_bodies=drop_bodies, replica_set=self._replica_set, ballot=entry.ballot,
                 )
                 try:
                     execute_logged(context, entry.command)

@@ -13,14 +13,15 @@ import apsw
 
 from hadron.model.batch import check_batch, read_head
 from hadron.model.errors import CorruptionError
+from hadron.replication.replay import ReplayCheck
 from hadron.state.dropping import DROPPED
 from hadron.state.group_changes import GROUP_GARBAGE
 from hadron.state.groups import GROUP, GROUP_ACK
 from hadron.state.machine import StateMachine
-from hadron.state.replay import ReplayCheck
 from hadron.state.streams import STREAM_BATCH, STREAM_PARTITION
+from hadron.storage.bodies import BODY
 from hadron.storage.database import in_words
-from hadron.storage.log import BODY, LOG, NO_BODY, Entry, first_lsn
+from hadron.storage.log import LOG, NO_BODY, Entry, first_lsn
 from hadron.storage.verify import (
     SLICE_BYTES,
     SLICE_ROWS,
