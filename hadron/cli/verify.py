@@ -14,7 +14,7 @@ from hadron.cli.session import connects, session_of
 
 if TYPE_CHECKING:
     from hadron.node.verification import TableComparison, Verified, VerifiedFile
-    from hadron.storage.verify import Report
+    from hadron.storage.report import Report
 
 _COLUMNS: Final = {
     "replica_set": "REPLICA SET", "node": "NODE", "path": "FILE", "last_lsn": ">LAST",

@@ -18,7 +18,7 @@ from hadron.model.errors import ConnectionLostError, HadronError, NotReadyError,
 from hadron.node.verification import Agreement, TableComparison, Verified, VerifiedFile
 from hadron.server.integrity import report_from
 from hadron.storage.identity import Owner
-from hadron.storage.verify import Report
+from hadron.storage.report import Report
 from hadron.wire.messages import cluster_pb2, integrity_pb2, method
 
 _VERIFY: Final = method("Verify")

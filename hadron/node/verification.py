@@ -22,8 +22,8 @@ from hadron.storage.database import open_at_rest, open_reader, translated_os_err
 from hadron.storage.generations import MANIFEST, current_database
 from hadron.storage.identity import Owner, in_use, read_last_stop, read_owner
 from hadron.storage.log import LOG, lacks, read_anchor
+from hadron.storage.report import Report
 from hadron.storage.snapshot import Manifest, decode_manifest, measure
-from hadron.storage.verify import Report
 
 DATABASE = "hadron.db"
 

@@ -18,7 +18,7 @@ from hadron.state.machine import Context, StateMachine
 from hadron.state.rows import Key, Row, Table
 from hadron.storage.database import open_scratch
 from hadron.storage.log import LOG, TABLES, drop_bodies, first_lsn, get_meta, read_commands
-from hadron.storage.verify import SLICE_ROWS, Report
+from hadron.storage.report import SLICE_ROWS, Report
 
 _COMMANDS: Final = 1_000
 _NAMED_PER_TABLE: Final = 20

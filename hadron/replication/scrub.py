@@ -22,8 +22,8 @@ from hadron.replication.follower import FollowerLog
 from hadron.replication.verification import Verification
 from hadron.storage.bodies import BODY, damaged_entry
 from hadron.storage.log import LOG
+from hadron.storage.report import Problem, Report
 from hadron.storage.store import Store
-from hadron.storage.verify import Problem, Report
 
 _log = logging.getLogger(__name__)
 

@@ -45,9 +45,10 @@ from hadron.storage.bodies import damaged_entry
 from hadron.storage.database import open_reader, translated_os_errors
 from hadron.storage.generations import OUTGOING
 from hadron.storage.log import position_at
+from hadron.storage.report import Check, Report
 from hadron.storage.snapshot import CHUNK_BYTES, Copying, Manifest, note_committed
 from hadron.storage.store import Store
-from hadron.storage.verify import Check, LogCheck, Report, read_slice
+from hadron.storage.verify import LogCheck, read_slice
 from hadron.wire.calls import Call, Handler
 from hadron.wire.messages import ballot_from, check_number, method, snapshots_pb2
 

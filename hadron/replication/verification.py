@@ -14,30 +14,20 @@ import apsw
 from hadron.model.batch import check_batch, read_head
 from hadron.model.errors import CorruptionError
 from hadron.replication.replay import ReplayCheck
-from hadron.state.dropping import DROPPED
-from hadron.state.group_changes import GROUP_GARBAGE
-from hadron.state.groups import GROUP, GROUP_ACK
+from hadron.state import dropping
 from hadron.state.machine import StateMachine
-from hadron.state.streams import STREAM_BATCH, STREAM_PARTITION
+from hadron.state.streams import STREAM_BATCH
 from hadron.storage.bodies import BODY
 from hadron.storage.database import in_words
 from hadron.storage.log import LOG, NO_BODY, Entry, first_lsn
-from hadron.storage.verify import (
-    SLICE_BYTES,
-    SLICE_ROWS,
-    Check,
-    IntegrityCheck,
-    LogCheck,
-    MetaCheck,
-    Report,
-    read_slice,
-)
+from hadron.storage.report import SLICE_BYTES, SLICE_ROWS, Check, Report
+from hadron.storage.verify import IntegrityCheck, LogCheck, MetaCheck, read_slice
 
 _BATCHES: Final = (
-    "SELECT s.base_offset, s.count, s.lsn, s.append_ms, s.bytes, s.epoch, s.incarnation,"
-    " length(b.bytes), l.lsn, l.now_ms, l.epoch, l.incarnation, l.body_hash"
-    f" FROM {STREAM_BATCH} s LEFT JOIN {BODY} b USING (lsn) LEFT JOIN {LOG} l USING (lsn)"
-    " WHERE s.stream_id = ? AND s.base_offset >= ? ORDER BY s.base_offset LIMIT ?"
+    "SELECT s.stream_id, s.base_offset, s.lsn, s.append_ms, s.epoch, s.incarnation,"
+    " l.lsn, l.now_ms, l.epoch, l.incarnation, l.body_hash"
+    f" FROM {STREAM_BATCH} s LEFT JOIN {LOG} l USING (lsn)"
+    " WHERE (s.stream_id, s.base_offset) > (?, ?) ORDER BY 1, 2 LIMIT ?"
 )
 
 
@@ -61,7 +51,8 @@ class Verification:
         self._log = LogCheck(report, partial(entry_problem, machine), until_lsn=until_lsn)
         self._checks: list[Check] = [
             IntegrityCheck(report, live=live), MetaCheck(report), self._log,
-            KeptBodiesCheck(report), StreamsCheck(report), GroupsCheck(report),
+            KeptBodiesCheck(report), BatchesCheck(report),
+            *(check(report) for feature in machine.features for check in feature.checks),
         ]
         if replay and not replica_set:
             report.skipped.append("re-applying the log; without node.db its replica set is unknown")
@@ -95,7 +86,7 @@ def entry_problem(machine: StateMachine, entry: Entry) -> str:
     """
     batch = machine.decode(entry.command).batch
     if batch is None:
-        return ""
+        return f"its command has no batch, it has {len(entry.body)} bytes" if entry.body else ""
     if batch.size != len(entry.body):
         return f"its command says {batch.size} bytes, the batch has {len(entry.body)}"
     found = read_head(entry.body).n
@@ -158,195 +149,37 @@ class KeptBodiesCheck:
         return False
 
 
-def _dropped(db: apsw.Connection) -> set[int]:
-    """Ids of deleted streams that have not gone yet."""
-    return _ids(db, DROPPED, "id")
+class BatchesCheck:
+    """Each batch of a stream is what the log says of the entry that brought it."""
 
-
-def _garbage(db: apsw.Connection) -> set[int]:
-    """Ids of groups that were reset or deleted, and have not gone yet."""
-    return _ids(db, GROUP_GARBAGE, "group_id")
-
-
-def _ids(db: apsw.Connection, table: str, column: str) -> set[int]:
-    """Files of older versions may have no such table."""
-    known: Any = db.execute("SELECT 1 FROM sqlite_schema WHERE name = ?", (table,)).fetchone()
-    if known is None:
-        return set()
-    rows: Any = db.execute(f"SELECT {column} FROM {table}")
-    return {row[0] for row in rows}
-
-
-class StreamsCheck:
-    """Batches follow each other without gaps, have their bytes, and add up to their partition."""
-
-    name = "streams"
+    name = "batches"
 
     def __init__(self, report: Report) -> None:
         self._report = report
-        self._streams: list[int] | None = None
-        self._stream = 0
-        self._first = 0
-        self._expected: int | None = None
-        self._bytes = 0
+        self._after = (-1, -1)
 
     def step(self, db: apsw.Connection) -> bool:
         try:
-            if self._streams is None:
-                rows: Any = db.execute(
-                    f"SELECT stream_id FROM {STREAM_PARTITION} UNION"
-                    f" SELECT DISTINCT stream_id FROM {STREAM_BATCH} ORDER BY 1"
-                )
-                self._streams = [row[0] for row in rows]
-                gone = _dropped(db)
-                self._streams = [each for each in self._streams if each not in gone]
-            if self._streams and self._slice(db, self._streams[0]):
-                self._streams.pop(0)
-                self._expected = None
+            rows: list[Any] = db.execute(_BATCHES, (*self._after, SLICE_ROWS)).fetchall()
+            kept_from, gone = first_lsn(db), dropping.ids(db)
         except apsw.Error as error:
             self._report.add(
-                f"the streams' tables cannot be read: {in_words(error)}", table=STREAM_BATCH,
+                f"batches and entries cannot be compared: {in_words(error)}", table=STREAM_BATCH,
                 is_unreadable=True,
             )
             return True
-        return not self._streams
-
-    def _slice(self, db: apsw.Connection, stream_id: int) -> bool:
-        """Some batches of a stream; whether it was the last of them."""
-        self._stream = stream_id
-        limits: Any = db.execute(
-            f"SELECT first_offset, next_offset, bytes FROM {STREAM_PARTITION} WHERE stream_id = ?",
-            (stream_id,),
-        ).fetchone()
-        if limits is None:
-            if stream_id in _dropped(db):
-                # Deleted while this goes on.
-                return True
-            self._problem(f"stream {stream_id} has batches but no partition", 0)
-            return True
-        if self._expected is None:
-            self._first, self._bytes, from_offset = limits[0], 0, 0
-        else:
-            # Retention may have come by.
-            from_offset = self._expected = max(self._expected, limits[0])
-        rows: list[Any] = db.execute(_BATCHES, (stream_id, from_offset, SLICE_ROWS)).fetchall()
-        kept_from = first_lsn(db)
-        for row in rows:
-            self._check_batch(row, limits[0], kept_from)
-        if len(rows) == SLICE_ROWS:
-            return False
-        self._check_end(limits)
-        return True
-
-    def _check_batch(self, row: tuple[Any, ...], first_offset: int, kept_from: int) -> None:
-        base, count, lsn, append_ms, size, epoch, incarnation, length, *logged = row
-        if self._expected is None:
-            if not base <= first_offset < base + count:
-                self._problem(
-                    f"the first batch has offsets {base} to {base + count - 1}, the first kept "
-                    f"offset is {first_offset}", base,
-                )
-        elif base != self._expected:
-            self._problem(f"offset {base} comes where {self._expected} should", self._expected)
-        self._expected = base + count
-        self._bytes += size
-        if count < 1:
-            self._problem(f"the batch at offset {base} has {count} records", base, lsn)
-        if length is None:
-            self._problem(f"the batch at offset {base} has lost its bytes", base, lsn, BODY)
-        elif length != size:
-            self._problem(f"the batch at offset {base} has {length} bytes, not {size}", base, lsn)
-        if logged[0] is None:
-            if lsn >= kept_from:
-                self._problem(f"the batch at offset {base} is of no entry, {lsn}", base, lsn)
-        elif tuple(logged[1:4]) != (append_ms, epoch, incarnation) or logged[4] == NO_BODY:
-            self._problem(f"the batch at offset {base} does not fit its entry {lsn}", base, lsn)
-
-    def _check_end(self, limits: tuple[int, int, int]) -> None:
-        first, following, size = limits
-        end = self._expected if self._expected is not None else first
-        if end != following:
-            self._problem(f"its batches end at offset {end}, the next one is {following}", end)
-        if first == self._first and size != self._bytes:
-            self._problem(f"its batches have {self._bytes} bytes, it says {size}", first)
-
-    def _problem(
-        self, text: str, offset: int, lsn: int = 0, table: str = STREAM_BATCH
-    ) -> None:
-        self._report.add(
-            f"stream {self._stream}: {text}", table=table, lsn=lsn,
-            stream_id=self._stream, offset=offset,
-        )
-
-
-class GroupsCheck:
-    """Floors lie within their stream; ranges above them are apart from each other."""
-
-    name = "groups"
-
-    def __init__(self, report: Report) -> None:
-        self._report = report
-        self._group = 0
-        self._range: tuple[int, int] | None = None
-        self._last = -2
-
-    def step(self, db: apsw.Connection) -> bool:
-        try:
-            return self._floors(db) if self._range is None else self._ranges(db, self._range)
-        except apsw.Error as error:
-            self._report.add(
-                f"the groups' tables cannot be read: {in_words(error)}", table=GROUP,
-                is_unreadable=True,
-            )
-            return True
-
-    def _floors(self, db: apsw.Connection) -> bool:
-        rows: list[Any] = db.execute(
-            f"SELECT g.group_id, g.name, g.floor, g.stream_id, p.next_offset FROM {GROUP} g"
-            f" LEFT JOIN {STREAM_PARTITION} p USING (stream_id)"
-            " WHERE g.group_id > ? ORDER BY g.group_id LIMIT ?", (self._group, SLICE_ROWS),
-        ).fetchall()
-        gone = _dropped(db)
-        for group_id, name, floor, stream_id, following in rows:
-            self._group = group_id
-            if following is None and stream_id in gone:
+        for stream_id, base, lsn, append_ms, epoch, incarnation, logged, *entry in rows:
+            self._after = stream_id, base
+            wrong = ""
+            if stream_id in gone:
                 continue
-            if following is None:
-                self._report.add(f"group {name!r} is of no stream here, {stream_id}", table=GROUP)
-            elif not 0 <= floor <= following:
+            if logged is None:
+                wrong = f"is of no entry, {lsn}" if lsn >= kept_from else ""
+            elif entry[:3] != [append_ms, epoch, incarnation] or entry[3] == NO_BODY:
+                wrong = f"does not fit its entry {lsn}"
+            if wrong:
                 self._report.add(
-                    f"group {name!r} has its floor at {floor}, the stream ends at {following}",
-                    table=GROUP, stream_id=stream_id, offset=floor,
-                )
-        if len(rows) < SLICE_ROWS:
-            self._range = (0, -1)
-        return False
-
-    def _ranges(self, db: apsw.Connection, after: tuple[int, int]) -> bool:
-        rows: list[Any] = db.execute(
-            f"SELECT a.group_id, a.first, a.last, g.floor, p.next_offset, g.stream_id"
-            f" FROM {GROUP_ACK} a"
-            f" LEFT JOIN {GROUP} g USING (group_id) LEFT JOIN {STREAM_PARTITION} p"
-            f" USING (stream_id)"
-            " WHERE (a.group_id, a.first) > (?, ?) ORDER BY 1, 2 LIMIT ?", (*after, SLICE_ROWS),
-        ).fetchall()
-        gone, garbage = _dropped(db), _garbage(db)
-        for group_id, first, last, floor, following, stream_id in rows:
-            above = self._last if self._range and self._range[0] == group_id else -2
-            self._range, self._last = (group_id, first), last
-            if (following is None and stream_id in gone) or group_id in garbage:
-                continue
-            if floor is None or following is None:
-                self._report.add(
-                    f"acknowledged offsets {first} to {last} are of no group, {group_id}",
-                    table=GROUP_ACK, offset=first,
-                )
-            elif not (floor < first <= last < following and first > above + 1):
-                self._report.add(
-                    f"group {group_id} has {first} to {last} acknowledged, its floor is {floor} "
-                    f"and the stream ends at {following}",
-                    table=GROUP_ACK, stream_id=stream_id, offset=first,
+                    f"stream {stream_id}: the batch at offset {base} {wrong}", table=STREAM_BATCH,
+                    lsn=lsn, stream_id=stream_id, offset=base,
                 )
         return len(rows) < SLICE_ROWS
-
-

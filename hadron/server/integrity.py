@@ -14,7 +14,7 @@ from hadron.partition.digests import go_round
 from hadron.partition.leading import Door, missing_majority
 from hadron.replication.repair import Repairer
 from hadron.replication.scrub import Scrubber
-from hadron.storage.verify import Report
+from hadron.storage.report import Report
 from hadron.wire.calls import Call, Handler
 from hadron.wire.messages import check_number, integrity_pb2, method
 

@@ -74,3 +74,7 @@ FEATURE: Final = Feature(
 def waiting(db: Database) -> list[tuple[int, str]]:
     """(id, kind) of deleted objects that still have something here."""
     return [(row[0], row[1]) for row in db.execute(f"SELECT id, kind FROM {DROPPED} ORDER BY id")]
+
+
+def ids(db: Database) -> set[int]:
+    return {object_id for object_id, _ in waiting(db)}

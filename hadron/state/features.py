@@ -10,6 +10,7 @@ from hadron.state import (
     digests,
     dropping,
     group_changes,
+    group_checks,
     group_endings,
     groups,
     leadership,
@@ -18,6 +19,7 @@ from hadron.state import (
     retention,
     schema,
     skips,
+    stream_checks,
     streams,
 )
 from hadron.state.machine import StateMachine
@@ -25,7 +27,7 @@ from hadron.state.machine import StateMachine
 FEATURES: Final = tuple(
     room.FEATURE for room in (
         leadership, streams, groups, attempts, group_endings, group_changes, schema, adoption,
-        registry, dropping, pipelines, retention, skips, digests,
+        registry, dropping, pipelines, retention, skips, digests, stream_checks, group_checks,
     )
 )
 

@@ -155,3 +155,8 @@ FEATURE: Final = Feature(
 
 def is_garbage_left(db: Database) -> bool:
     return db.execute(f"SELECT 1 FROM {GROUP_GARBAGE} LIMIT 1").fetchone() is not None
+
+
+def garbage(db: Database) -> set[int]:
+    """Ids of groups that were reset or deleted, and have not gone yet."""
+    return {group_id for (group_id,) in db.execute(f"SELECT group_id FROM {GROUP_GARBAGE}")}

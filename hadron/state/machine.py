@@ -26,6 +26,7 @@ from hadron.model.ports import Database
 from hadron.model.schema import SchemaObject
 from hadron.model.tables import PREFIX
 from hadron.state.slices import Dropped, Room
+from hadron.storage.report import Check, Report
 
 _CREATED: Final = re.compile(r"CREATE (TABLE|INDEX) IF NOT EXISTS (\w+)")
 
@@ -148,6 +149,7 @@ class Feature:
         deleted: by kind of object: it is gone.
         leftovers: by kind of object: drop some of what a deleted one has left.
         trimmed: retention has moved the beginning of a stream's partition here.
+        checks: what a verification of the tables asks of them; each is given the report.
     """
 
     name: str
@@ -158,6 +160,7 @@ class Feature:
     deleted: Mapping[str, Deleted] = field(default_factory=dict)
     leftovers: Mapping[str, Leftovers] = field(default_factory=dict)
     trimmed: Trimmed | None = None
+    checks: tuple[Callable[[Report], Check], ...] = ()
 
 
 class StateMachine:

@@ -12,8 +12,7 @@ a leader's new tail, trimming or retention could make untrue without noticing it
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
-from typing import Any, Final, Protocol
+from typing import Any, Final
 
 import apsw
 
@@ -35,13 +34,7 @@ from hadron.storage.log import (
     last_lsn,
     read_anchor,
 )
-
-SLICE_ROWS: Final = 500
-SLICE_BYTES: Final = 2 << 20
-"""What one slice reads at most: some 10 ms, so that nobody who waits for the WAL notices."""
-
-NAMED_PROBLEMS: Final = 1_000
-"""Problems that a report spells out; the rest is counted."""
+from hadron.storage.report import SLICE_BYTES, SLICE_ROWS, Check, Report
 
 _INTEGRITY_STEPS: Final = 1_000
 _INTEGRITY_TURNS: Final = 500
@@ -53,79 +46,6 @@ _FINDINGS: Final = 3
 
 EntryCheck = Callable[[Entry], str]
 """What is wrong with an entry beyond its hashes, "" when nothing is."""
-
-
-@dataclass(frozen=True, slots=True)
-class Problem:
-    """One thing that is wrong.
-
-    Attributes:
-        text: what, in words, naming the values.
-        table: where, "" when it is about the file as a whole.
-        lsn: the entry, 0 when it is not about one.
-        stream_id, offset: the record, -1 when it is not about one.
-        is_unreadable: SQLite itself cannot make sense of the file there; no row says anything.
-    """
-
-    text: str
-    table: str = ""
-    lsn: int = 0
-    stream_id: int = -1
-    offset: int = -1
-    is_unreadable: bool = False
-
-
-@dataclass(slots=True)
-class Report:
-    """What was looked at, and what was found.
-
-    Attributes:
-        first_lsn, last_lsn: the entries that were checked.
-        chain: the chain at `last_lsn`, hex.
-        entries, bodies, batches: how many were checked.
-        bytes: of commands and bodies read.
-        dropped_bodies: entries whose body retention has dropped.
-        tables: how many rows of each table were compared with what the log makes of it.
-        checked: what kinds of checks were made.
-        skipped: what was not done, and why.
-        problems: the first `NAMED_PROBLEMS`; `problem_count` counts all.
-    """
-
-    first_lsn: int = 1
-    last_lsn: int = 0
-    chain: str = ""
-    committed_lsn: int = 0
-    applied_lsn: int = 0
-    entries: int = 0
-    bodies: int = 0
-    batches: int = 0
-    bytes: int = 0
-    dropped_bodies: int = 0
-    tables: dict[str, int] = field(default_factory=dict)
-    checked: list[str] = field(default_factory=list)
-    skipped: list[str] = field(default_factory=list)
-    problems: list[Problem] = field(default_factory=list)
-    problem_count: int = 0
-
-    @property
-    def ok(self) -> bool:
-        return not self.problem_count
-
-    def add(self, text: str, **where: Any) -> None:
-        """Note a problem; `where` are the other attributes of `Problem`."""
-        self.problem_count += 1
-        if len(self.problems) < NAMED_PROBLEMS:
-            self.problems.append(Problem(text, **where))
-
-
-class Check(Protocol):
-    """A check that is made in slices."""
-
-    name: str
-
-    def step(self, db: apsw.Connection) -> bool:
-        """Look at one slice, inside a read transaction; whether that was the last one."""
-        ...
 
 
 def read_slice(db: apsw.Connection, check: Check) -> bool:
@@ -233,13 +153,15 @@ class LogCheck:
             report.add(f"entry {lsn} does not continue the hash chain", table=LOG, lsn=lsn)
         self._stored, self._computed = chain, (follows[0] if follows else chain)
         report.last_lsn, report.chain = lsn, chain.hex()
+        ballot = Ballot(logged[1], logged[2])
         if body is None:
             if body_hash != NO_BODY:
                 report.add(f"the body of entry {lsn} is missing", table=BODY, lsn=lsn)
+            else:
+                self._check_command(Entry(lsn, ballot, logged[3], logged[4], b"", chain))
         elif not body and body_hash != NO_BODY:
             report.dropped_bodies += 1
         else:
-            ballot = Ballot(logged[1], logged[2])
             self._check_body(Entry(lsn, ballot, logged[3], logged[4], body, chain), body_hash)
 
     def _check_body(self, entry: Entry, body_hash: bytes) -> None:
@@ -252,12 +174,19 @@ class LogCheck:
             return
         try:
             check_batch(entry.body)
-            report.batches += 1
+        except CorruptionError as error:
+            report.add(f"entry {lsn}: {error.message}", table=BODY, lsn=lsn)
+            return
+        report.batches += 1
+        self._check_command(entry)
+
+    def _check_command(self, entry: Entry) -> None:
+        try:
             wrong = self._check_entry(entry)
         except CorruptionError as error:
             wrong = error.message
         if wrong:
-            report.add(f"entry {lsn}: {wrong}", table=BODY, lsn=lsn)
+            self._report.add(f"entry {entry.lsn}: {wrong}", table=BODY, lsn=entry.lsn)
 
     def _unreadable(self, error: apsw.Error) -> bool:
         """The next entry stands on a page that cannot be read; go on behind it."""

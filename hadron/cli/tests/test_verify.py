@@ -14,7 +14,7 @@ from hadron.node.verification import Verified, VerifiedFile
 from hadron.partition.tests.stack import leading
 from hadron.storage.database import open_writer
 from hadron.storage.identity import Owner
-from hadron.storage.verify import Report
+from hadron.storage.report import Report
 
 
 @pytest.fixture

@@ -21,7 +21,7 @@ from hadron.state.groups import AckRecords, CreateGroup
 from hadron.state.pipelines import TriggerInstances
 from hadron.storage.database import open_writer
 from hadron.storage.log import Log, drop_bodies, set_meta
-from hadron.storage.verify import Report
+from hadron.storage.report import Report
 
 
 @pytest.fixture
@@ -70,7 +70,7 @@ async def test_a_good_file_is_good(directory: Path) -> None:
     assert file.owner is not None
     assert (file.owner.node, file.owner.replica_set) == ("n1", "local/p0")
     assert report.checked == [
-        "integrity", "meta", "log", "kept bodies", "streams", "groups", "replay",
+        "integrity", "meta", "log", "kept bodies", "batches", "streams", "groups", "replay",
     ]
     assert report.skipped == []
     assert (report.first_lsn, report.last_lsn, report.applied_lsn) == (1, 87, 87)

@@ -142,5 +142,6 @@ def test_state_is_imported_without_a_log_a_loop_or_replication() -> None:
     assert rooms == {"model", "state", "storage"}
     assert {name for name in loaded if name.startswith("hadron.storage.")} == {
         "hadron.storage.bodies", "hadron.storage.checksums", "hadron.storage.database",
+        "hadron.storage.report",
     }
     assert not loaded & {"trio", "anyio", "asyncio", "google.protobuf"}

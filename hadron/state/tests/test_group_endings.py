@@ -15,10 +15,10 @@ from hypothesis import strategies as st
 from hadron.model.errors import NotFoundError, OffsetOutOfRangeError, RequestError
 from hadron.model.ids import Ballot
 from hadron.model.schema import StreamSpec
-from hadron.replication.verification import GroupsCheck
 from hadron.state import attempts, group_changes, group_views, groups, streams
 from hadron.state.features import MACHINE
 from hadron.state.group_changes import CollectGroups, DeleteGroup, ResetGroup
+from hadron.state.group_checks import GroupsCheck
 from hadron.state.group_endings import DeadLetterRecords, EndDeliveries
 from hadron.state.groups import (
     ORDER_KEY,
@@ -34,7 +34,7 @@ from hadron.state.slices import Room
 from hadron.state.streams import AppendBatch
 from hadron.state.tests.support import SET, Replicated
 from hadron.storage.log import drop_bodies
-from hadron.storage.verify import Report
+from hadron.storage.report import Report
 
 LETTERS = GroupOptions(max_attempts=3, dead_letter_stream_id=2)
 

@@ -23,10 +23,11 @@ from hadron.storage.database import (
 )
 from hadron.storage.identity import IdentityFile
 from hadron.storage.log import position_at, read_entries
+from hadron.storage.report import Report
 from hadron.storage.store import Store
 from hadron.storage.tests.test_identity import DISK
 from hadron.storage.tests.test_store import open_store
-from hadron.storage.verify import LogCheck, Report, _in_one_line, read_slice
+from hadron.storage.verify import LogCheck, _in_one_line, read_slice
 
 
 def append(store: Store, count: int) -> None:

@@ -1,0 +1,77 @@
+"""A feature brings what verifies it: no list elsewhere can forget one."""
+
+from __future__ import annotations
+
+import apsw
+import pytest
+
+from hadron.model.batch import BatchBuilder
+from hadron.model.ids import Ballot
+from hadron.model.record import NewRecord
+from hadron.replication.verification import Verification
+from hadron.state.features import FEATURES
+from hadron.state.machine import Command, Feature, StateMachine, encode
+from hadron.state.streams import AppendBatch
+from hadron.storage.log import TABLES, Log
+from hadron.storage.report import Report
+
+
+class Forgetful(Command, frozen=True, array_like=True, tag=120):
+    """Comes with a body, and does not say so."""
+
+
+class NeverRight:
+    name = "never right"
+
+    def __init__(self, report: Report) -> None:
+        self._report = report
+
+    def step(self, db: apsw.Connection) -> bool:  # noqa: ARG002 - the protocol's
+        self._report.add("as ever")
+        return True
+
+
+FEATURE = Feature(
+    name="mine", commands={Forgetful: lambda _context, _command: None}, checks=(NeverRight,)
+)
+MACHINE = StateMachine((*FEATURES, FEATURE), version=1)
+
+
+def verified(command: Command, body: bytes) -> Report:
+    db = apsw.Connection("")
+    db.execute(TABLES + MACHINE.tables)
+    Log(db).append(Ballot(1, 1), 5, encode(command), body)
+    check = Verification(MACHINE, replay=False)
+    while not check.step(db):
+        pass
+    return check.report
+
+
+def a_batch() -> bytes:
+    builder = BatchBuilder()
+    builder.add(NewRecord(value="v"), 0)
+    return builder.build()
+
+
+def test_each_features_own_checks_are_made() -> None:
+    report = verified(Forgetful(), b"")
+    assert [each.text for each in report.problems] == ["as ever"]
+    assert report.checked[-3:] == ["streams", "groups", "never right"]
+
+
+@pytest.mark.parametrize(
+    ("command", "has_body", "what"),
+    [
+        (Forgetful(), True, "entry 1: its command has no batch, it has {} bytes"),
+        (AppendBatch(1, 1, 7, b"", 0, -1), True, "entry 1: its command says 7 bytes"),
+        (AppendBatch(1, 1, 7, b"", 0, -1), False, "entry 1: its command says 7 bytes"),
+    ],
+)
+def test_a_command_and_its_body_are_compared(
+    command: Command, has_body: bool, what: str
+) -> None:
+    body = a_batch() if has_body else b""
+    found = [each.text for each in verified(command, body).problems]
+    assert found[-1] == "as ever"
+    assert len(found) == 2
+    assert found[0].startswith(what.format(len(body)))
