@@ -25,6 +25,22 @@ CREATE TABLE IF NOT EXISTS {GROUP_ATTEMPT}(
 ) STRICT, WITHOUT ROWID;
 """
 
+_DELETE: Final = f"DELETE FROM {GROUP_ATTEMPT} WHERE group_id = ? AND first = ?"
+_INSERT: Final = f"INSERT INTO {GROUP_ATTEMPT} VALUES(?, ?, ?, ?)"
+_DELETE_WITHIN: Final = (
+    f"DELETE FROM {GROUP_ATTEMPT} WHERE group_id = ? AND first >= ? AND first <= ?"
+)
+_CUT: Final = f"UPDATE {GROUP_ATTEMPT} SET last = ? WHERE group_id = ? AND first = ?"
+_AT_OR_BELOW: Final = (
+    f"SELECT first, last, attempts FROM {GROUP_ATTEMPT} WHERE group_id = ? AND first <= ?"
+    " ORDER BY first DESC LIMIT 1"
+)
+_ANY: Final = f"SELECT 1 FROM {GROUP_ATTEMPT} WHERE group_id = ? LIMIT 1"
+_ABOVE: Final = (
+    f"SELECT first, last, attempts FROM {GROUP_ATTEMPT} WHERE group_id = ? AND first > ?"
+    " ORDER BY first LIMIT ?"
+)
+
 Attempts = tuple[int, int, int]
 """First and last offset, both inclusive, and how many of their deliveries have ended."""
 
@@ -34,14 +50,13 @@ def record(db: Database, group_id: int, first: int, last: int, attempts: int) ->
     clear(db, group_id, first, last)
     before = _at_or_below(db, group_id, first - 1)
     after = _at_or_below(db, group_id, last + 1)
-    gone = f"DELETE FROM {GROUP_ATTEMPT} WHERE group_id = ? AND first = ?"
     if before is not None and before[1:] == (first - 1, attempts):
         first = before[0]
-        db.execute(gone, (group_id, first))
+        db.execute(_DELETE, (group_id, first))
     if after is not None and (after[0], after[2]) == (last + 1, attempts):
-        db.execute(gone, (group_id, last + 1))
+        db.execute(_DELETE, (group_id, last + 1))
         last = after[1]
-    db.execute(f"INSERT INTO {GROUP_ATTEMPT} VALUES(?, ?, ?, ?)", (group_id, first, last, attempts))
+    db.execute(_INSERT, (group_id, first, last, attempts))
 
 
 def clear(db: Database, group_id: int, first: int, last: int) -> None:
@@ -50,28 +65,16 @@ def clear(db: Database, group_id: int, first: int, last: int) -> None:
     above = _at_or_below(db, group_id, last)
     if above is None or above[1] < first:
         return
-    db.execute(
-        f"DELETE FROM {GROUP_ATTEMPT} WHERE group_id = ? AND first >= ? AND first <= ?",
-        (group_id, first, last),
-    )
+    db.execute(_DELETE_WITHIN, (group_id, first, last))
     if below is not None and below[1] >= first:
-        db.execute(
-            f"UPDATE {GROUP_ATTEMPT} SET last = ? WHERE group_id = ? AND first = ?",
-            (first - 1, group_id, below[0]),
-        )
+        db.execute(_CUT, (first - 1, group_id, below[0]))
     if above[1] > last:
-        db.execute(
-            f"INSERT INTO {GROUP_ATTEMPT} VALUES(?, ?, ?, ?)",
-            (group_id, last + 1, above[1], above[2]),
-        )
+        db.execute(_INSERT, (group_id, last + 1, above[1], above[2]))
 
 
 def _at_or_below(db: Database, group_id: int, offset: int) -> Attempts | None:
     """The range with the highest first offset that is not above `offset`."""
-    row = db.execute(
-        f"SELECT first, last, attempts FROM {GROUP_ATTEMPT} WHERE group_id = ? AND first <= ?"
-        " ORDER BY first DESC LIMIT 1", (group_id, offset),
-    ).fetchone()
+    row = db.execute(_AT_OR_BELOW, (group_id, offset)).fetchone()
     return None if row is None else (row[0], row[1], row[2])
 
 
@@ -83,9 +86,7 @@ FEATURE: Final = Feature(name="attempts", tables=_TABLES)
 
 def any_of(db: Database, group_id: int) -> bool:
     """Whether anything is noted of a group."""
-    row = db.execute(
-        f"SELECT 1 FROM {GROUP_ATTEMPT} WHERE group_id = ? LIMIT 1", (group_id,)
-    ).fetchone()
+    row = db.execute(_ANY, (group_id,)).fetchone()
     return row is not None
 
 
@@ -95,8 +96,5 @@ def from_offset(db: Database, group_id: int, offset: int, limit: int) -> list[At
     covering = _at_or_below(db, group_id, offset)
     if covering is not None and covering[1] >= offset:
         found.append((offset, covering[1], covering[2]))
-    rows = db.execute(
-        f"SELECT first, last, attempts FROM {GROUP_ATTEMPT} WHERE group_id = ? AND first > ?"
-        " ORDER BY first LIMIT ?", (group_id, offset, limit - len(found)),
-    )
+    rows = db.execute(_ABOVE, (group_id, offset, limit - len(found)))
     return found + [(first, last, attempts) for first, last, attempts in rows]

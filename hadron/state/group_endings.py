@@ -18,6 +18,16 @@ from hadron.state.groups import GROUP, GROUP_ACK, GROUP_DETAIL, Range
 from hadron.state.machine import BatchShape, Command, Context, Feature
 from hadron.state.streams import Appended
 
+_ACK_WITHIN: Final = (
+    f"SELECT first FROM {GROUP_ACK} WHERE group_id = ? AND first <= ? AND last >= ?"
+    " AND first >= coalesce("
+    f"(SELECT max(first) FROM {GROUP_ACK} WHERE group_id = ? AND first < ?), 0) LIMIT 1"
+)
+_COUNT_DEAD_LETTERS: Final = (
+    f"UPDATE {GROUP_DETAIL} SET dead_lettered = dead_lettered + ? WHERE group_id = ?"
+)
+_GET_FLOOR: Final = f"SELECT floor FROM {GROUP} WHERE group_id = ?"
+
 
 class EndDeliveries(Command, frozen=True, array_like=True, tag=14):
     """So many deliveries of some offsets have ended without an acknowledgement, and others, later
@@ -87,27 +97,19 @@ def apply_dead_letter_records(context: Context, command: DeadLetterRecords) -> D
         return DeadLettered(appended, 0)
     floor = _floor(db, group_id)
     for first, last in command.ranges:
-        known = db.execute(
-            f"SELECT first FROM {GROUP_ACK} WHERE group_id = ? AND first <= ? AND last >= ?"
-            " AND first >= coalesce("
-            f"(SELECT max(first) FROM {GROUP_ACK} WHERE group_id = ? AND first < ?), 0) LIMIT 1",
-            (group_id, last, first, group_id, first),
-        ).fetchone()
+        known = db.execute(_ACK_WITHIN, (group_id, last, first, group_id, first)).fetchone()
         if first < floor or known is not None:
             raise RequestError(
                 f"of offsets {first} to {last}, group {group_id} has acknowledged some: they are "
                 "no dead letters"
             )
     appended = streams.append(context, command.out_stream_id, count, command.size)
-    db.execute(
-        f"UPDATE {GROUP_DETAIL} SET dead_lettered = dead_lettered + ? WHERE group_id = ?",
-        (count, group_id),
-    )
+    db.execute(_COUNT_DEAD_LETTERS, (count, group_id))
     return DeadLettered(appended, groups.acknowledge(db, group_id, command.ranges))
 
 
 def _floor(db: Database, group_id: int) -> int:
-    row = db.execute(f"SELECT floor FROM {GROUP} WHERE group_id = ?", (group_id,)).fetchone()
+    row = db.execute(_GET_FLOOR, (group_id,)).fetchone()
     if row is None:
         raise NotFoundError(f"consumer group {group_id} does not exist")
     floor: int = row[0]

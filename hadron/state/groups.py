@@ -51,6 +51,35 @@ CREATE TABLE IF NOT EXISTS {GROUP_DETAIL}(
 ) STRICT;
 """
 
+_GET_FLOOR_AND_STREAM: Final = f"SELECT floor, stream_id FROM {GROUP} WHERE group_id = ?"
+_SET_FLOOR: Final = f"UPDATE {GROUP} SET floor = ? WHERE group_id = ?"
+_TOUCHING: Final = (
+    f"SELECT min(first), max(last) FROM {GROUP_ACK} WHERE group_id = ? AND first <= ?"
+    " AND first >= coalesce("
+    f"(SELECT max(first) FROM {GROUP_ACK} WHERE group_id = ? AND first < ?), 0) AND last >= ?"
+)
+_MELT: Final = f"DELETE FROM {GROUP_ACK} WHERE group_id = ? AND first >= ? AND first <= ?"
+_INSERT_ACK: Final = f"INSERT INTO {GROUP_ACK} VALUES(?, ?, ?)"
+_ACK_BELOW: Final = (
+    f"SELECT last FROM {GROUP_ACK} WHERE group_id = ? AND first <= ? ORDER BY first DESC LIMIT 1"
+)
+_FORGET_ACKS: Final = f"DELETE FROM {GROUP_ACK} WHERE group_id = ? AND first <= ?"
+_FIND: Final = (
+    "SELECT g.group_id, g.floor, d.delivery_order, d.ack_deadline_ms, d.max_attempts,"
+    " d.dead_letter_stream_id, d.fence_epoch, d.fence_incarnation, d.fence_delivery"
+    f" FROM {GROUP} g LEFT JOIN {GROUP_DETAIL} d USING (group_id) WHERE g.stream_id = ?"
+    " AND g.name = ?"
+)
+_ACKS_WITHIN: Final = (
+    f"SELECT first, last FROM {GROUP_ACK} WHERE group_id = ? AND first <= ? AND last >= ?"
+    " AND first >= coalesce("
+    f"(SELECT max(first) FROM {GROUP_ACK} WHERE group_id = ? AND first <= ?), 0) ORDER BY first"
+)
+_GET_FLOOR: Final = f"SELECT floor FROM {GROUP} WHERE group_id = ?"
+_ACKS_ABOVE: Final = (
+    f"SELECT first, last FROM {GROUP_ACK} WHERE group_id = ? AND first > ? ORDER BY first LIMIT ?"
+)
+
 Range = tuple[int, int]
 """Offsets, both ends inclusive."""
 
@@ -182,9 +211,7 @@ def acknowledge(db: Database, group_id: int, ranges: tuple[Range, ...]) -> int:
 
     Raises `NotFoundError` without the group, `RequestError` for offsets that do not exist.
     """
-    row = db.execute(
-        f"SELECT floor, stream_id FROM {GROUP} WHERE group_id = ?", (group_id,)
-    ).fetchone()
+    row = db.execute(_GET_FLOOR_AND_STREAM, (group_id,)).fetchone()
     if row is None:
         raise NotFoundError(f"consumer group {group_id} does not exist")
     before: int = row[0]
@@ -205,37 +232,25 @@ def acknowledge(db: Database, group_id: int, ranges: tuple[Range, ...]) -> int:
             attempts.clear(db, group_id, first, last)
     if floor != before:
         floor = _absorb(db, group_id, floor)
-        db.execute(f"UPDATE {GROUP} SET floor = ? WHERE group_id = ?", (floor, group_id))
+        db.execute(_SET_FLOOR, (floor, group_id))
     return floor
 
 
 def _acknowledge_above(db: Database, group_id: int, first: int, last: int) -> None:
     """Add a range above the floor, melting it with those it overlaps or touches."""
-    touching = db.execute(
-        f"SELECT min(first), max(last) FROM {GROUP_ACK} WHERE group_id = ? AND first <= ?"
-        " AND first >= coalesce("
-        f"(SELECT max(first) FROM {GROUP_ACK} WHERE group_id = ? AND first < ?), 0) AND last >= ?",
-        (group_id, last + 1, group_id, first, first - 1),
-    ).fetchone()
+    touching = db.execute(_TOUCHING, (group_id, last + 1, group_id, first, first - 1)).fetchone()
     if touching is not None and touching[0] is not None:
-        db.execute(
-            f"DELETE FROM {GROUP_ACK} WHERE group_id = ? AND first >= ? AND first <= ?",
-            (group_id, touching[0], last + 1),
-        )
+        db.execute(_MELT, (group_id, touching[0], last + 1))
         first, last = min(first, touching[0]), max(last, touching[1])
-    db.execute(f"INSERT INTO {GROUP_ACK} VALUES(?, ?, ?)", (group_id, first, last))
+    db.execute(_INSERT_ACK, (group_id, first, last))
 
 
 def _absorb(db: Database, group_id: int, floor: int) -> int:
     """Raise the floor over the range it has reached, if it has reached one, and forget what lies
     below. Ranges do not touch, so there is one at most that ends above the floor."""
-    row = db.execute(
-        f"SELECT last FROM {GROUP_ACK} WHERE group_id = ? AND first <= ? ORDER BY first DESC"
-        f" LIMIT 1",
-        (group_id, floor),
-    ).fetchone()
+    row = db.execute(_ACK_BELOW, (group_id, floor)).fetchone()
     if row is not None:
-        db.execute(f"DELETE FROM {GROUP_ACK} WHERE group_id = ? AND first <= ?", (group_id, floor))
+        db.execute(_FORGET_ACKS, (group_id, floor))
         floor = max(floor, row[0] + 1)
     return floor
 
@@ -308,13 +323,7 @@ FEATURE: Final = Feature(
 
 def find(db: Database, stream_id: int, name: str) -> Progress | None:
     """A group and what is known right above its floor, or None."""
-    row = db.execute(
-        "SELECT g.group_id, g.floor, d.delivery_order, d.ack_deadline_ms, d.max_attempts,"
-        " d.dead_letter_stream_id, d.fence_epoch, d.fence_incarnation, d.fence_delivery"
-        f" FROM {GROUP} g LEFT JOIN {GROUP_DETAIL} d USING (group_id) WHERE g.stream_id = ?"
-        f" AND g.name = ?",
-        (stream_id, name),
-    ).fetchone()
+    row = db.execute(_FIND, (stream_id, name)).fetchone()
     if row is None:
         return None
     group_id, floor = row[:2]
@@ -329,13 +338,7 @@ def find(db: Database, stream_id: int, name: str) -> Progress | None:
 
 def unacknowledged(db: Database, group_id: int, first: int, last: int) -> list[Range]:
     """What of first … last, above the floor, nobody has acknowledged."""
-    rows = db.execute(
-        f"SELECT first, last FROM {GROUP_ACK} WHERE group_id = ? AND first <= ? AND last >= ?"
-        " AND first >= coalesce("
-        f"(SELECT max(first) FROM {GROUP_ACK} WHERE group_id = ? AND first <= ?), 0)"
-        f" ORDER BY first",
-        (group_id, last, first, group_id, first),
-    )
+    rows = db.execute(_ACKS_WITHIN, (group_id, last, first, group_id, first))
     found: list[Range] = []
     for a, b in rows:
         if first < a:
@@ -351,22 +354,17 @@ def window(db: Database, group_id: int, offset: int, rows: int = WINDOW_ROWS) ->
     ends, a dead letter lets the floor pass it, and the rows between are gone: acknowledged records
     were delivered again.)*
     """
-    row = db.execute(f"SELECT floor FROM {GROUP} WHERE group_id = ?", (group_id,)).fetchone()
+    row = db.execute(_GET_FLOOR, (group_id,)).fetchone()
     floor = max(offset, row[0]) if row is not None else offset
     passed = [(offset, floor - 1)] if floor > offset else []
     offset = floor
     acknowledged: list[Range] = []
-    covering = db.execute(
-        f"SELECT last FROM {GROUP_ACK} WHERE group_id = ? AND first <= ? ORDER BY first DESC"
-        f" LIMIT 1",
-        (group_id, offset),
-    ).fetchone()
+    covering = db.execute(_ACK_BELOW, (group_id, offset)).fetchone()
     if covering is not None and covering[0] >= offset:
         acknowledged.append((offset, covering[0]))
     acknowledged += [
         (first, last) for first, last in db.execute(
-            f"SELECT first, last FROM {GROUP_ACK} WHERE group_id = ? AND first > ? ORDER BY first"
-            " LIMIT ?", (group_id, offset, rows - len(acknowledged)),
+            _ACKS_ABOVE, (group_id, offset, rows - len(acknowledged)),
         )
     ]
     tried = attempts.from_offset(db, group_id, offset, rows)

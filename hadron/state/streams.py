@@ -66,6 +66,48 @@ CREATE TABLE IF NOT EXISTS {PRODUCER}(
 ) STRICT, WITHOUT ROWID;
 """
 
+_SET_PRODUCER: Final = (
+    f"INSERT INTO {PRODUCER} VALUES(?, ?, ?, ?, ?, ?) ON CONFLICT DO UPDATE SET"
+    " producer_epoch = excluded.producer_epoch, next_sequence = excluded.next_sequence,"
+    " last_ms = excluded.last_ms, recent = excluded.recent"
+)
+_EVICT_PRODUCERS: Final = f"DELETE FROM {PRODUCER} WHERE stream_id = ? AND last_ms < ?"
+_GET_PRODUCER: Final = (
+    f"SELECT producer_epoch, next_sequence, recent FROM {PRODUCER}"
+    " WHERE stream_id = ? AND producer_id = ?"
+)
+_MOVE_END: Final = (
+    f"UPDATE {STREAM_PARTITION} SET next_offset = next_offset + ?, bytes = bytes + ?"
+    " WHERE stream_id = ? RETURNING next_offset"
+)
+_INSERT_BATCH: Final = f"INSERT INTO {STREAM_BATCH} VALUES(?, ?, ?, ?, ?, ?, ?, ?)"
+_GET_BOUNDS: Final = (
+    f"SELECT first_offset, next_offset FROM {STREAM_PARTITION} WHERE stream_id = ?"
+)
+_BATCH_AT: Final = (
+    "SELECT lsn, base_offset, count, bytes, append_ms, epoch, incarnation"
+    f" FROM {STREAM_BATCH} WHERE stream_id = ? AND base_offset <= ? AND base_offset + count > ?"
+    " ORDER BY base_offset DESC LIMIT 1"
+)
+_BALLOT_AT: Final = (
+    f"SELECT epoch, incarnation FROM {STREAM_BATCH} WHERE stream_id = ? AND base_offset ="
+    f" (SELECT max(base_offset) FROM {STREAM_BATCH} WHERE stream_id = ? AND base_offset <= ?)"
+    " AND base_offset + count > ?"
+)
+_BATCH_BEFORE: Final = (
+    f"SELECT max(base_offset) FROM {STREAM_BATCH} WHERE stream_id = ? AND base_offset <= ?"
+)
+_BATCHES: Final = (
+    "SELECT s.lsn, s.base_offset, s.count, s.append_ms, s.epoch, s.incarnation,"
+    f" s.bytes, b.bytes FROM {STREAM_BATCH} s LEFT JOIN {BODY} b USING (lsn)"
+    " WHERE s.stream_id = ? AND s.base_offset >= ? AND s.base_offset < ?"
+    " ORDER BY s.base_offset"
+)
+_STAMPS: Final = (
+    f"SELECT base_offset, count, append_ms FROM {STREAM_BATCH}"
+    " WHERE stream_id = ? AND base_offset <= ? ORDER BY base_offset DESC LIMIT 1"
+)
+
 _EVICTS: Final = 0
 """Idle producers are looked for by new ones whose id begins with this byte, which is one of 256:
 the table grows by new producers only, so the scan is noise and cannot be outrun. (The lsn would be
@@ -125,9 +167,7 @@ def apply_append_batch(context: Context, command: AppendBatch) -> Appended:
     )
     recent.append(appended)
     context.db.execute(
-        f"INSERT INTO {PRODUCER} VALUES(?, ?, ?, ?, ?, ?) ON CONFLICT DO UPDATE SET"
-        " producer_epoch = excluded.producer_epoch, next_sequence = excluded.next_sequence,"
-        " last_ms = excluded.last_ms, recent = excluded.recent",
+        _SET_PRODUCER,
         (
             command.stream_id, command.producer_id, command.producer_epoch,
             command.sequence + command.count, context.now_ms,
@@ -135,10 +175,7 @@ def apply_append_batch(context: Context, command: AppendBatch) -> Appended:
         ),
     )
     if command.sequence == 0 and command.producer_id[0] == _EVICTS:
-        context.db.execute(
-            f"DELETE FROM {PRODUCER} WHERE stream_id = ? AND last_ms < ?",
-            (command.stream_id, context.now_ms - PRODUCER_IDLE_MS),
-        )
+        context.db.execute(_EVICT_PRODUCERS, (command.stream_id, context.now_ms - PRODUCER_IDLE_MS))
     return appended
 
 
@@ -148,11 +185,7 @@ def _check_sequence(context: Context, command: AppendBatch) -> list[Appended]:
         raise SequenceError(
             f"producer epoch {command.producer_epoch} is over the limit of {_MAX_PRODUCER_EPOCH}"
         )
-    row = context.db.execute(
-        f"SELECT producer_epoch, next_sequence, recent FROM {PRODUCER}"
-        " WHERE stream_id = ? AND producer_id = ?",
-        (command.stream_id, command.producer_id),
-    ).fetchone()
+    row = context.db.execute(_GET_PRODUCER, (command.stream_id, command.producer_id)).fetchone()
     name = command.producer_id.hex()
     if row is None or command.producer_epoch > row[0]:
         if command.sequence != 0:
@@ -186,18 +219,14 @@ def append(
 
     Raises `NotFoundError` when the stream has no partition here.
     """
-    row = context.db.execute(
-        f"UPDATE {STREAM_PARTITION} SET next_offset = next_offset + ?, bytes = bytes + ?"
-        " WHERE stream_id = ? RETURNING next_offset",
-        (count, size, stream_id),
-    ).fetchone()
+    row = context.db.execute(_MOVE_END, (count, size, stream_id)).fetchone()
     if row is None:
         raise NotFoundError(
             f"{label_of(context.db, stream_id)} has no partition {context.place}"
         )
     base_offset = row[0] - count
     context.db.execute(
-        f"INSERT INTO {STREAM_BATCH} VALUES(?, ?, ?, ?, ?, ?, ?, ?)",
+        _INSERT_BATCH,
         (stream_id, base_offset, count, context.lsn, context.now_ms, size, *context.ballot),
     )
     context.emit(
@@ -290,10 +319,7 @@ FEATURE: Final = Feature(
 
 def bounds(db: Database, stream_id: int) -> PartitionBounds:
     """Raises `NotFoundError` when the stream has no partition here."""
-    row = db.execute(
-        f"SELECT first_offset, next_offset FROM {STREAM_PARTITION}"
-        f" WHERE stream_id = ?", (stream_id,)
-    ).fetchone()
+    row = db.execute(_GET_BOUNDS, (stream_id,)).fetchone()
     if row is None:
         raise NotFoundError(f"{label_of(db, stream_id)} has no partition here")
     return PartitionBounds(*row)
@@ -379,12 +405,7 @@ def batch_at(db: Database, stream_id: int, offset: int) -> tuple[int, KeptBatch]
     Raises `CorruptionError` when that cannot be read either.
     """
     with reading_entry(lambda: 0):
-        row = db.execute(
-            f"SELECT lsn, base_offset, count, bytes, append_ms, epoch, incarnation"
-            f" FROM {STREAM_BATCH}"
-            " WHERE stream_id = ? AND base_offset <= ? AND base_offset + count > ?"
-            " ORDER BY base_offset DESC LIMIT 1", (stream_id, offset, offset),
-        ).fetchone()
+        row = db.execute(_BATCH_AT, (stream_id, offset, offset)).fetchone()
     if row is None:
         return None
     lsn, base_offset, count, size, append_ms, *ballot = row
@@ -393,28 +414,15 @@ def batch_at(db: Database, stream_id: int, offset: int) -> tuple[int, KeptBatch]
 
 def ballot_at(db: Database, stream_id: int, offset: int) -> Ballot | None:
     """Of the batch that holds a record; None when it is not here."""
-    row = db.execute(
-        f"SELECT epoch, incarnation FROM {STREAM_BATCH} WHERE stream_id = ? AND base_offset ="
-        f" (SELECT max(base_offset) FROM {STREAM_BATCH} WHERE stream_id = ? AND base_offset <= ?)"
-        " AND base_offset + count > ?", (stream_id, stream_id, offset, offset),
-    ).fetchone()
+    row = db.execute(_BALLOT_AT, (stream_id, stream_id, offset, offset)).fetchone()
     return Ballot(*row) if row is not None else None
 
 
 def _rows(db: Database, stream_id: int, offset: int, below: int) -> Iterator[tuple[Any, ...]]:
-    start = db.execute(
-        f"SELECT max(base_offset) FROM {STREAM_BATCH} WHERE stream_id = ? AND base_offset <= ?",
-        (stream_id, offset),
-    ).fetchone()
+    start = db.execute(_BATCH_BEFORE, (stream_id, offset)).fetchone()
     if start is None or start[0] is None:
         return
-    yield from db.execute(
-        "SELECT s.lsn, s.base_offset, s.count, s.append_ms, s.epoch, s.incarnation,"
-        f" s.bytes, b.bytes FROM {STREAM_BATCH} s LEFT JOIN {BODY} b USING (lsn)"
-        " WHERE s.stream_id = ? AND s.base_offset >= ? AND s.base_offset < ?"
-        " ORDER BY s.base_offset",
-        (stream_id, start[0], below),
-    )
+    yield from db.execute(_BATCHES, (stream_id, start[0], below))
 
 
 @contextlib.contextmanager
@@ -466,11 +474,7 @@ def offset_at(db: Database, stream_id: int, at_ms: int) -> int:
     low, high = limits.first_offset, limits.next_offset
     while low < high:
         middle = (low + high) // 2
-        row = db.execute(
-            f"SELECT base_offset, count, append_ms FROM {STREAM_BATCH}"
-            " WHERE stream_id = ? AND base_offset <= ? ORDER BY base_offset DESC LIMIT 1",
-            (stream_id, middle),
-        ).fetchone()
+        row = db.execute(_STAMPS, (stream_id, middle)).fetchone()
         if row is None:
             return low
         base, count, append_ms = row

@@ -27,15 +27,18 @@ CREATE TABLE IF NOT EXISTS {BODY}(
 ) STRICT;
 """
 
+_INSERT: Final = f"INSERT INTO {BODY} VALUES(?, ?)"
+_DELETE: Final = f"DELETE FROM {BODY} WHERE lsn = ?"
+
 
 def insert(db: Database, lsn: int, body: bytes | memoryview) -> None:
     """Inside the caller's transaction, like all that writes here."""
-    db.execute(f"INSERT INTO {BODY} VALUES(?, ?)", (lsn, body))
+    db.execute(_INSERT, (lsn, body))
 
 
 def delete(db: Database, lsns: Sequence[int]) -> None:
     """Drop bodies without leaving a trace: of entries that are in no log."""
-    db.executemany(f"DELETE FROM {BODY} WHERE lsn = ?", [(lsn,) for lsn in lsns])
+    db.executemany(_DELETE, [(lsn,) for lsn in lsns])
 
 
 def damaged_entry(lsn: int, text: str, hint: str = "") -> CorruptionError:

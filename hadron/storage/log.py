@@ -64,7 +64,16 @@ ENTRY_OVERHEAD_BYTES: Final = 64
 _NUMBERS: Final = struct.Struct("<QQQQ")
 _INSERT_LOG: Final = f"INSERT INTO {LOG} VALUES(?, ?, ?, ?, ?, ?, ?)"
 _ROW: Final = "lsn, epoch, incarnation, now_ms, command, body_hash, chain"
-_SELECT: Final = f"SELECT {_ROW}, bytes FROM {LOG} LEFT JOIN {BODY} USING (lsn) "
+_SELECT_ENTRIES: Final = (
+    f"SELECT {_ROW}, bytes FROM {LOG} LEFT JOIN {BODY} USING (lsn)"
+    " WHERE lsn >= ? AND lsn <= ? ORDER BY lsn"
+)
+_SELECT_ROWS: Final = f"SELECT {_ROW} FROM {LOG} WHERE lsn >= ? AND lsn <= ? ORDER BY lsn"
+_GET_ANCHOR: Final = f"SELECT lsn, epoch, incarnation, chain, now_ms FROM {ANCHOR}"
+_GET_META: Final = f"SELECT value FROM {META} WHERE key = ?"
+_SET_META: Final = (
+    f"INSERT INTO {META} VALUES(?, ?) ON CONFLICT(key) DO UPDATE SET value = excluded.value"
+)
 
 
 class Entry(NamedTuple):
@@ -227,9 +236,7 @@ class Log:
 
 
 def _anchor(connection: apsw.Connection) -> tuple[LogPosition, int]:
-    row = connection.execute(
-        f"SELECT lsn, epoch, incarnation, chain, now_ms FROM {ANCHOR}"
-    ).fetchone()
+    row = connection.execute(_GET_ANCHOR).fetchone()
     if row is None:
         return EMPTY_LOG, 0
     return LogPosition(row[0], Ballot(row[1], row[2]), row[3]), row[4]
@@ -259,9 +266,7 @@ def position_at(connection: apsw.Connection, lsn: int) -> LogPosition | None:
     if lsn == 0:
         return EMPTY_LOG
     with reading_entry(lambda: lsn):
-        rows: list[Any] = connection.execute(
-            f"SELECT {_ROW} FROM {LOG} WHERE lsn >= ? AND lsn <= ? ORDER BY lsn", (lsn - 1, lsn)
-        ).fetchall()
+        rows: list[Any] = connection.execute(_SELECT_ROWS, (lsn - 1, lsn)).fetchall()
     if len(rows) == 2:
         return _checked(rows[1], rows[0][6]).position
     anchor = read_anchor(connection)
@@ -310,7 +315,7 @@ def read_entries(
     previous = None if before is None else before.chain
     with reading_entry(lambda: entries[-1].lsn + 1 if entries else from_lsn):
         for row in connection.execute(
-            _SELECT + "WHERE lsn >= ? AND lsn <= ? ORDER BY lsn",
+            _SELECT_ENTRIES,
             (from_lsn, until_lsn if until_lsn is not None else (1 << 62)),
         ):
             _check_lsn(row[0], entries[-1].lsn + 1 if entries else from_lsn)
@@ -352,10 +357,7 @@ def read_commands(connection: apsw.Connection, from_lsn: int, until_lsn: int) ->
     previous = None if before is None else before.chain
     expected = from_lsn
     with reading_entry(lambda: expected):
-        for row in connection.execute(
-            f"SELECT {_ROW} FROM {LOG} WHERE lsn >= ? AND lsn <= ? ORDER BY lsn",
-            (from_lsn, until_lsn),
-        ):
+        for row in connection.execute(_SELECT_ROWS, (from_lsn, until_lsn)):
             _check_lsn(row[0], expected)
             entry = _checked(row, previous)
             previous = entry.chain
@@ -421,21 +423,18 @@ def sizes(
 
 
 def get_meta(connection: apsw.Connection, key: str, default: int = 0) -> int:
-    row = connection.execute(f"SELECT value FROM {META} WHERE key = ?", (key,)).fetchone()
+    row = connection.execute(_GET_META, (key,)).fetchone()
     return default if row is None else row[0]
 
 
 def get_text(connection: apsw.Connection, key: str) -> str:
     """A text in `meta`, "" where there is none."""
-    row = connection.execute(f"SELECT value FROM {META} WHERE key = ?", (key,)).fetchone()
+    row = connection.execute(_GET_META, (key,)).fetchone()
     return "" if row is None else str(row[0])
 
 
 def set_meta(connection: apsw.Connection, key: str, value: int | bytes | str) -> None:
-    connection.execute(
-        f"INSERT INTO {META} VALUES(?, ?) ON CONFLICT(key) DO UPDATE SET value = excluded.value",
-        (key, value),
-    )
+    connection.execute(_SET_META, (key, value))
 
 
 def verify_chain(entries: Iterable[Entry], start: LogPosition) -> LogPosition:

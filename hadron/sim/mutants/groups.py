@@ -19,7 +19,7 @@ plant(
     "the floor goes over what is acknowledged above it, and takes the offset between along",
     Edit(
         "state.groups:_absorb",
-        " LIMIT 1\",\n        (group_id, floor),", " LIMIT 1\",\n        (group_id, floor + 1),",
+        "_ACK_BELOW, (group_id, floor)", "_ACK_BELOW, (group_id, floor + 1)",
     ),
     scenarios=("gaps-in-a-groups-progress-after-a-failover",),
 )

@@ -62,8 +62,8 @@ plant(
     "the end",
     Edit(
         "state.group_endings:apply_dead_letter_records",
-        "    db.execute(\n        f\"UPDATE {GROUP_DETAIL}", "    context.events.clear()\n"
-        "    db.execute(\n        f\"UPDATE {GROUP_DETAIL}",
+        "    db.execute(_COUNT_DEAD_LETTERS", "    context.events.clear()\n"
+        "    db.execute(_COUNT_DEAD_LETTERS",
     ),
     scenarios=("dead-letter-of-a-record-given-back-twice",),
 )

@@ -19,7 +19,7 @@ _NUMBERS_ONLY = re.compile(r"(?:sum|length|count|max|min)\((?:\w\.)?(?:bytes|com
 
 CHECKED = {
     # Rows against the chain, bodies against their hash.
-    "storage/log.py": {"_SELECT", "position_at", "read_commands"},
+    "storage/log.py": {"position_at", "read_commands", "read_entries"},
     # The batch's own checksum.
     "state/streams.py": {"_rows"},
     "node/record_table.py": {"_body"},
@@ -28,7 +28,7 @@ CHECKED = {
     # Verification itself; the numbers of batches.
     "storage/verify.py": {"_slice"},
     "replication/verification.py": {"step"},
-    "state/stream_checks.py": {"_BATCHES"},
+    "state/stream_checks.py": {"_slice"},
     # Handed to whoever checks a batch without a log row.
     "storage/repair.py": {"read_body", "wrong_with"},
     "demo/node_file.py": {"chains", "batches"},
@@ -36,7 +36,8 @@ CHECKED = {
 
 
 def _statements(tree: ast.Module) -> Iterator[tuple[str, str]]:
-    """(function or constant, text) of every string in a module, f-strings with names in braces."""
+    """(function, text) of every string in a module, f-strings with names in braces; a constant's
+    is every function's that names it."""
     for node in ast.walk(tree):
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
             for inner in ast.walk(node):
@@ -44,7 +45,16 @@ def _statements(tree: ast.Module) -> Iterator[tuple[str, str]]:
                     yield node.name, ast.unparse(inner)
     for node in tree.body:
         if isinstance(node, ast.AnnAssign) and isinstance(node.target, ast.Name):
-            yield node.target.id, ast.unparse(node)
+            for user in _naming(tree, node.target.id) or [node.target.id]:
+                yield user, ast.unparse(node)
+
+
+def _naming(tree: ast.Module, constant: str) -> list[str]:
+    return [
+        node.name for node in ast.walk(tree)
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)
+        and any(isinstance(inner, ast.Name) and inner.id == constant for inner in ast.walk(node))
+    ]
 
 
 def test_every_way_off_the_disk_is_checked() -> None:
