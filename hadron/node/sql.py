@@ -28,7 +28,12 @@ from hadron.node.verification import database_of, open_database, owner_of
 from hadron.state.leadership import CONFIGURATION
 from hadron.state.schema import SCHEMA_OBJECT
 from hadron.state.streams import STREAM_BATCH
-from hadron.storage.database import read_transaction, translated_errors
+from hadron.storage.database import (
+    FORMAT_VERSION,
+    check_version,
+    read_transaction,
+    translated_errors,
+)
 from hadron.storage.generations import DATABASE
 from hadron.storage.identity import LOCK, NODE_DATABASE, Owner, in_use
 from hadron.storage.log import META, get_meta, get_text
@@ -72,8 +77,9 @@ def open_records(
 
     Raises:
         ConfigurationError: there is no such file.
-        DataDirectoryError: it cannot be read, is no node's, or has no tables that are worth
-            reading. Also when a statement attaches a node's file, or vacuums into one.
+        DataDirectoryError: it cannot be read, is no node's, is of another format, or has no tables
+            that are worth reading. Also when a statement attaches a node's file, or vacuums into
+            one.
         CorruptionError: it is damaged.
     """
     database = database_of(path)
@@ -131,6 +137,7 @@ def _pid_of(directory: Path) -> int:
 def _watermark(source: apsw.Connection, path: Path) -> tuple[int, int]:
     """The last entry whose work is in the tables, and up to which they are known to be
     committed."""
+    check_version(source, path, FORMAT_VERSION)
     names = {name for (name,) in source.execute("SELECT name FROM sqlite_schema")}
     if not {META, STREAM_BATCH, SCHEMA_OBJECT} <= names:
         raise DataDirectoryError(

@@ -18,7 +18,13 @@ from hadron.node.world import SystemDisk
 from hadron.replication.verification import Verification
 from hadron.state.features import MACHINE
 from hadron.storage import aftermath
-from hadron.storage.database import open_at_rest, open_reader, translated_os_errors
+from hadron.storage.database import (
+    FORMAT_VERSION,
+    check_version,
+    open_at_rest,
+    open_reader,
+    translated_os_errors,
+)
 from hadron.storage.generations import MANIFEST, current_database
 from hadron.storage.identity import Owner, in_use, read_last_stop, read_owner
 from hadron.storage.log import LOG, lacks, read_anchor
@@ -207,9 +213,10 @@ def _loss_of(directory: Path) -> str:
 
 
 def _has_log(path: Path) -> bool:
-    """Whether the file has a log at all; also when nobody can tell."""
+    """Whether the file has a log at all; also when nobody can tell, as in another format."""
     try:
         with closing(open_database(path, live=False)) as db:
+            check_version(db, path, FORMAT_VERSION)
             named = "SELECT 1 FROM sqlite_schema WHERE name = ?"
             found = db.execute(named, (LOG,)).fetchone()
     except (HadronError, apsw.Error):
@@ -221,7 +228,8 @@ def verify_database(
     path: Path, replica_set: str, *, live: bool = False,
     on_step: Callable[[Path, Verification], None] | None = None,
 ) -> Report:
-    """All checks of one file. One that cannot be opened is a problem in its report.
+    """All checks of one file. One that cannot be opened, or is of another format, is a problem in
+    its report, and no check says more.
 
     Args:
         replica_set: whose file it is; "" when nobody knows.
@@ -231,6 +239,9 @@ def verify_database(
     verification = Verification(MACHINE, replica_set=replica_set, live=live)
     try:
         with closing(open_database(path, live)) as db:
+            # What cannot be read is for the checks to tell.
+            with suppress(apsw.Error):
+                check_version(db, path, FORMAT_VERSION)
             while not verification.step(db):
                 if on_step is not None:
                     on_step(path, verification)

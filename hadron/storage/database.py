@@ -163,10 +163,18 @@ def check_format(connection: apsw.Connection, path: Path, known: int) -> None:
                 "a number",
                 "give the node a directory of its own",
             )
-    elif (version := connection.pragma("user_version")) != known:
+    else:
+        check_version(connection, path, known)
+
+
+def check_version(connection: apsw.Connection, path: Path, known: int) -> None:
+    """Raises `DataDirectoryError` for a file that Hadron made, in another format than `known`; of
+    any other file it says nothing."""
+    is_ours = connection.pragma("application_id") == APPLICATION_ID
+    if is_ours and (version := connection.pragma("user_version")) != known:
         raise DataDirectoryError(
             f"{path} has format version {version}, this Hadron knows {known}",
-            "start it with the version of Hadron that wrote it, or a newer one",
+            "use the version of Hadron that wrote it, or a newer one",
         )
 
 

@@ -213,6 +213,12 @@ async def test_files_without_records_say_why(directory: Path, tmp_path: Path) ->
     with pytest.raises((DataDirectoryError, CorruptionError)):
         rows(other, COUNT)
     with closing(open_writer(directory / "hadron.db", sync="NORMAL")) as db:
+        db.pragma("user_version", 1)
+    with pytest.raises(DataDirectoryError, match="has format version 1, this Hadron knows 2"):
+        rows(directory, COUNT)
+    with closing(open_writer(directory / "hadron.db", sync="NORMAL")) as db:
+        db.pragma("user_version", 2)
+    with closing(open_writer(directory / "hadron.db", sync="NORMAL")) as db:
         set_meta(db, DIVERGED, "another digest")
     with pytest.raises(DataDirectoryError, match="worth nothing: another digest"):
         rows(directory, COUNT)

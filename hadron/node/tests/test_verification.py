@@ -201,6 +201,21 @@ async def test_one_damaged_chain_makes_one_entry_wrong(directory: Path) -> None:
     assert [problem.lsn for problem in report.problems] == [30]
 
 
+@pytest.mark.parametrize("has_tables", [True, False])
+async def test_a_file_of_another_format_is_one_problem(directory: Path, has_tables: bool) -> None:
+    """Not one for each table that has another name there."""
+    with closing(open_writer(directory / "hadron.db", sync="NORMAL")) as db:
+        db.pragma("user_version", 1)
+        if not has_tables:
+            db.execute("ALTER TABLE hadron_log RENAME TO log")
+            db.execute("ALTER TABLE hadron_meta RENAME TO meta")
+    (file,) = verify_paths([directory]).files
+    assert [each.text for each in file.report.problems] == [
+        f"{directory / 'hadron.db'} has format version 1, this Hadron knows 2"
+    ]
+    assert file.report.checked == []
+
+
 async def test_a_file_that_is_not_a_database_is_a_problem(tmp_path: Path) -> None:
     (tmp_path / "hadron.db").write_bytes(b"not a database at all" * 1_000)
     verified = verify_paths([tmp_path])
