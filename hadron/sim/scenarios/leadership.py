@@ -325,7 +325,7 @@ async def one_bit_in_a_table(play: Play) -> None:
     first = await play.produce("X", producer=producer, sequence=0)
     await world.wait_in_step()
     await world.stop("n1")
-    _flip_in_table(world.data("n1") / "hadron.db", "producer", producer)
+    _flip_in_table(world.data("n1") / "hadron.db", "hadron_producer", producer)
     world.faults["bit flip"] += 1
     play.history.event("damage", "n1", "the table of producers")
     await _start_or_wipe(play, "n1")

@@ -19,17 +19,24 @@ PATIENT: Final = replace(SETTINGS, keepalive_s=10.0, silence_limit_s=30.0)
 
 @region_scenario("A4: what is adopted follows what was adopted before", settings=PATIENT)
 async def push_that_arrives_late(play: RegionPlay) -> None:
-    """The metadata set pushes a new stream to Europe, slowly. Its connection is broken meanwhile,
-    so it asks anew, pushes the same again, then the stream's deletion; then the first push arrives.
-    """
+    """The metadata set pushes a change of a stream to Europe, slowly. Its connection is broken
+    meanwhile, so it asks anew, pushes the same again, then the next change; then the first push
+    arrives."""
     regions, network = play.regions, play.regions.network
-    network.delay("m1", "e1", 6.0)
+
+    def described(text: str) -> list[SchemaObject]:
+        spec = StreamSpec(partitions=(EUROPE,), description=text)
+        return [SchemaObject(kind="Stream", name="passing", spec=spec)]
+
     await play.declare("passing", [EUROPE])
+    await regions.wait_same_schema()
+    network.delay("m1", "e1", 6.0)
+    await play.change(described("late"))
     await trio.sleep(1.0)
     network.wire("m1", "e1").be_normal()
     network.reset("m1", "e1")
     await regions.wait_same_schema()
-    await play.delete("passing")
+    await play.change(described("latest"))
     await regions.wait_same_schema()
     await trio.sleep(8.0)
     await play.declare("another", [EUROPE])
