@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -13,6 +15,7 @@ from hadron.model.errors import (
     FencedError,
     HadronError,
     NotFoundError,
+    NotReadyError,
     OffsetOutOfRangeError,
     OverloadedError,
     RecordTooLargeError,
@@ -83,6 +86,17 @@ async def three(tmp_path: Path) -> Any:
             await persisted(stack, 3)
             stack.peer("n2")
         yield stack
+
+
+def _answering(name: str) -> Any:
+    """The feed of a peer that answers at once."""
+
+    def send_notice(on_answer: Callable[[], None] = lambda: None) -> None:
+        on_answer()
+
+    return SimpleNamespace(
+        name=name, wake=lambda: None, send_notice=send_notice, notice_due=False, sent=0,
+    )
 
 
 class TestGroupCommit:
@@ -262,6 +276,16 @@ class TestAnswers:
         assert asked.answers == {}
         three.controller.peer_fenced("n2", Ballot(9, 1))
         assert isinstance(asked.answers["lost"], FencedError)
+
+    async def test_who_has_no_memory_confirms_no_leadership(self, three: Stack) -> None:
+        """It may have promised another ballot with the disk that it lost."""
+        for name in ("n2", "n3"):
+            three.controller.attach(_answering(name))
+        three.controller.quorum.demote("n2")
+        with pytest.raises(NotReadyError, match="1 of 3 members answered"):
+            await three.controller.confirm_leadership(0.01)
+        three.controller.quorum.admit("n2")
+        await three.controller.confirm_leadership(0.01)
 
     async def test_what_no_majority_stores_is_bounded(
         self, three: Stack, monkeypatch: pytest.MonkeyPatch

@@ -202,6 +202,17 @@ plant(
 )
 
 plant(
+    "learner confirms leadership",
+    "who has no memory, and may have promised another ballot, counts when a leader asks a majority "
+    "whether it still leads",
+    Edit(
+        "partition.controller:Controller.confirm_leadership",
+        "if self.quorum.is_voter(name):", "if True:",
+    ),
+    scenarios=("learner-who-had-promised-another",),
+)
+
+plant(
     "any clock leads",
     "a node leads, and stamps records, whatever its peers' clocks say",
     Edit("replication.skew:check", "if abs(off_ms) > MAX_SKEW_MS:", "if False:"),

@@ -8,6 +8,8 @@ import trio
 
 from hadron.sim.scenarios.leadership import NARROW
 from hadron.sim.scenarios.play import Play, scenario
+from hadron.sim.workload_clients import STREAM
+from hadron.wire.messages import groups_pb2
 
 _BIG: Final = 700_000
 
@@ -52,7 +54,8 @@ async def learner_that_everybody_has_heard_of(play: Play) -> None:
 async def learner_who_had_promised_another(play: Play) -> None:
     """n3 is promoted by n2 and itself while n1, alone, still leads by the old file, and Y is
     acknowledged. n2 loses its disk, and its promise with it, and comes back with the old file
-    where it sees n1 alone: it has n1's whole log soon, and must still not acknowledge X."""
+    where it sees n1 alone: it has n1's whole log soon, and must still not acknowledge X, nor count
+    among those who follow n1 when that is asked how far groups are."""
     world, network = play.world, play.world.network
     await play.fill(3)
     await world.wait_in_step()
@@ -68,6 +71,7 @@ async def learner_who_had_promised_another(play: Play) -> None:
     network.heal("n1", "n2")
     await world.start("n2")
     await play.wait_holds("n2", play.last_lsn("n1"))
+    await play.must_not_answer("n1", "ListGroups", groups_pb2.ListGroupsRequest(stream=STREAM))
     await play.produce("X", timeout_s=3.0)
     network.heal_all()
     await play.hand_out("n1", "n2")

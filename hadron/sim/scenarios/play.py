@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Final, Protocol
 
 import trio
+from google.protobuf.message import Message
 
 from hadron.client import Client
 from hadron.client.results import BatchReceipt
@@ -23,13 +24,13 @@ from hadron.sim.backups import Backups
 from hadron.sim.group_notes import noting_groups
 from hadron.sim.history import Acks, Publish, Read
 from hadron.sim.observing import noting_divergence
-from hadron.sim.raw_producer import produce_once
+from hadron.sim.raw_producer import ask_once, produce_once
 from hadron.sim.run import Judgement, Outcome, run_seed
 from hadron.sim.trace import Trace
 from hadron.sim.workload import Run, judgement
 from hadron.sim.workload_clients import STREAM, text
 from hadron.sim.world import SETTINGS, World
-from hadron.wire.messages import streams_pb2
+from hadron.wire.messages import method, streams_pb2
 
 _ACKS: Final = {
     "majority": streams_pb2.ACKS_MAJORITY,
@@ -136,6 +137,15 @@ class Play(Run):
         """A value that no other record has."""
         self._sent += 1
         return f"filler {self._sent}:".ljust(size, ".")
+
+    async def must_not_answer(self, node: str, name: str, question: Message) -> None:
+        """Ask a node that leads no more, and may not know it; whatever it says would be stale."""
+        try:
+            answer = await ask_once(self.world, node, "c1", method(name), question, [], 10.0)
+        except HadronError as error:
+            self.world.trace.log(f"{node} does not answer {name}: {error}")
+        else:
+            raise AssertionError(f"{node} answers {name} when it leads no more: {answer}")
 
     # --- nodes ----------------------------------------------------------------------------------
 

@@ -357,13 +357,17 @@ class Ballots:
             )
 
     def append_heard(self, view: NodeView, request: Any, answer: Any, peer: str, sent: int) -> None:
-        """A member's answer has come to its leader."""
+        """A member's answer has come to its leader. B3: who has no memory may have promised
+        another ballot, and its answer stands for nothing."""
         mark = self.marks.get((view.replica_set, ballot_from(request.ballot)))
+        asked = self._views.get(peer)
+        if asked is not None and not asked.identity.is_member:
+            return
         if mark is not None and answer.outcome == _PERSISTED:
             mark.rounds[peer] = max(mark.rounds.get(peer, 0), sent)
 
     def has_followers(self, controller: Controller, since: int) -> bool:
-        """Whether a majority has answered what was sent after `since`."""
+        """Whether a majority that remembers has answered what was sent after `since`."""
         mark = self._of.get(controller)
         if mark is None:
             return True

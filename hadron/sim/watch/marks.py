@@ -23,7 +23,7 @@ class Mark:
         acked: the highest lsn that a member has said to be on its disk, as one that counts.
         taught: the same of members without memory: (the disk, lsn). They count once that disk does.
         written_lsn: what the leader's own disk has.
-        rounds: of each peer, the number of the latest message that it has answered.
+        rounds: of each peer that counts, the number of the latest message that it has answered.
         sent: appends so far.
     """
 
