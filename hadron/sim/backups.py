@@ -10,7 +10,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from hadron.client import Client
-from hadron.node.backup import Progress, backup_live
+from hadron.node.backup import Progress, backup_directory, backup_live
 from hadron.node.cluster_backup import backup_cluster, find_backups
 from hadron.node.replica_set import ReplicaSetConfig
 from hadron.node.restore import restore_node, restore_set
@@ -40,6 +40,14 @@ class Backups:
         address = world.config.node(name).address
         manifest = await backup_live(client, address, path, self._disk.volume, _nobody_looks)
         world.trace.log(f"{name}: a backup as of entry {manifest.lsn}")
+        return path
+
+    def of_files(self, world: World, name: str) -> Path:
+        """`hadron backup DEST --data DIRECTORY`, of a node that does not run."""
+        assert not world.running(name)
+        path, volume = self.new_path(), world.disks[name].volume
+        manifest = backup_directory(volume.path, path, volume, world.clocks[name])
+        world.trace.log(f"{name}: a backup of its files as of entry {manifest.lsn}")
         return path
 
     def restore(self, world: World, name: str, backup: Path) -> None:

@@ -49,8 +49,8 @@ ORACLES: Final[dict[str, tuple[str, ...]]] = {
     ),
     "B3 no memory, no vote": (
         "B3 enough remember", "B3 a power loss is noticed",
-        "B3 who was restored has no memory", "A3 committed is on a majority",
-        "acknowledged_is_durable",
+        "B3 who was restored has no memory", "B3 a mark is of a committed entry",
+        "A3 committed is on a majority", "acknowledged_is_durable",
     ),
     "B4 a damaged log is not a torn one": (
         "B4 a power loss is not taken for damage", "acknowledged_is_durable", "files_are_whole",

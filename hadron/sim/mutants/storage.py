@@ -131,6 +131,36 @@ plant(
 )
 
 plant(
+    "copy of a replaced entry",
+    "a copy whose last entry another leader's has replaced is given out as committed",
+    Edit(
+        "replication.snapshots:SnapshotService._wait_committed", "if now != position:",
+        "if now is None:",
+    ),
+    scenarios=("backup-of-a-leader-that-is-deposed-meanwhile",),
+)
+
+plant(
+    "stopped node's tail called committed",
+    "a backup of a stopped node's files says that all is committed that its tables hold",
+    Edit(
+        "storage.snapshot:_cut_off_tail",
+        'lsn if is_committed else min(lsn, get_meta(copy, "committed_lsn"))', "lsn",
+    ),
+    scenarios=("backup-of-a-leader-that-was-killed",),
+)
+
+plant(
+    "mark of the log's end",
+    "a node notes for ever that it has its last entry, which a leader may have it drop",
+    Edit(
+        "storage.store:Store._note_mark", "await self.readers.run_once(_committed)",
+        "self.log.head",
+    ),
+    scenarios=("tail-that-goes-with-its-leader",),
+)
+
+plant(
     "repaired in the cache",
     "an entry is called repaired by what SQLite has in its caches, and nothing is written",
     Edit(

@@ -5,6 +5,7 @@
     learners     B: members without memory
     membership   B: promotion, members that come and go
     files        A, B, F: trimming, copies, room, write-ahead logs
+    copies       B: nodes that have what nobody else has, and what their copies say of it
     pipelines    A: stages' outputs, exactly once
     groups       D: members that are late, leaders that come and go
     promises     C: what each setting survives
@@ -14,6 +15,7 @@
 """
 
 from hadron.sim.scenarios import (
+    copies,
     files,
     groups,
     leadership,
@@ -27,6 +29,6 @@ from hadron.sim.scenarios import (
 from hadron.sim.scenarios.play import SCENARIOS, Directed
 
 __all__ = [
-    "SCENARIOS", "Directed", "files", "groups", "leadership", "learners", "membership", "pipelines",
-    "promises", "regions", "visibility",
+    "SCENARIOS", "Directed", "copies", "files", "groups", "leadership", "learners", "membership",
+    "pipelines", "promises", "regions", "visibility",
 ]

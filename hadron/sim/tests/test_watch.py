@@ -38,6 +38,8 @@ PLANTED: dict[str, str] = {
     "B2 an acknowledgement names what was verified": "own end acknowledged",
     "B4 a power loss is not taken for damage": "trim not flushed",
     "B3 who was restored has no memory": "restored member counts",
+    "B3 a mark is of a committed entry": "mark of the log's end",
+    "B6 a copy is committed": "copy of a replaced entry",
     "B6 a cluster's copies fit each other": "metadata set not copied last",
     "D3 an id means one thing": "ids given again",
     "D3 an index means one thing": "ids given again",

@@ -292,12 +292,7 @@ class Answers:
             self._complaints.add("B6 a copy says what it is", f"{view.name}: {error.message}")
             return
         is_member = ballot_from(request.promised) != NO_BALLOT
-        known = max(
-            [view.committed_lsn, *(
-                mark.true_lsn for key, mark in self._ballots.marks.items()
-                if key[0] == view.replica_set
-            )]
-        )
+        known = max(view.committed_lsn, self._ballots.reached(view.replica_set))
         if manifest.committed_lsn > known or (manifest.lsn > known and not is_member):
             self._complaints.add(
                 "B6 a copy is committed",

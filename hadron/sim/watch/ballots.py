@@ -58,6 +58,12 @@ class Ballots:
     def mark_of(self, controller: Controller) -> Mark | None:
         return self._of.get(controller)
 
+    def reached(self, replica_set: str) -> int:
+        """How far any leader of a replica set has brought its log to a majority."""
+        return max(
+            (mark.true_lsn for key, mark in self.marks.items() if key[0] == replica_set), default=0
+        )
+
     # --- promises -------------------------------------------------------------------------------
 
     def opened(self, view: NodeView) -> None:

@@ -37,6 +37,7 @@ from hadron.sim.connections import SimTransport
 from hadron.sim.disk import SimDisk
 from hadron.sim.watch.answers import Answers, Told, for_others
 from hadron.sim.watch.ballots import Ballots
+from hadron.sim.watch.branches import Branches
 from hadron.sim.watch.copies import Copies
 from hadron.sim.watch.entries import Acknowledged, Ends, Entries, tables_lsn
 from hadron.sim.watch.meanings import Meanings
@@ -49,8 +50,9 @@ from hadron.sim.wrapping import wrapped
 from hadron.state.events import BatchAppended
 from hadron.state.machine import Command, Context, Event, StateMachine
 from hadron.storage.generations import DATABASE
+from hadron.storage.identity import IdentityFile
 from hadron.storage.log import Log
-from hadron.storage.snapshot import Copying
+from hadron.storage.snapshot import Copying, Manifest
 from hadron.storage.store import Readers, Store
 from hadron.wire.calls import Call, Handler
 from hadron.wire.connection import Connection
@@ -78,7 +80,8 @@ class Watcher:
         self.entries = Entries(self.complaints, ends, acknowledged, self.meanings)
         self.serving = Serving(self.complaints, self.ballots, acknowledged)
         self.reads_on = ReadsOn(self.complaints)
-        self.repairs = Repairs(self.complaints, self.ballots)
+        self.branches = Branches(self.complaints, self.ballots)
+        self.repairs = Repairs(self.complaints, self.branches)
         self.copies = Copies(self.complaints)
         self._by_part: dict[Any, NodeView] = {}
         self._questions: dict[Call, Question] = {}
@@ -246,7 +249,7 @@ class Watcher:
         def prepare(writer: GroupWriter, *given: Any) -> WrittenGroup:
             group: WrittenGroup = original(writer, *given)
             view = self._by_part.get(writer)
-            self.repairs.prepared(group)
+            self.branches.prepared(group)
             if view is not None and view.controller is not None:
                 self.entries.stamped(view, group, len(view.controller.quorum.members))
             return group
@@ -265,7 +268,7 @@ class Watcher:
     def releases(self, original: Any) -> Any:
         def release(controller: Controller) -> None:
             self.ballots.releases(controller)
-            self.repairs.releases(controller)
+            self.branches.releases(controller)
             self.meanings.releases(controller)
             with for_others():
                 original(controller)
@@ -457,6 +460,23 @@ class Watcher:
 
         return step
 
+    def describes(self, original: Any) -> Any:
+        def encode(manifest: Manifest) -> bytes:
+            self.branches.described(manifest)
+            encoded: bytes = original(manifest)
+            return encoded
+
+        return encode
+
+    def marks_down(self, original: Any) -> Any:
+        def note_mark(identity: IdentityFile, mark: LogPosition) -> None:
+            view = self._by_part.get(identity)
+            if view is not None:
+                self.branches.marked(view, mark)
+            original(identity, mark)
+
+        return note_mark
+
     def switches(self, original: Any) -> Any:
         def switch_to(directory: Path, generation: Path, disk: Any) -> None:
             self.copies.installed(generation / DATABASE)
@@ -483,7 +503,7 @@ class Watcher:
     def restores_all(self, original: Any) -> Any:
         def restore_all(backups: Backups, worlds: Collection[World], backup: Path) -> None:
             for world in worlds:
-                self.repairs.forget(world.config.name)
+                self.branches.forget(world.config.name)
             original(backups, worlds, backup)
 
         return restore_all
@@ -507,7 +527,7 @@ class Watcher:
     def recovers(self, original: Any) -> Any:
         def recover(world: World, name: str) -> None:
             self.ballots.recovered.add(world.config.name)
-            self.repairs.forget(world.config.name)
+            self.branches.forget(world.config.name)
             self.ballots.unflushed.discard(name)
             original(world, name)
 
@@ -634,7 +654,7 @@ class Watcher:
             if view is not None:
                 if method.name == _APPEND:
                     self.ballots.append_sent(view, message)
-                    self.repairs.append_sent(view, message)
+                    self.branches.append_sent(view, message)
                     on_message = self._answered(view, connection, message, on_message)
                 else:
                     self.answers.asks(view, method.service, method.name)
@@ -707,6 +727,8 @@ def _wrappers(watcher: Watcher) -> list[tuple[Any, dict[str, Callable[[Any], Any
         (repair, {"put_back": watcher.writes_anew}),
         (Repairer, {"_give_back": watcher.gives_back}),
         (Copying, {"step": watcher.copies_all}),
+        (Manifest, {"encode": watcher.describes}),
+        (IdentityFile, {"note_mark": watcher.marks_down}),
         (Backups, {
             "take_all": watcher.backs_up_all, "restore": watcher.restores,
             "restore_all": watcher.restores_all,

@@ -1,9 +1,8 @@
 """PROTOCOL A6: what a repair has written belongs where it stands.
 
-What leaders have sent is a tree: each entry's chain has one predecessor. Whatever a repair has put
-back is on the branch that this log goes on from, before it and after it, and below the watermark
-that branch is the one that was committed. A node that is to learn another leader's entries drops
-its own first; a repair never mixes the two.
+Whatever a repair has put back is on the branch (`branches`) that this log goes on from, before it
+and after it, and below the watermark that branch is the one that was committed. A node that is to
+learn another leader's entries drops its own first; a repair never mixes the two.
 """
 
 from __future__ import annotations
@@ -11,13 +10,9 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
-from hadron.partition.controller import Controller
-from hadron.partition.group_commit import WrittenGroup
-from hadron.sim.watch.ballots import Ballots
-from hadron.sim.watch.marks import Key
+from hadron.sim.watch.branches import Branches
 from hadron.sim.watch.views import Complaints, NodeView
 from hadron.storage.log import chain_of_row, hash_body, is_well_formed
-from hadron.wire.messages import ballot_from
 
 _ROW = (
     "SELECT lsn, epoch, incarnation, now_ms, command, body_hash, chain FROM hadron_log"
@@ -26,52 +21,11 @@ _ROW = (
 
 
 class Repairs:
-    """What leaders have sent, what of it was committed, and what nodes have put back."""
+    """What nodes have put back."""
 
-    def __init__(self, complaints: Complaints, ballots: Ballots) -> None:
+    def __init__(self, complaints: Complaints, branches: Branches) -> None:
         self._complaints = complaints
-        self._ballots = ballots
-        self._before: dict[bytes, bytes] = {}
-        """By an entry's chain: the chain of the one before."""
-        self._bodies: dict[bytes, bytes] = {}
-        """By an entry's chain: the hash of its body."""
-        self._sent: dict[tuple[Key, int], bytes] = {}
-        """What stands where in the log of each leader, as it has sent it."""
-        self._committed: dict[tuple[str, int], bytes] = {}
-
-    # --- what there was -------------------------------------------------------------------------
-
-    def prepared(self, group: WrittenGroup) -> None:
-        """A leader has made entries."""
-        for entry in group.entries:
-            self._bodies[entry.chain] = hash_body(entry.body)
-
-    def append_sent(self, view: NodeView, request: Any) -> None:
-        """A leader shows its log to its members."""
-        key = view.replica_set, ballot_from(request.ballot)
-        before = request.previous.chain
-        for entry in request.entries:
-            self._before[entry.chain] = before
-            self._sent[key, entry.lsn] = before = entry.chain
-
-    def releases(self, controller: Controller) -> None:
-        """The watermark has moved, and with it what lies below on the same branch."""
-        mark = self._ballots.mark_of(controller)
-        if mark is None:
-            return
-        lsn = mark.true_lsn
-        chain = self._sent.get((mark.key, lsn))
-        while chain is not None and self._committed.get((mark.key[0], lsn)) != chain:
-            self._committed[mark.key[0], lsn] = chain
-            chain = self._before.get(chain)
-            lsn -= 1
-
-    def forget(self, replica_set: str) -> None:
-        """Somebody goes on with what is left: what was committed may be committed no more."""
-        for key in [key for key in self._committed if key[0] == replica_set]:
-            del self._committed[key]
-
-    # --- what was put back ----------------------------------------------------------------------
+        self._branches = branches
 
     def repaired(self, view: NodeView, lsns: Iterable[int]) -> None:
         """A node has written these entries anew, or says that they are whole again."""
@@ -90,20 +44,20 @@ class Repairs:
 
     def _check_row(self, view: NodeView, row: Any, body_hash: bytes | None) -> None:
         lsn, chain = row[0], row[6]
-        before = self._before.get(chain)
+        before = self._branches.before.get(chain)
         if before is not None and chain_of_row(before, row) != chain:
             self._complain(view, lsn, "is not what its chain stands for")
         if body_hash is not None and body_hash != row[5]:
             self._complain(view, lsn, "has another body than its hash says")
         previous, following = view.select(_ROW, lsn - 1), view.select(_ROW, lsn + 1)
         # A neighbour with a chain that nobody has ever sent is damaged itself.
-        if previous is not None and previous[6] in self._before and before not in (
+        if previous is not None and previous[6] in self._branches.before and before not in (
             None, previous[6],
         ):
             self._complain(view, lsn, f"does not go on from entry {lsn - 1}")
-        if following is not None and self._before.get(following[6], chain) != chain:
+        if following is not None and self._branches.before.get(following[6], chain) != chain:
             self._complain(view, lsn, f"is not what entry {lsn + 1} goes on from")
-        committed = self._committed.get((view.replica_set, lsn))
+        committed = self._branches.committed.get((view.replica_set, lsn))
         if lsn <= view.committed_lsn and committed not in (None, chain):
             self._complaints.add(
                 "A6 what is put back was committed",
@@ -113,8 +67,8 @@ class Repairs:
 
     def _check_trimmed(self, view: NodeView, lsn: int, body_hash: bytes | None) -> None:
         """Of an entry whose row was trimmed a body is left."""
-        committed = self._committed.get((view.replica_set, lsn))
-        known = self._bodies.get(committed) if committed is not None else None
+        committed = self._branches.committed.get((view.replica_set, lsn))
+        known = self._branches.bodies.get(committed) if committed is not None else None
         if body_hash is not None and known is not None and body_hash != known:
             self._complaints.add(
                 "A6 what is put back was committed",

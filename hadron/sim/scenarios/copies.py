@@ -1,0 +1,89 @@
+"""PROTOCOL B3, B6: nodes that have what nobody else has, and what their copies say of it."""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from typing import Final
+
+import trio
+
+from hadron.model.errors import PeerError
+from hadron.sim.scenarios.play import Play, scenario
+from hadron.storage.generations import OUTGOING
+
+_ALL = ("n1", "n2", "n3")
+
+_BIG: Final = 700_000
+
+
+@scenario("B6: a copy is given out when its own last entry is committed")
+async def backup_of_a_leader_that_is_deposed_meanwhile(play: Play) -> None:
+    """n1, alone, has applied what nobody else has, and its copy for a backup waits for the
+    watermark. n2 is promoted and commits other entries of those numbers, which n1 hears of: the
+    watermark covers the copy's end now, and it is another entry."""
+    world = play.world
+    await play.fill(3)
+    await world.wait_in_step()
+    old = world.config
+    play.part("n1")
+    for _ in range(3):
+        await play.produce(play.value(), timeout_s=0.3)
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(_back_up, play, "n1")
+        await world.wait_for(
+            "n1's copy", lambda: any((world.data("n1") / OUTGOING).glob("*.db")), 10.0
+        )
+        world.promote("n2", _ALL)
+        world.configs["n1"] = old
+        await play.hand_out("n2", "n3")
+        await world.wait_serving()
+        await play.fill(3)
+        await play.fill(3)
+        play.join("n1")
+        await play.publish("Y")
+    await play.hand_out("n1")
+    await world.wait_in_step()
+
+
+async def _back_up(play: Play, name: str) -> None:
+    with suppress(PeerError):
+        await play.back_up(name)
+
+
+@scenario("B6: a copy of a stopped node's files says what is known to be committed")
+async def backup_of_a_leader_that_was_killed(play: Play) -> None:
+    """n1 is killed with what nobody else has in its tables, and a backup is made of its files. n2
+    is promoted and goes another way; n1, restored from the backup, must follow."""
+    world = play.world
+    await play.fill(3)
+    await world.wait_in_step()
+    play.part("n1")
+    for _ in range(3):
+        await play.produce(play.value(), timeout_s=0.3)
+    await world.crash("n1", power=False)
+    backup = play.backups.of_files(world, "n1")
+    await play.promote("n2", _ALL, "n2", "n3")
+    await play.publish("Y")
+    world.hand_out("n1")
+    play.backups.restore(world, "n1", backup)
+    play.join("n1")
+    await world.start("n1")
+    await world.wait_in_step()
+
+
+@scenario("B3: what a node notes that it has, nobody has it drop")
+async def tail_that_goes_with_its_leader(play: Play) -> None:
+    """n1, alone, writes for so long that it notes where its log is; n2 is promoted, and n1 drops
+    what nobody else had. Its file is no older copy for that."""
+    world = play.world
+    await play.fill(3)
+    await world.wait_in_step()
+    await trio.sleep(11.0)
+    play.part("n1")
+    for _ in range(6):
+        await play.produce(play.value(_BIG), timeout_s=0.3)
+    await play.promote("n2", _ALL, "n2", "n3")
+    await play.publish("Y")
+    play.join("n1")
+    await play.hand_out("n1")
+    await world.wait_in_step()
