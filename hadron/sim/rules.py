@@ -82,7 +82,8 @@ ORACLES: Final[dict[str, tuple[str, ...]]] = {
     ),
     "D3 ids, not names": (
         "schema_is_durable", "schema_changes_stay", "D3 an id means one thing",
-        "D3 an index means one thing",
+        "D3 an index means one thing", "D3 who is behind says so",
+        "D3 the schema is shown as of its index",
     ),
     "D4 cursors outside": (
         "D4 a cursor of another history is refused", "D4 a reader names what it has read",

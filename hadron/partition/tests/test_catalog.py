@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
-from hadron.model.errors import NotFoundError
+from hadron.model.errors import MetadataBehindError, NotFoundError
 from hadron.model.schema import SchemaObject, StreamSpec, Tombstone
 from hadron.partition.catalog import Catalog
+from hadron.partition.leading import Leading
 from hadron.partition.schema_copy import load
 from hadron.state.schema import MAX_TOMBSTONES, ApplySchema, DeleteObjects, ObjectChange
 from hadron.state.tests.support import Replicated
@@ -47,3 +50,13 @@ def test_names_are_read_back_from_the_tables() -> None:
     )
     tables.submit(DeleteObjects(1, (made[0].id,)))
     assert load(tables.db).name_of(made[0].id) == "a"
+
+
+def test_a_leader_that_is_behind_says_so_and_not_that_there_is_nothing() -> None:
+    nothing: Any = None
+    leading = Leading("local/p0", nothing, Catalog([stream("a", 1)], 2), nothing)
+    for object_id, name in ((3, ""), (0, "new")):
+        with pytest.raises(MetadataBehindError, match="at index 2, not yet at 3"):
+            leading.find("Stream", "", name, object_id, 3)
+        with pytest.raises(NotFoundError):
+            leading.find("Stream", "", name, object_id, 2)

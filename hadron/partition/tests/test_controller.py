@@ -316,6 +316,17 @@ class TestAnswers:
         await asked.until(*map(str, range(8)))
         assert one.gate._bytes == 0
 
+    async def test_what_waits_when_leading_ends_is_counted_no_more(self, one: Stack) -> None:
+        """The gate is the node's: what stays in it is there in every later leadership."""
+        stream_id = await one.stream("s")
+        asked = Asked(one)
+        for number in range(3):
+            asked.append(str(number), stream_id)
+        assert one.gate._bytes
+        one.controller.stop(FencedError("another leader took over"))
+        assert set(asked.answers) == {"0", "1", "2"}
+        assert not one.gate._bytes
+
     async def test_between_two_turns_the_others_go_on(self) -> None:
         gate, steps = ByteGate(1), list[str]()
 

@@ -9,6 +9,7 @@ import apsw
 import pytest
 
 from hadron.model.errors import NotReadyError
+from hadron.model.schema import SchemaObject, StreamSpec, Tombstone
 from hadron.partition.catalog import Catalog
 from hadron.partition.schema_copy import SchemaCopy
 from hadron.state.adoption import Changes
@@ -73,3 +74,21 @@ async def test_whoever_watches_is_not_told_that_nothing_changed_when_nobody_can_
     with pytest.raises(NotReadyError):
         await copy.changes_since(3)
     assert await copy.changes_since(3) == Changes(3, 9)
+
+
+async def test_what_was_deleted_goes_from_a_replicas_copy(monkeypatch: pytest.MonkeyPatch) -> None:
+    nothing: Any = None
+    copy = SchemaCopy(nothing, nothing)
+    spec = StreamSpec(partitions=("local/p0",))
+    item = SchemaObject(kind="Stream", name="s", spec=spec, id=2, metadata_index=2)
+    gone = Tombstone(3, 2, "Stream", "default", "s")
+    found: list[Any] = [Catalog([item], 2), Changes(2, 3, deleted=(gone,))]
+
+    async def read(_read: Any) -> Any:
+        return found.pop(0)
+
+    monkeypatch.setattr(copy, "_read_committed", read)
+    await copy._refresh()
+    assert copy.catalog.all() == [item]
+    await copy._refresh()
+    assert (copy.index, copy.catalog.all()) == (3, [])

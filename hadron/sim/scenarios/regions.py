@@ -9,9 +9,11 @@ from typing import Final
 import trio
 
 from hadron.model.schema import SchemaObject, StreamSpec
+from hadron.sim.raw_producer import ask_once
 from hadron.sim.regions import AMERICA, EUROPE
 from hadron.sim.scenarios.region_play import RegionPlay, region_scenario
 from hadron.sim.world import SETTINGS
+from hadron.wire.messages import method, schema_pb2
 
 PATIENT: Final = replace(SETTINGS, keepalive_s=10.0, silence_limit_s=30.0)
 """Connections live through seconds in which nothing arrives."""
@@ -131,6 +133,10 @@ async def metadata_leader_that_changes(play: RegionPlay) -> None:
     await regions.wait_same_schema()
     await play.delete("before")
     await regions.wait_same_schema()
+    for name in metadata.names:
+        await ask_once(
+            metadata, name, "c0", method("GetObjects"), schema_pb2.GetObjectsRequest(), [], 10.0
+        )
 
 
 @region_scenario("D3: no id and no index means two things")
@@ -236,6 +242,23 @@ async def cluster_that_changes_during_its_backup(play: RegionPlay) -> None:
     await play.restore_all(backups[0])
     await play.declare("after-the-restore", [EUROPE, AMERICA])
     await regions.wait_same_schema()
+
+
+@region_scenario("D3: who has not heard of an id says that it is behind")
+async def stream_that_is_news_to_its_leader(play: RegionPlay) -> None:
+    """Europe is cut off from the metadata set when a stream is declared there. A producer sends to
+    Europe by the stream's id at once: its record waits until Europe has heard of the stream."""
+    regions = play.regions
+    regions.cut(play.metadata, play.europe)
+    await play.declare("news", [EUROPE])
+    async with regions.client("c1") as client, trio.open_nursery() as nursery:
+        item = await client.stream("news")
+        async with client.producer("news") as producer:
+            nursery.start_soon(play.send_to, producer, item, "by the id")
+            await trio.sleep(2.0)
+            regions.join(play.metadata, play.europe)
+            await regions.wait_same_schema()
+            await play.send_to(producer, item, "to one that knows it")
 
 
 @region_scenario("D3: a stream deleted and created again is another stream")

@@ -42,6 +42,8 @@ PLANTED: dict[str, str] = {
     "B6 a copy is committed": "copy of a replaced entry",
     "B6 a cluster's copies fit each other": "metadata set not copied last",
     "D3 an id means one thing": "ids given again",
+    "D3 who is behind says so": "new stream called missing",
+    "D3 the schema is shown as of its index": "deleted objects stay",
     "D3 an index means one thing": "ids given again",
     "B6 a copy ends at its position": "copy with bodies of the tail",
 }

@@ -142,6 +142,23 @@ class Watcher:
 
         return lead
 
+    def stops(self, original: Any) -> Any:
+        def stop(controller: Controller, *given: Any) -> None:
+            gate, lines = controller._gate, controller._waiting
+            left = () if controller._stopped else (*lines._of_groups, *lines._others)
+            due = gate._bytes - sum(submission.size for submission in left)
+            original(controller, *given)
+            view = self._by_part.get(controller)
+            if view is not None and view.is_alive and gate._bytes != due:
+                # It is the node's: what this leadership leaves in it is counted for ever.
+                self.complaints.add(
+                    "leaders leave nothing in the gate",
+                    f"{view.name} leads no more, and counts {gate._bytes - due} bytes of commands "
+                    "that waited then",
+                )
+
+        return stop
+
     # --- tables ---------------------------------------------------------------------------------
 
     def reads(self, original: Any) -> Any:
@@ -504,6 +521,7 @@ class Watcher:
         def restore_all(backups: Backups, worlds: Collection[World], backup: Path) -> None:
             for world in worlds:
                 self.branches.forget(world.config.name)
+            self.meanings.forget()
             original(backups, worlds, backup)
 
         return restore_all
@@ -528,6 +546,7 @@ class Watcher:
         def recover(world: World, name: str) -> None:
             self.ballots.recovered.add(world.config.name)
             self.branches.forget(world.config.name)
+            self.meanings.forget()
             self.ballots.unflushed.discard(name)
             original(world, name)
 
@@ -627,6 +646,8 @@ class Watcher:
                 elif question.method == "OpenSnapshot":
                     self.answers.copy_opened(question, message)
                 else:
+                    if question.service == "Schema" and question.view.is_alive:
+                        self._shows_schema(question, message)
                     self.answers.answers(question, message)
                 if end:
                     del self._questions[call]
@@ -634,10 +655,17 @@ class Watcher:
 
         return send
 
+    def _shows_schema(self, question: Question, message: Any) -> None:
+        if question.method == "GetObjects":
+            self.meanings.shown(question.view, message.objects, message.metadata_index)
+        elif question.method == "WatchSchema":
+            self.meanings.shown(question.view, message.objects, message.to_index)
+
     def fails(self, original: Any) -> Any:
         def fail(call: Call, error: HadronError) -> None:
             question = self._questions.pop(call, None)
             if question is not None and not call._ended_here:
+                self.meanings.refused(question.view, question.message, error)
                 self.answers.refuses(question, error)
             original(call, error)
 
@@ -700,7 +728,7 @@ def _wrappers(watcher: Watcher) -> list[tuple[Any, dict[str, Callable[[Any], Any
             "__init__": watcher.leads, "submit": watcher.submits,
             "query": watcher.queries, "wait_committed": watcher.waits,
             "_on_persisted": watcher.writes,
-            "_release": watcher.releases,
+            "_release": watcher.releases, "stop": watcher.stops,
         }),
         (Observers, {"tell": watcher.tells}),
         (GroupWriter, {"_run": watcher.judges, "prepare": watcher.prepares}),

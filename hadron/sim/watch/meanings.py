@@ -7,8 +7,10 @@ been told to somebody, who keeps the id and sends by it.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any
 
+from hadron.model.errors import HadronError, NotFoundError
 from hadron.model.schema import RegisteredSet, SchemaObject, Tombstone
 from hadron.partition.controller import Controller
 from hadron.sim.watch.ballots import Ballots
@@ -28,6 +30,8 @@ class Meanings:
         self._ballots = ballots
         self._ids: dict[int, tuple[tuple[str, str, str], str]] = {}
         self._indexes: dict[int, tuple[_Thing, str]] = {}
+        self._changes: dict[int, list[_Thing]] = {}
+        """By id: what became of it, since somebody went on with an older schema at last."""
         self._waiting: dict[str, dict[int, list[_Thing]]] = {}
         """By node and entry: what its leader has made of the schema, and is not committed."""
 
@@ -52,6 +56,38 @@ class Meanings:
         """What a node had not committed may be gone; it applies what is left anew, or has it."""
         self._waiting.pop(view.name, None)
 
+    def forget(self) -> None:
+        """An older schema may be the one that there is: what was changed since was not."""
+        self._changes.clear()
+
+    def shown(self, view: NodeView, objects: Iterable[Any], index: int) -> None:
+        """A node answers with the schema as of `index`, whatever its role is."""
+        for item in objects:
+            for thing in self._changes.get(item.id, ()):
+                if item.metadata_index < thing.metadata_index <= index:
+                    what = "was deleted" if isinstance(thing, Tombstone) else "was changed"
+                    self._complaints.add(
+                        "D3 the schema is shown as of its index",
+                        f"{view.name} shows {item.kind} {item.name!r} with id {item.id} as of "
+                        f"index {index}, which {what} at {thing.metadata_index}",
+                    )
+
+    def refused(self, view: NodeView, request: Any, error: HadronError) -> None:
+        """A node says of an id that there is nothing of that kind: it must have heard of all that
+        the caller has."""
+        seen = getattr(request, "metadata_index", 0)
+        wanted = getattr(request, "stream_id", 0) or getattr(request, "pipeline_id", 0)
+        if not isinstance(error, NotFoundError) or not wanted or not view.is_alive:
+            return
+        row = view.select("SELECT metadata_index FROM schema_index")
+        known = row[0] if row is not None else 0
+        if known < seen and view.select("SELECT 1 FROM schema_object WHERE id = ?", wanted) is None:
+            self._complaints.add(
+                "D3 who is behind says so",
+                f"{view.name} knows the schema at index {known}, and tells somebody who has seen "
+                f"{seen}: {error.message}",
+            )
+
     def releases(self, controller: Controller) -> None:
         """The watermark has moved."""
         mark = self._ballots.mark_of(controller)
@@ -72,6 +108,9 @@ class Meanings:
                     f"{who} {thing} at index {index}, {first} {known}",
                 )
         if not isinstance(thing, RegisteredSet):
+            changes = self._changes.setdefault(thing.id, [])
+            if thing not in changes:
+                changes.append(thing)
             name = thing.kind, thing.namespace, thing.name
             called, first = self._ids.setdefault(thing.id, (name, who))
             if called != name:
