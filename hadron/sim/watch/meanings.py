@@ -79,9 +79,10 @@ class Meanings:
         wanted = getattr(request, "stream_id", 0) or getattr(request, "pipeline_id", 0)
         if not isinstance(error, NotFoundError) or not wanted or not view.is_alive:
             return
-        row = view.select("SELECT metadata_index FROM schema_index")
+        row = view.select("SELECT metadata_index FROM hadron_schema_index")
         known = row[0] if row is not None else 0
-        if known < seen and view.select("SELECT 1 FROM schema_object WHERE id = ?", wanted) is None:
+        found = view.select("SELECT 1 FROM hadron_schema_object WHERE id = ?", wanted)
+        if known < seen and found is None:
             self._complaints.add(
                 "D3 who is behind says so",
                 f"{view.name} knows the schema at index {known}, and tells somebody who has seen "
