@@ -22,8 +22,11 @@ from hadron.sim.watch.views import Complaints
 from hadron.storage.generations import DATABASE
 from hadron.storage.log import NO_BODY, hash_body
 
+_ANCHOR = "(SELECT lsn FROM hadron_anchor UNION ALL SELECT 0)"
+"""Where the log begins: all of it may have been trimmed."""
+
 _ENDS = (
-    "SELECT ifnull((SELECT max(lsn) FROM hadron_log), 0),"
+    f"SELECT coalesce((SELECT max(lsn) FROM hadron_log), {_ANCHOR}),"
     " ifnull((SELECT max(lsn) FROM hadron_body), 0)"
 )
 
@@ -31,7 +34,7 @@ _SCHEMA = "SELECT metadata_index FROM hadron_schema_index"
 
 _BEYOND = (
     "SELECT b.lsn, b.bytes, l.body_hash FROM hadron_body b LEFT JOIN hadron_log l USING (lsn)"
-    " WHERE b.lsn > ifnull((SELECT min(lsn) FROM hadron_log), 0)"
+    f" WHERE b.lsn > {_ANCHOR}"
 )
 
 _WITHOUT = (
