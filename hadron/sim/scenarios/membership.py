@@ -10,6 +10,7 @@ import trio
 
 from hadron.model.errors import FencedError
 from hadron.model.schema import SchemaObject, StreamSpec
+from hadron.sim.disk import Speed
 from hadron.sim.members import DrainingMember
 from hadron.sim.scenarios.play import Play, scenario
 from hadron.sim.workload_clients import STREAM
@@ -84,6 +85,29 @@ async def question_to_a_deposed_leader(play: Play) -> None:
             ):
                 nursery.start_soon(play.must_not_answer, "n1", name, question)
     play.join("n1")
+    await play.hand_out("n1")
+    await world.wait_in_step()
+
+
+@scenario("W2: what waits for a deposed leader's disk leaves its gate")
+async def commands_that_wait_for_a_deposed_leader(play: Play) -> None:
+    """n1's disk is slow, and commands wait for it while n2 is promoted. They fail, and nothing of
+    them may stay counted against those that come when n1 leads again."""
+    world = play.world
+    await play.fill(3)
+    await world.wait_in_step()
+    world.disks["n1"].speed = Speed(sync_s=(0.1, 0.2))
+
+    async def keep_sending(name: int) -> None:
+        for number in range(8):
+            await play.produce(f"{name}/{number}", timeout_s=0.5)
+
+    async with trio.open_nursery() as nursery:
+        for name in range(20):
+            nursery.start_soon(keep_sending, name)
+        await trio.sleep(0.5)
+        nursery.start_soon(play.promote, "n2", _ALL, "n2", "n3")
+    await world.wait_serving()
     await play.hand_out("n1")
     await world.wait_in_step()
 

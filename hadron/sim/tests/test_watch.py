@@ -50,6 +50,13 @@ PLANTED: dict[str, str] = {
 """By complaint: a planted bug, in one of its own scenarios."""
 
 EDITED: dict[str, tuple[str, tuple[Patch, ...]]] = {
+    "leaders leave nothing in the gate": (
+        "commands-that-wait-for-a-deposed-leader",
+        (Edit(
+            "partition.controller:Controller.stop",
+            "            self._gate.remove(submission.size)\n", "",
+        ),),
+    ),
     "A2 answers wait for what they were read from": (
         "delivery-of-an-uncommitted-record",
         (Edit("server.groups:_read", "leading.controller.query(", "leading.controller.read("),),

@@ -22,7 +22,7 @@ from hadron.sim.watch.views import Complaints
 from hadron.storage.generations import DATABASE
 from hadron.storage.log import NO_BODY, hash_body
 
-_ANCHOR = "(SELECT lsn FROM hadron_anchor UNION ALL SELECT 0)"
+_ANCHOR = "coalesce((SELECT lsn FROM hadron_anchor), 0)"
 """Where the log begins: all of it may have been trimmed."""
 
 _ENDS = (
