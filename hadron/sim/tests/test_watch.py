@@ -18,6 +18,7 @@ from hadron.sim.mutants.seams import Edit, Patch
 from hadron.sim.run import Judgement, Scenario, run_seed
 from hadron.sim.scenarios import SCENARIOS
 from hadron.sim.watch.answers import Answers
+from hadron.sim.watch.entries import SCHEMA, Ends
 from hadron.sim.watch.hub import Watcher
 from hadron.sim.watch.views import Complaints, NodeView
 from hadron.sim.world import World
@@ -187,6 +188,18 @@ def test_a_planted_bug_is_named_where_it_breaks_the_rule(complaint: str) -> None
 @pytest.mark.parametrize("complaint", sorted(EDITED))
 def test_a_rule_is_watched(complaint: str) -> None:
     assert complaint in _complaints(*EDITED[complaint])
+
+
+def test_what_a_copy_of_tables_has_replaced_is_known_no_more() -> None:
+    """n1 applied entry 673 of a leader that was deposed, and has resynced: in its new tables, which
+    stand at 672, entry 669 has brought the schema to 7."""
+    ends = Ends()
+    ends.note("n1", SCHEMA, 389, 5, 6)
+    ends.note("n1", SCHEMA, 673, 6, 7)
+    ends.note("n2", SCHEMA, 673, 6, 7)
+    ends.opened("n1", 672)
+    assert [ends.lsn_of("n1", SCHEMA, index) for index in (6, 7)] == [389, 0]
+    assert ends.lsn_of("n2", SCHEMA, 7) == 673
 
 
 def test_a_second_retry_begins_where_the_attempts_are() -> None:

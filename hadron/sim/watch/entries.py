@@ -77,6 +77,14 @@ class Ends:
                 lsns.append(at)
                 ends.append(value)
 
+    def opened(self, node: str, applied_lsn: int) -> None:
+        """Its tables stand at entry `applied_lsn`, perhaps as a copy of another node's: what this
+        node had applied beyond that is none of their history."""
+        for (of, _), (lsns, ends) in self._ends.items():
+            while of == node and lsns and lsns[-1] > applied_lsn:
+                lsns.pop()
+                ends.pop()
+
     def lsn_of(self, node: str, key: Hashable, end: int) -> int:
         """Which entry has brought it to `end` or beyond; 0 when that is not known."""
         lsns, ends = self._ends.get((node, key), ([], []))
@@ -114,7 +122,9 @@ class Entries:
         self._views: dict[int, NodeView] = {}
 
     def opened(self, view: NodeView) -> None:
-        self._views[id(view.store.writer.connection)] = view
+        connection = view.store.writer.connection
+        self._views[id(connection)] = view
+        self._ends.opened(view.name, tables_lsn(connection))
 
     def applied(
         self, apply: Callable[[Context, Command], Any], context: Context, command: Command
