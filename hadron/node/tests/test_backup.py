@@ -5,7 +5,8 @@ from __future__ import annotations
 
 import logging
 import shutil
-from contextlib import closing
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager, closing
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -193,12 +194,16 @@ def with_epoch(nodes: Nodes, epoch: int) -> Any:
     return replace(nodes.config, epoch=epoch)
 
 
-async def run_again(nodes: Nodes, nursery: trio.Nursery, *names: str) -> Nodes:
+@asynccontextmanager
+async def running_again(nodes: Nodes, *names: str) -> AsyncIterator[Nodes]:
     """The same directories under the current configuration."""
-    again = Nodes(nodes.config.leader.data.parent, 3, nursery)
-    again.config = nodes.config
-    await again.start(*names)
-    return again
+    async with trio.open_nursery() as nursery:
+        again = Nodes(nodes.config.leader.data.parent, 3, nursery)
+        again.config = nodes.config
+        await again.start(*names)
+        yield again
+        await again.crash()
+        nursery.cancel_scope.cancel()
 
 
 class TestRestoringANode:
@@ -208,10 +213,9 @@ class TestRestoringANode:
         shutil.rmtree(backed_up.data("n2"))
         restore_node(tmp_path / "backup", backed_up.config, "n2", DISK, overwrite=False)
         assert not is_member(backed_up, "n2")
-        async with trio.open_nursery() as nursery:
+        async with running_again(backed_up, "n1", "n2") as nodes:
             # n1 and the restored node are two of three, and must not be enough: of what n3 and a
             # lost n2 had acknowledged they know nothing.
-            nodes = await run_again(backed_up, nursery, "n1", "n2")
             await nodes.wait_for("waiting", lambda: "remember" in nodes.status("n1").trouble)
             assert nodes.status("n1").state == "waiting for a majority"
             await nodes.start("n3")
@@ -220,8 +224,6 @@ class TestRestoringANode:
             await nodes.wait_for("a member", lambda: is_member(nodes, "n2"))
             await nodes.wait_in_step()
             assert chains(nodes, "n2") == chains(nodes, "n3")
-            await nodes.crash()
-            nursery.cancel_scope.cancel()
 
     async def test_a_restored_leader_copies_first(
         self, tmp_path: Path, backed_up: Nodes
@@ -229,12 +231,9 @@ class TestRestoringANode:
         with pytest.raises(DataDirectoryError, match="--overwrite"):
             restore_node(tmp_path / "backup", backed_up.config, "n1", DISK, overwrite=False)
         restore_node(tmp_path / "backup", backed_up.config, "n1", DISK, overwrite=True)
-        async with trio.open_nursery() as nursery:
-            nodes = await run_again(backed_up, nursery)
+        async with running_again(backed_up) as nodes:
             await nodes.wait_serving()
             assert await values(nodes) == numbers(20)
-            await nodes.crash()
-            nursery.cancel_scope.cancel()
 
     async def test_over_what_a_killed_node_left(
         self, tmp_path: Path, backed_up: Nodes, caplog: pytest.LogCaptureFixture
@@ -243,13 +242,10 @@ class TestRestoringANode:
         caplog.set_level(logging.INFO)
         mark_unclean(backed_up, "n3")
         manifest = restore_node(tmp_path / "backup", backed_up.config, "n3", DISK, overwrite=True)
-        async with trio.open_nursery() as nursery:
-            nodes = await run_again(backed_up, nursery, "n3")
+        async with running_again(backed_up, "n3") as nodes:
             assert chains(nodes, "n3")[-1][0] == manifest.lsn
             assert f"its disk has the log up to entry {manifest.lsn}" in caplog.text
             assert "lost" not in nodes.status("n3").trouble
-            await nodes.crash()
-            nursery.cancel_scope.cancel()
 
     async def test_what_it_promised_stays_promised(
         self, tmp_path: Path, backed_up: Nodes
@@ -325,8 +321,7 @@ class TestRestoringAll:
         backed_up.config = with_epoch(backed_up, 2)
         founded = self.found(tmp_path, backed_up)
         assert founded.uuid != old
-        async with trio.open_nursery() as nursery:
-            nodes = await run_again(backed_up, nursery)
+        async with running_again(backed_up) as nodes:
             await nodes.wait_serving()
             assert await values(nodes) == numbers(10)
             await load(nodes, 10, 5)
@@ -336,8 +331,6 @@ class TestRestoringAll:
             assert dict(chains(nodes, "n1"))[founded.first.lsn] == founded.first.chain
             assert nodes.status("n1").ballot.epoch == 2
             assert nodes.status("n1").ballot.incarnation > founded.first.ballot.incarnation
-            await nodes.crash()
-            nursery.cancel_scope.cancel()
 
     async def test_an_id_from_behind_the_backup_is_of_no_other_stream(
         self, tmp_path: Path, backed_up: Nodes
@@ -345,18 +338,14 @@ class TestRestoringAll:
         """A producer of a stream that the backup does not have is told so: it must not write into
         the next one that is made (PROTOCOL D3)."""
         spec = StreamSpec(partitions=("local/p0",))
-        async with trio.open_nursery() as nursery:
-            nodes = await run_again(backed_up, nursery)
+        async with running_again(backed_up) as nodes:
             await nodes.wait_serving()
             async with nodes.client() as client:
                 await client.apply([SchemaObject(kind="Stream", name="x", spec=spec)])
                 (x,) = await client.objects("Stream", name="x")
-            await nodes.crash()
-            nursery.cancel_scope.cancel()
         backed_up.config = with_epoch(backed_up, 2)
         self.found(tmp_path, backed_up, overwrite=True)
-        async with trio.open_nursery() as nursery:
-            nodes = await run_again(backed_up, nursery)
+        async with running_again(backed_up) as nodes:
             await nodes.wait_serving()
             async with nodes.client() as client:
                 await client.apply([SchemaObject(kind="Stream", name="y", spec=spec)])
@@ -365,26 +354,20 @@ class TestRestoringAll:
                 with pytest.raises(NotFoundError):
                     await client.fetch("x", "local/p0", 0, stream_id=x.id)
                 assert await values(nodes) == numbers(10)
-            await nodes.crash()
-            nursery.cancel_scope.cancel()
 
     async def test_cursors_from_behind_the_backup_are_refused(
         self, tmp_path: Path, backed_up: Nodes
     ) -> None:
         """Also where there are as many records again (PROTOCOL D4)."""
-        async with trio.open_nursery() as nursery:
-            nodes = await run_again(backed_up, nursery)
+        async with running_again(backed_up) as nodes:
             await nodes.wait_serving()
             async with nodes.client() as client:
                 (good,) = await client.offsets(STREAM, before=10)
                 (lost,) = await client.offsets(STREAM)
             assert lost.next_offset > 10
-            await nodes.crash()
-            nursery.cancel_scope.cancel()
         backed_up.config = with_epoch(backed_up, 2)
         self.found(tmp_path, backed_up, overwrite=True)
-        async with trio.open_nursery() as nursery:
-            nodes = await run_again(backed_up, nursery)
+        async with running_again(backed_up) as nodes:
             await nodes.wait_serving()
             async with nodes.client() as client:
                 for again in (0, lost.next_offset):
@@ -398,8 +381,6 @@ class TestRestoringAll:
                     STREAM, "local/p0", 10, stream_id=good.stream_id, after=good.ballot
                 )
                 assert fetched.batches[0].epoch == 2
-            await nodes.crash()
-            nursery.cancel_scope.cancel()
 
     @pytest.mark.parametrize("names", [("n1",), ("n4", "n5", "n6")])
     async def test_other_members_need_none_of_the_old_ones(
@@ -417,13 +398,10 @@ class TestRestoringAll:
         )
         backed_up.config = replace(backed_up.config, epoch=2, nodes=members)
         self.found(tmp_path, backed_up)
-        async with trio.open_nursery() as nursery:
-            nodes = await run_again(backed_up, nursery)
+        async with running_again(backed_up) as nodes:
             await nodes.wait_serving()
             assert await values(nodes) == numbers(10)
             await load(nodes, 10, 2)
-            await nodes.crash()
-            nursery.cancel_scope.cancel()
 
     async def test_a_member_of_the_old_history_is_refused(
         self, tmp_path: Path, backed_up: Nodes
@@ -434,16 +412,13 @@ class TestRestoringAll:
         self.found(tmp_path, backed_up, overwrite=True)
         shutil.rmtree(backed_up.data("n3"))
         shutil.copytree(tmp_path / "forgotten", backed_up.data("n3"))
-        async with trio.open_nursery() as nursery:
-            nodes = await run_again(backed_up, nursery)
+        async with running_again(backed_up) as nodes:
             await nodes.wait_serving()
             await nodes.wait_for(
                 "refused", lambda: any("uuid" in peer.trouble for peer in nodes.status("n1").peers)
             )
             await load(nodes, 10, 3)
             assert await values(nodes) == numbers(13)
-            await nodes.crash()
-            nursery.cancel_scope.cancel()
 
     async def test_the_epoch_must_be_raised_and_data_may_not_be_there(
         self, tmp_path: Path, backed_up: Nodes
@@ -468,19 +443,15 @@ class TestRecovering:
         for name in ("n1", "n2"):
             shutil.rmtree(backed_up.data(name))
             restore_node(tmp_path / "backup", backed_up.config, name, DISK, overwrite=False)
-        async with trio.open_nursery() as nursery:
-            nodes = await run_again(backed_up, nursery, "n1", "n2")
+        async with running_again(backed_up, "n1", "n2") as nodes:
             await nodes.wait_for("waiting", lambda: "remember" in nodes.status("n1").trouble)
             with pytest.raises(DataDirectoryError, match="in use"):
                 recover(backed_up.config, "n1", DISK)
-            await nodes.crash()
-            nursery.cancel_scope.cancel()
         for name in ("n1", "n2"):
             end = recover(backed_up.config, name, DISK).end
             assert is_member(backed_up, name)
             assert end.chain == chains(backed_up, name)[-1][1]
-        async with trio.open_nursery() as nursery:
-            nodes = await run_again(backed_up, nursery, "n1", "n2")
+        async with running_again(backed_up, "n1", "n2") as nodes:
             await nodes.wait_serving()
             # What n3 still has was acknowledged: that is the loss that was accepted.
             assert await values(nodes) == numbers(10)
@@ -491,8 +462,6 @@ class TestRecovering:
             assert isinstance(error, LostEntriesError)
             assert chains(nodes, "n3") == kept
             assert await values(nodes) == numbers(12)
-            await nodes.crash()
-            nursery.cancel_scope.cancel()
 
     async def test_a_lost_write_ahead_log(self, tmp_path: Path, backed_up: Nodes) -> None:
         """Alone a node refuses to go on by itself, and goes on when it is told to."""
@@ -501,8 +470,8 @@ class TestRecovering:
         with pytest.RaisesGroup(CorruptionError, flatten_subgroups=True, allow_unwrapped=True) as (
             caught
         ):
-            async with trio.open_nursery() as nursery:
-                await run_again(backed_up, nursery)
+            async with running_again(backed_up):
+                pass
         assert "hadron recover" in str(caught.value.exceptions[0])
         recover(config, "n1", DISK)
         store_identity = identity(backed_up, "n1")
