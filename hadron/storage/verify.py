@@ -205,8 +205,8 @@ class IntegrityCheck:
     """SQLite's own check of pages, b-trees and indexes, a table at a time.
 
     Args:
-        live: leave out `log` and `body`, whose content has hashes of its own, and give up on a
-            table that would take long: a read transaction must not last on a running node.
+        live: leave out the log and the bodies, whose content has hashes of its own, and give up on
+            a table that would take long: a read transaction must not last on a running node.
     """
 
     name = "integrity"
@@ -225,7 +225,7 @@ class IntegrityCheck:
                 self._tables = [
                     row[0] for row in db.execute(
                         "SELECT name FROM sqlite_schema WHERE type = 'table'"
-                        " AND name NOT IN ('log', 'body') ORDER BY name"
+                        f" AND name NOT IN ('{LOG}', '{BODY}') ORDER BY name"
                     )
                 ]
             if self._tables:
