@@ -159,17 +159,23 @@ class Group:
             again = self.waiting.lowest()
             if again is not None:
                 return (again.first, again.avoid) if again.not_before <= now else None
-        elif self.waiting and (again := self.waiting.due(now)) is not None:
-            return again.first, again.avoid
-        frontier = self.frontier
-        if frontier.cursor < visible_end and not frontier.needs_window and self._may_go_on:
-            return frontier.cursor, 0
-        return None
+            return (self.frontier.cursor, 0) if self._has_new(visible_end) else None
+        again = self.waiting.due(now) if self.waiting else None
+        if again is not None:
+            # Who gets one record at a time, and could not deal with this one, is tried with another
+            # one: else nothing would ever follow it.
+            is_tried = self.takers.is_alone_on_trial(again.avoid) and self._has_new(visible_end)
+            if not is_tried:
+                return again.first, again.avoid
+        return (self.frontier.cursor, 0) if self._has_new(visible_end) else None
 
-    @property
-    def _may_go_on(self) -> bool:
+    def _has_new(self, visible_end: int) -> bool:
+        """Whether something follows at the cursor that may be delivered."""
+        frontier = self.frontier
         return (
-            self.unsettled < MAX_UNSETTLED
+            frontier.cursor < visible_end
+            and not frontier.needs_window
+            and self.unsettled < MAX_UNSETTLED
             and self.in_flight < MAX_GROUP_IN_FLIGHT
             and not self._late
         )
@@ -292,19 +298,22 @@ class Group:
             counted = self._release(delivery, first, last, now)
             released = size(counted)
             self.members[member].acknowledged += released
-            self._note_work(member, counted)
+            self._note_work(member, counted, now)
             if released > last - first and not self.rules.is_strict:
                 return counted
         if self.waiting:
             counted += self._held_by_nobody(first, last)
-            self._note_work(member, counted)
+            self._note_work(member, counted, now)
         self._note_settling(counted)
         return counted
 
-    def _note_work(self, member: int, counted: Sequence[Range]) -> None:
+    def _note_work(self, member: int, counted: Sequence[Range], now: float) -> None:
         """The member has dealt with something, in time or late."""
         holder = self.members.get(member)
-        if counted and holder is not None and holder.in_vain:
+        if not counted or holder is None:
+            return
+        holder.dealt_at = now
+        if holder.in_vain:
             self.takers.recovered(holder)
 
     def acknowledge_late(self, first: int, last: int) -> list[Range]:
@@ -368,6 +377,8 @@ class Group:
         if delivery is None:
             return
         ranges = self._release(delivery, first, last, now)
+        if not is_unseen:
+            self.members[member].dealt_at = now
         again_s = delay_s or 0.0 if is_unseen else again_after_s(delivery.attempt, delay_s, share)
         self._end(delivery, ranges, now + again_s, reason or "refused", is_unseen=is_unseen)
         is_over = 0 < self.rules.max_attempts <= delivery.attempt and not is_unseen
@@ -385,7 +396,8 @@ class Group:
             for first, last in ranges:
                 self._release(delivery, first, last, now)
             member = self.members[delivery.member]
-            member.is_stalled = True
+            armed = delivery.expires - (self.rules.deadline_s or 0.0)
+            member.is_stalled = member.dealt_at < armed
             self.takers.gave_back(member, now, 1.0)
             self._end(delivery, ranges, now, "its ack deadline passed")
             found.append(Expired(member.number, delivery.number, tuple(ranges)))

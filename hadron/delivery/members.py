@@ -47,8 +47,9 @@ class Member:
     Attributes:
         credit: how many more records it takes; below 0 when its window was made smaller.
         batch_size: records that it wants at a time, 0 for no batches.
-        is_stalled: a deadline of it passed, and it has settled nothing since: it gets one record
-            at a time.
+        dealt_at: when it last acknowledged or refused something.
+        is_stalled: a deadline of it passed in which it dealt with nothing, nor has it since: it
+            gets one record at a time.
         filled: records of the batch that it is being sent.
         waiting_since: when there was the first record for its next batch.
         in_vain: ranges that it has given back since it acknowledged something.
@@ -63,6 +64,7 @@ class Member:
     is_writable: Callable[[], bool] = lambda: True
     batch_size: int = 0
     batch_wait_s: float = 0.0
+    dealt_at: float = float("-inf")
     is_stalled: bool = False
     filled: int = 0
     waiting_since: float | None = None
@@ -130,6 +132,11 @@ class Takers:
     def is_timed(self) -> bool:
         """Whether somebody waits for a time."""
         return bool(self.patient or self.resting)
+
+    def is_alone_on_trial(self, number: int) -> bool:
+        """Whether only this member would take something, and gets one record at a time."""
+        member = self._line.get(number)
+        return member is not None and len(self._line) == 1 and member.is_on_trial
 
     def offer(self, member: Member) -> None:
         """The member may have become one that takes something."""

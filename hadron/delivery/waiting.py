@@ -37,7 +37,7 @@ class Waiting:
         """By their first offset."""
         self._firsts: list[int] = []
         self._delayed: list[tuple[float, int, Again]] = []
-        self._due: list[tuple[int, int, Again]] = []
+        self._due: list[tuple[int, int, int, Again]] = []
         self._entries = 0
         """Tells entries of the heaps apart, so that items are never compared."""
 
@@ -83,15 +83,16 @@ class Waiting:
     # --- going ----------------------------------------------------------------------------------
 
     def due(self, now: float) -> Again | None:
-        """Of those that are due, the one with the lowest offsets."""
+        """Of those that are due, the one that was delivered least often, and of these the one with
+        the lowest offsets: what nobody can deal with holds up nothing else."""
         while self._delayed and self._delayed[0][0] <= now:
             item = heapq.heappop(self._delayed)[2]
             if self._is_current(item):
                 self._entries += 1
-                heapq.heappush(self._due, (item.first, self._entries, item))
-        while self._due and not self._is_current(self._due[0][2]):
+                heapq.heappush(self._due, (item.attempt, item.first, self._entries, item))
+        while self._due and not self._is_current(self._due[0][3]):
             heapq.heappop(self._due)
-        return self._due[0][2] if self._due else None
+        return self._due[0][3] if self._due else None
 
     def next_due(self, now: float) -> float | None:
         """When the next delay is over, of those that are not."""
@@ -101,8 +102,8 @@ class Waiting:
         return self._delayed[0][0] if self._delayed else None
 
     def pop(self, now: float, *, below: int, count: int) -> tuple[int, int, int]:
-        """Take what is due with the lowest offset, and what follows it that was delivered as
-        often and is due as well: offsets below `below`, `count` at most. Returns (first, last,
+        """Take what `due` gives, and what follows it that was delivered as often and is due as
+        well: offsets below `below`, `count` at most. Returns (first, last,
         attempt)."""
         item = self.due(now)
         assert item is not None

@@ -66,9 +66,9 @@ class TestDeadlines:
         member = join(group, 4)
         drain(group, 8, 0.0)
         group.expire(10.0)
-        assert drain(group, 8, 10.0) == [(1, 0, 0)]
-        group.acknowledge(member.number, 2, 0, 0, 11.0)
-        assert drain(group, 8, 11.0) == [(1, 1, 3), (1, 4, 4)]
+        assert drain(group, 8, 10.0) == [(1, 4, 4)]
+        group.acknowledge(member.number, 2, 4, 4, 11.0)
+        assert drain(group, 8, 11.0) == [(1, 0, 3)]
 
     def test_who_is_still_at_work_keeps_what_it_has(self) -> None:
         group = Group(0, (), rules=Rules(deadline_s=10.0))
@@ -721,3 +721,42 @@ class Ordered(RuleBasedStateMachine):
 
 TestOrdered = Ordered.TestCase
 TestOrdered.settings = settings(max_examples=120, stateful_step_count=40, deadline=None)
+
+
+class TestADeadlineThatPasses:
+    """Of one record that a program keeps, with nobody else to take it."""
+
+    RULES = Rules(deadline_s=2.0)
+
+    def test_others_come_to_who_deals_with_them(self) -> None:
+        group = Group(0, (), rules=self.RULES)
+        member = join(group, 100)
+        seen: dict[int, list[float]] = {}
+        for tenth in range(100):
+            now = tenth / 10
+            group.expire(now)
+            while (found := deliver(group, tenth // 10 + 1, now)) is not None:
+                for offset in range(found.first, found.last + 1):
+                    seen.setdefault(offset, []).append(now)
+                    if offset:
+                        group.acknowledge(member.number, found.delivery, offset, offset, now)
+        assert seen == {0: [0.0, 2.0, 4.0, 6.0, 8.0], **{n: [float(n)] for n in range(1, 10)}}
+
+    def test_who_dealt_with_nothing_is_tried_with_another_one(self) -> None:
+        """One at a time: what was not looked at would use up its attempts otherwise. Each comes as
+        often as the others, also those behind it."""
+        group = Group(0, (), rules=self.RULES)
+        member = join(group, 3)
+        tried = []
+        for now in (0.0, 2.0, 4.0, 6.0, 8.0, 10.0, 12.0, 14.0):
+            group.expire(now)
+            tried.append([(first, last) for _, first, last in drain(group, 5, now)])
+        assert tried == [
+            [(0, 2)], [(3, 3)], [(4, 4)], [(0, 0)], [(1, 1)], [(2, 2)], [(3, 3)], [(4, 4)],
+        ]
+        group.expire(16.0)
+        found = deliver(group, 5, 16.0)
+        assert found is not None
+        assert (found.first, found.attempt) == (0, 3)
+        group.acknowledge(member.number, found.delivery, 0, 0, 16.0)
+        assert [(first, last) for _, first, last in drain(group, 5, 16.0)] == [(1, 3)]
