@@ -1,9 +1,10 @@
 """Which oracle sees it when a rule of PROTOCOL is broken.
 
 Rules whose names are not here (A4's sources, F) have none of their own: a file that breaks them
-shows it by another rule. Three kinds of oracles: checks of histories and files (`checker`,
-`region_checks`), complaints of who watches nodes from inside (`watch`), and directed scenarios that
-assert something themselves. `tests/test_rules` holds this table against what there is.
+shows it by another rule. Four kinds of oracles: checks of histories and files (`checker`,
+`region_checks`), complaints of who watches nodes from inside (`watch`), of the model of the tables
+(`model`), and directed scenarios that assert something themselves. `tests/test_rules` holds this
+table against what there is.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ ORACLES: Final[dict[str, tuple[str, ...]]] = {
         "committed_is_on_a_majority", "acknowledged_is_durable",
     ),
     "A4 apply reads its own tables": (
-        "tables_agree", "schema_is_the_metadata_sets", "pushes_follow_each_other",
+        "tables_agree", "schema_is_the_metadata_sets", "pushes_follow_each_other", "M schema",
     ),
     "A5 versions and digests": ("tables_agree", "row-changed-by-somebody"),
     "A6 the chain": (
@@ -69,7 +70,7 @@ ORACLES: Final[dict[str, tuple[str, ...]]] = {
     "C what each setting survives": ("acknowledged_is_durable", "A2 told once it is committed"),
     "D1 producers": (
         "D1 sequences follow each other", "no_duplicates", "producer_order", "refused_is_absent",
-        "published_once", "producers-idle-for-a-day",
+        "published_once", "producers-idle-for-a-day", "M streams",
     ),
     "D2 deliveries and retention": (
         "deliveries_keep_the_rules", "confirmed_acks_stay", "nothing_acknowledged_by_nobody",
@@ -78,12 +79,13 @@ ORACLES: Final[dict[str, tuple[str, ...]]] = {
         "D2 who is silent is gone", "D2 what follows waits for the commit",
         "D2 what others may have is not handed out",
         "D2 attempts are counted", "D2 retention drops what is due",
-        "D2 retention drops the oldest batches", "retention_keeps_its_bounds",
+        "D2 retention drops the oldest batches", "retention_keeps_its_bounds", "M streams",
+        "M groups",
     ),
     "D3 ids, not names": (
         "schema_is_durable", "schema_changes_stay", "D3 an id means one thing",
         "D3 an index means one thing", "D3 who is behind says so",
-        "D3 the schema is shown as of its index",
+        "D3 the schema is shown as of its index", "M schema",
     ),
     "D4 cursors outside": (
         "D4 a cursor of another history is refused", "D4 a reader names what it has read",
@@ -92,7 +94,7 @@ ORACLES: Final[dict[str, tuple[str, ...]]] = {
     "E3 pipelines: once per trigger and stage": (
         "one_instance_per_trigger", "one_output_per_stage", "completions_stay",
         "every_instance_ends", "stages_fail_after_all_attempts",
-        "E3 a stage has all its attempts", "E3 the latest attempt counts",
+        "E3 a stage has all its attempts", "E3 the latest attempt counts", "M pipelines",
     ),
 }
 """By rule: the names of what sees it."""

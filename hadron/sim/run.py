@@ -64,6 +64,8 @@ class Outcome:
     faults: dict[str, int] = field(default_factory=dict)
     rare_paths: dict[str, int] = field(default_factory=dict)
     judged: list[str] = field(default_factory=list)
+    unjudged: dict[str, int] = field(default_factory=dict)
+    """What the model of the tables could not be held against, and how often."""
     violations: list[str] = field(default_factory=list)
     story: list[str] = field(default_factory=list)
     """The last main events, for people; only of a run with violations."""
@@ -115,7 +117,10 @@ def run_in(
             judgement = run_seeded(seed, main, trace)
         except Exception as error:
             judgement = Judgement(violations=[_describe(error)])
+        watcher.judge()
         judgement.violations.extend(watcher.violations)
+        judgement.judged.extend(sorted(watcher.histories.judged))
+        unjudged = dict(watcher.histories.unjudged)
     # It has seen every node, and keeps the world with them.
     del watcher
     gc.collect()
@@ -129,6 +134,7 @@ def run_in(
         faults=dict(faults[0]) if faults else {},
         rare_paths=dict(reached),
         judged=judgement.judged,
+        unjudged=unjudged,
         violations=judgement.violations,
         story=list(trace.lines) if judgement.violations else [],
     )

@@ -11,9 +11,10 @@ from typing import Any, Final
 import msgspec
 
 from hadron.sim.checker import CHECKS
+from hadron.sim.model.machine import AREAS
 from hadron.sim.run import Outcome
 
-_CHECKS: Final = tuple(check.__name__ for check in CHECKS)
+_CHECKS: Final = (*(check.__name__ for check in CHECKS), *AREAS)
 _SHOWN_FAILURES: Final = 20
 _SHOWN_EVERY_S: Final = {True: 1.0, False: 10.0}
 """How often progress is told on a terminal, and to a file, which keeps each line."""
@@ -54,6 +55,8 @@ class Summary:
     rare_paths: Counter[str] = field(default_factory=Counter)
     judged: Counter[str] = field(default_factory=lambda: Counter(dict.fromkeys(_CHECKS, 0)))
     """By check: seeds in which it had something to judge."""
+    unjudged: Counter[str] = field(default_factory=Counter)
+    """What the model of the tables could not be held against."""
     failures: dict[int, list[str]] = field(default_factory=dict)
     """What was violated, by seed."""
     compared: int = 0
@@ -69,6 +72,7 @@ class Summary:
         self.faults.update(outcome.faults)
         self.rare_paths.update(outcome.rare_paths)
         self.judged.update(outcome.judged)
+        self.unjudged.update(outcome.unjudged)
         if outcome.violations:
             self.failures[outcome.seed] = outcome.violations
 
@@ -100,6 +104,7 @@ class Summary:
             "rare_paths": dict(sorted(self.rare_paths.items())),
             "never_reached": self.never_reached,
             "judged": dict(sorted(self.judged.items())),
+            "unjudged": dict(sorted(self.unjudged.items())),
             "violations": self.violations,
             "trace_mismatches": len(self.mismatches),
             "traces_compared": self.compared,
@@ -123,6 +128,8 @@ class Summary:
             lines.append(f"never reached: {', '.join(self.never_reached)}")
         if idle := sorted(name for name, count in self.judged.items() if not count):
             lines.append(f"checks that had nothing to judge: {', '.join(idle)}")
+        if self.unjudged:
+            lines.append(f"entries without a model: {_counts(self.unjudged)}")
         if self.compared:
             lines.append(f"traces: {self.compared} compared, {len(self.mismatches)} differ")
         lines += [

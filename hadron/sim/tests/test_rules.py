@@ -6,6 +6,7 @@ import re
 from pathlib import Path
 
 from hadron.sim import checker, region_checks, watch
+from hadron.sim.model.machine import AREAS
 from hadron.sim.rules import ORACLES
 from hadron.sim.scenarios import SCENARIOS
 
@@ -17,7 +18,7 @@ _RULES = (
 
 def complaints() -> set[str]:
     """What those who watch nodes complain of."""
-    found: set[str] = set()
+    found: set[str] = set(AREAS)
     for module in Path(watch.__file__).parent.glob("*.py"):
         found.update(re.findall(r'"([A-E]\d [^"{}]+)"', module.read_text()))
     return found

@@ -40,7 +40,7 @@ FAULTS: Final = frozenset({
 ALWAYS: Final = frozenset({
     "acknowledged_is_durable", "confirmed_acks_stay", "everything_is_delivered", "files_agree",
     "nothing_acknowledged_by_nobody", "shown_is_committed", "stamps_are_the_time", "tables_agree",
-    "tables_follow_the_log",
+    "tables_follow_the_log", "M streams", "M groups", "M schema",
 })
 """Checks that have something to judge in most seeds."""
 

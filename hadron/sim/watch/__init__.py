@@ -11,6 +11,8 @@
     meanings   D3: what ids and indexes of the schema stand for
     reads_on   D4: readers that go on
 
+What each entry does to the tables is held against a model of them (`hadron.sim.model`).
+
 The histories of clients and the files of nodes show what became of a broken rule; most of the time
 nothing does, because no disk was lost in that very moment. Here each message is held against what
 the whole world knows. The product knows nothing of it: functions are wrapped for the length of a

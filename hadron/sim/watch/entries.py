@@ -126,6 +126,11 @@ class Entries:
         self._views[id(connection)] = view
         self._ends.opened(view.name, tables_lsn(connection))
 
+    def is_heard(self, connection: apsw.Connection) -> bool:
+        """Whether it is a node's, which has not crashed."""
+        view = self._views.get(id(connection))
+        return view is not None and view.is_alive
+
     def applied(
         self, apply: Callable[[Context, Command], Any], context: Context, command: Command
     ) -> Any:

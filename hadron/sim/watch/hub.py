@@ -32,9 +32,12 @@ from hadron.partition.waiters import MAJORITY
 from hadron.replication import repair, resync
 from hadron.replication.follower import FollowerLog
 from hadron.replication.repair import Repairer
+from hadron.sim import node_files
 from hadron.sim.backups import Backups
 from hadron.sim.connections import SimTransport
 from hadron.sim.disk import SimDisk
+from hadron.sim.model.histories import Histories
+from hadron.sim.node_files import NodeFile
 from hadron.sim.watch.answers import Answers, Told, for_others
 from hadron.sim.watch.ballots import Ballots
 from hadron.sim.watch.branches import Branches
@@ -83,6 +86,7 @@ class Watcher:
         self.branches = Branches(self.complaints, self.ballots)
         self.repairs = Repairs(self.complaints, self.branches)
         self.copies = Copies(self.complaints)
+        self.histories = Histories(self.complaints.add)
         self._by_part: dict[Any, NodeView] = {}
         self._questions: dict[Call, Question] = {}
         self._lsns: dict[int, tuple[Event, int]] = {}
@@ -92,6 +96,19 @@ class Watcher:
     @property
     def violations(self) -> list[str]:
         return self.complaints.found
+
+    def judge(self) -> None:
+        """At the end of a run: what takes its whole history."""
+        self._judging(self.histories.judge)
+
+    def _judging(self, judge: Callable[..., None], *given: Any) -> None:
+        """What goes wrong here is nobody's damage."""
+        try:
+            judge(*given)
+        except apsw.Error:
+            raise
+        except Exception as error:
+            self.complaints.add("who watches is at fault", f"{type(error).__name__}: {error}")
 
     # --- nodes ----------------------------------------------------------------------------------
 
@@ -109,6 +126,7 @@ class Watcher:
             for part in (store, store.readers, store.identity, store.log):
                 self._by_part[part] = view
             self.entries.opened(view)
+            self.histories.opened(view.name, view.replica_set, store.writer.connection)
             self.ballots.opened(view)
             self.meanings.opened(view)
 
@@ -231,11 +249,19 @@ class Watcher:
 
     def applies(self, original: Any) -> Any:
         def apply(state_machine: StateMachine, context: Context, command: Command) -> Any:
-            return self.entries.applied(
-                partial(original, state_machine), context, command
-            )
+            looked = partial(self.entries.applied, partial(original, state_machine))
+            return self.histories.applied(looked, context, command, self.entries.is_heard)
 
         return apply
+
+    def reads_file(self, original: Any) -> Any:
+        def read_tables(file: NodeFile, db: apsw.Connection) -> None:
+            original(file, db)
+            view = self.views.get(file.name)
+            if view is not None:
+                self._judging(self.histories.read_file, file.name, view.replica_set, db)
+
+        return read_tables
 
     # --- commands -------------------------------------------------------------------------------
 
@@ -278,6 +304,9 @@ class Watcher:
             controller: Controller, group: WrittenGroup | None, error: BaseException | None
         ) -> None:
             self.ballots.wrote(controller, group)
+            view = self._by_part.get(controller)
+            if view is not None and view.is_alive and error is None:
+                self.histories.written(view.store.writer.connection)
             original(controller, group, error)
 
         return persisted
@@ -765,6 +794,7 @@ def _wrappers(watcher: Watcher) -> list[tuple[Any, dict[str, Callable[[Any], Any
         (restore, {"switch_to": watcher.switches}),
         (recovery, {"switch_to": watcher.switches}),
         (StateMachine, {"apply": watcher.applies}),
+        (node_files, {"_read_tables": watcher.reads_file}),
         (SimDisk, {
             "flip_bits": watcher.damages, "change_rows": watcher.damages, "lies": watcher.lies,
             "flip_live": watcher.flips,

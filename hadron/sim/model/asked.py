@@ -1,0 +1,106 @@
+"""Questions that the product answers from its tables, asked of a file at the end of a run: what
+nobody asked in the run is answered as well."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any, Final
+
+from hadron.model.ports import Database
+from hadron.sim.model.groups import Window, numbered, ranges_of
+from hadron.sim.model.machine import GROUPS, STREAMS, Model
+from hadron.state import groups, retention, streams
+
+_PLACES: Final = 12
+"""Of a stream, evenly spread over its batches, are asked for."""
+
+
+@dataclass(frozen=True, slots=True)
+class Answered:
+    """A question (its name, what was given) and what the product has said."""
+
+    question: str
+    given: tuple[Any, ...]
+    answer: Any
+
+    @property
+    def area(self) -> str:
+        return GROUPS if self.question == "window" else STREAMS
+
+
+def ask(db: Database) -> list[Answered]:
+    """Of every stream and group of a file."""
+    found: list[Answered] = []
+    for stream_id in streams.all_bounds(db):
+        rows = db.execute(
+            "SELECT append_ms, bytes FROM hadron_stream_batch WHERE stream_id = ?"
+            " ORDER BY base_offset",
+            (stream_id,),
+        ).fetchall()
+        for at_ms in _times(rows):
+            answer = streams.offset_at(db, stream_id, at_ms)
+            found.append(Answered("offset at", (stream_id, at_ms), answer))
+        for older_than_ms, max_bytes in _limits(rows):
+            due = retention.due(
+                db, stream_id, older_than_ms=older_than_ms, max_bytes=max_bytes,
+                until_lsn=1 << 62,
+            )
+            found.append(Answered("due", (stream_id, older_than_ms, max_bytes), due))
+    for group_id, floor in db.execute("SELECT group_id, floor FROM hadron_group").fetchall():
+        found += [
+            Answered("window", (group_id, offset), groups.window(db, group_id, offset))
+            for offset in (floor, floor + 1, floor + 5)
+        ]
+    return found
+
+
+def _times(rows: list[Any]) -> Iterator[int]:
+    for append_ms, _ in rows[:: max(1, len(rows) // _PLACES)]:
+        yield from (append_ms - 1, append_ms, append_ms + 1)
+
+
+def _limits(rows: list[Any]) -> Iterator[tuple[int, int]]:
+    """(Older than, bytes) that drop nothing, some, and all but what is never dropped."""
+    if rows:
+        sizes = [size for _, size in rows]
+        yield 0, 0
+        yield 0, 1
+        yield 0, sum(sizes) // 2
+        yield 0, sizes[-1]
+        yield rows[len(rows) // 2][0], 0
+        yield rows[-1][0] + 1, 0
+
+
+def expected(model: Model, asked: Answered) -> Any:
+    """What the model says to it."""
+    if asked.question == "offset at":
+        return model.streams.offset_at(*asked.given)
+    if asked.question == "due":
+        return _due(model, *asked.given)
+    group_id, offset = asked.given
+    group = model.groups.by_id[group_id]
+    passed = set(range(offset, group.floor))
+    above = {each for each in group.acknowledged if each >= offset}
+    return Window(
+        [*ranges_of(passed), *ranges_of(above)],
+        numbered({at: tried for at, tried in group.attempts.items() if at >= offset}),
+    )
+
+
+def _due(model: Model, stream_id: int, older_than_ms: int, max_bytes: int) -> dict[str, Any]:
+    """The oldest batches that are too old, or over the bytes that are kept, but never the newest
+    one for its bytes alone."""
+    batches = list(model.streams.batches.get(stream_id, []))
+    total = sum(batch.size for batch in batches)
+    first_offset = None
+    while batches:
+        left = sum(batch.size for batch in batches)
+        is_over = 0 < max_bytes < left and len(batches) > 1
+        if not is_over and batches[0].append_ms >= older_than_ms:
+            break
+        first_offset = batches.pop(0).end
+    return {
+        "first_offset": first_offset, "held_back": False, "bytes": total,
+        "oldest_ms": batches[0].append_ms if batches else None,
+    }

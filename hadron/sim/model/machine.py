@@ -1,0 +1,242 @@
+"""The model of one replica set: an entry, and which part of the model it is for."""
+
+from __future__ import annotations
+
+import pickle
+from collections.abc import Callable
+from typing import Any, Final
+
+from hadron.model.schema import StreamSpec, spec_from_json
+from hadron.sim.model.entry import Entry, Known, Refused, Rows
+from hadron.sim.model.groups import Groups
+from hadron.sim.model.pipelines import Pipelines, parsed
+from hadron.sim.model.schema import Ballots, Object, Schema
+from hadron.sim.model.streams import Streams
+from hadron.state.adoption import SchemaAdopted
+from hadron.state.digests import StateDigest
+from hadron.state.dropping import DropObject
+from hadron.state.group_changes import CollectGroups, DeleteGroup, ResetGroup
+from hadron.state.group_endings import DeadLetterRecords, EndDeliveries
+from hadron.state.groups import AckRecords, CreateGroup
+from hadron.state.leadership import FollowRules, LeaderStarted
+from hadron.state.machine import Command
+from hadron.state.pipelines import (
+    CompleteStages,
+    FailStages,
+    RetryInstances,
+    TriggerInstances,
+)
+from hadron.state.registry import RegisterReplicaSet
+from hadron.state.retention import TrimStream
+from hadron.state.schema import ApplySchema, DeleteObjects
+from hadron.state.slices import SLICE_ROWS
+from hadron.state.streams import AppendBatch
+
+STREAMS: Final = "M streams"
+GROUPS: Final = "M groups"
+PIPELINES: Final = "M pipelines"
+SCHEMA: Final = "M schema"
+
+AREAS: Final[dict[str, tuple[type[Command], ...]]] = {
+    STREAMS: (AppendBatch, TrimStream),
+    GROUPS: (
+        CreateGroup, AckRecords, EndDeliveries, DeadLetterRecords, ResetGroup, DeleteGroup,
+        CollectGroups,
+    ),
+    PIPELINES: (TriggerInstances, CompleteStages, FailStages, RetryInstances),
+    SCHEMA: (
+        LeaderStarted, FollowRules, ApplySchema, DeleteObjects, SchemaAdopted, RegisterReplicaSet,
+        DropObject, StateDigest,
+    ),
+}
+"""By complaint: what is modelled."""
+
+NOT_MODELLED: Final[dict[type[Command], str]] = {}
+"""What is not, and why."""
+
+AREA_OF: Final = {command: area for area, commands in AREAS.items() for command in commands}
+
+TABLES: Final[dict[str, str]] = {
+    **dict.fromkeys(("stream_partition", "stream_batch", "producer"), STREAMS),
+    **dict.fromkeys(
+        (
+            "group", "group_ack", "group_attempt", "group_detail", "group_garbage",
+            "retention_skip",
+        ),
+        GROUPS,
+    ),
+    **dict.fromkeys(
+        ("pipeline", "pipeline_input", "instance", "stage_run", "stage_retry", "stage_count"),
+        PIPELINES,
+    ),
+    **dict.fromkeys(
+        (
+            "schema_object", "schema_index", "schema_tombstone", "schema_forgotten",
+            "schema_lost", "schema_source", "schema_staged", "replica_set", "dropped",
+            "leadership", "apply_rules", "configuration", "digest_cursor",
+        ),
+        SCHEMA,
+    ),
+}
+"""By table, in the model's words, which have no prefix: who complains of it."""
+
+CHANGES_MUCH: Final = (ApplySchema, DeleteObjects, SchemaAdopted)
+"""What the model may refuse half way."""
+
+
+class Model:
+    """What the entries of one log come to."""
+
+    def __init__(self, replica_set: str) -> None:
+        self.replica_set = replica_set
+        self.streams = Streams()
+        self.groups = Groups(self.streams)
+        self.schema = Schema(self._declare, self._close)
+        self.pipelines = Pipelines(replica_set, self.streams, self.schema.objects)
+        self.ballots = Ballots()
+        self.digested: tuple[str, int] | None = None
+
+    def clone(self) -> Model:
+        copied = pickle.loads(pickle.dumps(self, pickle.HIGHEST_PROTOCOL))
+        assert isinstance(copied, Model)
+        return copied
+
+    def apply(self, entry: Entry) -> Any:
+        """What the command returns: values, and dicts of those fields that matter.
+
+        Raises `Refused` and `Known`; then nothing has changed, but after `CHANGES_MUCH`.
+        """
+        command = entry.command
+        runs: dict[type[Command], Callable[[Entry, Any], Any]] = {
+            AppendBatch: self.streams.append_batch, TrimStream: self._trim,
+            CreateGroup: self.groups.create, AckRecords: self.groups.acknowledge,
+            EndDeliveries: self.groups.end_deliveries,
+            DeadLetterRecords: self.groups.dead_letter, ResetGroup: self.groups.reset,
+            DeleteGroup: self.groups.delete, CollectGroups: self._collect,
+            TriggerInstances: self.pipelines.trigger, CompleteStages: self.pipelines.complete,
+            FailStages: self.pipelines.fail, RetryInstances: self.pipelines.retry,
+            LeaderStarted: self._started, FollowRules: self.ballots.follow,
+            ApplySchema: self.schema.apply, DeleteObjects: self.schema.delete,
+            SchemaAdopted: self.schema.adopt, RegisterReplicaSet: self.schema.register,
+            DropObject: self._drop, StateDigest: self._digest,
+        }
+        return runs[type(command)](entry, command)
+
+    def rows(self) -> Rows:
+        return {
+            **self.streams.rows(), **self.groups.rows(), **self.pipelines.rows(),
+            **self.schema.rows(), **self.ballots.rows(),
+            "digest_cursor": [] if self.digested is None else [(1, *self.digested)],
+        }
+
+    # --- what is of several parts ----------------------------------------------------------------
+
+    def _declare(self, entry: Entry, object_id: int, item: Object) -> None:
+        kind, namespace, _ = item.name
+        if kind == "Stream":
+            spec = spec_from_json(kind, item.spec)
+            assert isinstance(spec, StreamSpec)
+            if self.replica_set in spec.partitions:
+                self.streams.open.setdefault(object_id, (0, 0))
+        elif kind == "Pipeline":
+            pipeline = parsed(item.spec)
+            source = self.schema.find(("Stream", namespace, pipeline.input))
+            self.pipelines.declared(entry.now_ms, object_id, pipeline, source)
+
+    def _close(self, kind: str, object_id: int) -> bool:
+        """An object is no more; whether it leaves something that is dropped later."""
+        if kind == "Stream":
+            is_left = self.streams.close(object_id)
+            return bool(self.groups.of_stream(object_id)) or is_left
+        if kind == "Pipeline":
+            self.groups.skipped.pop(("pipeline", object_id), None)
+            return self.pipelines.close(object_id)
+        return False
+
+    def _trim(self, entry: Entry, command: TrimStream) -> dict[str, Any]:
+        """D2: whole batches, the oldest; whoever had not seen them is moved, and that is told."""
+        first, gone = self.streams.trim(command.stream_id, command.first_offset)
+        result = {
+            "first_offset": first, "batches": len(gone), "bytes": sum(each.size for each in gone)
+        }
+        if not gone:
+            raise Known(result)
+        skipped = self.groups.trimmed(entry, command.stream_id, first)
+        for pipeline_id, records in self.pipelines.trimmed(command.stream_id, first):
+            self.groups.skip(entry, "pipeline", pipeline_id, records)
+            skipped.append({"kind": "pipeline", "id": pipeline_id, "records": records})
+        return {**result, "skipped": skipped}
+
+    def _collect(self, _entry: Entry, _command: CollectGroups) -> bool:
+        return self.groups.collect()
+
+    def _started(self, entry: Entry, command: LeaderStarted) -> None:
+        is_another = self.ballots.started(entry, command)
+        if command.above_index and is_another:
+            self.schema.begin_history(command.above_index)
+        elif command.above_index:
+            self.schema.go_on_above(command.above_index)
+
+    def _digest(self, entry: Entry, command: StateDigest) -> dict[str, Any]:
+        """Digests are of what is stored, which the model has not; it is another witness."""
+        self.digested = command.table, entry.lsn
+        return {"lsn": entry.lsn, "rows": command.count, "is_last": command.is_last}
+
+    def _drop(self, _entry: Entry, command: DropObject) -> dict[str, Any]:
+        """D3, F3: a slice of what a deleted object has left, never a body that a member needs."""
+        object_id = command.object_id
+        if object_id not in self.schema.dropped:
+            raise Known(_dropped(0, 0, is_done=True))
+        if self.schema.dropped[object_id][0] == "Stream":
+            batches, size = self.streams.drop_batches(object_id, command.until_lsn)
+            if batches:
+                return _dropped(batches, size, is_done=False)
+            if self.streams.batches.get(object_id):
+                raise Known(_dropped(0, 0, is_done=False))
+        left = self._left(object_id)
+        for forget in left[:SLICE_ROWS]:
+            forget()
+        is_done = len(left) < SLICE_ROWS
+        if is_done:
+            del self.schema.dropped[object_id]
+        return _dropped(min(len(left), SLICE_ROWS), 0, is_done=is_done)
+
+    def _left(self, object_id: int) -> list[Callable[[], Any]]:
+        """How to forget each row of a deleted object, in the order in which they go."""
+        if self.schema.dropped[object_id][0] == "Pipeline":
+            return self._left_of_pipeline(object_id)
+        groups, producers = self.groups, self.streams.producers.get(object_id, {})
+        ids = groups.of_stream(object_id)
+        return [
+            *(_without(producers, each) for each in sorted(producers)),
+            *(_without(groups.skipped, ("group", each)) for each in ids
+              if ("group", each) in groups.skipped),
+            *(row for each in ids for row in groups.left_acknowledged(each)),
+            *(row for each in ids for row in groups.left_attempts(each)),
+            *(row for each in ids for row in groups.left_detail(each)),
+            *(_without(groups.by_id, each) for each in ids),
+        ]
+
+    def _left_of_pipeline(self, pipeline_id: int) -> list[Callable[[], Any]]:
+        pipeline = self.pipelines.by_id.get(pipeline_id)
+        if pipeline is None:
+            return []
+        runs, retries = sorted(pipeline.runs), sorted(pipeline.retried)
+        return [
+            *(_without(pipeline.runs, key) for key in runs),
+            *(_without(pipeline.retried, key) for key in retries),
+            *(_without(pipeline.instances, key) for key in sorted(pipeline.instances)),
+            *(_without(pipeline.counted, stage) for stage in sorted(pipeline.counted)),
+            *(_without(pipeline.cursors, name) for name in sorted(pipeline.cursors)),
+        ]
+
+
+def _without(known: dict[Any, Any], key: Any) -> Callable[[], Any]:
+    return lambda: known.pop(key)
+
+
+def _dropped(rows: int, size: int, *, is_done: bool) -> dict[str, Any]:
+    return {"rows": rows, "bytes": size, "is_done": is_done}
+
+
+__all__ = ["AREAS", "AREA_OF", "NOT_MODELLED", "TABLES", "Entry", "Known", "Model", "Refused"]

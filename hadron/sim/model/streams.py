@@ -1,0 +1,169 @@
+"""Partitions of streams, their batches, and what is remembered of producers (D1, D2)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+from hadron.model.errors import NotFoundError, SequenceError
+from hadron.model.ids import Ballot
+from hadron.model.limits import PRODUCER_IDLE_MS, PRODUCER_WINDOW
+from hadron.sim.model.entry import Entry, Known, Refused, Rows
+from hadron.state.slices import SLICE_BATCHES, SLICE_BYTES
+from hadron.state.streams import AppendBatch
+
+_MAX_EPOCH: Final = (1 << 63) - 1
+
+
+@dataclass(slots=True)
+class Batch:
+    base: int
+    count: int
+    lsn: int
+    append_ms: int
+    size: int
+    ballot: Ballot
+
+    @property
+    def end(self) -> int:
+        return self.base + self.count
+
+
+@dataclass(slots=True)
+class Producer:
+    """`recent`: its last batches, (base offset, records, time, sequence, False)."""
+
+    epoch: int
+    next_sequence: int
+    last_ms: int
+    recent: list[tuple[int, int, int, int, bool]]
+
+
+@dataclass(slots=True)
+class Streams:
+    """Attributes:
+    open: (first offset, next offset) of each partition that is here.
+    batches: by stream, the oldest first; those of deleted ones, too, until they are dropped.
+    """
+
+    open: dict[int, tuple[int, int]] = field(default_factory=dict)
+    batches: dict[int, list[Batch]] = field(default_factory=dict)
+    producers: dict[int, dict[bytes, Producer]] = field(default_factory=dict)
+
+    def bounds(self, stream_id: int) -> tuple[int, int]:
+        if stream_id not in self.open:
+            raise Refused(NotFoundError)
+        return self.open[stream_id]
+
+    def append(self, entry: Entry, stream_id: int, count: int, size: int) -> int:
+        """The entry's body gets the next offsets; returns the first of them."""
+        first, base = self.bounds(stream_id)
+        self.open[stream_id] = first, base + count
+        self.batches.setdefault(stream_id, []).append(
+            Batch(base, count, entry.lsn, entry.now_ms, size, entry.ballot)
+        )
+        return base
+
+    def append_batch(self, entry: Entry, command: AppendBatch) -> dict[str, Any]:
+        """D1."""
+        sequence, now_ms = command.sequence, entry.now_ms
+        if not command.producer_id or sequence == -1:
+            base = self.append(entry, command.stream_id, command.count, command.size)
+            return appended(base, command.count, now_ms, -1)
+        producer = self._producer(command)
+        base = self.append(entry, command.stream_id, command.count, command.size)
+        recent = [*producer.recent, (base, command.count, now_ms, sequence, False)]
+        known = self.producers.setdefault(command.stream_id, {})
+        known[command.producer_id] = Producer(
+            command.producer_epoch, sequence + command.count, now_ms, recent[-PRODUCER_WINDOW:]
+        )
+        if sequence == 0 and command.producer_id[0] == 0:
+            # One of 256 new producers has those forgotten that were idle for too long.
+            for producer_id in list(known):
+                if known[producer_id].last_ms < now_ms - PRODUCER_IDLE_MS:
+                    del known[producer_id]
+        return appended(base, command.count, now_ms, sequence)
+
+    def _producer(self, command: AppendBatch) -> Producer:
+        """Whose next batch this is."""
+        if command.producer_epoch > _MAX_EPOCH:
+            raise Refused(SequenceError)
+        known = self.producers.get(command.stream_id, {}).get(command.producer_id)
+        if known is None or command.producer_epoch > known.epoch:
+            if command.sequence != 0:
+                raise Refused(SequenceError)
+            return Producer(command.producer_epoch, 0, 0, [])
+        if command.producer_epoch < known.epoch:
+            raise Refused(SequenceError)
+        if command.sequence == known.next_sequence:
+            return known
+        for base, count, append_ms, sequence, _ in known.recent:
+            if (sequence, count) == (command.sequence, command.count):
+                raise Known(appended(base, count, append_ms, sequence, duplicate=True))
+        raise Refused(SequenceError)
+
+    def trim(self, stream_id: int, below: int) -> tuple[int, list[Batch]]:
+        """Drop the oldest whole batches below an offset, a slice of them; returns where the
+        partition begins now, and what went."""
+        first, following = self.bounds(stream_id)
+        kept = self.batches.get(stream_id, [])
+        gone: list[Batch] = []
+        while len(gone) < len(kept) and _has_room(gone) and kept[len(gone)].end <= below:
+            gone.append(kept[len(gone)])
+        if gone:
+            first = gone[-1].end
+            self.open[stream_id] = first, following
+            self.batches[stream_id] = kept[len(gone) :]
+        return first, gone
+
+    def close(self, stream_id: int) -> bool:
+        """The stream is deleted; whether anything of it is left."""
+        self.open.pop(stream_id, None)
+        return bool(self.batches.get(stream_id) or self.producers.get(stream_id))
+
+    def drop_batches(self, stream_id: int, until_lsn: int) -> tuple[int, int]:
+        """(batches, bytes) of a deleted stream that went."""
+        kept = self.batches.get(stream_id, [])
+        gone: list[Batch] = []
+        while len(gone) < len(kept) and _has_room(gone) and kept[len(gone)].lsn <= until_lsn:
+            gone.append(kept[len(gone)])
+        self.batches[stream_id] = kept[len(gone) :]
+        return len(gone), sum(batch.size for batch in gone)
+
+    def offset_at(self, stream_id: int, at_ms: int) -> int:
+        """The first offset that was appended then or later."""
+        _, following = self.bounds(stream_id)
+        for batch in self.batches.get(stream_id, []):
+            if batch.append_ms >= at_ms:
+                return batch.base
+        return following
+
+    def rows(self) -> Rows:
+        return {
+            "stream_partition": [
+                (each, *bounds, sum(batch.size for batch in self.batches.get(each, [])))
+                for each, bounds in self.open.items()
+            ],
+            "stream_batch": [
+                (each, b.base, b.count, b.lsn, b.append_ms, b.size, *b.ballot)
+                for each, batches in self.batches.items() for b in batches
+            ],
+            "producer": [
+                (each, producer_id, p.epoch, p.next_sequence, p.last_ms, tuple(p.recent))
+                for each, known in self.producers.items() for producer_id, p in known.items()
+            ],
+        }
+
+
+def _has_room(gone: list[Batch]) -> bool:
+    """Whether one more batch belongs to a slice (F3)."""
+    return len(gone) < SLICE_BATCHES and sum(batch.size for batch in gone) < SLICE_BYTES
+
+
+def appended(
+    base: int, count: int, append_ms: int, sequence: int, *, duplicate: bool = False
+) -> dict[str, Any]:
+    return {
+        "base_offset": base, "count": count, "append_ms": append_ms, "sequence": sequence,
+        "duplicate": duplicate,
+    }
