@@ -164,6 +164,29 @@ EDITED: dict[str, tuple[str, tuple[Patch, ...]]] = {
             "waiting.pop(instance_id, None) is None",
         ),),
     ),
+    "M streams": (
+        "retry-after-a-restart",
+        (Edit("state.streams:apply_append_batch", "recent[-PRODUCER_WINDOW:]", "recent[-1:]"),),
+    ),
+    "M groups": (
+        "acknowledgement-from-before-a-deletion",
+        (Edit(
+            "state.groups:apply_create_group", "command.last_delivery >= 0",
+            "command.last_delivery > 0",
+        ),),
+    ),
+    "M pipelines": (
+        "failed-instances-are-retried",
+        (Edit(
+            "state.pipelines:apply_fail_stages", "last = counted >=", "last = attempt >=",
+        ),),
+    ),
+    "M schema": (
+        "stream-that-is-made-again",
+        (Edit(
+            "state.schema:apply_delete_objects", "    set_index(context.db, index)\n", "",
+        ),),
+    ),
 }
 """By complaint: a scenario, and an edit that breaks the rule in it."""
 

@@ -1,0 +1,309 @@
+"""Commands by chance, for one replica set's tables: those of leaders, and others that no leader
+would submit, which are refused."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Collection
+from typing import Any, Final
+
+from hadron.model.schema import (
+    Output,
+    PipelineSpec,
+    RegisteredSet,
+    Retry,
+    Spec,
+    StageSpec,
+    StreamSpec,
+    Tombstone,
+    spec_to_json,
+)
+from hadron.state.adoption import SchemaAdopted, StoredObject
+from hadron.state.digests import StateDigest
+from hadron.state.dropping import DropObject
+from hadron.state.group_changes import CollectGroups, DeleteGroup, ResetGroup
+from hadron.state.group_endings import DeadLetterRecords, EndDeliveries
+from hadron.state.groups import AckRecords, CreateGroup, GroupOptions
+from hadron.state.leadership import FollowRules, LeaderStarted
+from hadron.state.machine import Command
+from hadron.state.pipelines import (
+    CompleteStages,
+    FailStages,
+    RetryInstances,
+    TriggerInstances,
+)
+from hadron.state.registry import RegisterReplicaSet
+from hadron.state.retention import TrimStream
+from hadron.state.schema import ApplySchema, DeleteObjects, ObjectChange
+from hadron.state.streams import AppendBatch
+from hadron.state.tests.support import SET, Replicated
+
+_STREAMS: Final = ("a", "b", "letters")
+_PIPELINES: Final = ("p", "q")
+_STAGES: Final = ("one", "two", "three")
+_PRODUCERS: Final = (bytes(16), b"\0" + bytes(range(15)), b"\7" * 16)
+
+
+class Commands:
+    """Commands for `tables`, one after the other; `adopts`: the schema is another set's."""
+
+    def __init__(self, seed: int, tables: Replicated, *, adopts: bool) -> None:
+        self._random = random.Random(seed)
+        self._tables = tables
+        self._adopts = adopts
+        self._index = 0
+        self._objects: dict[tuple[str, str], StoredObject] = {}
+        self._deleted: list[Tombstone] = []
+        self._source = b"m" * 16
+        self._epoch = 1
+        self._parts: list[SchemaAdopted] = []
+
+    def following(self) -> Command:
+        """The next one."""
+        chance = self._random.random()
+        self._tables.now_ms += self._random.choice((0, 1, 5, 1_000, 3_600_000))
+        if self._parts:
+            part = self._parts.pop(0)
+            if chance < 0.2:
+                self._parts.clear()  # It was cut short, and begins anew.
+            return part
+        if chance < 0.07:
+            return self._push() if self._adopts else self._change()
+        if chance < 0.12:
+            return self._ballot_or_drop()
+        if chance < 0.35:
+            return self._append()
+        if chance < 0.7:
+            return self._of_groups()
+        return self._of_pipelines()
+
+    def _rows(self, sql: str) -> list[tuple[Any, ...]]:
+        return self._tables.rows(sql)
+
+    def _one(self, sql: str, *others: int) -> int:
+        """An id of those that there are, or, seldom, of `others`."""
+        known = [row[0] for row in self._rows(sql)]
+        if not known or self._random.random() < 0.05:
+            known = list(others) or [999]
+        found: int = self._random.choice(known)
+        return found
+
+    def _stream(self) -> int:
+        return self._one("SELECT stream_id FROM hadron_stream_partition", 1, 2, 3, 999)
+
+    def _end(self, stream_id: int) -> int:
+        rows = self._tables.rows(
+            "SELECT next_offset FROM hadron_stream_partition WHERE stream_id = ?", stream_id
+        )
+        return rows[0][0] if rows else 0
+
+    def _stands_at(self) -> int:
+        """The schema's index."""
+        rows = self._rows("SELECT metadata_index FROM hadron_schema_index")
+        return rows[0][0] if rows else 0
+
+    # --- the schema ------------------------------------------------------------------------------
+
+    def _spec(self, kind: str) -> Spec:
+        rng = self._random
+        if kind == "Stream":
+            return StreamSpec(partitions=tuple(rng.sample((SET, SET, "eu/p0"), 2)))
+        names = rng.sample(_STAGES, rng.randint(1, 3))
+        stages = tuple(
+            StageSpec(
+                name=name, run="m:f", dependencies=tuple(names[:at][-rng.randint(0, 2) :] if at
+                                                        else ()),
+                after=tuple(names[: rng.randint(0, at)]), delay_ms=rng.choice((0, 10)),
+                retry=Retry(rng.randint(1, 3), 100), output=rng.choice((None, Output("b"))),
+            )
+            for at, name in enumerate(names)
+        )
+        start = rng.choice(("earliest", "latest", "2", "1970-01-01T00:20:00Z"))
+        source = "a" if self._adopts else rng.choice("aaaaab")
+        return PipelineSpec(replica_set=SET, input=source, stages=stages, start=start)
+
+    def _name(self, streams: Collection[str]) -> tuple[str, str]:
+        """Of an object to declare; pipelines come after what they may read, as leaders see to."""
+        if not {"a", "b"} <= set(streams):
+            return "Stream", "ba"["b" in streams]
+        kind = self._random.choice(("Stream", "Pipeline"))
+        return kind, self._random.choice(_STREAMS if kind == "Stream" else _PIPELINES)
+
+    def _change(self) -> Command:
+        rng = self._random
+        index = self._one("SELECT metadata_index FROM hadron_schema_index", 0)
+        if rng.random() < 0.1:
+            return RegisterReplicaSet("eu/p0", rng.choice((b"u", b"v")) * 16, rng.randint(1, 3))
+        if rng.random() < 0.1:
+            free = "SELECT id FROM hadron_schema_object WHERE kind = 'Pipeline' OR name = 'letters'"
+            return DeleteObjects(index, (self._one(free),))
+        streams = {name for (name,) in self._rows(
+            "SELECT name FROM hadron_schema_object WHERE kind = 'Stream'"
+        )}
+        changes = [
+            ObjectChange(kind, "default", name, spec_to_json(self._spec(kind)).decode())
+            for kind, name in (self._name(streams) for _ in range(rng.randint(1, 3)))
+        ]
+        return ApplySchema(index, tuple(changes))
+
+    def _push(self) -> Command:
+        """What has changed at the metadata set, in some parts."""
+        rng = self._random
+        begins = self._stands_at()
+        for _ in range(rng.randint(1, 3)):
+            self._index += 1
+            key = self._name({name for kind, name in self._objects if kind == "Stream"})
+            is_free = key[0] == "Pipeline" or key[1] == "letters"
+            if key in self._objects and is_free and rng.random() < 0.2:
+                gone = self._objects.pop(key)
+                self._deleted.append(Tombstone(self._index, gone.id, key[0], "default", key[1]))
+                continue
+            object_id = self._objects[key].id if key in self._objects else self._index
+            spec = spec_to_json(self._spec(key[0])).decode()
+            self._objects[key] = StoredObject(
+                object_id, key[0], "default", key[1], spec, self._index
+            )
+        is_whole = rng.random() < 0.1
+        if rng.random() < 0.02:
+            self._source, self._epoch = rng.randbytes(16), self._epoch + rng.randint(0, 1)
+        after = 0 if is_whole else begins
+        objects = [each for each in self._objects.values() if each.metadata_index > after]
+        deleted = tuple(each for each in self._deleted if each.metadata_index > after)
+        gone_here = [each for each in self._deleted if each.metadata_index <= begins]
+        if gone_here and rng.random() < 0.1:
+            # The metadata set has lost this deletion.
+            back = rng.choice(gone_here)
+            spec = spec_to_json(self._spec(back.kind)).decode()
+            name = f"{back.name}-{back.id}"
+            objects.append(
+                StoredObject(back.id, back.kind, "default", name, spec, self._index)
+            )
+        sets = (RegisteredSet("eu/p0", b"u" * 16, 1, self._index),)
+        cuts = [objects[at : at + 1] for at in range(len(objects))] or [[]]
+        self._parts = [
+            SchemaAdopted(
+                self._source, self._epoch, begins, self._index, number, number == len(cuts) - 1,
+                is_whole, tuple(some), deleted if not number else (), sets if not number else (),
+            )
+            for number, some in enumerate(cuts)
+        ]
+        return self._parts.pop(0)
+
+    def _ballot_or_drop(self) -> Command:
+        rng = self._random
+        if rng.random() < 0.6:
+            lsn = len(self._tables.log)
+            until = rng.choice((lsn, lsn, lsn // 2))
+            return DropObject(self._one("SELECT id FROM hadron_dropped", 1, 2), until)
+        if rng.random() < 0.2:
+            return FollowRules(1)
+        if rng.random() < 0.5:
+            return StateDigest()
+        before = self._rows("SELECT digest FROM hadron_configuration ORDER BY epoch DESC")
+        epoch, incarnation = self._tables.ballot
+        raised = rng.randint(0, 1)
+        self._tables.ballot = type(self._tables.ballot)(epoch + raised, incarnation + 1)
+        return LeaderStarted(
+            "n1", rng.choice((b"u", b"u", b"v")) * 16, (("n1", "voter"), ("nö", "voter")),
+            before[0][0] if before and not raised else rng.randbytes(16), 1,
+            before[0][0] if before else b"",
+            0 if self._adopts or rng.random() < 0.5 else max(self._stands_at() + raised * 9 - 3, 0),
+        )
+
+    # --- records ---------------------------------------------------------------------------------
+
+    def _append(self) -> Command:
+        rng = self._random
+        stream_id, count, size = self._stream(), rng.randint(1, 3), rng.choice((10, 100, 900))
+        if rng.random() < 0.15:
+            return TrimStream(stream_id, rng.randint(0, self._end(stream_id) + 1))
+        if rng.random() < 0.2:
+            return AppendBatch(stream_id, count, size, b"", 0, -1)
+        producer_id = rng.choice(_PRODUCERS)
+        known = self._tables.rows(
+            "SELECT producer_epoch, next_sequence FROM hadron_producer WHERE stream_id = ?"
+            " AND producer_id = ?", stream_id, producer_id,
+        )
+        epoch, sequence = known[0] if known else (0, 0)
+        if rng.random() < 0.3:
+            sequence -= rng.randint(0, min(sequence, 12))
+        elif rng.random() < 0.1:
+            epoch, sequence = epoch + rng.randint(-1, 1), 0
+        return AppendBatch(stream_id, count, size, producer_id, max(epoch, 0), sequence)
+
+    def _ranges(self, stream_id: int) -> tuple[tuple[int, int], ...]:
+        found, first = [], 0
+        end = self._end(stream_id)
+        for _ in range(self._random.randint(1, 3)):
+            first = self._random.randint(first, max(first, end - 1))
+            last = first + self._random.randint(0, 2)
+            found.append((first, min(last, max(end - 1, first))))
+            first = found[-1][1] + 1
+        return tuple(found)
+
+    def _of_groups(self) -> Command:
+        rng = self._random
+        chance = rng.random()
+        if chance < 0.15:
+            stream_id = self._stream()
+            options = rng.choice((GroupOptions(), GroupOptions(1, 0, 3, 2)))
+            floor = rng.randint(0, self._end(stream_id))
+            return CreateGroup(
+                stream_id, rng.choice("gh"), floor, options, rng.choice((-1, 0, 7))
+            )
+        if chance < 0.2:
+            return CollectGroups()
+        group_id = self._one("SELECT group_id FROM hadron_group")
+        rows = self._tables.rows("SELECT stream_id FROM hadron_group WHERE group_id = ?", group_id)
+        stream_id = rows[0][0] if rows else 0
+        ranges = self._ranges(stream_id)
+        if chance < 0.23:
+            return DeleteGroup(group_id)
+        if chance < 0.27:
+            return ResetGroup(group_id, rng.randint(0, self._end(stream_id)), rng.randint(0, 9))
+        if chance < 0.35:
+            return DeadLetterRecords(group_id, self._stream(), ranges, 50)
+        if chance < 0.6:
+            tried = tuple((first, last, rng.randint(1, 2)) for first, last in ranges)
+            return EndDeliveries(group_id, tried, rng.choice(((), self._ranges(stream_id))))
+        return AckRecords(group_id, ranges)
+
+    def _of_pipelines(self) -> Command:
+        rng = self._random
+        pipeline_id = self._one("SELECT id FROM hadron_schema_object WHERE kind = 'Pipeline'")
+        cursor = self._tables.rows(
+            "SELECT next_offset, stream_id FROM hadron_pipeline_input WHERE pipeline_id = ?",
+            pipeline_id,
+        )
+        if cursor and rng.random() < 0.25:
+            begins, stream_id = cursor[0]
+            end = max(self._end(stream_id), begins)
+            offsets = tuple(at for at in range(begins, end) if rng.random() < 0.4)
+            return TriggerInstances(
+                pipeline_id, SET, begins + (rng.random() < 0.1), end, offsets
+            )
+        if rng.random() < 0.2:
+            failed = self._tables.rows(
+                "SELECT instance_id FROM hadron_instance WHERE pipeline_id = ? AND status = 3"
+                " ORDER BY instance_id LIMIT 3", pipeline_id,
+            )
+            return RetryInstances(pipeline_id, tuple(each for (each,) in failed) or (1,))
+        stages = self._tables.rows(
+            "SELECT DISTINCT stage FROM hadron_stage_run WHERE pipeline_id = ? AND status = 1"
+            " ORDER BY stage", pipeline_id,
+        )
+        stage = rng.choice([name for (name,) in stages] or _STAGES)
+        ready = self._tables.rows(
+            "SELECT instance_id, attempts + 1, created_ms FROM hadron_stage_run r"
+            " JOIN hadron_instance i USING (pipeline_id, instance_id)"
+            " WHERE pipeline_id = ? AND stage = ? AND r.status = 1 LIMIT 4", pipeline_id, stage,
+        )
+        chosen = rng.sample(ready, rng.randint(min(1, len(ready)), len(ready))) or [(1, 1, 0)]
+        if rng.random() < 0.1:
+            chosen.append((chosen[0][0], rng.randint(1, 2), chosen[0][2]))
+        ids, attempts, made = zip(*chosen, strict=True)
+        created_ms = made if rng.random() < 0.5 else ()
+        if rng.random() < 0.5:
+            return FailStages(pipeline_id, stage, ids, attempts, "why", created_ms)
+        output = rng.choice((0, self._stream()))
+        return CompleteStages(pipeline_id, stage, ids, attempts, output, 70, created_ms)
