@@ -342,7 +342,9 @@ class Nemesis:
         self.world.trace.log(f"{name}: bits flipped: {', '.join(flipped)}")
 
     async def _wiped_disk(self) -> None:
-        await self._damage(self.world.wipe)
+        name = await self._damage(self.world.wipe)
+        if name and self.random.random() < 0.4:
+            await self._plots.teach_without_room(name)
 
     def may_damage(self, name: str) -> bool:
         """Not while another node awaits its tables, as an old leader does whose tail was dropped:

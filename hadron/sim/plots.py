@@ -223,6 +223,21 @@ class Plots:
             world.disks[name].broken.capacity_bytes = capacity_bytes
             await self._nemesis.revive(name)
 
+    async def teach_without_room(self, name: str) -> None:
+        """A node with an empty disk is taught on thin wires, and again and again has no room for
+        what comes next: what teaches it ends, and begins anew on the same connection."""
+        world = self._world
+        disk, reserve = world.disks[name], world.config.settings.disk_reserve_bytes
+        usual = disk.broken.capacity_bytes
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(self.fetch_slowly, name)
+            for _ in range(self._random.randint(1, 3)):
+                disk.broken.capacity_bytes = disk.volume.used_bytes() + reserve // 32
+                await trio.sleep(self._random.uniform(0.5, 2.0))
+                disk.broken.capacity_bytes = usual
+                await trio.sleep(self._random.uniform(0.1, 1.0))
+        await self._nemesis.revive(name)
+
     async def _changed_row(self) -> None:
         """Entries change on a disk that may be damaged; its node's wires are thin for a while, so
         that what it fetches takes its time."""

@@ -49,7 +49,7 @@ ORACLES: Final[dict[str, tuple[str, ...]]] = {
         "acknowledged_is_durable",
     ),
     "B3 no memory, no vote": (
-        "B3 enough remember", "B3 a power loss is noticed",
+        "B3 enough remember", "B3 who counts remembers", "B3 a power loss is noticed",
         "B3 who was restored has no memory", "B3 a mark is of a committed entry",
         "A3 committed is on a majority", "acknowledged_is_durable",
     ),

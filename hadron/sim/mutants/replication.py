@@ -182,6 +182,18 @@ plant(
 )
 
 plant(
+    "learner counts once its feed has ended",
+    "who has no memory is taken for one that remembers when its feed begins anew on the same "
+    "connection",
+    Edit(
+        "node.leadership:Leadership._feed",
+        "link.answer.is_member = self.controller.quorum.is_voter(link.name)",
+        "link.answer.is_member = True",
+    ),
+    scenarios=("learner-without-room-for-a-moment",),
+)
+
+plant(
     "learner counts before others were heard",
     "a node without memory counts again when it holds the log, whatever it may have promised",
     Edit(

@@ -76,3 +76,33 @@ async def learner_who_had_promised_another(play: Play) -> None:
     network.heal_all()
     await play.hand_out("n1", "n2")
     await world.wait_in_step()
+
+
+@scenario("B3: a learner is one until it is granted its membership, however often it is fed")
+async def learner_without_room_for_a_moment(play: Play) -> None:
+    """n3 loses its disk, and is being taught over a thin wire when the new one has no room: the
+    feed ends, the connection does not, and the next feed begins a moment later. n3 must not count
+    before it has caught up: n2, whose connection is cut, has promises that n3 has forgotten."""
+    world, network = play.world, play.world.network
+    for _ in range(4):
+        await play.fill(1, _BIG)
+    await world.wait_in_step()
+    await world.crash("n3", power=False)
+    world.wipe("n3")
+    network.slow("n1", "n3", 5e5)
+    await world.start("n3")
+    await play.wait_holds("n3", 1)
+    leadership = world.node("n1")._leadership
+    assert leadership is not None
+    feed = leadership.controller.feed_of("n3")
+    disk, reserve = world.disks["n3"], world.config.settings.disk_reserve_bytes
+    disk.broken.capacity_bytes = disk.volume.used_bytes() + reserve // 32
+    await world.wait_for(
+        "the end of the feed", lambda: leadership.controller.feed_of("n3") is not feed
+    )
+    disk.heal()
+    play.part("n2")
+    await play.publish("X", timeout_s=2.0)
+    play.join("n2")
+    network.heal_all()
+    await world.wait_in_step()

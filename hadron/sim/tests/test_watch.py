@@ -38,6 +38,7 @@ PLANTED: dict[str, str] = {
     "B1 a ballot is used once": "incarnation used again",
     "B2 an acknowledgement names what was verified": "own end acknowledged",
     "B4 a power loss is not taken for damage": "trim not flushed",
+    "B3 who counts remembers": "learner counts once its feed has ended",
     "B3 who was restored has no memory": "restored member counts",
     "B3 a mark is of a committed entry": "mark of the log's end",
     "B6 a copy is committed": "copy of a replaced entry",

@@ -200,6 +200,20 @@ class Ballots:
                 f"{', '.join(remembering) or 'nobody'} had a memory; {needed} are needed",
             )
 
+    def admits(self, controller: Controller, name: str) -> None:
+        """B3: whose disk is counted remembered when it promised this ballot, to the feed that is
+        here, or was granted its membership since."""
+        mark, asked = self._of.get(controller), self._views.get(name)
+        if mark is None or not mark.view.is_alive:
+            return
+        remembered = self._promises.get(mark.key, {}).get(name, False)
+        if not remembered and (asked is None or not asked.identity.is_member):
+            self._complaints.add(
+                "B3 who counts remembers",
+                f"{mark.view.name} counts the disk of {name} under {mark.key[1]}, which had no "
+                "memory when it promised that, and was not granted any",
+            )
+
     def wrote(self, controller: Controller, group: WrittenGroup | None) -> None:
         """A3: what a leader counts of its own is on its disk."""
         mark = self._of.get(controller)

@@ -31,6 +31,7 @@ from hadron.partition.visible import VisibleStreams
 from hadron.partition.waiters import MAJORITY
 from hadron.replication import repair, resync
 from hadron.replication.follower import FollowerLog
+from hadron.replication.quorum import Quorum
 from hadron.replication.repair import Repairer
 from hadron.sim import node_files
 from hadron.sim.backups import Backups
@@ -91,6 +92,7 @@ class Watcher:
         self._questions: dict[Call, Question] = {}
         self._lsns: dict[int, tuple[Event, int]] = {}
         self._leaders: dict[Observers, Controller] = {}
+        self._counts: dict[Quorum, Controller] = {}
         self._handlers: dict[int, tuple[Mapping[int, Handler], dict[int, Handler]]] = {}
 
     @property
@@ -156,9 +158,19 @@ class Watcher:
                 self._by_part[controller] = view
                 self._leaders[controller.observers] = controller
                 self._by_part[controller._writer] = view
+                self._counts[controller.quorum] = controller
                 self.ballots.leads(view, controller, named["started_lsn"])
 
         return lead
+
+    def admits(self, original: Any) -> Any:
+        def admit(quorum: Quorum, member: str) -> bool:
+            if quorum in self._counts:
+                self.ballots.admits(self._counts[quorum], member)
+            has_moved: bool = original(quorum, member)
+            return has_moved
+
+        return admit
 
     def stops(self, original: Any) -> Any:
         def stop(controller: Controller, *given: Any) -> None:
@@ -759,6 +771,7 @@ def _wrappers(watcher: Watcher) -> list[tuple[Any, dict[str, Callable[[Any], Any
             "_on_persisted": watcher.writes,
             "_release": watcher.releases, "stop": watcher.stops,
         }),
+        (Quorum, {"admit": watcher.admits}),
         (Observers, {"tell": watcher.tells}),
         (GroupWriter, {"_run": watcher.judges, "prepare": watcher.prepares}),
         (Readers, {"run_once": watcher.reads}),
