@@ -69,8 +69,9 @@ ORACLES: Final[dict[str, tuple[str, ...]]] = {
     ),
     "C what each setting survives": ("acknowledged_is_durable", "A2 told once it is committed"),
     "D1 producers": (
-        "D1 sequences follow each other", "no_duplicates", "producer_order", "refused_is_absent",
-        "published_once", "producers-idle-for-a-day", "M streams",
+        "D1 sequences follow each other", "D1 what follows has the number behind",
+        "D1 what may be logged is sent as it was", "no_duplicates", "producer_order",
+        "refused_is_absent", "published_once", "producers-idle-for-a-day", "M streams",
     ),
     "D2 deliveries and retention": (
         "deliveries_keep_the_rules", "confirmed_acks_stay", "nothing_acknowledged_by_nobody",

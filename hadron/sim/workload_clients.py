@@ -171,10 +171,12 @@ class ProducerActor(ClientActor):
 
     async def _send_soon(self, producer: Producer, acks: Acks) -> None:
         waiting: list[tuple[Publish, Pending]] = []
+        # Now and then so slowly that one is given up and the next one is not.
+        pause_s = self.random.choice((0.002, 0.002, 0.002, 0.3))
         for value in self._make(self.random.randint(2, 20)):
             operation = self._begin([value], acks)
             waiting.append((operation, await producer.send_soon(self._record(value))))
-            await self.pause(0.002)
+            await self.pause(pause_s)
         trouble: HadronError | None = None
         for operation, pending in waiting:
             try:

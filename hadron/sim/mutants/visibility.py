@@ -76,3 +76,14 @@ plant(
     ),
     scenarios=("follower-of-a-log-that-lost-its-end",),
 )
+
+plant(
+    "new id while something is in doubt",
+    "once a batch was given up, later ones leave under a new producer id while an earlier one is "
+    "sent again under the old one",
+    Edit(
+        "client.accumulator:PartitionAccumulator.next_batch",
+        "if not self._queue or (self._hole and self._sent):", "if not self._queue:",
+    ),
+    scenarios=("batch-in-doubt-behind-one-that-was-given-up",),
+)

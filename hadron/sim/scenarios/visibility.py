@@ -9,7 +9,10 @@ from typing import Final
 import apsw
 import trio
 
+from hadron.client.publishing import Pending
+from hadron.model.errors import HadronError
 from hadron.sim.disk import FAST, SLOW
+from hadron.sim.history import Publish
 from hadron.sim.members import DrainingMember
 from hadron.sim.scenarios.play import Play, scenario
 from hadron.sim.workload_clients import STREAM, text
@@ -380,3 +383,45 @@ async def _lose_the_leaders_disk(play: Play) -> None:
     await world.start("n1")
     await world.wait_serving()
     await world.wait_in_step()
+
+
+@scenario("D1: what follows waits until nothing is in doubt")
+async def batch_in_doubt_behind_one_that_was_given_up(play: Play) -> None:
+    """n1, which has no majority, answers neither A nor B, and is lost from sight; A is given up, B
+    is not. When n1 is there again B goes there once more, under its old number, and C, which
+    was never sent, has to wait: B might be lost on its way again, and C would be before it."""
+    world, network = play.world, play.world.network
+    play.part("n1")
+    sent: list[tuple[Publish, Pending]] = []
+    async with (
+        world.client("c1") as client,
+        client.producer(STREAM, linger_ms=0.0, delivery_timeout_s=6.0) as producer,
+    ):
+        async def send(value: str) -> None:
+            operation = play.history.publish("c1", "c1", STREAM, world.config.name, [value])
+            sent.append((operation, await producer.send_soon(value)))
+
+        await send("A")
+        await trio.sleep(4.0)
+        await send("B")
+        await play.wait_holds("n1", play.last_lsn("n2") + 2)
+        network.cut("c1", "n1")
+        network.break_connections("c1", "n1", lose_all=True)
+        await trio.sleep(1.0)
+        await send("C")
+        await trio.sleep(2.0)
+        network.heal("c1", "n1")
+        await trio.sleep(1.0)
+        play.join("n1")
+        for operation, pending in sent:
+            try:
+                receipt = await pending.wait()
+            except HadronError as error:
+                play.history.unknown(operation, error)
+            else:
+                operation.runs = [(receipt.offset, 1)]
+                operation.duplicate = receipt.duplicate
+                play.history.ok(operation)
+    outcomes = [operation.outcome for operation, _ in sent]
+    if outcomes != ["unknown", "ok", "ok"]:
+        raise AssertionError(f"A, B and C came out as {outcomes}")

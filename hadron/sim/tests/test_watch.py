@@ -43,6 +43,7 @@ PLANTED: dict[str, str] = {
     "B3 a mark is of a committed entry": "mark of the log's end",
     "B6 a copy is committed": "copy of a replaced entry",
     "B6 a cluster's copies fit each other": "metadata set not copied last",
+    "D1 what follows has the number behind": "new id while something is in doubt",
     "D3 an id means one thing": "ids given again",
     "D3 who is behind says so": "new stream called missing",
     "D3 the schema is shown as of its index": "deleted objects stay",
@@ -118,6 +119,12 @@ EDITED: dict[str, tuple[str, tuple[Patch, ...]]] = {
     "D1 sequences follow each other": (
         "producers-idle-for-a-day",
         (Edit("state.streams:_check_sequence", "if command.sequence != 0:", "if False:"),),
+    ),
+    "D1 what may be logged is sent as it was": (
+        "batch-in-doubt-behind-one-that-was-given-up",
+        (Edit(
+            "client.accumulator:PartitionAccumulator.resume", "if not batch.doubtful:", "if True:",
+        ),),
     ),
     "D2 a deadline ends a delivery": (
         "acknowledgement-after-the-deadline",

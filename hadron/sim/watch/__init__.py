@@ -10,6 +10,7 @@
     copies     B6: what is in copies, and in what is installed
     meanings   D3: what ids and indexes of the schema stand for
     reads_on   D4: readers that go on
+    sending    D1: what leaves producers
 
 What each entry does to the tables is held against a model of them (`hadron.sim.model`).
 

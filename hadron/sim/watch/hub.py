@@ -11,9 +11,11 @@ from typing import Any
 import apsw
 
 from hadron.client import Client
+from hadron.client.accumulator import PartitionAccumulator
 from hadron.client.consumer import Consumer
 from hadron.client.deliveries import Delivery
 from hadron.client.membership import Membership
+from hadron.client.outgoing import OutgoingBatch
 from hadron.delivery.driver import GroupDriver
 from hadron.delivery.effects import Assignment, Exhausted
 from hadron.delivery.progress import LoggedLedger, Receipt
@@ -47,6 +49,7 @@ from hadron.sim.watch.entries import Acknowledged, Ends, Entries, tables_lsn
 from hadron.sim.watch.meanings import Meanings
 from hadron.sim.watch.reads_on import ReadsOn
 from hadron.sim.watch.repairs import Repairs
+from hadron.sim.watch.sending import Sending
 from hadron.sim.watch.serving import Serving
 from hadron.sim.watch.views import Complaints, NodeView, Question
 from hadron.sim.world import World
@@ -84,6 +87,7 @@ class Watcher:
         self.entries = Entries(self.complaints, ends, acknowledged, self.meanings)
         self.serving = Serving(self.complaints, self.ballots, acknowledged)
         self.reads_on = ReadsOn(self.complaints)
+        self.sending = Sending(self.complaints)
         self.branches = Branches(self.complaints, self.ballots)
         self.repairs = Repairs(self.complaints, self.branches)
         self.copies = Copies(self.complaints)
@@ -447,6 +451,32 @@ class Watcher:
 
         return hand_out
 
+    # --- producers ------------------------------------------------------------------------------
+
+    def launches(self, original: Any) -> Any:
+        def launch(accumulator: PartitionAccumulator, batch: OutgoingBatch) -> OutgoingBatch:
+            self.sending.leaves(accumulator, batch)
+            launched: OutgoingBatch = original(accumulator, batch)
+            return launched
+
+        return launch
+
+    def refuses(self, original: Any) -> Any:
+        def refused(
+            accumulator: PartitionAccumulator, batch: OutgoingBatch, error: HadronError
+        ) -> None:
+            self.sending.failed(batch, error)
+            original(accumulator, batch, error)
+
+        return refused
+
+    def resolves(self, original: Any) -> Any:
+        def resolve(batch: OutgoingBatch, *given: Any) -> None:
+            original(batch, *given)
+            self.sending.resolved(batch)
+
+        return resolve
+
     # --- logs -----------------------------------------------------------------------------------
 
     def promises(self, original: Any) -> Any:
@@ -789,6 +819,8 @@ def _wrappers(watcher: Watcher) -> list[tuple[Any, dict[str, Callable[[Any], Any
         }),
         (Membership, {"opened": watcher.beats, "beat": watcher.beats}),
         (Consumer, {"__anext__": watcher.hands_out, "next_batch": watcher.hands_out}),
+        (PartitionAccumulator, {"_launch": watcher.launches, "refused": watcher.refuses}),
+        (OutgoingBatch, {"_done": watcher.resolves}),
         (LoggedLedger, {
             "acknowledge": watcher.acknowledges, "confirm": watcher.confirms,
         }),
