@@ -9,7 +9,7 @@ from hadron.sim.curious import CuriousActor, SchemaActor
 from hadron.sim.group_plans import GroupPlan
 from hadron.sim.history import History
 from hadron.sim.members import MemberActor
-from hadron.sim.operators import GroupOperator
+from hadron.sim.operators import BackupOperator, GroupOperator
 from hadron.sim.pipeline_work import OrderActor, RunnerActor
 from hadron.sim.raw_producer import RawProducerActor
 from hadron.sim.workload_clients import Actor, ProducerActor, ReaderActor
@@ -38,6 +38,8 @@ def actors(
         yield CuriousActor(world, history, "a0", f"{seed}/a0")
     if chance.random() < 0.4:
         yield SchemaActor(world, history, "s0", f"{seed}/s0")
+    if random.Random(f"takes backups/{seed}").random() < 0.3:
+        yield BackupOperator(world, history, "b0", f"{seed}/b0")
 
 
 def has_pipeline(seed: int | str) -> bool:

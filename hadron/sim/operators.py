@@ -1,5 +1,5 @@
-"""Whoever looks after groups in a simulated world: looks at them, resets them, deletes them, while
-members are at work.
+"""Who operates a simulated world while others are at work in it: looks at groups, resets them,
+deletes them; takes backups of nodes that run, one soon after the other.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ import trio
 
 from hadron.client import Client
 from hadron.model.errors import HadronError, NotFoundError
+from hadron.sim.backups import Backups
 from hadron.sim.history import History
 from hadron.sim.workload_clients import STREAM, ClientActor
 from hadron.sim.world import World
@@ -77,3 +78,18 @@ class GroupOperator(ClientActor):
             raise
         self._changes += 1
         self.history.ok(noted)
+
+
+class BackupOperator(ClientActor):
+    """Takes backups. What is in them is judged where they are taken (`watch`)."""
+
+    def __init__(self, world: World, history: History, host: str, seed: str) -> None:
+        super().__init__(world, history, host, seed)
+        self._backups = Backups(world)
+
+    async def session(self, client: Client) -> None:
+        for _ in range(self.random.randint(1, 3)):
+            await trio.sleep(self.random.uniform(0.2, 3.0))
+            if self.stopping:
+                return
+            await self._backups.take(client, self.world, self.random.choice(self.world.names))

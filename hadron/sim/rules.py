@@ -59,6 +59,7 @@ ORACLES: Final[dict[str, tuple[str, ...]]] = {
     "B5 membership": ("B1 a majority has promised", "A3 committed is on a majority"),
     "B6 copies": (
         "B6 a copy says what it is", "B6 a copy is committed", "B6 a backup is as of now",
+        "B6 a backup has what was there when it began",
         "B6 a copy ends at its position", "B6 what is installed has bodies of its own entries",
         "B6 a cluster's copies fit each other",
     ),

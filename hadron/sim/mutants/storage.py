@@ -205,3 +205,10 @@ plant(
     ),
     scenarios=("majority-loses-power-without-fsync",),
 )
+
+plant(
+    "backup that is an older copy",
+    "a backup of a running node may be the copy that somebody else has asked for before",
+    Edit("node.backup:backup_live", "min_lsn=0", "min_lsn=1"),
+    scenarios=("backup-soon-after-another",),
+)

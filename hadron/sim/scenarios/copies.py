@@ -50,6 +50,20 @@ async def _back_up(play: Play, name: str) -> None:
         await play.back_up(name)
 
 
+@scenario("B6: a backup has what was acknowledged when it was begun")
+async def backup_soon_after_another(play: Play) -> None:
+    """A replica, then the leader, is backed up twice within a moment, and X is published between:
+    the copy that lies there from the first time does not have it."""
+    world = play.world
+    await play.fill(3)
+    for name in ("n3", "n1"):
+        await world.wait_in_step()
+        await play.back_up(name)
+        await play.publish(f"X {name}")
+        await world.wait_in_step()
+        await play.back_up(name)
+
+
 @scenario("B6: a copy of a stopped node's files says what is known to be committed")
 async def backup_of_a_leader_that_was_killed(play: Play) -> None:
     """n1 is killed with what nobody else has in its tables, and a backup is made of its files. n2

@@ -3,11 +3,12 @@
 A copy ends at its position: the tables stand there, and neither an entry nor a body is above it. A
 body that is left above would meet the next entry of that number, another leader's. Whatever is
 installed may go on beyond its copy by what the disk held, but only with bodies of its own entries.
+A backup has what its node knew to be committed when the backup was begun.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Any
@@ -18,9 +19,10 @@ from hadron.model.ids import LogPosition
 from hadron.node.cluster_backup import find_backups
 from hadron.sim.volume import volume_of
 from hadron.sim.watch.entries import tables_lsn
-from hadron.sim.watch.views import Complaints
-from hadron.storage.generations import DATABASE
+from hadron.sim.watch.views import Complaints, NodeView
+from hadron.storage.generations import DATABASE, MANIFEST
 from hadron.storage.log import NO_BODY, hash_body
+from hadron.storage.snapshot import decode_manifest
 
 _ANCHOR = "coalesce((SELECT lsn FROM hadron_anchor), 0)"
 """Where the log begins: all of it may have been trimmed."""
@@ -46,8 +48,27 @@ _WITHOUT = (
 class Copies:
     """Every copy that is made, and every file that takes another one's place."""
 
-    def __init__(self, complaints: Complaints) -> None:
+    def __init__(self, complaints: Complaints, views: Mapping[str, NodeView]) -> None:
         self._complaints = complaints
+        self._views = views
+
+    def known(self) -> dict[NodeView, int]:
+        """Up to where each node's tables hold what it knows to be committed."""
+        return {
+            view: min(view.committed_lsn, tables_lsn(view.store.writer.connection))
+            for view in self._views.values() if view.is_alive and view.follower is not None
+        }
+
+    def taken(self, path: Path, known: Mapping[NodeView, int]) -> None:
+        """A backup of a running node is whole; `known` is as it was when somebody asked for it."""
+        manifest = decode_manifest((path / MANIFEST).read_bytes(), path)
+        lsn = known.get(self._views[manifest.node], 0)
+        if manifest.lsn < lsn:
+            self._complaints.add(
+                "B6 a backup has what was there when it began",
+                f"the backup of {manifest.node} is as of entry {manifest.lsn}, and {lsn} was "
+                "committed when somebody asked for it",
+            )
 
     def made(self, path: Path, end: LogPosition) -> None:
         """A copy is whole, and is to be given out, or installed."""

@@ -24,6 +24,7 @@ from hadron.model.batch import StampedBatch
 from hadron.model.errors import HadronError
 from hadron.model.ids import Ballot, LogPosition
 from hadron.node import recovery, restore
+from hadron.node.cluster_backup import find_backups
 from hadron.partition.controller import Controller
 from hadron.partition.group_commit import GroupWriter, WrittenGroup
 from hadron.partition.observers import Observers
@@ -90,7 +91,7 @@ class Watcher:
         self.sending = Sending(self.complaints)
         self.branches = Branches(self.complaints, self.ballots)
         self.repairs = Repairs(self.complaints, self.branches)
-        self.copies = Copies(self.complaints)
+        self.copies = Copies(self.complaints, self.views)
         self.histories = Histories(self.complaints.add)
         self._by_part: dict[Any, NodeView] = {}
         self._questions: dict[Call, Question] = {}
@@ -572,9 +573,21 @@ class Watcher:
 
         return switch_to
 
+    def backs_up(self, original: Any) -> Any:
+        async def take(backups: Backups, *given: Any) -> Path:
+            known = self.copies.known()
+            path: Path = await original(backups, *given)
+            self.copies.taken(path, known)
+            return path
+
+        return take
+
     def backs_up_all(self, original: Any) -> Any:
         async def take_all(backups: Backups, client: Client, *given: Any) -> Path:
+            known = self.copies.known()
             path: Path = await original(backups, client, *given)
+            for part in find_backups(path).values():
+                self.copies.taken(part, known)
             topology = await client.topology()
             self.copies.of_cluster(path, topology.metadata)
             return path
@@ -832,7 +845,7 @@ def _wrappers(watcher: Watcher) -> list[tuple[Any, dict[str, Callable[[Any], Any
         (Manifest, {"encode": watcher.describes}),
         (IdentityFile, {"note_mark": watcher.marks_down}),
         (Backups, {
-            "take_all": watcher.backs_up_all, "restore": watcher.restores,
+            "take": watcher.backs_up, "take_all": watcher.backs_up_all, "restore": watcher.restores,
             "restore_all": watcher.restores_all,
         }),
         (resync, {"switch_to": watcher.switches}),
