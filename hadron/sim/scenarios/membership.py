@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from functools import partial
+from itertools import count
 from typing import Any
 
 import trio
@@ -91,23 +92,31 @@ async def question_to_a_deposed_leader(play: Play) -> None:
 
 @scenario("W2: what waits for a deposed leader's disk leaves its gate")
 async def commands_that_wait_for_a_deposed_leader(play: Play) -> None:
-    """n1's disk is slow, and commands wait for it while n2 is promoted. They fail, and nothing of
-    them may stay counted against those that come when n1 leads again."""
+    """n1's disk is slow, and commands wait for it when n1 hears that n2 was promoted. They fail,
+    and nothing of them may stay counted against those that come when n1 leads again."""
     world = play.world
     await play.fill(3)
     await world.wait_in_step()
-    world.disks["n1"].speed = Speed(sync_s=(0.1, 0.2))
+    world.disks["n1"].speed = Speed(sync_s=(0.3, 0.4))
+    for peer in ("n2", "n3"):
+        # What refuses n1's next group says so while that is flushed, and others have come.
+        world.network.delay(peer, "n1", 0.1, 0.15)
+    deposed = trio.Event()
 
     async def keep_sending(name: int) -> None:
-        for number in range(8):
-            await play.produce(f"{name}/{number}", timeout_s=0.5)
+        for number in count():
+            if deposed.is_set():
+                break
+            await play.produce(f"{name}/{number}", timeout_s=0.1)
 
     async with trio.open_nursery() as nursery:
-        for name in range(20):
+        for name in range(8):
             nursery.start_soon(keep_sending, name)
         await trio.sleep(0.5)
-        nursery.start_soon(play.promote, "n2", _ALL, "n2", "n3")
-    await world.wait_serving()
+        await play.promote("n2", _ALL, "n2", "n3")
+        await world.wait_for("n1 deposed", lambda: world.status("n1").state != "serving", 30.0)
+        deposed.set()
+    world.network.heal_all()
     await play.hand_out("n1")
     await world.wait_in_step()
 
