@@ -51,3 +51,11 @@ plant(
     ),
     scenarios=("row-changed-by-somebody",),
 )
+
+plant(
+    "instances of a changed pipeline never end",
+    "an instance is taken for going on because a stage follows the one that it ended with, also "
+    "when that one was done before",
+    Edit("state.pipelines:_advance", "== len(ready):", ">= 0:"),
+    scenarios=("stage-put-before-one-that-is-done",),
+)

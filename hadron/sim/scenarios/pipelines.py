@@ -7,10 +7,13 @@ from typing import Final
 
 import trio
 
+from hadron.client import Client
 from hadron.model.errors import HadronError
+from hadron.model.schema import PipelineSpec, SchemaObject, StageSpec
 from hadron.sim.pipeline_work import FLOW, RunnerActor, objects
 from hadron.sim.scenarios.play import Play, scenario
 from hadron.sim.workload_clients import STREAM
+from hadron.wire.messages import pipelines_pb2
 
 _RECORDS: Final = 30
 
@@ -81,6 +84,65 @@ async def pipelines_without_room(play: Play) -> None:
             await world.wait_serving()
         await _wait_done(play)
         nursery.cancel_scope.cancel()
+
+
+@scenario("P6: an instance ends with its last stage, however the stages were changed")
+async def stage_put_before_one_that_is_done(play: Play) -> None:
+    """Every record's instance has reported, and is held; then people put an audit before the
+    report. What was held is let go, the audits come last: all instances end."""
+    async with play.world.client("c0") as client:
+        await client.apply(_reporting(play, "hold", "report"))
+        await play.fill(_RECORDS)
+        with trio.fail_after(60.0):
+            given = await _taken(client, "hold", "report")
+            await _complete_all(client, given["report"])
+            await client.apply(_reporting(play, "hold", "audit", "report"))
+            await _complete_all(client, given["hold"])
+            given = await _taken(client, "audit")
+            await _complete_all(client, given["audit"])
+
+
+def _reporting(play: Play, *names: str) -> list[SchemaObject]:
+    """A pipeline of stages that do not wait for each other, but for the audit that the report
+    waits for where there is one."""
+    flow = PipelineSpec(
+        replica_set=play.world.config.name, input=STREAM, start="earliest", max_parallel=_RECORDS,
+        stages=tuple(
+            StageSpec(
+                name=name, engine="handler", timeout_ms=60_000,
+                after=("audit",) if name == "report" and "audit" in names else (),
+            )
+            for name in names
+        ),
+    )
+    return [SchemaObject(kind="Pipeline", name=FLOW, spec=flow)]
+
+
+async def _taken(
+    client: Client, *names: str
+) -> dict[str, list[pipelines_pb2.Invocations]]:
+    """What a runner is handed: these stages of every record's instance."""
+    given: dict[str, list[pipelines_pb2.Invocations]] = {name: [] for name in names}
+    async with client.run_stages(FLOW, engine="handler", max_batch=10, credit=10) as stages:
+        while any(
+            sum(len(each.invocations) for each in taken) < _RECORDS for taken in given.values()
+        ):
+            some = await anext(stages)
+            given[some.stage].append(some)
+            stages.grant()
+    return given
+
+
+async def _complete_all(client: Client, given: list[pipelines_pb2.Invocations]) -> None:
+    for some in given:
+        ids, attempts, created_ms = zip(
+            *((each.instance_id, each.attempt, each.created_ms) for each in some.invocations),
+            strict=True,
+        )
+        answer = await client.complete_stages(
+            some.pipeline_id, some.stage, ids, attempts, created_ms, None
+        )
+        assert not answer.stale_instance_ids
 
 
 async def _declared(
