@@ -212,3 +212,13 @@ plant(
     Edit("node.backup:backup_live", "min_lsn=0", "min_lsn=1"),
     scenarios=("backup-soon-after-another",),
 )
+
+plant(
+    "copy without the latest of the tail",
+    "what was stored between the copying of the log's end and the closing of the old file is gone",
+    Edit(
+        "replication.resync:Installation.finish",
+        "                kept = copy_tail(old, self.generation / DATABASE, self.position, disk)\n", "",
+    ),
+    scenarios=("records-stored-while-a-copy-is-installed",),
+)

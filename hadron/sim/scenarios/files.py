@@ -15,6 +15,7 @@ import trio
 from hadron.model.errors import CorruptionError
 from hadron.node.runtime import Node
 from hadron.replication.trimming import LogTrimmer
+from hadron.sim.disk import SLOW
 from hadron.sim.scenarios.play import Play, scenario
 from hadron.sim.world import SETTINGS
 from hadron.sim.wrapping import wrapped
@@ -141,6 +142,41 @@ async def copy_without_the_latest_entry(play: Play) -> None:
     await world.start("n3")
     await world.wait_serving()
     await world.wait_in_step()
+
+
+@scenario("B6: what is stored up to the last moment comes along with a copy")
+async def records_stored_while_a_copy_is_installed(play: Play) -> None:
+    """n1, which led, takes a copy from n3, which leads now, onto a slow disk; n2 is away, and
+    record after record is acknowledged by n1 and n3, also while n1 puts the end of its own log
+    behind the copy. n3's disk is lost as soon as the copy is installed."""
+    world, network = play.world, play.world.network
+    await play.fill(3)
+    await world.wait_in_step()
+    play.part("n1")
+    await play.produce("on n1 alone", timeout_s=0.5)
+    await play.promote("n3", ("n1", "n2", "n3"), "n3", "n2")
+    await world.crash("n1", power=False)
+    play.join("n1")
+    network.slow("n3", "n1", 1e5, 1 << 16)
+    world.disks["n1"].speed = SLOW
+    await play.hand_out("n1")
+    play.part("n2")
+    async with trio.open_nursery() as nursery:
+        for number in range(4):
+            nursery.start_soon(_publish_for_ever, play, f"c{number}")
+        await world.wait_for("the copy", lambda: current_number(world.data("n1")) == 1)
+        await play.lose("n3")
+        nursery.cancel_scope.cancel()
+    world.disks["n1"].heal()
+    play.join("n2")
+    await world.start("n3")
+    await world.wait_serving()
+    await world.wait_in_step()
+
+
+async def _publish_for_ever(play: Play, host: str) -> None:
+    while True:
+        await play.publish(play.value(), timeout_s=5.0, host=host)
 
 
 @scenario("B6: a copy ends at its position, with its bodies", nodes=5)

@@ -43,6 +43,7 @@ PLANTED: dict[str, str] = {
     "B3 a mark is of a committed entry": "mark of the log's end",
     "B6 a copy is committed": "copy of a replaced entry",
     "B6 a backup has what was there when it began": "backup that is an older copy",
+    "B6 what is installed has all that the disk had": "copy without the latest of the tail",
     "B6 a cluster's copies fit each other": "metadata set not copied last",
     "D1 what follows has the number behind": "new id while something is in doubt",
     "D3 an id means one thing": "ids given again",

@@ -32,6 +32,18 @@ _ENDS = (
     " ifnull((SELECT max(lsn) FROM hadron_body), 0)"
 )
 
+_HEAD = (
+    "SELECT lsn, chain FROM (SELECT lsn, chain FROM hadron_log UNION ALL"
+    " SELECT lsn, chain FROM hadron_anchor) ORDER BY lsn DESC LIMIT 1"
+)
+
+_LEFT = (
+    "SELECT max(lsn) FROM hadron_log WHERE lsn > ?1 AND EXISTS (SELECT * FROM"
+    " (SELECT lsn, chain FROM hadron_log UNION ALL SELECT lsn, chain FROM hadron_anchor)"
+    " WHERE lsn = ?1 AND chain = ?2)"
+)
+"""Of a log that has the entry which another one ends with: where it ends, when that is beyond."""
+
 _SCHEMA = "SELECT metadata_index FROM hadron_schema_index"
 
 _BEYOND = (
@@ -97,6 +109,21 @@ class Copies:
                 "B6 a cluster's copies fit each other",
                 f"the copy of {metadata} has the schema at index {indexes.get(metadata)}, and "
                 f"others are ahead of it: {ahead}",
+            )
+
+    def replaces(self, old: Path, new: Path) -> None:
+        """A peer's copy takes the place of this node's own file: whatever that log holds beyond the
+        copy, its disk may have acknowledged (PROTOCOL C)."""
+        with _reading(old) as before, _reading(new) as database:
+            if before is None or database is None:
+                return
+            end = database.execute(_HEAD).fetchone()
+            left = end and before.execute(_LEFT, end).fetchone()
+        if left and left[0]:
+            self._complaints.add(
+                "B6 what is installed has all that the disk had",
+                f"{new.parent.name}/{new.name} ends at entry {end[0]}, and the log whose place it "
+                f"takes goes on from there up to {left[0]}",
             )
 
     def installed(self, path: Path) -> None:

@@ -57,7 +57,7 @@ from hadron.sim.world import World
 from hadron.sim.wrapping import wrapped
 from hadron.state.events import BatchAppended
 from hadron.state.machine import Command, Context, Event, StateMachine
-from hadron.storage.generations import DATABASE
+from hadron.storage.generations import DATABASE, current_database
 from hadron.storage.identity import IdentityFile
 from hadron.storage.log import Log
 from hadron.storage.snapshot import Copying, Manifest
@@ -566,6 +566,14 @@ class Watcher:
 
         return note_mark
 
+    def resyncs(self, original: Any) -> Any:
+        def switch_to(directory: Path, generation: Path, disk: Any) -> None:
+            self.copies.replaces(current_database(directory), generation / DATABASE)
+            self.copies.installed(generation / DATABASE)
+            original(directory, generation, disk)
+
+        return switch_to
+
     def switches(self, original: Any) -> Any:
         def switch_to(directory: Path, generation: Path, disk: Any) -> None:
             self.copies.installed(generation / DATABASE)
@@ -848,7 +856,7 @@ def _wrappers(watcher: Watcher) -> list[tuple[Any, dict[str, Callable[[Any], Any
             "take": watcher.backs_up, "take_all": watcher.backs_up_all, "restore": watcher.restores,
             "restore_all": watcher.restores_all,
         }),
-        (resync, {"switch_to": watcher.switches}),
+        (resync, {"switch_to": watcher.resyncs}),
         (restore, {"switch_to": watcher.switches}),
         (recovery, {"switch_to": watcher.switches}),
         (StateMachine, {"apply": watcher.applies}),
