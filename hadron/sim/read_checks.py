@@ -10,10 +10,16 @@ from hadron.sim.history import Deliver, Read
 
 
 def shown_is_committed(evidence: Evidence) -> Iterator[Violation]:
-    """A record that anybody was shown is in the final log, at that offset."""
+    """A record that anybody was shown is in the final log, at that offset.
+
+    What was shown before an operator went on with a log that may have lost its end may be gone.
+    """
+    recovered_at = max((
+        event.at for event in evidence.history.events("reconfigure") if event.detail == "loss"
+    ), default=0)
     shown: list[Read | Deliver] = [*evidence.history.of(Read), *evidence.history.of(Deliver)]
     for operation in shown:
-        if operation.outcome != "ok":
+        if operation.outcome != "ok" or operation.ended < recovered_at:
             continue
         contents = evidence.contents(operation.stream)
         who = (

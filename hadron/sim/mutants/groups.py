@@ -107,3 +107,15 @@ plant(
     Edit("delivery.machine:Group.put_back", "self._put_again(", "0 and self._put_again("),
     scenarios=("dead-letter-without-a-stream",),
 )
+
+plant(
+    "other record acknowledged at an offset",
+    "a member acknowledges what has taken the place of a record that it has dealt with, and hands "
+    "it out to nobody",
+    Edit(
+        "client.acks:LateAcks.claim",
+        "if before == written and (attempt > 1 or token[0] != ballot)",
+        "if attempt > 1 or token[0] != ballot",
+    ),
+    scenarios=("other-records-at-offsets-that-were-dealt-with",),
+)

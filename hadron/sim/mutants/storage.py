@@ -218,7 +218,7 @@ plant(
     "what was stored between the copying of the log's end and the closing of the old file is gone",
     Edit(
         "replication.resync:Installation.finish",
-        "                kept = copy_tail(old, self.generation / DATABASE, self.position, disk)\n", "",
+        "kept = copy_tail(old, self.generation / DATABASE, self.position, disk)", "pass",
     ),
     scenarios=("records-stored-while-a-copy-is-installed",),
 )

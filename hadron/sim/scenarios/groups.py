@@ -17,6 +17,7 @@ from hadron.sim.group_plans import LETTERS, GroupPlan
 from hadron.sim.history import Settle
 from hadron.sim.members import DrainingMember
 from hadron.sim.scenarios.play import Play, scenario
+from hadron.sim.scenarios.promises import OS
 from hadron.sim.workload_clients import STREAM, text
 
 _ALL: Final = ("n1", "n2", "n3")
@@ -423,3 +424,33 @@ async def dead_letter_without_a_stream(play: Play) -> None:
             await member.ack(offset)
         await member.confirm()
     await _drain(play, GroupPlan("g"))
+
+
+@scenario("D2: who has dealt with a record acknowledges no other at its offset", settings=OS)
+async def other_records_at_offsets_that_were_dealt_with(play: Play) -> None:
+    """A member has dealt with records that all disks lose in a power failure, and its
+    acknowledgements are in doubt; an operator takes the disks as they are, and others are written
+    at those offsets. The member has not seen these, and must be given each."""
+    world = play.world
+    await _fill(play, 3)
+    async with _member(play, "g0", max_in_flight=50) as member:
+        await member.take(0, 1, 2)
+        await member.ack(0, 1, 2)
+        assert await member.confirm()
+        await world.wait_in_step()
+        await world.stop()
+        await world.start()
+        await world.wait_serving()
+        await _fill(play, 5)
+        await member.take(*range(8))
+        await world.crash(power=True, style="dropped")
+        await member.ack(*range(3, 8))
+        lost, member.taken = member.taken, {}
+        await play.recover()
+        await _fill(play, 8)
+        await member.take(*range(3, 11))
+        if member.taken[3].value == lost[3].value:
+            raise AssertionError("what the member had dealt with was not lost")
+        await member.ack(*range(3, 11))
+        await member.confirm()
+    await _drain(play)

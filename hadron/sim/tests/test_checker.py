@@ -628,6 +628,15 @@ def test_damage_that_was_done_on_purpose_is_no_violation(scene: Scene) -> None:
     assert scene.broken() == set()
 
 
+def test_what_was_shown_before_a_loss_may_be_gone_and_nothing_later(scene: Scene) -> None:
+    scene.publish("x")
+    scene.read(0, "x", "y", end=2)
+    scene.history.event("reconfigure", detail="loss")
+    assert scene.broken() == set()
+    scene.read(0, "x", "z", end=2)
+    assert scene.broken() == {"shown_is_committed"}
+
+
 def test_retention_may_drop_what_was_acknowledged(scene: Scene) -> None:
     scene.publish("x")
     scene.publish("y")

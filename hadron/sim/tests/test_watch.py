@@ -46,6 +46,7 @@ PLANTED: dict[str, str] = {
     "B6 what is installed has all that the disk had": "copy without the latest of the tail",
     "B6 a cluster's copies fit each other": "metadata set not copied last",
     "D1 what follows has the number behind": "new id while something is in doubt",
+    "D2 what is acknowledged was handed out": "other record acknowledged at an offset",
     "D3 an id means one thing": "ids given again",
     "D3 who is behind says so": "new stream called missing",
     "D3 the schema is shown as of its index": "deleted objects stay",

@@ -117,8 +117,8 @@ class Copies:
         with _reading(old) as before, _reading(new) as database:
             if before is None or database is None:
                 return
-            end = database.execute(_HEAD).fetchone()
-            left = end and before.execute(_LEFT, end).fetchone()
+            end: Any = database.execute(_HEAD).fetchone()
+            left: Any = end and before.execute(_LEFT, end).fetchone()
         if left and left[0]:
             self._complaints.add(
                 "B6 what is installed has all that the disk had",

@@ -14,6 +14,7 @@ from hadron.client import Client
 from hadron.client.accumulator import PartitionAccumulator
 from hadron.client.consumer import Consumer
 from hadron.client.deliveries import Delivery
+from hadron.client.feed import Feed, Parcel
 from hadron.client.membership import Membership
 from hadron.client.outgoing import OutgoingBatch
 from hadron.delivery.driver import GroupDriver
@@ -442,12 +443,21 @@ class Watcher:
 
         return beat
 
+    def claims(self, original: Any) -> Any:
+        def claim(member: Membership, feed: Feed, parcel: Parcel) -> None:
+            original(member, feed, parcel)
+            if parcel._skipped:
+                self.serving.acknowledged_at_once(parcel)
+
+        return claim
+
     def hands_out(self, original: Any) -> Any:
         async def hand_out(consumer: Consumer) -> Any:
             given = await original(consumer)
             if given is not None:
-                is_one = isinstance(given, Delivery)
-                self.serving.handed_out(consumer, [given._parcel] if is_one else given[0])
+                one = isinstance(given, Delivery)
+                parcels, records = ([given._parcel], [given.record]) if one else given
+                self.serving.handed_out(consumer, parcels, records)
             return given
 
         return hand_out
@@ -838,7 +848,9 @@ def _wrappers(watcher: Watcher) -> list[tuple[Any, dict[str, Callable[[Any], Any
             "leave": watcher.works, "_expire": watcher.works, "close": watcher.works,
             "_note_ended": watcher.exhausts, "_dead_letters_refused": watcher.puts_back,
         }),
-        (Membership, {"opened": watcher.beats, "beat": watcher.beats}),
+        (Membership, {
+            "opened": watcher.beats, "beat": watcher.beats, "_claim": watcher.claims,
+        }),
         (Consumer, {"__anext__": watcher.hands_out, "next_batch": watcher.hands_out}),
         (PartitionAccumulator, {"_launch": watcher.launches, "refused": watcher.refuses}),
         (OutgoingBatch, {"_done": watcher.resolves}),

@@ -13,6 +13,7 @@ from weakref import WeakKeyDictionary
 
 import trio
 
+from hadron.client.acks import LateAcks
 from hadron.client.consumer import Consumer
 from hadron.client.feed import Feed, Parcel
 from hadron.client.membership import Membership
@@ -22,6 +23,7 @@ from hadron.delivery.progress import LoggedLedger
 from hadron.delivery.ranges import Range
 from hadron.delivery.sessions import MemberSession
 from hadron.model.batch import StampedBatch, decode_batch
+from hadron.model.record import Record
 from hadron.sim.watch.ballots import Ballots
 from hadron.sim.watch.entries import Acknowledged
 from hadron.sim.watch.marks import Mark
@@ -53,6 +55,8 @@ class Serving:
         self._keys: dict[tuple[str, int, int], Any] = {}
         """By replica set, stream and offset: keys of records that a group by key was given."""
         self._held_until: WeakKeyDictionary[Feed, float] = WeakKeyDictionary()
+        self._seen: WeakKeyDictionary[LateAcks, dict[int, list[Any]]] = WeakKeyDictionary()
+        """Of each member, by offset: what its program was given there."""
 
     def _mark(self, driver: GroupDriver) -> Mark | None:
         mark = self._ballots.mark_of(driver._ground.controller)
@@ -193,9 +197,26 @@ class Serving:
         if feed is not None and patience_s and now <= self._held_until.get(feed, now):
             self._held_until[feed] = now + patience_s
 
-    def handed_out(self, consumer: Consumer, parcels: Iterable[Parcel]) -> None:
-        """A program is given records: those that are its member's still."""
+    def acknowledged_at_once(self, parcel: Parcel) -> None:
+        """A member hands some of these out to nobody, for its program has dealt with them: with
+        these, not with others that were at their offsets before."""
+        seen = self._seen.get(parcel.feed._late, {})
+        for record in parcel.batch.records(parcel.first, parcel.last):
+            if record.offset in parcel._skipped and record.value not in seen.get(record.offset, ()):
+                self._complaints.add(
+                    "D2 what is acknowledged was handed out",
+                    f"a member acknowledges {record.value!r} at offset {record.offset} for its "
+                    f"program, which has seen {seen.get(record.offset, 'nothing')} there",
+                )
+
+    def handed_out(
+        self, consumer: Consumer, parcels: Sequence[Parcel], records: Iterable[Record]
+    ) -> None:
+        """A program is given records of a partition: those that are its member's still."""
         now = consumer._clock()
+        seen = self._seen.setdefault(parcels[0].feed._late, {})
+        for record in records:
+            seen.setdefault(record.offset, []).append(record.value)
         for parcel in parcels:
             late_s = now - self._held_until.get(parcel.feed, now)
             if late_s > 0:
