@@ -14,13 +14,22 @@ from dataclasses import dataclass, field
 
 @dataclass(slots=True)
 class Runner:
-    """A connected stage runner; `credit` is how many more micro-batches it takes."""
+    """A connected stage runner; `credit` is how many more micro-batches it takes.
+
+    Attributes:
+        stages: names of those that it runs; all of its engine when empty, also those that the
+            pipeline gets later.
+    """
 
     number: int
+    engine: str
     stages: frozenset[str]
     max_batch: int
     credit: int
     is_writable: Callable[[], bool] = lambda: True
+
+    def runs(self, stage: str, engine: str) -> bool:
+        return engine == self.engine and (not self.stages or stage in self.stages)
 
 
 @dataclass(slots=True)
@@ -42,12 +51,15 @@ class Dispatch:
 
     def join(
         self,
+        engine: str,
         stages: Collection[str],
         max_batch: int,
         credit: int,
         is_writable: Callable[[], bool] = lambda: True,
     ) -> Runner:
-        runner = Runner(next(self._numbers), frozenset(stages), max_batch, credit, is_writable)
+        runner = Runner(
+            next(self._numbers), engine, frozenset(stages), max_batch, credit, is_writable
+        )
         self.runners[runner.number] = runner
         return runner
 
@@ -60,11 +72,11 @@ class Dispatch:
                     self._free(stage, batch)
             self._batches[stage] = [batch for batch in batches if batch.runner != number]
 
-    def runner_for(self, stage: str) -> Runner | None:
+    def runner_for(self, stage: str, engine: str) -> Runner | None:
         """Who takes the next micro-batch of a stage: round robin over those with credit."""
         able = [
             runner for runner in self.runners.values()
-            if runner.credit > 0 and stage in runner.stages and runner.is_writable()
+            if runner.credit > 0 and runner.runs(stage, engine) and runner.is_writable()
         ]
         if not able:
             return None

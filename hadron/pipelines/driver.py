@@ -213,7 +213,7 @@ class PipelineDriver:
         """A runner came. Raises `NotFoundError` for a stage that does not exist."""
         engine = request.engine or "spark"
         names = {stage.name for stage in self.spec.stages if stage.engine == engine}
-        wanted = set(request.stages) or names
+        wanted = set(request.stages)
         unknown = wanted - names
         if unknown:
             raise NotFoundError(
@@ -223,7 +223,7 @@ class PipelineDriver:
             )
         max_batch = min(request.max_batch or MAX_MICRO_BATCH, MAX_MICRO_BATCH)
         runner = self.dispatch.join(
-            wanted, max_batch, request.credit or 1, lambda: call.writable
+            engine, wanted, max_batch, request.credit or 1, lambda: call.writable
         )
         call.on_writable = lambda: self._stages_moved.set()
         session = RunnerSession(runner, call)
@@ -265,7 +265,7 @@ class PipelineDriver:
 
     async def _dispatch_stage(self, stage: StageSpec) -> float | None:
         """Hand out what is ready; returns in how many seconds something delayed becomes ready."""
-        while (runner := self.dispatch.runner_for(stage.name)) is not None:
+        while (runner := self.dispatch.runner_for(stage.name, stage.engine)) is not None:
             now_ms = self._clock.now_ms()
 
             def read(
@@ -471,8 +471,11 @@ class Pipelines(Part):
             await driver.run()
 
     def _on_catalog(self) -> None:
-        """Nothing runs any more for pipelines that were deleted."""
+        """Nothing runs any more for pipelines that were deleted; changed ones may have another
+        stage for those who run all."""
         self._changed.set()
+        for each in self._drivers.values():
+            each.wake()
         known = {item.id for item in self._catalog.all()}
         for pipeline_id in [each for each in self._drivers if each not in known]:
             driver = self._drivers.pop(pipeline_id)

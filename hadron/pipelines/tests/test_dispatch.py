@@ -16,24 +16,24 @@ def assigned(dispatch: Dispatch, stage: str = "a") -> set[int]:
 class TestScenes:
     def test_runners_with_credit_take_turns(self) -> None:
         dispatch = Dispatch()
-        first, second = dispatch.join(["a"], 10, 2), dispatch.join(["a", "b"], 10, 2)
+        first, second = dispatch.join("e", ["a"], 10, 2), dispatch.join("e", ["a", "b"], 10, 2)
         order: list[Runner] = []
-        while (runner := dispatch.runner_for("a")) is not None:
+        while (runner := dispatch.runner_for("a", "e")) is not None:
             dispatch.assign(runner, "a", [len(order)], 100.0)
             order.append(runner)
         assert order == [first, second, first, second]
-        assert dispatch.runner_for("b") is None
+        assert dispatch.runner_for("b", "e") is None
         second.credit += 1
-        assert dispatch.runner_for("b") is second
+        assert dispatch.runner_for("b", "e") is second
 
     def test_one_that_cannot_be_written_to_gets_nothing(self) -> None:
         dispatch = Dispatch()
-        dispatch.join(["a"], 10, 5, lambda: False)
-        assert dispatch.runner_for("a") is None
+        dispatch.join("e", ["a"], 10, 5, lambda: False)
+        assert dispatch.runner_for("a", "e") is None
 
     def test_what_a_runner_holds_is_free_when_it_goes(self) -> None:
         dispatch = Dispatch()
-        gone, other = dispatch.join(["a", "b"], 10, 5), dispatch.join(["a"], 10, 5)
+        gone, other = dispatch.join("e", ["a", "b"], 10, 5), dispatch.join("e", ["a"], 10, 5)
         dispatch.assign(gone, "a", [1, 2, 3], 100.0)
         dispatch.assign(gone, "b", [1], 100.0)
         dispatch.assign(other, "a", [4], 100.0)
@@ -41,11 +41,11 @@ class TestScenes:
         dispatch.leave(gone.number)
         dispatch.leave(gone.number)
         assert (assigned(dispatch), assigned(dispatch, "b")) == ({4}, set())
-        assert dispatch.runner_for("b") is None
+        assert dispatch.runner_for("b", "e") is None
 
     def test_what_takes_too_long_is_free(self) -> None:
         dispatch = Dispatch()
-        runner = dispatch.join(["a", "b"], 10, 5)
+        runner = dispatch.join("e", ["a", "b"], 10, 5)
         dispatch.assign(runner, "a", [1, 2], 10.0)
         dispatch.assign(runner, "a", [3], 20.0)
         dispatch.assign(runner, "b", [1], 5.0)
@@ -58,7 +58,7 @@ class TestScenes:
 
     def test_a_late_end_does_not_free_what_somebody_else_has_now(self) -> None:
         dispatch = Dispatch()
-        slow, quick = dispatch.join(["a"], 10, 5), dispatch.join(["a"], 10, 5)
+        slow, quick = dispatch.join("e", ["a"], 10, 5), dispatch.join("e", ["a"], 10, 5)
         dispatch.assign(slow, "a", [1], 10.0)
         dispatch.expire(10.0)
         dispatch.assign(quick, "a", [1], 30.0)
@@ -80,7 +80,7 @@ class Assignments(RuleBasedStateMachine):
 
     @rule(credit=st.integers(1, 3))
     def join(self, credit: int) -> None:
-        runner = self.dispatch.join(["a"], 4, credit)
+        runner = self.dispatch.join("e", ["a"], 4, credit)
         self.runners[runner.number] = runner
 
     @precondition(lambda self: self.runners)
@@ -93,7 +93,7 @@ class Assignments(RuleBasedStateMachine):
 
     @rule(count=st.integers(1, 4), timeout=st.integers(1, 5), again=st.booleans())
     def assign(self, count: int, timeout: int, again: bool) -> None:
-        runner = self.dispatch.runner_for("a")
+        runner = self.dispatch.runner_for("a", "e")
         if runner is None:
             assert all(known.credit == 0 for known in self.runners.values())
             return

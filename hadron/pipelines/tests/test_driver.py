@@ -235,6 +235,19 @@ class TestDispatching:
         assert await instances(stack) == [(0, 2), (1, 2)]
         assert driver.dispatch.count("enrich") == driver.dispatch.count("decide") == 0
 
+    async def test_who_runs_all_stages_runs_those_that_come_later(self, stack: Stack) -> None:
+        driver = await declare(stack, ENRICH)
+        every, one = Runner(driver, credit=10), Runner(driver, "enrich", credit=10)
+        await stack.append(IN, b"a")
+        await every.until(("enrich", [1], [1]))
+        await declare(stack, ENRICH, DECIDE)
+        await complete(driver, "enrich", [1])
+        await every.until(("enrich", [1], [1]), ("decide", [1], [1]))
+        await declare(stack, ENRICH, DECIDE, replace(ENRICH, name="audit"))
+        await every.call.until(lambda: len(every.got) == 3)
+        assert every.got[2:] == [("audit", [1], [1])]
+        assert one.got == []
+
     async def test_a_runner_gets_what_its_credit_allows(self, stack: Stack) -> None:
         driver = await declare(stack, ENRICH)
         runner = Runner(driver, credit=1, max_batch=2)
