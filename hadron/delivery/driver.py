@@ -38,7 +38,7 @@ from hadron.model.errors import (
 from hadron.model.ids import Ballot
 from hadron.model.ports import Random
 from hadron.partition.controller import Controller
-from hadron.partition.visible import VisibleStreams
+from hadron.serving.visible import VisibleStreams
 from hadron.state import groups
 from hadron.state.groups import Progress, Token
 from hadron.wire.calls import Call

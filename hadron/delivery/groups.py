@@ -30,10 +30,10 @@ from hadron.model.errors import (
 )
 from hadron.model.ports import Random
 from hadron.model.schema import SchemaObject, StreamSpec
-from hadron.partition.catalog import Catalog
 from hadron.partition.controller import Controller
-from hadron.partition.leading import Part
-from hadron.partition.visible import VisibleStreams
+from hadron.serving.catalog import Catalog
+from hadron.serving.leading import Part
+from hadron.serving.visible import VisibleStreams
 from hadron.state import group_changes, groups
 from hadron.state.group_changes import CollectGroups, DeleteGroup, ResetGroup
 from hadron.state.groups import CreateGroup, GroupOptions, Progress

@@ -29,7 +29,7 @@ from hadron.model.errors import (
 from hadron.model.limits import MAX_BATCH_BYTES, MAX_RECORD_BYTES
 from hadron.model.record import BYTES, NewRecord, Record
 from hadron.partition.controller import Controller
-from hadron.partition.visible import VisibleStreams
+from hadron.serving.visible import VisibleStreams
 from hadron.state.group_endings import DeadLettered, DeadLetterRecords
 
 _log = logging.getLogger(__name__)

@@ -9,7 +9,7 @@ from typing import Final
 
 from hadron.delivery.keys import BatchKeys
 from hadron.model.batch import StampedBatch, key_hashes
-from hadron.partition.visible import STAMPED_BATCH_BYTES, VisibleStreams
+from hadron.serving.visible import STAMPED_BATCH_BYTES, VisibleStreams
 
 _KEPT_BYTES: Final = 4 << 20
 """Batches that one group keeps at hand; older ones are read again."""

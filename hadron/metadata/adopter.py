@@ -9,7 +9,7 @@ from typing import Any
 from hadron.metadata.messages import changes_from, check_uuid
 from hadron.model.errors import HandshakeError
 from hadron.partition.controller import Controller
-from hadron.partition.leading import Part
+from hadron.serving.leading import Part
 from hadron.state.adoption import SchemaAdopted, current_source
 from hadron.state.schema import current_index
 from hadron.wire.messages import check_number, schema_pb2

@@ -17,9 +17,9 @@ from hadron.model.documents.problem import Problem, schema_error
 from hadron.model.errors import NotLeaderError, RequestError
 from hadron.model.limits import MAX_MESSAGE_BYTES
 from hadron.model.schema import PipelineSpec, RegisteredSet, SchemaObject, spec_to_json
-from hadron.partition.catalog import Catalog
 from hadron.partition.controller import Controller
-from hadron.partition.leading import Part
+from hadron.serving.catalog import Catalog
+from hadron.serving.leading import Part
 from hadron.state.registry import RegisterReplicaSet
 from hadron.state.schema import ApplySchema, Deleted, DeleteObjects, ObjectChange
 

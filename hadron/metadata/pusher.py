@@ -19,9 +19,9 @@ from hadron.metadata.messages import changes_to, check_index, check_uuid
 from hadron.metadata.push import Ask, Push, Read, Refuse, Register, Send, Step, Wait
 from hadron.model.errors import HadronError, HandshakeError, PeerError
 from hadron.model.ports import Network, Random
-from hadron.partition.catalog import Catalog
 from hadron.partition.controller import Controller
-from hadron.partition.leading import Part
+from hadron.serving.catalog import Catalog
+from hadron.serving.leading import Part
 from hadron.state.adoption import changes_since
 from hadron.state.registry import RegisterReplicaSet
 from hadron.wire.connection import Connection, Cork

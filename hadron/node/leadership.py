@@ -21,10 +21,6 @@ from hadron.node.parts import AskLeader, Surroundings, parts_of
 from hadron.node.replica_set import ReplicaSetConfig
 from hadron.partition.controller import Controller, Tuning
 from hadron.partition.gate import ByteGate
-from hadron.partition.leading import Door, Leading
-from hadron.partition.schema_copy import SchemaCopy
-from hadron.partition.schema_copy import load as load_catalog
-from hadron.partition.visible import VisibleStreams
 from hadron.replication.ballot import (
     OutbidError,
     Won,
@@ -37,6 +33,10 @@ from hadron.replication.feed import Feed, find_common
 from hadron.replication.follower import FollowerLog
 from hadron.replication.membership import Membership, common_apply_version
 from hadron.replication.peers import PeerLink, PeerLinks
+from hadron.serving.leading import Door, Leading
+from hadron.serving.schema_copy import SchemaCopy
+from hadron.serving.schema_copy import load as load_catalog
+from hadron.serving.visible import VisibleStreams
 from hadron.state import streams
 from hadron.state.leadership import FollowRules, LeaderStarted, apply_version, latest_ballot
 from hadron.storage.log import position_at

@@ -8,7 +8,7 @@ import trio
 
 from hadron.metadata.pusher import Target
 from hadron.node.discovery import Discovery
-from hadron.partition.schema_copy import SchemaCopy
+from hadron.serving.schema_copy import SchemaCopy
 
 
 class OtherSets:

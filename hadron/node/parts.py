@@ -13,11 +13,11 @@ from hadron.metadata.pusher import Introduction, ReplicaSets, SchemaPusher, Wire
 from hadron.model.errors import MetadataBehindError, PeerError
 from hadron.model.ports import Clock, Random
 from hadron.node.replica_set import ReplicaSetConfig
-from hadron.partition.digests import DigestDriver
-from hadron.partition.dropping import DropDriver
-from hadron.partition.leading import Leading, Part
-from hadron.partition.retention import RetentionDriver
 from hadron.pipelines.driver import Pipelines
+from hadron.serving.digests import DigestDriver
+from hadron.serving.dropping import DropDriver
+from hadron.serving.leading import Leading, Part
+from hadron.serving.retention import RetentionDriver
 from hadron.state.retention import Kept, kept
 from hadron.wire.messages import Method, method, streams_pb2
 

@@ -31,8 +31,6 @@ from hadron.node.other_sets import OtherSets, follow_registry
 from hadron.node.replica_set import CANNOT_GO_ON, ReplicaSetConfig
 from hadron.node.status import StatusPage
 from hadron.partition.gate import ByteGate
-from hadron.partition.leading import Door, missing_majority
-from hadron.partition.schema_copy import SchemaCopy
 from hadron.replication.ballot import Candidate, run_on_writer
 from hadron.replication.follower import AppendOutcome, FollowerLog
 from hadron.replication.membership import Membership, epoch_note
@@ -51,6 +49,8 @@ from hadron.server.integrity import IntegrityService
 from hadron.server.pipelines import PipelinesService
 from hadron.server.schema import SchemaService
 from hadron.server.streams import StreamsService
+from hadron.serving.leading import Door, missing_majority
+from hadron.serving.schema_copy import SchemaCopy
 from hadron.state.features import MACHINE
 from hadron.state.machine import StateMachine
 from hadron.storage.database import is_about_file, translated_errors

@@ -25,12 +25,12 @@ from hadron.model.errors import (
 from hadron.model.limits import MAX_BATCH_RECORDS, MAX_MESSAGE_BYTES
 from hadron.model.ports import Clock, Database
 from hadron.model.schema import PipelineSpec, SchemaObject, StageSpec, StreamSpec, matches_type
-from hadron.partition.catalog import Catalog
 from hadron.partition.controller import Controller
-from hadron.partition.leading import Part
 from hadron.partition.observers import Order
-from hadron.partition.visible import VisibleStreams
 from hadron.pipelines.dispatch import Dispatch, Runner
+from hadron.serving.catalog import Catalog
+from hadron.serving.leading import Part
+from hadron.serving.visible import VisibleStreams
 from hadron.state import pipeline_views
 from hadron.state.events import InstancesChanged, StagesEnded
 from hadron.state.pipeline_views import InputCursor, OutputRef, ReadyStage

@@ -11,7 +11,7 @@ from hadron.delivery.driver import GroupDriver
 from hadron.delivery.groups import Groups
 from hadron.delivery.sessions import MemberSession
 from hadron.model.errors import NotFoundError
-from hadron.partition.leading import Leading
+from hadron.serving.leading import Leading
 from hadron.state.group_views import GroupSummary
 from hadron.state.groups import GroupOptions
 from hadron.wire.messages import groups_pb2

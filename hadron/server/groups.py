@@ -12,8 +12,8 @@ from hadron.model.errors import HadronError, NotFoundError, RequestError
 from hadron.model.ids import check_name
 from hadron.model.limits import MAX_MESSAGE_BYTES
 from hadron.model.schema import SchemaObject
-from hadron.partition.leading import Door, Leading
 from hadron.server.group_messages import Listed, add_live, describe
+from hadron.serving.leading import Door, Leading
 from hadron.state import attempts
 from hadron.state import group_views as views
 from hadron.state.attempts import Attempts

@@ -10,10 +10,10 @@ import trio
 
 from hadron.model.errors import NotReadyError
 from hadron.partition.controller import Controller
-from hadron.partition.digests import go_round
-from hadron.partition.leading import Door, missing_majority
 from hadron.replication.repair import Repairer
 from hadron.replication.scrub import Scrubber
+from hadron.serving.digests import go_round
+from hadron.serving.leading import Door, missing_majority
 from hadron.storage.report import Report
 from hadron.wire.calls import Call, Handler
 from hadron.wire.messages import check_number, integrity_pb2, method

@@ -8,8 +8,8 @@ from hadron.model.errors import HadronError, NotFoundError, RequestError
 from hadron.model.limits import MAX_MESSAGE_BYTES
 from hadron.model.ports import Database
 from hadron.model.schema import PipelineSpec, SchemaObject
-from hadron.partition.leading import Door, Leading
 from hadron.pipelines.driver import PipelineDriver, Pipelines
+from hadron.serving.leading import Door, Leading
 from hadron.state import pipeline_views as views
 from hadron.wire.calls import Call, Handler
 from hadron.wire.messages import common_pb2, method, pipelines_pb2

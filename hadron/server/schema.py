@@ -17,9 +17,9 @@ from hadron.model.errors import RequestError
 from hadron.model.ids import DEFAULT_NAMESPACE
 from hadron.model.limits import MAX_MESSAGE_BYTES
 from hadron.model.schema import SchemaObject, spec_from_json, spec_to_json
-from hadron.partition.catalog import Catalog
-from hadron.partition.leading import Door, Leading
-from hadron.partition.schema_copy import SchemaCopy
+from hadron.serving.catalog import Catalog
+from hadron.serving.leading import Door, Leading
+from hadron.serving.schema_copy import SchemaCopy
 from hadron.state.adoption import Changes
 from hadron.wire.calls import Call, Handler
 from hadron.wire.messages import method, schema_pb2

@@ -12,7 +12,7 @@ from hadron.model.errors import HadronError, RecordTooLargeError, RequestError
 from hadron.model.ids import Ballot
 from hadron.model.limits import MAX_ATTACHMENT_BYTES, MAX_BATCH_BYTES
 from hadron.model.schema import SchemaObject
-from hadron.partition.leading import Door, Leading
+from hadron.serving.leading import Door, Leading
 from hadron.state.retention import kept_bytes
 from hadron.state.streams import AppendBatch
 from hadron.wire.calls import Call, Handler

@@ -218,13 +218,13 @@ PATHS: Final = (
         "push refused that does not follow", "state.adoption:check_follows", "SchemaError"
     ),
     _raised(
-        "node behind the schema", "partition.catalog:Catalog.check_index", "MetadataBehindError"
+        "node behind the schema", "serving.catalog:Catalog.check_index", "MetadataBehindError"
     ),
     _raised(
-        "stream asked for that is gone", "partition.catalog:Catalog.by_id", "NotFoundError"
+        "stream asked for that is gone", "serving.catalog:Catalog.by_id", "NotFoundError"
     ),
     _returned(
-        "deleted stream dropped", "partition.dropping:DropDriver._drop", lambda *_: True
+        "deleted stream dropped", "serving.dropping:DropDriver._drop", lambda *_: True
     ),
     _called("call forwarded to a leader", "server.forwarding:_Relay.open"),
     # clients

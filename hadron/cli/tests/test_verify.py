@@ -11,7 +11,7 @@ import pytest
 
 from hadron.cli import main, verify
 from hadron.node.verification import Verified, VerifiedFile
-from hadron.partition.tests.stack import leading
+from hadron.serving.tests.stack import leading
 from hadron.storage.database import open_writer
 from hadron.storage.identity import Owner
 from hadron.storage.report import Report

@@ -7,7 +7,7 @@ from typing import Any
 from hadron.delivery.driver import GroupDriver
 from hadron.delivery.joining import Joining, WantedOptions
 from hadron.delivery.sessions import MemberSession
-from hadron.partition.tests.stack import FakeCall, Stack
+from hadron.serving.tests.stack import FakeCall, Stack
 from hadron.wire.messages import groups_pb2
 
 OPTIONS = ("order", "ack_deadline_ms", "max_attempts", "dead_letter_stream", "ephemeral")

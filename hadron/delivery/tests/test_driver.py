@@ -17,7 +17,7 @@ from hadron.delivery.tests.support import Consumer, progress
 from hadron.model.batch import decode_batch
 from hadron.model.errors import HadronError, NotFoundError, RequestError, ShuttingDownError
 from hadron.model.limits import SUBSCRIPTION_BATCH_MEMORY
-from hadron.partition.tests.stack import FakeCall, Stack, leading, until
+from hadron.serving.tests.stack import FakeCall, Stack, leading, until
 from hadron.state.groups import AckRecords
 from hadron.wire.messages import groups_pb2
 

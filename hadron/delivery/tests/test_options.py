@@ -25,7 +25,7 @@ from hadron.model.errors import (
 )
 from hadron.model.record import NewRecord
 from hadron.model.schema import StreamSpec
-from hadron.partition.tests.stack import Stack, leading, until
+from hadron.serving.tests.stack import Stack, leading, until
 from hadron.state import group_views, groups
 from hadron.state.group_endings import DeadLetterRecords
 from hadron.state.groups import ORDER_KEY, ORDER_STRICT, CreateGroup

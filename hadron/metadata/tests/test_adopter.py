@@ -11,7 +11,7 @@ from hadron.metadata.adopter import SchemaAdopter, Standing
 from hadron.metadata.messages import changes_from, changes_to
 from hadron.model.errors import FrameError, HandshakeError, SchemaError
 from hadron.model.schema import RegisteredSet, Tombstone
-from hadron.partition.tests.stack import SET, UUID, Stack, leading
+from hadron.serving.tests.stack import SET, UUID, Stack, leading
 from hadron.state.adoption import Changes, StoredObject
 from hadron.wire.messages import schema_pb2
 

@@ -24,7 +24,7 @@ from hadron.node.live_verification import verify_live
 from hadron.node.tests.support import make_stream, produce, read_all
 from hadron.node.tests.test_repair import problems
 from hadron.node.world import SystemClock, SystemDisk
-from hadron.partition.tests.stack import SET, leading
+from hadron.serving.tests.stack import SET, leading
 from hadron.state import rows, streams
 from hadron.state.features import MACHINE
 from hadron.state.groups import AckRecords, CreateGroup

@@ -16,7 +16,7 @@ from hadron.model.errors import ConfigurationError, CorruptionError, DataDirecto
 from hadron.model.record import NewRecord
 from hadron.node.sql import AskNode, open_records
 from hadron.node.tests.support import make_stream, send
-from hadron.partition.tests.stack import leading, until
+from hadron.serving.tests.stack import leading, until
 from hadron.storage.database import open_writer
 from hadron.storage.identity import Owner
 from hadron.storage.log import set_meta

@@ -16,7 +16,7 @@ import pytest
 from hadron.model.errors import ConfigurationError
 from hadron.model.schema import PipelineSpec, StageSpec
 from hadron.node.verification import Verified, verify_paths
-from hadron.partition.tests.stack import leading
+from hadron.serving.tests.stack import leading
 from hadron.state.groups import AckRecords, CreateGroup
 from hadron.state.pipelines import TriggerInstances
 from hadron.storage.database import open_writer

@@ -24,8 +24,8 @@ from hadron.model.errors import (
 from hadron.model.ids import EMPTY_LOG, Ballot
 from hadron.partition import controller as module
 from hadron.partition.gate import ByteGate
-from hadron.partition.tests.stack import SET, Stack, leading, until
 from hadron.partition.waiters import ALL, LEADER, MAJORITY
+from hadron.serving.tests.stack import SET, Stack, leading, until
 from hadron.state import machine
 from hadron.state.features import MACHINE
 from hadron.state.groups import AckRecords
@@ -369,7 +369,7 @@ class TestVisible:
     async def test_from_memory_or_from_disk_the_same(
         self, one: Stack, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        from hadron.partition import visible as visible_module
+        from hadron.serving import visible as visible_module
 
         monkeypatch.setattr(visible_module, "_RECENT_BYTES", 20_000)
         first, second = await one.stream("a"), await one.stream("b")

@@ -21,9 +21,9 @@ from hadron.model.errors import (
 )
 from hadron.model.record import NewRecord
 from hadron.model.schema import Output, PipelineSpec, Retry, StageSpec
-from hadron.partition.tests.stack import SET, FakeCall, Stack, leading, until
 from hadron.pipelines import driver as module
 from hadron.pipelines.driver import PipelineDriver, RunnerSession
+from hadron.serving.tests.stack import SET, FakeCall, Stack, leading, until
 from hadron.state.pipelines import Completed, Retried
 from hadron.state.schema import DeleteObjects
 from hadron.wire.messages import pipelines_pb2

@@ -73,7 +73,7 @@ plant(
     "new stream called missing",
     "a leader that has not heard of a stream yet says that there is none, which is final",
     Edit(
-        "partition.leading:Leading.find", "self.catalog.by_id(object_id, metadata_index)",
+        "serving.leading:Leading.find", "self.catalog.by_id(object_id, metadata_index)",
         "self.catalog.by_id(object_id)",
     ),
     scenarios=("stream-that-is-news-to-its-leader",),
@@ -83,7 +83,7 @@ plant(
     "deleted objects stay",
     "a replica goes on to show what was deleted",
     Edit(
-        "partition.schema_copy:SchemaCopy._refresh", "deleted=changes.deleted,", "",
+        "serving.schema_copy:SchemaCopy._refresh", "deleted=changes.deleted,", "",
     ),
     scenarios=("metadata-leader-that-changes",),
 )

@@ -72,7 +72,7 @@ plant(
     "any history goes on",
     "who reads on is not told that the log has other records now at the offsets that it has read",
     Edit(
-        "partition.visible:VisibleStreams.check_after", "if has in (None, ballot):", "if True:",
+        "serving.visible:VisibleStreams.check_after", "if has in (None, ballot):", "if True:",
     ),
     scenarios=("follower-of-a-log-that-lost-its-end",),
 )

@@ -83,7 +83,7 @@ EDITED: dict[str, tuple[str, tuple[Patch, ...]]] = {
     "A2 the schema is read at the watermark": (
         "retry-after-a-restart",
         (Edit(
-            "partition.schema_copy:SchemaCopy._read_committed",
+            "serving.schema_copy:SchemaCopy._read_committed",
             "return result if is_committed and self._leading is None else None", "return result",
         ),),
     ),

@@ -19,8 +19,8 @@ from hadron.model.errors import HadronError, NotFoundError, RequestError, Schema
 from hadron.model.ids import NO_BALLOT
 from hadron.partition.controller import Controller
 from hadron.partition.submission import Done
-from hadron.partition.visible import VisibleStreams
 from hadron.partition.waiters import ALL, LEADER
+from hadron.serving.visible import VisibleStreams
 from hadron.sim.watch.ballots import Ballots
 from hadron.sim.watch.entries import SCHEMA, Acknowledged, Ends, tables_lsn
 from hadron.sim.watch.marks import Key, Mark

@@ -29,14 +29,14 @@ from hadron.node.cluster_backup import find_backups
 from hadron.partition.controller import Controller
 from hadron.partition.group_commit import GroupWriter, WrittenGroup
 from hadron.partition.observers import Observers
-from hadron.partition.schema_copy import SchemaCopy
 from hadron.partition.submission import Submission
-from hadron.partition.visible import VisibleStreams
 from hadron.partition.waiters import MAJORITY
 from hadron.replication import repair, resync
 from hadron.replication.follower import FollowerLog
 from hadron.replication.quorum import Quorum
 from hadron.replication.repair import Repairer
+from hadron.serving.schema_copy import SchemaCopy
+from hadron.serving.visible import VisibleStreams
 from hadron.sim import node_files
 from hadron.sim.backups import Backups
 from hadron.sim.connections import SimTransport

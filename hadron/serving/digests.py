@@ -9,7 +9,7 @@ import trio
 
 from hadron.model.errors import HadronError
 from hadron.partition.controller import Controller
-from hadron.partition.leading import Part
+from hadron.serving.leading import Part
 from hadron.state.digests import Compared, StateDigest
 
 _log = logging.getLogger(__name__)

@@ -13,8 +13,8 @@ from trio.testing import MockClock, wait_all_tasks_blocked
 
 from hadron.model.errors import OffsetOutOfRangeError
 from hadron.model.schema import Retention, StreamSpec
-from hadron.partition.retention import PAUSE_S, RetentionDriver
-from hadron.partition.tests.stack import SET, Stack, leading
+from hadron.serving.retention import PAUSE_S, RetentionDriver
+from hadron.serving.tests.stack import SET, Stack, leading
 from hadron.state.groups import CreateGroup
 from hadron.state.retention import TrimStream
 

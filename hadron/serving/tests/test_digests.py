@@ -7,8 +7,8 @@ from pathlib import Path
 import trio
 import trio.testing
 
-from hadron.partition.digests import DigestDriver
-from hadron.partition.tests.stack import Stack, leading
+from hadron.serving.digests import DigestDriver
+from hadron.serving.tests.stack import Stack, leading
 from hadron.state.digests import StateDigest
 from hadron.state.features import MACHINE
 

@@ -15,10 +15,10 @@ import trio
 
 from hadron.model.errors import HadronError
 from hadron.model.schema import Retention, StreamSpec
-from hadron.partition.catalog import Catalog
 from hadron.partition.controller import Controller
-from hadron.partition.leading import Part
 from hadron.partition.observers import Order
+from hadron.serving.catalog import Catalog
+from hadron.serving.leading import Part
 from hadron.state import retention
 from hadron.state.events import BatchAppended
 from hadron.state.retention import Trimmed, TrimStream

@@ -8,9 +8,9 @@ from typing import TypeVar
 from hadron.model.errors import HadronError, NotFoundError, NotLeaderError, NotReadyError
 from hadron.model.ids import DEFAULT_NAMESPACE
 from hadron.model.schema import SchemaObject, StreamSpec
-from hadron.partition.catalog import Catalog
 from hadron.partition.controller import Controller
-from hadron.partition.visible import VisibleStreams
+from hadron.serving.catalog import Catalog
+from hadron.serving.visible import VisibleStreams
 
 
 class Part:

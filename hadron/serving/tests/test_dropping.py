@@ -8,8 +8,8 @@ import pytest
 import trio
 
 from hadron.model.errors import NotFoundError
-from hadron.partition.dropping import DropDriver
-from hadron.partition.tests.stack import SET, leading, until
+from hadron.serving.dropping import DropDriver
+from hadron.serving.tests.stack import SET, leading, until
 from hadron.state import slices
 from hadron.state.schema import DeleteObjects
 

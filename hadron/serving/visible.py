@@ -21,8 +21,8 @@ from hadron.model.errors import (
     OffsetOutOfRangeError,
 )
 from hadron.model.ids import Ballot
-from hadron.partition.catalog import Catalog
 from hadron.partition.observers import Observers, Order
+from hadron.serving.catalog import Catalog
 from hadron.state import streams
 from hadron.state.events import (
     BatchAppended,

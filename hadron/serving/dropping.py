@@ -9,9 +9,9 @@ from typing import Final
 import trio
 
 from hadron.model.errors import HadronError
-from hadron.partition.catalog import Catalog
 from hadron.partition.controller import Controller
-from hadron.partition.leading import Part
+from hadron.serving.catalog import Catalog
+from hadron.serving.leading import Part
 from hadron.state import dropping
 from hadron.state.dropping import DropObject
 from hadron.state.slices import Dropped

@@ -20,12 +20,12 @@ from hadron.model.errors import HadronError, ShuttingDownError
 from hadron.model.ids import Ballot
 from hadron.model.schema import Spec, StreamSpec, spec_to_json
 from hadron.node.world import SystemClock, SystemDisk
-from hadron.partition.catalog import Catalog
 from hadron.partition.controller import Controller, Tuning
 from hadron.partition.gate import ByteGate
-from hadron.partition.visible import VisibleStreams
 from hadron.pipelines.driver import Pipelines
 from hadron.replication.follower import FollowerLog
+from hadron.serving.catalog import Catalog
+from hadron.serving.visible import VisibleStreams
 from hadron.state import schema, streams
 from hadron.state.features import MACHINE
 from hadron.state.leadership import LeaderStarted

@@ -9,8 +9,8 @@ import pytest
 
 from hadron.model.errors import LogTruncatedError
 from hadron.model.ids import Ballot
-from hadron.partition.tests.stack import Stack, leading
-from hadron.partition.visible import VisibleStreams
+from hadron.serving.tests.stack import Stack, leading
+from hadron.serving.visible import VisibleStreams
 from hadron.state.retention import TrimStream
 
 OTHER = Ballot(7, 7)

@@ -8,9 +8,9 @@ import pytest
 
 from hadron.model.errors import MetadataBehindError, NotFoundError
 from hadron.model.schema import SchemaObject, StreamSpec, Tombstone
-from hadron.partition.catalog import Catalog
-from hadron.partition.leading import Leading
-from hadron.partition.schema_copy import load
+from hadron.serving.catalog import Catalog
+from hadron.serving.leading import Leading
+from hadron.serving.schema_copy import load
 from hadron.state.schema import MAX_TOMBSTONES, ApplySchema, DeleteObjects, ObjectChange
 from hadron.state.tests.support import Replicated
 

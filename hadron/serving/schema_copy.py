@@ -15,9 +15,9 @@ import trio
 
 from hadron.model.errors import NotReadyError
 from hadron.model.ports import Database
-from hadron.partition.catalog import Catalog, behind
 from hadron.partition.controller import Controller
 from hadron.replication.follower import FollowerLog
+from hadron.serving.catalog import Catalog, behind
 from hadron.state import registry, schema
 from hadron.state.adoption import Changes, changes_since, parse
 from hadron.storage.database import read_transaction

@@ -10,8 +10,8 @@ import pytest
 
 from hadron.model.errors import NotReadyError
 from hadron.model.schema import SchemaObject, StreamSpec, Tombstone
-from hadron.partition.catalog import Catalog
-from hadron.partition.schema_copy import SchemaCopy
+from hadron.serving.catalog import Catalog
+from hadron.serving.schema_copy import SchemaCopy
 from hadron.state.adoption import Changes
 from hadron.storage import log
 
