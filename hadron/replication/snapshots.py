@@ -38,6 +38,7 @@ from hadron.model.errors import (
 )
 from hadron.model.ids import NO_BALLOT, Ballot, LogPosition
 from hadron.model.ports import Clock, Disk
+from hadron.replication.ballot import run_on_writer
 from hadron.replication.follower import FollowerLog
 from hadron.replication.membership import Membership
 from hadron.replication.verification import KeptBodiesCheck
@@ -310,17 +311,21 @@ class SnapshotService:
             # The watermark of a leader moves in callbacks, a replica's with what its leader says.
             while self._follower.committed_lsn < position.lsn:  # noqa: ASYNC110
                 await trio.sleep(_WATERMARK_POLL_S)
-        is_committed = self._follower.committed_lsn >= position.lsn
+        # On the writer, after the commit that is under way: the watermark moves before it, and
+        # until then the file still has the entries that it drops.
+        now, committed_lsn = await run_on_writer(
+            self._store, lambda db: (position_at(db, position.lsn), self._follower.committed_lsn)
+        )
+        is_committed = committed_lsn >= position.lsn
         if not is_committed and not self._shares_ballot(position, asker):
             raise NotReadyError(
                 f"no majority has confirmed entry {position.lsn} within "
                 f"{_WATERMARK_PATIENCE_S:g} s",
                 "see `hadron status` for the nodes that are away",
             )
-        now = await self._store.readers.run(lambda db: position_at(db, position.lsn))
         if now != position:
             raise NotReadyError(f"entry {position.lsn} was replaced by another leader's")
-        return position.lsn if is_committed else self._follower.committed_lsn
+        return position.lsn if is_committed else committed_lsn
 
     async def _describe(
         self, path: Path, position: LogPosition, committed_lsn: int

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager, closing, suppress
 from pathlib import Path
@@ -27,6 +28,7 @@ from hadron.node.tests.test_resync import (
 from hadron.node.verification import verify_database
 from hadron.node.world import SystemClock, SystemDisk
 from hadron.replication import fetching, resync, snapshots
+from hadron.storage import writer as module
 from hadron.storage.database import open_reader, open_writer
 from hadron.storage.log import get_meta
 from hadron.storage.snapshot import Manifest
@@ -93,11 +95,13 @@ async def test_a_member_whose_file_is_older_gets_one_too(
         await assert_equal(nodes)
 
 
+@pytest.mark.parametrize("is_stored", [True, False])
 async def test_a_backup_of_a_deposed_leader_holds_nothing_that_was_withdrawn(
-    tmp_path: Path, clock: MockClock, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, clock: MockClock, monkeypatch: pytest.MonkeyPatch, is_stored: bool
 ) -> None:
-    """The copy is being made while another leader's entries take the place of its end."""
-    go, made = trio.Event(), trio.Event()
+    """The copy is being made while another leader's entries take the place of its end; the backup
+    goes on once they are committed, also while the COMMIT that brings them is under way."""
+    go, made, over = trio.Event(), trio.Event(), threading.Event()
     original = snapshots.SnapshotService._check
 
     async def check(self: snapshots.SnapshotService, path: Path) -> None:
@@ -127,9 +131,12 @@ async def test_a_backup_of_a_deposed_leader_holds_nothing_that_was_withdrawn(
                             client, address, tmp_path / "backup", SystemDisk(), lambda _a, _b: None
                         )
                     )
+                over.set()
 
             nursery.start_soon(back_up)
             await made.wait()
+            if not is_stored:
+                hold_commit(nodes, monkeypatch, over)
             old = nodes.config
             await nodes.crash("n2", "n3")
             nodes.configs["n1"] = old
@@ -148,6 +155,22 @@ async def test_a_backup_of_a_deposed_leader_holds_nothing_that_was_withdrawn(
             with closing(open_reader(tmp_path / "backup" / "hadron.db")) as database:
                 bodies = [row[0] for row in database.execute("SELECT bytes FROM hadron_body")]
             assert not [body for body in bodies if b"withdrawn" in body]
+
+
+def hold_commit(nodes: Nodes, monkeypatch: pytest.MonkeyPatch, over: threading.Event) -> None:
+    """n1's COMMIT of what another leader has committed takes until then, or two seconds."""
+    member = nodes.node("n1")
+    writer, commit = member._store.writer, member._store.writer._execute_commit
+    held: list[bool] = []
+
+    def execute(small: bool) -> None:
+        if member._follower.committed_lsn > 25 and not held:
+            held.append(over.wait(2.0))
+        commit(small)
+
+    monkeypatch.setattr(writer, "_execute_commit", execute)
+    # On its thread, as on a slow disk.
+    monkeypatch.setattr(module, "_FAST_COMMIT_S", 0.0)
 
 
 @asynccontextmanager
