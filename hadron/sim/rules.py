@@ -80,6 +80,7 @@ ORACLES: Final[dict[str, tuple[str, ...]]] = {
         "D2 a group is served as the tables have it", "D2 a deadline ends a delivery",
         "D2 who is silent is gone", "D2 what follows waits for the commit",
         "D2 what others may have is not handed out", "D2 what is acknowledged was handed out",
+        "D2 what was dealt with is delivered no more", "D2 each record is in one place",
         "D2 attempts are counted", "D2 retention drops what is due",
         "D2 retention drops the oldest batches", "retention_keeps_its_bounds", "M streams",
         "M groups",

@@ -119,3 +119,25 @@ plant(
     ),
     scenarios=("other-records-at-offsets-that-were-dealt-with",),
 )
+
+plant(
+    "written dead letters delivered again",
+    "when dead letters cannot be written, those that were written before them are delivered again "
+    "as well",
+    Edit(
+        "delivery.letters:DeadLetters._write",
+        "self._on_trouble(Exhausted(offset,", "self._on_trouble(Exhausted(dead.first,",
+    ),
+    scenarios=("dead-letters-that-are-written-in-part",),
+)
+
+plant(
+    "key busy for a record that is gone",
+    "a record that waited for its redelivery when retention dropped it keeps the others of its key "
+    "from their turn",
+    Edit(
+        "delivery.machine:Group.skip_below",
+        "            self._free_keys(dropped, now)\n", "            pass\n",
+    ),
+    scenarios=("key-of-a-record-that-retention-drops",),
+)

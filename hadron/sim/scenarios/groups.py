@@ -13,6 +13,8 @@ from hadron.client.deliveries import Delivery
 from hadron.client.subscription import Subscription
 from hadron.model.errors import ConnectionLostError
 from hadron.model.record import NewRecord
+from hadron.model.schema import Retention, SchemaObject, StreamSpec
+from hadron.sim.disk import SLOW
 from hadron.sim.group_plans import LETTERS, GroupPlan
 from hadron.sim.history import Settle
 from hadron.sim.members import DrainingMember
@@ -63,10 +65,10 @@ class _Member:
             self.sent.append(self._settle(offset, "ack"))
             await self.taken[offset].ack()
 
-    async def nack(self, *offsets: int) -> None:
+    async def nack(self, *offsets: int, delay_s: float | None = None) -> None:
         for offset in offsets:
             self._settle(offset, "nack")
-            await self.taken[offset].nack()
+            await self.taken[offset].nack(delay_s)
 
     def _settle(self, offset: int, how: str) -> Settle:
         return self.play.history.settle(
@@ -370,9 +372,9 @@ async def keys_in_order_over_a_failover(play: Play) -> None:
     await _drain(play, plan)
 
 
-async def _publish_keys(play: Play, keys: Sequence[str]) -> None:
+async def _publish_keys(play: Play, keys: Sequence[str], size: int = 100) -> None:
     for key in keys:
-        value = play.value()
+        value = play.value(size)
         noted = play.history.publish("c7", "", STREAM, play.world.config.name, [value])
         async with play.world.client("c7") as client, client.producer(STREAM) as producer:
             receipt = await producer.send(NewRecord(value=value, key=key))
@@ -424,6 +426,64 @@ async def dead_letter_without_a_stream(play: Play) -> None:
             await member.ack(offset)
         await member.confirm()
     await _drain(play, GroupPlan("g"))
+
+
+@scenario("D2: what is among the dead letters is delivered no more")
+async def dead_letters_that_are_written_in_part(play: Play) -> None:
+    """A member can use none of many records, which become dead letters one after the other, when
+    the leader's disk has less room than it keeps in reserve: some are written by then, the others
+    cannot be, and are delivered again. Those that are written must not be."""
+    world = play.world
+    plan = GroupPlan("g", max_attempts=1)
+    await _fill(play, 80)
+    disk, reserve = world.disks["n1"], world.config.settings.disk_reserve_bytes
+    disk.speed = SLOW
+    async with _member(play, "g0", plan, max_in_flight=400) as member:
+        await member.take(*range(80))
+        await member.nack(*range(80))
+        with trio.fail_after(30.0):
+            while not await _letters(play):  # noqa: ASYNC110
+                await trio.sleep(0.05)
+        disk.broken.capacity_bytes = disk.volume.used_bytes() + reserve // 2
+        member.taken.clear()
+        await member.take(79)
+        disk.heal()
+        await member.ack(*member.taken)
+        await member.confirm()
+    await _drain(play, plan)
+
+
+async def _letters(play: Play) -> int:
+    """How many there are."""
+    async with play.world.client("o0") as client:
+        (known,) = await client.offsets(LETTERS)
+    return known.next_offset
+
+
+@scenario("D2: a key is free once retention has dropped its record")
+async def key_of_a_record_that_retention_drops(play: Play) -> None:
+    """A member gives back a record of key a, with a delay, and retention drops it before it comes
+    again. Others of that key stand in line behind it, and must have their turn."""
+    plan = GroupPlan("g", order="key")
+    await _publish_keys(play, ["a"], size=5_000)
+    await _publish_keys(play, ["b", "a", "b"])
+    async with _member(play, "g0", plan, heartbeat_s=0.3) as member:
+        await member.take(0, 1)
+        await member.nack(0, delay_s=60.0)
+        await member.ack(1)
+        await member.take(3)
+        await member.ack(3)
+        await member.confirm()
+        play.retention = Retention(max_bytes=2_000)
+        spec = StreamSpec(partitions=(play.world.config.name,), retention=play.retention)
+        async with play.world.client("o0") as client:
+            await client.apply(
+                [SchemaObject(kind="Stream", name=STREAM, spec=spec)], allow_destructive=True
+            )
+        await member.take(2)
+        await member.ack(2)
+        await member.confirm()
+    await _drain(play, plan)
 
 
 @scenario("D2: who has dealt with a record acknowledges no other at its offset", settings=OS)

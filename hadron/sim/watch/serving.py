@@ -27,6 +27,7 @@ from hadron.model.record import Record
 from hadron.sim.watch.ballots import Ballots
 from hadron.sim.watch.entries import Acknowledged
 from hadron.sim.watch.marks import Mark
+from hadron.sim.watch.places import Places
 from hadron.sim.watch.views import Complaints
 from hadron.state.groups import ORDER_KEY, ORDER_NONE
 
@@ -45,6 +46,7 @@ class Serving:
         self._complaints = complaints
         self._ballots = ballots
         self._acknowledged = acknowledged
+        self._places = Places(complaints)
         self._looked: WeakKeyDictionary[GroupDriver, float] = WeakKeyDictionary()
         self._dues: WeakKeyDictionary[GroupDriver, dict[int, float]] = WeakKeyDictionary()
         """By delivery: when it is to end."""
@@ -108,6 +110,9 @@ class Serving:
             return
         self._looked[driver] = now + _LATE_S / 2
         self._check_group(driver, mark)
+        if isinstance(driver.ledger, LoggedLedger) and mark.controller.leads:
+            self._unsettled(driver, mark)
+            self._places.look(driver, mark, self._settling.get(driver.ledger, set()))
         self._check_deadlines(driver, mark, now)
         for session in driver.sessions.values():
             patience_s = session.heartbeat_interval_ms * session.heartbeat_threshold / 1_000
@@ -156,7 +161,11 @@ class Serving:
         if options.ack_deadline_ms:
             due = self._due(driver, trio.current_time())
             self._dues.setdefault(driver, {})[given.delivery] = due
-        if mark is None or options.order == ORDER_NONE:
+        if mark is None:
+            return
+        if isinstance(driver.ledger, LoggedLedger):
+            self._places.delivered(driver, mark, given.first, given.last)
+        if options.order == ORDER_NONE:
             return
         where = mark.view.replica_set, driver.progress.stream_id
         keys: dict[Any, int] = {}
