@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
-from typing import Any, TypeVar
+from types import SimpleNamespace
+from typing import Any, TypeVar, cast
 
 import pytest
 import trio
@@ -414,3 +415,46 @@ async def test_a_member_through_a_tunnel(tmp_path: Path, monkeypatch: pytest.Mon
         (group,) = await client.groups("s")
         assert group.members == 0
         await cluster.wait_for("all calls over", lambda: calls_at_leader(cluster) == 0)
+
+
+class _Opened:
+    """A call that notes when it is opened at the leader."""
+
+    size = 1
+
+    def __init__(self, name: str, opened: list[str]) -> None:
+        self._name, self._opened = name, opened
+
+    def open(self, _connection: object) -> None:
+        self._opened.append(self._name)
+
+
+class _Dialed:
+    """A link whose dial has succeeded before who waits for it hears of that."""
+
+    connection: Any = None
+
+    def __init__(self) -> None:
+        self.heard = trio.Event()
+
+    async def open(self) -> Any:
+        await self.heard.wait()
+        return self.connection
+
+
+async def test_calls_are_opened_in_the_order_in_which_they_came() -> None:
+    """A producer's fifth batch comes when the leader has just been dialed, and the four before it
+    wait for that still: opened first, it would follow nothing."""
+    opened: list[str] = []
+    async with trio.open_nursery() as nursery:
+        background: Any = SimpleNamespace(start=nursery.start_soon)
+        way = forwarding._Way("leader:7000", cast(Any, None), background)
+        link = _Dialed()
+        way._link = cast(Any, link)
+        for name in "abcd":
+            way.take(cast(Any, _Opened(name, opened)))
+        link.connection = SimpleNamespace(is_closed=False)
+        way.take(cast(Any, _Opened("e", opened)))
+        link.heard.set()
+    way.take(cast(Any, _Opened("f", opened)))
+    assert opened == list("abcdef")
