@@ -24,6 +24,7 @@ from hadron.node.tests.test_resync import make_divergent_tail
 from hadron.node.verification import verify_database, verify_paths
 from hadron.node.world import SystemClock, SystemDisk
 from hadron.replication.follower import LostEntriesError
+from hadron.state.schema import current_index
 from hadron.storage import generations
 from hadron.storage.database import open_reader
 from hadron.storage.generations import DATABASE
@@ -290,6 +291,12 @@ def restore_all(world: Path, disk: SystemDisk, epoch: int, seed: int = 1) -> Any
     )
 
 
+def index_of(path: Path) -> int:
+    """Of the schema; the next change has a higher one, and so have the objects that it makes."""
+    with closing(open_reader(path)) as database:
+        return current_index(database)
+
+
 class TestRestoringAll:
     def test_a_member_has_the_history_of_its_uuid(self, world: Path) -> None:
         """Never the old database with the new identity, nor the reverse."""
@@ -319,6 +326,16 @@ class TestRestoringAll:
         done = [look(world / name) for name in names]
         assert {(state.uuid, state.last) for state in done} == {(done[0].uuid, done[0].last)}
         assert verify_paths([world / name for name in names]).ok
+
+    def test_no_two_histories_of_one_backup_give_the_same_ids(self, world: Path) -> None:
+        """What was made after the first restore is gone with the second, and clients still name it
+        by the id that it had."""
+        indexes = [index_of(world / "backup" / DATABASE)]
+        for epoch in (2, 3):
+            restore_all(world, DISK, epoch)
+            indexes.append(index_of(world / "n1" / DATABASE))
+            assert indexes[-1] == Ballot(epoch, 1).first_index
+        assert indexes == sorted(indexes)
 
     def test_after_any_crash_it_can_be_begun_again(self, world: Path) -> None:
         epoch = 2
