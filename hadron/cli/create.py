@@ -95,11 +95,15 @@ def namespace(ctx: click.Context, /, name: str, **options: Any) -> None:
 
 
 def _only_replica_set(client: SyncClient) -> str:
-    """Raises `RequestError` when there are several, or others may still be unknown."""
+    """Raises `RequestError` when there are several, `NotFoundError` while nobody knows of the one
+    that owns the schema: there may be others, too."""
+    from hadron.client.topology import owner_not_found
     from hadron.model.errors import RequestError
 
     topology = client.topology()
-    names = sorted({*(each.name for each in topology.replica_sets), topology.metadata} - {""})
+    names = sorted({each.name for each in topology.replica_sets})
+    if topology.metadata not in names:
+        raise owner_not_found(topology.metadata, names)
     if len(names) == 1:
         return names[0]
     raise RequestError(

@@ -22,7 +22,7 @@ from hadron.client.backoff import Backoff
 from hadron.client.lookout import TELL_AFTER_S, Lookout
 from hadron.client.ports import ClientPorts
 from hadron.client.probing import Probes
-from hadron.client.topology import Topology
+from hadron.client.topology import Topology, owner_not_found
 from hadron.client.tunnels import Tunnels
 from hadron.client.url import Endpoint
 from hadron.model.errors import (
@@ -321,6 +321,8 @@ class Session:
             await self.refresh()
         address = self.topology.leader(replica_set)
         if address is None:
+            if replica_set == self.topology.metadata:
+                raise owner_not_found(replica_set, self.topology.names())
             known = ", ".join(self.topology.names()) or "none"
             raise NotFoundError(
                 f"no replica set is called {replica_set!r}", f"this cluster has {known}"

@@ -13,6 +13,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Final
 
+from hadron.model.errors import NotFoundError
 from hadron.wire.messages import cluster_pb2
 
 _EPOCHS: Final = 4
@@ -102,6 +103,17 @@ class Topology:
             for _, entry in sorted(known.items(), reverse=True) for node in entry.nodes
         ]
         return list(dict.fromkeys([*first, *current, *others]))
+
+
+def owner_not_found(metadata: str, known: Iterable[str]) -> NotFoundError:
+    """For those who want to change a schema whose owner the nodes that answer have not heard of."""
+    return NotFoundError(
+        f"the schema belongs to replica set {metadata!r} (`metadata:`), which nodes of "
+        f"{', '.join(known) or 'this cluster'} have not heard of: nothing can be created or "
+        "changed without it",
+        "start it; if it runs, correct `metadata:` and `discovery:` in the nodes' configuration "
+        "(the same `metadata:` in all files), and see `hadron status`",
+    )
 
 
 def _leader(entry: cluster_pb2.ReplicaSet) -> cluster_pb2.Node:

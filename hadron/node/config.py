@@ -145,6 +145,8 @@ def _read(
         replica_set.finish()
     settings = read_settings(document, environ, problems)
     document.finish()
+    if metadata and name and metadata != name and nodes and not problems:
+        _check_way_to(metadata, document, name, discovery, nodes)
     warnings = [
         f"{path}: {node.name} has `{key}: {address}`, which this version does not serve yet"
         for node in nodes for key, address in node.addresses.items() if key in _NOT_SERVED
@@ -159,6 +161,26 @@ def _read(
         settings=settings,
         path=path,
         warnings=tuple(warnings),
+    )
+
+
+def _check_way_to(
+    metadata: str, document: Fields, name: str, discovery: tuple[str, ...],
+    nodes: tuple[NodeConfig, ...],
+) -> None:
+    """Who would be told by nobody where the schema's owner is could be given no stream, ever."""
+    own = {node.address.lower() for node in nodes}
+    if not all(address.lower() in own for address in discovery):
+        return
+    given = (
+        "`discovery:` has this set's own nodes only" if discovery
+        else "there is no `discovery:`"
+    )
+    document.note(
+        "metadata",
+        f"metadata: '{metadata}' is another replica set than this one, {name}, and {given}: "
+        "nothing leads to it, and no stream could be created",
+        f"`metadata: {name}`, or in `discovery:` an address of a node that knows {metadata}",
     )
 
 

@@ -139,8 +139,8 @@ class Discovery:
         self._troubles = {key: kept for key, kept in self._troubles.items() if kept[1] > now_s}
         told = [text for text, _ in self._troubles.values()]
         metadata = self._config.metadata
-        is_late = self._began_s is not None and now_s > self._began_s + _PATIENCE_S
-        if is_late and self.directory.find(metadata) is None:
+        # From the first moment: whoever asks whether all is well wants to create a stream next.
+        if self._began_s is not None and self.directory.find(metadata) is None:
             told.append(
                 f"the metadata replica set {metadata} is not known here, so the schema cannot "
                 "change (does it run? is `metadata:` right, and an address in `discovery:` of a "

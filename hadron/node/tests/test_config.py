@@ -94,6 +94,24 @@ def test_what_is_left_out_has_a_default() -> None:
     assert config.epoch == 1
 
 
+def test_a_metadata_set_to_which_nothing_leads_is_refused() -> None:
+    wrong = GOOD.replace("metadata: local/p0", "metadata: lcal/p0")
+    expected = "expected `metadata: local/p0`, or in `discovery:` an address of a node that knows"
+    (problem,) = _problems(wrong)
+    assert problem.startswith(
+        "2: metadata: 'lcal/p0' is another replica set than this one, local/p0, and `discovery:` "
+        "has this set's own nodes only: nothing leads to it, and no stream could be created, "
+        f"{expected} lcal/p0"
+    )
+    (problem,) = _problems(wrong.replace("discovery: [127.0.0.1:7001]\n", ""))
+    assert "local/p0, and there is no `discovery:`: nothing leads to it" in problem
+    # Whoever has that address may know where it is.
+    assert _parse(wrong.replace("[127.0.0.1:7001]", "[10.0.0.1:7001]")).metadata == "lcal/p0"
+    # What else is wrong may be the reason.
+    (problem,) = _problems(wrong.replace("[127.0.0.1:7001]", "[here]"))
+    assert problem.startswith("3: discovery[0]")
+
+
 def test_the_environment_overrides_settings() -> None:
     assert _parse(GOOD, {"HADRON_DURABILITY": "fsync"}).settings == Settings()
     assert _problems(GOOD, {"HADRON_DURABILITY": "disk"}) == [
@@ -363,13 +381,14 @@ def test_the_digest_covers_what_members_must_agree_on() -> None:
         GOOD.replace("7003", "7009"),
         GOOD.replace("/srv/n3", "/srv/other"),
         GOOD.replace("durability: os", "durability: fsync"),
-        GOOD.replace("metadata: local/p0", "metadata: other/p0"),
+        GOOD.replace("metadata: local/p0\ndiscovery: [127",
+                     "metadata: other/p0\ndiscovery: [10.0.0.1:7001, 127"),
         GOOD.replace(", grpc: 127.0.0.1:7101", ""),
         "".join([*lines[:7], lines[9], lines[8], lines[7], lines[10]]),
     ]
     different = [
         GOOD.replace("flights", "other"),
-        GOOD.replace("  name: local/p0", "  name: local/p1"),
+        GOOD.replace("local/p0", "local/p1"),
         GOOD.replace("epoch: 1", "epoch: 2"),
         GOOD.replace("n3", "n4"),
         GOOD.replace("leader, ", "replica,").replace("n2, role: replica", "n2, role: leader"),
@@ -459,13 +478,16 @@ def _configs(draw: st.DrawFn) -> ReplicaSetConfig:
         )
         for index, name in enumerate(names)
     )
+    name = draw(_set_names)
+    discovery = tuple(draw(st.lists(_addresses, min_size=1, max_size=3)))
+    leads_on = not {each.lower() for each in discovery} <= {node.address.lower() for node in nodes}
     return ReplicaSetConfig(
         cluster=draw(_names),
-        name=draw(_set_names),
+        name=name,
         epoch=draw(st.integers(1, MAX_EPOCH)),
         nodes=nodes,
-        metadata=draw(_set_names),
-        discovery=tuple(draw(st.lists(_addresses, min_size=1, max_size=3))),
+        metadata=draw(_set_names) if leads_on else name,
+        discovery=discovery,
         settings=draw(_settings),
         path=FILE,
     )

@@ -369,6 +369,20 @@ async def test_who_is_not_there_is_named_after_a_while_and_forgotten_when_it_com
         await cluster.wait_for("no trouble", lambda: troubles(us) == [])
 
 
+async def test_that_nobody_knows_the_metadata_set_is_told_from_the_start(tmp_path: Path) -> None:
+    async with running_cluster(tmp_path, SETS, start=False) as cluster:
+        us = cluster["us/p0"]
+        await us.start()
+        await us.wait_for("us/p0 serves", lambda: us.status("n1").state == "serving")
+        assert troubles(us)[0].startswith("the metadata replica set meta/p0 is not known here")
+        async with cluster.client("client", through=["us/p0"]) as client:
+            with pytest.raises(NotFoundError, match="schema belongs to replica set 'meta/p0'") as e:
+                await client.create_stream("q")
+            assert "correct `metadata:` and `discovery:`" in e.value.hint
+        await cluster.start("meta/p0")
+        await cluster.wait_for("no trouble", lambda: troubles(us) == [])
+
+
 async def test_a_node_that_knows_no_other_sets_is_called_older(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

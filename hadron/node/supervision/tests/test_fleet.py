@@ -149,7 +149,8 @@ def test_files_that_do_not_fit_together_are_refused_with_all_that_is_wrong(
     configs = write(tmp_path, {"meta/p0": 1, "eu/p0": 1})
     first, second = configs["meta/p0"], configs["eu/p0"]
     wrong = replace(
-        second, cluster="other", name="meta/p0", metadata="elsewhere/p0", nodes=first.nodes
+        second, cluster="other", name="meta/p0", metadata="elsewhere/p0", nodes=first.nodes,
+        discovery=("127.0.0.1:1",),
     )
     (tmp_path / "eu-p0.yaml").write_text(render(wrong))
     with pytest.raises(ConfigurationError) as caught:
