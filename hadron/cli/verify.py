@@ -13,7 +13,7 @@ from hadron.cli.root import FAILED
 from hadron.cli.session import connects, session_of
 
 if TYPE_CHECKING:
-    from hadron.node.verification import TableComparison, Verified, VerifiedFile
+    from hadron.node.verified import TableComparison, Verified, VerifiedFile
     from hadron.storage.report import Report
 
 _COLUMNS: Final = {
@@ -38,7 +38,9 @@ def command(ctx: click.Context, paths: tuple[Path, ...], output: str) -> int:
     Without arguments every node of the running cluster looks through its own disk, repairs what it
     can from the others, and compares its tables with its leader's. With data directories, or
     hadron.db files, those are read and nothing is written; where a log is whole its commands are
-    applied again and every table is compared, row by row.
+    applied again and every table is compared, row by row. It is told which files agree with which,
+    and why one was not compared; members' files of two histories, as when one was left out of a
+    restore, are a problem.
 
     \b
     Examples:
@@ -94,6 +96,11 @@ def as_json(verified: Verified) -> dict[str, Any]:
              "chain": each.chain, "problem": each.problem}
             for each in verified.agreements
         ],
+        "not_compared": [
+            {"replica_set": each.replica_set, "nodes": each.names, "why": each.why,
+             "is_problem": each.is_problem}
+            for each in verified.apart
+        ],
         "tables": [
             {"replica_set": each.replica_set, "leader": each.leader, "rows": each.rows,
              "is_complete": each.is_complete, "nodes": each.members, "problems": each.problems}
@@ -147,8 +154,17 @@ def _print(verified: Verified) -> None:
         names = (f"{each.replica_set}: " if several else "") + ", ".join(each.names)
         if each.problem:
             click.echo(f"problem: {names}: {each.problem}")
-        else:
+        elif each.lsn:
             click.echo(f"{names} agree up to entry {each.lsn} (chain {each.chain[:8]}…)")
+        else:
+            click.echo(f"{names} have no entry in common")
+    for apart in verified.apart:
+        of = f"{apart.replica_set}: " if several and apart.replica_set else ""
+        were = "was" if len(apart.names) == 1 else "were"
+        click.echo(
+            f"{'problem: ' if apart.is_problem else ''}{of}{', '.join(apart.names)} {were} not "
+            f"compared: {apart.why}"
+        )
     for comparison in verified.tables:
         _print_tables(comparison, f"{comparison.replica_set}: " if several else "")
     count = verified.problem_count

@@ -15,7 +15,7 @@ import trio
 
 from hadron.client import Client
 from hadron.model.errors import ConnectionLostError, HadronError, NotReadyError, PeerError
-from hadron.node.verification import Agreement, TableComparison, Verified, VerifiedFile
+from hadron.node.verified import Agreement, TableComparison, Verified, VerifiedFile
 from hadron.server.integrity import report_from
 from hadron.storage.identity import Owner
 from hadron.storage.report import Report

@@ -24,13 +24,14 @@ import apsw
 
 from hadron.model.errors import CorruptionError, DataDirectoryError
 from hadron.node.record_table import OnDamage, RecordTable
-from hadron.node.verification import database_of, open_database, owner_of
+from hadron.node.verification import database_of, owner_of
 from hadron.state.leadership import CONFIGURATION
 from hadron.state.schema import SCHEMA_OBJECT
 from hadron.state.streams import STREAM_BATCH
 from hadron.storage.database import (
     FORMAT_VERSION,
     check_version,
+    open_database,
     read_transaction,
     translated_errors,
 )

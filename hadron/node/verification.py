@@ -6,14 +6,15 @@ closed properly is read without even a lock. A backup is compared with its manif
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, closing, contextmanager, suppress
-from dataclasses import dataclass, field
+from collections.abc import Callable, Sequence
+from contextlib import closing, suppress
 from pathlib import Path
 
 import apsw
 
 from hadron.model.errors import ConfigurationError, HadronError
+from hadron.node.comparing import compare
+from hadron.node.verified import Verified, VerifiedFile
 from hadron.node.world import SystemDisk
 from hadron.replication.verification import Verification
 from hadron.state.features import MACHINE
@@ -21,95 +22,16 @@ from hadron.storage import aftermath
 from hadron.storage.database import (
     FORMAT_VERSION,
     check_version,
-    open_at_rest,
-    open_reader,
+    open_database,
     translated_os_errors,
 )
 from hadron.storage.generations import MANIFEST, current_database
 from hadron.storage.identity import Owner, in_use, read_last_stop, read_owner
-from hadron.storage.log import LOG, lacks, read_anchor
+from hadron.storage.log import LOG, lacks
 from hadron.storage.report import Report
 from hadron.storage.snapshot import Manifest, decode_manifest, measure
 
 DATABASE = "hadron.db"
-
-
-@dataclass(slots=True)
-class VerifiedFile:
-    """One file and what was found in it. `owner` is None without a `node.db`, or a backup's
-    manifest, beside it."""
-
-    path: Path
-    owner: Owner | None
-    live: bool
-    report: Report
-    is_backup: bool = False
-    remedy: str = ""
-    """What a running node does about its problems, in words that follow its name."""
-
-    @property
-    def name(self) -> str:
-        """What people call it: its node, or its path."""
-        if self.owner is None:
-            return str(self.path)
-        return f"the backup of {self.owner.node}" if self.is_backup else self.owner.node
-
-
-@dataclass(slots=True)
-class Agreement:
-    """How far the logs of one replica set's files are the same.
-
-    Attributes:
-        lsn: the highest entry at which all of them have the same chain.
-        problem: "" unless they differ where both say that it is committed.
-    """
-
-    replica_set: str
-    names: list[str]
-    lsn: int
-    chain: str
-    problem: str = ""
-
-
-@dataclass(slots=True)
-class TableComparison:
-    """Whether running replicas hold the same rows as their leader.
-
-    Attributes:
-        rows: how many were compared.
-        is_complete: these were all of them.
-        members: whose tables are the same.
-        problems: about the others, in words.
-    """
-
-    replica_set: str
-    leader: str
-    rows: int = 0
-    is_complete: bool = False
-    members: list[str] = field(default_factory=list)
-    problems: list[str] = field(default_factory=list)
-
-
-@dataclass(slots=True)
-class Verified:
-    """All files, and the comparison of those that belong together."""
-
-    files: list[VerifiedFile] = field(default_factory=list)
-    agreements: list[Agreement] = field(default_factory=list)
-    tables: list[TableComparison] = field(default_factory=list)
-    """Of running nodes."""
-
-    @property
-    def problem_count(self) -> int:
-        return (
-            sum(file.report.problem_count for file in self.files)
-            + sum(bool(agreement.problem) for agreement in self.agreements)
-            + sum(len(comparison.problems) for comparison in self.tables)
-        )
-
-    @property
-    def ok(self) -> bool:
-        return not self.problem_count
 
 
 def database_of(path: Path) -> Path:
@@ -144,14 +66,8 @@ def verify_paths(
         if file.owner is None and not file.report.problem_count:
             _miss_manifest(file, is_directory=given.is_dir())
         verified.files.append(file)
-    sets: dict[tuple[str, str, bytes], list[VerifiedFile]] = {}
-    for file in verified.files:
-        if file.owner is not None:
-            key = (file.owner.cluster, file.owner.replica_set, file.owner.uuid)
-            sets.setdefault(key, []).append(file)
-    for (_, replica_set, _), files in sets.items():
-        if len(files) > 1:
-            verified.agreements.append(_compare(replica_set, files))
+    if len(verified.files) > 1:
+        verified.agreements, verified.apart = compare(verified.files)
     return verified
 
 
@@ -295,73 +211,3 @@ def _origin_of(path: Path) -> tuple[Owner | None, str]:
             f"{manifest.hash}"
         )
     return owner, ""
-
-
-def open_database(path: Path, live: bool) -> apsw.Connection:
-    """A read-only connection to a node's database, which it leaves as it is.
-
-    Args:
-        live: its node is running.
-    """
-    # The write-ahead log stands beside the file itself, not beside a link to it.
-    path = path.resolve()
-    wal = path.with_name(f"{path.name}-wal")
-    if live or (wal.exists() and wal.stat().st_size):
-        return open_reader(path)
-    return open_at_rest(path)
-
-
-# --- comparing ----------------------------------------------------------------------------------
-
-
-def _compare(replica_set: str, files: Sequence[VerifiedFile]) -> Agreement:
-    """Find the last entry that all logs share, by binary search: equal chains, equal prefixes."""
-    names = [file.name for file in files]
-    readable = [file for file in files if file.report.last_lsn]
-    high = min((file.report.last_lsn for file in readable), default=0)
-    low = max((file.report.first_lsn for file in readable), default=1) - 1
-    known: dict[int, set[bytes | None]] = {}
-    with _all_open(readable) as databases:
-
-        def same(lsn: int) -> bool:
-            if lsn not in known:
-                known[lsn] = {_chain_at(db, lsn) for db in databases}
-            return len(known[lsn]) == 1 and None not in known[lsn]
-
-        bottom = low
-        while bottom < high:
-            middle = (bottom + high + 1) // 2
-            if same(middle):
-                bottom = middle
-            else:
-                high = middle - 1
-        chain = _chain_at(databases[0], bottom) if databases and bottom else None
-    agreement = Agreement(replica_set, names, bottom, (chain or b"").hex())
-    committed = min((file.report.committed_lsn for file in readable), default=0)
-    if len(readable) < len(files):
-        agreement.problem = "not every log could be read"
-    elif low < committed and bottom < committed:
-        agreement.problem = (
-            f"their logs differ from entry {bottom + 1} on, all say that entry {committed} is "
-            "committed"
-        )
-    return agreement
-
-
-@contextmanager
-def _all_open(files: Sequence[VerifiedFile]) -> Iterator[list[apsw.Connection]]:
-    with ExitStack() as stack:
-        yield [stack.enter_context(closing(open_database(file.path, file.live))) for file in files]
-
-
-def _chain_at(db: apsw.Connection, lsn: int) -> bytes | None:
-    """As it stands in the row: whether it should is for the report on the file."""
-    try:
-        row = db.execute(f"SELECT chain FROM {LOG} WHERE lsn = ?", (lsn,)).fetchone()
-    except apsw.Error:
-        return None
-    if row is None:
-        anchor = read_anchor(db)
-        return anchor.chain if anchor.lsn == lsn else None
-    chain: bytes = row[0]
-    return chain

@@ -141,6 +141,20 @@ def open_at_rest(path: Path, *, vfs: str = "") -> apsw.Connection:
     return connection
 
 
+def open_database(path: Path, live: bool) -> apsw.Connection:
+    """A read-only connection to a node's database, which it leaves as it is.
+
+    Args:
+        live: its node is running.
+    """
+    # The write-ahead log stands beside the file itself, not beside a link to it.
+    path = path.resolve()
+    wal = path.with_name(f"{path.name}-wal")
+    if live or (wal.exists() and wal.stat().st_size):
+        return open_reader(path)
+    return open_at_rest(path)
+
+
 def open_copy(path: Path, *, vfs: str = "") -> apsw.Connection:
     """A connection to a new file that becomes a copy of a database: it has no journal, and its
     first page, which decides whether the others get checksums, is there already."""

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from hadron.cli import main, verify
-from hadron.node.verification import Verified, VerifiedFile
+from hadron.node.verified import Verified, VerifiedFile
 from hadron.serving.tests.stack import leading
 from hadron.storage.database import open_writer
 from hadron.storage.identity import Owner
@@ -35,7 +35,9 @@ async def test_two_good_copies(
     heading, first, *_, agreed, last = capsys.readouterr().out.splitlines()
     assert heading.split()[:3] == ["REPLICA", "SET", "NODE"]
     assert first.split()[:2] == ["local/p0", "n1"]
-    assert agreed.startswith("n1, n1 agree up to entry 7 (chain ")
+    # Two of one name: the directories tell which.
+    both = f"n1 ({directory}), n1 ({tmp_path}/n2)"
+    assert agreed.startswith(f"{both} agree up to entry 7 (chain ")
     assert last == "everything is right"
 
 
@@ -76,3 +78,19 @@ def test_a_running_cluster_is_told_without_what_is_not_looked_at(
 def test_nothing_to_verify(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["verify", str(tmp_path)]) == 1
     assert "there is no" in capsys.readouterr().err
+
+
+async def test_what_was_not_compared_is_said(
+    directory: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    alone = tmp_path / "hadron.db"
+    shutil.copy(directory / "hadron.db", alone)
+    assert main(["verify", str(directory), str(alone)]) == 0
+    *_, first, second, last = capsys.readouterr().out.splitlines()
+    assert first == f"{alone} was not compared: nothing beside it tells whose it is"
+    assert second == "n1 was not compared: no other file of local/p0 was given"
+    assert last == "everything is right"
+    main(["verify", str(directory), str(alone), "--output", "json"])
+    assert [each["nodes"] for each in json.loads(capsys.readouterr().out)["not_compared"]] == [
+        [str(alone)], ["n1"]
+    ]

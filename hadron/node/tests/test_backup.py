@@ -29,6 +29,7 @@ from hadron.node.backup import backup_directory, backup_live, find_node, open_ba
 from hadron.node.recovery import recover
 from hadron.node.restore import restore_node, restore_set
 from hadron.node.tests.support import STREAM, chains, fetch, is_member, make_stream, produce
+from hadron.node.verification import verify_paths
 from hadron.node.world import SystemClock, SystemDisk
 from hadron.replication import fetching, snapshots
 from hadron.replication.follower import LostEntriesError
@@ -306,6 +307,31 @@ def identity(nodes: Nodes, name: str) -> Any:
 
 
 class TestRestoringAll:
+    async def test_a_member_that_was_left_out_is_of_another_history(
+        self, tmp_path: Path, backed_up: Nodes
+    ) -> None:
+        paths = {name: backed_up.data(name) for name in ("n1", "n2", "n3")}
+        remaining = tuple(node for node in backed_up.config.nodes if node.name != "n2")
+        backed_up.config = replace(backed_up.config, nodes=remaining, epoch=2)
+        founded = self.found(tmp_path, backed_up, overwrite=True)
+        verified = verify_paths([*paths.values()])
+        (agreement,) = verified.agreements
+        assert (agreement.names, agreement.lsn) == (["n1", "n3"], founded.first.lsn)
+        (apart,) = verified.apart
+        assert apart.names == ["n2"]
+        assert apart.why.startswith(
+            "it is of another history, with epoch 1, than n1 and n3, with epoch 2, as after a "
+            f"restore of the whole set: only entries up to {founded.first.lsn - 1} are the same"
+        )
+        assert apart.is_problem
+        assert (verified.ok, verified.problem_count) == (False, 1)
+        (apart,) = verify_paths([paths["n1"], paths["n2"]]).apart
+        assert apart.is_problem
+        # What was made before the restore is what it was made for.
+        before = verify_paths([paths["n1"], tmp_path / "backup"])
+        assert [each.names for each in before.apart] == [["the backup of n2"]]
+        assert before.ok
+
     def found(self, tmp_path: Path, nodes: Nodes, *, overwrite: bool = False, seed: int = 1) -> Any:
         return restore_set(
             tmp_path / "backup", nodes.config, DISK, SeededRandom(seed), SystemClock(),

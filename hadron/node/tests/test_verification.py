@@ -15,7 +15,8 @@ import pytest
 
 from hadron.model.errors import ConfigurationError
 from hadron.model.schema import PipelineSpec, StageSpec
-from hadron.node.verification import Verified, verify_paths
+from hadron.node.verification import verify_paths
+from hadron.node.verified import Verified
 from hadron.serving.tests.stack import leading
 from hadron.state.groups import AckRecords, CreateGroup
 from hadron.state.pipelines import TriggerInstances
@@ -324,3 +325,33 @@ async def test_logs_of_one_replica_set_are_compared(directory: Path, tmp_path: P
     (agreement,) = verify_paths([directory, tmp_path / "n2"]).agreements
     assert agreement.lsn == 59
     assert "differ from entry 60 on" in agreement.problem
+
+
+async def test_each_file_is_in_an_agreement_or_it_is_said_why_not(
+    directory: Path, tmp_path: Path
+) -> None:
+    whole, behind, alone = tmp_path / "n2", tmp_path / "n3", tmp_path / "hadron.db"
+    for each in (whole, behind):
+        shutil.copytree(directory, each)
+    shutil.copy(directory / "hadron.db", alone)
+    # Stopped long ago; the others have trimmed what it would need.
+    def end_early(db: apsw.Connection) -> None:
+        db.execute("DELETE FROM hadron_log WHERE lsn > 30")
+
+    edit_log(behind, end_early)
+    for each in (directory, whole):
+        edit_log(each, lambda db: Log(db).trim(50, max_rows=100))
+    verified = verify_paths([directory, whole, behind, alone])
+    (agreement,) = verified.agreements
+    assert (agreement.names, agreement.lsn, agreement.problem) == (
+        [f"n1 ({directory})", f"n1 ({whole})"], 87, ""
+    )
+    assert [(each.names, each.why) for each in verified.apart] == [
+        ([str(alone)], "nothing beside it tells whose it is"),
+        ([f"n1 ({behind})"], f"its log ends at entry 30, and n1 ({directory}) and n1 ({whole}) "
+                             "have trimmed what comes before 51"),
+    ]
+    # Trimmed whole, a log still says what it ended with.
+    edit_log(whole, lambda db: Log(db).trim(87, max_rows=100))
+    (agreement,) = verify_paths([directory, whole]).agreements
+    assert (agreement.lsn, agreement.problem) == (87, "")
