@@ -312,8 +312,13 @@ class Store:
                 mending.is_sound = False
         return mending
 
-    def _count_free_pages(self) -> int:
-        return int(self.writer.connection.pragma("freelist_count"))
+    def _count_free_pages(self) -> int | None:
+        if self.writer.is_away:
+            return None
+        # Damage, or a closed file: whoever writes is told.
+        with contextlib.suppress(apsw.Error):
+            return int(self.writer.connection.pragma("freelist_count"))
+        return None
 
     async def run(self) -> None:
         """Do, for ever, what the files need beside commits. Starts the writer."""

@@ -127,6 +127,11 @@ class Writer:
             # behind these commits.
             self._drop_commits()
 
+    @property
+    def is_away(self) -> bool:
+        """Whether the connection is the thread's; else it is the event loop's."""
+        return self._on_thread > 0
+
     def submit(self, job: Job, done: Done) -> None:
         """Run `job` on the thread; `done(result, error)` runs on the event loop."""
         if self._waiting:

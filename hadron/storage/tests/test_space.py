@@ -73,7 +73,7 @@ def test_the_refusal_names_the_disk_the_room_and_the_way_out() -> None:
 
 
 def test_no_room_at_all_has_a_unit() -> None:
-    assert "has room for less than 1KiB, and" in Host(0).space.refusal().message
+    assert "has room for less than 1KiB; " in Host(0).space.refusal().message
 
 
 def test_a_copy_leaves_no_more_than_the_reserve_and_no_more_than_a_log_needs() -> None:
@@ -90,6 +90,43 @@ def test_free_pages_of_the_file_are_room_but_not_for_the_log() -> None:
     host.disk.room = RESERVE // 4 - 1
     host.space.look()
     assert host.space.is_low
+
+
+def test_the_refusal_says_what_is_too_little_and_with_how_much_writes_go_on() -> None:
+    host = Host(0, reserve_bytes=32 << 20)
+
+    def told(room: int, within: int = 0) -> str:
+        host.free_pages = within // PAGE_BYTES
+        assert host.has(room), "writes are refused"
+        message = host.space.refusal().message
+        assert message.startswith("the disk of /data has room for ")
+        return message.removeprefix("the disk of /data has room for ")
+
+    kept = "32MiB are kept for what makes room again"
+    # More than is kept, after less: it has to be a little more.
+    assert told(36 << 20) == f"36MiB; {kept}: writes go on with 40MiB"
+    assert told(12 << 20, 24 << 20) == (
+        f"12MiB, and its database 24MiB of its own to use again; {kept}: "
+        "writes go on with 40MiB in all"
+    )
+    assert told(0, 58 << 20) == (
+        "less than 1KiB, and its database 58MiB of its own to use again; the write-ahead log "
+        "cannot use that: writes go on with 10MiB on the disk itself"
+    )
+    assert told(1 << 20, 24 << 20) == (
+        "1MiB, and its database 24MiB of its own to use again; the write-ahead log cannot use "
+        f"that, and {kept}: writes go on with 40MiB in all, 10MiB on the disk itself"
+    )
+    host.free_pages = (58 << 20) // PAGE_BYTES
+    assert not host.has(10 << 20)
+
+
+def test_pages_that_were_freed_are_counted_though_nothing_is_written_any_more() -> None:
+    host = Host(RESERVE)
+    host.free_pages = RESERVE // PAGE_BYTES
+    assert not host.has(RESERVE // 2), "what a small transaction has freed is room"
+    assert host.has(RESERVE // 8)
+    assert not host.has(RESERVE // 2)
 
 
 def test_only_what_is_written_is_looked_after() -> None:
