@@ -15,6 +15,7 @@ from hadron.cli.session import connects, session_of
 if TYPE_CHECKING:
     from hadron.client.failover import Failover
     from hadron.client.sync_producer import SyncProducer
+    from hadron.model.errors import HadronError
     from hadron.model.record import NewRecord
 
 FORMATS = ("lines", "jsonl", "csv", "cloudevents", "raw")
@@ -158,7 +159,7 @@ def _publish(
     producer: SyncProducer, chunks: Iterable[list[NewRecord]]
 ) -> dict[str, tuple[int, int, int]]:
     """Send the chunks; return partition → (count, first offset, last offset)."""
-    from hadron.model.errors import HadronError, InvalidRecordError, RequestError
+    from hadron.model.errors import HadronError
 
     tally: dict[str, tuple[int, int, int]] = {}
     chunk: list[NewRecord] = []
@@ -170,21 +171,38 @@ def _publish(
                 tally[receipt.partition] = (count + receipt.count, first, last)
     except HadronError as error:
         published = sum(count for count, _, _ in tally.values())
-        if not published and not isinstance(error, InvalidRecordError):
-            raise
-        many = "1 record was" if published == 1 else f"{published or 'no'} records were"
-        rest = ""
-        if not isinstance(error, RequestError):
-            # One record of the chunk has failed; what became of the others is not known here.
-            rest = f", and perhaps some of the {len(chunk)} after them"
-        raise HadronError(
-            f"{error.message}; {many} published before that{rest}", error.hint
-        ) from error
+        raise _cut_off(error, published, len(chunk)) from error
     except KeyboardInterrupt:
         # What of the last chunk is in the log, the producer says.
         click.echo(f"interrupted; acknowledged before: {_words(tally) or 'nothing'}", err=True)
         raise
     return tally
+
+
+def _cut_off(error: HadronError, published: int, sent: int) -> HadronError:
+    """`error` in words that say what became of all records, not only of those that it is about.
+
+    Args:
+        published: in the calls before.
+        sent: records of the call that has failed.
+    """
+    from hadron.model.errors import HadronError, InvalidRecordError
+
+    fates = error.fates
+    if fates is None:
+        # Of a call that fails by what it was given nothing else is in doubt.
+        if not published and not isinstance(error, InvalidRecordError):
+            return error
+        were = "1 record was" if published == 1 else f"{published or 'no'} records were"
+        return HadronError(f"{error.message}; {were} published before that", error.hint)
+    if published + sent == 1:
+        return error
+    told = f"{error.message}; in all {published + fates.published} records were published"
+    if fates.lost:
+        told += f", {fates.lost} were not"
+    if fates.unknown:
+        told += f", {fates.unknown} may or may not have been"
+    return HadronError(f"{told}; nothing after these was tried", error.hint)
 
 
 def _print_tally(stream: str, tally: dict[str, tuple[int, int, int]], output: str) -> None:

@@ -356,9 +356,12 @@ def _no_batch(batch: OutgoingBatch, error: Exception) -> InvalidRecordError:
 
 def _not_sent(batch: OutgoingBatch, reason: str) -> DeadlineExceededError:
     last = f"; last trouble: {batch.trouble.message}" if batch.trouble is not None else ""
+    hint = "is the partition's leader up? see `hadron status`"
+    if isinstance(batch.trouble, OverloadedError) and batch.trouble.hint:
+        # It is up, and has said itself what would help.
+        hint = batch.trouble.hint
     return DeadlineExceededError(
-        f"not sent: {_count(batch)}: {reason}{last}",
-        "nothing of that is in the log; is the partition's leader up? see `hadron status`",
+        f"not sent, and not in the log: {_count(batch)}: {reason}{last}", hint
     )
 
 

@@ -13,11 +13,11 @@ from typing import TYPE_CHECKING, Any, Final
 import anyio.lowlevel
 import msgspec
 
-from hadron.client.outgoing import OutgoingBatch
+from hadron.client.outgoing import BatchState, OutgoingBatch
 from hadron.client.records import Serializer, serialized_whole, whole_record
 from hadron.client.results import BatchReceipt
 from hadron.model.batch import too_large
-from hadron.model.errors import RequestError
+from hadron.model.errors import HadronError, OutcomeUnknownError, RecordFates, RequestError
 from hadron.model.limits import MAX_BATCH_RECORDS, MAX_RECORD_BYTES
 
 if TYPE_CHECKING:
@@ -123,9 +123,14 @@ async def send_bulk(publisher: Publisher, records: Sequence[Any], segments: list
 async def finish_bulk(
     publisher: Publisher, segments: list[Segment], trouble: Exception | None
 ) -> list[BatchReceipt]:
-    """Wait for all; raises the first failure, else `trouble`, and says how many were before it."""
+    """Wait for all; raises the first failure with the fates of all, else `trouble`, and says how
+    many were before it."""
     publisher.seal()
-    await publisher.wait_all([segment.batch for segment in segments])
+    try:
+        await publisher.wait_all([segment.batch for segment in segments])
+    except HadronError as error:
+        error.fates = _fates(segments)
+        raise
     before = sum(segment.count for segment in segments)
     if isinstance(trouble, RequestError):
         raise type(trouble)(
@@ -136,6 +141,19 @@ async def finish_bulk(
         trouble.add_note(f"send_many had published the {before} records before that")
         raise trouble
     return [segment.receipt() for segment in segments]
+
+
+def _fates(segments: Iterable[Segment]) -> RecordFates:
+    """Of records whose batches have their outcome."""
+    published = unknown = lost = 0
+    for segment in segments:
+        if segment.batch.state is BatchState.ACKED:
+            published += segment.count
+        elif isinstance(segment.batch.error, OutcomeUnknownError):
+            unknown += segment.count
+        else:
+            lost += segment.count
+    return RecordFates(published, unknown, lost)
 
 
 def _cut(values: Sequence[bytes], batch_bytes: int) -> tuple[Sequence[bytes], int]:

@@ -8,7 +8,17 @@ class name, so a client raises the class that the server raised.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any, ClassVar
+from typing import Any, ClassVar, NamedTuple
+
+
+class RecordFates(NamedTuple):
+    """What became of the records that one call sent, when not all went well."""
+
+    published: int
+    unknown: int
+    """These may or may not be in the log."""
+    lost: int
+    """These are not in the log."""
 
 
 class HadronError(Exception):
@@ -18,6 +28,7 @@ class HadronError(Exception):
         message: what happened, naming the offending value.
         hint: the way out, or "" when there is nothing the reader could do.
         retryable: whether the same call may succeed later.
+        fates: of the records, where it ended a `send_many`.
     """
 
     default_retryable: ClassVar[bool] = False
@@ -27,6 +38,7 @@ class HadronError(Exception):
         super().__init__(message)
         self.message = message
         self.hint = hint
+        self.fates: RecordFates | None = None
         self.retryable = self.default_retryable if retryable is None else retryable
 
     def __init_subclass__(cls) -> None:

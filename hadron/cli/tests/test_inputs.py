@@ -16,7 +16,7 @@ from click.testing import CliRunner
 from hadron.cli import pub
 from hadron.cli.inputs import Recipe, Source
 from hadron.client.results import BatchReceipt
-from hadron.model.errors import HadronError, InvalidRecordError, PeerError
+from hadron.model.errors import HadronError, InvalidRecordError, PeerError, RecordFates
 from hadron.model.record import JSON, NewRecord, decode_value, encode_value
 
 PLAIN = Recipe(None, None, "", {})
@@ -186,17 +186,37 @@ def test_stdin_is_read_without_waiting_for_its_end(
         assert list(chunks) == []
 
 
-def test_a_failure_in_the_middle_tells_how_much_was_published() -> None:
+def test_a_failure_in_the_middle_tells_what_became_of_every_record() -> None:
     class Failing:
+        fates: RecordFates | None = RecordFates(1_024, 0, 24)
+
         def send_many(self, chunk: list[NewRecord]) -> list[BatchReceipt]:
-            if len(chunk) == 1:
-                raise PeerError("the delivery timeout passed", "is its leader up?")
-            return [BatchReceipt("s", "eu/p0", 0, len(chunk), 0, False)]
+            if len(chunk) == 2:
+                return [BatchReceipt("s", "eu/p0", 0, len(chunk), 0, False)]
+            error = PeerError("not sent, and not in the log: 24 records to s/eu/p0", "make room")
+            error.fates = self.fates
+            raise error
 
     producer: Any = Failing()
     record = NewRecord(value=b"")
-    with pytest.raises(HadronError, match="2 records were published before that, and perhaps "):
-        pub._publish(producer, [[record, record], [record]])
+
+    def told(*chunks: int) -> str:
+        with pytest.raises(HadronError) as caught:
+            pub._publish(producer, [[record] * count for count in chunks])
+        assert caught.value.hint == "make room"
+        return caught.value.message.removeprefix("not sent, and not in the log: 24 records to ")
+
+    assert told(2, 1_048) == (
+        "s/eu/p0; in all 1026 records were published, 24 were not; nothing after these was tried"
+    )
+    producer.fates = RecordFates(1_000, 24, 24)
+    assert told(1_048) == (
+        "s/eu/p0; in all 1000 records were published, 24 were not, 24 may or may not have been; "
+        "nothing after these was tried"
+    )
+    assert told(1) == "s/eu/p0"
+    producer.fates = None
+    assert told(2, 1_048) == "s/eu/p0; 2 records were published before that"
 
 
 def test_nothing_to_publish_is_a_usage_error(monkeypatch: pytest.MonkeyPatch) -> None:

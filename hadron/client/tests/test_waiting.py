@@ -11,7 +11,13 @@ import trio
 from hadron.client import connect, lookout, sender, session
 from hadron.client.tests.fake_node import FakeNode
 from hadron.client.tests.support import served, until
-from hadron.model.errors import DeadlineExceededError, NotReadyError, PeerError
+from hadron.model.errors import (
+    DeadlineExceededError,
+    DiskFullError,
+    NotReadyError,
+    OutcomeUnknownError,
+    PeerError,
+)
 
 
 @pytest.fixture
@@ -65,6 +71,31 @@ async def test_records_without_a_leader(told: pytest.LogCaptureFixture) -> None:
         node.refusals.extend([NotReadyError("no majority again")] * 6)
         await producer.send(b"2")
         assert len(told.messages) == 2
+
+
+@pytest.mark.usefixtures("told")
+async def test_a_leader_whose_disk_is_full_gives_its_own_hint_and_every_record_is_counted() -> None:
+    full = DiskFullError("the disk has room for 1KiB", "make room on that disk")
+    async with (
+        served() as (node, client),
+        client.producer("s", delivery_timeout_s=0.5, batch_bytes=4_000) as producer,
+    ):
+        node.refusals.extend([None, None, *[full] * 10_000])
+        with pytest.raises(DeadlineExceededError) as caught:
+            await producer.send_many([b"%d" % number * 100 for number in range(200)])
+        assert caught.value.message.startswith("not sent, and not in the log: ")
+        assert caught.value.hint == "make room on that disk"
+        fates = caught.value.fates
+        assert fates is not None
+        there = node.partition("s", "local/p0").next_offset
+        assert (fates.published, fates.unknown, fates.lost) == (there, 0, 200 - there)
+        assert 0 < there < 200
+        # Of what was sent and not answered nobody knows.
+        node.refusals.clear()
+        node.hold_answers = True
+        with pytest.raises(OutcomeUnknownError) as unknown:
+            await producer.send_many([b"last"])
+        assert unknown.value.fates == (0, 1, 0)
 
 
 async def test_a_silent_leader(told: pytest.LogCaptureFixture) -> None:
