@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import AsyncExitStack
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Final, Literal
 
 import anyio
 
@@ -21,6 +21,10 @@ if TYPE_CHECKING:
     from hadron.client import Client
     from hadron.client.results import PartitionOffsets
     from hadron.client.subscription import Subscription
+
+
+_TOGETHER_WITHIN_S: Final = 2.0
+"""For the positions of all partitions, before those that are known are printed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,52 +57,113 @@ async def run(url: str, request: Request) -> None:
         tasks.cancel_scope.cancel()
 
 
-async def _follow(client: Client, request: Request, printer: RecordPrinter) -> None:
-    starts = await find_starts(client, request, request.start or Position("latest"))
-    async with anyio.create_task_group() as tasks:
+class _Partitions:
+    """Reads partitions side by side: one that is away keeps no other from being printed."""
 
-        async def read(partition: str, offset: int) -> None:
-            follow = not request.exit_at_end
-            async for batch in client.read_batches(
-                request.stream, partition=partition, offset=offset, follow=follow
-            ):
-                printer.print(batch.from_offset(offset))
-                if printer.done:
-                    tasks.cancel_scope.cancel()
+    def __init__(
+        self, client: Client, request: Request, printer: RecordPrinter, names: Sequence[str]
+    ) -> None:
+        self._client = client
+        self._request = request
+        self._printer = printer
+        self._names = names
+        self._starts: dict[str, int] = {}
+        self._away: dict[str, PeerError] = {}
+        self._known = {name: anyio.Event() for name in names}
+
+    async def run(self) -> None:
+        """Until the end, or the limit. Raises `PeerError` naming the partitions of which not all
+        could be read, once the others have been."""
+        async with anyio.create_task_group() as tasks:
+            for name in self._names:
+                tasks.start_soon(self._read, name, tasks.cancel_scope)
+        if self._away and not self._printer.done:
+            raise self._failure()
+
+    async def _read(self, name: str, reading: anyio.CancelScope) -> None:
+        follow = not self._request.exit_at_end
+        while True:
+            try:
+                if name not in self._starts:
+                    await self._find_start(name)
+                async for batch in self._client.read_batches(
+                    self._request.stream, partition=name, offset=self._starts[name], follow=follow
+                ):
+                    self._printer.print(batch.from_offset(self._starts[name]))
+                    if self._printer.done:
+                        reading.cancel()
+                        return
+            except PeerError as error:
+                if follow and (name in self._starts or not error.retryable):
+                    raise
+                self._away[name] = error
+                self._known[name].set()
+                if not follow:
                     return
+                if len(self._away) == len(self._names):
+                    # Nothing to follow: whoever asked is told.
+                    reading.cancel()
+            else:
+                return
 
-        for partition, offset in starts.items():
-            tasks.start_soon(read, partition, offset)
+    async def _find_start(self, name: str) -> None:
+        start = self._request.start or Position("latest")
+        (found,) = await self._client.offsets(
+            self._request.stream, partition=name, at_ms=start.at_ms
+        )
+        self._starts[name] = resolve_start(self._request.stream, found, start)
+        self._away.pop(name, None)
+        self._known[name].set()
+        # A position that one of them does not have is refused before anything is printed.
+        with anyio.move_on_after(_TOGETHER_WITHIN_S):
+            for known in self._known.values():
+                await known.wait()
+
+    def _failure(self) -> PeerError:
+        away = list(self._away)
+        error = self._away[away[0]]
+        if len(self._names) == 1:
+            return error
+        others = [name for name in self._names if name not in self._away]
+        told = f"; {', '.join(others)}: everything is printed" if others else ""
+        hint = "" if self._request.partitions else "; --partition reads others alone"
+        return type(error)(
+            f"{self._request.stream} was not read to its end from {', '.join(away)}: "
+            f"{error.message}{told}",
+            f"{error.hint}{hint}".removeprefix("; "), retryable=error.retryable,
+        )
+
+
+async def _follow(client: Client, request: Request, printer: RecordPrinter) -> None:
+    names = await _partitions(client, request)
+    await _Partitions(client, request, printer, names).run()
+
+
+async def _partitions(client: Client, request: Request) -> Sequence[str]:
+    spec = (await client.stream(request.stream)).spec
+    assert isinstance(spec, StreamSpec)
+    return check_partitions(request.stream, request.partitions, list(spec.partitions))
+
+
+def resolve_start(stream: str, found: PartitionOffsets, start: Position) -> int:
+    """The offset that `start` means in a partition. Raises what `check_offset` raises."""
+    offset = start.resolve(found.first_offset, found.next_offset, found.at_offset or 0)
+    check_offset(f"{stream}/{found.partition}", offset, found.first_offset, found.next_offset)
+    return offset
 
 
 async def find_starts(client: Client, request: Request, start: Position) -> dict[str, int]:
-    """Partition → offset to start at."""
-    found = await _offsets(client, request, start.at_ms)
-    bounds = {partition.partition: partition for partition in found}
+    """Partition → offset to start at; of those that were asked for, or of all."""
     starts: dict[str, int] = {}
-    for name in bounds:
-        first, end = bounds[name].first_offset, bounds[name].next_offset
-        starts[name] = start.resolve(first, end, bounds[name].at_offset or 0)
-        check_offset(f"{request.stream}/{name}", starts[name], first, end)
-    return starts
-
-
-async def _offsets(
-    client: Client, request: Request, at_ms: int | None
-) -> list[PartitionOffsets]:
-    """Of the partitions that were asked for, or of all: those that were not may be away."""
-    found: list[PartitionOffsets] = []
-    spec = (await client.stream(request.stream)).spec
-    assert isinstance(spec, StreamSpec)
-    names = list(spec.partitions)
-    for name in check_partitions(request.stream, request.partitions, names):
+    for name in await _partitions(client, request):
         try:
-            found += await client.offsets(request.stream, partition=name, at_ms=at_ms)
+            (found,) = await client.offsets(request.stream, partition=name, at_ms=start.at_ms)
         except PeerError as error:
-            if len(names) > 1 and not request.partitions:
+            if not request.partitions:
                 error.hint = f"{error.hint}; --partition reads another one alone"
             raise
-    return found
+        starts[name] = resolve_start(request.stream, found, start)
+    return starts
 
 
 async def _consume(client: Client, request: Request, printer: RecordPrinter) -> None:

@@ -111,7 +111,8 @@ class Overview:
 
 
     def way_out(self, config: str, several: bool) -> str:
-        """How a set whose leader is away takes writes again, in words; "" when it needs nothing.
+        """How a set whose leader is away takes writes, and answers reads, again, in words; "" when
+        it needs nothing.
 
         Args:
             config: the option that says where the configuration is; "" for the local cluster's.
@@ -125,7 +126,7 @@ class Overview:
             said for node in newest.nodes
             if (said := self.found.get(node.address)) is not None and not isinstance(said, str)
         ]
-        away = f"{newest.name} takes no writes while {leader.name} is away"
+        away = f"{newest.name} takes no writes, and answers no reads, while {leader.name} is away"
         if 2 * len(there) <= len(newest.nodes):
             return f"{away}: bring it back, or others; a majority of {len(newest.nodes)} is needed"
         best = max(there, key=lambda said: (said.last_lsn, said.committed_lsn)).node

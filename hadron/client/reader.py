@@ -6,6 +6,7 @@ one core, values touched), and a loop that is left early leaves nothing to be cl
 
 from __future__ import annotations
 
+import math
 from collections import deque
 from collections.abc import Awaitable, Callable, Iterator, Sequence
 from datetime import datetime
@@ -22,6 +23,7 @@ from hadron.model.batch import RecordBatch, decode_batch
 from hadron.model.errors import (
     ClosedError,
     CorruptionError,
+    HadronError,
     OffsetOutOfRangeError,
     PeerError,
     RequestError,
@@ -29,6 +31,10 @@ from hadron.model.errors import (
 from hadron.model.record import Record
 from hadron.model.schema import SchemaObject
 from hadron.wire.messages import streams_pb2
+
+_AT_ONCE_S: Final = 2.0
+"""For the ends of all partitions, before those that are known are read: a leader that is away is
+waited for after the others' records, not before."""
 
 READ_BYTES: Final = 1 << 20
 """Per fetch. Measured against three nodes: 256 kB is as fast, 4 MiB 5 % slower."""
@@ -70,19 +76,30 @@ class Span(msgspec.Struct, frozen=True):
 
 
 class SpanReader:
-    """Decoded parts of batches, partition after partition, or as they arrive when following."""
+    """Decoded parts of batches, partition after partition, or as they arrive when following.
+
+    A partition whose leader does not answer comes after the others, and its error with it.
+    """
 
     def __init__(
         self,
         session: Session,
         plan: ReadPlan,
-        find_offsets: Callable[[], Awaitable[Sequence[PartitionOffsets]]],
+        find_partitions: Callable[[], Awaitable[Sequence[str]]],
+        find_offsets: Callable[[str], Awaitable[Sequence[PartitionOffsets]]],
         find_stream: Callable[[], Awaitable[SchemaObject]],
     ) -> None:
+        """
+        Args:
+            find_offsets: of one partition; as patient as a request is.
+        """
         plan.check()
         self._session = session
         self._plan = plan
+        self._find_partitions = find_partitions
         self._find_offsets = find_offsets
+        self._late: list[str] = []
+        """Partitions that did not answer at once, and are asked again after the others."""
         self._find_stream = find_stream
         self._left = plan.limit
         self._feeds: deque[FetchFeed] | None = None
@@ -118,6 +135,7 @@ class SpanReader:
         for feed in self._feeds or ():
             feed.close()
         self._feeds = deque()
+        self._late = []
         self._batches.clear()
         self._left = 0
         self._on_ready()
@@ -158,7 +176,10 @@ class SpanReader:
         if self._feeds is None:
             self._feeds = await self._open()
         feeds = self._feeds
-        while feeds:
+        while feeds or self._late:
+            if not feeds:
+                await self._open_late(feeds)
+                continue
             if feeds[0].is_finished:
                 feeds.popleft()
                 continue
@@ -198,27 +219,55 @@ class SpanReader:
             self._ready = None
 
     async def _open(self) -> deque[FetchFeed]:
-        plan = self._plan
-        feeds: deque[FetchFeed] = deque()
-        offsets = await self._find_offsets()
+        names = await self._find_partitions()
+        found: dict[str, Sequence[PartitionOffsets]] = {}
+        failed: dict[str, HadronError] = {}
+
+        async def ask(name: str) -> None:
+            try:
+                found[name] = await self._find_offsets(name)
+            except HadronError as error:
+                failed[name] = error
+
+        # Whoever follows wants all from the same moment on; else what is there need not wait.
+        at_once = len(names) > 1 and not self._plan.follow
+        with anyio.move_on_after(_AT_ONCE_S if at_once else math.inf):
+            async with anyio.create_task_group() as tasks:
+                for name in names:
+                    tasks.start_soon(ask, name)
+        for name in names:
+            if name in failed and not (at_once and isinstance(failed[name], PeerError)):
+                raise failed[name]
+        self._late = [name for name in names if name not in found]
         item = await self._find_stream()
-        for found in offsets:
-            start = self._start(found)
-            stop = None if plan.follow else found.next_offset
-            self._stops[found.partition] = stop
-            self._positions[found.partition] = start
-            request = streams_pb2.FetchRequest(
-                namespace=plan.namespace,
-                stream=plan.stream,
-                partition=found.partition,
-                offset=start,
-                max_bytes=plan.max_bytes,
-                max_wait_ms=FOLLOW_WAIT_MS if plan.follow else 0,
-                stream_id=item.id,
-                metadata_index=item.metadata_index,
-            )
-            feeds.append(FetchFeed(self._session, request, stop=stop, on_ready=self._on_ready))
-        return feeds
+        return deque(
+            self._feed(item, each) for name in names if name in found for each in found[name]
+        )
+
+    async def _open_late(self, feeds: deque[FetchFeed]) -> None:
+        """Ask the next one that did not answer at once. Raises what comes of that."""
+        name = self._late.pop(0)
+        found = await self._find_offsets(name)
+        item = await self._find_stream()
+        feeds.extend(self._feed(item, each) for each in found)
+
+    def _feed(self, item: SchemaObject, found: PartitionOffsets) -> FetchFeed:
+        plan = self._plan
+        start = self._start(found)
+        stop = None if plan.follow else found.next_offset
+        self._stops[found.partition] = stop
+        self._positions[found.partition] = start
+        request = streams_pb2.FetchRequest(
+            namespace=plan.namespace,
+            stream=plan.stream,
+            partition=found.partition,
+            offset=start,
+            max_bytes=plan.max_bytes,
+            max_wait_ms=FOLLOW_WAIT_MS if plan.follow else 0,
+            stream_id=item.id,
+            metadata_index=item.metadata_index,
+        )
+        return FetchFeed(self._session, request, stop=stop, on_ready=self._on_ready)
 
     def _start(self, found: PartitionOffsets) -> int:
         offset = self._plan.offset

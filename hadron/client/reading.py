@@ -62,8 +62,8 @@ class ReadCalls:
         plan.check()
         at = position if isinstance(position, datetime) else None
         return SpanReader(
-            self._session, plan, lambda: self.offsets(stream, partition, at),
-            lambda: self._catalog.stream(stream),
+            self._session, plan, lambda: self._catalog.partitions(stream, partition),
+            lambda name: self.offsets(stream, name, at), lambda: self._catalog.stream(stream),
         )
 
     async def offsets(

@@ -16,6 +16,7 @@ import trio
 from hadron.cli import following, group
 from hadron.cli.following import Request
 from hadron.cli.positions import Position
+from hadron.cli.records import RecordPrinter
 from hadron.cli.root import run
 from hadron.cli.session import Session
 from hadron.client import Client
@@ -119,3 +120,53 @@ async def test_a_region_that_is_away_can_be_left_out_of_reading(tmp_path: Path) 
         assert caught.value.hint.endswith("; --partition reads another one alone")
         one = replace(everything, partitions=(EU,))
         assert await following.find_starts(client, one, Position("earliest")) == {EU: 0}
+
+
+async def test_what_other_regions_have_is_printed_before_it_is_said_which_are_away(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    everything = Request(
+        stream="s", group=None, start=Position("earliest"), partitions=(), ack="none", limit=None,
+        exit_at_end=True, form="%p %s\\n", output=None,
+    )
+
+    async def read_all(client: Client, values: list[tuple[str, Any]]) -> None:
+        async for record in client.read("s"):
+            values += [(record.partition, record.value)]
+
+    async def printed(client: Client, request: Request) -> str:
+        with trio.fail_after(60):
+            await following._follow(client, request, RecordPrinter("%p %s\\n", None, request.limit))
+        return capsys.readouterr().out
+
+    async with (
+        two_regions(tmp_path) as (cluster, _), cluster.client(request_timeout_s=0.5) as client,
+    ):
+        whole = sorted((await printed(client, everything)).splitlines())
+        assert whole == [f"{partition} {number}" for partition in (EU, US) for number in range(3)]
+        # The first in the stream's order, too, keeps nobody waiting.
+        for away, there in ((EU, US), (US, EU)):
+            await cluster.crash(away)
+            with pytest.raises(PeerError) as caught:
+                await printed(client, everything)
+            assert capsys.readouterr().out == "".join(f"{there} {n}\n" for n in range(3))
+            assert caught.value.message.startswith(f"s was not read to its end from {away}: ")
+            # The same from a program.
+            values: list[tuple[str, Any]] = []
+            with trio.fail_after(60), pytest.raises(PeerError):
+                await read_all(client, values)
+            assert values == [(there, b"%d" % number) for number in range(3)]
+            assert caught.value.message.endswith(f"; {there}: everything is printed")
+            assert "; --partition reads others alone" in caught.value.hint
+            # Whoever follows gets what there is, and the rest when it comes.
+            following_all = replace(everything, exit_at_end=False, limit=6)
+            said: list[str] = []
+
+            async def follow(request: Request, said: list[str]) -> None:
+                said.extend((await printed(client, request)).splitlines())
+
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(follow, following_all, said)
+                await cluster.start(away)
+            await cluster.wait_serving(away)
+            assert sorted(said) == whole

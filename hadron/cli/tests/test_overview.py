@@ -107,7 +107,8 @@ def test_order_of_learning_does_not_matter(epoch: int) -> None:
          " --config DIR|FILE", True,
          "`hadron promote n3 --config DIR|FILE --replica-set p0`, then restart n3 with that file"),
         ({"n1": "gone", "n3": ("waiting for the leader", 100), "n4": "gone"}, "", False,
-         "while n1 is away: bring it back, or others; a majority of 3 is needed"),
+         "p0 takes no writes, and answers no reads, while n1 is away: bring it back, or others; a "
+         "majority of 3 is needed"),
         ({"n1": ("serving", 100), "n3": "gone", "n4": ("following", 100)}, "", False, ""),
         ({"n1": ("reconciling", 100), "n3": ("following", 1), "n4": "gone"}, "", False, ""),
         # Promoted already.
