@@ -35,8 +35,9 @@ def command(ctx: click.Context, paths: tuple[Path, ...], output: str) -> int:
     checksums, and offsets must follow each other. Nodes of one replica set are compared with each
     other. Ends with status 0 only when everything is right.
 
-    Without arguments every node of the running cluster looks through its own disk, repairs what it
-    can from the others, and compares its tables with its leader's. With data directories, or
+    Without arguments every node of the running cluster looks through its own disk, up to the entry
+    that all have committed when it begins (CHECKED TO), repairs what it can from the others, and
+    compares its tables with its leader's. With data directories, or
     hadron.db files, those are read and nothing is written; where a log is whole its commands are
     applied again and every table is compared, row by row. It is told which files agree with which,
     and why one was not compared; members' files of two histories, as when one was left out of a
@@ -141,6 +142,9 @@ def _print(verified: Verified) -> None:
     if not any(file.report.tables for file in verified.files):
         # Of running nodes' tables, digests tell.
         del columns["rows"]
+    if any(file.live for file in verified.files):
+        # Up to what all of them had committed when it began; they go on meanwhile.
+        columns["last_lsn"] = ">CHECKED TO"
     print_rows(columns, [_file_row(file) for file in verified.files], "table")
     several = len({file.owner.replica_set for file in verified.files if file.owner}) > 1
     for file in verified.files:

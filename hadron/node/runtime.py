@@ -266,6 +266,7 @@ class Node:
             interval_s=self._settings.scrub_interval_s,
             bytes_per_s=self._settings.scrub_bytes_per_second, found=self._repairer.found,
             found_tables=self._repairer.found_tables,
+            is_repairing=lambda: bool(self._repairer.trouble),
         )
         self._snapshots = SnapshotService(
             self._membership, store, self._follower, self._disk, self._clock,
@@ -578,6 +579,8 @@ class Node:
             page.state, page.trouble = "resyncing", self._resync.progress
         elif self._repairer.trouble:
             page.trouble = self._repairer.trouble
+        elif self._scrubber.trouble:
+            page.trouble = self._scrubber.trouble
         elif self._store.space.is_low:
             page.trouble = self._store.space.trouble
         if leading is not None and (missing := missing_majority(leading.controller)):

@@ -4,7 +4,9 @@ Damage that nobody meets is repaired by nobody, until the other copies are gone 
 makes all the checks of `verification` that a running node can afford. What they find in an entry is
 handed to whoever repairs entries. A page that cannot be read makes the node take a snapshot, and on
 a replica so does a row that should not be; a leader has nobody's rows to believe more than its own,
-and says so. After an unclean stop the first pass begins at once.
+and says so. After an unclean stop the first pass begins at once. Tables are not judged beside
+damaged entries: they may well fit what comes in their place; so a pass that finds both is followed
+by another one as soon as the entries are repaired, and until then the node says what it has found.
 """
 
 from __future__ import annotations
@@ -32,6 +34,9 @@ _ENTRIES: Final = frozenset({LOG, BODY})
 _IN_A_HURRY: Final = 128 << 20
 """Bytes per second, when somebody waits for what is damaged."""
 
+_LOOK_AGAIN_S: Final = 1.0
+"""Between two looks whether entries are repaired, after which their tables are judged."""
+
 _SLICE_BYTES: Final = 64 << 10
 """What a slice that counts no bytes is taken for: rows of tables, and the reading itself."""
 
@@ -44,6 +49,7 @@ class Scrubber:
         bytes_per_s: read on average during a pass.
         found: told of a damaged entry, on the event loop.
         found_tables: told what is wrong with the rest, and whether SQLite cannot even read it.
+        is_repairing: whether something that was found is not what it was yet.
     """
 
     def __init__(
@@ -56,8 +62,12 @@ class Scrubber:
         bytes_per_s: int,
         found: Callable[[CorruptionError], object],
         found_tables: Callable[[str, bool], None],
+        is_repairing: Callable[[], bool],
     ) -> None:
         self._found_tables = found_tables
+        self._is_repairing = is_repairing
+        self._unjudged = ""
+        """What is wrong beside damaged entries, as a pass has found it; "" for nothing."""
         self._store = store
         self._follower = follower
         self._random = random
@@ -68,6 +78,15 @@ class Scrubber:
         self._hurried = trio.Event()
         self.passes = 0
         """Completed since the start."""
+
+    @property
+    def trouble(self) -> str:
+        """For people; "" while nothing is known that nobody mends yet."""
+        if self._suspicion is not None:
+            return f"looking for what is damaged: {self._suspicion.message}"
+        if self._unjudged:
+            return f"found beside damaged entries, and looked at again after them: {self._unjudged}"
+        return ""
 
     def hurry(self, suspicion: CorruptionError) -> None:
         """Look through everything at once: somewhere a page cannot be read."""
@@ -81,9 +100,11 @@ class Scrubber:
             await self._wait(0.0, 1.0)
         while True:
             self._hurried = trio.Event()
-            suspicion, self._suspicion = self._suspicion, None
-            if self._interval_s or suspicion is not None:
-                await self._pass(suspicion)
+            suspicion, unjudged = self._suspicion, self._unjudged
+            if self._interval_s or suspicion is not None or unjudged:
+                await self._pass(suspicion, in_a_hurry=bool(unjudged))
+            if self._suspicion is suspicion:
+                self._suspicion = None
             await self._wait(0.5, 1.5)
 
     async def _wait(self, low: float, high: float) -> None:
@@ -91,10 +112,16 @@ class Scrubber:
         interval_s = self._random.uniform(low * self._interval_s, high * self._interval_s)
         with trio.move_on_after(interval_s or math.inf):
             await self._hurried.wait()
+            # Repairs may take minutes; who is in a hurry does not wait for them.
+            while (  # noqa: ASYNC110
+                self._unjudged and self._suspicion is None and self._is_repairing()
+            ):
+                await trio.sleep(_LOOK_AGAIN_S)
 
-    async def _pass(self, suspicion: CorruptionError | None) -> None:
+    async def _pass(self, suspicion: CorruptionError | None, *, in_a_hurry: bool) -> None:
+        in_a_hurry = in_a_hurry or suspicion is not None
         try:
-            report = await self.check(bytes_per_s=_IN_A_HURRY if suspicion is not None else 0)
+            report = await self.check(bytes_per_s=_IN_A_HURRY if in_a_hurry else 0)
         except HadronError as error:
             _log.error("a pass over this node's file ended early: %s", error)
             return
@@ -139,10 +166,17 @@ class Scrubber:
             await trio.sleep(read / rate)
         # The node knows more than its file: the watermark is written down now and then.
         report.committed_lsn = max(report.committed_lsn, self._follower.committed_lsn)
+        others = [problem for problem in report.problems if not _is_about_entry(problem)]
+        worst = max(others, key=lambda problem: problem.is_unreadable, default=None)
+        before, self._unjudged = self._unjudged, ""
         # Tables that do not fit a damaged entry may well fit the one that comes in its place.
-        if report.problems and not any(map(_is_about_entry, report.problems)):
-            worst = max(report.problems, key=lambda problem: problem.is_unreadable)
+        if worst is not None and len(others) == len(report.problems):
             self._found_tables(worst.text, worst.is_unreadable)
+        elif worst is not None:
+            self._unjudged = worst.text
+            if not before:
+                # Once: where repairs do not help, the next pass is as soon as any.
+                self._hurried.set()
         return report
 
 

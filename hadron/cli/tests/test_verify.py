@@ -70,6 +70,9 @@ def test_a_running_cluster_is_told_without_what_is_not_looked_at(
     assert main(["verify", "--server", "hadron://n1:7000"]) == 1
     heading, _row, problem, remedy, last = capsys.readouterr().out.splitlines()
     assert "ROWS" not in heading
+    # It may stand below COMMITTED: the node goes on.
+    assert "CHECKED TO  COMMITTED" in heading
+    assert "LAST" not in heading
     assert problem == "problem at n2: the body of entry 9 does not match its hash"
     assert remedy == "n2 is being repaired from another member; run `hadron verify` again"
     assert last == "1 problem found"

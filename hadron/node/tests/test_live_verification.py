@@ -10,6 +10,7 @@ import pytest
 import trio
 from trio.testing import MockClock
 
+from hadron.model.errors import CorruptionError
 from hadron.node.live_verification import verify_live
 from hadron.node.tests.test_repair import DAMAGES, VALUES, damage_live, loaded, problems
 from hadron.server import integrity
@@ -74,6 +75,44 @@ async def test_tables_that_differ_are_named_and_replaced(
         )
         await nodes.wait_in_step()
         assert (await verify_live(client)).ok
+
+
+async def test_what_was_found_beside_a_damaged_entry_is_in_status_until_it_is_mended(
+    tmp_path: Path, clock: MockClock
+) -> None:
+    async with loaded(tmp_path, scrub_interval_s=3600.0) as nodes, nodes.client() as client:
+        damage_live(nodes, "n2", DAMAGES["a body"])
+        damage_live(nodes, "n2", "DELETE FROM hadron_stream_batch WHERE base_offset = 15")
+        async with nodes.connection("n2"):
+            report = await nodes.node("n2")._scrubber.check(bytes_per_s=1 << 30)
+        assert [each.table for each in report.problems if not each.lsn]
+        # The entry is repaired; nobody has doubted the tables yet, and that is no secret.
+        while nodes.node("n2")._repairer.trouble:
+            assert nodes.status("n2").trouble
+            await trio.sleep(0.01)
+        assert nodes.status("n2").trouble.startswith(
+            "found beside damaged entries, and looked at again after them: "
+        )
+        await nodes.wait_for(
+            "replaced", lambda: generations.current_number(nodes.data("n2")) == 1
+        )
+        await nodes.wait_for("no trouble", lambda: nodes.status("n2").trouble == "")
+        await nodes.wait_in_step()
+        assert (await verify_live(client)).ok
+
+
+async def test_a_suspicion_is_in_status_while_it_is_looked_into(
+    tmp_path: Path, clock: MockClock
+) -> None:
+    async with loaded(tmp_path, scrub_interval_s=3600.0) as nodes:
+        scrubber = nodes.node("n2")._scrubber
+        damage_live(nodes, "n2", DAMAGES["a body"])
+        scrubber.hurry(CorruptionError("a page does not match its checksum"))
+        assert nodes.status("n2").trouble == (
+            "looking for what is damaged: a page does not match its checksum"
+        )
+        await nodes.wait_for("found", lambda: scrubber.passes == 1)
+        await nodes.wait_for("mended", lambda: nodes.status("n2").trouble == "")
 
 
 async def test_a_node_that_is_away_is_a_problem(tmp_path: Path, clock: MockClock) -> None:
