@@ -63,10 +63,12 @@ _ESCAPES: Final = {"n": b"\n", "r": b"\r", "t": b"\t", "0": b"\0", "\\": b"\\"}
 
 
 def compile_format(text: str) -> _Part:
-    """Turn a format string into a function. Raises `click.BadParameter` for an unknown token."""
+    """Turn a format string into a function. Raises `click.BadParameter` for an unknown token, and
+    for a string without any: who writes `json` means a form, not this word for each record."""
     if text == CLOUDEVENTS:
         return event_line
     parts: list[_Part] = []
+    has_field = False
     characters = iter(text)
     for character in characters:
         if character == "%":
@@ -75,11 +77,17 @@ def compile_format(text: str) -> _Part:
                 raise click.BadParameter(
                     f"unknown token '%{token}'; known: {TOKENS_HELP}", param_hint=_OPTION
                 )
+            has_field = has_field or token != "%"
             parts.append(TOKENS[token])
         elif character == "\\":
             parts.append(_constant(_escape(next(characters, ""))))
         else:
             parts.append(_constant(character.encode()))
+    if not has_field:
+        raise click.BadParameter(
+            f"{text!r} names no field of a record; -o json prints JSON. Known: {TOKENS_HELP}",
+            param_hint=_OPTION,
+        )
     return lambda record: b"".join([part(record) for part in parts])
 
 

@@ -35,8 +35,7 @@ FULL = NewRecord(
         ("%k %s %o\\n", 'k {"a":"ü"} 41\n'),
         ("%t/%p/%o %T %y", "s/local/p0/41 1234 x.y"),
         ("%K,%S,%h", "1,10,h=1,i=2"),
-        ("100%%\\t\\\\", "100%\t\\"),
-        ("", ""),
+        ("100%%\\t\\\\%o", "100%\t\\41"),
     ],
 )
 def test_format_tokens(form: str, expected: str) -> None:
@@ -50,6 +49,12 @@ def test_missing_parts_are_empty_and_bytes_stay_bytes() -> None:
 @pytest.mark.parametrize("form", ["%x", "%", "\\q", "a\\"])
 def test_unknown_tokens_are_refused(form: str) -> None:
     with pytest.raises(click.BadParameter, match="unknown"):
+        compile_format(form)
+
+
+@pytest.mark.parametrize("form", ["json", "jsonl", "table", "nosuch", "", "100%%\\n"])
+def test_a_format_without_a_field_is_refused(form: str) -> None:
+    with pytest.raises(click.BadParameter, match="names no field.*-o json prints JSON.*%s value"):
         compile_format(form)
 
 
