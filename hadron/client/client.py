@@ -78,9 +78,7 @@ class Client(EnteredOnce, AsyncOnly):
         self._groups = GroupCalls(self._session, self._catalog)
 
     def __repr__(self) -> str:
-        state = "closed" if self._session.closed is not None else "open"
-        hosts = ",".join(self._session.endpoint.addresses)
-        return f"<Client of hadron://{hosts}/{self.namespace}, {state}>"
+        return f"<Client of {self._session}>"
 
     async def __aenter__(self) -> Client:
         self._enter("client")
@@ -161,7 +159,7 @@ class Client(EnteredOnce, AsyncOnly):
         stream = text_of("stream", stream)
         return Opening(
             lambda: producing.open_producer(self._session, self._catalog, stream, settings),
-            "producer", "producer",
+            "producer", "producer", f"of {stream!r}",
         )
 
     # --- consuming ------------------------------------------------------------------------------
@@ -239,7 +237,7 @@ class Client(EnteredOnce, AsyncOnly):
             )
             return Subscription(consumer)
 
-        return Opening(make, "subscription", "subscribe")
+        return Opening(make, "subscription", "subscribe", f"to {stream!r}, group {group!r}")
 
     # --- reading --------------------------------------------------------------------------------
 

@@ -109,7 +109,8 @@ class Consumer(AckSender):
         return member
 
     def __str__(self) -> str:
-        joined = [name for name, each in self._memberships.items() if each.is_open]
+        # A list first: another thread may print what the loop's thread is changing.
+        joined = [name for name, each in list(self._memberships.items()) if each.is_open]
         state = "closed" if self._closed else f"joined at {', '.join(joined) or 'none'}"
         return f"{self._stream.name!r}, group {self._settings.group!r}, {state}"
 

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Final
 
 from hadron.client.url import DEFAULT_URL
-from hadron.model.errors import ConfigurationError, NotFoundError
+from hadron.model.errors import ConfigurationError, NotFoundError, RequestError
 
 LOCAL_CLUSTER: Final = "hadron-cluster/cluster.yaml"
 """What `hadron cluster up` writes: in its directory, every node is found by itself."""
@@ -93,9 +93,14 @@ def find_server(url: str | None = None, context: str | None = None) -> str:
     The first of: `url`; the context called `context`; `$HADRON_URL`; the context called
     `$HADRON_CONTEXT`, or else the current one; every node of the cluster that `hadron cluster up`
     made in this directory; one node of this machine. Raises `NotFoundError` for an unknown context,
-    `ConfigurationError` for a file that cannot be read.
+    `ConfigurationError` for a file that cannot be read, `RequestError` for a `url` that is "": who
+    has read it from somewhere has a server in mind, and it may be another one.
     """
-    if url:
+    if url == "":
+        raise RequestError(
+            "the server's URL is empty", "None, or leaving it out, looks the server up"
+        )
+    if url is not None:
         return url
     if context:
         return Contexts.load().url(context)

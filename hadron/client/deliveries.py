@@ -105,6 +105,13 @@ class GivenBatch(Generic[S]):
     def __iter__(self) -> Iterator[Record]:
         return iter(self.records)
 
+    def __repr__(self) -> str:
+        first = self.records[0]
+        where = f"{first.stream}/{first.partition}/{first.offset}"
+        if len(self) > 1:
+            where = f"{len(self)} records, {where} to {self.records[-1].offset}"
+        return f"{type(self).__name__}({where}, attempt={self.attempt})"
+
     @property
     def partition(self) -> str:
         return self.records[0].partition

@@ -31,6 +31,7 @@ from typing import Any, Final, Generic, Protocol, TypeVar
 
 from hadron.client import forks
 from hadron.client.client import Client
+from hadron.client.opening import NOT_OPEN
 from hadron.client.portal import Answer, Portal, program_ends, refuse
 from hadron.client.publishing import Ending, after_block
 from hadron.model.errors import ClosedError, HadronError
@@ -77,6 +78,14 @@ class Hold:
         self._begun: tuple[Portal, Client] | None = None
         self._parts: dict[Lazy[Any], None] = {}
         forks.watch(self)
+
+    def __str__(self) -> str:
+        begun, state = self._begun, NOT_OPEN
+        if self.is_closed:
+            state = "closed"
+        elif begun is not None and begun[0].is_open:
+            state = begun[1]._session.state
+        return f"{self.template._session.where}, {state}"
 
     def get(self) -> tuple[Portal, Client]:
         """The loop and the client, opened now if they are not. Raises what opening raises."""
@@ -181,23 +190,31 @@ class Lazy(Generic[C]):
 
     Args:
         what: what it is called in errors.
+        about: of which stream and the like, for who prints it.
         make: opens it, in the client's loop; called again in a child process, if `survives_fork`.
         survives_fork: whether a child process may go on with another one.
     """
 
     def __init__(
-        self, hold: Hold, what: str, make: Callable[[Portal, Client], Awaitable[C]], *,
-        survives_fork: bool,
+        self, hold: Hold, what: str, about: str, make: Callable[[Portal, Client], Awaitable[C]],
+        *, survives_fork: bool,
     ) -> None:
         self.core: C | None = None
         self._hold = hold
         self._what = what
+        self._about = about
         self._make = make
         self._survives_fork = survives_fork
         self._lock = threading.RLock()
         self._begun: tuple[Portal, Answer[C]] | None = None
         self._ended: HadronError | None = None
         forks.watch(self)
+
+    def __str__(self) -> str:
+        core = self.core
+        if core is not None:
+            return str(core)
+        return f"{self._about}, {NOT_OPEN if self._ended is None else 'closed'}"
 
     def get(self) -> C:
         """The core. Raises `ClosedError` when it was closed, and what opening raises."""

@@ -6,7 +6,7 @@ Forgetting to enter is what people do first, so it is told in words wherever it 
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
-from typing import TYPE_CHECKING, Any, Generic, NoReturn, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, Final, Generic, NoReturn, Protocol, TypeVar
 
 from hadron.model.errors import ClosedError, RequestError
 
@@ -20,6 +20,9 @@ class Enterable(Protocol):
 
 
 T = TypeVar("T", bound=Enterable)
+
+NOT_OPEN: Final = "not open yet"
+"""How what was not entered or used shows itself."""
 
 
 class EnteredOnce:
@@ -59,13 +62,21 @@ class Opening(AsyncOnly, Generic[T]):
     Args:
         what: what is made, as its users call it.
         call: how it is asked for.
+        about: of which stream and the like, for who prints it.
     """
 
-    def __init__(self, make: Callable[[], Awaitable[T]], what: str, call: str) -> None:
+    def __init__(
+        self, make: Callable[[], Awaitable[T]], what: str, call: str, about: str
+    ) -> None:
         self._make = make
         self._what = what
         self._call = call
+        self.about = about
         self._made: T | None = None
+
+    def __repr__(self) -> str:
+        state = NOT_OPEN if self._made is None else "opened by its block"
+        return f"<{self._what.capitalize()} {self.about}, {state}>"
 
     async def __aenter__(self) -> T:
         if self._made is not None:

@@ -114,7 +114,7 @@ class PipelineCalls:
             home = await self._find(pipeline, opening)
             return StageRun(self._session, home, opening)
 
-        return Opening(make, "run", "run_stages")
+        return Opening(make, "run", "run_stages", f"of {pipeline!r}")
 
     async def _find(
         self,

@@ -73,6 +73,13 @@ class Pending:
         self._batch = batch
         self._index = index
 
+    def __repr__(self) -> str:
+        batch = self._batch
+        state = "on its way"
+        if batch.is_done:
+            state = "failed" if batch.state is BatchState.FAILED else "acknowledged"
+        return f"<Pending of {batch.stream}/{batch.partition}, {state}>"
+
     @property
     def is_done(self) -> bool:
         """Whether `wait` returns at once."""

@@ -108,6 +108,10 @@ class SpanReader:
         self._batches: deque[tuple[str, streams_pb2.FetchResponse, int, memoryview]] = deque()
         self._ready: anyio.Event | None = None
 
+    def __str__(self) -> str:
+        plan = self._plan
+        return f"{plan.stream!r} from {plan.offset}{' on' if plan.follow else ''}"
+
     async def next_span(self) -> Span | None:
         """The next part, or None at the end.
 
@@ -294,6 +298,9 @@ class RecordReader:
         self.spans = spans
         self._records: Iterator[Record] = iter(())
 
+    def __repr__(self) -> str:
+        return f"<RecordReader of {self.spans}>"
+
     def __aiter__(self) -> RecordReader:
         return self
 
@@ -317,6 +324,9 @@ class BatchReader:
 
     def __init__(self, spans: SpanReader) -> None:
         self._spans = spans
+
+    def __repr__(self) -> str:
+        return f"<BatchReader of {self._spans}>"
 
     def __aiter__(self) -> BatchReader:
         return self

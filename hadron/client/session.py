@@ -20,6 +20,7 @@ from hadron.client import forks, probing
 from hadron.client.background import Background, SingleFlight
 from hadron.client.backoff import Backoff
 from hadron.client.lookout import TELL_AFTER_S, Lookout
+from hadron.client.opening import NOT_OPEN
 from hadron.client.ports import ClientPorts
 from hadron.client.probing import Probes
 from hadron.client.topology import Topology, owner_not_found
@@ -205,6 +206,19 @@ class Session:
                 link.connection.close(
                     ConnectionLostError(self.closed.message, self.closed.hint, retryable=False)
                 )
+
+    def __str__(self) -> str:
+        return f"{self.where}, {self.state}"
+
+    @property
+    def where(self) -> str:
+        """The URL, as it may be shown."""
+        return f"hadron://{','.join(self.endpoint.addresses)}/{self.endpoint.namespace}"
+
+    @property
+    def state(self) -> str:
+        """For who prints it."""
+        return "closed" if self.closed is not None else "open" if self._started else NOT_OPEN
 
     def check_open(self) -> None:
         """Raises what closed the client, if anything did; and before it is opened."""

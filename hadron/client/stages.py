@@ -45,6 +45,13 @@ class StageRun(EnteredOnce):
         self._standing = StandingCall(session, replica_set, _RUN_STAGES, self)
         self._scope: anyio.CancelScope | None = None
 
+    def __repr__(self) -> str:
+        return f"<StageRun {self}>"
+
+    def __str__(self) -> str:
+        state = "closed" if self._closed else f"open, {len(self._ready)} micro-batches ready"
+        return f"of {self._opening.pipeline!r}, {state}"
+
     def grant(self, count: int = 1) -> None:
         """Ask for `count` more micro-batches."""
         if count < 1:

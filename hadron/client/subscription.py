@@ -21,6 +21,9 @@ class DeliveryBatches:
     def __init__(self, consumer: Consumer) -> None:
         self._consumer = consumer
 
+    def __repr__(self) -> str:
+        return f"<DeliveryBatches to {self._consumer}>"
+
     def __aiter__(self) -> DeliveryBatches:
         return self
 

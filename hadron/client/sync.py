@@ -64,6 +64,9 @@ class _Invocations:
             return invocations
         return None
 
+    def __str__(self) -> str:
+        return str(self._run)
+
     def finish(self, _ending: Ending) -> None:
         with suppress(ClosedError):
             self._portal.call(self._run.__aexit__, None, None, None)
@@ -76,11 +79,16 @@ class SyncStageRun:
     """Ready invocations of a pipeline; iterate it, and `grant` when a micro-batch is done. The
     loop ends when the run or the client is closed, by whatever thread."""
 
-    def __init__(self, hold: Hold, opening: Callable[[Client], Opening[StageRun]]) -> None:
+    def __init__(
+        self, hold: Hold, opening: Callable[[Client], Opening[StageRun]], about: str
+    ) -> None:
         async def make(portal: Portal, client: Client) -> _Invocations:
             return _Invocations(portal, await opening(client).__aenter__())
 
-        self._lazy = Lazy(hold, "run", make, survives_fork=False)
+        self._lazy = Lazy(hold, "run", about, make, survives_fork=False)
+
+    def __repr__(self) -> str:
+        return f"<SyncStageRun {self._lazy}>"
 
     def grant(self, count: int = 1) -> None:
         """Ask for `count` more micro-batches."""
@@ -121,6 +129,9 @@ class SyncReader(Generic[T]):
         self._follow = follow
         self._read_from = items
         self._items: Iterator[T] = iter(())
+
+    def __repr__(self) -> str:
+        return f"<SyncReader of {self._spans}>"
 
     def _next_span(self) -> Span | None:
         try:
@@ -166,6 +177,9 @@ class SyncClient:
     def __init__(self, connect: Callable[[], Client]) -> None:
         self._hold = Hold(connect)
         self.namespace = self._hold.template.namespace
+
+    def __repr__(self) -> str:
+        return f"<SyncClient of {self._hold}>"
 
     def open(self) -> SyncClient:
         """Connect now, also after `close`. Raises `PeerError` when nobody answers."""
@@ -235,8 +249,8 @@ class SyncClient:
             )
 
         # What cannot be is refused here, and not at the first use.
-        opening(self._hold.template)
-        return SyncProducer(self._hold, opening)
+        about = opening(self._hold.template).about
+        return SyncProducer(self._hold, opening, about)
 
     def subscribe(
         self,
@@ -274,8 +288,8 @@ class SyncClient:
                 value_deserializer=value_deserializer,
             )
 
-        opening(self._hold.template)
-        return SyncSubscription(self._hold, opening)
+        about = opening(self._hold.template).about
+        return SyncSubscription(self._hold, opening, about)
 
     # --- reading --------------------------------------------------------------------------------
 
@@ -502,8 +516,8 @@ class SyncClient:
                 pipeline, engine=engine, stages=stages, max_batch=max_batch, credit=credit
             )
 
-        opening(self._hold.template)
-        return SyncStageRun(self._hold, opening)
+        about = opening(self._hold.template).about
+        return SyncStageRun(self._hold, opening, about)
 
     def complete_stages(
         self,

@@ -95,6 +95,9 @@ class Intake:
         self._deliveries: Iterator[SyncDelivery] = iter(())
         self._consumer.on_look = self._give_old_back
 
+    def __str__(self) -> str:
+        return f"to {self._consumer}"
+
     # --- from any thread ------------------------------------------------------------------------
 
     def __iter__(self) -> Intake:
@@ -137,10 +140,10 @@ class Intake:
             raise closed_error()
         return SyncDeliveryBatch(self, *taken)
 
-    def batches(self) -> Iterator[SyncDeliveryBatch]:
-        """See `Subscription.batches`."""
-        while taken := self._unless_closed(self._next_batch):
-            yield SyncDeliveryBatch(self, *taken)
+    def next_batch(self) -> SyncDeliveryBatch | None:
+        """The next one; None when the subscription is closed, or the client."""
+        taken = self._unless_closed(self._next_batch)
+        return SyncDeliveryBatch(self, *taken) if taken else None
 
     def _begin(self, parcel: Parcel, records: list[Record]) -> None:
         self._parcel = parcel
@@ -304,6 +307,25 @@ class Intake:
         await self._consumer.leave(waits=waits)
 
 
+class SyncDeliveryBatches:
+    """`for batch in subscription.batches()`."""
+
+    def __init__(self, intake: Intake) -> None:
+        self._intake = intake
+
+    def __repr__(self) -> str:
+        return f"<SyncDeliveryBatches {self._intake}>"
+
+    def __iter__(self) -> SyncDeliveryBatches:
+        return self
+
+    def __next__(self) -> SyncDeliveryBatch:
+        batch = self._intake.next_batch()
+        if batch is None:
+            raise StopIteration
+        return batch
+
+
 class SyncSubscription:
     """A member of a group. Made by `SyncClient.subscribe`; used in a `with` block or, as well,
     without one and closed with `close`, with its client, or when the program ends.
@@ -313,12 +335,17 @@ class SyncSubscription:
     acknowledged after that is delivered again.
     """
 
-    def __init__(self, hold: Hold, opening: Callable[[Client], Opening[Subscription]]) -> None:
+    def __init__(
+        self, hold: Hold, opening: Callable[[Client], Opening[Subscription]], about: str
+    ) -> None:
         async def make(portal: Portal, client: Client) -> Intake:
             return Intake(portal, await opening(client).__aenter__())
 
         self._hold = hold
-        self._lazy = Lazy(hold, "subscription", make, survives_fork=False)
+        self._lazy = Lazy(hold, "subscription", about, make, survives_fork=False)
+
+    def __repr__(self) -> str:
+        return f"<SyncSubscription {self._lazy}>"
 
     def __iter__(self) -> Iterator[SyncDelivery]:
         return self._intake() or iter(())
@@ -329,7 +356,7 @@ class SyncSubscription:
     def batches(self) -> Iterator[SyncDeliveryBatch]:
         """See `Subscription.batches`."""
         intake = self._intake()
-        return intake.batches() if intake is not None else iter(())
+        return SyncDeliveryBatches(intake) if intake is not None else iter(())
 
     def poll(self, timeout_s: float | None = None) -> SyncDelivery | None:
         """The next record, or None when none comes in time; see `Subscription.poll`. At the first

@@ -65,6 +65,11 @@ class SyncPending:
         self.pending: Pending | None = None
         self.error: HadronError | None = None
 
+    def __repr__(self) -> str:
+        if self.pending is not None:
+            return repr(self.pending).replace("Pending", "SyncPending", 1)
+        return f"<SyncPending, {'waiting for room' if self.error is None else 'failed'}>"
+
     @property
     def is_accepted(self) -> bool:
         """Whether it is in the buffer, or was refused."""
@@ -108,6 +113,9 @@ class Outbox:
         self._failed: deque[SyncPending] = deque()
         self._more_failed = 0
         """Those for which there was no room in it."""
+
+    def __str__(self) -> str:
+        return f"of {self._publisher}"
 
     # --- from any thread ------------------------------------------------------------------------
 
@@ -345,11 +353,16 @@ class SyncProducer:
     each waits for room for its own records only.
     """
 
-    def __init__(self, hold: Hold, opening: Callable[[Client], Opening[Producer]]) -> None:
+    def __init__(
+        self, hold: Hold, opening: Callable[[Client], Opening[Producer]], about: str
+    ) -> None:
         async def make(portal: Portal, client: Client) -> Outbox:
             return Outbox(portal, await opening(client).__aenter__())
 
-        self._lazy = Lazy(hold, "producer", make, survives_fork=True)
+        self._lazy = Lazy(hold, "producer", about, make, survives_fork=True)
+
+    def __repr__(self) -> str:
+        return f"<SyncProducer {self._lazy}>"
 
     def send(
         self,

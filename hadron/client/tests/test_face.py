@@ -490,3 +490,33 @@ async def test_kinds_that_nothing_serves_are_told(caplog: pytest.LogCaptureFixtu
     async with served() as (_, client):
         await client.apply({"kind": "Queue", "name": "q", "replica_set": "local/p0"})
     assert "kind Queue is only stored by this version of Hadron" in caplog.text
+
+
+@both
+async def test_what_is_printed_says_what_it_is_and_whether_it_is_open() -> None:
+    async with served() as (node, client):
+        unopened = hadron.connect(f"hadron://{node.address}/here")
+        assert repr(unopened) == f"<Client of hadron://{node.address}/here, not open yet>"
+        async with hadron.connect(f"hadron://{node.address}") as another:
+            pass
+        assert repr(another) == f"<Client of hadron://{node.address}/default, closed>"
+        opening = client.producer("s")
+        assert repr(opening) == "<Producer of 's', not open yet>"
+        async with opening as producer:
+            assert repr(opening) == "<Producer of 's', opened by its block>"
+            pending = await producer.send_soon(b"x")
+            assert repr(pending) == "<Pending of s/local/p0, on its way>"
+            await pending.wait()
+            assert repr(pending) == "<Pending of s/local/p0, acknowledged>"
+            await producer.send_many([b"y", b"z"])
+        assert repr(client.read("s")) == "<RecordReader of 's' from earliest>"
+        assert repr(client.read_batches("s", offset=1)) == "<BatchReader of 's' from 1>"
+        members = client.subscribe("s", group="g", batch_size=2)
+        assert repr(members) == "<Subscription to 's', group 'g', not open yet>"
+        assert repr(client.run_stages("p")) == "<Run of 'p', not open yet>"
+        async with members as subscription:
+            batches = subscription.batches()
+            assert repr(batches) == "<DeliveryBatches to 's', group 'g', joined at local/p0>"
+            batch = await anext(batches)
+            assert repr(batch) == "DeliveryBatch(2 records, s/local/p0/0 to 1, attempt=1)"
+            assert repr(await anext(batches)) == "DeliveryBatch(s/local/p0/2, attempt=1)"

@@ -451,3 +451,29 @@ def test_a_loop_that_cannot_begin_is_told(monkeypatch: pytest.MonkeyPatch) -> No
     monkeypatch.setattr(asyncio, "new_event_loop", no_loop)
     with pytest.raises(OSError, match="too many"), hadron.connect_sync("hadron://127.0.0.1:1"):
         pass
+
+
+def test_what_is_printed_says_what_it_is_and_whether_it_is_open(node: FakeNode) -> None:
+    client = hadron.connect_sync(f"hadron://{node.address}")
+    where = f"hadron://{node.address}/default"
+    assert repr(client) == f"<SyncClient of {where}, not open yet>"
+    producer, subscription = client.producer("s"), client.subscribe("s", group="g")
+    assert repr(producer) == "<SyncProducer of 's', not open yet>"
+    assert repr(subscription) == "<SyncSubscription to 's', group 'g', not open yet>"
+    assert repr(client.run_stages("p")) == "<SyncStageRun of 'p', not open yet>"
+    pending = producer.send_soon(b"x")
+    pending.wait()
+    assert repr(pending) == "<SyncPending of s/local/p0, acknowledged>"
+    assert repr(client) == f"<SyncClient of {where}, open>"
+    assert repr(producer) == "<SyncProducer of 's' at local/p0, open, 0 batches on their way>"
+    assert repr(client.read("s")) == "<SyncReader of 's' from earliest>"
+    batches = subscription.batches()
+    assert repr(batches) == "<SyncDeliveryBatches to 's', group 'g', joined at local/p0>"
+    assert repr(next(batches)) == "SyncDeliveryBatch(s/local/p0/0, attempt=1)"
+    assert repr(subscription) == "<SyncSubscription to 's', group 'g', joined at local/p0>"
+    producer.send(b"y")
+    assert repr(next(subscription)).startswith("SyncDelivery(Record(s/local/p0/1, ")
+    client.close()
+    assert repr(client) == f"<SyncClient of {where}, closed>"
+    assert repr(producer) == "<SyncProducer of 's', closed>"
+    assert repr(subscription) == "<SyncSubscription to 's', group 'g', closed>"
