@@ -74,7 +74,8 @@ def session_of(ctx: click.Context) -> Session:
 
 def _remember(attribute: str) -> Callable[[click.Context, click.Parameter, Any], Any]:
     def callback(ctx: click.Context, _parameter: click.Parameter, value: Any) -> Any:
-        if value:
+        # One that is "" was meant to name something; a flag that is not given is False.
+        if value is not None and value is not False:
             session = session_of(ctx)
             setattr(session, attribute, value)
             if attribute == "server":

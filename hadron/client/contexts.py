@@ -102,7 +102,7 @@ def find_server(url: str | None = None, context: str | None = None) -> str:
         )
     if url is not None:
         return url
-    if context:
+    if context is not None:
         return Contexts.load().url(context)
     if found := os.environ.get("HADRON_URL"):
         return found

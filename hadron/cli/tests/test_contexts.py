@@ -13,7 +13,7 @@ from hadron.cli import main
 from hadron.cli.session import Session
 from hadron.client.contexts import LOCAL_CLUSTER, Contexts, contexts_path
 from hadron.client.url import DEFAULT_URL, parse_url
-from hadron.model.errors import ConfigurationError, NotFoundError
+from hadron.model.errors import ConfigurationError, NotFoundError, RequestError
 from hadron.node.supervision.cluster import write_config
 from hadron.spark.source.options import parse_options
 
@@ -69,6 +69,27 @@ def test_all_look_a_server_up_in_one_place(
         local.write_text(text)
         with pytest.raises(ConfigurationError, match="does not tell the cluster's addresses"):
             hadron.connect_sync()
+
+
+def test_a_server_without_a_name_is_no_other_server(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A program whose variable was empty wrote to whatever runs on this machine."""
+    for look in (
+        lambda: hadron.connect(""), lambda: hadron.connect_sync(""), lambda: Session(server="").url,
+        lambda: parse_options({"stream": "s", "server": ""}, streaming=False),
+    ):
+        with pytest.raises(RequestError, match="the server's URL is empty"):
+            look()
+    for words in (["--server", "", "get", "streams"], ["get", "streams", "--server", ""]):
+        assert main(words) == 1
+        assert "the server's URL is empty" in capsys.readouterr().err
+    for words in (["--context", "", "get", "streams"], ["get", "streams", "--context", ""]):
+        assert main(words) == 1
+        assert "there is no context ''" in capsys.readouterr().err
+    # A variable that is empty is not set.
+    monkeypatch.setenv("HADRON_URL", "")
+    assert hadron.connect()._session.endpoint == parse_url(DEFAULT_URL)
 
 
 def test_the_order(monkeypatch: pytest.MonkeyPatch) -> None:
