@@ -170,7 +170,8 @@ class Node:
         finally:
             if listener is not None:
                 listener.close()
-            if self.ended_by is None:
+            # Of a start that was refused its error says everything.
+            if listener is not None and self.ended_by is None:
                 _log.info(
                     "stopped, %s", "everything is in the database file" if is_whole
                     else "the next start goes through the write-ahead log"

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import logging
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -44,13 +45,19 @@ async def test_the_directory_of_another_node(tmp_path: Path, clock: MockClock) -
         await nodes.start("n1")
 
 
-async def test_a_directory_in_use(tmp_path: Path, clock: MockClock) -> None:
+async def test_a_directory_in_use(
+    tmp_path: Path, clock: MockClock, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO, "hadron.node.runtime")
     async with running_nodes(tmp_path, 3, start=False) as nodes:
         await nodes.start("n1")
         n1, n2, n3 = nodes.config.nodes
         nodes.configs["n2"] = with_nodes(nodes.config, [n1, replace(n2, data=n1.data), n3])
         with pytest.raises(DataDirectoryError, match="is in use by process"):
             await nodes.start("n2")
+        # What never ran has not stopped, and knows nothing of how it will start.
+        assert "stopped" not in caplog.text
+    assert "stopped, everything is in the database file" in caplog.text
 
 
 async def test_a_file_where_the_directory_should_be(tmp_path: Path, clock: MockClock) -> None:
