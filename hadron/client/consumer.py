@@ -92,6 +92,7 @@ class Consumer(AckSender):
         self._closed = False
         self._paused = False
         self._told_late = False
+        self._told_nack = False
         self._record_type = record_type(settings.value_deserializer)
         self.on_look: Callable[[float], None] = lambda _: None
         """Of who has taken parcels to hand them out itself; see `give_old_back`."""
@@ -208,9 +209,9 @@ class Consumer(AckSender):
 
     # --- acknowledging --------------------------------------------------------------------------
 
-    def acknowledged(self, feed: Feed) -> bool:
+    def acknowledged(self, feed: Feed, again: bool) -> bool:
         if not feed.alive:
-            self.ack_too_late()
+            self.ack_too_late(again)
             return False
         if feed.acks.count >= ACKS_PER_MESSAGE:
             feed.send_acks()
@@ -224,15 +225,26 @@ class Consumer(AckSender):
         """Raises `ForkedError` in a child process."""
         self._session.check_process()
 
-    def ack_too_late(self) -> None:
+    def ack_too_late(self, again: bool) -> None:
         """Say once that an acknowledgement came after the subscription was closed. Not an error:
         whoever closes it while others work, as at a program's end, expects that of the last
-        records."""
+        records. Nor is it told of what was acknowledged before, and is now again."""
         self.check_process()
-        if self._closed and not self._told_late:
+        if self._closed and not self._told_late and not again:
             self._told_late = True
             _log.warning(
                 "records of %s were acknowledged after the subscription had been closed: they are "
+                "delivered again", self._stream.name,
+            )
+
+    def nack_too_late(self) -> None:
+        """Say once that a record was given back after it had been acknowledged. Not an error: an
+        acknowledgement is the last line of many a block, and whatever ends the block gives back."""
+        self.check_process()
+        if not self._told_nack:
+            self._told_nack = True
+            _log.warning(
+                "records of %s were given back after they had been acknowledged: they are not "
                 "delivered again", self._stream.name,
             )
 

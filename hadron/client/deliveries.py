@@ -26,11 +26,12 @@ S = TypeVar("S")
 class GivenRecord(Generic[S]):
     """A record given to this member, under one delivery."""
 
-    __slots__ = ("_parcel", "_subscription", "record")
+    __slots__ = ("_is_acked", "_parcel", "_subscription", "record")
 
     def __init__(self, subscription: S, parcel: Parcel, record: Record) -> None:
         self._subscription = subscription
         self._parcel = parcel
+        self._is_acked = False
         self.record = record
 
     @property
@@ -92,11 +93,12 @@ class GivenRecord(Generic[S]):
 class GivenBatch(Generic[S]):
     """Records of one partition given to this member together, in order."""
 
-    __slots__ = ("_parcels", "_subscription", "records")
+    __slots__ = ("_is_acked", "_parcels", "_subscription", "records")
 
     def __init__(self, subscription: S, parcels: Sequence[Parcel], records: list[Record]) -> None:
         self._subscription = subscription
         self._parcels = parcels
+        self._is_acked = False
         self.records = records
 
     def __len__(self) -> int:
@@ -129,8 +131,13 @@ class GivenBatch(Generic[S]):
 class AckSender:
     """What deliveries need of their subscription."""
 
-    def acknowledged(self, feed: Feed) -> bool:
-        """Something was; whether so much was sent that other tasks should get a turn."""
+    def acknowledged(self, feed: Feed, again: bool) -> bool:
+        """Something was, perhaps for a second time; whether so much was sent that other tasks
+        should get a turn."""
+        raise NotImplementedError
+
+    def nack_too_late(self) -> None:
+        """Something was given back after it had been acknowledged."""
         raise NotImplementedError
 
 
@@ -145,13 +152,14 @@ class Delivery(GivenRecord[AckSender]):
         Once the connection is lost that has brought it, or its deadline has passed, the ack counts
         if nobody else has got the record meanwhile (PROTOCOL D2).
         """
-        parcel, offset = self._parcel, self.record.offset
+        parcel, offset, again = self._parcel, self.record.offset, self._is_acked
+        self._is_acked = True
         parcel.feed.acknowledge(parcel, offset, offset)
-        if self._subscription.acknowledged(parcel.feed):
+        if self._subscription.acknowledged(parcel.feed, again):
             await anyio.lowlevel.checkpoint()
 
     async def nack(self, delay_s: float | timedelta | None = None, reason: str = "") -> None:
-        """Give the record back, to be delivered again.
+        """Give the record back, to be delivered again; once it was acknowledged, this does nothing.
 
         Without `delay_s` it comes again after 0.1 s, and after twice as long each further time, up
         to 30 s. With it, after so many seconds, at most 49 days; 0 is at once, to another member
@@ -165,9 +173,11 @@ class Delivery(GivenRecord[AckSender]):
         attempt. Raises `RequestError` for a delay that makes no sense.
         """
         parcel, offset = self._parcel, self.record.offset
-        parcel.feed.send_nack(
-            parcel.number, [(offset, offset)], delay_ms(delay_s), nack_reason(reason)
-        )
+        after_ms, reason = delay_ms(delay_s), nack_reason(reason)
+        if self._is_acked:
+            self._subscription.nack_too_late()
+        else:
+            parcel.feed.send_nack(parcel.number, [(offset, offset)], after_ms, reason)
 
     async def extend(self) -> None:
         """Still at work: the ack deadline starts again, for all records that came together."""
@@ -182,14 +192,18 @@ class DeliveryBatch(GivenBatch[AckSender]):
 
     async def ack(self) -> None:
         """All of them are dealt with; like `Delivery.ack`."""
+        again, self._is_acked = self._is_acked, True
         for parcel in self._parcels:
             parcel.acknowledge()
-            if self._subscription.acknowledged(parcel.feed):
+            if self._subscription.acknowledged(parcel.feed, again):
                 await anyio.lowlevel.checkpoint()
 
     async def nack(self, delay_s: float | timedelta | None = None, reason: str = "") -> None:
         """Give all of them back; like `Delivery.nack`."""
         after_ms, reason = delay_ms(delay_s), nack_reason(reason)
+        if self._is_acked:
+            self._subscription.nack_too_late()
+            return
         for parcel in self._parcels:
             parcel.feed.send_nack(parcel.number, parcel.ranges(), after_ms, reason)
 

@@ -45,13 +45,16 @@ class SyncDelivery(GivenRecord["Intake"]):
 
     def ack(self) -> None:
         """The record is dealt with. Returns before that is committed; see `flush`."""
-        offset = self.record.offset
-        self._subscription.acknowledge(self._parcel, offset, offset)
+        offset, again = self.record.offset, self._is_acked
+        self._is_acked = True
+        self._subscription.acknowledge(self._parcel, offset, offset, again)
 
     def nack(self, delay_s: float | timedelta | None = None, reason: str = "") -> None:
         """Give the record back; see `hadron.client.Delivery.nack`."""
         offset = self.record.offset
-        self._subscription.give_back([(self._parcel, ((offset, offset),))], delay_s, reason)
+        self._subscription.give_back(
+            [(self._parcel, ((offset, offset),))], delay_s, reason, self._is_acked
+        )
 
     def extend(self) -> None:
         """Still at work: the ack deadline starts again."""
@@ -69,13 +72,14 @@ class SyncDeliveryBatch(GivenBatch["Intake"]):
 
     def ack(self) -> None:
         """All of them are dealt with."""
+        again, self._is_acked = self._is_acked, True
         for parcel, ranges in self._parts():
             for first, last in ranges:
-                self._subscription.acknowledge(parcel, first, last)
+                self._subscription.acknowledge(parcel, first, last, again)
 
     def nack(self, delay_s: float | timedelta | None = None, reason: str = "") -> None:
         """Give all of them back; see `hadron.client.Delivery.nack`."""
-        self._subscription.give_back(self._parts(), delay_s, reason)
+        self._subscription.give_back(self._parts(), delay_s, reason, self._is_acked)
 
     def extend(self) -> None:
         """Still at work: the ack deadline of all of them starts again."""
@@ -88,7 +92,7 @@ class Intake:
     def __init__(self, portal: Portal, subscription: Subscription) -> None:
         self._portal = portal
         self._consumer = subscription._consumer
-        self._acks: deque[tuple[Parcel, int, int]] = deque()
+        self._acks: deque[tuple[Parcel, int, int, bool]] = deque()
         self._scheduled = False
         self._ready: deque[tuple[Parcel, list[Record]]] = deque()
         self._parcel: Parcel | None = None
@@ -153,11 +157,11 @@ class Intake:
         """See `Subscription.flush`."""
         self._portal.call(self._flush, timeout_s)
 
-    def acknowledge(self, parcel: Parcel, first: int, last: int) -> None:
-        """Collect an ack."""
-        self._acks.append((parcel, first, last))
+    def acknowledge(self, parcel: Parcel, first: int, last: int, again: bool) -> None:
+        """Collect an ack; `again`: it is not the first one."""
+        self._acks.append((parcel, first, last, again))
         if not parcel.feed.alive:
-            self._consumer.ack_too_late()
+            self._consumer.ack_too_late(again)
         if not self._scheduled:
             self._scheduled = True
             try:
@@ -165,13 +169,17 @@ class Intake:
             except ForkedError:
                 raise
             except ClosedError:
-                self._consumer.ack_too_late()
+                self._consumer.ack_too_late(again)
 
     def give_back(
-        self, parts: Sequence[_Part], delay_s: float | timedelta | None, reason: str
+        self, parts: Sequence[_Part], delay_s: float | timedelta | None, reason: str,
+        is_acked: bool,
     ) -> None:
-        """Nack ranges."""
+        """Nack ranges, unless they were acknowledged."""
         after_ms, reason = delay_ms(delay_s), nack_reason(reason)
+        if is_acked:
+            self._consumer.nack_too_late()
+            return
 
         async def nack() -> None:
             await self._send()
@@ -257,9 +265,9 @@ class Intake:
 
     def _collect(self) -> None:
         while self._acks:
-            parcel, first, last = self._acks.popleft()
+            parcel, first, last, again = self._acks.popleft()
             parcel.feed.acknowledge(parcel, first, last)
-            self._consumer.acknowledged(parcel.feed)
+            self._consumer.acknowledged(parcel.feed, again)
 
     async def _send(self) -> None:
         self._collect()

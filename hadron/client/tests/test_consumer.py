@@ -116,6 +116,35 @@ async def test_nacked_records_come_again() -> None:
             assert (again.first_offset, again.attempt) == (batch.first_offset, 2)
 
 
+@pytest.mark.parametrize("in_batches", [False, True])
+async def test_what_was_acknowledged_is_neither_late_nor_given_back(
+    in_batches: bool, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with served() as (node, client):
+        await fill(client, 3)
+        group = client.subscribe("s", group="g", batch_size=1)
+        async with group as subscription:
+            taken: list[Any] = []
+            for _ in range(3):
+                given = await (subscription.poll_batch() if in_batches else subscription.poll())
+                assert given is not None
+                taken.append(given)
+            for given in taken[:2]:
+                await given.ack()
+            await subscription.flush()
+            assert caplog.messages == []
+            for given in taken[:2]:
+                await given.nack()
+            told = "records of s were given back after they had been acknowledged: they are not "
+            assert caplog.messages == [told + "delivered again"]
+            assert node.nacks == []
+            caplog.clear()
+        await taken[0].ack()
+        assert caplog.messages == []
+        await taken[2].ack()
+        assert ["after the subscription had been" in each for each in caplog.messages] == [True]
+
+
 @both
 async def test_a_batch_is_attached_once_and_remembered() -> None:
     """One member in steps of 3, more batches in play than both sides remember."""

@@ -225,6 +225,29 @@ def test_a_subscription_closed_by_another_thread_ends_its_loop(
     assert "acknowledged after the subscription had been closed" in caplog.text
 
 
+def test_what_was_acknowledged_is_neither_late_nor_given_back(
+    node: FakeNode, caplog: pytest.LogCaptureFixture
+) -> None:
+    with connected(node) as client:
+        client.producer("s").send_many([b"0", b"1"])
+        with client.subscribe("s", group="g", batch_size=1) as subscription:
+            delivery, batch = subscription.poll(), subscription.poll_batch()
+            assert delivery is not None
+            assert batch is not None
+            for given in (delivery, batch):
+                given.ack()
+            subscription.flush()
+            for given in (delivery, batch):
+                given.nack()
+            told = "records of s were given back after they had been acknowledged: they are not "
+            assert caplog.messages == [told + "delivered again"]
+            assert node.nacks == []
+            caplog.clear()
+        for given in (delivery, batch):
+            given.ack()
+        assert caplog.messages == []
+
+
 def test_poll(node: FakeNode) -> None:
     client = connected(node)
     producer = client.producer("s")
