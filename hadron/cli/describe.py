@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from hadron.cli.completing import names_of
-from hadron.cli.objects import KindType, notes_on, object_to_dict
+from hadron.cli.objects import KindType, notes_on, object_to_dict, require_namespace
 from hadron.cli.printing import output_of, print_json
 from hadron.cli.session import connects, session_of
 
@@ -39,9 +39,13 @@ def command(ctx: click.Context, kind: str, name: str, namespace: str, output: st
         # A namespace stands in none.
         found = client.objects(kind, "" if kind == "Namespace" else client.namespace, name)
         if not found:
+            everywhere = kind == "Namespace"
+            if not everywhere:
+                require_namespace(client, client.namespace)
+            where = "" if everywhere else f" in namespace {client.namespace!r}"
+            listing = f"hadron get {kind.lower()}s{'' if everywhere else ' --all-namespaces'}"
             raise NotFoundError(
-                f"there is no {kind} {name!r} in namespace {client.namespace!r}",
-                f"`hadron get {kind.lower()}s --all-namespaces` lists all",
+                f"there is no {kind} {name!r}{where}", f"`{listing}` lists all",
             )
         status = _status(client, found[0])
     if output == "json":

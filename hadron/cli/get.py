@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from hadron.cli.completing import names_of
-from hadron.cli.objects import KindType, object_to_dict
+from hadron.cli.objects import KindType, object_to_dict, require_namespace
 from hadron.cli.printing import output_of, print_rows
 from hadron.cli.session import connects, session_of
 
@@ -63,6 +63,8 @@ def command(
         everywhere = all_namespaces or kind == "Namespace"
         within = "" if everywhere else namespace or client.namespace
         found = client.objects(kind, within, name or "")
+        if within and not found:
+            require_namespace(client, within)
     where = f" in namespace {within!r}" if within else ""
     if name and not found:
         listing = f"hadron get {f'{kind.lower()}s' if kind else 'all'}"

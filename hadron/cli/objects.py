@@ -141,3 +141,10 @@ def print_diff(change: ShownChange) -> None:
     for line in render_diff([change]).splitlines():
         colour = _COLOURS.get(line[:1]) if coloured else None
         click.echo(click.style(f"  {line}", fg=colour) if colour else f"  {line}")
+
+
+def require_namespace(client: SyncClient, name: str) -> None:
+    """Raises `NotFoundError` when it does not exist; for those who have found nothing in it."""
+    from hadron.client.catalog import check_namespace
+
+    check_namespace(name, client.objects("Namespace"))

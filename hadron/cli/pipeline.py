@@ -8,6 +8,7 @@ from typing import Any
 import click
 
 from hadron.cli.completing import names_of
+from hadron.cli.objects import require_namespace
 from hadron.cli.printing import output_option, print_json, print_rich, print_rows
 from hadron.cli.session import connects, session_of
 
@@ -188,6 +189,8 @@ def show(ctx: click.Context, name: str, watch: bool, output: str) -> None:
         if watch:
             pipelines.watch(client, name)
         rows = pipelines.progress_rows(client, name)
+        if not rows:
+            require_namespace(client, client.namespace)
     if output == "json":
         print_json(rows)
         return

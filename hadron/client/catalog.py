@@ -8,7 +8,7 @@ that were added to them, and of their end (PROTOCOL D3).
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Final
 
 import anyio
@@ -24,6 +24,8 @@ from hadron.model.errors import (
     RequestError,
     UnknownMethodError,
 )
+from hadron.model.ids import DEFAULT_NAMESPACE
+from hadron.model.problems import did_you_mean
 from hadron.model.schema import (
     PipelineSpec,
     SchemaObject,
@@ -297,12 +299,25 @@ class Catalog:
             raise RequestError(f"a {kind.lower()} needs a name", f"see `hadron get {kind}`")
         found, index = await self._ask(kind, self._namespace, name)
         if not found:
+            if self._namespace != DEFAULT_NAMESPACE:
+                check_namespace(self._namespace, await self.objects("Namespace", "", ""))
+            make = f"create it with `hadron create stream {name}`, " if kind == "Stream" else ""
             raise NotFoundError(
                 f"no {kind.lower()} is called {name!r} in namespace {self._namespace!r}",
-                f"declare it with `hadron apply` or `hadron create`, or look with "
-                f"`hadron get {kind}`",
+                f"{make}declare it with `hadron apply`, or look with `hadron get {kind.lower()}s`",
             )
         return found[0], index
+
+
+def check_namespace(name: str, declared: Iterable[SchemaObject]) -> None:
+    """Raises `NotFoundError` when it is not one of those: who finds nothing in it is to know."""
+    known = [each.name for each in declared]
+    if name != DEFAULT_NAMESPACE and name not in known:
+        raise NotFoundError(
+            f"there is no namespace {name!r}{did_you_mean(name, known)}",
+            f"`hadron create namespace {name}` makes it; else name another one, at the end of the "
+            "server's URL",
+        )
 
 
 def _with_secret(entry: SchemaObject, secret: str | None) -> SchemaObject:

@@ -8,8 +8,8 @@ from typing import Final
 from hadron.metadata.validation import INSIST, Key, key_of
 from hadron.model.documents.problem import Problem
 from hadron.model.ids import DEFAULT_NAMESPACE
-from hadron.model.problems import did_you_mean
-from hadron.model.schema import PipelineSpec, ScheduleSpec, SchemaObject, TokenSpec
+from hadron.model.problems import did_you_mean, shorten
+from hadron.model.schema import PipelineSpec, ScheduleSpec, SchemaObject, TokenSpec, label_of
 
 _LOSSES: Final = {
     "Stream": "its records and its consumer groups", "Pipeline": "its instances",
@@ -28,22 +28,26 @@ def validate_deletion(
     """Every reason to refuse; none means that all of `keys` may be deleted at once."""
     problems: list[Problem] = []
     for key in keys:
-        kind, namespace, name = key
-        label = f"{kind} {namespace}/{name}"
+        kind, _, _ = key
+        label = label_of(*key)
         if key == _DEFAULT:
-            problems.append(
-                Problem(label, (), "the default namespace cannot be deleted", "any other object")
-            )
+            problems.append(Problem(label, (), "the default namespace cannot be deleted"))
         elif key not in existing:
-            names = [each[2] for each in existing if each[:2] == (kind, namespace)]
-            problems.append(
-                Problem(label, (), f"it does not exist{did_you_mean(name, names)}", "one that does")
-            )
+            problems.append(Problem(label, (), _missing(key, existing)))
         elif kind in _LOSSES and not allow_destructive:
             problems.append(
                 Problem(label, (), f"deleting it loses {_LOSSES[kind]}", INSIST)
             )
     return [*problems, *_dangling(set(keys), existing)]
+
+
+def _missing(key: Key, existing: Mapping[Key, SchemaObject]) -> str:
+    kind, namespace, name = key
+    home = ("Namespace", DEFAULT_NAMESPACE, namespace)
+    if kind != "Namespace" and namespace != DEFAULT_NAMESPACE and home not in existing:
+        return f"there is no namespace {shorten(namespace)}"
+    names = [each[2] for each in existing if each[:2] == (kind, namespace)]
+    return f"it does not exist{did_you_mean(name, names)}"
 
 
 def _dangling(keys: set[Key], existing: Mapping[Key, SchemaObject]) -> Iterator[Problem]:
@@ -55,11 +59,11 @@ def _dangling(keys: set[Key], existing: Mapping[Key, SchemaObject]) -> Iterator[
         for target in dict.fromkeys(references(obj)):
             if target in keys and target != _DEFAULT:
                 referring.setdefault(target, []).append(obj.label)
-    for (kind, namespace, name), labels in referring.items():
+    for key, labels in referring.items():
         more = f" and {len(labels) - _SHOWN} more" if len(labels) > _SHOWN else ""
         verb = "refers" if len(labels) == 1 else "refer"
         yield Problem(
-            f"{kind} {namespace}/{name}", (), f"{', '.join(labels[:_SHOWN])}{more} {verb} to it",
+            label_of(*key), (), f"{', '.join(labels[:_SHOWN])}{more} {verb} to it",
             "nothing that does; change or delete that first, or both at once",
         )
 

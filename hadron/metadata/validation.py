@@ -163,7 +163,11 @@ class _Judge:
             return
         known = [key[2] for key in self._after if key[0] == "Namespace"]
         found = f"there is no namespace {shorten(name)}{did_you_mean(name, known)}"
-        notes.note(path, found, "an existing one, or its declaration beside this")
+        notes.note(
+            path, found,
+            f"an existing one (`hadron create namespace {name}` makes it), or its declaration "
+            "beside this",
+        )
 
     def _check_replica_set(self, notes: Notes, path: ValuePath, name: str) -> None:
         if name not in self._replica_sets:

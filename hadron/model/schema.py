@@ -207,6 +207,11 @@ def not_built(kind: str) -> str:
     return f"kind {kind} is only stored by this version of Hadron: {NOT_BUILT[kind]} yet"
 
 
+def label_of(kind: str, namespace: str, name: str) -> str:
+    """`Stream default/flights`, for messages. A namespace stands in none."""
+    return f"{kind} {name}" if kind == "Namespace" else f"{kind} {namespace}/{name}"
+
+
 class SchemaObject(msgspec.Struct, frozen=True, kw_only=True):
     """A declared object. `id` is the metadata index of its creation, for ever (PROTOCOL D3)."""
 
@@ -220,7 +225,7 @@ class SchemaObject(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def label(self) -> str:
         """`Stream default/flights`, for messages."""
-        return f"{self.kind} {self.namespace}/{self.name}"
+        return label_of(self.kind, self.namespace, self.name)
 
 
 def spec_to_json(spec: Spec) -> bytes:
@@ -272,7 +277,7 @@ class Tombstone(msgspec.Struct, frozen=True, array_like=True):
     @property
     def label(self) -> str:
         """`Stream default/flights`, for messages."""
-        return f"{self.kind} {self.namespace}/{self.name}"
+        return label_of(self.kind, self.namespace, self.name)
 
 
 class RegisteredSet(msgspec.Struct, frozen=True, array_like=True):

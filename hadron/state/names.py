@@ -5,6 +5,7 @@ Names are for people: the other modules refer to objects by their ids, and come 
 
 from __future__ import annotations
 
+from hadron.model import schema
 from hadron.model.ports import Database
 from hadron.state.schema import SCHEMA_OBJECT, SCHEMA_TOMBSTONE
 
@@ -16,5 +17,5 @@ def label_of(db: Database, object_id: int) -> str:
             f"SELECT kind, namespace, name FROM {table} WHERE id = ?", (object_id,)
         ).fetchone()
         if row is not None:
-            return "{} {}/{}".format(*row)
+            return schema.label_of(*row)
     return f"the object with the id {object_id}"

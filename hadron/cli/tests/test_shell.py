@@ -99,9 +99,43 @@ class TestCreate:
         )
 
     def test_an_empty_namespace_is_told(self) -> None:
-        done = hadron("get", "streams", "-n", "nowhere")
+        assert good("create", "namespace", "empty") == b"Namespace empty created\n"
+        assert "Namespace empty exists already" in refused("create", "namespace", "empty")
+        done = hadron("get", "streams", "-n", "empty")
         assert done.returncode == 0
-        assert done.stderr == b"nothing in namespace 'nowhere'; --all-namespaces shows all\n"
+        assert done.stderr == b"nothing in namespace 'empty'; --all-namespaces shows all\n"
+
+    @pytest.mark.parametrize(
+        "words",
+        [
+            "pub hello x", "sub hello", "read hello", "get streams", "get stream hello",
+            "describe stream hello", "group list --stream hello", "pipeline show",
+            "pipeline show late", "delete stream hello", "create stream hello",
+        ],
+    )
+    def test_a_missing_namespace_is_told_as_that(self, cluster: LocalCluster, words: str) -> None:
+        told = refused(*words.split(), "--server", f"{cluster.url}/nons")
+        assert "there is no namespace 'nons'" in told
+        if "delete" not in words:
+            assert "`hadron create namespace nons` makes it" in told
+
+    def test_what_is_missing_is_told_with_the_way_to_it(self) -> None:
+        assert refused("pub", "nope", "x") == (
+            "error: no stream is called 'nope' in namespace 'default'\n"
+            "hint: create it with `hadron create stream nope`, declare it with `hadron apply`, or "
+            "look with `hadron get streams`\n"
+        )
+        for words in (["show"], ["instances"]):
+            assert refused("pipeline", *words, "nopp") == (
+                "error: no pipeline is called 'nopp' in namespace 'default'\n"
+                "hint: declare it with `hadron apply`, or look with `hadron get pipelines`\n"
+            )
+        assert refused("delete", "stream", "nope") == (
+            "error: Stream default/nope: it does not exist\n"
+        )
+        assert refused("describe", "namespace", "nope") == (
+            "error: there is no Namespace 'nope'\nhint: `hadron get namespaces` lists all\n"
+        )
 
 
 class TestCompletion:

@@ -49,7 +49,7 @@ def test_what_something_refers_to_stays() -> None:
         (problem,) = problems(stream)
         assert problem.startswith(f"{stream.label}: Pipeline default/late refers to it, expected")
     (problem,) = problems(TEAM)
-    assert problem.startswith("Namespace default/team: Stream team/logs refers to it")
+    assert problem.startswith("Namespace team: Stream team/logs refers to it")
 
 
 def test_what_has_data_takes_insisting() -> None:
@@ -69,12 +69,19 @@ def test_what_has_data_takes_insisting() -> None:
 def test_what_is_not_there_is_named_with_what_was_meant() -> None:
     keys: Sequence[Key] = [("Stream", "default", "flihgts"), ("Stream", "team", "flights")]
     found = list(map(str, validate_deletion(keys, EXISTING, allow_destructive=True)))
-    assert found[0].startswith("Stream default/flihgts: it does not exist (did you mean 'flights'?")
-    assert found[1].startswith("Stream team/flights: it does not exist")
+    assert found == [
+        "Stream default/flihgts: it does not exist (did you mean 'flights'?)",
+        "Stream team/flights: it does not exist",
+    ]
+    nowhere: Sequence[Key] = [("Stream", "nowhere", "flights"), ("Namespace", "default", "nowhere")]
+    assert list(map(str, validate_deletion(nowhere, EXISTING, allow_destructive=True))) == [
+        "Stream nowhere/flights: there is no namespace 'nowhere'",
+        "Namespace nowhere: it does not exist",
+    ]
 
 
 def test_the_default_namespace_stays() -> None:
     default = SchemaObject(kind="Namespace", name="default", spec=NamespaceSpec())
     found = validate_deletion([key_of(default)], {**EXISTING, key_of(default): default},
                               allow_destructive=True)
-    assert "the default namespace cannot be deleted" in str(found[0])
+    assert str(found[0]) == "Namespace default: the default namespace cannot be deleted"

@@ -89,7 +89,7 @@ def test_a_diff_shows_the_lines_that_change() -> None:
 +  max_age: 1d
 +  max_bytes: 10GiB
 --- (nothing)
-+++ Namespace default/billing (as declared)
++++ Namespace billing (as declared)
 @@ -0,0 +1,3 @@
 +kind: Namespace
 +name: billing

@@ -169,7 +169,8 @@ def test_a_namespace_must_exist() -> None:
     stream = _stream(namespace="biling")
     assert _validate(stream, existing=_existing(_namespace("billing"))) == [
         "Stream biling/flights: namespace: there is no namespace 'biling' (did you mean "
-        "'billing'?), expected an existing one, or its declaration beside this"
+        "'billing'?), expected an existing one (`hadron create namespace biling` makes it), or its "
+        "declaration beside this"
     ]
     assert _validate(stream, _namespace("biling")) == []
     assert _validate(stream, existing=_existing(_namespace("biling"))) == []

@@ -18,7 +18,8 @@ class Problem:
     path: ValuePath
     """The value, by its keys in the YAML document; empty for the object as a whole."""
     found: str
-    expected: str
+    expected: str = ""
+    """"" where `found` says it all."""
     unheard: str = ""
     """The replica set that it names and nobody here has heard of: other nodes may have, by now."""
 
@@ -29,7 +30,8 @@ class Problem:
         return f"{where}{self.found}"
 
     def __str__(self) -> str:
-        return f"{self.label}: {self.text}, expected {self.expected}"
+        expected = f", expected {self.expected}" if self.expected else ""
+        return f"{self.label}: {self.text}{expected}"
 
 
 class Notes:
