@@ -15,6 +15,7 @@ import msgspec
 from hadron.client.arguments import instant_ms
 from hadron.model.cloudevents import CloudEvent, to_record
 from hadron.model.errors import InvalidRecordError, RequestError
+from hadron.model.ids import EVENT_TYPE_FORM, is_event_type
 from hadron.model.record import Headers, NewRecord
 
 MAX_TYPE_BYTES: Final = 255
@@ -121,6 +122,8 @@ def check_record(record: NewRecord) -> NewRecord:
     # Whether there is any of these at all is looked at first: most records have none.
     if record.type or type(record.type) is not str:
         plain = _text_or_none("a type", record.type, MAX_TYPE_BYTES)
+        if plain and not is_event_type(plain):
+            raise InvalidRecordError(f"{plain!r} is not a type", EVENT_TYPE_FORM)
         if plain is not record.type:
             changes["type"] = plain
     if record.id or type(record.id) is not str:

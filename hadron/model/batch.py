@@ -39,6 +39,7 @@ from hadron.model.errors import (
     InvalidRecordError,
     RecordTooLargeError,
 )
+from hadron.model.ids import EVENT_TYPE_FORM, is_event_type
 from hadron.model.limits import (
     MAX_BATCH_BYTES,
     MAX_BATCH_RECORDS,
@@ -314,13 +315,24 @@ def key_hashes(data: bytes | memoryview) -> Sequence[int]:
     return hashes
 
 
+_SHOWN: Final = 60
+"""Characters of what is refused."""
+
+
 def judge_batch(data: bytes | memoryview) -> BatchHead:
     """`read_head` for a batch that is about to be logged: also what can be told of its body without
     decompressing it or looking at what values mean (`bodies.judge`).
 
-    Raises `CorruptionError`, and `InvalidRecordError` for a body that no reader could open.
+    Raises `CorruptionError`, and `InvalidRecordError` for a body that no reader could open, and for
+    types that no pattern could speak of.
     """
     head, codec, packed = _open(data)
+    for name in head.t:
+        if name and not is_event_type(name):
+            raise InvalidRecordError(
+                f"a batch of {head.n} records is refused: {name[:_SHOWN]!r} is not a type",
+                EVENT_TYPE_FORM,
+            )
     try:
         judge(codec, packed, count=head.n, keyed=len(head.kh) > 0, raw=head.raw)
     except BadBodyError as error:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from functools import lru_cache
 from typing import Final, NamedTuple
 
 from hadron.model.errors import RequestError
@@ -21,6 +22,10 @@ _RECOVERY: Final = 1_000_000
 
 _CHANGES_BITS: Final = 22
 """4 million changes of the schema between two recoveries, before indexes could meet."""
+
+EVENT_TYPE_FORM: Final = (
+    "write dot segments such as order.placed, without blanks; * and > are for patterns of types"
+)
 
 _NAME = re.compile(r"[-_a-zA-Z0-9]+(?:\.[-_a-zA-Z0-9]+)*")
 
@@ -87,3 +92,11 @@ def check_name(what: str, name: str) -> str:
             f"use 1 to {MAX_NAME_LENGTH} of a-z A-Z 0-9 - _ and dots between non-empty segments",
         )
     return name
+
+
+@lru_cache(maxsize=4_096)
+def is_event_type(text: str) -> bool:
+    """Whether patterns can speak of such a type (`hadron.model.schema.matches_type`)."""
+    return text.isprintable() and all(
+        segment and not any(each in segment for each in "*> ") for segment in text.split(".")
+    )

@@ -17,6 +17,7 @@ import pyarrow as pa
 
 from hadron.model.batch import BatchBuilder
 from hadron.model.errors import InvalidRecordError, RecordTooLargeError, StageError
+from hadron.model.ids import EVENT_TYPE_FORM, is_event_type
 from hadron.model.limits import MAX_BATCH_BYTES
 from hadron.model.record import NewRecord
 from hadron.model.schema import StageSpec
@@ -161,6 +162,10 @@ def pack(outputs: Iterable[Output], now_ms: int) -> tuple[list[Completion], list
         for output in group:
             if output.record is not None:
                 try:
+                    if output.record.type and not is_event_type(output.record.type):
+                        raise InvalidRecordError(
+                            f"{output.record.type!r} is not a type", EVENT_TYPE_FORM
+                        )
                     builder.add(output.record, now_ms)
                 except (RecordTooLargeError, InvalidRecordError) as error:
                     refused.append(Refusal(output.instance_id, output.attempt, str(error)))

@@ -143,6 +143,9 @@ def test_an_old_leader_that_does_not_answer_is_not_waited_for() -> None:
         ({"value": 1, "key": "\ud800"}, "Unicode"),
         ({"value": 1, "id": b"x"}, "id"),
         ({"value": 1, "type": b""}, "type"),
+        *(({"value": 1, "type": wrong}, "is not a type") for wrong in (
+            "bad type", "a..b", ".a", "a.", "*", ">", "a.*", "a.>", "a\tb", "a\n",
+        )),
         ({"value": 1, "timestamp_ms": True}, "bool"),
         ({"value": 1, "timestamp_ms": 1.5}, "timestamp_ms 1.5"),
         ({"value": 1, "timestamp_ms": datetime(2013, 1, 1)}, "time zone"),
@@ -154,6 +157,11 @@ def test_records_that_would_not_encode_are_refused_alone(
 ) -> None:
     with pytest.raises(InvalidRecordError, match=named):
         check_record(NewRecord(**fields))
+
+
+@pytest.mark.parametrize("good", ["a", "order.placed", "urn:a/b#1", "größe.neu", "a-b_c.D9"])
+def test_types_that_others_have_are_types(good: str) -> None:
+    assert check_record(NewRecord(value=1, type=good)).type == good
 
 
 def test_parts_of_a_record_are_plain_whatever_they_were_given_as() -> None:

@@ -23,6 +23,7 @@ from hadron.model.errors import (
     FrameError,
     HadronError,
     HandshakeError,
+    InvalidRecordError,
     MetadataBehindError,
     NotFoundError,
     NotLeaderError,
@@ -116,6 +117,9 @@ BAD_PRODUCES: dict[str, tuple[dict[str, Any], bytes, type[HadronError], str]] = 
     ),
     "sequence too large": ({}, head(pid=b"p" * 16, seq=HUGE), CorruptionError, "sequence"),
     "epoch too large": ({}, head(pid=b"p" * 16, seq=0, pep=HUGE), CorruptionError, "sequence"),
+    "a type that is a pattern": (
+        {}, head(t=["a.*"]), InvalidRecordError, "'a.*' is not a type"
+    ),
     "no records": ({}, head(pid=b"p" * 5), CorruptionError, "producer id"),
 }
 

@@ -129,6 +129,16 @@ def test_long_types_are_split_too() -> None:
     assert [each.instance_id for one in completions for each in one.outputs] == list(range(400))
 
 
+def test_a_type_that_is_none_is_refused_alone() -> None:
+    """The leader would refuse the whole batch, again and again."""
+    outputs = [Output(i, 1, "", NewRecord(value=b"", type=kind)) for i, kind in enumerate("a*b")]
+    completions, refused = pack(outputs, 5)
+    assert [each.instance_id for one in completions for each in one.outputs] == [0, 2]
+    assert [(each.instance_id, "'*' is not a type" in each.reason) for each in refused] == [
+        (1, True)
+    ]
+
+
 def test_a_value_over_the_limit_is_refused_alone() -> None:
     completions, refused = pack(outputs_of([b"a", b"x" * (MAX_RECORD_BYTES + 1), b"b"]), 5)
     assert [each.instance_id for one in completions for each in one.outputs] == [0, 2]
