@@ -15,7 +15,7 @@ import click
 
 from hadron.cli.printing import on_one_line, output_of
 from hadron.cli.standard_streams import open_stdout
-from hadron.model.errors import DamagedRecordError
+from hadron.model.errors import DamagedRecordError, HadronError
 from hadron.model.record import BYTES, JSON, Record, encode_value
 
 _Part = Callable[[Record], bytes]
@@ -230,5 +230,10 @@ class RecordPrinter:
             if self._left is not None:
                 self._left -= 1
         passed_over.tell()
-        self._out.write(b"".join(lines))
-        self._out.flush()
+        try:
+            self._out.write(b"".join(lines))
+            self._out.flush()
+        except BrokenPipeError:
+            raise
+        except OSError as error:
+            raise HadronError(f"stdout cannot be written: {error.strerror}") from error

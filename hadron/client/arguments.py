@@ -26,6 +26,11 @@ def text_of(name: str, value: Any) -> str:
     return str.__str__(value)
 
 
+def text_or_none_of(name: str, value: Any) -> str:
+    """The same where "" means any."""
+    return value if isinstance(value, str) and not value else text_of(name, value)
+
+
 def names_of(name: str, value: Any) -> list[str] | None:
     """Names, or a single one; None stays None. Raises `RequestError` for what are none."""
     if value is None:

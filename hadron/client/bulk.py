@@ -17,7 +17,13 @@ from hadron.client.outgoing import BatchState, OutgoingBatch
 from hadron.client.records import Serializer, serialized_whole, whole_record
 from hadron.client.results import BatchReceipt
 from hadron.model.batch import too_large
-from hadron.model.errors import HadronError, OutcomeUnknownError, RecordFates, RequestError
+from hadron.model.errors import (
+    HadronError,
+    InvalidRecordError,
+    OutcomeUnknownError,
+    RecordFates,
+    RequestError,
+)
 from hadron.model.limits import MAX_BATCH_RECORDS, MAX_RECORD_BYTES
 
 if TYPE_CHECKING:
@@ -57,20 +63,30 @@ class Segment(msgspec.Struct):
         )
 
 
-def slices(values: Iterable[Any], serializer: Serializer | None) -> Iterator[Sequence[Any]]:
-    """The values as they are sent, in parts: what comes slowly, or for ever, goes while it comes,
-    and is never held as a whole. Raises what `values` and the serializer raise, after what was
-    before that, and `RequestError` for what is one value, or a table whose columns would go."""
+def check_many(values: Any) -> None:
+    """Raises `InvalidRecordError` for what is one value, or none at all, or a table whose columns
+    would go. None of it was looked at then, so this is not about one of its records."""
     if isinstance(values, (str, bytes, bytearray, memoryview, Mapping)):
-        raise RequestError(
+        raise InvalidRecordError(
             f"send_many of a {type(values).__name__} would send its parts one by one",
             "give a list of values; `send` takes one",
         )
     if hasattr(values, "columns"):
-        raise RequestError(
+        raise InvalidRecordError(
             f"send_many of a {type(values).__name__} would send the names of its columns",
             'give its rows: of pandas `df.to_dict("records")`, of Polars `df.to_dicts()`',
         )
+    if not hasattr(values, "__iter__") and not hasattr(values, "__getitem__"):
+        raise InvalidRecordError(
+            f"send_many of a {type(values).__name__} has nothing to send",
+            "give a list of values; `send` takes one",
+        )
+
+
+def slices(values: Iterable[Any], serializer: Serializer | None) -> Iterator[Sequence[Any]]:
+    """The values as they are sent, in parts: what comes slowly, or for ever, goes while it comes,
+    and is never held as a whole. Raises what `values` and the serializer raise, after what was
+    before that."""
     if serializer is None and isinstance(values, (list, tuple)):
         yield values
         return
@@ -133,9 +149,10 @@ async def finish_bulk(
         raise
     before = sum(segment.count for segment in segments)
     if isinstance(trouble, RequestError):
+        told = "the one before it was" if before == 1 else f"the {before} before it were"
         raise type(trouble)(
             f"record {before + 1} of send_many: {trouble.message}",
-            "; ".join(filter(None, [f"the {before} before it were published", trouble.hint])),
+            "; ".join(filter(None, [f"{told} published" if before else "", trouble.hint])),
         ) from trouble
     if trouble is not None:
         trouble.add_note(f"send_many had published the {before} records before that")

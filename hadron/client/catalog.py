@@ -14,6 +14,7 @@ from typing import Any, Final
 import anyio
 import msgspec
 
+from hadron.client.arguments import text_of
 from hadron.client.backoff import Backoff
 from hadron.client.results import Applied, Change
 from hadron.client.session import Session
@@ -160,6 +161,8 @@ class Catalog:
 
         With its `id` and `metadata_index` any node knows which stream, and which state of it, is
         meant."""
+        if not isinstance(name, str):
+            text_of("stream", name)
         while (known := self._streams.get(name)) is None:
             found, index = await self._one("Stream", name)
             if index < self._index:
@@ -295,6 +298,8 @@ class Catalog:
 
     async def _one(self, kind: str, name: str) -> tuple[SchemaObject, int]:
         """The object, and the metadata index as of which. Raises `NotFoundError`."""
+        if not isinstance(name, str):
+            text_of(kind.lower(), name)
         if not name:
             raise RequestError(f"a {kind.lower()} needs a name", f"see `hadron get {kind}`")
         found, index = await self._ask(kind, self._namespace, name)

@@ -9,7 +9,7 @@ from datetime import datetime
 from typing import Final, Literal
 
 from hadron.client import producing, reading, stages, subscribing
-from hadron.client.arguments import names_of, objects_of, text_of
+from hadron.client.arguments import names_of, objects_of, text_of, text_or_none_of
 from hadron.client.background import Background
 from hadron.client.catalog import Catalog
 from hadron.client.consumer import Consumer
@@ -378,7 +378,10 @@ class Client(EnteredOnce, AsyncOnly):
         self, kind: str = "", namespace: str = "", name: str = ""
     ) -> list[SchemaObject]:
         """Declared objects; "" means any."""
-        return await self._catalog.objects(kind, namespace, name)
+        return await self._catalog.objects(
+            text_or_none_of("kind", kind), text_or_none_of("namespace", namespace),
+            text_or_none_of("name", name),
+        )
 
     async def stream(self, name: str) -> SchemaObject:
         """The stream called `name` in the client's namespace, looked up once."""

@@ -17,7 +17,7 @@ from typing import Any, Final, TypeVar
 
 import anyio
 
-from hadron.client.arguments import names_of
+from hadron.client.arguments import names_of, text_of
 from hadron.client.catalog import Catalog
 from hadron.client.session import Session
 from hadron.client.subscribing import start_text
@@ -102,7 +102,7 @@ class GroupCalls:
             return GroupReset(partition, answer.floor_before, answer.floor)
 
         if isinstance(to, datetime):
-            to = start_text(to)
+            to = start_text(to, "to")
         before_end = -to if isinstance(to, int) and to < 0 else None
         return await self._ask(
             _RESET, stream, group, partitions, make, within_s, before_end=before_end,
@@ -133,6 +133,8 @@ class GroupCalls:
         Args:
             before_end: the request's `to` is so many records before the partition's end.
         """
+        if not isinstance(group, str):
+            text_of("group", group)
         if not group:
             raise RequestError("no group was named", "`hadron group list` shows all")
         known = await self._catalog.stream(stream)

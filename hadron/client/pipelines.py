@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any, Final
 
+from hadron.client.arguments import text_of, text_or_none_of
 from hadron.client.catalog import Catalog
 from hadron.client.opening import Opening
 from hadron.client.session import Session
@@ -33,6 +34,7 @@ class PipelineCalls:
         self._namespace = session.endpoint.namespace
 
     async def progress(self, name: str) -> list[pipelines_pb2.PipelineProgressResponse.Pipeline]:
+        name = text_or_none_of("pipeline", name)
         homes = self._session.topology.names()
         request = pipelines_pb2.PipelineProgressRequest(namespace=self._namespace, pipeline=name)
         if name:
@@ -46,6 +48,7 @@ class PipelineCalls:
     async def instances(
         self, pipeline: str, status: str, after_id: int, limit: int
     ) -> list[pipelines_pb2.ListInstancesResponse.Instance]:
+        pipeline = text_of("pipeline", pipeline)
         if status not in _STATUSES:
             raise RequestError(f"status {status!r} is unknown", f"use one of {_STATUSES}")
         if limit < 1 or after_id < 0:
@@ -71,6 +74,7 @@ class PipelineCalls:
         on_progress: Callable[[int], None] | None,
     ) -> int:
         """Slice by slice: each is an entry of the log, and all of them may be repeated."""
+        pipeline = text_of("pipeline", pipeline)
         request = pipelines_pb2.RetryInstancesRequest(
             namespace=self._namespace, pipeline=pipeline
         )
@@ -95,6 +99,7 @@ class PipelineCalls:
     def run(
         self, pipeline: str, engine: str, stages: Sequence[str], max_batch: int, credit: int
     ) -> Opening[StageRun]:
+        pipeline = text_of("pipeline", pipeline)
         if engine not in ("spark", "handler"):
             raise RequestError(f"engine {engine!r} is unknown", "use spark or handler")
         if max_batch < 1 or credit < 1:

@@ -8,7 +8,7 @@ from typing import Any, Final
 
 import anyio.lowlevel
 
-from hadron.client.bulk import Segment, finish_bulk, send_bulk, slices
+from hadron.client.bulk import Segment, check_many, finish_bulk, send_bulk, slices
 from hadron.client.opening import EnteredOnce
 from hadron.client.publishing import Ending, Pending, Publisher, after_block
 from hadron.client.results import BatchReceipt, Receipt
@@ -134,6 +134,7 @@ class Producer(EnteredOnce):
             record that cannot be sent stops those behind it; the error says how many were before,
             and so does a note of what `values` raises.
         """
+        check_many(values)
         publisher = self._publisher
         segments: list[Segment] = []
         trouble: Exception | None = None

@@ -313,6 +313,12 @@ class RecordReader:
         self._records = iter(span.batch.records(span.start, span.stop))
         return next(self._records)
 
+    async def __aenter__(self) -> RecordReader:
+        return self
+
+    async def __aexit__(self, *exc_info: object) -> None:
+        await self.aclose()
+
     async def aclose(self) -> None:
         """Stop reading; not needed when a loop is just left."""
         self.spans.close()
@@ -336,6 +342,12 @@ class BatchReader:
         if span is None:
             raise StopAsyncIteration
         return slice_batch(span.batch, span.start, span.stop)
+
+    async def __aenter__(self) -> BatchReader:
+        return self
+
+    async def __aexit__(self, *exc_info: object) -> None:
+        await self.aclose()
 
     async def aclose(self) -> None:
         """Stop reading; not needed when a loop is just left."""

@@ -52,6 +52,8 @@ class ReadCalls:
         deserializer: Deserializer | None = None,
     ) -> SpanReader:
         """The source of a reader. Raises `RequestError` for arguments that make no sense."""
+        if isinstance(position, datetime):
+            instant_ms("start", position)
         check_deserializer(deserializer)
         stream = text_of("stream", stream)
         plan = ReadPlan(
@@ -104,6 +106,7 @@ class ReadCalls:
         self, stream: str, partition: str, offset: int, max_bytes: int, max_wait_ms: int,
         stream_id: int | None, after: Ballot | None,
     ) -> Fetched:
+        partition = text_of("partition", partition)
         if offset < 0 or not 0 < max_bytes <= MAX_ATTACHMENT_BYTES or max_wait_ms < 0:
             raise RequestError(
                 f"offset {offset}, max_bytes {max_bytes} or max_wait_ms {max_wait_ms} is out of "

@@ -120,10 +120,10 @@ def check_deserializer(deserializer: object) -> None:
         )
 
 
-def start_text(start: object) -> str:
-    """The wire's form of where a group starts. Raises `RequestError`."""
+def start_text(start: object, called: str = "start") -> str:
+    """The wire's form of where a group starts; `called`: the argument. Raises `RequestError`."""
     if isinstance(start, datetime):
-        return f"@{max(1, instant_ms('start', start))}"
+        return f"@{max(1, instant_ms(called, start))}"
     is_offset = isinstance(start, int) and not isinstance(start, bool) and start >= 0
     if start not in ("earliest", "latest") and not is_offset:
         raise RequestError(

@@ -157,8 +157,15 @@ class SyncReader(Generic[T]):
         self._items = iter(self._read_from(span))
         return next(self._items)
 
+    def __enter__(self) -> SyncReader[T]:
+        return self
+
+    def __exit__(self, *exc_info: object) -> None:
+        self.close()
+
     def close(self) -> None:
         """Stop reading; not needed when a loop is just left."""
+        self._items = iter(())
         with suppress(ClosedError):
             self._portal.call(self._spans.close)
 

@@ -22,7 +22,7 @@ from typing import Any, Final, TypeAlias
 import anyio
 import msgspec
 
-from hadron.client.bulk import Segment, finish_bulk, send_bulk, slices
+from hadron.client.bulk import Segment, check_many, finish_bulk, send_bulk, slices
 from hadron.client.client import Client
 from hadron.client.holding import Hold, Lazy
 from hadron.client.opening import Opening
@@ -145,6 +145,7 @@ class Outbox:
         return pending
 
     def send_many(self, values: Iterable[Any]) -> list[BatchReceipt]:
+        check_many(values)
         publisher, caller = self._publisher, self._caller()
         segments: list[Segment] = []
         trouble: Exception | None = None

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import sys
+from contextlib import suppress
+from pathlib import Path
 from typing import Any
 
 import click
@@ -14,6 +16,7 @@ from hadron.cli.positions import Position, PositionType
 from hadron.cli.printing import print_rows
 from hadron.cli.records import RecordPrinter, compile_format, json_line
 from hadron.model.batch import BatchBuilder, decode_batch
+from hadron.model.errors import HadronError
 from hadron.model.record import NewRecord, Record
 
 
@@ -54,7 +57,7 @@ def test_unknown_tokens_are_refused(form: str) -> None:
 
 @pytest.mark.parametrize("form", ["json", "jsonl", "table", "nosuch", "", "100%%\\n"])
 def test_a_format_without_a_field_is_refused(form: str) -> None:
-    with pytest.raises(click.BadParameter, match="names no field.*-o json prints JSON.*%s value"):
+    with pytest.raises(click.BadParameter, match=r"names no field.*-o json prints JSON.*%s value"):
         compile_format(form)
 
 
@@ -93,6 +96,20 @@ def test_the_printer_stops_at_its_limit(capfdbinary: pytest.CaptureFixture[bytes
     printer.print([record(FULL)] * 2)
     assert printer.done
     assert capfdbinary.readouterr().out == b"41\n" * 3
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="Linux has it")
+@pytest.mark.parametrize("count", [1, 100_000])
+def test_a_full_disk_under_records_is_called_stdout(
+    monkeypatch: pytest.MonkeyPatch, count: int
+) -> None:
+    with open("/dev/full", "w") as full:
+        monkeypatch.setattr(sys, "stdout", full)
+        printer = RecordPrinter(None, None, None)
+        with pytest.raises(HadronError, match="stdout cannot be written: No space left"):
+            printer.print([record(FULL)] * count)
+        with suppress(OSError):
+            full.close()
 
 
 def test_a_table_of_records_has_one_heading(capfdbinary: pytest.CaptureFixture[bytes]) -> None:

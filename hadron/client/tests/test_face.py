@@ -429,10 +429,26 @@ async def test_wrong_arguments_are_named() -> None:
             (lambda: client.producer("s", batch_bytes="3"), "batch_bytes '3' is of type str"),
             (lambda: client.read("s", limit="3"), "limit '3' is of type str"),
             (lambda: client.read(["s"]), "stream .'s'. is of type list"),
+            (lambda: client.read("s", start=NOON), "start .* time zone"),
+            (lambda: client.read_batches("s", start=NOON), "start .* time zone"),
             (lambda: connect(["h:1"]), "is not a Hadron URL"),
         ):
             with pytest.raises(RequestError, match=named):
                 wrong()  # type: ignore[no-untyped-call]
+        for call, named in (
+            (client.stream(5), "stream 5 is of type int"),
+            (client.stream(["s"]), "stream .'s'. is of type list"),
+            (client.offsets(5), "stream 5 is of type int"),
+            (client.fetch("s", 5, 0), "partition 5 is of type int"),
+            (client.objects(5), "kind 5 is of type int"),
+            (client.objects("Stream", name=5), "name 5 is of type int"),
+            (client.groups(5), "stream 5 is of type int"),
+            (client.describe_group("s", 5), "group 5 is of type int"),
+            (client.reset_group("s", "g", NOON), "to .* time zone"),
+            (client.instances(5), "pipeline 5 is of type int"),
+        ):
+            with pytest.raises(RequestError, match=named):
+                await call
         with pytest.raises(RequestError, match="'x' does not name an object"):
             await client.delete(["x"])
         with pytest.raises(RequestError, match=r"at_ms 1\.5 is of type float"):
@@ -441,9 +457,13 @@ async def test_wrong_arguments_are_named() -> None:
             "s", at_ms=round(noon.timestamp() * 1000)
         )
         async with client.producer("s", linger_ms=timedelta(milliseconds=3)) as producer:
-            for many in ("abc", b"abc", {"a": 1}):
-                with pytest.raises(RequestError, match="send_many of a"):
+            for many in ("abc", b"abc", {"a": 1}, 5):
+                with pytest.raises(InvalidRecordError, match=r"^send_many of a") as caught:
                     await producer.send_many(many)
+                assert "before it" not in caught.value.hint
+            with pytest.raises(InvalidRecordError, match="record 1 of send_many") as caught:
+                await producer.send_many([Array])
+            assert "before it" not in caught.value.hint
             await producer.send(b"x", timestamp=noon)
             with pytest.raises(InvalidRecordError, match="both timestamp and timestamp_ms"):
                 await producer.send(b"x", timestamp=noon, timestamp_ms=1)
@@ -520,3 +540,16 @@ async def test_what_is_printed_says_what_it_is_and_whether_it_is_open() -> None:
             batch = await anext(batches)
             assert repr(batch) == "DeliveryBatch(2 records, s/local/p0/0 to 1, attempt=1)"
             assert repr(await anext(batches)) == "DeliveryBatch(s/local/p0/2, attempt=1)"
+
+
+@both
+async def test_a_reader_may_stand_in_a_block() -> None:
+    async with served() as (_, client):
+        async with client.producer("s") as producer:
+            await producer.send_many([b"0", b"1"])
+        async with client.read("s", follow=True) as records:
+            assert (await anext(records)).value == b"0"
+        assert [each async for each in records] == []
+        async with client.read_batches("s", follow=True) as batches:
+            assert (await anext(batches)).count == 2
+        assert [each async for each in batches] == []

@@ -477,3 +477,14 @@ def test_what_is_printed_says_what_it_is_and_whether_it_is_open(node: FakeNode) 
     assert repr(client) == f"<SyncClient of {where}, closed>"
     assert repr(producer) == "<SyncProducer of 's', closed>"
     assert repr(subscription) == "<SyncSubscription to 's', group 'g', closed>"
+
+
+def test_a_reader_may_stand_in_a_block(client: SyncClient) -> None:
+    with client.producer("s") as producer:
+        producer.send_many([b"0", b"1"])
+    with client.read("s", follow=True) as records:
+        assert next(records).value == b"0"
+        records.close()
+    assert list(records) == []
+    with pytest.raises(InvalidRecordError, match=r"^send_many of a str"):
+        client.producer("s").send_many("abc")
