@@ -48,16 +48,17 @@ def command(
     if list_settings:
         _print_settings(output)
         return 0
-    if check and config is not None:
-        _check(config, name, output)
-        return 0
-    if config is None or name is None:
+    if config is None or (name is None and not check):
         raise click.UsageError("--config and --name are needed", ctx)
     from hadron.model.errors import ConfigurationError
     from hadron.node.config import load_config
     from hadron.node.main import run
 
     try:
+        if check:
+            _check(config, name, output)
+            return 0
+        assert name is not None
         loaded = load_config(config, os.environ)
         loaded.node(name)
     except ConfigurationError as error:
@@ -79,7 +80,9 @@ def _check(given: Path, name: str | None, output: str) -> None:
     from hadron.storage.identity import check_owner, read_owner
 
     checked: list[dict[str, Any]] = []
-    for config in (each.config for each in Fleet(find_configs(given)).clusters):
+    # Of a file that is not there a start says what there is to say.
+    paths = find_configs(given) if given.exists() else [given]
+    for config in (each.config for each in Fleet(paths).clusters):
         nodes = config.nodes if name is None else (config.node(name),)
         for node in nodes:
             if (owner := read_owner(node.data)) is not None:

@@ -13,8 +13,10 @@ from hadron.cli.root import FAILED
 from hadron.cli.session import connects, session_of
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
     from hadron.node.verified import TableComparison, Verified, VerifiedFile
-    from hadron.storage.report import Report
+    from hadron.storage.report import Problem, Report
 
 _COLUMNS: Final = {
     "replica_set": "REPLICA SET", "node": "NODE", "path": "FILE", "last_lsn": ">LAST",
@@ -187,9 +189,35 @@ def _print_tables(comparison: TableComparison, of: str) -> None:
         click.echo(f"problem: tables of {comparison.replica_set}: {problem}")
 
 
+def _in_ranges(problems: Sequence[Problem]) -> Iterator[str]:
+    """The texts, where a page that cannot be read has made one for each entry on it."""
+    first = last = 0
+    said = ""
+    for problem in problems:
+        lsn = problem.lsn or 0
+        entry = f"entry {lsn}"
+        of_entry = lsn > 0 and problem.text.startswith(entry)
+        what = problem.text.removeprefix(entry) if of_entry else problem.text
+        if of_entry and first and lsn == last + 1 and what == said:
+            last = lsn
+            continue
+        if said:
+            yield _of_range(first, last, said)
+        first, last, said = (lsn, lsn, what) if of_entry else (0, 0, what)
+    if said:
+        yield _of_range(first, last, said)
+
+
+def _of_range(first: int, last: int, what: str) -> str:
+    if not first:
+        return what
+    return f"entry {first}{what}" if first == last else f"entries {first}\N{EN DASH}{last}{what}"
+
+
 def print_problems(name: str, report: Report) -> None:
-    """Each problem on a line of its own."""
-    for problem in report.problems:
-        click.echo(f"problem at {name}: {problem.text}")
+    """Each problem on a line of its own; entries that follow each other, and have the same, on
+    one."""
+    for text in _in_ranges(report.problems):
+        click.echo(f"problem at {name}: {text}")
     if report.problem_count > len(report.problems):
         click.echo(f"problem at {name}: and {report.problem_count - len(report.problems)} more")

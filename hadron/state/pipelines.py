@@ -568,7 +568,8 @@ def _failed_of(
     if unknown:
         raise NotFoundError(
             f"pipeline {_name(db, pipeline_id)} has no instance {_listed(unknown)}",
-            "`hadron pipeline instances NAME --status failed` lists those that may run again",
+            f"`hadron pipeline instances {_plain_name(db, pipeline_id)} --status failed` lists "
+            "those that may run again",
         )
     others = [each for each in instance_ids if statuses[each] != FAILED]
     retried = {
@@ -595,8 +596,12 @@ def _listed(ids: Sequence[int]) -> str:
 
 
 def _name(db: Database, pipeline_id: int) -> str:
+    return repr(_plain_name(db, pipeline_id))
+
+
+def _plain_name(db: Database, pipeline_id: int) -> str:
     row = db.execute(f"SELECT name FROM {SCHEMA_OBJECT} WHERE id = ?", (pipeline_id,)).fetchone()
-    return repr(row[0]) if row is not None else str(pipeline_id)
+    return str(row[0] if row is not None else pipeline_id)
 
 
 def _spec(db: Database, pipeline_id: int) -> PipelineSpec:

@@ -294,6 +294,20 @@ def test_a_bad_file_is_as_final_as_a_wrong_command_line(
     assert f"error: {file}" in capsys.readouterr().err
 
 
+@pytest.mark.parametrize(
+    "words", [["--name", "n1"], ["--check"], ["--check", "--name", "n1"]], ids=" ".join
+)
+def test_a_file_that_is_not_there_is_told_alike(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path, words: list[str]
+) -> None:
+    file = tmp_path / "nope.yaml"
+    assert main(["node", "--config", str(file), *words]) == 2
+    told = capsys.readouterr()
+    assert (told.out, told.err) == (
+        "", f"error: {file}: there is no such file, expected a YAML file\n"
+    )
+
+
 def test_a_file_is_checked_without_a_start(
     capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
@@ -316,10 +330,10 @@ def test_a_file_is_checked_without_a_start(
     assert "n1 (leader)" not in told.out
     assert f"warning: {eu}: n2 has `http: 127.0.0.1:1`, which this version does not" in told.err
     assert "warning: n2 listens on 0.0.0.0:1: there is no authentication" in told.err
-    assert main(["node", "--check", "--config", str(eu), "--name", "n3"]) == 1
+    assert main(["node", "--check", "--config", str(eu), "--name", "n3"]) == 2
     assert "there is no node 'n3'" in capsys.readouterr().err
     eu.write_text(eu.read_text().replace("role: leader", "role: leeder"))
-    assert main(["node", "--check", "--config", str(tmp_path)]) == 1
+    assert main(["node", "--check", "--config", str(tmp_path)]) == 2
     assert f"error: {eu}:" in capsys.readouterr().err
     assert sorted(tmp_path.rglob("*")) == before
 

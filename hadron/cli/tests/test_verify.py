@@ -97,3 +97,23 @@ async def test_what_was_not_compared_is_said(
     assert [each["nodes"] for each in json.loads(capsys.readouterr().out)["not_compared"]] == [
         [str(alone)], ["n1"]
     ]
+
+
+def test_entries_with_the_same_problem_are_told_as_a_range(
+    capsys: pytest.CaptureFixture[str]
+) -> None:
+    report = Report()
+    for lsn in (404, 405, 406, 408):
+        report.add(f"entry {lsn} cannot be read: the page is damaged", lsn=lsn)
+    for lsn in (409, 410):
+        report.add(f"entry {lsn}: the body is another", lsn=lsn)
+    report.add("entries are missing")
+    report.add("entries are missing")
+    verify.print_problems("n1", report)
+    assert capsys.readouterr().out.splitlines() == [
+        "problem at n1: entries 404\N{EN DASH}406 cannot be read: the page is damaged",
+        "problem at n1: entry 408 cannot be read: the page is damaged",
+        "problem at n1: entries 409\N{EN DASH}410: the body is another",
+        "problem at n1: entries are missing",
+        "problem at n1: entries are missing",
+    ]

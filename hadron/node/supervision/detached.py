@@ -88,7 +88,9 @@ def find_config(given: Path | None, *, create: bool = False) -> Path:
     if path.suffix in (".yaml", ".yml"):
         if not path.is_file():
             raise ConfigurationError(
-                f"there is no file {path}", "give a directory to get a new one there"
+                f"there is no file {path}",
+                "give a directory to get a new one there" if create
+                else "name the file that the nodes are started with, or its directory",
             )
         return path
     found = path / FILE_NAME

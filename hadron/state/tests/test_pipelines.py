@@ -365,7 +365,7 @@ class TestRetry:
         [
             ((1, 3), RequestError, "instance 3 of pipeline 'p' has not failed: it is live"),
             ((1, 4), RequestError, "instance 4 of pipeline 'p' has not failed: it is done"),
-            ((1, 99), NotFoundError, "pipeline 'p' has no instance 99"),
+            ((1, 99), NotFoundError, "'p' has no instance 99 ..hadron pipeline instances p -"),
             ((1, 1 << 63, (1 << 64) - 1), NotFoundError, r"instance 9223372036854775808 \(and 1"),
         ],
     )
