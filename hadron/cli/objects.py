@@ -93,7 +93,8 @@ def notes_on(client: SyncClient, objects: Iterable[SchemaObject]) -> list[str]:
         if not isinstance(found.spec, PipelineSpec):
             continue
         spec = streams.get((found.namespace, found.spec.input))
-        if spec is None:
+        if spec is None or not spec.partitions:
+            # Left out, they are where the stream lies.
             known = client.objects("Stream", found.namespace, found.spec.input)
             spec = next((o.spec for o in known if isinstance(o.spec, StreamSpec)), None)
         partitions = spec.partitions if spec else ()

@@ -10,6 +10,7 @@ import trio
 
 from hadron.metadata.deletion import validate_deletion
 from hadron.metadata.diff import Change, plan
+from hadron.metadata.homes import with_partitions
 from hadron.metadata.losses import CountKept, losses
 from hadron.metadata.tokens import keep_hashes, missing_hashes
 from hadron.metadata.validation import Key, key_of, validate
@@ -66,7 +67,9 @@ class SchemaChanges(Part):
         self._check_owns()
         async with self._one_at_a_time:
             existing = self._existing()
-            objects = keep_hashes(objects, existing)
+            objects = with_partitions(
+                keep_hashes(objects, existing), existing, self._replica_sets()
+            )
             lost = {} if allow_destructive else await losses(
                 objects, existing, self._count_kept, self._controller.log_now_ms()
             )

@@ -179,6 +179,10 @@ class _Judge:
     def _check_stream(
         self, notes: Notes, key: Key, spec: StreamSpec, before: StreamSpec | None
     ) -> None:
+        if not spec.partitions:
+            names = sorted(self._replica_sets)
+            found = f"no partitions, and the cluster has {len(names)} replica sets"
+            notes.note(("partitions",), found, f"some of {', '.join(names) or 'those to come'}")
         old = tuple(before.partitions) if before is not None else ()
         for index, partition in enumerate(spec.partitions):
             # What is in use was known when it was declared; its replica set may just be away.

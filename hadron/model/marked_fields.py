@@ -54,6 +54,11 @@ class Fields:
         entry = self._entries.get(key)
         return entry is not None and not (isinstance(entry.value, Scalar) and entry.value.is_null)
 
+    def is_empty_list(self, key: str) -> bool:
+        """Whether it was written as `[]`."""
+        entry = self._entries.get(key)
+        return entry is not None and isinstance(entry.value, Items) and not entry.value.items
+
     def note(self, key: str, found: str, expected: str) -> None:
         """Note a problem at the line of `key`."""
         self._problems.add(self.line_of(key), found, expected)

@@ -84,6 +84,19 @@ class TestCreate:
         good("apply", "-f", "-", stdin=document)
         assert good("get", "stream", "kept", "-o", "yaml") == document
 
+    def test_a_document_without_partitions_means_the_only_replica_set(self) -> None:
+        document = b"kind: Stream\nname: bare\n"
+        for action in (b"created (dry run)", b"created", b"unchanged"):
+            dry = ["--dry-run"] if b"dry" in action else []
+            told = good("apply", "-f", "-", *dry, stdin=document)
+            assert b"Stream default/bare " + action in told
+        assert yaml.safe_load(good("get", "stream", "bare", "-o", "yaml"))["partitions"] == [
+            "local/p0"
+        ]
+        assert refused("apply", "-f", "-", stdin=document + b"partitions: []\n") == (
+            "error: stdin:3: partitions: no partitions, expected at least one replica set's name\n"
+        )
+
     def test_a_namespace_and_what_is_in_it(self, cluster: LocalCluster) -> None:
         good("create", "namespace", "shop")
         good("create", "stream", "carts", "--namespace", "shop")

@@ -85,11 +85,10 @@ STREAM_NAME = "1 to 100 of a-z A-Z 0-9 - _ and dots between non-empty segments"
         ),
         # Streams.
         (
-            "partitions: [aws.us-east-1/p0, gcp.us-east4/p0]\n",
-            "",
-            "1: partitions: no partitions, expected at least one replica set's name",
+            "[aws.us-east-1/p0, gcp.us-east4/p0]",
+            "[]",
+            "3: partitions: no partitions, expected at least one replica set's name",
         ),
-        ("[aws.us-east-1/p0, gcp.us-east4/p0]", "[]", "3: partitions: no partitions"),
         (
             "[aws.us-east-1/p0, gcp.us-east4/p0]",
             "local/p0",

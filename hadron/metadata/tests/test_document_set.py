@@ -70,13 +70,13 @@ def test_what_stands_in_no_file_comes_last_and_other_refusals_stay_as_they_are()
 
 
 def test_mistakes_in_all_files_are_told_at_once(tmp_path: Path) -> None:
-    documents = _set(a="kind: Stream\nname: x\n", b="kind: [\n")
+    documents = _set(a="kind: Stream\nname: x\npartitions: []\n", b="kind: [\n")
     documents.load(tmp_path / "nowhere.yaml")
     with pytest.raises(SchemaError) as raised:
         _ = documents.objects
     heading, first, second, third = _lines(raised.value)
     assert heading == "3 problems in 3 files:"
-    assert first == "a:1: partitions: no partitions"
+    assert first == "a:3: partitions: no partitions"
     assert second.startswith("b:2: ")
     assert third == f"{tmp_path}/nowhere.yaml: there is no such file"
     # The rest would seem to refer to what could not be read.

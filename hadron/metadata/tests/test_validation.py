@@ -7,6 +7,7 @@ from typing import Any
 import msgspec
 import pytest
 
+from hadron.metadata.homes import with_partitions
 from hadron.metadata.validation import Key, key_of, validate
 from hadron.model.documents.problem import Problem, schema_error
 from hadron.model.schema import (
@@ -163,6 +164,22 @@ def test_an_output_goes_to_a_partition_of_its_stream() -> None:
     other = _pipeline(_stage(output=Output("verdicts", "local/p2")))
     (told,) = _validate(_stream(), output, other)
     assert "'local/p2' is no partition of stream verdicts, expected one of local/p1" in told
+
+
+def test_partitions_left_out_are_those_that_leave_no_choice() -> None:
+    bare = SchemaObject(kind="Stream", name="flights", spec=StreamSpec(partitions=()))
+    (found,) = with_partitions([bare], {}, {"local/p0"})
+    assert found == _stream("flights", "local/p0")
+    before = _existing(_stream("flights", "local/p1", "local/p0"))
+    (found,) = with_partitions([bare], before, SETS)
+    assert found == _stream("flights", "local/p1", "local/p0")
+    others = [_stream("flights", "local/p1"), _pipeline()]
+    assert with_partitions(others, {}, {"local/p0"}) == others
+    (found,) = with_partitions([bare], {}, SETS)
+    assert _validate(found) == [
+        "Stream default/flights: partitions: no partitions, and the cluster has 2 replica sets, "
+        "expected some of local/p0, local/p1"
+    ]
 
 
 def test_a_namespace_must_exist() -> None:

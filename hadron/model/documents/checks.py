@@ -84,8 +84,6 @@ def _is_valid_segment(segment: str) -> bool:
 
 
 def _check_stream(notes: Notes, spec: StreamSpec) -> None:
-    if not spec.partitions:
-        notes.note(("partitions",), "no partitions", "at least one replica set's name")
     if len(spec.partitions) > MAX_PARTITIONS:
         found = f"{len(spec.partitions)} partitions"
         notes.note(("partitions",), found, f"at most {MAX_PARTITIONS}")

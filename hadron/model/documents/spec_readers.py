@@ -51,6 +51,9 @@ def _read_namespace(fields: Fields) -> Spec:
 def _read_stream(fields: Fields) -> Spec:
     description = fields.text("description")
     partitions = fields.texts("partitions")
+    if fields.is_empty_list("partitions"):
+        # Left out, they are where the stream lies already, or the cluster's only replica set.
+        fields.note("partitions", "partitions: no partitions", "at least one replica set's name")
     retention = Retention()
     nested = fields.table("retention")
     if nested is not None:
