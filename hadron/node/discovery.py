@@ -150,6 +150,11 @@ class Discovery:
 
     # --- this node's own part -------------------------------------------------------------------
 
+    @property
+    def address(self) -> str:
+        """Of this node, where others dial it."""
+        return self._address
+
     def listens_at(self, address: str) -> None:
         """The address as bound, which others are to dial."""
         self._address = address

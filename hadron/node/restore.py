@@ -28,8 +28,8 @@ from hadron.model.errors import (
 from hadron.model.ids import Ballot, LogPosition
 from hadron.model.ports import Clock, Disk, Random
 from hadron.node.backup import open_backup, read_backup, verify_content
+from hadron.node.host import membership_of
 from hadron.node.replica_set import NodeConfig, ReplicaSetConfig
-from hadron.node.runtime import membership_of
 from hadron.state.execute import execute_logged
 from hadron.state.features import MACHINE
 from hadron.state.leadership import LeaderStarted, configurations

@@ -50,6 +50,7 @@ class StatusPage:
         durability: str,
         started_ms: int,
         pid: int,
+        connections: Callable[[], int],
     ) -> None:
         self._config = config
         self._node = config.node(node)
@@ -61,7 +62,7 @@ class StatusPage:
         self._pid = pid
         self.state = "starting"
         self.trouble = ""
-        self.connections = 0
+        self._connections = connections
 
     def report(self, state: str, trouble: str = "") -> None:
         self.state, self.trouble = state, trouble
@@ -87,7 +88,7 @@ class StatusPage:
             metadata_index=metadata_index,
             version=__version__,
             started_ms=self._started_ms,
-            connections=self.connections,
+            connections=self._connections(),
             peers=[peer_status(link, controller) for link in self._links.links.values()],
             pid=self._pid,
             first_lsn=self._follower.anchor.lsn + 1,

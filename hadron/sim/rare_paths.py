@@ -191,7 +191,7 @@ PATHS: Final = (
         "commit on the writer's thread", "storage.writer:Writer._hand_over",
         lambda given: given[0].connection.in_transaction,
     ),
-    _called("node ends itself", "node.runtime:Node._fail"),
+    _called("node ends itself", "node.member:Member.fail"),
     _returned(
         "torn WAL tail dropped", "storage.aftermath:scan_wal",
         lambda scan, _: scan.verdict.name == "TORN_TAIL",

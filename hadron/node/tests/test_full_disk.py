@@ -44,7 +44,7 @@ async def refused(nodes: Nodes) -> DiskFullError | None:
 
 
 def room_of(nodes: Nodes) -> Room:
-    leadership = nodes.node("n1")._leadership
+    leadership = nodes.node("n1").member._leadership
     assert leadership is not None
     return leadership.controller._room
 

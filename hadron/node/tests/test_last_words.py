@@ -31,7 +31,8 @@ async def test_a_file_that_is_set_aside_ends_nothing(
     async with running_nodes(tmp_path, 3) as nodes:
         await make_stream(nodes)
         await nodes.wait_in_step()
-        nodes.node("n2")._cannot_read(CorruptionError("a page is damaged", "move all of it away"))
+        damage = CorruptionError("a page is damaged", "move all of it away")
+        nodes.node("n2").member._cannot_read(damage)
         await nodes.wait_for("set aside", (nodes.data("n2") / ASIDE).exists)
         await nodes.wait_in_step()
     assert not [each for each in caplog.records if each.levelno >= logging.CRITICAL]
@@ -67,7 +68,7 @@ def test_why_a_node_cannot_go_on_is_said_once(
         monkeypatch.setattr(owner, name, lambda *_: None)
 
     def fail(node: Node) -> None:
-        node._fail(StorageError("the disk is gone", "buy one"))
+        node.member.fail(StorageError("the disk is gone", "buy one"))
 
     config = replica_set(tmp_path, 1)
     network = MemoryNetwork().host(config.leader.address.rpartition(":")[0])
@@ -104,7 +105,7 @@ async def test_too_many_open_files_are_told_now_and_then(
 
     full: Any = Full()
     async with running_nodes(tmp_path, 1) as nodes, trio.open_nursery() as nursery:
-        nursery.start_soon(nodes.node("n1")._accept, full, nursery)
+        nursery.start_soon(nodes.node("n1").member._acceptor.run, full)
         await nodes.wait_for("a minute", lambda: full.tries > 650)
         nursery.cancel_scope.cancel()
     told = [text for each in caplog.records if "accepted" in (text := each.getMessage())]

@@ -43,11 +43,11 @@ async def loaded(directory: Path, **settings: Any) -> AsyncIterator[Nodes]:
 
 
 def database(nodes: Nodes, name: str) -> Path:
-    return Path(nodes.node(name)._store.path)
+    return Path(nodes.node(name).member._store.path)
 
 
 def checkpoint(nodes: Nodes, name: str) -> None:
-    connection = nodes.node(name)._store.writer.connection
+    connection = nodes.node(name).member._store.writer.connection
     connection.wal_checkpoint(mode=apsw.SQLITE_CHECKPOINT_RESTART)
 
 
@@ -87,7 +87,7 @@ async def test_the_same_record_on_one_disk_after_the_other(
             path = file_of(nodes, name, where)
             before = _read(path)
             flip(path, VALUES[number])
-            repairer = nodes.node(name)._repairer
+            repairer = nodes.node(name).member._repairer
             async with nodes.client() as client:
                 await verify_live(client)
             await nodes.wait_for("repaired", partial(_has_repaired, repairer))
@@ -118,7 +118,7 @@ async def test_a_frame_that_was_copied_into_the_file_before_anybody_saw_its_dama
         async with nodes.client() as client:
             await verify_live(client)
             await nodes.wait_for(
-                "repaired", lambda: nodes.node("n2")._repairer.repaired > 0
+                "repaired", lambda: nodes.node("n2").member._repairer.repaired > 0
             )
             assert (await verify_live(client)).ok
         await nodes.crash("n2")
@@ -144,8 +144,8 @@ async def test_a_body_whose_log_row_was_trimmed(
                 with trio.fail_after(5.0):
                     assert await read_all(client) == VALUES
         else:
-            await nodes.node(name)._scrubber.check()
-        await nodes.wait_for("repaired", lambda: nodes.node(name)._repairer.repaired == 1)
+            await nodes.node(name).member._scrubber.check()
+        await nodes.wait_for("repaired", lambda: nodes.node(name).member._repairer.repaired == 1)
         await nodes.wait_for("settled", lambda: nodes.status(name).trouble == "")
         assert not list(nodes.data(name).glob("gen-*"))
         async with nodes.client() as client:
@@ -167,7 +167,7 @@ async def test_a_body_is_read_from_another_member_while_its_page_is_lost(
         at = _read(path).rindex(VALUES[2][100:120])
         change(path, at // 4096 * 4096 + 4, 0x07)
 
-        resync = nodes.node("n1")._resync
+        resync = nodes.node("n1").member._resync
         monkeypatch.setattr(resync, "_sources", lambda **_: [])
         async with nodes.client() as client:
             with trio.fail_after(60.0):
@@ -189,7 +189,7 @@ async def test_a_source_of_a_snapshot_with_a_damaged_page_repairs_itself_first(
     async with loaded(tmp_path, **TRIMMED, scrub_interval_s=0.0) as nodes:
         await nodes.wait_for("trimmed", lambda: _first_lsn(nodes, "n1") > 12)
         if page == "of nothing":
-            connection = nodes.node("n1")._store.writer.connection
+            connection = nodes.node("n1").member._store.writer.connection
             connection.execute("CREATE TABLE filler(b)")
             connection.execute("INSERT INTO filler VALUES(?)", (b"filler" * 4_000,))
             connection.execute("DROP TABLE filler")
@@ -203,7 +203,7 @@ async def test_a_source_of_a_snapshot_with_a_damaged_page_repairs_itself_first(
         elif page == "of nothing":
             change(path, _read(path).rindex(b"fillerfiller"), 0x01)
         else:
-            root = nodes.node("n1")._store.writer.connection.execute(
+            root = nodes.node("n1").member._store.writer.connection.execute(
                 "SELECT rootpage FROM sqlite_schema WHERE name = 'hadron_leadership'"
             ).get
             change(path, root * 4096 - 100, 0x01)
@@ -222,7 +222,7 @@ async def test_a_source_of_a_snapshot_with_a_damaged_page_repairs_itself_first(
 
 
 def _first_lsn(nodes: Nodes, name: str) -> int:
-    return first_lsn(nodes.node(name)._store.writer.connection)
+    return first_lsn(nodes.node(name).member._store.writer.connection)
 
 
 def _has_repaired(repairer: Repairer) -> bool:

@@ -54,7 +54,7 @@ async def test_damage_is_told_once_and_repaired(
         assert re.fullmatch(
             r"(is being repaired|has got \d+ \w+ back) from another member", wrong[0].remedy
         )
-        await nodes.wait_for("repaired", lambda: nodes.node(name)._repairer.trouble == "")
+        await nodes.wait_for("repaired", lambda: nodes.node(name).member._repairer.trouble == "")
         assert problems(nodes, name) == []
         assert (await verify_live(client)).ok
 
@@ -84,10 +84,10 @@ async def test_what_was_found_beside_a_damaged_entry_is_in_status_until_it_is_me
         damage_live(nodes, "n2", DAMAGES["a body"])
         damage_live(nodes, "n2", "DELETE FROM hadron_stream_batch WHERE base_offset = 15")
         async with nodes.connection("n2"):
-            report = await nodes.node("n2")._scrubber.check(bytes_per_s=1 << 30)
+            report = await nodes.node("n2").member._scrubber.check(bytes_per_s=1 << 30)
         assert [each.table for each in report.problems if not each.lsn]
         # The entry is repaired; nobody has doubted the tables yet, and that is no secret.
-        while nodes.node("n2")._repairer.trouble:
+        while nodes.node("n2").member._repairer.trouble:
             assert nodes.status("n2").trouble
             await trio.sleep(0.01)
         assert nodes.status("n2").trouble.startswith(
@@ -105,7 +105,7 @@ async def test_a_suspicion_is_in_status_while_it_is_looked_into(
     tmp_path: Path, clock: MockClock
 ) -> None:
     async with loaded(tmp_path, scrub_interval_s=3600.0) as nodes:
-        scrubber = nodes.node("n2")._scrubber
+        scrubber = nodes.node("n2").member._scrubber
         damage_live(nodes, "n2", DAMAGES["a body"])
         scrubber.hurry(CorruptionError("a page does not match its checksum"))
         assert nodes.status("n2").trouble == (
@@ -168,7 +168,7 @@ async def test_a_majority_that_is_lost_meanwhile_ends_the_comparison(
         async def confirmed_just_before() -> None:
             nodes.network.isolate("n1", "n2", "n3")
 
-        leadership = nodes.node("n1")._leadership
+        leadership = nodes.node("n1").member._leadership
         assert leadership is not None
         monkeypatch.setattr(
             leadership.controller, "confirm_leadership", confirmed_just_before

@@ -37,7 +37,7 @@ async def put_x_on_n1_and_n2(nodes: Nodes) -> None:
 async def test_a_wiped_replica_rebuilds_and_counts_again(
     tmp_path: Path, clock: MockClock, caplog: pytest.LogCaptureFixture
 ) -> None:
-    caplog.set_level("INFO", "hadron.node.runtime")
+    caplog.set_level("INFO", "hadron.node.member")
     async with running_nodes(tmp_path, 3) as nodes:
         await make_stream(nodes)
         async with nodes.connection("n1") as connection:
@@ -53,7 +53,7 @@ async def test_a_wiped_replica_rebuilds_and_counts_again(
         async with nodes.connection("n1") as connection:
             await produce(connection, b"counted on n2", timeout_s=20)
     assert_no_traceback(caplog)
-    said = [each.message for each in caplog.records if each.name == "hadron.node.runtime"]
+    said = [each.message for each in caplog.records if each.name == "hadron.node.member"]
     # Once for each when the replica set was founded, which nobody had to be taught.
     assert sum("its disk is new; it counts in no majority" in each for each in said) == 4
     assert sum("rebuilt from its peers up to entry" in each for each in said) == 1
@@ -224,7 +224,7 @@ async def test_a_member_that_was_taught_counts_at_the_next_ballot(
         await nodes.wait_in_step()
         await nodes.crash("n3")
         nodes.network.break_connections("n3")
-        leadership = nodes.node("n1")._leadership
+        leadership = nodes.node("n1").member._leadership
         assert leadership is not None
         before = leadership.controller.ballot
         leadership.controller.peer_fenced("n3", before._replace(incarnation=before.incarnation + 3))

@@ -168,11 +168,11 @@ async def test_a_message_of_an_earlier_start_is_dropped(
     async with running_nodes(tmp_path, 3) as nodes:
         await make_stream(nodes)
         await nodes.wait_in_step()
-        node = nodes.node("n1")
+        member = nodes.node("n1").member
+        own = member.identity
         earlier = identity_message(
-            node._membership, uuid=node._store.identity.current.uuid,
-            boot=node._store.identity.current.boot, start=node._links._own_identity().start,
-            is_member=True, disk=node._store.identity.current.disk,
+            nodes.node("n1").host.membership, uuid=own.uuid, boot=own.boot,
+            start=member._links._own_identity().start, is_member=True, disk=own.disk,
         )
         async with nodes.connection("n2", host="n1") as delayed:
             answer, _ = await delayed.request(HANDSHAKE, earlier)
@@ -202,7 +202,7 @@ async def test_acks_of_the_ballot_before_count_for_nothing(
     async with running_nodes(tmp_path, 3) as nodes:
         await make_stream(nodes)
         await nodes.wait_in_step()
-        old = nodes.node("n1")._leadership
+        old = nodes.node("n1").member._leadership
         assert old is not None
         nodes.network.isolate("n2", "n1", "n3")
         nodes.network.isolate("n3", "n1", "n2")
@@ -274,7 +274,7 @@ async def test_a_database_of_the_same_run_is_older_than_its_mark(
         earlier, killed = tmp_path / "earlier", tmp_path / "killed"
         ignored = shutil.ignore_patterns("*-shm")
         shutil.copytree(nodes.data("n2"), earlier, ignore=ignored)
-        store = nodes.node("n2")._store
+        store = nodes.node("n2").member._store
         before = store.identity.current.boot
         marked: list[int] = []
         note_mark = store.identity.note_mark
@@ -298,7 +298,7 @@ async def test_a_database_of_the_same_run_is_older_than_its_mark(
             )
         nodes.network.isolate("n2", "n1", "n3")
         await nodes.start("n2")
-        assert nodes.node("n2")._store.identity.current.boot == before + 1
+        assert nodes.node("n2").member._store.identity.current.boot == before + 1
         assert not is_member(nodes, "n2")
         nodes.network.heal_all()
         await nodes.wait_for("a member", lambda: is_member(nodes, "n2"))

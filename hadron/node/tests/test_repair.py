@@ -59,7 +59,7 @@ def damage(nodes: Nodes, name: str, sql: str) -> None:
 
 
 def damage_live(nodes: Nodes, name: str, sql: str) -> None:
-    nodes.node(name)._store.writer.connection.execute(sql)
+    nodes.node(name).member._store.writer.connection.execute(sql)
 
 
 def log_of(nodes: Nodes, name: str) -> list[tuple[Any, ...]]:
@@ -104,7 +104,7 @@ async def test_a_leader_gets_a_damaged_entry_back_and_serves_it(
             assert await read_all(client) == VALUES
         # What no client reads is met by who replicates it.
         async with nodes.connection("n1"):
-            await nodes.node("n1")._scrubber.check()
+            await nodes.node("n1").member._scrubber.check()
         await nodes.wait_for(
             "repaired", lambda: log_of(nodes, "n1")[:20] == log_of(nodes, "n2")[:20]
         )
@@ -123,7 +123,8 @@ async def test_a_node_that_was_killed_looks_through_its_disk_at_once(
         nodes.wipe("n2")
         killed.rename(nodes.data("n2"))
         await nodes.start("n2")
-        await nodes.wait_for("looked through", lambda: nodes.node("n2")._scrubber.passes == 1)
+        scrubber = nodes.node("n2").member._scrubber
+        await nodes.wait_for("looked through", lambda: scrubber.passes == 1)
         await nodes.wait_for(
             "repaired", lambda: log_of(nodes, "n1")[:20] == log_of(nodes, "n2")[:20]
         )
@@ -142,7 +143,7 @@ async def test_a_replica_finds_damage_before_anybody_needs_the_entry(
         )
         await nodes.wait_for("settled", lambda: nodes.status("n2").trouble == "")
         assert problems(nodes, "n2") == []
-        await nodes.wait_for("counted", lambda: nodes.node("n2")._repairer.repaired >= 1)
+        await nodes.wait_for("counted", lambda: nodes.node("n2").member._repairer.repaired >= 1)
     said = [each.message for each in caplog.records if "repaired entry" in each.message]
     assert said
     assert " from n1: " in said[0]
@@ -162,13 +163,13 @@ async def test_a_replica_repairs_what_it_cannot_apply(tmp_path: Path, clock: Moc
             DAMAGES["a command"],
         ):
             damage_live(nodes, "n2", sql)
-        follower = nodes.node("n2")._follower
+        follower = nodes.node("n2").member._follower
         follower.applied_lsn = follower.committed_lsn = 8
         async with nodes.connection("n1") as connection:
             await produce(connection, b"more")
         await nodes.wait_for("in step", lambda: log_of(nodes, "n1") == log_of(nodes, "n2"))
         await nodes.wait_in_step()
-        assert nodes.node("n2")._repairer.repaired == 1
+        assert nodes.node("n2").member._repairer.repaired == 1
 
 
 async def test_a_leader_without_peers_says_what_is_damaged_and_how_to_go_on(
@@ -236,12 +237,12 @@ async def test_a_page_that_cannot_be_read_makes_a_replica_take_a_snapshot(
     tmp_path: Path, clock: MockClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async with loaded(tmp_path) as nodes:
-        repairer = nodes.node("n2")._repairer
+        repairer = nodes.node("n2").member._repairer
         error = CorruptionError("hadron.db is damaged: a page")
         error.__cause__ = apsw.CorruptError("database disk image is malformed")
         assert not repairer.found(error)
         await nodes.wait_for("installed", lambda: (nodes.data("n2") / "gen-1").exists())
-        await nodes.wait_for("reopened", lambda: nodes.node("n2")._repairer is not repairer)
+        await nodes.wait_for("reopened", lambda: nodes.node("n2").member._repairer is not repairer)
         await nodes.wait_in_step()
         assert problems(nodes, "n2") == []
         await nodes.wait_for("settled", lambda: nodes.status("n2").trouble == "")
@@ -253,11 +254,11 @@ async def test_a_copy_for_others_is_made_of_what_is_whole(
 ) -> None:
     async with loaded(tmp_path) as nodes:
         damage_live(nodes, "n1", DAMAGES[kind])
-        nodes.node("n3")._resync.want("asked by a test", source="n1")
+        nodes.node("n3").member._resync.want("asked by a test", source="n1")
         await nodes.wait_for("installed", lambda: (nodes.data("n3") / "gen-1").exists())
-        await nodes.wait_for("reopened", lambda: nodes.node("n3")._resync.progress == "")
+        await nodes.wait_for("reopened", lambda: nodes.node("n3").member._resync.progress == "")
         await nodes.wait_in_step()
-        await nodes.wait_for("repaired", lambda: nodes.node("n1")._repairer.repaired == 1)
+        await nodes.wait_for("repaired", lambda: nodes.node("n1").member._repairer.repaired == 1)
         assert problems(nodes, "n1") == problems(nodes, "n3") == []
 
 
@@ -292,7 +293,7 @@ async def test_an_error_says_that_a_snapshot_is_on_its_way(
     tmp_path: Path, clock: MockClock
 ) -> None:
     async with loaded(tmp_path) as nodes:
-        repairer = nodes.node("n1")._repairer
+        repairer = nodes.node("n1").member._repairer
         nodes.network.isolate("n1", "n2", "n3")
         error = CorruptionError("hadron.db is damaged: a page")
         error.__cause__ = apsw.CorruptError("database disk image is malformed")

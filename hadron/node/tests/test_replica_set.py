@@ -334,7 +334,7 @@ async def test_subscribers_hear_that_their_leader_went_away(
             nursery.start_soon(consume)
             await send(client, ["one"])
             await nodes.wait_for("seen", lambda: "one" in seen)
-            leadership = nodes.node("n1")._leadership
+            leadership = nodes.node("n1").member._leadership
             assert leadership is not None
             # As a peer's answer fences it: through the controller alone.
             leadership.controller.peer_fenced("n2", Ballot(1, 99))

@@ -106,7 +106,7 @@ def followed(nodes: Nodes) -> list[int]:
 
 
 def controller(nodes: Nodes) -> Controller:
-    leadership = nodes.node("n1")._leadership
+    leadership = nodes.node("n1").member._leadership
     assert leadership is not None
     return leadership.controller
 

@@ -112,7 +112,7 @@ class FailingDisk:
 
 
 def break_disk(nodes: Nodes, name: str) -> None:
-    writer = nodes.node(name)._store.writer
+    writer = nodes.node(name).member._store.writer
     disk = FailingDisk(writer.connection)
     disk.broken = True
     writer.connection = disk  # type: ignore[assignment]

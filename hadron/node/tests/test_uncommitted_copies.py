@@ -159,7 +159,7 @@ async def test_a_backup_of_a_deposed_leader_holds_nothing_that_was_withdrawn(
 
 def hold_commit(nodes: Nodes, monkeypatch: pytest.MonkeyPatch, over: threading.Event) -> None:
     """n1's COMMIT of what another leader has committed takes until then, or two seconds."""
-    member = nodes.node("n1")
+    member = nodes.node("n1").member
     writer, commit = member._store.writer, member._store.writer._execute_commit
     held: list[bool] = []
 
@@ -240,7 +240,7 @@ async def test_another_leader_takes_over_after_or_while_such_a_copy_is_fetched(
         nodes.network.heal("n3", "n2")
         if held != "no":
             await nodes.wait_for(
-                "promised", lambda: nodes.node("n3")._store.identity.current.promised.epoch == 2
+                "promised", lambda: nodes.node("n3").member.identity.promised.epoch == 2
             )
         if restart:
             await nodes.crash("n3")
@@ -472,7 +472,7 @@ async def test_such_a_file_is_sound(tmp_path: Path, clock: MockClock) -> None:
         )
         assert (manifest.lsn, manifest.committed_lsn) == (applied, committed)
         await nodes.start("n3")
-        live = await nodes.node("n3")._scrubber.check(bytes_per_s=1 << 30)
+        live = await nodes.node("n3").member._scrubber.check(bytes_per_s=1 << 30)
         assert live.ok, live.problems
         async with nodes.client() as client:
             with trio.move_on_after(60), pytest.raises(HadronError):
@@ -569,7 +569,7 @@ async def test_a_client_gets_no_uncommitted_copy_by_naming_a_ballot(
         async with nodes.connection("n1") as connection:
             with pytest.raises(HadronError):
                 await produce(connection, b"not committed", timeout_s=1)
-            promised = nodes.node("n1")._store.identity.current.promised
+            promised = nodes.node("n1").member._store.identity.current.promised
             with pytest.raises(HadronError):
                 await fetching.fetch(
                     connection, tmp_path / "copy", SystemDisk(), min_lsn=0,

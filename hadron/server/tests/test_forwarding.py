@@ -66,7 +66,7 @@ async def cut_off(
 
 def calls_at_leader(cluster: Cluster) -> int:
     """How many calls a node holds open at the leader in America."""
-    service = cluster[EU].node("n1")._forwarding
+    service = cluster[EU].node("n1").member._forwarding
     connections = [way.connection for way in service._ways.values()]
     return sum(len(connection._calls) for connection in connections if connection is not None)
 
@@ -342,7 +342,7 @@ async def test_errors_of_the_leader_and_its_absence_are_told_apart(
         with pytest.raises(NotFoundError, match="'missing'"):
             await tunnel.request(OFFSETS, streams_pb2.OffsetsRequest(stream="missing"))
         await cluster.crash(US)
-        [way] = cluster[EU].node("n1")._forwarding._ways.values()
+        [way] = cluster[EU].node("n1").member._forwarding._ways.values()
         connection = way.connection
         assert connection is not None
         await cluster.wait_for("the node has noticed", lambda: connection.is_closed)
@@ -362,7 +362,7 @@ async def test_what_waits_to_be_forwarded_is_bounded(
         monkeypatch.setattr(session, "DIAL_TIMEOUT_S", 60.0)
         monkeypatch.setattr(forwarding, "_MAX_UNSENT_BYTES", 10_000)
         cluster.network.cut(cluster[EU].host("n1"), cluster[US].host("n1"))
-        ways = cluster[EU].node("n1")._forwarding._ways
+        ways = cluster[EU].node("n1").member._forwarding._ways
         for way in ways.values():
             assert way.connection is not None
             way.connection.close()

@@ -90,7 +90,7 @@ async def test_a_group_that_is_acknowledged_in_very_many_pieces(tmp_path: Path) 
         stream_id = (await client.apply([stream("s")])).metadata_index
         async with client.producer("s") as producer:
             await producer.send_many([b""] * (2 * ranges))
-        leadership = nodes.node("n1")._leadership
+        leadership = nodes.node("n1").member._leadership
         assert leadership is not None
         controller = leadership.controller
         group_id = (await controller.execute(CreateGroup(stream_id, "g", 0))).group_id

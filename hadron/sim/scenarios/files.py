@@ -13,7 +13,7 @@ import apsw
 import trio
 
 from hadron.model.errors import CorruptionError
-from hadron.node.runtime import Node
+from hadron.node.member import Member
 from hadron.replication.trimming import LogTrimmer
 from hadron.sim.disk import SLOW
 from hadron.sim.scenarios.play import Play, scenario
@@ -273,16 +273,16 @@ async def same_record_on_one_running_disk_after_the_other(play: Play) -> None:
         await world.wait_in_step()
         for name in world.names:
             if where == "file":
-                connection = world.node(name)._store.writer.connection
+                connection = world.node(name).member._store.writer.connection
                 connection.wal_checkpoint(mode=apsw.SQLITE_CHECKPOINT_RESTART)
         for name in world.names:
-            node = world.node(name)
-            before = node._repairer.repaired
+            member = world.node(name).member
+            before = member._repairer.repaired
             in_log = where == "log"
             assert world.disks[name].flip_live(needle=needle.encode(), in_log=in_log)
-            node._scrubber.hurry(CorruptionError("somebody has `hadron verify` look"))
+            member._scrubber.hurry(CorruptionError("somebody has `hadron verify` look"))
             await world.wait_for(
-                f"{name} repaired", partial(_has_repaired, node, before), 60.0
+                f"{name} repaired", partial(_has_repaired, member, before), 60.0
             )
         await world.crash(power=True)
         await world.start()
@@ -320,7 +320,7 @@ async def damaged_tail_beside_another_leaders_log(play: Play) -> None:
     world.network.isolate("n1", "n3")
     world.hand_out("n1")
     await world.start("n1")
-    repairer = world.node("n1")._repairer
+    repairer = world.node("n1").member._repairer
     for lsn in lost:
         repairer.found(damaged_entry(lsn, f"the body of entry {lsn} does not match its hash"))
     await world.wait_for(
@@ -332,8 +332,8 @@ async def damaged_tail_beside_another_leaders_log(play: Play) -> None:
     await world.wait_in_step()
 
 
-def _has_repaired(node: Node, before: int) -> bool:
-    return node._repairer.repaired > before and not node._repairer.trouble
+def _has_repaired(member: Member, before: int) -> bool:
+    return member._repairer.repaired > before and not member._repairer.trouble
 
 
 @scenario("C: a disk that is not there any more acknowledges nothing")
@@ -430,8 +430,8 @@ async def power_loss_of_all_while_they_trim(play: Play) -> None:
         await world.crash(power=True)
         await world.start()
         for name in world.names:
-            if world.node(name)._forgotten:
-                raise AssertionError(f"{name} has forgotten: {world.node(name)._forgotten}")
+            if forgotten := world.node(name).member._forgotten:
+                raise AssertionError(f"{name} has forgotten: {forgotten}")
         await world.wait_serving()
         await world.wait_in_step()
         await play.read()

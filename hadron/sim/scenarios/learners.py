@@ -92,7 +92,7 @@ async def learner_without_room_for_a_moment(play: Play) -> None:
     network.slow("n1", "n3", 5e5)
     await world.start("n3")
     await play.wait_holds("n3", 1)
-    leadership = world.node("n1")._leadership
+    leadership = world.node("n1").member._leadership
     assert leadership is not None
     feed = leadership.controller.feed_of("n3")
     disk, reserve = world.disks["n3"], world.config.settings.disk_reserve_bytes

@@ -679,7 +679,7 @@ class Watcher:
     def ends(self, original: Any) -> Any:
         def ended(world: World, name: str, life: Any) -> None:
             # The connections are gone; what is still counted would be for ever.
-            budget = life.node._budget
+            budget = life.node.host.budget
             left = budget.calls, budget.held_bytes, budget._incomplete_bytes, budget._reading_bytes
             if any(left):
                 self.complaints.add(
