@@ -85,9 +85,11 @@ class BackupOperator(ClientActor):
 
     def __init__(self, world: World, history: History, host: str, seed: str) -> None:
         super().__init__(world, history, host, seed)
-        self._backups = Backups(world)
+        self._backups: Backups | None = None
 
     async def session(self, client: Client) -> None:
+        # Its disk is made where somebody takes some: there is one in a world.
+        self._backups = self._backups or Backups(self.world)
         for _ in range(self.random.randint(1, 3)):
             await trio.sleep(self.random.uniform(0.2, 3.0))
             if self.stopping:

@@ -237,9 +237,10 @@ class TestDispatching:
 
     async def test_who_runs_all_stages_runs_those_that_come_later(self, stack: Stack) -> None:
         driver = await declare(stack, ENRICH)
-        every, one = Runner(driver, credit=10), Runner(driver, "enrich", credit=10)
+        every = Runner(driver, credit=10)
         await stack.append(IN, b"a")
         await every.until(("enrich", [1], [1]))
+        one = Runner(driver, "enrich", credit=10)
         await declare(stack, ENRICH, DECIDE)
         await complete(driver, "enrich", [1])
         await every.until(("enrich", [1], [1]), ("decide", [1], [1]))

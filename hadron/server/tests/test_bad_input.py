@@ -37,7 +37,7 @@ from hadron.model.errors import (
 )
 from hadron.model.limits import MAX_BATCH_BYTES
 from hadron.model.schema import NamespaceSpec, SchemaObject
-from hadron.node import runtime
+from hadron.node import accepting
 from hadron.node.tests.support import (
     FETCH,
     OFFSETS,
@@ -348,7 +348,7 @@ async def test_more_connections_than_there_are_files_for(
     tmp_path: Path, clock: MockClock, caplog: pytest.LogCaptureFixture,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(runtime, "most_connections", lambda: 10)
+    monkeypatch.setattr(accepting, "most_connections", lambda: 10)
     async with one_node(tmp_path, caplog) as (nodes, connection):
         host = nodes.network.host("vandal")
         idle = [await host.dial(nodes.config.leader.address) for _ in range(30)]

@@ -112,7 +112,7 @@ class Serving:
         self._check_group(driver, mark)
         if isinstance(driver.ledger, LoggedLedger) and mark.controller.leads:
             self._unsettled(driver, mark)
-            self._places.look(driver, mark, self._settling.get(driver.ledger, set()))
+            self._places.look(driver, mark, self._unheard(driver, mark))
         self._check_deadlines(driver, mark, now)
         for session in driver.sessions.values():
             patience_s = session.heartbeat_interval_ms * session.heartbeat_threshold / 1_000
@@ -123,6 +123,18 @@ class Serving:
                     f"{mark.view.name} has not heard of {session.label} of group "
                     f"{driver.progress.name} for {silent_s:.1f} s; it had promised {patience_s:g}",
                 )
+
+    def _unheard(self, driver: GroupDriver, mark: Mark) -> set[int]:
+        """Offsets that were dealt with, of which the leader has not heard that a majority has
+        that: answers may be held back for longer than it is so."""
+        found = set(self._settling.get(driver.ledger, ()))  # type: ignore[call-overload]
+        if driver.machine.keys is not None:
+            for offset in driver.machine.keys._current:
+                group_id = driver.progress.group_id
+                lsn = self._acknowledged.lsn_of(mark.view.name, group_id, offset)
+                if lsn is not None and lsn > mark.controller.committed_lsn:
+                    found.add(offset)
+        return found
 
     def _check_deadlines(self, driver: GroupDriver, mark: Mark, now: float) -> None:
         dues = self._dues.get(driver, {})
