@@ -254,7 +254,9 @@ class Commands:
         if chance < 0.2:
             return CollectGroups()
         group_id = self._one("SELECT group_id FROM hadron_group")
-        rows = self._tables.rows("SELECT stream_id FROM hadron_group WHERE group_id = ?", group_id)
+        rows = self._tables.rows(
+            "SELECT stream_id, floor FROM hadron_group WHERE group_id = ?", group_id
+        )
         stream_id = rows[0][0] if rows else 0
         ranges = self._ranges(stream_id)
         if chance < 0.23:
@@ -262,6 +264,10 @@ class Commands:
         if chance < 0.27:
             return ResetGroup(group_id, rng.randint(0, self._end(stream_id)), rng.randint(0, 9))
         if chance < 0.35:
+            if rows and rng.random() < 0.3:
+                # Over the floor: what others have acknowledged in part is no dead letter.
+                floor = rows[0][1]
+                ranges = ((max(floor - 1, 0), floor),)
             return DeadLetterRecords(group_id, self._stream(), ranges, 50)
         if chance < 0.6:
             tried = tuple((first, last, rng.randint(1, 2)) for first, last in ranges)

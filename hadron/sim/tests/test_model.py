@@ -63,6 +63,20 @@ PLANTED: dict[str, tuple[str, Edit]] = {
         "M pipelines",
         Edit("state.pipelines:apply_fail_stages", "last = counted >=", "last = attempt >="),
     ),
+    "what is below the floor becomes a dead letter": (
+        "M groups",
+        Edit("state.group_endings:apply_dead_letter_records", "if first < floor or",
+             "if last < floor or"),
+    ),
+    "an instance that has failed fails again": (
+        "M pipelines",
+        Edit("state.pipelines:_end", "ended += db.changes()", "ended += 1"),
+    ),
+    "what is declared looks only at what was declared before it": (
+        "M schema",
+        Edit("state.schema:adopt", 'sorted(items, key=lambda item: item.kind != "Stream")',
+             "items"),
+    ),
     "parts of a push stay": (
         "M schema",
         Edit("state.adoption:apply_schema_adopted",
@@ -140,7 +154,7 @@ def test_a_planted_bug_is_found(bug: str) -> None:
     with ExitStack() as stack:
         stack.enter_context(patched(edit))
         for seed in range(8):
-            run.play(seed, adopts="adoption" in edit.where, look_every=20)
+            run.play(seed, adopts="adopt" in edit.where, look_every=20)
         run.histories.judge()
     assert area in {rule for rule, _ in run.complaints}
 
