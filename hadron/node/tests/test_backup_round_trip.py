@@ -25,7 +25,7 @@ from hadron.sim.history import History, Publish
 from hadron.sim.node_files import read_node
 from hadron.storage.generations import DATABASE
 from hadron.storage.snapshot import Manifest
-from hadron.testing.nodes import Nodes, SeededRandom, running_nodes
+from hadron.testing.nodes import Nodes, SeededRandom, replica_set, running_nodes, with_nodes
 
 DISK = SystemDisk()
 SET = "local/p0"
@@ -154,6 +154,29 @@ async def test_a_whole_replica_set(tmp_path: Path, clock: MockClock, source: str
     assert judge(nodes, history) >= 100
     logs = [read_node(name, nodes.data(name) / DATABASE).log for name in nodes.names]
     assert all(log[founded.first.lsn].chain == founded.first.chain for log in logs)
+
+
+async def test_a_set_is_restored_onto_nodes_that_never_were_members(
+    tmp_path: Path, clock: MockClock
+) -> None:
+    """The site is gone, with every node that the backup knows: those have no say any more."""
+    async with running_nodes(tmp_path, 3) as nodes:
+        await make_stream(nodes)
+        await take_backup(nodes, "n1", tmp_path / "backup")
+    others = replica_set(tmp_path, 6).nodes[3:]
+    members = [replace(others[0], role="leader"), *others[1:]]
+    config = replace(with_nodes(nodes.config, members), epoch=2, discovery=(others[0].address,))
+    restore_set(
+        tmp_path / "backup", config, DISK, SeededRandom(1), SystemClock(), overwrite=False
+    )
+    async with trio.open_nursery() as nursery:
+        nodes = Nodes(tmp_path, 3, nursery)
+        nodes.config = config
+        await nodes.start()
+        await nodes.wait_serving()
+        async with nodes.client("operator") as client:
+            assert (await client.stream(STREAM)).spec
+        await nodes.crash()
 
 
 @pytest.mark.parametrize("name", ["n1", "n2"])

@@ -137,6 +137,15 @@ def test_a_crash_at_any_step_loses_nothing_that_was_left(killed: Killed) -> None
     assert len(set(ends)) == 1
 
 
+def test_what_is_left_of_the_log_is_promised_where_nothing_else_remembers(killed: Killed) -> None:
+    """node.db is gone, and with it every promise: the ballots that the log has seen are used up."""
+    (killed.data / "node.db").unlink()
+    end = recover(killed.config, "n1", DISK).end
+    identity = IdentityFile(killed.data, killed.config.cluster, killed.config.name, "n1", DISK)
+    with closing(identity):
+        assert identity.current.promised == end.ballot.recovered() > end.ballot
+
+
 async def test_it_starts_with_what_is_left(killed: Killed, clock: MockClock) -> None:
     killed.damage(-30)
     end = recover(killed.config, "n1", DISK).end
