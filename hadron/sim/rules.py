@@ -71,7 +71,8 @@ ORACLES: Final[dict[str, tuple[str, ...]]] = {
     "C what each setting survives": ("acknowledged_is_durable", "A2 told once it is committed"),
     "D1 producers": (
         "D1 sequences follow each other", "D1 what follows has the number behind",
-        "D1 what may be logged is sent as it was", "no_duplicates", "producer_order",
+        "D1 what may be logged is sent as it was", "D1 what may be logged is not called lost",
+        "D1 a share counts what has no outcome", "no_duplicates", "producer_order",
         "refused_is_absent", "published_once", "producers-idle-for-a-day", "M streams",
     ),
     "D2 deliveries and retention": (

@@ -86,6 +86,32 @@ async def region_dies_with_an_answer(play: RegionPlay) -> None:
         await world.wait_serving()
 
 
+@region_scenario("D1: what may be in the log of one partition is not called lost by another")
+async def region_without_room_for_what_another_has(play: RegionPlay) -> None:
+    """Europe logs records whose answers are under way when the whole set dies. Their producer
+    prefers twice to unknown and sends them to America, whose disk is full and takes none. Nobody
+    knows of them then, for Europe has them; and its share of the buffer is free again."""
+    network, america = play.regions.network, play.america
+    disk = america.disks[america.config.leader.name]
+    reserve = america.config.settings.disk_reserve_bytes
+    async with play.producer(failover="duplicate", timeout_s=6.0) as publish:
+        for number in range(4):
+            await publish(f"before {number}")
+        async with trio.open_nursery() as nursery:
+            network.delay("e1", "c1", 20.0)
+            disk.broken.capacity_bytes = disk.volume.used_bytes() + reserve // 2
+            for number in range(8):
+                nursery.start_soon(publish, f"while answers are slow {number}")
+            await trio.sleep(0.5)
+            await play.europe.crash(power=True)
+        network.wire("e1", "c1").be_normal()
+        disk.heal()
+        await play.europe.start()
+        await play.europe.wait_serving()
+        for number in range(4):
+            await publish(f"after {number}")
+
+
 @region_scenario("A4: parts of a push take effect together")
 async def push_in_several_parts(play: RegionPlay) -> None:
     """Europe has missed so much that it comes in two parts, slowly; between them its leader dies.

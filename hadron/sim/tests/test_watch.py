@@ -132,6 +132,20 @@ EDITED: dict[str, tuple[str, tuple[Patch, ...]]] = {
             "client.accumulator:PartitionAccumulator.resume", "if not batch.doubtful:", "if True:",
         ),),
     ),
+    "D1 what may be logged is not called lost": (
+        "region-without-room-for-what-another-has",
+        (Edit(
+            "client.outgoing:OutgoingBatch.move",
+            "        self.doubtful_elsewhere |= self.doubtful\n", "",
+        ),),
+    ),
+    "D1 a share counts what has no outcome": (
+        "region-without-room-for-what-another-has",
+        (Edit(
+            "client.accumulator:PartitionAccumulator.take",
+            "            self.held_bytes -= batch.size\n", "",
+        ),),
+    ),
     "D2 a deadline ends a delivery": (
         "acknowledgement-after-the-deadline",
         (Edit(

@@ -478,8 +478,27 @@ class Watcher:
         ) -> None:
             self.sending.failed(batch, error)
             original(accumulator, batch, error)
+            self.sending.counted(accumulator)
 
         return refused
+
+    def parts_with(self, original: Any) -> Any:
+        def take(accumulator: PartitionAccumulator, *given: Any) -> Any:
+            taken, under_way = original(accumulator, *given)
+            for batch in taken:
+                self.sending.taken(batch)
+            self.sending.counted(accumulator)
+            return taken, under_way
+
+        return take
+
+    def counts(self, original: Any) -> Any:
+        def change(accumulator: PartitionAccumulator, *given: Any) -> Any:
+            result = original(accumulator, *given)
+            self.sending.counted(accumulator)
+            return result
+
+        return change
 
     def resolves(self, original: Any) -> Any:
         def resolve(batch: OutgoingBatch, *given: Any) -> None:
@@ -852,7 +871,10 @@ def _wrappers(watcher: Watcher) -> list[tuple[Any, dict[str, Callable[[Any], Any
             "opened": watcher.beats, "beat": watcher.beats, "_claim": watcher.claims,
         }),
         (Consumer, {"__anext__": watcher.hands_out, "next_batch": watcher.hands_out}),
-        (PartitionAccumulator, {"_launch": watcher.launches, "refused": watcher.refuses}),
+        (PartitionAccumulator, {
+            "_launch": watcher.launches, "refused": watcher.refuses, "take": watcher.parts_with,
+            "adopt": watcher.counts, "acked": watcher.counts, "_give_up": watcher.counts,
+        }),
         (OutgoingBatch, {"_done": watcher.resolves}),
         (LoggedLedger, {
             "acknowledge": watcher.acknowledges, "confirm": watcher.confirms,

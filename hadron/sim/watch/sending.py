@@ -3,6 +3,10 @@
 Only numbers keep records in order: a node steps over no gap, and knows a batch again. So whatever
 leaves while an earlier batch of that producer has no outcome has the number behind it, under the
 same id; and what may be in the log already goes there as it was.
+
+Who may be in a log somewhere stays in doubt until an answer says that it is there, wherever else it
+goes: its sender is told that nobody knows. And each partition's share of the buffer is what has no
+outcome there: no more, or it has no room in the end, and no less, or there is no bound.
 """
 
 from __future__ import annotations
@@ -10,7 +14,13 @@ from __future__ import annotations
 from hadron.client.accumulator import NOT_LOGGED, PartitionAccumulator
 from hadron.client.outgoing import OutgoingBatch
 from hadron.model.batch import BatchHead, read_head
-from hadron.model.errors import CorruptionError, HadronError, RequestError, SequenceError
+from hadron.model.errors import (
+    CorruptionError,
+    HadronError,
+    OutcomeUnknownError,
+    RequestError,
+    SequenceError,
+)
 from hadron.sim.watch.views import Complaints
 
 _ANSWERED = (*NOT_LOGGED, SequenceError, RequestError, CorruptionError)
@@ -24,6 +34,10 @@ class Sending:
         self._complaints = complaints
         self._in_doubt: dict[OutgoingBatch, tuple[str, bytes]] = {}
         """Where it went, and its bytes, when it was lost from sight."""
+        self._under_way: dict[OutgoingBatch, str] = {}
+        """Batches that a call carries, and where to."""
+        self._maybe_in: dict[OutgoingBatch, str] = {}
+        """Where a batch may be in the log although nobody has said so."""
 
     def leaves(self, accumulator: PartitionAccumulator, batch: OutgoingBatch) -> None:
         """It is to be sent now."""
@@ -46,15 +60,41 @@ class Sending:
                 f"a batch of {batch.count} records to {partition} leaves as {head.seq} of producer "
                 f"{head.pid.hex()}; it may be in the log under another number",
             )
+        self._under_way[batch] = batch.partition
 
     def failed(self, batch: OutgoingBatch, error: HadronError) -> None:
         """The call that carried it ended."""
+        partition = self._under_way.pop(batch, batch.partition)
         if not isinstance(error, _ANSWERED):
             self._in_doubt[batch] = batch.partition, batch.data
+            self._maybe_in[batch] = partition
+
+    def taken(self, batch: OutgoingBatch) -> None:
+        """It goes to another partition; the call that carries it is cancelled."""
+        if batch in self._under_way:
+            self._maybe_in[batch] = self._under_way.pop(batch)
 
     def resolved(self, batch: OutgoingBatch) -> None:
         """Its sender is told what became of it."""
         self._in_doubt.pop(batch, None)
+        place = self._maybe_in.pop(batch, "") or self._under_way.get(batch, "")
+        self._under_way.pop(batch, None)
+        if place and batch.error is not None and not isinstance(batch.error, OutcomeUnknownError):
+            self._complaints.add(
+                "D1 what may be logged is not called lost",
+                f"{batch.count} records may be in the log of {place}, and their sender is told: "
+                f"{batch.error}",
+            )
+
+    def counted(self, accumulator: PartitionAccumulator) -> None:
+        """Something has come, gone or been answered."""
+        unresolved = sum(batch.size for batch in accumulator.unresolved())
+        if accumulator.held_bytes != unresolved:
+            self._complaints.add(
+                "D1 a share counts what has no outcome",
+                f"{accumulator.stream}/{accumulator.partition} counts {accumulator.held_bytes} "
+                f"bytes of the buffer, and {unresolved} have no outcome there",
+            )
 
 
 def _head(batch: OutgoingBatch) -> BatchHead:
