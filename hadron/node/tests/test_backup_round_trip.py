@@ -175,7 +175,7 @@ async def test_a_set_is_restored_onto_nodes_that_never_were_members(
         await nodes.start()
         await nodes.wait_serving()
         async with nodes.client("operator") as client:
-            assert (await client.stream(STREAM)).spec
+            assert (await client.stream(STREAM)).name == STREAM
         await nodes.crash()
 
 
