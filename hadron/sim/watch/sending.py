@@ -70,7 +70,9 @@ class Sending:
             self._maybe_in[batch] = partition
 
     def taken(self, batch: OutgoingBatch) -> None:
-        """It goes to another partition; the call that carries it is cancelled."""
+        """It goes to another partition; the call that carries it is cancelled. Who lets it go there
+        although it may be logged here accepts another copy, here too should it come back."""
+        self._in_doubt.pop(batch, None)
         if batch in self._under_way:
             self._maybe_in[batch] = self._under_way.pop(batch)
 
