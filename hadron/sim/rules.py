@@ -25,7 +25,8 @@ ORACLES: Final[dict[str, tuple[str, ...]]] = {
     ),
     "A3 the watermark is what leader and majority have on disk": (
         "A3 committed is on a majority", "A3 counted once it is on the disk",
-        "A3 acknowledged once it is on the disk", "A3 an lsn is used once in a ballot",
+        "A3 acknowledged once it is on the disk", "A3 what is acknowledged has no holes",
+        "A3 an lsn is used once in a ballot",
         "committed_is_on_a_majority", "acknowledged_is_durable",
     ),
     "A4 apply reads its own tables": (
@@ -50,6 +51,7 @@ ORACLES: Final[dict[str, tuple[str, ...]]] = {
     ),
     "B3 no memory, no vote": (
         "B3 enough remember", "B3 who counts remembers", "B3 a power loss is noticed",
+        "B3 who counts has what it acknowledged",
         "B3 who was restored has no memory", "B3 a mark is of a committed entry",
         "A3 committed is on a majority", "acknowledged_is_durable",
     ),

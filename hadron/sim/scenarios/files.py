@@ -14,6 +14,7 @@ import trio
 
 from hadron.model.errors import CorruptionError
 from hadron.node.member import Member
+from hadron.replication.follower import FollowerLog
 from hadron.replication.trimming import LogTrimmer
 from hadron.sim.disk import SLOW
 from hadron.sim.scenarios.play import Play, scenario
@@ -383,6 +384,64 @@ async def older_database_beside_its_identity(play: Play) -> None:
     await world.start("n2")
     await world.wait_serving()
     await world.wait_in_step()
+
+
+@scenario("B3: a write-ahead log that is gone may have had what was acknowledged")
+async def log_removed_after_a_kill(play: Play) -> None:
+    """X is on n1 and n2 while n3 lags. n2 is killed, and its `hadron.db-wal`, in which X is, does
+    not come along to its new disk: n2 must not count before it is taught again."""
+    world = play.world
+    await play.fill(3)
+    await world.wait_in_step()
+    play.part("n3")
+    await play.publish("X")
+    await world.crash("n2", power=False)
+    play.history.event("damage", "n2", "its write-ahead log is gone")
+    (world.data("n2") / "hadron.db-wal").resolve().unlink()
+    world.disks["n2"].volume.files.clear()
+    await world.start("n2")
+    await world.wait_serving()
+    await play.publish("Y")
+    play.join("n3")
+    await world.wait_in_step()
+
+
+@scenario("A3: what follows an append that was rolled back does not fit")
+async def append_that_is_rolled_back_while_others_come(play: Play) -> None:
+    """n2 stores a batch and reads an entry that is to be applied, from a page that for once cannot
+    be read: the batch is rolled back. Others are under way already and must find no place; else
+    they are stored behind a hole, and acknowledged with all before them."""
+    world = play.world
+    await play.fill(3)
+    await world.wait_in_step()
+    play.part("n3")
+    world.disks["n2"].speed = SLOW
+    follower, failed = world.node("n2").member._follower, 0
+
+    def fails_at_times(original: Callable[..., None]) -> Callable[..., None]:
+        def apply_until(log: FollowerLog, connection: apsw.Connection, committed: int) -> None:
+            nonlocal failed
+            original(log, connection, committed)
+            has_more = log._log.head.lsn > committed
+            if log is follower and has_more and failed < 5 and world.random.random() < 0.2:
+                failed += 1
+                raise damaged_entry(committed, f"entry {committed} cannot be read this time")
+
+        return apply_until
+
+    with wrapped(FollowerLog, _apply_until=fails_at_times):
+        async with trio.open_nursery() as nursery:
+            for number in range(8):
+                nursery.start_soon(_publish_some, play, f"c{number}")
+    world.disks["n2"].heal()
+    assert failed
+    play.join("n3")
+    await world.wait_in_step()
+
+
+async def _publish_some(play: Play, host: str) -> None:
+    for _ in range(10):
+        await play.publish(play.value(), timeout_s=20.0, host=host)
 
 
 @scenario("B7: a full disk loses nothing")

@@ -93,6 +93,21 @@ EDITED: dict[str, tuple[str, tuple[Patch, ...]]] = {
         "trimmed-while-one-lags",
         (Edit("replication.feed:Feed._send", "self._host.trim_lsn", "self._host.written_lsn"),),
     ),
+    "A3 what is acknowledged has no holes": (
+        "append-that-is-rolled-back-while-others-come",
+        (Edit(
+            "replication.follower:FollowerLog._begin_write",
+            "            self._log.reload()\n", "",
+        ),),
+    ),
+    "B3 who counts has what it acknowledged": (
+        "log-removed-after-a-kill",
+        (Edit(
+            "storage.aftermath:examine", "    if len(data) < HEADER_BYTES:\n",
+            "    if not data:\n        return Aftermath(unclean)\n"
+            "    if len(data) < HEADER_BYTES:\n",
+        ),),
+    ),
     "B3 a power loss is noticed": (
         "minority-loses-power-without-fsync",
         (Edit("storage.identity:IdentityFile.begin_run", "kernel, mark)", "None, mark)"),),

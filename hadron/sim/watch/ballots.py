@@ -54,6 +54,8 @@ class Ballots:
         self._begun: dict[str, tuple[int, frozenset[str]]] = {}
         self._entries: dict[tuple[str, Ballot, int], bytes] = {}
         self._last_sent: Any = None
+        self._past: set[Key] = set()
+        """Leaderships whose history was given up."""
 
     def mark_of(self, controller: Controller) -> Mark | None:
         return self._of.get(controller)
@@ -77,6 +79,7 @@ class Ballots:
                 "itself among those who remember",
             )
         self.unflushed.discard(view.name)
+        self._check_memory(view)
         if view.name in self.restored:
             self._check_restored(view, self.restored.pop(view.name))
         disk = view.name, identity.disk
@@ -91,6 +94,30 @@ class Ballots:
                 f"{view.name} has promised {before} on this disk, and starts with "
                 f"{identity.promised}",
             )
+
+    def _check_memory(self, view: NodeView) -> None:
+        """B3: who counts has all that it has acknowledged, as far as that was committed; what was
+        not, another leader may have had it drop."""
+        name, identity = view.name, view.identity
+        if not identity.is_member or self._is_forgetful(view):
+            return
+        acknowledged = max(
+            (
+                min(mark.acked.get(name, 0), mark.true_lsn)
+                for key, mark in self.marks.items()
+                if key[0] == identity.replica_set and key not in self._past
+            ), default=0,
+        )
+        if view.store.log.head.lsn < acknowledged:
+            self._complaints.add(
+                "B3 who counts has what it acknowledged",
+                f"{name} has acknowledged entry {acknowledged}, which is committed; it counts, and "
+                f"its log ends at {view.store.log.head.lsn}",
+            )
+
+    def forget(self, replica_set: str) -> None:
+        """Somebody begins its history anew, from a disk or a backup as it is."""
+        self._past.update(key for key in self.marks if key[0] == replica_set)
 
     def was_restored(self, name: str) -> None:
         """A backup was put in the place of one member's state."""
@@ -369,11 +396,30 @@ class Ballots:
                 "A3 acknowledged once it is on the disk",
                 f"{view.name} acknowledges {answer.match_lsn}, its log is not synced",
             )
+        self._check_holes(view, answer.match_lsn)
         row = view.select("SELECT chain FROM hadron_log WHERE lsn = ?", last.lsn)
         if row is not None and row[0] != last.chain and answer.match_lsn >= last.lsn:
             self._complaints.add(
                 "B2 an acknowledgement names what was verified",
                 f"{view.name} acknowledges entry {last.lsn}, of which it has another one",
+            )
+
+    def _check_holes(self, view: NodeView, lsn: int) -> None:
+        """A3: who acknowledges an entry has all before it as well; what was trimmed, it had."""
+        if view.follower is None:
+            return
+        since = min(max(view.whole_lsn, view.follower.anchor.lsn), lsn)
+        row = view.select(
+            "SELECT count(*) FROM hadron_log WHERE lsn > ? AND lsn <= ?", since, lsn
+        )
+        if row is None or self._is_forgetful(view):
+            return
+        view.whole_lsn = lsn
+        if row[0] != lsn - since:
+            self._complaints.add(
+                "A3 what is acknowledged has no holes",
+                f"{view.name} acknowledges all up to {lsn}, and of those above {since} has "
+                f"{row[0]}",
             )
 
     def append_heard(self, view: NodeView, request: Any, answer: Any, peer: str, sent: int) -> None:

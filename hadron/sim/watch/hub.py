@@ -641,6 +641,7 @@ class Watcher:
     def restores_all(self, original: Any) -> Any:
         def restore_all(backups: Backups, worlds: Collection[World], backup: Path) -> None:
             for world in worlds:
+                self.ballots.forget(world.config.name)
                 self.branches.forget(world.config.name)
             self.meanings.forget()
             original(backups, worlds, backup)
@@ -666,6 +667,7 @@ class Watcher:
     def recovers(self, original: Any) -> Any:
         def recover(world: World, name: str) -> None:
             self.ballots.recovered.add(world.config.name)
+            self.ballots.forget(world.config.name)
             self.branches.forget(world.config.name)
             self.meanings.forget()
             self.ballots.unflushed.discard(name)

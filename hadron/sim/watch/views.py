@@ -30,6 +30,7 @@ class NodeView:
         start_applied: where its tables were when it opened them.
         told_lsn: the highest watermark that it was told, or had noted.
         is_ahead: it has led in this view, or tried to: its tables may be ahead of the watermark.
+        whole_lsn: up to where its log was seen to have no hole when it acknowledged that.
         wrote: whether its latest append brought entries that it did not have.
     """
 
@@ -42,6 +43,7 @@ class NodeView:
     start_applied: int = 0
     told_lsn: int = 0
     is_ahead: bool = False
+    whole_lsn: int = 0
     wrote: bool = False
 
     @property
