@@ -98,10 +98,19 @@ def no_unprovoked_stop(evidence: Evidence) -> Iterable[Violation]:
         yield Violation("no_unprovoked_stop", f"{name} stopped: {reason}")
 
 
+def nothing_is_owed(evidence: Evidence) -> Iterable[Violation]:
+    """Nodes at rest have done what they put off: dropped what was deleted and what is too old, let
+    go of their logs, and heard of the schema."""
+    evidence.judged["nothing_is_owed"] += 1
+    for name, debts in sorted(evidence.rules.owed.items()):
+        for debt in debts:
+            yield Violation("nothing_is_owed", f"{name} owes {debt}")
+
+
 CHECKS: Final[tuple[Check, ...]] = (
     *log_checks.CHECKS, *table_checks.CHECKS, *read_checks.CHECKS, *group_checks.CHECKS,
     *letter_checks.CHECKS, *bound_checks.CHECKS, *pipeline_checks.CHECKS,
-    progress, no_unprovoked_stop,
+    progress, no_unprovoked_stop, nothing_is_owed,
 )
 
 

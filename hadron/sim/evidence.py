@@ -7,7 +7,7 @@ what the replica set says happened, and the checks hold it against the other fil
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Final, Literal
@@ -49,6 +49,7 @@ class Rules:
         retention: whether records may be dropped by age or size.
         wall_start_ms: what a right clock showed at the history's time 0; None: not known.
         stops: why nodes stopped by themselves, by name, where that was not provoked.
+        owed: what nodes at rest had still to do, by name.
     """
 
     members: int
@@ -59,6 +60,7 @@ class Rules:
     retention: bool = False
     wall_start_ms: int | None = None
     stops: Mapping[str, str] = field(default_factory=dict)
+    owed: Mapping[str, Sequence[str]] = field(default_factory=dict)
 
     @property
     def majority(self) -> int:

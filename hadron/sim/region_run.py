@@ -14,6 +14,7 @@ from hadron.model.errors import DeadlineExceededError, HadronError, RequestError
 from hadron.model.schema import Retention, SchemaObject, StreamSpec
 from hadron.sim.checker import Verdict
 from hadron.sim.clocks import wall_ms
+from hadron.sim.debts import settle
 from hadron.sim.evidence import Rules
 from hadron.sim.history import Operation, Publish
 from hadron.sim.node_files import read_node
@@ -36,6 +37,7 @@ class RegionRun:
     def __init__(self, regions: Regions, retention: Retention = NO_RETENTION) -> None:
         self.regions = regions
         self.retention = retention
+        self.owed: dict[str, list[str]] = {}
         self.history = open_history()
         self._stops: dict[str, Stops] = {
             name: observe(world, self.history) for name, world in regions.sets.items()
@@ -140,6 +142,8 @@ class RegionRun:
                 nursery.start_soon(self._publish_once_more, world)
         await self.regions.wait_same_schema()
         await self.regions.wait_in_step()
+        self.owed = await settle(self.regions.sets.values())
+        await self.regions.wait_in_step()
         await self.regions.stop()
         return self.judge()
 
@@ -195,4 +199,5 @@ class RegionRun:
             progress_s=None if name == self.regions.metadata_name else progress_s,
             retention=self.retention != NO_RETENTION, wall_start_ms=wall_ms(0.0),
             stops=self._stops[name].unprovoked,
+            owed={node: what for node, what in self.owed.items() if node in world.disks},
         )

@@ -39,7 +39,7 @@ ORACLES: Final[dict[str, tuple[str, ...]]] = {
     ),
     "A7 trimming": (
         "A7 only what is committed is trimmed", "A7 only what is applied is trimmed",
-        "A7 what a member lacks is kept",
+        "A7 what a member lacks is kept", "nothing_is_owed",
     ),
     "B1 ballots": (
         "B1 a promise survives", "B1 a promise is on the disk", "B1 lower ballots are refused",
@@ -85,12 +85,13 @@ ORACLES: Final[dict[str, tuple[str, ...]]] = {
         "D2 what others may have is not handed out", "D2 what is acknowledged was handed out",
         "D2 what was dealt with is delivered no more", "D2 each record is in one place",
         "D2 attempts are counted", "D2 retention drops what is due",
-        "D2 retention drops the oldest batches", "retention_keeps_its_bounds", "M streams",
+        "D2 retention drops the oldest batches", "retention_keeps_its_bounds", "nothing_is_owed",
+        "M streams",
         "M groups",
     ),
     "D3 ids, not names": (
         "schema_is_durable", "schema_changes_stay", "D3 an id means one thing",
-        "D3 an index means one thing", "D3 who is behind says so",
+        "D3 an index means one thing", "D3 who is behind says so", "nothing_is_owed",
         "D3 the schema is shown as of its index", "M schema",
     ),
     "D4 cursors outside": (

@@ -13,6 +13,7 @@ from hadron.model.schema import Retention, SchemaObject, StreamSpec
 from hadron.sim.checker import Verdict, check
 from hadron.sim.clocks import wall_ms
 from hadron.sim.crowd import actors, has_pipeline, pipeline_actors
+from hadron.sim.debts import settle
 from hadron.sim.evidence import Rules
 from hadron.sim.group_notes import noting_groups
 from hadron.sim.group_plans import LETTERS, GroupPlan, plans
@@ -98,6 +99,7 @@ class Run:
         self.history: History = open_history()
         self.stops: Stops = observe(world, self.history)
         self.has_pipeline = False
+        self.owed: dict[str, list[str]] = {}
         self._first_leader = world.config.leader.name
 
     async def declare(self) -> None:
@@ -150,6 +152,8 @@ class Run:
                     runner = DrainingRunner(world, self.history, "dw", f"{world.seed}/dw")
                     nursery.start_soon(runner.run)
         await world.wait_in_step()
+        self.owed = await settle([world])
+        await world.wait_in_step()
         await world.stop()
         return self.judge()
 
@@ -191,7 +195,7 @@ class Run:
             progress_s=progress_s,
             retention=self.retention != NO_RETENTION,
             wall_start_ms=None if world.clocks[world.names[0]].calendar_s else wall_ms(0.0),
-            stops=self.stops.unprovoked,
+            stops=self.stops.unprovoked, owed=self.owed,
         )
         return check(self.history, files, rules)
 

@@ -222,3 +222,55 @@ plant(
     ),
     scenarios=("records-stored-while-a-copy-is-installed",),
 )
+
+plant(
+    "log kept for copies that are gone",
+    "the log stays pinned at the place of every copy that was ever given out",
+    Edit(
+        "replication.snapshots:SnapshotService._drop_current", "            current.unpin()\n", "",
+    ),
+    scenarios=("log-goes-on-after-a-backup",),
+)
+
+plant(
+    "deleted while others are dropped",
+    "what is deleted while an earlier deletion is being dropped is not dropped",
+    Edit(
+        "serving.dropping:DropDriver.run",
+        "            self._changed = trio.Event()\n            try:\n", "            try:\n",
+    ),
+    Edit(
+        "serving.dropping:DropDriver.run", "            with trio.move_on_after(",
+        "            self._changed = trio.Event()\n            with trio.move_on_after(",
+    ),
+    scenarios=("streams-deleted-while-others-are-dropped",),
+)
+
+plant(
+    "held back counts as dropped",
+    "a deleted stream of which nothing may go yet counts as dropped, and its records stay",
+    Edit(
+        "state.machine:StateMachine.drop_some", "if not dropped.is_done:",
+        "if dropped.rows and not dropped.is_done:",
+    ),
+    scenarios=("streams-deleted-while-others-are-dropped",),
+)
+
+plant(
+    "retention's clock not started",
+    "the first batch of an empty stream with an age limit does not start retention's clock",
+    Edit(
+        "serving.retention:RetentionDriver._trim", "if found.oldest_ms is None:", "if False:",
+    ),
+    scenarios=("burst-after-silence",),
+)
+
+plant(
+    "schema change noted before it is stored",
+    "a replica that looks while a schema change is being stored notes it as seen, and has not",
+    Edit(
+        "serving.schema_copy:SchemaCopy.run",
+        "min(follower.schema_lsn, follower.stored_applied_lsn)", "follower.schema_lsn",
+    ),
+    scenarios=("objects-declared-one-after-the-other",),
+)

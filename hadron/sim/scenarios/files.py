@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import closing
 from dataclasses import replace
 from functools import partial
@@ -13,6 +13,7 @@ import apsw
 import trio
 
 from hadron.model.errors import CorruptionError
+from hadron.model.schema import Retention, SchemaObject, StreamSpec
 from hadron.node.member import Member
 from hadron.replication.follower import FollowerLog
 from hadron.replication.trimming import LogTrimmer
@@ -442,6 +443,89 @@ async def append_that_is_rolled_back_while_others_come(play: Play) -> None:
 async def _publish_some(play: Play, host: str) -> None:
     for _ in range(10):
         await play.publish(play.value(), timeout_s=20.0, host=host)
+
+
+@scenario("A7: who has given out a copy lets go of its log again", settings=_SHORT_LOG)
+async def log_goes_on_after_a_backup(play: Play) -> None:
+    """n3 is backed up, and nobody reads that copy any more; what is written after that goes up."""
+    world = play.world
+    await play.fill(3)
+    await world.wait_in_step()
+    await play.back_up("n3")
+    member = world.node("n3").member
+    await world.wait_for(
+        "the copy removed", lambda: member._snapshots._current is None, 60.0, poll_s=1.0
+    )
+    await play.fill(3)
+
+
+@scenario("D3: what is deleted is dropped")
+async def streams_deleted_while_others_are_dropped(play: Play) -> None:
+    """Four streams are deleted while n3, which is cut off without a word, still needs their
+    records; then, on a slow disk, four more at once, so that the last is deleted while others are
+    being dropped."""
+    world = play.world
+    first, second = ([f"passing-{kind}-{number}" for number in range(4)] for kind in (1, 2))
+    spec = StreamSpec(partitions=(world.config.name,))
+    await play.declare_objects([
+        SchemaObject(kind="Stream", name=name, spec=spec) for name in (*first, *second)
+    ])
+    await _send_to(play, second)
+    await world.wait_in_step()
+    play.part("n3")
+    await _send_to(play, first)
+    for name in first:
+        await _delete_stream(play, name)
+    play.join("n3")
+    await world.wait_in_step()
+    world.disks["n1"].speed = SLOW
+    async with trio.open_nursery() as nursery:
+        for name in second:
+            nursery.start_soon(_delete_stream, play, name)
+
+
+async def _send_to(play: Play, names: Sequence[str]) -> None:
+    async with play.world.client("c1") as client:
+        for name in names:
+            async with client.producer(name) as producer:
+                for _ in range(5):
+                    await producer.send(play.value())
+
+
+async def _delete_stream(play: Play, name: str) -> None:
+    noted = play.history.apply(name, [("Stream", name)], deletes=True)
+    async with play.world.client(name) as client:
+        gone = await client.delete([("Stream", "default", name)], allow_destructive=True)
+    noted.ids = [item.id for item in gone]
+    play.history.ok(noted)
+
+
+@scenario("D2: retention's clock starts with the first batch")
+async def burst_after_silence(play: Play) -> None:
+    """A stream keeps two seconds, and is empty when a burst comes; so twice, under two ballots."""
+    world = play.world
+    play.retention = Retention(max_age_ms=2_000)
+    await play.declare()
+    for _ in range(2):
+        await world.restart("n1")
+        await world.wait_serving()
+        await play.fill(3)
+        await trio.sleep(8.0)
+        await play.fill(3)
+
+
+@scenario("D3: a replica shows the schema that it has")
+async def objects_declared_one_after_the_other(play: Play) -> None:
+    """n2's disk takes long for a COMMIT, and streams are declared one right after the other: it
+    looks at its tables while the next one is being stored."""
+    world = play.world
+    world.disks["n2"].speed = SLOW
+    spec = StreamSpec(partitions=(world.config.name,))
+    for number in range(12):
+        await play.declare_objects([
+            SchemaObject(kind="Stream", name=f"added-{number}", spec=spec)
+        ])
+    await play.publish("X")
 
 
 @scenario("B7: a full disk loses nothing")

@@ -307,6 +307,11 @@ def stopped(scene: Scene) -> None:
     scene.rule(stops={"n2": "DivergedError: this node has applied entry 9"})
 
 
+def never_done_with(scene: Scene) -> None:
+    scene.publish("x")
+    scene.rule(owed={"n2": ["room that deleted objects 7 have here"]})
+
+
 def diverged(scene: Scene) -> None:
     """A leader may, and one whose disk was damaged; n3 is neither."""
     scene.publish("x")
@@ -538,6 +543,7 @@ CASES: list[tuple[Spoil, str]] = [
     (slow_progress, "progress"),
     (no_progress, "progress"),
     (stopped, "no_unprovoked_stop"),
+    (never_done_with, "nothing_is_owed"),
 ]
 
 
