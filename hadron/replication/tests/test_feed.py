@@ -7,12 +7,13 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any
 
+import pytest
 import trio
 from hypothesis import given
 from hypothesis import strategies as st
 from trio.testing import MockClock, wait_all_tasks_blocked
 
-from hadron.model.errors import HadronError
+from hadron.model.errors import HadronError, TrimmedError
 from hadron.model.ids import EMPTY_LOG, Ballot, LogPosition
 from hadron.replication.entries import unpack
 from hadron.replication.feed import Feed, Ring, find_common, make_group
@@ -296,6 +297,38 @@ def test_the_last_shared_position_is_found(
     assert asked <= 6
     if guess and not theirs:
         assert asked == 0
+
+
+@given(
+    shared=st.integers(0, 20), ours=st.integers(1, 20), theirs=st.integers(1, 20),
+    low=st.integers(1, 40),
+)
+def test_logs_that_parted_before_one_of_them_begins_have_no_shared_position(
+    shared: int, ours: int, theirs: int, low: int
+) -> None:
+    """Where one was trimmed further than to where they parted, only a snapshot helps: whoever
+    began at the other's first entry would be refused there for ever."""
+    high = shared + min(ours, theirs)
+    low = min(low, high)
+    common = make_entries(EMPTY_LOG, FIRST, [b"c"] * shared)
+    start = common[-1].position if common else EMPTY_LOG
+    own = common + make_entries(start, Ballot(1, 2), [b"own"] * ours)
+    other = common + make_entries(start, Ballot(1, 3), [b"other"] * theirs)
+
+    async def ask_own(lsn: int) -> LogPosition | None:
+        return own[lsn - 1].position if low <= lsn <= len(own) else None
+
+    async def ask_theirs(lsn: int) -> LogPosition | None:
+        return other[lsn - 1].position if low <= lsn <= len(other) else None
+
+    async def search() -> LogPosition:
+        return await find_common(ask_own, ask_theirs, low, high)
+
+    if low <= shared:
+        assert trio.run(search) == start
+    else:
+        with pytest.raises(TrimmedError):
+            trio.run(search)
 
 
 def test_a_ring_forgets_the_oldest() -> None:

@@ -202,6 +202,24 @@ async def test_a_tail_is_not_given_up_while_the_others_logs_come_nearer(
         assert ["n2 ends at 7" in error.message for error in lost] == [True]
 
 
+@pytest.mark.parametrize("is_unreadable", [True, False])
+async def test_a_leader_takes_anothers_copy_for_tables_that_cannot_be_read(
+    tmp_path: Path, is_unreadable: bool
+) -> None:
+    """A page that nobody can read makes nothing of what the others have doubtful; rows that say
+    something else than theirs might be the right ones."""
+    wanted: list[str] = []
+    with follower(tmp_path) as one:
+        repairer = Repairer(
+            membership(3, "n1"), one.store, _Connected("n2", "n3"),  # type: ignore[arg-type]
+            committed_lsn=lambda: 0, resync=lambda reason, _lsn: wanted.append(reason),
+            on_lost=lambda error: wanted.append(error.message), require_peer=lambda _: "",
+        )
+        repairer.found_tables("page 7 cannot be read", is_unreadable)
+        assert bool(wanted) == is_unreadable
+        assert ("promote one that is sound" in repairer.trouble) != is_unreadable
+
+
 async def _at_once(store: Store, job: Callable[[apsw.Connection], Any]) -> Any:
     return job(store.writer.connection)
 

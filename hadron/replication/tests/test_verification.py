@@ -14,7 +14,7 @@ from hadron.state.machine import Command, Feature, StateMachine, encode
 from hadron.state.streams import AppendBatch
 from hadron.storage.bodies import BODY
 from hadron.storage.log import LOG, TABLES, Log
-from hadron.storage.report import Report
+from hadron.storage.report import SLICE_ROWS, Report
 
 
 class Forgetful(Command, frozen=True, array_like=True, tag=120):
@@ -101,3 +101,21 @@ def test_sqlites_own_check_of_a_live_file_leaves_out_the_large_tables(live: bool
         else {"PRAGMA integrity_check(100)"}
     )
     assert {LOG, BODY} < names
+
+
+def test_every_kept_body_is_looked_at_however_small_they_are() -> None:
+    """A slice ends with so many rows, or so many bytes: neither is the end of them."""
+    count, body = 2 * SLICE_ROWS + 1, a_batch()
+    db = apsw.Connection("")
+    db.execute(TABLES + MACHINE.tables)
+    log = Log(db)
+    for _ in range(count):
+        log.append(Ballot(1, 1), 5, encode(AppendBatch(1, 1, len(body), b"", 0, -1)), body)
+    while log.anchor.lsn < count:
+        log.trim(count, max_rows=count)
+    db.execute(f"UPDATE {BODY} SET bytes = x'00' WHERE lsn = ?", (count,))
+    check = Verification(MACHINE, replay=False)
+    while not check.step(db):
+        pass
+    assert check.report.bodies == count
+    assert count in {each.lsn for each in check.report.problems}
