@@ -18,6 +18,7 @@ from hadron.model.ids import NO_BALLOT, Ballot
 from hadron.model.ports import Database
 from hadron.model.tables import PREFIX
 from hadron.state import schema
+from hadron.state.events import SchemaChanged
 from hadron.state.machine import Command, Context, Feature, NoChange, StateMachine, number_of
 
 LEADERSHIP: Final = PREFIX + "leadership"
@@ -145,6 +146,9 @@ def apply_leader_started(context: Context, command: LeaderStarted) -> None:
         schema.go_on_above(context.db, command.above_index)
     elif command.above_index:
         schema.begin_history(context.db, command.above_index)
+    if command.above_index:
+        # Replicas must show where the schema stands now; nothing else may change it for months.
+        context.emit(SchemaChanged(schema.current_index(context.db)))
 
 
 def apply_follow_rules(context: Context, command: FollowRules) -> None:
