@@ -25,6 +25,9 @@ MAX_ID_BYTES: Final = 1024
 
 _INT64: Final = 1 << 63
 
+_NOT_GIVEN: Final = ""
+"""A type or an id that is this very object needs no look: most records have neither."""
+
 Serializer: TypeAlias = Callable[[Any], Any]
 """From a program's own values to bytes, str or anything JSON."""
 
@@ -56,12 +59,13 @@ def new_record(
         if partition is not None:
             value = msgspec.structs.replace(value, partition=partition)
         return check_record(value)
-    record = NewRecord(
-        value=value, key=key, type=event_type, timestamp_ms=timestamp_ms,
-        headers=_from_pairs(headers) if isinstance(headers, Sequence) else headers,
+    # Most have none: to ask an abstract class of it costs more than all the rest here.
+    if headers is not None and isinstance(headers, Sequence):
+        headers = _from_pairs(headers)
+    return check_record(NewRecord(
+        value=value, key=key, type=event_type, timestamp_ms=timestamp_ms, headers=headers,
         id=record_id, partition=partition,
-    )
-    return check_record(record)
+    ))
 
 
 def serialized(serializer: Serializer, value: Any, *others: Any) -> NewRecord:
@@ -103,7 +107,7 @@ def check_record(record: NewRecord) -> NewRecord:
     value: Any = record.value
     key: Any = record.key
     stamp: Any = record.timestamp_ms
-    if isinstance(value, str):
+    if type(value) is not bytes and isinstance(value, str):
         _plain_text("a value", value)
     if key is not None:
         if isinstance(key, str):
@@ -119,14 +123,13 @@ def check_record(record: NewRecord) -> NewRecord:
             changes["key"] = plain
     if stamp is not None and not (type(stamp) is int and -_INT64 <= stamp < _INT64):
         changes["timestamp_ms"] = _plain_stamp(stamp)
-    # Whether there is any of these at all is looked at first: most records have none.
-    if record.type or type(record.type) is not str:
+    if record.type is not _NOT_GIVEN:
         plain = _text_or_none("a type", record.type, MAX_TYPE_BYTES)
         if plain and not is_event_type(plain):
             raise InvalidRecordError(f"{plain!r} is not a type", EVENT_TYPE_FORM)
         if plain is not record.type:
             changes["type"] = plain
-    if record.id or type(record.id) is not str:
+    if record.id is not _NOT_GIVEN:
         plain = _text_or_none("an id", record.id, MAX_ID_BYTES)
         if plain is not record.id:
             changes["id"] = plain
