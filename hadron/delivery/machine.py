@@ -226,7 +226,7 @@ class Group:
             return None
         most = 1 if self.rules.is_strict else member.most
         if first != self.frontier.cursor:
-            first, last, attempt = self.waiting.pop(now, below=batch_end, count=most)
+            first, last, attempt = self.waiting.pop(first, now, below=batch_end, count=most)
         else:
             run = self._advance(min(batch_end, visible_end, first + most), keys)
             if run is None:

@@ -101,19 +101,19 @@ class Waiting:
             heapq.heappop(self._delayed)
         return self._delayed[0][0] if self._delayed else None
 
-    def pop(self, now: float, *, below: int, count: int) -> tuple[int, int, int]:
-        """Take what `due` gives, and what follows it that was delivered as often and is due as
-        well: offsets below `below`, `count` at most. Returns (first, last,
-        attempt)."""
-        item = self.due(now)
-        assert item is not None
-        first, attempt = item.first, item.attempt
-        end = min(below, first + count)
-        last = first - 1
-        while item is not None and item.first == last + 1 < end and item.attempt == attempt:
+    def pop(self, first: int, now: float, *, below: int, count: int) -> tuple[int, int, int]:
+        """Take the item that begins at `first`, which is due, and what follows it that was
+        delivered as often and is due as well: offsets below `below`, `count` at most. Returns
+        (first, last, attempt)."""
+        item: Again | None = self._items[first]
+        attempt, end, last = self._items[first].attempt, min(below, first + count), first - 1
+        while (
+            item is not None and item.first < end
+            and item.attempt == attempt and item.not_before <= now
+        ):
             last = min(item.last, end - 1)
             self._cut(item, item.first, last)
-            item = self.due(now)
+            item = self._items.get(last + 1)
         return first, last, attempt
 
     def take(self, first: int, last: int) -> list[Range]:

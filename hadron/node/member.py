@@ -111,8 +111,8 @@ class Member:
         self._store.identity.check_epoch(membership.epoch, membership.digest)
 
     def assemble(self) -> None:
-        host = self._host
-        store = self._store
+        """Put its parts together. Raises `CorruptionError` when the log cannot be read."""
+        host, store = self._host, self._store
         with translated_errors(store.path):
             self._follower = FollowerLog(
                 store.writer.connection, store.log, store.identity, host.machine,
@@ -169,8 +169,7 @@ class Member:
 
     def _offer(self, replication: ReplicationService) -> None:
         """What peers and clients can ask of this node."""
-        host = self._host
-        store = self._store
+        host, store = self._host, self._store
         self._status = StatusPage(
             host.config, host.node.name, identity=lambda: store.identity.current,
             follower=self._follower, links=self._links, durability=host.durability,

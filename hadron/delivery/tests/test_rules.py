@@ -16,6 +16,7 @@ from hadron.delivery.machine import Group
 from hadron.delivery.members import Member
 from hadron.delivery.patience import again_after_s
 from hadron.delivery.ranges import Range, RangeSet
+from hadron.delivery.waiting import Again
 
 BATCH = 8
 
@@ -144,6 +145,17 @@ class TestAttempts:
         assert drain(group, 4, 5.0) == [(1, 0, 0)]
         group.settled(group.acknowledge(member.number, 2, 0, 0, 5.0), 5.0)
         assert drain(group, 4, 5.0) == [(1, 1, 1)]
+
+    def test_in_strict_order_the_lowest_comes_first_however_often_it_came(self) -> None:
+        """Two wait when a dead letter could not be written, and what followed was given back."""
+        group = Group(0, (), rules=Rules(is_strict=True))
+        join(group)
+        group.frontier.move(2)
+        group.waiting.put(Again(0, 0, 3, 0.0, 0))
+        group.waiting.put(Again(1, 1, 1, 0.0, 0))
+        found = deliver(group, 4)
+        assert found is not None
+        assert (found.first, found.last, found.attempt) == (0, 0, 3)
 
 
 class TestPatience:
