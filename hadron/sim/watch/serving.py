@@ -204,7 +204,9 @@ class Serving:
         kept = driver._visible.bounds(driver.progress.stream_id).first_offset
         for offset in list(offsets):
             lsn = self._acknowledged.lsn_of(mark.view.name, driver.progress.group_id, offset)
-            if offset < kept or (lsn is not None and lsn <= mark.true_lsn):
+            # What retention dropped meanwhile is on its way too, and no entry will name it.
+            is_moot = offset < kept and driver.ledger.is_idle
+            if is_moot or (lsn is not None and lsn <= mark.true_lsn):
                 offsets.discard(offset)
         return sorted(offsets)
 
