@@ -99,13 +99,19 @@ class Acknowledged:
     def __init__(self) -> None:
         self._lsns: dict[tuple[str, int], dict[int, int]] = {}
 
+    def opened(self, node: str) -> None:
+        """Its tables may be a copy of another node's, which has none of what this one had applied
+        of a history that was dropped."""
+        for key in [key for key in self._lsns if key[0] == node]:
+            del self._lsns[key]
+
     def note(self, node: str, group_id: int, lsn: int, ranges: Iterable[tuple[int, int]]) -> None:
         known = self._lsns.setdefault((node, group_id), {})
         for first, last in ranges:
             known.update(dict.fromkeys(range(first, last + 1), lsn))
 
     def lsn_of(self, node: str, group_id: int, offset: int) -> int | None:
-        """None when no entry has."""
+        """None when no entry has since its tables were opened."""
         return self._lsns.get((node, group_id), {}).get(offset)
 
 
@@ -125,6 +131,7 @@ class Entries:
         connection = view.store.writer.connection
         self._views[id(connection)] = view
         self._ends.opened(view.name, tables_lsn(connection))
+        self._acknowledged.opened(view.name)
 
     def is_heard(self, connection: apsw.Connection) -> bool:
         """Whether it is a node's, which has not crashed."""

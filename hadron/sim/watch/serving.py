@@ -199,7 +199,7 @@ class Serving:
                 )
 
     def _unsettled(self, driver: GroupDriver, mark: Mark) -> list[int]:
-        """Offsets that were dealt with, while that is not committed yet."""
+        """Kept offsets that were dealt with, while that is not committed yet."""
         offsets = self._settling.get(driver.ledger, set())  # type: ignore[call-overload]
         kept = driver._visible.bounds(driver.progress.stream_id).first_offset
         for offset in list(offsets):
@@ -208,7 +208,7 @@ class Serving:
             is_moot = offset < kept and driver.ledger.is_idle
             if is_moot or (lsn is not None and lsn <= mark.true_lsn):
                 offsets.discard(offset)
-        return sorted(offsets)
+        return sorted(offset for offset in offsets if offset >= kept)
 
     # --- members --------------------------------------------------------------------------------
 
