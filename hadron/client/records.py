@@ -44,6 +44,12 @@ def new_record(
 ) -> NewRecord:
     """The record to send; `value` may itself be a `NewRecord` or a `CloudEvent`, of which only the
     partition may be given besides. Raises `InvalidRecordError`."""
+    if (
+        type(value) is bytes and key is None and event_type is _NOT_GIVEN
+        and record_id is _NOT_GIVEN and timestamp_ms is None and timestamp is None
+        and not headers and partition is None
+    ):
+        return NewRecord(value=value)  # Most are so, and there is nothing to check.
     if timestamp is not None:
         if timestamp_ms is not None:
             raise InvalidRecordError("both timestamp and timestamp_ms are given", "give one")

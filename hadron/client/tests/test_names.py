@@ -8,7 +8,10 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 import hadron
+from hadron import client
 from hadron.model.errors import HadronError
 
 _ROOT = Path(hadron.__file__).parent
@@ -64,6 +67,27 @@ def test_every_name_can_be_imported_and_completed() -> None:
     assert for_types == hadron._HOMES
     for home in set(hadron._HOMES.values()):
         importlib.import_module(home)
+
+
+def test_the_names_of_the_client_s_package_are_where_it_says() -> None:
+    assert client.__all__ == sorted(client.__all__) == sorted(client._HOMES)
+    for name, home in client._HOMES.items():
+        assert getattr(client, name) is getattr(importlib.import_module(home), name)
+    with pytest.raises(AttributeError, match="no attribute 'Klient'"):
+        _ = client.Klient
+
+
+def test_a_node_loads_no_client() -> None:
+    """3 MB of each node's memory are those modules, and asyncio."""
+    program = (
+        "import hadron.node.main, sys\n"
+        "print(*(name for name in sys.modules if name == 'asyncio' or name in\n"
+        "  ('hadron.client.client', 'hadron.client.producer', 'hadron.client.portal')))\n"
+    )
+    ran = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, check=True
+    )
+    assert ran.stdout.split() == []
 
 
 def test_a_name_loads_what_it_needs_and_no_more() -> None:
