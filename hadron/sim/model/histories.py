@@ -86,10 +86,12 @@ class Histories:
 
     # --- in the run ------------------------------------------------------------------------------
 
-    def opened(self, node: str, replica_set: str, db: apsw.Connection) -> None:
-        """A node has opened its file."""
+    def opened(
+        self, node: str, replica_set: str, db: apsw.Connection, *, is_sound: bool
+    ) -> None:
+        """A node has opened its file; where that is not sound, nothing is judged."""
         try:
-            at = self._find(replica_set, db)
+            at = self._find(replica_set, db) if is_sound else None
         except apsw.Error:
             at = None
         self._at[id(db)] = node, replica_set, at

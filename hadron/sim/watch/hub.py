@@ -94,6 +94,9 @@ class Watcher:
         self.repairs = Repairs(self.complaints, self.branches)
         self.copies = Copies(self.complaints, self.views)
         self.histories = Histories(self.complaints.add)
+        self.mixed: set[str] = set()
+        """Nodes whose disks lied about syncs and lost power: their files' pages may be of different
+        times, which no database survives, and each of them is sound."""
         self._by_part: dict[Any, NodeView] = {}
         self._questions: dict[Call, Question] = {}
         self._lsns: dict[int, tuple[Event, int]] = {}
@@ -134,7 +137,10 @@ class Watcher:
             for part in (store, store.readers, store.identity, store.log):
                 self._by_part[part] = view
             self.entries.opened(view)
-            self.histories.opened(view.name, view.replica_set, store.writer.connection)
+            self.histories.opened(
+                view.name, view.replica_set, store.writer.connection,
+                is_sound=view.name not in self.mixed,
+            )
             self.ballots.opened(view)
             self.meanings.opened(view)
 
@@ -276,7 +282,7 @@ class Watcher:
         def read_tables(file: NodeFile, db: apsw.Connection) -> None:
             original(file, db)
             view = self.views.get(file.name)
-            if view is not None:
+            if view is not None and view.name not in self.mixed:
                 self._judging(self.histories.read_file, file.name, view.replica_set, db)
 
         return read_tables
@@ -683,6 +689,8 @@ class Watcher:
             if view is not None and view.is_alive:
                 wal = view.volume.name(f"{view.store.path}-wal")
             original(disk, style)
+            if disk.broken.is_lying:
+                self.mixed.add(disk.name)
             if view is not None and wal:
                 self.ballots.left_log(view, disk.volume.path / wal)
 
