@@ -87,7 +87,7 @@ class Histories:
     # --- in the run ------------------------------------------------------------------------------
 
     def opened(
-        self, node: str, replica_set: str, db: apsw.Connection, *, is_sound: bool
+        self, node: str, replica_set: str, db: apsw.Connection, *, is_sound: bool = True
     ) -> None:
         """A node has opened its file; where that is not sound, nothing is judged."""
         try:
