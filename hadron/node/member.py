@@ -49,7 +49,7 @@ from hadron.storage.identity import Identity
 from hadron.storage.store import Store
 from hadron.wire.calls import Carrier, Handler
 from hadron.wire.connection import Connection
-from hadron.wire.messages import cluster_pb2
+from hadron.wire.messages import METHODS, Audience, cluster_pb2
 
 _log = logging.getLogger(__name__)
 
@@ -149,7 +149,6 @@ class Member:
             committed_lsn=lambda: self._follower.committed_lsn,
             resync=lambda reason, lsn: self._resync.want(reason, min_lsn=lsn),
             on_lost=self._cannot_read,
-            require_peer=replication.require_peer,
         )
         store.readers.heal = self._repairer.heal
         self._scrubber = Scrubber(
@@ -191,7 +190,11 @@ class Member:
         )
         handlers: dict[int, Handler] = {}
         for service in services:
-            handlers.update(service.handlers())
+            for number, handler in service.handlers().items():
+                assert number not in handlers, METHODS[number]
+                is_for_members = METHODS[number].audience is Audience.MEMBERS
+                handlers[number] = replication.for_members(handler) if is_for_members else handler
+        assert handlers.keys() == METHODS.keys()
         self._acceptor = Acceptor(host, handlers, self._closed)
 
     async def run(self, listener: Listener, task_status: trio.TaskStatus[None]) -> None:

@@ -118,15 +118,12 @@ class Repairer:
         committed_lsn: Callable[[], int],
         resync: Callable[[str, int], None],
         on_lost: Callable[[CorruptionError], None],
-        require_peer: Callable[[Call], str],
     ) -> None:
         """
         Args:
             resync: told (reason, lsn) when only a snapshot that holds `lsn` can help.
             on_lost: told when nothing can: no other log ever held the entry.
-            require_peer: raises unless a call comes from a member of this replica set.
         """
-        self._require_peer = require_peer
         self._membership = membership
         self._store = store
         self._links = links
@@ -438,7 +435,6 @@ class Repairer:
         return {_READ_COPY.number: self._read_copy}
 
     def _read_copy(self, call: Call, request: Any, _attachment: memoryview) -> None:
-        self._require_peer(call)
         lsn = check_number("lsn", request.lsn)
 
         async def answer() -> None:

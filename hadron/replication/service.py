@@ -142,6 +142,15 @@ class ReplicationService:
             end=True,
         )
 
+    def for_members(self, handler: Handler) -> Handler:
+        """The handler of a method whose audience are members."""
+
+        def serve(call: Call, request: Any, attachment: memoryview) -> None:
+            self.require_peer(call)
+            handler(call, request, attachment)
+
+        return serve
+
     def require_peer(self, call: Call) -> str:
         """The calling node's name. Raises `NotReadyError` before the handshake, `FencedError` when
         the node was started again since (PROTOCOL B3)."""
@@ -159,7 +168,7 @@ class ReplicationService:
         return caller.name
 
     def _promise(self, call: Call, request: Any, _attachment: memoryview) -> None:
-        name = self.require_peer(call)
+        name = _caller(call)
         ballot = ballot_from(request.ballot)
 
         def job(_: apsw.Connection) -> Any:
@@ -191,7 +200,6 @@ class ReplicationService:
         self._store.writer.submit(job, done)
 
     def _append(self, call: Call, request: Any, attachment: memoryview) -> None:
-        self.require_peer(call)
         append = Append(
             call, ballot_from(request.ballot), position_from(request.previous),
             unpack(request.entries, attachment), request.committed_lsn, request.trim_lsn,
@@ -249,7 +257,6 @@ class ReplicationService:
             raise FencedError(f"ballot {ballot} is below {promised}, which this node has promised")
 
     def _probe(self, call: Call, request: Any, _attachment: memoryview) -> None:
-        self.require_peer(call)
         self._check_ballot(ballot_from(request.ballot))
         lsn = check_number("lsn", request.lsn)
 
@@ -265,7 +272,6 @@ class ReplicationService:
         call.spawn(answer)
 
     def _read_log(self, call: Call, request: Any, _attachment: memoryview) -> None:
-        self.require_peer(call)
         self._check_ballot(ballot_from(request.ballot))
         from_lsn = check_number("lsn", request.from_lsn)
 
@@ -285,7 +291,14 @@ class ReplicationService:
         call.spawn_within(_MAX_READ_BYTES, answer)
 
     def _resync(self, call: Call, request: Any, _attachment: memoryview) -> None:
-        name = self.require_peer(call)
+        name = _caller(call)
         self._check_ballot(ballot_from(request.ballot))
         self._on_resync(request.reason, check_number("lsn", request.min_lsn), name)
         call.send(replication_pb2.ResyncResponse(), end=True)
+
+
+def _caller(call: Call) -> str:
+    """The member that calls; `for_members` has let it in."""
+    caller = call.connection.context
+    assert isinstance(caller, Caller)
+    return caller.name

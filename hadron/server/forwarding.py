@@ -31,11 +31,8 @@ from hadron.model.errors import (
 from hadron.model.limits import MAX_PENDING_BYTES
 from hadron.wire.calls import Call, Handler
 from hadron.wire.connection import Connection
-from hadron.wire.messages import METHODS, Method, forward_pb2
+from hadron.wire.messages import METHODS, Audience, Method, forward_pb2
 from hadron.wire.tunnel import FORWARD
-
-_SERVICES: Final = ("Streams", "Groups", "Schema", "Pipelines", "Cluster")
-_BETWEEN_NODES: Final = ("AdoptSchema", "Discover")
 
 _KEEPALIVE_S: Final = 1.0
 _SILENCE_LIMIT_S: Final = 4.0
@@ -91,7 +88,7 @@ class ForwardingService:
 
     def _forward(self, call: Call, request: Any, attachment: memoryview) -> None:
         inner = METHODS.get(request.method)
-        if inner is None or inner.service not in _SERVICES or inner.name in _BETWEEN_NODES:
+        if inner is None or inner.audience is not Audience.CLIENTS:
             raise RequestError(
                 f"method {inner or request.method} is not forwarded",
                 "ask the node itself; only calls of clients pass through another one, and once",

@@ -5,6 +5,7 @@ Rooms import messages from here, so that generated code has a single door.
 
 from __future__ import annotations
 
+import enum
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -30,6 +31,7 @@ from hadron.wire._pb import (
 
 __all__ = [
     "METHODS",
+    "Audience",
     "Message",
     "Method",
     "ballot_from",
@@ -53,11 +55,30 @@ __all__ = [
 ]
 
 
+_FILES: Final = (
+    cluster_pb2, forward_pb2, groups_pb2, integrity_pb2, pipelines_pb2, replication_pb2,
+    schema_pb2, snapshots_pb2, streams_pb2,
+)
+"""Those that have services."""
+
+
+class Audience(enum.IntEnum):
+    """Who may call a method (`proto/hadron/v1/options.proto`)."""
+
+    CLIENTS = options_pb2.CLIENTS
+    """Anybody, also through another node."""
+    NEIGHBOURS = options_pb2.NEIGHBOURS
+    """Anybody who is connected to this node."""
+    MEMBERS = options_pb2.MEMBERS
+    """Nodes of the replica set, once they have shaken hands."""
+
+
 @dataclass(frozen=True, slots=True)
 class Method:
     """One remote method: its number on the wire and the messages of both directions."""
 
     number: int
+    audience: Audience
     service: str
     name: str
     request: Any
@@ -71,19 +92,16 @@ class Method:
 
 def _collect() -> dict[int, Method]:
     methods: dict[int, Method] = {}
-    files = (
-        streams_pb2, groups_pb2, schema_pb2, pipelines_pb2, cluster_pb2, replication_pb2,
-        snapshots_pb2, integrity_pb2,
-        forward_pb2,
-    )
-    for file in files:
+    for file in _FILES:
         for service in file.DESCRIPTOR.services_by_name.values():
             for descriptor in service.methods:
-                number = descriptor.GetOptions().Extensions[options_pb2.method_number]
+                options = descriptor.GetOptions().Extensions
+                number = options[options_pb2.method_number]
                 assert number > 0, descriptor.full_name
                 assert number not in methods, descriptor.full_name
                 methods[number] = Method(
                     number,
+                    Audience(options[options_pb2.audience]),
                     service.name,
                     descriptor.name,
                     message_factory.GetMessageClass(descriptor.input_type),

@@ -53,7 +53,7 @@ def _repairer(one: Follower, links: _Connected) -> Repairer:
 
     return Repairer(
         membership(3, "n2"), one.store, links,  # type: ignore[arg-type]
-        committed_lsn=lambda: 0, resync=resync, on_lost=lost, require_peer=lambda _: "",
+        committed_lsn=lambda: 0, resync=resync, on_lost=lost,
     )
 
 
@@ -213,7 +213,7 @@ async def test_a_leader_takes_anothers_copy_for_tables_that_cannot_be_read(
         repairer = Repairer(
             membership(3, "n1"), one.store, _Connected("n2", "n3"),  # type: ignore[arg-type]
             committed_lsn=lambda: 0, resync=lambda reason, _lsn: wanted.append(reason),
-            on_lost=lambda error: wanted.append(error.message), require_peer=lambda _: "",
+            on_lost=lambda error: wanted.append(error.message),
         )
         repairer.found_tables("page 7 cannot be read", is_unreadable)
         assert bool(wanted) == is_unreadable

@@ -53,6 +53,8 @@ from hadron.wire import frames
 from hadron.wire.connection import Connection
 from hadron.wire.frames import Kind
 from hadron.wire.messages import (
+    METHODS,
+    Audience,
     Method,
     common_pb2,
     groups_pb2,
@@ -220,9 +222,10 @@ BAD_QUESTIONS: dict[str, tuple[Method, Any, type[HadronError], str]] = {
         FETCH, streams_pb2.FetchRequest(stream_id=HUGE, metadata_index=HUGE), MetadataBehindError,
         f"not yet at {HUGE}",
     ),
-    "a peer's method without a handshake": (
-        method("Append"), replication_pb2.AppendRequest(), NotReadyError, "shake hands first"
-    ),
+    **{
+        f"{each} without a handshake": (each, each.request(), NotReadyError, "shake hands first")
+        for each in METHODS.values() if each.audience is Audience.MEMBERS
+    },
 }
 
 

@@ -34,7 +34,7 @@ from hadron.server import forwarding
 from hadron.testing.network import MemoryTransport
 from hadron.testing.nodes import Cluster, host_of, running_cluster
 from hadron.wire.connection import Connection
-from hadron.wire.messages import forward_pb2, method, schema_pb2, streams_pb2
+from hadron.wire.messages import METHODS, Audience, forward_pb2, method, schema_pb2, streams_pb2
 from hadron.wire.tunnel import Tunnel
 
 SETS = {"eu/p0": 1, "us/p0": 1}
@@ -312,26 +312,22 @@ async def test_a_cancelled_call_is_cancelled_at_the_leader(
         await cluster.wait_for("cancelled", lambda: calls_at_leader(cluster) == before)
 
 
-@pytest.mark.parametrize(
-    ("replica_set", "inner", "error"),
-    [
-        (US, "Forward", RequestError),
-        (US, "Append", RequestError),
-        (US, "AdoptSchema", RequestError),
-        ("nobody/p9", "Offsets", NotFoundError),
-    ],
-)
 async def test_what_is_not_forwarded(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, replica_set: str, inner: str,
-    error: type[HadronError],
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async with (
         cut_off(tmp_path, monkeypatch) as (cluster, _),
         cluster[EU].connection("n1") as connection,
     ):
-        request = forward_pb2.ForwardRequest(replica_set=replica_set, method=method(inner).number)
-        with pytest.raises(error, match=inner if replica_set == US else replica_set):
-            await connection.request(FORWARD, request)
+        for inner in METHODS.values():
+            replica_set = US
+            refusal: type[HadronError] = RequestError
+            says = f"method {inner} is not forwarded"
+            if inner.audience is Audience.CLIENTS:
+                replica_set, refusal, says = "nobody/p9", NotFoundError, "nobody/p9"
+            request = forward_pb2.ForwardRequest(replica_set=replica_set, method=inner.number)
+            with pytest.raises(refusal, match=says):
+                await connection.request(FORWARD, request)
 
 
 async def test_errors_of_the_leader_and_its_absence_are_told_apart(

@@ -25,11 +25,13 @@ _sym_db = _symbol_database.Default()
 from google.protobuf import descriptor_pb2 as google_dot_protobuf_dot_descriptor__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x17hadron/v1/options.proto\x12\thadron.v1\x1a google/protobuf/descriptor.proto:7\n\rmethod_number\x12\x1e.google.protobuf.MethodOptions\x18\xa2\x90\x03 \x01(\rb\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x17hadron/v1/options.proto\x12\thadron.v1\x1a google/protobuf/descriptor.proto*N\n\x08\x41udience\x12\x18\n\x14\x41UDIENCE_UNSPECIFIED\x10\x00\x12\x0b\n\x07\x43LIENTS\x10\x01\x12\x0e\n\nNEIGHBOURS\x10\x02\x12\x0b\n\x07MEMBERS\x10\x03:7\n\rmethod_number\x12\x1e.google.protobuf.MethodOptions\x18\xa2\x90\x03 \x01(\r:G\n\x08\x61udience\x12\x1e.google.protobuf.MethodOptions\x18\xa3\x90\x03 \x01(\x0e\x32\x13.hadron.v1.Audienceb\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
 _builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'hadron.v1.options_pb2', _globals)
 if not _descriptor._USE_C_DESCRIPTORS:
   DESCRIPTOR._loaded_options = None
+  _globals['_AUDIENCE']._serialized_start=72
+  _globals['_AUDIENCE']._serialized_end=150
 # @@protoc_insertion_point(module_scope)
