@@ -23,12 +23,13 @@ from hadron.model.ports import Clock, Disk
 from hadron.node.replica_set import NodeConfig, ReplicaSetConfig
 from hadron.node.runtime import Node
 from hadron.node.settings import Settings
-from hadron.node.world import SystemClock, SystemDisk
+from hadron.node.world import SystemDisk
 from hadron.state.features import MACHINE
 from hadron.state.machine import StateMachine
 from hadron.testing.network import MemoryNetwork
 from hadron.wire.connection import Connection
 from hadron.wire.messages import cluster_pb2
+from hadron.wire.system import SystemClock
 
 CLIENT: Final = "client"
 """The host that `Nodes.connection` and `Nodes.client` dial from."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from datetime import UTC, datetime
 from enum import Enum
 from typing import Any
@@ -13,7 +12,6 @@ from hypothesis import strategies as st
 
 from hadron.client.acks import MAX_SETTLED, AckBuffer, AckRange, LateAcks
 from hadron.client.backoff import CAP_S, FIRST_S, Backoff
-from hadron.client.ports import SystemClock, SystemRandom
 from hadron.client.records import check_record, new_record
 from hadron.client.slicing import slice_batch
 from hadron.client.topology import Topology
@@ -23,6 +21,7 @@ from hadron.model.errors import InvalidRecordError, RequestError
 from hadron.model.ids import NO_BALLOT, Ballot
 from hadron.model.record import NewRecord, decode_value, encode_value
 from hadron.wire.messages import cluster_pb2
+from hadron.wire.system import SystemRandom
 
 
 class Name(str):
@@ -285,14 +284,6 @@ def test_acks_in_any_order_become_the_fewest_ranges(
     assert all(entry.delivery == 1 + entry.first // 6 for entry in (*ranges, *last))
     if not taken_after:
         assert last == [AckRange(1, 0, 5), AckRange(2, 6, 11)]
-
-
-def test_a_clients_clock_goes_on_while_its_machine_is_suspended(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    asleep = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)
-    monkeypatch.setattr(time, "clock_gettime", {asleep: 3_600.0}.__getitem__)
-    assert SystemClock().monotonic_s() == 3_600.0
 
 
 @pytest.mark.parametrize("attempt", [1, 2])
