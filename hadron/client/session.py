@@ -18,7 +18,6 @@ import anyio.abc
 
 from hadron.client import forks, probing
 from hadron.client.background import Background, SingleFlight
-from hadron.client.backoff import Backoff
 from hadron.client.lookout import TELL_AFTER_S, Lookout
 from hadron.client.opening import NOT_OPEN
 from hadron.client.ports import ClientPorts
@@ -26,6 +25,7 @@ from hadron.client.probing import Probes
 from hadron.client.topology import Topology, owner_not_found
 from hadron.client.tunnels import Tunnels
 from hadron.client.url import Endpoint
+from hadron.model.backoff import Backoff
 from hadron.model.errors import (
     ClosedError,
     ConnectionLostError,

@@ -13,10 +13,10 @@ from typing import Final, NamedTuple, Protocol
 
 import trio
 
-from hadron.client.backoff import Backoff
 from hadron.metadata.driver import SchemaChanges
 from hadron.metadata.messages import changes_to, check_index, check_uuid
 from hadron.metadata.push import Ask, Push, Read, Refuse, Register, Send, Step, Wait
+from hadron.model.backoff import Backoff
 from hadron.model.errors import HadronError, HandshakeError, PeerError
 from hadron.model.ports import Network, Random
 from hadron.partition.controller import Controller

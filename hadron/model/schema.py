@@ -16,6 +16,9 @@ from hadron.model.ids import DEFAULT_NAMESPACE
 DEFAULT_LANE: Final = "default"
 """The lane of a queue that declares none."""
 
+_MOST_DOUBLINGS: Final = 20
+"""Of a pause before a retry: a second has become twelve days."""
+
 
 class Retention(msgspec.Struct, frozen=True, omit_defaults=True):
     """How long whole batches are kept; 0 means without limit."""
@@ -39,6 +42,10 @@ class Retry(msgspec.Struct, frozen=True, omit_defaults=True):
 
     max_attempts: int = 5
     backoff_ms: int = 1_000
+
+    def pause_ms(self, failures: int) -> int:
+        """Before the next attempt, after so many in vain, 1 or more. Nodes must agree on it."""
+        return self.backoff_ms << min(failures - 1, _MOST_DOUBLINGS)
 
 
 class Output(msgspec.Struct, frozen=True, omit_defaults=True):

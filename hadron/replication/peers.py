@@ -13,6 +13,7 @@ from typing import Final
 
 import trio
 
+from hadron.model.backoff import Backoff
 from hadron.model.errors import HadronError, HandshakeError, PeerError
 from hadron.model.ports import Network, Random
 from hadron.replication.membership import Membership, check_peer, epoch_note
@@ -100,12 +101,13 @@ class PeerLinks:
                 nursery.start_soon(self._keep, link)
 
     async def _keep(self, link: PeerLink) -> None:
-        delay_s = _FIRST_DELAY_S
+        backoff = Backoff(self._random, _FIRST_DELAY_S, _MAX_DELAY_S)
         warned = ""
         while True:
             try:
                 if await self._connect_and_stay(link):
-                    delay_s, warned = _FIRST_DELAY_S, ""
+                    backoff.reset()
+                    warned = ""
             except HandshakeError as error:
                 self._set(link, LinkState.MISMATCH, str(error))
                 if str(error) != warned:
@@ -115,8 +117,7 @@ class PeerLinks:
                 self._set(link, LinkState.OLD_COPY, str(error))
             except (HadronError, OSError) as error:
                 self._set(link, LinkState.CONNECTING, _reason(link, error))
-            await trio.sleep(self._random.uniform(delay_s / 2, delay_s))
-            delay_s = min(delay_s * 2, _MAX_DELAY_S)
+            await trio.sleep(backoff.next_s())
 
     async def _connect_and_stay(self, link: PeerLink) -> bool:
         """Returns once the connection has ended; whether the handshake had succeeded."""

@@ -1,4 +1,4 @@
-"""The small pure parts: URLs, topology, partitioning, records, slices, acks, backoff."""
+"""The small pure parts: URLs, topology, partitioning, records, slices, acks."""
 
 from __future__ import annotations
 
@@ -11,7 +11,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hadron.client.acks import MAX_SETTLED, AckBuffer, AckRange, LateAcks
-from hadron.client.backoff import CAP_S, FIRST_S, Backoff
 from hadron.client.records import check_record, new_record
 from hadron.client.slicing import slice_batch
 from hadron.client.topology import Topology
@@ -21,7 +20,6 @@ from hadron.model.errors import InvalidRecordError, RequestError
 from hadron.model.ids import NO_BALLOT, Ballot
 from hadron.model.record import NewRecord, decode_value, encode_value
 from hadron.wire.messages import cluster_pb2
-from hadron.wire.system import SystemRandom
 
 
 class Name(str):
@@ -303,12 +301,3 @@ def test_refusals_are_counted_of_more_than_is_remembered() -> None:
     assert late.take() == [(ballot, ranges)]
     late.answered(ranges, [(MAX_SETTLED, MAX_SETTLED + 4)], 0)
     assert late.lost == 5
-
-
-def test_backoff_grows_to_its_cap_and_starts_over() -> None:
-    backoff = Backoff(SystemRandom())
-    delays = [backoff.next_s() for _ in range(12)]
-    assert FIRST_S / 2 <= delays[0] <= FIRST_S
-    assert CAP_S / 2 <= delays[-1] <= CAP_S
-    backoff.reset()
-    assert backoff.next_s() <= FIRST_S
