@@ -22,7 +22,6 @@ from hadron.delivery.letters import DeadLetters, Origin, pause_s
 from hadron.delivery.machine import Group
 from hadron.delivery.members import DeliveryNumbers
 from hadron.delivery.progress import Ledger, LoggedLedger, MemoryLedger, Receipt
-from hadron.delivery.ranges import Range, size
 from hadron.delivery.sessions import DeliveryEvent, MemberSession, Silence, check_ranges
 from hadron.delivery.shelf import Shelf, Shelves
 from hadron.model.backoff import jitter
@@ -38,6 +37,7 @@ from hadron.model.errors import (
 )
 from hadron.model.ids import Ballot
 from hadron.model.ports import Random
+from hadron.model.ranges import Range, size
 from hadron.partition.controller import Controller
 from hadron.serving.visible import VisibleStreams
 from hadron.state import groups

@@ -17,7 +17,6 @@ import msgspec
 import trio
 
 from hadron.delivery.effects import Exhausted
-from hadron.delivery.ranges import Range
 from hadron.model.backoff import doubled_s
 from hadron.model.batch import BatchBuilder, RecordBatch, StampedBatch, decode_batch
 from hadron.model.errors import (
@@ -28,6 +27,7 @@ from hadron.model.errors import (
     ShuttingDownError,
 )
 from hadron.model.limits import MAX_BATCH_BYTES, MAX_RECORD_BYTES
+from hadron.model.ranges import Range
 from hadron.model.record import BYTES, NewRecord, Record
 from hadron.partition.controller import Controller
 from hadron.serving.visible import VisibleStreams
