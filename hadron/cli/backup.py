@@ -68,7 +68,8 @@ def command(
         return
     if data is not None:
         from hadron.node.backup import backup_directory
-        from hadron.node.world import SystemClock, SystemDisk
+        from hadron.node.world import SystemDisk
+        from hadron.wire.system import SystemClock
 
         manifest = backup_directory(data, destination, SystemDisk(), SystemClock())
     else:

@@ -206,7 +206,8 @@ def _restore_one(
 def _restore_all(backup: Path, config: ReplicaSetConfig, overwrite: bool) -> None:
     from hadron.cli.backup import describe
     from hadron.node.restore import restore_set
-    from hadron.node.world import SystemClock, SystemDisk, SystemRandom
+    from hadron.node.world import SystemDisk
+    from hadron.wire.system import SystemClock, SystemRandom
 
     founded = restore_set(
         backup, config, SystemDisk(), SystemRandom(), SystemClock(), overwrite=overwrite

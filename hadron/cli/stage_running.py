@@ -249,7 +249,7 @@ def _outlook(batch: MicroBatch) -> str:
     low, high = min(batch.failed_attempts), max(batch.failed_attempts)
     attempts = f"attempt {low}" if low == high else f"attempts {low} to {high}"
     given_up = batch.given_up
-    again = f"again in {batch.retry.backoff_ms * 2 ** (low - 1) / 1000:g} s"
+    again = f"again in {batch.retry.pause_ms(low) / 1000:g} s"
     if given_up == batch.failed:
         outlook = "given up"
     elif given_up:

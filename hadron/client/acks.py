@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from itertools import groupby
+from operator import itemgetter
 from typing import Final, NamedTuple
 
 from hadron.model.ids import NO_BALLOT, Ballot
+from hadron.model.ranges import Range, melted
 
 MAX_SETTLED: Final = 100_000
 """Offsets remembered whose acknowledgement is in doubt: as many as a member may hold at most."""
@@ -150,7 +153,7 @@ class LateAcks:
         return found
 
     def answered(
-        self, sent: Iterable[AckRange], refused: Iterable[tuple[int, int]], floor: int
+        self, sent: Iterable[AckRange], refused: Iterable[Range], floor: int
     ) -> None:
         """The leader has taken what was `sent`, except `refused`."""
         left = {offset for first, last in refused for offset in range(max(first, floor), last + 1)}
@@ -178,25 +181,17 @@ class LateAcks:
         self._settled.clear()
 
 
-def runs(offsets: Iterable[int]) -> list[tuple[int, int]]:
-    """Ascending integers as ranges, both ends inclusive."""
-    found: list[tuple[int, int]] = []
-    for offset in offsets:
-        if found and offset == found[-1][1] + 1:
-            found[-1] = found[-1][0], offset
-        else:
-            found.append((offset, offset))
-    return found
-
-
 def _merge(ranges: list[AckRange]) -> list[AckRange]:
+    """Those of each delivery as few, ascending."""
     ranges.sort()
-    merged = ranges[:1]
-    for entry in ranges[1:]:
-        previous = merged[-1]
-        if entry.delivery == previous.delivery and entry.first <= previous.last + 1:
-            last = max(previous.last, entry.last)
-            merged[-1] = previous._replace(last=last)
-        else:
-            merged.append(entry)
+    if len({each[0] for each in ranges}) == len(ranges):
+        # Most deliveries are acknowledged as they were made: as a whole.
+        return ranges
+    merged: list[AckRange] = []
+    for delivery, found in groupby(ranges, itemgetter(0)):
+        of_it = list(found)
+        merged += [
+            AckRange(delivery, first, last, of_it[0].written)
+            for first, last in melted([each[1:3] for each in of_it])
+        ]
     return merged

@@ -15,9 +15,9 @@ import anyio
 import msgspec
 
 from hadron.client.arguments import text_of
-from hadron.client.backoff import Backoff
 from hadron.client.results import Applied, Change
 from hadron.client.session import Session
+from hadron.model.backoff import Backoff
 from hadron.model.errors import (
     HadronError,
     MetadataBehindError,

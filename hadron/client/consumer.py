@@ -16,7 +16,6 @@ from typing import Final
 import anyio
 
 from hadron.client import forks
-from hadron.client.acks import runs
 from hadron.client.catalog import Catalog
 from hadron.client.deliveries import AckSender, Delivery
 from hadron.client.feed import Feed, Parcel
@@ -24,6 +23,7 @@ from hadron.client.membership import Membership
 from hadron.client.session import Session
 from hadron.client.subscribing import MemberSettings
 from hadron.model.errors import ClosedError, HadronError, NotFoundError, PeerError
+from hadron.model.ranges import runs
 from hadron.model.record import Record, record_type
 from hadron.model.schema import SchemaObject, StreamSpec
 from hadron.wire.messages import groups_pb2, method

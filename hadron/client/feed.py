@@ -15,10 +15,11 @@ from typing import Final
 
 import anyio
 
-from hadron.client.acks import AckBuffer, AckRange, LateAcks, runs
+from hadron.client.acks import AckBuffer, AckRange, LateAcks
 from hadron.model.batch import RecordBatch, decode_batch
 from hadron.model.ids import NO_BALLOT, Ballot
 from hadron.model.limits import SUBSCRIPTION_BATCH_MEMORY
+from hadron.model.ranges import Range, RangeSet
 from hadron.model.record import Record
 from hadron.wire.calls import Call
 from hadron.wire.messages import ballot_from, ballot_to, groups_pb2
@@ -151,7 +152,7 @@ class Feed:
         self.has_revoked = True
         parcel = self.unread.get(number)
         if parcel is not None:
-            parcel.skip(range(first, last + 1))
+            parcel.skip(first, last)
 
     # --- acknowledgements -----------------------------------------------------------------------
 
@@ -173,7 +174,7 @@ class Feed:
         for parcel in self.unread.values():
             start, stop = max(first, parcel.first), min(last, parcel.last)
             if start <= stop and parcel.number != given.number:
-                parcel.skip(range(start, stop + 1))
+                parcel.skip(start, stop)
                 self.acks.add(parcel.number, start, stop, parcel.written)
                 if first < start:
                     self._acknowledge_again(given, first, start - 1)
@@ -250,7 +251,7 @@ class Feed:
     def send_nack(
         self,
         number: int,
-        ranges: Iterable[tuple[int, int]],
+        ranges: Iterable[Range],
         delay_ms: int | None = None,
         reason: str = "",
         *,
@@ -265,7 +266,7 @@ class Feed:
             )
             self.call.send(groups_pb2.SubscribeRequest(nack=nack))
 
-    def send_extend(self, number: int, ranges: Iterable[tuple[int, int]]) -> None:
+    def send_extend(self, number: int, ranges: Iterable[Range]) -> None:
         """Start the ack deadline of a delivery again."""
         if self.alive:
             self.settled.add(number)
@@ -295,7 +296,7 @@ class Feed:
         """A delivery that nobody has looked at, and nobody will here."""
         self.send_nack(parcel.number, parcel.ranges(), unseen=True)
         self.unread.pop(parcel.number, None)
-        parcel.skip(range(parcel.first, parcel.last + 1))
+        parcel.skip(parcel.first, parcel.last)
         parcel.grant()
 
     def end(self) -> None:
@@ -343,24 +344,24 @@ class Parcel:
         self.size = size
         self.ends_batch = ends_batch
         self._granted = False
-        self._skipped: set[int] = set()
+        self._skipped: RangeSet | None = None
         feed.unread[self.number] = self
 
-    def skip(self, offsets: Iterable[int]) -> None:
+    def skip(self, first: int, last: int) -> None:
         """These are not handed out."""
-        self._skipped.update(offsets)
+        if self._skipped is None:
+            self._skipped = RangeSet()
+        self._skipped.add(first, last)
 
     @property
     def is_empty(self) -> bool:
-        return len(self._skipped) > self.last - self.first
+        return not self.ranges()
 
-    def ranges(self) -> Sequence[tuple[int, int]]:
-        """What it hands out, both ends inclusive."""
-        if not self._skipped:
+    def ranges(self) -> Sequence[Range]:
+        """What it hands out."""
+        if self._skipped is None:
             return ((self.first, self.last),)
-        return runs(
-            offset for offset in range(self.first, self.last + 1) if offset not in self._skipped
-        )
+        return self._skipped.gaps(self.first, self.last)
 
     def grant(self) -> None:
         """What it took of the call's window may be used again."""
@@ -372,15 +373,15 @@ class Parcel:
         """Its records; what they took of the call's window is granted again."""
         self.feed.unread.pop(self.number, None)
         self.grant()
-        records = self.batch.records(self.first, self.last)
-        if self._skipped:
-            records = [each for each in records if each.offset not in self._skipped]
+        records: list[Record] = []
+        for first, last in self.ranges():
+            records += self.batch.records(first, last)
         return records
 
     def part(self, first: int, last: int) -> Parcel:
         """One of its `ranges` by itself."""
         part = copy(self)
-        part.first, part.last, part._skipped = first, last, set()
+        part.first, part.last, part._skipped = first, last, None
         return part
 
     def acknowledge(self) -> None:

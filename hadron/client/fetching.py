@@ -13,9 +13,9 @@ from typing import Final
 
 import anyio
 
-from hadron.client.backoff import Backoff
 from hadron.client.lookout import Outage
 from hadron.client.session import Session, can_retry
+from hadron.model.backoff import Backoff
 from hadron.model.errors import ConnectionLostError, HadronError, PeerError
 from hadron.wire.calls import Call
 from hadron.wire.messages import method, streams_pb2

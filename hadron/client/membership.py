@@ -13,7 +13,7 @@ from typing import Final
 
 import anyio
 
-from hadron.client.acks import LateAcks, runs
+from hadron.client.acks import LateAcks
 from hadron.client.feed import Feed, Parcel
 from hadron.client.lookout import Outage
 from hadron.client.session import Session
@@ -25,6 +25,7 @@ from hadron.model.errors import (
     NotReadyError,
     PeerError,
 )
+from hadron.model.ranges import runs
 from hadron.wire.calls import Call
 from hadron.wire.messages import ballot_from, groups_pb2, method
 
@@ -162,8 +163,8 @@ class Membership:
             parcel.first, parcel.last, feed.ballot, parcel.attempt, parcel.written
         )
         if known:
-            parcel.skip(known)
             for first, last in runs(known):
+                parcel.skip(first, last)
                 feed.acknowledge(parcel, first, last)
             feed.send_acks()
 

@@ -17,11 +17,11 @@ from typing import Any, Final, Protocol
 import anyio
 
 from hadron.client.accumulator import PartitionAccumulator
-from hadron.client.backoff import Backoff
 from hadron.client.failover import AWAY_AFTER_S
 from hadron.client.lookout import TELL_AFTER_S
 from hadron.client.outgoing import BatchState, OutgoingBatch
 from hadron.client.session import Session
+from hadron.model.backoff import Backoff
 from hadron.model.errors import (
     ConnectionLostError,
     HadronError,

@@ -18,7 +18,6 @@ import anyio.abc
 
 from hadron.client import forks, probing
 from hadron.client.background import Background, SingleFlight
-from hadron.client.backoff import Backoff
 from hadron.client.lookout import TELL_AFTER_S, Lookout
 from hadron.client.opening import NOT_OPEN
 from hadron.client.ports import ClientPorts
@@ -26,6 +25,7 @@ from hadron.client.probing import Probes
 from hadron.client.topology import Topology, owner_not_found
 from hadron.client.tunnels import Tunnels
 from hadron.client.url import Endpoint
+from hadron.model.backoff import Backoff
 from hadron.model.errors import (
     ClosedError,
     ConnectionLostError,
@@ -41,13 +41,11 @@ from hadron.model.errors import (
 )
 from hadron.wire.calling import Caller
 from hadron.wire.connection import KEEPALIVE_S, SILENCE_LIMIT_S, Connection
+from hadron.wire.dialing import DIAL_TIMEOUT_S, dial
 from hadron.wire.frames import Bytes
 from hadron.wire.messages import Method, cluster_pb2
 
 _log = logging.getLogger(__name__)
-
-DIAL_TIMEOUT_S: Final = 5.0
-"""A host that drops packets answers no dial; a local one takes well under a millisecond."""
 
 _DIRECT_S: Final = 1.0
 """So long a leader is dialed before a way through another node is tried as well: packets that are
@@ -110,9 +108,12 @@ class Link:
         return await self._dialing.get()
 
     async def _dial(self) -> Connection:
+        keepalive_s, silence_limit_s = self._patience
         try:
-            with anyio.fail_after(DIAL_TIMEOUT_S):
-                transport = await self._ports.network.dial(self.address)
+            connection = await dial(
+                self._ports.network, self.address, timeout_s=DIAL_TIMEOUT_S,
+                keepalive_s=keepalive_s, silence_limit_s=silence_limit_s,
+            )
         except TimeoutError:
             raise PeerError(
                 f"{self.address} did not answer within {DIAL_TIMEOUT_S:g} s",
@@ -123,10 +124,6 @@ class Link:
                 f"cannot connect to {self.address}: {error.strerror or error}",
                 _START_HINT,
             ) from error
-        keepalive_s, silence_limit_s = self._patience
-        connection = Connection(
-            transport, dialed=True, keepalive_s=keepalive_s, silence_limit_s=silence_limit_s
-        )
         scope = self._background.start(connection.run)
         try:
             if not scope.cancel_called:

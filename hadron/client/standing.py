@@ -12,8 +12,8 @@ from typing import Any, Final, Protocol
 
 import anyio
 
-from hadron.client.backoff import Backoff
 from hadron.client.session import Session, can_retry
+from hadron.model.backoff import Backoff
 from hadron.model.errors import HadronError, NotFoundError, PeerError
 from hadron.wire.calling import Caller
 from hadron.wire.calls import Call

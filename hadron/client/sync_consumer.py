@@ -16,7 +16,6 @@ from typing import Any, Final, TypeVar
 
 import anyio
 
-from hadron.client.acks import runs
 from hadron.client.client import Client
 from hadron.client.deliveries import GivenBatch, GivenRecord, delay_ms, nack_reason
 from hadron.client.feed import Parcel
@@ -26,6 +25,7 @@ from hadron.client.portal import Portal
 from hadron.client.publishing import Ending
 from hadron.client.subscription import Subscription, closed_error, patience_s
 from hadron.model.errors import ClosedError, ForkedError
+from hadron.model.ranges import Range, runs
 from hadron.model.record import Record
 
 T = TypeVar("T")
@@ -34,7 +34,7 @@ _ACK_DELAY_S: Final = 0.0005
 """How long acks gather before a task is sent to fetch them: a hop costs 100 µs, ten acks one."""
 
 
-_Part = tuple[Parcel, Sequence[tuple[int, int]]]
+_Part = tuple[Parcel, Sequence[Range]]
 """A delivery, and ranges of its offsets."""
 
 

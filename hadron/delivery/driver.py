@@ -22,9 +22,9 @@ from hadron.delivery.letters import DeadLetters, Origin, pause_s
 from hadron.delivery.machine import Group
 from hadron.delivery.members import DeliveryNumbers
 from hadron.delivery.progress import Ledger, LoggedLedger, MemoryLedger, Receipt
-from hadron.delivery.ranges import Range, size
 from hadron.delivery.sessions import DeliveryEvent, MemberSession, Silence, check_ranges
 from hadron.delivery.shelf import Shelf, Shelves
+from hadron.model.backoff import jitter
 from hadron.model.batch import StampedBatch
 from hadron.model.errors import (
     DeadlineExceededError,
@@ -37,6 +37,7 @@ from hadron.model.errors import (
 )
 from hadron.model.ids import Ballot
 from hadron.model.ports import Random
+from hadron.model.ranges import Range, size
 from hadron.partition.controller import Controller
 from hadron.serving.visible import VisibleStreams
 from hadron.state import groups
@@ -437,7 +438,7 @@ class GroupDriver:
         check_ranges(message.ranges)
         now = trio.current_time()
         delay_s = message.delay_ms / 1_000 if message.HasField("delay_ms") else None
-        share = self._ground.random.uniform(0.5, 1.0)
+        share = jitter(self._ground.random)
         for item in message.ranges:
             self.machine.refuse(
                 session.member.number, item.delivery, item.first_offset, item.last_offset, now,
@@ -502,6 +503,6 @@ class GroupDriver:
     def _dead_letters_refused(self, dead: Exhausted) -> None:
         # It is tried again with each delivery beyond those that are allowed.
         times = dead.attempts - self.machine.rules.max_attempts + 1
-        share = self._ground.random.uniform(0.5, 1.0)
+        share = jitter(self._ground.random)
         self.machine.put_back(dead, trio.current_time() + pause_s(times, share))
         self.pump()

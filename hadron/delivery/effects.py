@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Final
 
-from hadron.delivery.ranges import Range
+from hadron.model.ranges import Range
 from hadron.state.groups import ORDER_KEY, ORDER_STRICT, GroupOptions
 
 

@@ -12,7 +12,7 @@ from collections import deque
 from collections.abc import Iterable
 from typing import Final
 
-from hadron.delivery.ranges import Range, RangeSet
+from hadron.model.ranges import Range, RangeSet
 from hadron.state.attempts import Attempts
 
 _FOR_EVER: Final = 1 << 63

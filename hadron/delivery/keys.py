@@ -12,7 +12,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
-from hadron.delivery.ranges import Range
+from hadron.model.ranges import Range
 
 NO_KEY: Final = 0
 """The hash of records without a key: they are not ordered."""

@@ -17,7 +17,7 @@ import msgspec
 import trio
 
 from hadron.delivery.effects import Exhausted
-from hadron.delivery.ranges import Range
+from hadron.model.backoff import doubled_s
 from hadron.model.batch import BatchBuilder, RecordBatch, StampedBatch, decode_batch
 from hadron.model.errors import (
     FencedError,
@@ -27,6 +27,7 @@ from hadron.model.errors import (
     ShuttingDownError,
 )
 from hadron.model.limits import MAX_BATCH_BYTES, MAX_RECORD_BYTES
+from hadron.model.ranges import Range
 from hadron.model.record import BYTES, NewRecord, Record
 from hadron.partition.controller import Controller
 from hadron.serving.visible import VisibleStreams
@@ -58,7 +59,7 @@ def pause_s(times: int, share: float) -> float:
     """Before a record is delivered again whose dead letter could not be written for the so many-th
     time: there is no room, or the stream is gone, which nobody may ever mend. `share` is random,
     0.5 to 1."""
-    return share * min(_MAX_PAUSE_S, _PAUSE_S * 2.0 ** min(max(times - 1, 0), 30))
+    return share * doubled_s(_PAUSE_S, times - 1, _MAX_PAUSE_S)
 
 
 _TARGET_BYTES: Final = MAX_BATCH_BYTES // 4

@@ -23,8 +23,8 @@ from hadron.delivery.frontier import Frontier
 from hadron.delivery.keys import BatchKeys, KeyLines
 from hadron.delivery.members import Delivery, Member, Takers
 from hadron.delivery.patience import ASKED_CAP_S, again_after_s
-from hadron.delivery.ranges import Range, RangeSet, size
 from hadron.delivery.waiting import Again, Waiting
+from hadron.model.ranges import Range, RangeSet, size
 from hadron.state.attempts import Attempts
 
 MAX_UNSETTLED: Final = 65_536

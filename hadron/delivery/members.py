@@ -11,7 +11,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from hadron.delivery.patience import FREE_IN_A_ROW, rest_s
-from hadron.delivery.ranges import Range, RangeSet
+from hadron.model.ranges import Range, RangeSet
 
 
 class DeliveryNumbers:

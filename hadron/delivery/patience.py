@@ -13,6 +13,8 @@ from __future__ import annotations
 
 from typing import Final
 
+from hadron.model.backoff import doubled_s
+
 FIRST_S: Final = 0.1
 """After the first attempt in vain: most of what is away for a moment is back."""
 
@@ -41,17 +43,12 @@ def again_after_s(attempt: int, asked_s: float | None, share: float) -> float:
         share: random, 0.5 to 1, so that what came back together does not come again together.
     """
     if asked_s is None:
-        return share * _doubled(FIRST_S, attempt - 1, CAP_S)
+        return share * doubled_s(FIRST_S, attempt - 1, CAP_S)
     if asked_s >= ASKED_CAP_S or attempt <= ASKED_FREE:
         return asked_s
-    return max(asked_s, share * _doubled(FIRST_S, attempt - ASKED_FREE - 1, ASKED_CAP_S))
+    return max(asked_s, share * doubled_s(FIRST_S, attempt - ASKED_FREE - 1, ASKED_CAP_S))
 
 
 def rest_s(rests: int, share: float) -> float:
     """Seconds for which a member gets nothing that has rested `rests` times already."""
-    return share * _doubled(FIRST_S, rests, REST_CAP_S)
-
-
-def _doubled(first_s: float, times: int, cap_s: float) -> float:
-    # 2 ** 1,000 has no float.
-    return min(cap_s, first_s * 2.0 ** min(times, 30))
+    return share * doubled_s(FIRST_S, rests, REST_CAP_S)

@@ -11,8 +11,8 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any, Final, Protocol, TypeVar
 
-from hadron.delivery.ranges import Range, RangeSet
 from hadron.model.errors import HadronError, OldMemberError
+from hadron.model.ranges import Range, RangeSet, melted
 from hadron.partition.controller import Controller
 from hadron.state.attempts import Attempts
 from hadron.state.group_endings import EndDeliveries
@@ -127,7 +127,7 @@ class LoggedLedger:
         ended, self._ended = _take(_melt_attempts(self._ended), _RANGES_PER_ENTRY)
         ranges: list[Range] = []
         if not self._ended:
-            ranges, self._unlogged = _take(_melt(self._unlogged), _RANGES_PER_ENTRY - len(ended))
+            ranges, self._unlogged = _take(melted(self._unlogged), _RANGES_PER_ENTRY - len(ended))
         receipts: list[Receipt] = []
         if not (self._unlogged or self._ended):
             receipts, self._receipts = self._receipts, []
@@ -229,17 +229,4 @@ def _melt_attempts(ended: list[Attempts]) -> list[Attempts]:
             melted[-1] = (melted[-1][0], last, number)
         else:
             melted.append((first, last, number))
-    return melted
-
-
-def _melt(ranges: list[Range]) -> list[Range]:
-    """Join ranges that touch; acknowledgements of single records mostly come in order."""
-    if len(ranges) < 2:
-        return ranges
-    melted: list[Range] = []
-    for first, last in sorted(ranges):
-        if melted and first <= melted[-1][1] + 1:
-            melted[-1] = (melted[-1][0], max(last, melted[-1][1]))
-        else:
-            melted.append((first, last))
     return melted

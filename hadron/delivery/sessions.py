@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING, Final
 
 from hadron.delivery.joining import MAX_IN_FLIGHT
 from hadron.delivery.members import Member
-from hadron.delivery.ranges import Range
 from hadron.model.batch import StampedBatch
 from hadron.model.errors import RequestError
 from hadron.model.limits import SUBSCRIPTION_BATCH_MEMORY
+from hadron.model.ranges import Range
 from hadron.wire.calls import Call
 from hadron.wire.messages import groups_pb2
 

@@ -11,7 +11,7 @@ from bisect import bisect_left, bisect_right, insort
 from dataclasses import dataclass
 from typing import Final
 
-from hadron.delivery.ranges import Range
+from hadron.model.ranges import Range
 
 _STALE: Final = 64
 """Entries of a heap that stand for nothing any more, beyond as many as there are items."""

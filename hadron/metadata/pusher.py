@@ -9,15 +9,16 @@ from __future__ import annotations
 import logging
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Final, NamedTuple, Protocol
 
 import trio
 
-from hadron.client.backoff import Backoff
 from hadron.metadata.driver import SchemaChanges
 from hadron.metadata.messages import changes_to, check_index, check_uuid
 from hadron.metadata.push import Ask, Push, Read, Refuse, Register, Send, Step, Wait
-from hadron.model.errors import HadronError, HandshakeError, PeerError
+from hadron.model.backoff import Backoff
+from hadron.model.errors import HadronError, HandshakeError
 from hadron.model.ports import Network, Random
 from hadron.partition.controller import Controller
 from hadron.serving.catalog import Catalog
@@ -25,13 +26,13 @@ from hadron.serving.leading import Part
 from hadron.state.adoption import changes_since
 from hadron.state.registry import RegisterReplicaSet
 from hadron.wire.connection import Connection, Cork
+from hadron.wire.dialing import dial, talk
 from hadron.wire.messages import check_number, method, schema_pb2
 
 _log = logging.getLogger(__name__)
 
 _ADOPT: Final = method("AdoptSchema")
 
-_DIAL_TIMEOUT_S: Final = 5.0
 _ANSWER_TIMEOUT_S: Final = 15.0
 """For one part to be committed there: a majority that is away is waited for by asking again."""
 
@@ -146,14 +147,14 @@ class SchemaPusher(Part):
             while True:
                 try:
                     await self._connect_and_push(target, backoff)
-                except* (HadronError, OSError) as group:
-                    self._failed(target, _first(group))
+                except (HadronError, OSError) as error:
+                    self._failed(target, error)
                 await trio.sleep(backoff.next_s())
         # Being cancelled ends the connection, which is noted like any other end.
         self._troubles.pop(target, None)
 
-    def _failed(self, target: Target, error: BaseException) -> None:
-        is_passing = isinstance(error, OSError) or getattr(error, "retryable", False)
+    def _failed(self, target: Target, error: HadronError | OSError) -> None:
+        is_passing = isinstance(error, OSError) or error.retryable
         text = error.strerror if isinstance(error, OSError) else None
         self._note(target, text or str(error), logging.INFO if is_passing else logging.WARNING)
 
@@ -166,25 +167,14 @@ class SchemaPusher(Part):
             self._troubles.pop(target, None)
 
     async def _connect_and_push(self, target: Target, backoff: Backoff) -> None:
-        transport = None
-        with trio.move_on_after(_DIAL_TIMEOUT_S):
-            transport = await self._wires.network.dial(target.address)
-        if transport is None:
-            raise PeerError(f"{target.address} does not answer")
-        connection = Connection(
-            transport, dialed=True, cork=self._wires.cork, keepalive_s=self._wires.keepalive_s,
-            silence_limit_s=self._wires.silence_limit_s,
+        wires = self._wires
+        connection = await dial(
+            wires.network, target.address, cork=wires.cork, keepalive_s=wires.keepalive_s,
+            silence_limit_s=wires.silence_limit_s,
         )
-        async with trio.open_nursery() as nursery:
-            nursery.start_soon(connection.run)
-            nursery.start_soon(_raise_when_closed, connection)
-            try:
-                await self._converse(target, connection, backoff)
-            finally:
-                connection.close()
-                nursery.cancel_scope.cancel()
+        await talk(connection, partial(self._converse, target, backoff))
 
-    async def _converse(self, target: Target, connection: Connection, backoff: Backoff) -> None:
+    async def _converse(self, target: Target, backoff: Backoff, connection: Connection) -> None:
         """Push whatever changes until the connection ends; raises why."""
         push = Push(self._catalog.metadata_index, self._own.uuid)
         while True:
@@ -193,7 +183,7 @@ class SchemaPusher(Part):
             step = push.next()
             if isinstance(step, Wait):
                 self._note(target, push.trouble)
-                await moved.wait()
+                await _wait_while_open(connection, moved)
                 continue
             await self._take(step, push, target, connection)
             if push.is_in_step:
@@ -248,12 +238,16 @@ class SchemaPusher(Part):
         )
 
 
-async def _raise_when_closed(connection: Connection) -> None:
-    raise await connection.wait_closed()
+async def _wait_while_open(connection: Connection, event: trio.Event) -> None:
+    """Raises why the connection has ended when it does first."""
+    async with trio.open_nursery() as nursery:
 
+        async def end_with_connection() -> None:
+            await connection.wait_closed()
+            nursery.cancel_scope.cancel()
 
-def _first(group: BaseExceptionGroup[BaseException]) -> BaseException:
-    error: BaseException = group
-    while isinstance(error, BaseExceptionGroup):
-        error = error.exceptions[0]
-    return error
+        nursery.start_soon(end_with_connection)
+        await event.wait()
+        nursery.cancel_scope.cancel()
+    if connection.is_closed:
+        raise await connection.wait_closed()

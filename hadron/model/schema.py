@@ -2,26 +2,40 @@
 
 One object is (kind, namespace, name) and a specification. Specifications are stored as JSON of
 these structs; fields are only ever added, with a default that means what was before.
+
+A field is declared here and nowhere else: `documents.fields` takes a document's keys, in the same
+order, from these structs, and shows them again. What values it may have, `documents.checks` says.
 """
 
 from __future__ import annotations
 
-from typing import Final
+from typing import Annotated, Final
 
 import msgspec
 
 from hadron.model.errors import SchemaError
 from hadron.model.ids import DEFAULT_NAMESPACE
+from hadron.model.units import DURATION, SIZE, TIME
 
 DEFAULT_LANE: Final = "default"
 """The lane of a queue that declares none."""
+
+_MOST_DOUBLINGS: Final = 20
+"""Of a pause before a retry: a second has become twelve days."""
+
+Duration = Annotated[int, msgspec.Meta(extra={"quantity": DURATION})]
+"""Milliseconds; a document's key has no `_ms`."""
+Size = Annotated[int, msgspec.Meta(extra={"quantity": SIZE})]
+"""Bytes."""
+Time = Annotated[int, msgspec.Meta(extra={"quantity": TIME})]
+"""Milliseconds since the Unix epoch; a document's key has no `_ms`."""
 
 
 class Retention(msgspec.Struct, frozen=True, omit_defaults=True):
     """How long whole batches are kept; 0 means without limit."""
 
-    max_age_ms: int = 0
-    max_bytes: int = 0
+    max_age_ms: Duration = 0
+    max_bytes: Size = 0
 
 
 class StreamSpec(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -38,7 +52,11 @@ class Retry(msgspec.Struct, frozen=True, omit_defaults=True):
     """Attempts of one stage invocation; the n-th retry waits backoff_ms * 2 ** (n - 1)."""
 
     max_attempts: int = 5
-    backoff_ms: int = 1_000
+    backoff_ms: Duration = 1_000
+
+    def pause_ms(self, failures: int) -> int:
+        """Before the next attempt, after so many in vain, 1 or more. Nodes must agree on it."""
+        return self.backoff_ms << min(failures - 1, _MOST_DOUBLINGS)
 
 
 class Output(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -59,8 +77,8 @@ class StageSpec(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """DDL of the JSON values, when the stage wants structs instead of strings."""
     dependencies: tuple[str, ...] = ()
     after: tuple[str, ...] = ()
-    delay_ms: int = 0
-    timeout_ms: int = 300_000
+    delay_ms: Duration = 0
+    timeout_ms: Duration = 300_000
     retry: Retry = Retry()
     output: Output | None = None
 
@@ -70,12 +88,12 @@ class PipelineSpec(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True
 
     replica_set: str
     input: str
-    stages: tuple[StageSpec, ...]
     triggers: tuple[str, ...] = ()
     """Event type patterns; none matches every record."""
     start: str = "latest"
     """"earliest", "latest", an offset, or an RFC 3339 time."""
     max_parallel: int = 1_000
+    stages: tuple[StageSpec, ...]
     description: str = ""
     written: tuple[tuple[str, str], ...] = ()
     """(path, text) of quantities that were written otherwise than they would be shown."""
@@ -99,10 +117,10 @@ class QueueSpec(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     lanes: tuple[Lane, ...] = ()
     """None means one, called `default`."""
     max_attempts: int = 5
-    lease_ms: int = 30_000
+    lease_ms: Duration = 30_000
     """How long a claimed job stays with its worker without a heartbeat."""
-    backoff_ms: int = 1_000
-    result_ttl_ms: int = 3_600_000
+    backoff_ms: Duration = 1_000
+    result_ttl_ms: Duration = 3_600_000
     """How long a finished job's result can be asked for; 0 keeps none."""
     description: str = ""
     written: tuple[tuple[str, str], ...] = ()
@@ -166,7 +184,7 @@ class TokenSpec(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """"read"; "write", which includes it; "admin", which includes both and changes the schema."""
     namespaces: tuple[str, ...] = ()
     """Where it is good for that: none means the token's own, `*` means all."""
-    expires_ms: int = 0
+    expires_ms: Time = 0
     """Time from which it is refused, milliseconds since the Unix epoch; 0 is never."""
     sha256: str = ""
     """Of the secret, in lower-case hex; empty in what is declared leaves it as it is."""

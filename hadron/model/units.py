@@ -8,6 +8,8 @@ The text of the error is the sentence a user reads, so each parser's `..._FORM` 
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
+from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from fractions import Fraction
 from itertools import pairwise
@@ -143,3 +145,23 @@ def _whole(text: str, total: Fraction, what: str, unit: str, form: str) -> int:
 def _refused(text: str, what: str, form: str) -> RequestError:
     shown = text if len(text) <= 60 else text[:57] + "..."
     return RequestError(f"{shown!r} is not a {what}", f"expected {form}")
+
+
+@dataclass(frozen=True, slots=True)
+class Quantity:
+    """A number that people write with its unit, and programs keep as so many of the smallest.
+
+    Attributes:
+        unit: the end of a field's name that a document's key does not have.
+    """
+
+    parse: Callable[[str], int]
+    format: Callable[[int], str]
+    form: str
+    unit: str = ""
+
+
+DURATION: Final = Quantity(parse_duration_ms, format_duration, DURATION_FORM, "_ms")
+SIZE: Final = Quantity(parse_size, format_size, SIZE_FORM)
+TIME: Final = Quantity(parse_time_ms, format_time, TIME_FORM, "_ms")
+QUANTITIES: Final = (DURATION, SIZE, TIME)

@@ -33,6 +33,7 @@ from hadron.node.rounds import CALM_S, LONELY_S, Rounds
 from hadron.node.statements import statement_to, statements_from
 from hadron.wire.calls import Call, Handler
 from hadron.wire.connection import Connection, Cork
+from hadron.wire.dialing import dial, talk
 from hadron.wire.messages import Method, cluster_pb2, method
 
 _log = logging.getLogger(__name__)
@@ -421,27 +422,10 @@ class Discovery:
         return found.address
 
     async def _with_connection(
-        self, address: str, timeout_s: float, talk: Callable[[Connection], Awaitable[T]]
+        self, address: str, timeout_s: float, conversation: Callable[[Connection], Awaitable[T]]
     ) -> T:
         """Dial, talk, hang up. Raises what either raises, `OSError` when nobody is there."""
-        transport = None
-        with trio.move_on_after(timeout_s):
-            transport = await self._network.dial(address)
-        if transport is None:
-            raise OSError(f"no connection within {timeout_s:g} s")
-        connection = Connection(transport, dialed=True, cork=self._cork)
-        said: list[T] = []
-        failed: HadronError | None = None
-        async with trio.open_nursery() as nursery:
-            nursery.start_soon(connection.run)
-            try:
-                said.append(await talk(connection))
-            except HadronError as error:
-                # Raised outside of the nursery, which would wrap it in a group.
-                failed = error
-            finally:
-                connection.close()
-                nursery.cancel_scope.cancel()
-        if failed is not None:
-            raise failed
-        return said[0]
+        connection = await dial(
+            self._network, address, timeout_s=timeout_s, cork=self._cork
+        )
+        return await talk(connection, conversation)

@@ -16,8 +16,9 @@ from hadron.model.errors import HadronError
 from hadron.model.ports import Network
 from hadron.node.replica_set import NO_SECURITY, ReplicaSetConfig, is_loopback
 from hadron.node.runtime import Node
-from hadron.node.world import SystemClock, SystemDisk, SystemRandom
+from hadron.node.world import SystemDisk
 from hadron.wire.sockets import SocketNetwork
+from hadron.wire.system import SystemClock, SystemRandom
 
 _log = logging.getLogger(__name__)
 

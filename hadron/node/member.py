@@ -145,7 +145,7 @@ class Member:
             partial(self._resync.want, reason)
         )
         self._repairer = Repairer(
-            host.membership, store, self._links,
+            host.membership, store, self._links, host.random,
             committed_lsn=lambda: self._follower.committed_lsn,
             resync=lambda reason, lsn: self._resync.want(reason, min_lsn=lsn),
             on_lost=self._cannot_read,

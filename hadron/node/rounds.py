@@ -10,6 +10,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Final
 
+from hadron.model.backoff import doubled_s, jitter
 from hadron.model.ports import Random
 from hadron.model.replica_sets import KnownSet
 
@@ -118,7 +119,7 @@ class Rounds:
     def failed(self, address: str, now_s: float, longest_s: float = CALM_S) -> int:
         """Not again before a delay that doubles up to `longest_s`; returns how often in a row."""
         tried = self._tried.setdefault(address, _Tried())
-        delay_s = min(_FIRST_RETRY_S * 2**tried.failures, longest_s)
-        tried.failures = min(tried.failures + 1, 30)
-        tried.due_s = now_s + self._random.uniform(0.5, 1.0) * delay_s
+        delay_s = doubled_s(_FIRST_RETRY_S, tried.failures, longest_s)
+        tried.failures += 1
+        tried.due_s = now_s + jitter(self._random) * delay_s
         return tried.failures

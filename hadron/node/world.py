@@ -1,12 +1,9 @@
-"""The real world behind the ports: this machine's clock, randomness and disk."""
+"""The real disk behind its port; `wire` has the rest of the machine."""
 
 from __future__ import annotations
 
 import os
-import random
-import secrets
 import shutil
-import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Final, TypeVar
@@ -18,25 +15,6 @@ from hadron.model.ports import FileId
 T = TypeVar("T")
 
 _BOOT_ID: Final = Path("/proc/sys/kernel/random/boot_id")
-
-
-class SystemClock:
-    def now_ms(self) -> int:
-        return time.time_ns() // 1_000_000
-
-    def monotonic_s(self) -> float:
-        return time.monotonic()
-
-
-class SystemRandom:
-    def __init__(self) -> None:
-        self._jitter = random.SystemRandom()
-
-    def token_bytes(self, count: int) -> bytes:
-        return secrets.token_bytes(count)
-
-    def uniform(self, low: float, high: float) -> float:
-        return self._jitter.uniform(low, high)
 
 
 class SystemDisk:

@@ -9,14 +9,17 @@ from __future__ import annotations
 import enum
 import logging
 from collections.abc import Awaitable, Callable, Mapping
+from functools import partial
 from typing import Final
 
 import trio
 
+from hadron.model.backoff import Backoff
 from hadron.model.errors import HadronError, HandshakeError, PeerError
 from hadron.model.ports import Network, Random
 from hadron.replication.membership import Membership, check_peer, epoch_note
 from hadron.wire.connection import Connection, Cork
+from hadron.wire.dialing import dial, talk
 from hadron.wire.messages import method, replication_pb2
 
 _log = logging.getLogger(__name__)
@@ -100,12 +103,13 @@ class PeerLinks:
                 nursery.start_soon(self._keep, link)
 
     async def _keep(self, link: PeerLink) -> None:
-        delay_s = _FIRST_DELAY_S
+        backoff = Backoff(self._random, _FIRST_DELAY_S, _MAX_DELAY_S)
         warned = ""
         while True:
             try:
-                if await self._connect_and_stay(link):
-                    delay_s, warned = _FIRST_DELAY_S, ""
+                await self._connect_and_stay(link)
+                backoff.reset()
+                warned = ""
             except HandshakeError as error:
                 self._set(link, LinkState.MISMATCH, str(error))
                 if str(error) != warned:
@@ -115,37 +119,23 @@ class PeerLinks:
                 self._set(link, LinkState.OLD_COPY, str(error))
             except (HadronError, OSError) as error:
                 self._set(link, LinkState.CONNECTING, _reason(link, error))
-            await trio.sleep(self._random.uniform(delay_s / 2, delay_s))
-            delay_s = min(delay_s * 2, _MAX_DELAY_S)
+            await trio.sleep(backoff.next_s())
 
-    async def _connect_and_stay(self, link: PeerLink) -> bool:
-        """Returns once the connection has ended; whether the handshake had succeeded."""
-        transport = None
-        with trio.move_on_after(_HANDSHAKE_TIMEOUT_S):
-            transport = await self._network.dial(link.address)
-        if transport is None:
-            raise OSError(f"no connection within {_HANDSHAKE_TIMEOUT_S:g} s")
-        connection = Connection(
-            transport, dialed=True, cork=self._cork, keepalive_s=self._keepalive_s,
-            silence_limit_s=self._silence_limit_s,
+    async def _connect_and_stay(self, link: PeerLink) -> None:
+        """Returns once a connection has ended on which the handshake had succeeded."""
+        connection = await dial(
+            self._network, link.address, timeout_s=_HANDSHAKE_TIMEOUT_S, cork=self._cork,
+            keepalive_s=self._keepalive_s, silence_limit_s=self._silence_limit_s,
         )
-        refused: HadronError | None = None
-        async with trio.open_nursery() as nursery:
-            nursery.start_soon(connection.run)
-            try:
-                await self._shake_hands(link, connection)
-                await connection.wait_closed()
-            except HadronError as error:
-                # Raised outside of the nursery, which would wrap it in a group.
-                refused = error
-            finally:
-                link.connection = None
-                connection.close()
-                nursery.cancel_scope.cancel()
-        if refused is not None:
-            raise refused
+        await talk(connection, partial(self._stay, link))
         self._set(link, LinkState.CONNECTING, f"the connection to {link.address} ended")
-        return True
+
+    async def _stay(self, link: PeerLink, connection: Connection) -> None:
+        try:
+            await self._shake_hands(link, connection)
+            await connection.wait_closed()
+        finally:
+            link.connection = None
 
     async def _shake_hands(self, link: PeerLink, connection: Connection) -> None:
         answer, _ = await connection.request(

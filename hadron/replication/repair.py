@@ -23,6 +23,7 @@ from typing import Any, Final
 import apsw
 import trio
 
+from hadron.model.backoff import Backoff
 from hadron.model.batch import read_head
 from hadron.model.errors import (
     CorruptionError,
@@ -33,6 +34,7 @@ from hadron.model.errors import (
 )
 from hadron.model.ids import NO_BALLOT, LogPosition
 from hadron.model.limits import MAX_ATTACHMENT_BYTES
+from hadron.model.ports import Random
 from hadron.replication.ballot import run_on_writer
 from hadron.replication.entries import pack, unpack
 from hadron.replication.membership import Membership
@@ -114,6 +116,7 @@ class Repairer:
         membership: Membership,
         store: Store,
         links: PeerLinks,
+        random: Random,
         *,
         committed_lsn: Callable[[], int],
         resync: Callable[[str, int], None],
@@ -127,6 +130,7 @@ class Repairer:
         self._membership = membership
         self._store = store
         self._links = links
+        self._random = random
         self._committed_lsn = committed_lsn
         self._resync = resync
         self._on_lost = on_lost
@@ -201,11 +205,11 @@ class Repairer:
 
     async def run(self) -> None:
         """Repair what is found, for ever."""
-        pause_s = _MIN_PAUSE_S
+        backoff = Backoff(self._random, _MIN_PAUSE_S, _MAX_PAUSE_S)
         while True:
             if not self._damaged:
                 await self._wanted.wait()
-                pause_s = _MIN_PAUSE_S
+                backoff.reset()
             self._wanted = trio.Event()
             links_changed = self._links.changed
             for lsn in sorted(self._damaged):
@@ -215,9 +219,8 @@ class Repairer:
                     # The writer has met it as well, and decides.
                     _log.info("entry %d is not repaired: %s", lsn, error)
             if self._damaged:
-                with trio.move_on_after(pause_s):
+                with trio.move_on_after(backoff.next_s()):
                     await _first_of(links_changed, self._wanted)
-                pause_s = min(2 * pause_s, _MAX_PAUSE_S)
 
     async def _repair(self, lsn: int) -> None:
         if lsn > self._store.log.head.lsn:

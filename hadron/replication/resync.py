@@ -25,6 +25,7 @@ from typing import Final
 
 import trio
 
+from hadron.model.backoff import Backoff
 from hadron.model.errors import CorruptionError, HadronError, PeerError
 from hadron.model.ids import NO_BALLOT, Ballot, LogPosition
 from hadron.model.ports import Disk, Random
@@ -168,7 +169,7 @@ class Resync:
         if self._follower.diverged:
             self.want(self._follower.diverged)
         await self._asked.wait()
-        pause_s = _PAUSE_S
+        backoff = Backoff(self._random, _PAUSE_S, _MAX_PAUSE_S)
         unreadable = 0
         for attempt in itertools.count():
             changed = self._links.changed
@@ -188,9 +189,8 @@ class Resync:
                 else:
                     self._on_ready(installation)
                     return
-            with trio.move_on_after(self._random.uniform(pause_s / 2, pause_s)):
+            with trio.move_on_after(backoff.next_s()):
                 await changed.wait()
-            pause_s = min(2 * pause_s, _MAX_PAUSE_S)
 
     def _sources(self, *, only_first: bool) -> list[PeerLink]:
         """Who is connected, the one who was named first; what has arrived in part came from

@@ -9,7 +9,8 @@ import trio
 
 from hadron.client.subscription import Subscription
 from hadron.model.errors import ConnectionLostError
-from hadron.sim.history import History, Range, Settle
+from hadron.model.ranges import Range
+from hadron.sim.history import History, Settle
 
 _FLUSH_S: Final = 8.0
 

@@ -15,10 +15,10 @@ from typing import Literal, TypeVar
 
 import msgspec
 
+from hadron.model.ranges import Range
+
 Acks = Literal["leader", "majority", "all"]
 Outcome = Literal["unknown", "ok", "refused"]
-Range = tuple[int, int]
-"""Offsets, both ends inclusive."""
 
 
 class Operation(msgspec.Struct, kw_only=True):

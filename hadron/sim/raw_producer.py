@@ -17,6 +17,7 @@ from hadron.sim.history import Publish
 from hadron.sim.workload_clients import STREAM, Actor
 from hadron.sim.world import World
 from hadron.wire.connection import Connection
+from hadron.wire.dialing import dial, talk
 from hadron.wire.messages import Method, method, streams_pb2
 
 PRODUCE: Final = method("Produce")
@@ -38,23 +39,13 @@ async def ask_once(
 
     Raises what the node answers, and `OSError` when nobody does.
     """
+
+    async def ask(connection: Connection) -> Any:
+        answer, _ = await connection.request(what, request, attachments, timeout_s=timeout_s)
+        return answer
+
     network = world.network.host(host)
-    transport = await network.dial(world.config.node(node).address)
-    connection = Connection(transport, dialed=True)
-    failure: HadronError | None = None
-    async with trio.open_nursery() as nursery:
-        nursery.start_soon(connection.run)
-        try:
-            answer, _ = await connection.request(
-                what, request, attachments, timeout_s=timeout_s
-            )
-        except HadronError as error:
-            failure = error
-        connection.close()
-        nursery.cancel_scope.cancel()
-    if failure is not None:
-        raise failure
-    return answer
+    return await talk(await dial(network, world.config.node(node).address), ask)
 
 
 class RawProducerActor(Actor):

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import trio
 
+from hadron.model.backoff import Backoff
 from hadron.model.errors import (
     ConfigurationError,
     HadronError,
@@ -32,6 +33,7 @@ from hadron.spark.failures import brief
 from hadron.spark.functions import StageCodeError, check_functions, load_function
 from hadron.spark.outputs import Completion, Output, Refusal, encode, match_rows, pack
 from hadron.spark.stage import StageRaisedError, StageResult, is_alive, run_stage
+from hadron.wire.system import SystemRandom
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -394,7 +396,7 @@ class MicroBatchWorker:
 
     async def _patiently(self, call: Callable[[], Awaitable[_T]]) -> _T:
         """Call again while the server is away; completions may be repeated without harm."""
-        pause = _FIRST_PAUSE_S
+        backoff = Backoff(SystemRandom(), _FIRST_PAUSE_S, _MAX_PAUSE_S)
         deadline = trio.current_time() + _PATIENCE_S
         while True:
             try:
@@ -402,8 +404,7 @@ class MicroBatchWorker:
             except HadronError as error:
                 if not error.retryable or trio.current_time() > deadline:
                     raise
-            await trio.sleep(pause)
-            pause = min(2 * pause, _MAX_PAUSE_S)
+            await trio.sleep(backoff.next_s())
 
 
 class _SparkCall:

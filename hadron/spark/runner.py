@@ -16,8 +16,10 @@ from typing import TYPE_CHECKING, Any, Final
 
 import trio
 
+from hadron.model.backoff import Backoff
 from hadron.model.errors import HadronError
 from hadron.spark.microbatch import MicroBatch, MicroBatchWorker, Search
+from hadron.wire.system import SystemRandom
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -169,7 +171,7 @@ class StageRunner:
     async def _serve(self, client: Any, worker: MicroBatchWorker) -> None:
         """Take work, again after every disconnection. Failures are kept, not raised: the client's
         own task group would wrap them."""
-        pause = _FIRST_PAUSE_S
+        backoff = Backoff(SystemRandom(), _FIRST_PAUSE_S, _MAX_PAUSE_S)
         while not self._stopping.is_set():
             taken = self.totals.micro_batches
             error = await self._take(client, worker)
@@ -177,11 +179,11 @@ class StageRunner:
                 self._fail(error)
             if self._stopping.is_set():
                 return
-            pause = _FIRST_PAUSE_S if self.totals.micro_batches > taken else pause
+            if self.totals.micro_batches > taken:
+                backoff.reset()
             _log.warning("pipeline %s: the call ended (%s); again", self._pipeline, error)
-            with trio.move_on_after(pause):
+            with trio.move_on_after(backoff.next_s()):
                 await self._stopping.wait()
-            pause = min(2 * pause, _MAX_PAUSE_S)
 
     async def _take(self, client: Any, worker: MicroBatchWorker) -> HadronError | None:
         """One call for work, until it ends; what ended it, or None."""

@@ -12,9 +12,10 @@ import msgspec
 
 from hadron.model.errors import NotFoundError, RequestError
 from hadron.model.ports import Database
+from hadron.model.ranges import Range, size
 from hadron.state import attempts, groups, streams
 from hadron.state.attempts import Attempts
-from hadron.state.groups import GROUP, GROUP_ACK, GROUP_DETAIL, Range
+from hadron.state.groups import GROUP, GROUP_ACK, GROUP_DETAIL
 from hadron.state.machine import BatchShape, Command, Context, Feature
 from hadron.state.streams import Appended
 
@@ -64,7 +65,7 @@ class DeadLetterRecords(Command, frozen=True, array_like=True, tag=15):
 
     @property
     def batch(self) -> BatchShape:
-        return BatchShape(sum(last - first + 1 for first, last in self.ranges), self.size)
+        return BatchShape(size(self.ranges), self.size)
 
 
 class DeadLettered(msgspec.Struct, frozen=True):

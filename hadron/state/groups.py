@@ -14,6 +14,7 @@ import msgspec
 
 from hadron.model.errors import NotFoundError, OffsetOutOfRangeError, RequestError
 from hadron.model.ports import Database
+from hadron.model.ranges import Range
 from hadron.model.tables import PREFIX
 from hadron.state import attempts, skips, slices, streams
 from hadron.state.attempts import GROUP_ATTEMPT
@@ -79,9 +80,6 @@ _GET_FLOOR: Final = f"SELECT floor FROM {GROUP} WHERE group_id = ?"
 _ACKS_ABOVE: Final = (
     f"SELECT first, last FROM {GROUP_ACK} WHERE group_id = ? AND first > ? ORDER BY first LIMIT ?"
 )
-
-Range = tuple[int, int]
-"""Offsets, both ends inclusive."""
 
 ORDER_NONE: Final = 0
 ORDER_STRICT: Final = 1

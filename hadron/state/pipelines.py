@@ -479,12 +479,12 @@ def apply_fail_stages(context: Context, command: FailStages) -> Completed:
         last = counted >= stage.retry.max_attempts
         if last:
             given_up.append(instance_id)
-        backoff_ms = stage.retry.backoff_ms << min(counted - 1, 20)
         db.execute(
             f"UPDATE {STAGE_RUN} SET status = ?, attempts = ?, ready_ms = ?, reason = ?"
             " WHERE pipeline_id = ? AND stage = ? AND instance_id = ?",
             (
-                FAILED if last else READY, attempt, context.now_ms + backoff_ms, command.reason,
+                FAILED if last else READY, attempt,
+                context.now_ms + stage.retry.pause_ms(counted), command.reason,
                 pipeline_id, command.stage, instance_id,
             ),
         )

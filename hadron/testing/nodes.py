@@ -23,12 +23,14 @@ from hadron.model.ports import Clock, Disk
 from hadron.node.replica_set import NodeConfig, ReplicaSetConfig
 from hadron.node.runtime import Node
 from hadron.node.settings import Settings
-from hadron.node.world import SystemClock, SystemDisk
+from hadron.node.world import SystemDisk
 from hadron.state.features import MACHINE
 from hadron.state.machine import StateMachine
 from hadron.testing.network import MemoryNetwork
 from hadron.wire.connection import Connection
+from hadron.wire.dialing import dial
 from hadron.wire.messages import cluster_pb2
+from hadron.wire.system import SystemClock
 
 CLIENT: Final = "client"
 """The host that `Nodes.connection` and `Nodes.client` dial from."""
@@ -239,8 +241,7 @@ class Nodes:
     @asynccontextmanager
     async def connection(self, name: str, host: str = CLIENT) -> AsyncIterator[Connection]:
         """A bare connection to one node."""
-        transport = await self.network.host(host).dial(self.config.node(name).address)
-        connection = Connection(transport, dialed=True)
+        connection = await dial(self.network.host(host), self.config.node(name).address)
         # In the nodes' nursery: one of its own would wrap what the block raises in a group.
         self._nursery.start_soon(connection.run)
         try:

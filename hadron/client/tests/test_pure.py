@@ -1,8 +1,7 @@
-"""The small pure parts: URLs, topology, partitioning, records, slices, acks, backoff."""
+"""The small pure parts: URLs, topology, partitioning, records, slices, acks."""
 
 from __future__ import annotations
 
-import time
 from datetime import UTC, datetime
 from enum import Enum
 from typing import Any
@@ -12,8 +11,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hadron.client.acks import MAX_SETTLED, AckBuffer, AckRange, LateAcks
-from hadron.client.backoff import CAP_S, FIRST_S, Backoff
-from hadron.client.ports import SystemClock, SystemRandom
 from hadron.client.records import check_record, new_record
 from hadron.client.slicing import slice_batch
 from hadron.client.topology import Topology
@@ -287,14 +284,6 @@ def test_acks_in_any_order_become_the_fewest_ranges(
         assert last == [AckRange(1, 0, 5), AckRange(2, 6, 11)]
 
 
-def test_a_clients_clock_goes_on_while_its_machine_is_suspended(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    asleep = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)
-    monkeypatch.setattr(time, "clock_gettime", {asleep: 3_600.0}.__getitem__)
-    assert SystemClock().monotonic_s() == 3_600.0
-
-
 @pytest.mark.parametrize("attempt", [1, 2])
 def test_another_record_at_the_offset_is_not_the_one_that_was_dealt_with(attempt: int) -> None:
     """The log was restored, or has lost its tail: each batch there is of another ballot."""
@@ -312,12 +301,3 @@ def test_refusals_are_counted_of_more_than_is_remembered() -> None:
     assert late.take() == [(ballot, ranges)]
     late.answered(ranges, [(MAX_SETTLED, MAX_SETTLED + 4)], 0)
     assert late.lost == 5
-
-
-def test_backoff_grows_to_its_cap_and_starts_over() -> None:
-    backoff = Backoff(SystemRandom())
-    delays = [backoff.next_s() for _ in range(12)]
-    assert FIRST_S / 2 <= delays[0] <= FIRST_S
-    assert CAP_S / 2 <= delays[-1] <= CAP_S
-    backoff.reset()
-    assert backoff.next_s() <= FIRST_S

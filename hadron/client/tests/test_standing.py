@@ -10,11 +10,11 @@ import pytest
 import trio
 import trio.testing
 
-from hadron.client.ports import SystemRandom
 from hadron.client.session import Session
 from hadron.client.standing import StandingCall
 from hadron.model.errors import PeerError
 from hadron.wire.messages import method
+from hadron.wire.system import SystemRandom
 
 
 async def test_what_ends_every_try_is_told_once(

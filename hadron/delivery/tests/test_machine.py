@@ -12,7 +12,7 @@ from hadron.delivery.effects import Assignment
 from hadron.delivery.machine import Group
 from hadron.delivery.members import Member
 from hadron.delivery.patience import again_after_s
-from hadron.delivery.ranges import Range
+from hadron.model.ranges import Range
 
 BATCH = 8
 """Records of each batch in these tests."""

@@ -15,8 +15,8 @@ from hadron.delivery.keys import BatchKeys
 from hadron.delivery.machine import Group
 from hadron.delivery.members import Member
 from hadron.delivery.patience import again_after_s
-from hadron.delivery.ranges import Range, RangeSet
 from hadron.delivery.waiting import Again
+from hadron.model.ranges import Range, RangeSet
 
 BATCH = 8
 

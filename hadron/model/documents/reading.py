@@ -15,16 +15,16 @@ from typing import Any, TypeAlias
 from msgspec.structs import replace
 
 from hadron.model.documents.checks import check_object
+from hadron.model.documents.fields import read_fields
 from hadron.model.documents.problem import Problem
 from hadron.model.documents.rendering import to_document
-from hadron.model.documents.spec_readers import READERS
 from hadron.model.documents.spellings import spellings
 from hadron.model.errors import SchemaError
 from hadron.model.ids import DEFAULT_NAMESPACE
 from hadron.model.marked_fields import Fields
 from hadron.model.marked_yaml import Marked, line_at, mark, parse_yaml, read_text
 from hadron.model.problems import Problems, ValuePath, did_you_mean, shorten
-from hadron.model.schema import SPECS, SchemaObject
+from hadron.model.schema import SPECS, SchemaObject, StreamSpec
 
 Declared: TypeAlias = (
     "str | Path | Mapping[str, Any] | SchemaObject | Iterable[Declared]"
@@ -169,13 +169,17 @@ def _read(fields: Fields, problems: Problems, root: Marked) -> SchemaObject | No
     if not fields.readable or not fields.require("kind", f"one of {', '.join(SPECS)}"):
         return None
     kind = fields.text("kind")
-    reader = READERS.get(kind)
-    if reader is None:
+    cls = SPECS.get(kind)
+    if cls is None:
         if ("kind",) not in problems.paths:
             _note_unknown_kind(fields, kind)
         return None
     name, namespace = fields.text("name"), fields.text("namespace", DEFAULT_NAMESPACE)
-    obj = SchemaObject(kind=kind, name=name, namespace=namespace, spec=reader(fields))
+    spec = read_fields(cls, fields)
+    if cls is StreamSpec and fields.is_empty_list("partitions"):
+        # Left out, they are where the stream lies already, or the cluster's only replica set.
+        fields.note("partitions", "partitions: no partitions", "at least one replica set's name")
+    obj = SchemaObject(kind=kind, name=name, namespace=namespace, spec=spec)
     fields.finish()
     return obj if problems else _as_written(obj, root)
 

@@ -8,18 +8,16 @@ number; it is shown only as long as it means that number.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any, Final
+from typing import Any
 
 from hadron.model.errors import RequestError
 from hadron.model.marked_yaml import Entry, Items, Marked, Scalar, Table
 from hadron.model.problems import ValuePath, show_path
-from hadron.model.units import parse_duration_ms, parse_size, parse_time_ms
+from hadron.model.units import QUANTITIES
 
 Written = tuple[tuple[str, str], ...]
 """(path, text) of values that are written otherwise than they would be shown: the path as in
 `stages[0].retry.backoff`."""
-
-_PARSERS: Final = (parse_duration_ms, parse_size, parse_time_ms)
 
 
 def spellings(document: dict[str, Any], source: Marked) -> Written:
@@ -67,9 +65,9 @@ def _means(text: str, shown: str) -> bool:
     """Whether `text` is another spelling of the quantity `shown`."""
     if text == shown:
         return False
-    for parse in _PARSERS:
+    for quantity in QUANTITIES:
         try:
-            if parse(text) == parse(shown):
+            if quantity.parse(text) == quantity.parse(shown):
                 return True
         except RequestError:
             continue

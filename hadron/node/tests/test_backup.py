@@ -30,7 +30,7 @@ from hadron.node.recovery import recover
 from hadron.node.restore import restore_node, restore_set
 from hadron.node.tests.support import STREAM, chains, fetch, is_member, make_stream, produce
 from hadron.node.verification import verify_paths
-from hadron.node.world import SystemClock, SystemDisk
+from hadron.node.world import SystemDisk
 from hadron.replication import fetching, snapshots
 from hadron.replication.follower import LostEntriesError
 from hadron.storage import generations
@@ -38,6 +38,7 @@ from hadron.storage.database import PAGE_BYTES, connect, open_reader
 from hadron.storage.identity import IdentityFile
 from hadron.storage.snapshot import Manifest
 from hadron.testing.nodes import Nodes, SeededRandom, running_nodes
+from hadron.wire.system import SystemClock
 
 DISK = SystemDisk()
 

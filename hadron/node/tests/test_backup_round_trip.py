@@ -18,7 +18,7 @@ from hadron.model.errors import HadronError
 from hadron.node.backup import backup_live, find_node
 from hadron.node.restore import restore_node, restore_set
 from hadron.node.tests.support import STREAM, make_stream
-from hadron.node.world import SystemClock, SystemDisk
+from hadron.node.world import SystemDisk
 from hadron.sim.checker import check
 from hadron.sim.evidence import Rules
 from hadron.sim.history import History, Publish
@@ -26,6 +26,7 @@ from hadron.sim.node_files import read_node
 from hadron.storage.generations import DATABASE
 from hadron.storage.snapshot import Manifest
 from hadron.testing.nodes import Nodes, SeededRandom, replica_set, running_nodes, with_nodes
+from hadron.wire.system import SystemClock
 
 DISK = SystemDisk()
 SET = "local/p0"

@@ -23,7 +23,7 @@ from hadron.model.errors import CorruptionError, DataDirectoryError
 from hadron.node.live_verification import verify_live
 from hadron.node.tests.support import make_stream, produce, read_all
 from hadron.node.tests.test_repair import problems
-from hadron.node.world import SystemClock, SystemDisk
+from hadron.node.world import SystemDisk
 from hadron.serving.tests.stack import SET, leading
 from hadron.state import rows, streams
 from hadron.state.features import MACHINE
@@ -31,6 +31,7 @@ from hadron.state.groups import AckRecords, CreateGroup
 from hadron.storage import log
 from hadron.storage.store import Store
 from hadron.testing.nodes import Nodes, running_nodes
+from hadron.wire.system import SystemClock
 
 CASES = 1_000
 FILES = ("hadron.db", "hadron.db-wal", "node.db")

@@ -11,9 +11,9 @@ from trio.testing import MockClock
 
 from hadron.model.errors import PeerError
 from hadron.node.tests.support import make_stream, produce
-from hadron.node.world import SystemClock
 from hadron.storage.database import open_reader
 from hadron.testing.nodes import Nodes, running_nodes
+from hadron.wire.system import SystemClock
 
 
 class WrongClock(SystemClock):

@@ -19,10 +19,11 @@ from hadron.node.replica_set import ReplicaSetConfig
 from hadron.node.restore import restore_set
 from hadron.node.rounds import LIVELY_S
 from hadron.node.statements import statement_to
-from hadron.node.world import SystemClock, SystemDisk, SystemRandom
+from hadron.node.world import SystemDisk
 from hadron.testing.nodes import Cluster, Nodes, running_cluster
 from hadron.wire.connection import Connection
 from hadron.wire.messages import cluster_pb2, method
+from hadron.wire.system import SystemClock, SystemRandom
 
 SETS = {"meta/p0": 1, "eu/p0": 3, "us/p0": 2}
 ORDERS = list(itertools.permutations(SETS))

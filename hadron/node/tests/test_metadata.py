@@ -179,6 +179,25 @@ async def test_a_set_that_was_away_goes_on_where_it_stands(
             assert (await produce(connection, again, again)).base_offset == 0
 
 
+async def test_a_set_that_goes_away_is_told_of_before_the_schema_changes_again(
+    tmp_path: Path, clock: MockClock
+) -> None:
+    """Nothing is to be sent then, so no call meets the end of the connection."""
+    async with running_cluster(tmp_path, {META: 1, EU: 1}) as cluster:
+        await in_step(cluster, 1)
+        assert not cluster[META].status("n1").cluster_trouble
+        await cluster[EU].crash("n1")
+        await cluster.wait_for(
+            "told of", lambda: list(cluster[META].status("n1").cluster_trouble) == [
+                "the schema cannot be pushed to eu/p0: Connection refused"
+            ]
+        )
+        await cluster[EU].start("n1")
+        await cluster.wait_for(
+            "in step again", lambda: not cluster[META].status("n1").cluster_trouble
+        )
+
+
 async def test_pushes_go_on_through_restarts_on_both_sides(
     tmp_path: Path, clock: MockClock
 ) -> None:

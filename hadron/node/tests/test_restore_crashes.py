@@ -22,7 +22,7 @@ from hadron.node.restore import restore_node, restore_set
 from hadron.node.tests.support import fetch, make_stream, produce
 from hadron.node.tests.test_resync import make_divergent_tail
 from hadron.node.verification import verify_database, verify_paths
-from hadron.node.world import SystemClock, SystemDisk
+from hadron.node.world import SystemDisk
 from hadron.replication.follower import LostEntriesError
 from hadron.state.schema import current_index
 from hadron.storage import generations
@@ -30,6 +30,7 @@ from hadron.storage.database import open_reader
 from hadron.storage.generations import DATABASE
 from hadron.storage.snapshot import Manifest
 from hadron.testing.nodes import Nodes, SeededRandom, replica_set, running_nodes
+from hadron.wire.system import SystemClock
 
 DISK = SystemDisk()
 BEFORE, AFTER = 10, 20

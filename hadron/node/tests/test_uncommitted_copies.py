@@ -26,13 +26,14 @@ from hadron.node.tests.test_resync import (
     without_n3,
 )
 from hadron.node.verification import verify_database
-from hadron.node.world import SystemClock, SystemDisk
+from hadron.node.world import SystemDisk
 from hadron.replication import fetching, resync, snapshots
 from hadron.storage import writer as module
 from hadron.storage.database import open_reader, open_writer
 from hadron.storage.log import get_meta
 from hadron.storage.snapshot import Manifest
 from hadron.testing.nodes import Nodes, running_nodes
+from hadron.wire.system import SystemClock
 
 ORIGINAL = fetching._read_chunk
 

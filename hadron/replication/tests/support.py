@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from hadron.model.ids import EMPTY_LOG, Ballot, LogPosition
-from hadron.node.world import SystemClock, SystemDisk
+from hadron.node.world import SystemDisk
 from hadron.replication.follower import AppendOutcome, FollowerLog
 from hadron.replication.membership import Membership
 from hadron.state import machine
@@ -15,6 +15,7 @@ from hadron.state.features import MACHINE
 from hadron.state.schema import ApplySchema, ObjectChange
 from hadron.storage.log import Entry, hash_body, next_chain
 from hadron.storage.store import Store
+from hadron.wire.system import SystemClock
 
 UUID = bytes(range(16))
 DIGEST = b"d" * 16

@@ -16,7 +16,6 @@ import trio
 from hadron.model.errors import HadronError
 from hadron.model.ids import EMPTY_LOG, Ballot, LogPosition
 from hadron.model.ports import Transport
-from hadron.node.world import SystemClock
 from hadron.replication import appends
 from hadron.replication.entries import pack
 from hadron.replication.follower import AppendOutcome, FollowerLog
@@ -39,6 +38,7 @@ from hadron.storage.writer import Prepared
 from hadron.testing.network import MemoryNetwork
 from hadron.wire.connection import Connection
 from hadron.wire.messages import ballot_to, method, position_to, replication_pb2
+from hadron.wire.system import SystemClock
 
 _APPEND: Final = method("Append")
 _Outcome: Final = replication_pb2.AppendResponse.Outcome

@@ -31,6 +31,7 @@ from hadron.storage.database import transaction
 from hadron.storage.log import Entry
 from hadron.storage.repair import NotFittingError
 from hadron.storage.store import Store
+from hadron.wire.system import SystemRandom
 
 
 class _Connected:
@@ -52,7 +53,7 @@ def _repairer(one: Follower, links: _Connected) -> Repairer:
         raise AssertionError(f"the file is given up: {error}")
 
     return Repairer(
-        membership(3, "n2"), one.store, links,  # type: ignore[arg-type]
+        membership(3, "n2"), one.store, links, SystemRandom(),  # type: ignore[arg-type]
         committed_lsn=lambda: 0, resync=resync, on_lost=lost,
     )
 
@@ -211,7 +212,8 @@ async def test_a_leader_takes_anothers_copy_for_tables_that_cannot_be_read(
     wanted: list[str] = []
     with follower(tmp_path) as one:
         repairer = Repairer(
-            membership(3, "n1"), one.store, _Connected("n2", "n3"),  # type: ignore[arg-type]
+            membership(3, "n1"), one.store,
+            _Connected("n2", "n3"), SystemRandom(),  # type: ignore[arg-type]
             committed_lsn=lambda: 0, resync=lambda reason, _lsn: wanted.append(reason),
             on_lost=lambda error: wanted.append(error.message),
         )

@@ -19,7 +19,7 @@ from hadron.model.batch import StampedBatch, encode_values, read_head
 from hadron.model.errors import HadronError, ShuttingDownError
 from hadron.model.ids import Ballot
 from hadron.model.schema import Spec, StreamSpec, spec_to_json
-from hadron.node.world import SystemClock, SystemDisk
+from hadron.node.world import SystemDisk
 from hadron.partition.controller import Controller, Tuning
 from hadron.partition.gate import ByteGate
 from hadron.pipelines.driver import Pipelines
@@ -33,6 +33,7 @@ from hadron.state.schema import ApplySchema, ObjectChange
 from hadron.state.streams import AppendBatch, Appended
 from hadron.storage.store import Store
 from hadron.wire.connection import Cork
+from hadron.wire.system import SystemClock
 
 SET = "local/p0"
 DIGEST, UUID = b"d" * 16, b"u" * 16

@@ -14,9 +14,9 @@ from typing import Any, Final
 
 from hadron.delivery.driver import GroupDriver
 from hadron.delivery.progress import LoggedLedger, Receipt
-from hadron.delivery.ranges import Range
 from hadron.model.errors import HadronError, NotFoundError, RequestError, SchemaError
 from hadron.model.ids import NO_BALLOT
+from hadron.model.ranges import Range
 from hadron.partition.controller import Controller
 from hadron.partition.submission import Done
 from hadron.partition.waiters import ALL, LEADER

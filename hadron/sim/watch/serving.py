@@ -20,9 +20,9 @@ from hadron.client.membership import Membership
 from hadron.delivery.driver import GroupDriver
 from hadron.delivery.effects import Assignment, Exhausted
 from hadron.delivery.progress import LoggedLedger
-from hadron.delivery.ranges import Range
 from hadron.delivery.sessions import MemberSession
 from hadron.model.batch import StampedBatch, decode_batch
+from hadron.model.ranges import Range
 from hadron.model.record import Record
 from hadron.sim.watch.ballots import Ballots
 from hadron.sim.watch.entries import Acknowledged
@@ -223,6 +223,7 @@ class Serving:
     def acknowledged_at_once(self, parcel: Parcel) -> None:
         """A member hands some of these out to nobody, for its program has dealt with them: with
         these, not with others that were at their offsets before."""
+        assert parcel._skipped is not None
         seen = self._seen.get(parcel.feed._late, {})
         for record in parcel.batch.records(parcel.first, parcel.last):
             if record.offset in parcel._skipped and record.value not in seen.get(record.offset, ()):

@@ -36,6 +36,7 @@ from pyspark.sql.types import (
     TimestampType,
 )
 
+from hadron.model.backoff import Backoff
 from hadron.model.batch import decode_batch
 from hadron.model.errors import (
     ConfigurationError,
@@ -70,6 +71,7 @@ from hadron.spark.source.ranges import (
     split,
     spread,
 )
+from hadron.wire.system import SystemRandom
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -339,7 +341,7 @@ class _ReadTask:
 
     def _fetch(self, client: Any) -> Sequence[Any]:
         """The next batches; none when the range was moved past records that are gone."""
-        wanted, pause = self.wanted, _FIRST_PAUSE_S
+        wanted, backoff = self.wanted, Backoff(SystemRandom(), _FIRST_PAUSE_S, _MAX_PAUSE_S)
         deadline = time.monotonic() + _PATIENCE_S
         while True:
             try:
@@ -368,8 +370,7 @@ class _ReadTask:
                 if time.monotonic() > deadline:
                     self.wanted = past_loss(wanted, wanted.stop, self.options)
                     return ()
-            time.sleep(pause)
-            pause = min(2 * pause, _MAX_PAUSE_S)
+            time.sleep(backoff.next_s())
 
     def _past_loss(self, client: Any) -> OffsetRange:
         """Retention was faster than this task, or the partition was begun anew."""

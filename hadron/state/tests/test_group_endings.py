@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 
 from hadron.model.errors import NotFoundError, OffsetOutOfRangeError, RequestError
 from hadron.model.ids import Ballot
+from hadron.model.ranges import Range
 from hadron.model.schema import StreamSpec
 from hadron.state import attempts, group_changes, group_views, groups, streams
 from hadron.state.features import MACHINE
@@ -170,7 +171,7 @@ class TestDeadLetters:
 
     @pytest.mark.parametrize("ranges", [((4, 4),), ((9, 12),), ((6, 7), (12, 14))])
     def test_what_is_acknowledged_is_no_dead_letter(
-        self, tables: Replicated, group: int, ranges: tuple[groups.Range, ...]
+        self, tables: Replicated, group: int, ranges: tuple[Range, ...]
     ) -> None:
         tables.submit(AckRecords(group, ((0, 4), (10, 12))))
         with pytest.raises(RequestError, match="no dead letters"):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from hadron.model.errors import NotFoundError, OffsetOutOfRangeError, RequestError
+from hadron.model.ranges import Range
 from hadron.model.schema import StreamSpec
 from hadron.state import group_views, groups
 from hadron.state.groups import AckRecords, CreateGroup, Progress, Window
@@ -27,7 +28,7 @@ def group(tables: Replicated) -> int:
     return progress.group_id
 
 
-def progress(tables: Replicated) -> tuple[int, tuple[groups.Range, ...]]:
+def progress(tables: Replicated) -> tuple[int, tuple[Range, ...]]:
     found = groups.find(tables.db, 1, "billing")
     assert found is not None
     return found.floor, found.window.acknowledged
@@ -94,9 +95,9 @@ class TestAckRecords:
         self,
         tables: Replicated,
         group: int,
-        acks: list[tuple[groups.Range, ...]],
+        acks: list[tuple[Range, ...]],
         floor: int,
-        above: tuple[groups.Range, ...],
+        above: tuple[Range, ...],
     ) -> None:
         for ranges in acks:
             reached = tables.submit(AckRecords(group, ranges))
@@ -105,7 +106,7 @@ class TestAckRecords:
 
     @pytest.mark.parametrize("bad", [(100, 100), (0, 100), (5, 4), (-1, 3), (1 << 63, 1 << 63)])
     def test_what_is_not_there_cannot_be_acknowledged(
-        self, tables: Replicated, group: int, bad: groups.Range
+        self, tables: Replicated, group: int, bad: Range
     ) -> None:
         with pytest.raises(RequestError, match="cannot be acknowledged, the stream ends at 100"):
             tables.submit(AckRecords(group, ((0, 9), bad)))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from hadron.model.errors import NotFoundError, OffsetOutOfRangeError
+from hadron.model.ranges import Range
 from hadron.model.schema import PipelineSpec, StageSpec, StreamSpec
 from hadron.state import groups, retention, skips, streams
 from hadron.state.events import RecordsSkipped
@@ -83,7 +84,7 @@ class TestGroups:
         assert isinstance(made, int)
         return made
 
-    def progress(self, tables: Replicated, name: str) -> tuple[int, tuple[groups.Range, ...]]:
+    def progress(self, tables: Replicated, name: str) -> tuple[int, tuple[Range, ...]]:
         found = groups.find(tables.db, STREAM, name)
         assert found is not None
         return found.floor, found.window.acknowledged

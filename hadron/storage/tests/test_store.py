@@ -13,10 +13,11 @@ import trio.testing
 
 from hadron.model.errors import CorruptionError, DataDirectoryError, RequestError
 from hadron.model.ids import EMPTY_LOG, Ballot
-from hadron.node.world import SystemClock, SystemDisk
+from hadron.node.world import SystemDisk
 from hadron.storage.aftermath import ASIDE
 from hadron.storage.database import FORMAT_VERSION, connect
 from hadron.storage.store import Readers, Store
+from hadron.wire.system import SystemClock
 
 TABLES = "CREATE TABLE IF NOT EXISTS t(i INTEGER PRIMARY KEY) STRICT;"
 

@@ -15,9 +15,10 @@ import trio
 import trio.testing
 
 from hadron.model.errors import CorruptionError, FencedError, StorageError
-from hadron.node.world import SystemClock, SystemDisk
+from hadron.node.world import SystemDisk
 from hadron.storage.checkpoint import Checkpointer
 from hadron.storage.writer import Writer
+from hadron.wire.system import SystemClock
 
 DISK = SystemDisk()
 

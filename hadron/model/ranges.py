@@ -1,4 +1,9 @@
-"""Sets of offsets as sorted ranges: small while acknowledgements come roughly in order. Pure."""
+"""Offsets as ranges: small while records are acknowledged roughly in order. Pure.
+
+The one arithmetic of both ends of a delivery: what a member acknowledges or does not hand out, what
+its group's leader has on its way, and what commands carry. Tables keep theirs in SQL
+(`state.groups`); what ranges have with them beside their ends is up to `delivery.waiting`.
+"""
 
 from __future__ import annotations
 
@@ -15,6 +20,30 @@ def size(ranges: Sequence[Range]) -> int:
         first, last = ranges[0]
         return last - first + 1
     return sum(last - first + 1 for first, last in ranges)
+
+
+def runs(numbers: Iterable[int]) -> list[Range]:
+    """As few ranges as hold all of them, which ascend."""
+    found: list[Range] = []
+    for number in numbers:
+        if found and number == found[-1][1] + 1:
+            found[-1] = found[-1][0], number
+        else:
+            found.append((number, number))
+    return found
+
+
+def melted(ranges: list[Range]) -> list[Range]:
+    """As few ranges as hold what these do, in whatever order they are; ascending."""
+    if len(ranges) < 2:
+        return ranges
+    found: list[Range] = []
+    for first, last in sorted(ranges):
+        if found and first <= found[-1][1] + 1:
+            found[-1] = found[-1][0], max(last, found[-1][1])
+        else:
+            found.append((first, last))
+    return found
 
 
 class RangeSet:
