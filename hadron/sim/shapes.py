@@ -7,6 +7,7 @@ Drawn from the seed alone, so that a number is all that is needed to see a run a
 from __future__ import annotations
 
 import random
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Final
 
@@ -14,7 +15,7 @@ from hadron.model.schema import Retention
 from hadron.node.settings import Settings
 from hadron.sim import plots
 from hadron.sim.nemesis import FaultPlan
-from hadron.sim.small_limits import SmallLimits
+from hadron.sim.small_limits import drawn
 from hadron.sim.world import SETTINGS
 
 _NODES: Final = ((3, 12.0), (5, 3.0), (2, 2.0), (4, 1.0))
@@ -25,6 +26,9 @@ _REGIONS: Final = 0.25
 
 _UNFLUSHED: Final = 0.15
 """Of worlds of one replica set: what is acknowledged is written, and not flushed."""
+
+_NARROW: Final = 0.2
+"""Of worlds: replicas are fed little at a time."""
 
 _SET_SIZES: Final = (
     ((1, 3), (3.0, 1.0)), ((1, 2, 3), (4.0, 1.0, 3.0)), ((1, 2, 3), (5.0, 1.0, 2.0)),
@@ -43,7 +47,8 @@ class Shape:
     retention: Retention
     set_nodes: tuple[int, int, int] | None = None
     """Of several replica sets; None where there is one."""
-    limits: SmallLimits = field(default_factory=SmallLimits)
+    limits: Mapping[str, int] = field(default_factory=dict)
+    """Of `small_limits`."""
 
 
 def shape_of(seed: int) -> Shape:
@@ -66,16 +71,14 @@ def shape_of(seed: int) -> Shape:
             log_max_lag_bytes=rng.choice((4 << 10, 32 << 10)),
         )
     parts = random.Random(f"parts/{seed}")
-    limits = SmallLimits(
-        parts.choice((0, 150, 400)), parts.choice((0, 0, 1, 3)), parts.choice((0, 0, 3)),
-        parts.choice((0, 0, 1, 3)),
-    )
+    if parts.random() < _NARROW:
+        settings = replace(settings, replication_window_bytes=parts.choice((1, 1_000, 10_000)))
     set_nodes = _set_nodes(seed)
     if set_nodes is None and parts.random() < _UNFLUSHED:
         settings = replace(settings, durability="os")
     return Shape(
         nodes=nodes, settings=settings, plan=_plan(rng), retention=_retention(seed),
-        set_nodes=set_nodes, limits=limits,
+        set_nodes=set_nodes, limits=drawn(seed),
     )
 
 
