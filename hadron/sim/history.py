@@ -97,8 +97,8 @@ class Deliver(Operation, tag="deliver", kw_only=True):
 
 class Settle(Operation, tag="settle", kw_only=True):
     """A member acknowledged offsets, or gave them back. "ok" means that it was confirmed. Of a
-    pipeline, a runner completed a stage: then `group` is the pipeline, `member` the stage, and
-    `ranges` are instances."""
+    pipeline, a runner completed a stage: then `group` is the pipeline as `name#id` (another one may
+    have its name by now), `member` the stage, and `ranges` are instances."""
 
     group: str
     member: str

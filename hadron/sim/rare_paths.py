@@ -181,6 +181,16 @@ PATHS: Final = (
         lambda given: given[2].resume_offset is not None,
     ),
     _called("group served anew", "delivery.driver:GroupDriver._give_up"),
+    # pipelines
+    _called(
+        "live instances caught up with a change", "state.pipelines:_catch_up",
+        lambda given: bool(given[3]),
+    ),
+    _returned("failed instances retried", "state.pipelines:_failed_of", lambda *_: True),
+    _called(
+        "pipeline deleted under its runners", "pipelines.driver:PipelineDriver.stop",
+        lambda given: bool(type(given[1]).__name__ == "NotFoundError"),
+    ),
     # disks
     _called("checkpoint under load", "storage.checkpoint:Checkpointer._checkpoint"),
     _called(

@@ -69,6 +69,14 @@ def test_retention_drops_records_under_everybodys_eyes() -> None:
     assert outcome.rare_paths["retention drops records"] > 0
 
 
+def test_the_pipeline_is_changed_deleted_and_retried() -> None:
+    outcome = run_seed(85, RandomRun(plan=QUIET))
+    assert outcome.violations == []
+    assert outcome.rare_paths["live instances caught up with a change"] > 0
+    assert outcome.rare_paths["failed instances retried"] > 0
+    assert outcome.rare_paths["pipeline deleted under its runners"] > 0
+
+
 def test_the_same_seed_is_the_same_history(runs: list[Run]) -> None:
     first, second = (run_seed(5, RandomRun()) for _ in range(2))
     assert first.trace_hash == second.trace_hash
