@@ -3,18 +3,23 @@ schema meanwhile. What they are told is judged where it leaves the node (`watch`
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Final
+
+import trio
 
 from hadron.client import Client
 from hadron.model.errors import HadronError, LogTruncatedError, NotFoundError, RequestError
 from hadron.model.ids import Ballot
 from hadron.model.schema import SchemaObject, StreamSpec
+from hadron.sim.history import History
 from hadron.sim.raw_producer import ask_once
 from hadron.sim.workload_clients import STREAM, ClientActor
+from hadron.sim.world import World
 from hadron.wire.messages import method, schema_pb2, snapshots_pb2
 
-_EXTRA: Final = 4
-"""Streams that come and go: so many names."""
+_EXTRA: Final = tuple(f"extra{number}" for number in range(4))
+"""Streams that come and go, and that nobody uses."""
 
 
 class CuriousActor(ClientActor):
@@ -94,13 +99,24 @@ class CuriousActor(ClientActor):
 
 
 class SchemaActor(ClientActor):
-    """Declares streams that nobody uses, and deletes them."""
+    """Declares streams, those that nobody uses unless told otherwise, and deletes them."""
+
+    def __init__(
+        self, world: World, history: History, host: str, seed: str, names: Sequence[str] = _EXTRA
+    ) -> None:
+        super().__init__(world, history, host, seed)
+        self._names = names
+        self.finished = trio.Event()
+
+    async def run(self) -> None:
+        await super().run()
+        self.finished.set()
 
     async def session(self, client: Client) -> None:
         for _ in range(self.random.randint(1, 4)):
             if self.stopping:
                 return
-            name = f"extra{self.random.randrange(_EXTRA)}"
+            name = self.random.choice(self._names)
             if self.random.random() < 0.6:
                 await self._declare(client, name)
             else:

@@ -86,10 +86,10 @@ def one_output_per_stage(evidence: Evidence) -> Iterator[Violation]:
         for stream in written.values():
             # What nothing is done of yet has no output either.
             if stream in evidence.streams:
-                stream_id = evidence.streams[stream].stream_id
-                outputs.setdefault(stream_id, Counter())
+                out_id = evidence.streams[stream].stream_id
+                outputs.setdefault(out_id, Counter())
                 if _declared(evidence, name, deletes=True):
-                    inherited.add(stream_id)
+                    inherited.add(out_id)
         for (stage, instance_id), (status, _, stream_id, offset) in sorted(rows.runs.items()):
             if status != _DONE or stage not in written:
                 continue

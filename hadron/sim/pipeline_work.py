@@ -73,7 +73,9 @@ def random_objects(replica_set: str) -> list[SchemaObject]:
 def changed_flow(chance: random.Random, replica_set: str, start: str) -> SchemaObject:
     """The pipeline of a random run as somebody may declare it anew: with other attempts, times and
     bounds, with an audit somewhere or without one, and with the check or without it."""
-    retry = Retry(max_attempts=chance.randint(1, _MAX_ATTEMPTS), backoff_ms=chance.choice((10, 200)))
+    retry = Retry(
+        max_attempts=chance.randint(1, _MAX_ATTEMPTS), backoff_ms=chance.choice((10, 200))
+    )
 
     def stage(name: str, *, after: tuple[str, ...] = (), dependencies: tuple[str, ...] = ()) -> (
         StageSpec

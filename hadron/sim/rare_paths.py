@@ -180,6 +180,10 @@ PATHS: Final = (
         "ephemeral group goes on elsewhere", "delivery.groups:Groups._begin_ephemeral",
         lambda given: given[2].resume_offset is not None,
     ),
+    _called(
+        "group served whose stream is deleted", "delivery.groups:Groups._end_stream",
+        lambda given: any(key[0] == given[1] for key in given[0]._drivers),
+    ),
     _called("group served anew", "delivery.driver:GroupDriver._give_up"),
     # pipelines
     _called(
@@ -243,6 +247,12 @@ PATHS: Final = (
     ),
     _returned(
         "batch in doubt stays", "client.failover:may_move", lambda moves, _: not moves
+    ),
+    _called(
+        "member gets a new partition", "client.consumer:Consumer._join_added",
+        lambda given: any(
+            name not in given[0]._memberships for name in given[1].spec.partitions
+        ),
     ),
     _called("producer gets a new partition", "client.publishing:Publisher.grown"),
     _called(

@@ -10,6 +10,7 @@ from hadron.model.errors import CorruptionError
 from hadron.model.limits import PRODUCER_IDLE_MS
 from hadron.sim.evidence import Evidence, Violation
 from hadron.sim.history import Apply
+from hadron.sim.labels import plain
 from hadron.sim.node_files import NodeFile
 from hadron.state import leadership
 from hadron.state.adoption import SchemaAdopted
@@ -200,7 +201,7 @@ def schema_is_durable(evidence: Evidence) -> Iterator[Violation]:
     """Objects whose declaration was acknowledged exist, unless somebody may have deleted them
     after that; what was deleted is gone for ever."""
     reference = evidence.reference
-    known = {(kind, name) for kind, _, name in reference.objects.values()}
+    known = {(kind, plain(name)) for kind, _, name in reference.objects.values()}
     deletions = [each for each in evidence.history.of(Apply) if each.deletes]
     for operation in evidence.history.of(Apply):
         if operation.outcome != "ok":

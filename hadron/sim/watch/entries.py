@@ -255,8 +255,8 @@ class Entries:
         self, view: NodeView, context: Context, command: FailStages | RetryInstances,
         before: dict[tuple[str, int], tuple[int, int, int]],
     ) -> None:
-        """E3: a stage is given up with its last attempt, which is counted since the last retry. With
-        a retry begins, too, what was declared after the instance had failed (P6)."""
+        """E3: a stage is given up with its last attempt, which is counted since the last retry.
+        With a retry begins, too, what was declared after the instance had failed (P6)."""
         row: Any = context.db.execute(
             "SELECT spec FROM hadron_schema_object WHERE id = ?", (command.pipeline_id,)
         ).fetchone()
