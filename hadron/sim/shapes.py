@@ -70,6 +70,12 @@ def shape_of(seed: int) -> Shape:
         parts.choice((0, 150, 400)), parts.choice((0, 0, 1, 3)), parts.choice((0, 0, 3)),
         parts.choice((0, 0, 1, 3)),
     )
+    slices = random.Random(f"slices/{seed}")
+    limits = replace(
+        limits, slice_batches=slices.choice((0, 0, 2, 10)), slice_rows=slices.choice((0, 0, 3, 20)),
+        unsettled=slices.choice((0, 0, 8, 40)), parked=slices.choice((0, 0, 3)),
+        instances=slices.choice((0, 0, 2)),
+    )
     set_nodes = _set_nodes(seed)
     if set_nodes is None and parts.random() < _UNFLUSHED:
         settings = replace(settings, durability="os")
