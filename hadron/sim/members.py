@@ -24,6 +24,12 @@ from hadron.sim.world import World
 _POISON: Final = 23
 """One record in so many is one that nobody can use."""
 
+_SCATTER: Final = 0.2
+"""Of members: those who settle in no order."""
+
+_HAND: Final = 12
+"""Deliveries that such a member gathers at most."""
+
 How = Literal["ack", "nack", "keep", "late"]
 
 
@@ -42,6 +48,8 @@ class MemberActor(ClientActor):
         self.group = self.plan.name
         self._dealings = Dealings(history, self.group, stream)
         self._late: list[tuple[float, Delivery | DeliveryBatch]] = []
+        self._scatters = False
+        self._hand: list[tuple[Delivery | DeliveryBatch, list[tuple[int, str]]]] = []
 
     def _options(self) -> dict[str, Any]:
         return self.plan.options(self.world.clocks[self.world.names[0]].now_ms())
@@ -49,6 +57,7 @@ class MemberActor(ClientActor):
     async def session(self, client: Client) -> None:
         self._dealings.begin(self.name)
         self._late = []
+        self._hand, self._scatters = [], self.random.random() < _SCATTER
         batched = self.random.random() < 0.4
         async with client.subscribe(
             self.stream, max_in_flight=self.random.choice((1, 4, 30, 200)), member=self.name,
@@ -81,6 +90,8 @@ class MemberActor(ClientActor):
                 freezes = False
                 await self.random.choice((self._freeze, self._suspend))()
             await self._answer_late()
+            if self._hand and self.random.random() < 0.3:
+                await self._settle_some()
             if self._dealings.many_unconfirmed or self.random.random() < 0.1:
                 await self._dealings.flush(subscription)
         await self._dealings.flush(subscription)
@@ -107,15 +118,33 @@ class MemberActor(ClientActor):
     async def _take_one(self, subscription: Subscription) -> None:
         delivery = await anext(subscription)
         self._given(delivery, delivery.offset, [text(delivery.value)])
-        await self._deal_with(delivery, [(delivery.offset, text(delivery.value))])
+        await self._take(delivery, [(delivery.offset, text(delivery.value))])
 
     async def _take_batch(self, subscription: Subscription) -> None:
         batch = await anext(subscription.batches())
         for run in _runs([(record.offset, text(record.value)) for record in batch.records]):
             self._given(batch, run[0][0], [value for _, value in run])
-        await self._deal_with(
-            batch, [(record.offset, text(record.value)) for record in batch.records]
-        )
+        await self._take(batch, [(record.offset, text(record.value)) for record in batch.records])
+
+    async def _take(
+        self, given: Delivery | DeliveryBatch, records: list[tuple[int, str]]
+    ) -> None:
+        """Deal with it at once, or gather a hand full that is settled in any order."""
+        if not self._scatters:
+            await self._deal_with(given, records)
+            return
+        self._hand.append((given, records))
+        if len(self._hand) >= _HAND:
+            await self._settle_some()
+
+    async def _settle_some(self) -> None:
+        """Of what is at hand, whatever became of it meanwhile; the rest stays for later, or for
+        those who come after."""
+        self.random.shuffle(self._hand)
+        chosen = self.random.randint(1, len(self._hand))
+        self._hand, settled = self._hand[chosen:], self._hand[:chosen]
+        for given, records in settled:
+            await self._deal_with(given, records)
 
     async def _deal_with(
         self, given: Delivery | DeliveryBatch, records: list[tuple[int, str]]
