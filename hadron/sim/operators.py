@@ -1,11 +1,12 @@
 """Who operates a simulated world while others are at work in it: looks at groups, resets them,
 deletes them; declares the pipeline anew and retries what failed of it; takes backups of nodes that
-run, one soon after the other.
+run, one soon after the other, and puts some in the place of nodes.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Final
 
 import trio
@@ -24,6 +25,9 @@ _CHANGES: Final = 2
 _BACK: Final = 80
 """Records that a reset goes back by, at most."""
 
+
+_RESTORES: Final = 2
+"""Of single nodes, in a run: each is taught what it lacks before the next one."""
 
 _DELETIONS: Final = 2
 """Of the pipeline, in a run: all its input may trigger it again."""
@@ -156,11 +160,15 @@ class PipelineOperator(ClientActor):
 
 
 class BackupOperator(ClientActor):
-    """Takes backups. What is in them is judged where they are taken (`watch`)."""
+    """Takes backups. What is in them is judged where they are taken (`watch`). Now and then one,
+    perhaps an old one, or another node's, takes the place of a node's state: as after the loss of a
+    disk, so of one that may be lost."""
 
     def __init__(self, world: World, history: History, host: str, seed: str) -> None:
         super().__init__(world, history, host, seed)
         self._backups: Backups | None = None
+        self._taken: list[Path] = []
+        self._restores = 0
 
     async def session(self, client: Client) -> None:
         # Its disk is made where somebody takes some: there is one in a world.
@@ -169,4 +177,26 @@ class BackupOperator(ClientActor):
             await trio.sleep(self.random.uniform(0.2, 3.0))
             if self.stopping:
                 return
-            await self._backups.take(client, self.world, self.random.choice(self.world.names))
+            self._taken.append(await self._backups.take(
+                client, self.world, self.random.choice(self.world.names)
+            ))
+            if self._restores < _RESTORES and self.random.random() < 0.4:
+                with trio.CancelScope(shield=True):
+                    await self._restore(self._backups)
+
+    async def _restore(self, backups: Backups) -> None:
+        """Also while the node is down for another reason, or about to start."""
+        world, nemesis = self.world, self.world.nemesis
+        if nemesis is None or not nemesis.damageable:
+            return
+        name = self.random.choice(nemesis.damageable)
+        await world.crash(name)
+        if nemesis.may_damage(name) and not world.running(name):
+            self._restores += 1
+            world.faults["restored node"] += 1
+            self.history.event("restore", name, "from a backup")
+            try:
+                backups.restore(world, name, self.random.choice(self._taken))
+            except HadronError as error:
+                world.trace.log(f"{name}: not restored: {error}")
+        await nemesis.revive(name)
