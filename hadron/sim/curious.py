@@ -9,9 +9,15 @@ from typing import Final
 import trio
 
 from hadron.client import Client
-from hadron.model.errors import HadronError, LogTruncatedError, NotFoundError, RequestError
+from hadron.model.errors import (
+    HadronError,
+    LogTruncatedError,
+    NotFoundError,
+    RequestError,
+    SchemaError,
+)
 from hadron.model.ids import Ballot
-from hadron.model.schema import SchemaObject, StreamSpec
+from hadron.model.schema import Output, PipelineSpec, SchemaObject, Spec, StageSpec, StreamSpec
 from hadron.sim.history import History
 from hadron.sim.raw_producer import ask_once
 from hadron.sim.workload_clients import STREAM, ClientActor
@@ -106,6 +112,7 @@ class SchemaActor(ClientActor):
     ) -> None:
         super().__init__(world, history, host, seed)
         self._names = names
+        self._wrong = 0
         self.finished = trio.Event()
 
     async def run(self) -> None:
@@ -117,11 +124,46 @@ class SchemaActor(ClientActor):
             if self.stopping:
                 return
             name = self.random.choice(self._names)
+            if self.random.random() < 0.15:
+                await self._declare_nonsense(client)
+                continue
             if self.random.random() < 0.6:
                 await self._declare(client, name)
             else:
                 await self._delete(client, name)
             await self.pause(1.5)
+
+    async def _declare_nonsense(self, client: Client) -> None:
+        """What must be refused, and with it what is right beside it: a pipeline before its input is
+        there, or that leads back to it, and a stream where there is no replica set."""
+        self._wrong += 1
+        right, wrong = (f"{self.host}-{what}{self._wrong}" for what in ("right", "wrong"))
+
+        def flow(source: str, output: Output | None = None) -> PipelineSpec:
+            stage = StageSpec(name="only", engine="handler", output=output)
+            return PipelineSpec(replica_set=self.partition, input=source, stages=(stage,))
+
+        spec: Spec = self.random.choice((
+            flow("nobody-has-it"), flow(right, Output(right)), flow(right, Output("nobody-has-it")),
+            StreamSpec(partitions=("nowhere/p9",)),
+        ))
+        kind = "Stream" if isinstance(spec, StreamSpec) else "Pipeline"
+        both = [
+            SchemaObject(kind=kind, name=wrong, spec=spec),
+            SchemaObject(
+                kind="Stream", name=right, spec=StreamSpec(partitions=(self.partition,))
+            ),
+        ]
+        noted = self.history.apply(self.name, [(each.kind, each.name) for each in both])
+        try:
+            await client.apply(both)
+        except SchemaError as error:
+            self.history.refused(noted, error)
+        except HadronError as error:
+            self.history.unknown(noted, error)
+            raise
+        else:
+            raise AssertionError(f"{wrong}, which is {spec}, was accepted")
 
     async def _declare(self, client: Client, name: str) -> None:
         spec = StreamSpec(

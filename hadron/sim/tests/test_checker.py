@@ -11,6 +11,7 @@ from typing import Any
 import apsw
 import pytest
 
+from hadron.model.errors import SchemaError
 from hadron.model.schema import Retention
 from hadron.sim.checker import CHECKS
 from hadron.sim.evidence import SECOND
@@ -464,6 +465,16 @@ def given_up_early_after_a_retry(scene: Scene) -> None:
 def test_what_is_given_up_after_a_retry_had_all_its_attempts_again(scene: Scene) -> None:
     failed_again(scene, 5)
     assert not scene.verdict().violations
+
+
+def test_what_was_refused_is_not_there_unless_somebody_else_declared_it(scene: Scene) -> None:
+    scene.publish("a")
+    scene.pipeline()
+    refused = scene.history.apply("s", [("Stream", "out"), ("Stream", "not there")])
+    scene.history.refused(refused, SchemaError("no"))
+    assert scene.broken() == {"schema_is_durable"}
+    scene.history.apply("t", [("Stream", "out")])
+    assert not scene.broken()
 
 
 def test_what_a_deleted_pipeline_wrote_is_nobodys(scene: Scene) -> None:
