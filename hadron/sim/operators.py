@@ -98,14 +98,16 @@ class PipelineOperator(ClientActor):
         super().__init__(world, history, host, seed)
         self._deletions = 0
         self._start = "earliest"
+        self.finished = trio.Event()
+        """From here on nobody changes it, or lets anything run again."""
 
     async def run(self) -> None:
         await super().run()
-        while True:
+        while not self.finished.is_set():
             try:
                 async with self.world.client(self.host, connect_timeout_s=3.0) as client:
                     await self._declare(client)
-                    return
+                    self.finished.set()
             except HadronError:
                 await trio.sleep(0.2)
 

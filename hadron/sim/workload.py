@@ -23,6 +23,7 @@ from hadron.sim.members import DrainingMember
 from hadron.sim.nemesis import FaultPlan
 from hadron.sim.node_files import NodeFile, read_node
 from hadron.sim.observing import Stops, noting_divergence, observe, open_history
+from hadron.sim.operators import PipelineOperator
 from hadron.sim.passing import Passing
 from hadron.sim.pipeline_work import DrainingRunner, random_objects
 from hadron.sim.run import Judgement
@@ -70,6 +71,9 @@ class RandomRun:
             await run.declare_objects(random_objects(world.config.name))
             run.has_pipeline = True
             crowd += pipeline_actors(world, run.history, world.seed)
+        run.pipeline_changes = [
+            actor.finished for actor in crowd if isinstance(actor, PipelineOperator)
+        ]
         run.passing = Passing(world, run.history, world.seed)
         crowd += run.passing.actors()
         async with trio.open_nursery() as clients:
@@ -103,6 +107,8 @@ class Run:
         self.history: History = open_history()
         self.stops: Stops = observe(world, self.history)
         self.has_pipeline = False
+        self.pipeline_changes: Sequence[trio.Event] = ()
+        """Set once nobody changes the pipeline any more."""
         self.passing: Passing | None = None
         self.owed: dict[str, list[str]] = {}
         self._first_leader = world.config.leader.name
@@ -154,8 +160,7 @@ class Run:
                     member = DrainingMember(world, self.history, host, seed, plan)
                     nursery.start_soon(member.run)
                 if self.has_pipeline:
-                    runner = DrainingRunner(world, self.history, "dw", f"{world.seed}/dw")
-                    nursery.start_soon(runner.run)
+                    nursery.start_soon(self._finish_pipeline)
                 if self.passing is not None:
                     nursery.start_soon(self.passing.drain)
         await world.wait_in_step()
@@ -163,6 +168,11 @@ class Run:
         await world.wait_in_step()
         await world.stop()
         return self.judge()
+
+    async def _finish_pipeline(self) -> None:
+        for ended in self.pipeline_changes:
+            await ended.wait()
+        await DrainingRunner(self.world, self.history, "dw", f"{self.world.seed}/dw").run()
 
     async def _publish_once_more(self) -> None:
         actor = ProducerActor(self.world, self.history, "last", f"{self.world.seed}/last")
