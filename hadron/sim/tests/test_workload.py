@@ -78,8 +78,14 @@ def test_the_pipeline_is_changed_deleted_and_retried() -> None:
     assert outcome.rare_paths["pipeline deleted under its runners"] > 0
 
 
+def test_backups_take_the_place_of_nodes() -> None:
+    outcome = run_seed(10, RandomRun())
+    assert outcome.violations == []
+    assert outcome.faults["restored node"] > 0
+
+
 def test_a_stream_comes_and_goes_under_a_group(runs: list[Run]) -> None:
-    outcome = run_seed(7, RandomRun(plan=QUIET))
+    outcome = run_seed(23, RandomRun(plan=QUIET))
     assert outcome.violations == []
     assert outcome.rare_paths["group served whose stream is deleted"] > 0
     history = runs[0].history
