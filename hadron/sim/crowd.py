@@ -9,7 +9,7 @@ from hadron.sim.curious import CuriousActor, SchemaActor
 from hadron.sim.group_plans import GroupPlan
 from hadron.sim.history import History
 from hadron.sim.members import MemberActor
-from hadron.sim.operators import BackupOperator, GroupOperator
+from hadron.sim.operators import BackupOperator, GroupOperator, PipelineOperator
 from hadron.sim.pipeline_work import OrderActor, RunnerActor
 from hadron.sim.raw_producer import RawProducerActor
 from hadron.sim.workload_clients import Actor, ProducerActor, ReaderActor
@@ -48,7 +48,9 @@ def has_pipeline(seed: int | str) -> bool:
 
 
 def pipeline_actors(world: World, history: History, seed: int | str) -> Iterator[Actor]:
-    """Who triggers the pipeline, and who runs its stages."""
+    """Who triggers the pipeline, who runs its stages, and often somebody who changes it."""
     yield OrderActor(world, history, "t0", f"{seed}/t0")
     for number in range(2):
         yield RunnerActor(world, history, f"w{number}", f"{seed}/w{number}")
+    if random.Random(f"changes pipelines/{seed}").random() < 0.6:
+        yield PipelineOperator(world, history, "f0", f"{seed}/f0")

@@ -3,18 +3,29 @@ schema meanwhile. What they are told is judged where it leaves the node (`watch`
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Final
 
+import trio
+
 from hadron.client import Client
-from hadron.model.errors import HadronError, LogTruncatedError, NotFoundError, RequestError
+from hadron.model.errors import (
+    HadronError,
+    LogTruncatedError,
+    NotFoundError,
+    RequestError,
+    SchemaError,
+)
 from hadron.model.ids import Ballot
-from hadron.model.schema import SchemaObject, StreamSpec
+from hadron.model.schema import Output, PipelineSpec, SchemaObject, Spec, StageSpec, StreamSpec
+from hadron.sim.history import History
 from hadron.sim.raw_producer import ask_once
 from hadron.sim.workload_clients import STREAM, ClientActor
+from hadron.sim.world import World
 from hadron.wire.messages import method, schema_pb2, snapshots_pb2
 
-_EXTRA: Final = 4
-"""Streams that come and go: so many names."""
+_EXTRA: Final = tuple(f"extra{number}" for number in range(4))
+"""Streams that come and go, and that nobody uses."""
 
 
 class CuriousActor(ClientActor):
@@ -94,18 +105,65 @@ class CuriousActor(ClientActor):
 
 
 class SchemaActor(ClientActor):
-    """Declares streams that nobody uses, and deletes them."""
+    """Declares streams, those that nobody uses unless told otherwise, and deletes them."""
+
+    def __init__(
+        self, world: World, history: History, host: str, seed: str, names: Sequence[str] = _EXTRA
+    ) -> None:
+        super().__init__(world, history, host, seed)
+        self._names = names
+        self._wrong = 0
+        self.finished = trio.Event()
+
+    async def run(self) -> None:
+        await super().run()
+        self.finished.set()
 
     async def session(self, client: Client) -> None:
         for _ in range(self.random.randint(1, 4)):
             if self.stopping:
                 return
-            name = f"extra{self.random.randrange(_EXTRA)}"
+            name = self.random.choice(self._names)
+            if self.random.random() < 0.15:
+                await self._declare_nonsense(client)
+                continue
             if self.random.random() < 0.6:
                 await self._declare(client, name)
             else:
                 await self._delete(client, name)
             await self.pause(1.5)
+
+    async def _declare_nonsense(self, client: Client) -> None:
+        """What must be refused, and with it what is right beside it: a pipeline before its input is
+        there, or that leads back to it, and a stream where there is no replica set."""
+        self._wrong += 1
+        right, wrong = (f"{self.host}-{what}{self._wrong}" for what in ("right", "wrong"))
+
+        def flow(source: str, output: Output | None = None) -> PipelineSpec:
+            stage = StageSpec(name="only", engine="handler", output=output)
+            return PipelineSpec(replica_set=self.partition, input=source, stages=(stage,))
+
+        spec: Spec = self.random.choice((
+            flow("nobody-has-it"), flow(right, Output(right)), flow(right, Output("nobody-has-it")),
+            StreamSpec(partitions=("nowhere/p9",)),
+        ))
+        kind = "Stream" if isinstance(spec, StreamSpec) else "Pipeline"
+        both = [
+            SchemaObject(kind=kind, name=wrong, spec=spec),
+            SchemaObject(
+                kind="Stream", name=right, spec=StreamSpec(partitions=(self.partition,))
+            ),
+        ]
+        noted = self.history.apply(self.name, [(each.kind, each.name) for each in both])
+        try:
+            await client.apply(both)
+        except SchemaError as error:
+            self.history.refused(noted, error)
+        except HadronError as error:
+            self.history.unknown(noted, error)
+            raise
+        else:
+            raise AssertionError(f"{wrong}, which is {spec}, was accepted")
 
     async def _declare(self, client: Client, name: str) -> None:
         spec = StreamSpec(

@@ -153,17 +153,19 @@ def everything_is_delivered(evidence: Evidence) -> Iterator[Violation]:
     for delivery in evidence.history.of(Deliver):
         offsets = range(delivery.offset, delivery.offset + len(delivery.values))
         delivered.setdefault((delivery.stream, delivery.group), set()).update(offsets)
-    groups = {group.row.name: (stream, group) for (stream, _), group in _groups(evidence).items()}
+    groups = _groups(evidence)
     for drained in evidence.history.events("drained"):
-        name, end = drained.subject, int(drained.detail)
-        if name in groups:
-            stream, group = groups[name]
+        end = int(drained.detail)
+        name, _, stream = drained.subject.partition("@")
+        found = _named(groups, drained.subject)
+        if found is not None:
+            stream, group = found
             first, given = group.start, delivered.get((stream, name), set())
             if group.now is not None:
                 given = set(group.now.given)
             if group.now is not None and group.now.began > drained.at:
                 continue  # Reset since then.
-        elif ephemeral := _ephemeral(evidence, name):
+        elif ephemeral := _ephemeral(evidence, name, stream):
             stream, latest = ephemeral.key[0], ephemeral.latest
             first, given = latest.serve.floor, ephemeral.sent | set(latest.generation.given)
         elif deletion := _deletion(evidence, name, drained.at):
@@ -182,9 +184,26 @@ def everything_is_delivered(evidence: Evidence) -> Iterator[Violation]:
         yield from _drained_too_early(evidence, drained, stream, end)
 
 
-def _ephemeral(evidence: Evidence, name: str) -> Group | None:
-    groups = evidence.replay.groups.items()
-    return next((g for key, g in groups if key[2] == name and g.is_ephemeral), None)
+def _named(
+    groups: dict[tuple[str, str], _Group], subject: str
+) -> tuple[str, _Group] | None:
+    """A group that an event is about, and its stream: `group`, or `group@stream`."""
+    name, _, stream = subject.partition("@")
+    return next(
+        ((key[0], group) for key, group in groups.items()
+         if key[1] == name and stream in ("", key[0])),
+        None,
+    )
+
+
+def _ephemeral(evidence: Evidence, name: str, stream: str) -> Group | None:
+    return next(
+        (
+            group for key, group in evidence.replay.groups.items()
+            if key[2] == name and stream in ("", key[0]) and group.is_ephemeral
+        ),
+        None,
+    )
 
 
 def _deletion(evidence: Evidence, name: str, after: int) -> Regroup | None:
@@ -219,13 +238,14 @@ def everything_is_settled(evidence: Evidence) -> Iterator[Violation]:
     """A group that somebody empties to its end comes to its end: every record is acknowledged, or
     a dead letter, or is given to somebody until it is."""
     drained = {event.subject: event.at for event in evidence.history.events("drained")}
-    rows = {name: group for (_, name), group in _groups(evidence).items()}
+    rows = _groups(evidence)
     for draining in evidence.history.events("draining"):
         evidence.judged["everything_is_settled"] += 1
         if drained.get(draining.subject, 0) > draining.at:
             continue
         left = ""
-        if group := rows.get(draining.subject):
+        if found := _named(rows, draining.subject):
+            _, group = found
             kept = range(max(group.row.floor, group.contents.first_offset),
                          group.contents.next_offset)
             missing = [offset for offset in kept if offset not in group.acknowledged][:5]

@@ -58,7 +58,7 @@ def plans(seed: int | str, count: int) -> list[GroupPlan]:
     chance = random.Random(f"groups/{seed}")
     return [
         _plain(chance, "g0") if number == 0 and chance.random() < 0.5
-        else _drawn(chance, f"g{number}")
+        else drawn_plan(chance, f"g{number}")
         for number in range(count)
     ]
 
@@ -67,7 +67,8 @@ def _plain(chance: random.Random, name: str) -> GroupPlan:
     return GroupPlan(name, members=chance.randint(1, 4))
 
 
-def _drawn(chance: random.Random, name: str) -> GroupPlan:
+def drawn_plan(chance: random.Random, name: str) -> GroupPlan:
+    """A group of any kind."""
     order = chance.choices(("none", "key", "strict"), (5, 3, 2))[0]
     starts: tuple[Any, ...] = ("earliest", "earliest", "latest", "time", chance.randint(0, 5))
     return GroupPlan(

@@ -97,8 +97,8 @@ class Deliver(Operation, tag="deliver", kw_only=True):
 
 class Settle(Operation, tag="settle", kw_only=True):
     """A member acknowledged offsets, or gave them back. "ok" means that it was confirmed. Of a
-    pipeline, a runner completed a stage: then `group` is the pipeline, `member` the stage, and
-    `ranges` are instances."""
+    pipeline, a runner completed a stage: then `group` is the pipeline as `name#id` (another one may
+    have its name by now), `member` the stage, and `ranges` are instances."""
 
     group: str
     member: str
@@ -233,10 +233,10 @@ KINDS = frozenset({
 wipe: the disk was lost. damage: bytes on it were changed. restore: a backup was put in its
 place. promote: another node leads. reconfigure: members came or went. heal: from here on nothing
 is broken any more. leaving: the member `subject` begins to leave its group. draining: the group
-`subject` is to be emptied, once and for all. finishing: the pipeline `subject` is to do all that
-is left. drained: it has acknowledged everything below the offset `detail`. diverged: the node's
-tables are not what its replica set's log makes of them. ahead: it has taken another's, above the
-watermark."""
+`subject`, or `group@stream`, is to be emptied, once and for all. finishing: the pipeline `subject`
+is to do all that is left. drained: it has acknowledged everything below the offset `detail`.
+diverged: the node's tables are not what its replica set's log makes of them. ahead: it has taken
+another's, above the watermark."""
 
 Notes = Serve | Join | Assign | Leave | GaveBack | Stuck
 Entry = Publish | Read | Deliver | Settle | Apply | Regroup | Event | Notes

@@ -24,6 +24,12 @@ from hadron.sim.world import World
 _POISON: Final = 23
 """One record in so many is one that nobody can use."""
 
+_SCATTER: Final = 0.2
+"""Of members: those who settle in no order."""
+
+_HAND: Final = 12
+"""Deliveries that such a member gathers at most."""
+
 How = Literal["ack", "nack", "keep", "late"]
 
 
@@ -31,13 +37,19 @@ class MemberActor(ClientActor):
     """A member of a group, in one of the ways in which members are."""
 
     def __init__(
-        self, world: World, history: History, host: str, seed: str, group: str | GroupPlan
+        self, world: World, history: History, host: str, seed: str, group: str | GroupPlan,
+        stream: str = STREAM,
     ) -> None:
         super().__init__(world, history, host, seed)
+        self.stream = stream
+        self.label = stream
+        """What the history calls it."""
         self.plan = GroupPlan(group) if isinstance(group, str) else group
         self.group = self.plan.name
-        self._dealings = Dealings(history, self.group, STREAM)
+        self._dealings = Dealings(history, self.group, stream)
         self._late: list[tuple[float, Delivery | DeliveryBatch]] = []
+        self._scatters = False
+        self._hand: list[tuple[Delivery | DeliveryBatch, list[tuple[int, str]]]] = []
 
     def _options(self) -> dict[str, Any]:
         return self.plan.options(self.world.clocks[self.world.names[0]].now_ms())
@@ -45,9 +57,10 @@ class MemberActor(ClientActor):
     async def session(self, client: Client) -> None:
         self._dealings.begin(self.name)
         self._late = []
+        self._hand, self._scatters = [], self.random.random() < _SCATTER
         batched = self.random.random() < 0.4
         async with client.subscribe(
-            STREAM, max_in_flight=self.random.choice((1, 4, 30, 200)), member=self.name,
+            self.stream, max_in_flight=self.random.choice((1, 4, 30, 200)), member=self.name,
             batch_size=self.random.choice((None, 3, 20)) if batched else None,
             batch_wait_s=self.random.choice((0.0, 0.02, 0.2)),
             heartbeat_s=self.random.choice((0.2, 1.0, 3.0)),
@@ -77,6 +90,8 @@ class MemberActor(ClientActor):
                 freezes = False
                 await self.random.choice((self._freeze, self._suspend))()
             await self._answer_late()
+            if self._hand and self.random.random() < 0.3:
+                await self._settle_some()
             if self._dealings.many_unconfirmed or self.random.random() < 0.1:
                 await self._dealings.flush(subscription)
         await self._dealings.flush(subscription)
@@ -102,16 +117,34 @@ class MemberActor(ClientActor):
 
     async def _take_one(self, subscription: Subscription) -> None:
         delivery = await anext(subscription)
-        self._given(delivery.offset, [text(delivery.value)], delivery.attempt)
-        await self._deal_with(delivery, [(delivery.offset, text(delivery.value))])
+        self._given(delivery, delivery.offset, [text(delivery.value)])
+        await self._take(delivery, [(delivery.offset, text(delivery.value))])
 
     async def _take_batch(self, subscription: Subscription) -> None:
         batch = await anext(subscription.batches())
         for run in _runs([(record.offset, text(record.value)) for record in batch.records]):
-            self._given(run[0][0], [value for _, value in run], batch.attempt)
-        await self._deal_with(
-            batch, [(record.offset, text(record.value)) for record in batch.records]
-        )
+            self._given(batch, run[0][0], [value for _, value in run])
+        await self._take(batch, [(record.offset, text(record.value)) for record in batch.records])
+
+    async def _take(
+        self, given: Delivery | DeliveryBatch, records: list[tuple[int, str]]
+    ) -> None:
+        """Deal with it at once, or gather a hand full that is settled in any order."""
+        if not self._scatters:
+            await self._deal_with(given, records)
+            return
+        self._hand.append((given, records))
+        if len(self._hand) >= _HAND:
+            await self._settle_some()
+
+    async def _settle_some(self) -> None:
+        """Of what is at hand, whatever became of it meanwhile; the rest stays for later, or for
+        those who come after."""
+        self.random.shuffle(self._hand)
+        chosen = self.random.randint(1, len(self._hand))
+        self._hand, settled = self._hand[chosen:], self._hand[:chosen]
+        for given, records in settled:
+            await self._deal_with(given, records)
 
     async def _deal_with(
         self, given: Delivery | DeliveryBatch, records: list[tuple[int, str]]
@@ -120,7 +153,7 @@ class MemberActor(ClientActor):
         if how == "ack":
             await self._acknowledge(given, [offset for offset, _ in records])
         elif how == "nack":
-            self._settle("nack", [offset for offset, _ in records])
+            self._settle("nack", given, [offset for offset, _ in records])
             await given.nack(self.random.choice((0.0, 0.1, 1.0)), reason="cannot be used")
         elif how == "late":
             due = trio.current_time() + self.random.choice((0.1, 0.5, 2.0, 5.0))
@@ -149,20 +182,28 @@ class MemberActor(ClientActor):
                 await self._acknowledge(given, [record.offset for record in given.records])
 
     async def _acknowledge(self, given: Delivery | DeliveryBatch, offsets: list[int]) -> None:
-        settle = self._settle("ack", offsets)
+        settle = self._settle("ack", given, offsets)
         await given.ack()
         self._dealings.acknowledged(settle)
 
-    def _given(self, offset: int, values: list[str], attempt: int) -> None:
-        self._dealings.given(self.partition, offset, values, attempt=attempt)
+    def _given(
+        self, given: Delivery | DeliveryBatch, offset: int, values: list[str]
+    ) -> None:
+        self._dealings.given(given.partition, offset, values, attempt=given.attempt)
 
-    def _settle(self, how: Literal["ack", "nack"], offsets: list[int]) -> Settle:
+    def _settle(
+        self, how: Literal["ack", "nack"], given: Delivery | DeliveryBatch, offsets: list[int]
+    ) -> Settle:
         ranges = [(run[0][0], run[-1][0]) for run in _runs([(x, "") for x in offsets])]
-        return self._dealings.settle(how, self.partition, ranges)
+        return self._dealings.settle(how, given.partition, ranges)
 
 
 class DrainingMember(MemberActor):
     """Takes and acknowledges everything until the group has nothing left."""
+
+    def __init__(self, *given: Any) -> None:
+        super().__init__(*given)
+        self.drains = self.group
 
     async def run(self) -> None:
         while not self.stopping:
@@ -181,14 +222,14 @@ class DrainingMember(MemberActor):
 
     async def _skip_most(self, client: Client) -> None:
         """One by one a long backlog takes too long: go on near its end, as users do."""
-        for group in await client.groups(STREAM):
+        for group in await client.groups(self.stream):
             to = group.next_offset - STRICT_BACKLOG
             if group.group == self.group and group.floor < to:
                 noted = self.history.regroup(
-                    self.name, self.group, STREAM, self.partition, "reset", str(to)
+                    self.name, self.group, self.label, self.partition, "reset", str(to)
                 )
                 try:
-                    await client.reset_group(STREAM, self.group, to, force=True)
+                    await client.reset_group(self.stream, self.group, to, force=True)
                 except HadronError as error:
                     self.history.unknown(noted, error)
                     raise
@@ -197,7 +238,7 @@ class DrainingMember(MemberActor):
     async def _drain(self, client: Client) -> None:
         self._dealings.begin(self.name)
         async with client.subscribe(
-            STREAM, max_in_flight=500, member=self.name, **self._options()
+            self.stream, max_in_flight=500, member=self.name, **self._options()
         ) as subscription:
             with self._leaving():
                 while not await self._is_drained(client):
@@ -209,9 +250,9 @@ class DrainingMember(MemberActor):
 
     async def _is_drained(self, client: Client) -> bool:
         asked = self.history.tick()
-        for group in await client.groups(STREAM):
+        for group in await client.groups(self.stream):
             if group.group == self.group and group.floor >= group.next_offset:
-                self.history.event("drained", self.group, str(group.floor), at=asked)
+                self.history.event("drained", self.drains, str(group.floor), at=asked)
                 return True
         return False
 

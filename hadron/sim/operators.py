@@ -1,10 +1,12 @@
 """Who operates a simulated world while others are at work in it: looks at groups, resets them,
-deletes them; takes backups of nodes that run, one soon after the other.
+deletes them; declares the pipeline anew and retries what failed of it; takes backups of nodes that
+run, one soon after the other, and puts some in the place of nodes.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Final
 
 import trio
@@ -13,6 +15,7 @@ from hadron.client import Client
 from hadron.model.errors import HadronError, NotFoundError
 from hadron.sim.backups import Backups
 from hadron.sim.history import History
+from hadron.sim.pipeline_work import FLOW, changed_flow
 from hadron.sim.workload_clients import STREAM, ClientActor
 from hadron.sim.world import World
 
@@ -21,6 +24,13 @@ _CHANGES: Final = 2
 
 _BACK: Final = 80
 """Records that a reset goes back by, at most."""
+
+
+_RESTORES: Final = 2
+"""Of single nodes, in a run: each is taught what it lacks before the next one."""
+
+_DELETIONS: Final = 2
+"""Of the pipeline, in a run: all its input may trigger it again."""
 
 
 class GroupOperator(ClientActor):
@@ -80,12 +90,87 @@ class GroupOperator(ClientActor):
         self.history.ok(noted)
 
 
+class PipelineOperator(ClientActor):
+    """Changes the pipeline while instances of it live, deletes it and declares it again, and lets
+    failed instances run once more. In the end there is one."""
+
+    def __init__(self, world: World, history: History, host: str, seed: str) -> None:
+        super().__init__(world, history, host, seed)
+        self._deletions = 0
+        self._start = "earliest"
+        self.finished = trio.Event()
+        """From here on nobody changes it, or lets anything run again."""
+
+    async def run(self) -> None:
+        await super().run()
+        while not self.finished.is_set():
+            try:
+                async with self.world.client(self.host, connect_timeout_s=3.0) as client:
+                    await self._declare(client)
+                    self.finished.set()
+            except HadronError:
+                await trio.sleep(0.2)
+
+    async def session(self, client: Client) -> None:
+        for _ in range(self.random.randint(1, 6)):
+            await trio.sleep(self.random.uniform(0.2, 3.0))
+            if self.stopping:
+                return
+            dice = self.random.random()
+            if dice < 0.5:
+                await self._declare(client)
+            elif dice < 0.75 or self._deletions >= _DELETIONS:
+                await self._retry(client)
+            else:
+                await self._delete(client)
+
+    async def _declare(self, client: Client) -> None:
+        flow = changed_flow(self.random, self.partition, self._start)
+        noted = self.history.apply(self.name, [("Pipeline", FLOW)])
+        try:
+            # A stage may be gone.
+            applied = await client.apply([flow], allow_destructive=True)
+        except HadronError as error:
+            self.ended(noted, error)
+            raise
+        noted.metadata_index = applied.metadata_index
+        self.history.ok(noted)
+
+    async def _retry(self, client: Client) -> None:
+        """All that failed, or some of them."""
+        try:
+            failed = await client.instances(FLOW, status="failed", limit=10)
+            chosen = self.random.choice((None, [each.id for each in failed[:3]] or None))
+            await client.retry_instances(FLOW, chosen)
+        except NotFoundError:
+            return
+
+    async def _delete(self, client: Client) -> None:
+        noted = self.history.apply(self.name, [("Pipeline", FLOW)], deletes=True)
+        try:
+            gone = await client.delete([("Pipeline", "default", FLOW)], allow_destructive=True)
+        except HadronError as error:
+            # It may be an earlier try that has done it.
+            self.history.unknown(noted, error)
+            raise
+        self._deletions += 1
+        noted.ids = [item.id for item in gone]
+        self.history.ok(noted)
+        self._start = self.random.choice(("earliest", "latest", "3"))
+        await self.pause(0.5)
+        await self._declare(client)
+
+
 class BackupOperator(ClientActor):
-    """Takes backups. What is in them is judged where they are taken (`watch`)."""
+    """Takes backups. What is in them is judged where they are taken (`watch`). Now and then one,
+    perhaps an old one, or another node's, takes the place of a node's state: as after the loss of a
+    disk, so of one that may be lost."""
 
     def __init__(self, world: World, history: History, host: str, seed: str) -> None:
         super().__init__(world, history, host, seed)
         self._backups: Backups | None = None
+        self._taken: list[Path] = []
+        self._restores = 0
 
     async def session(self, client: Client) -> None:
         # Its disk is made where somebody takes some: there is one in a world.
@@ -94,4 +179,26 @@ class BackupOperator(ClientActor):
             await trio.sleep(self.random.uniform(0.2, 3.0))
             if self.stopping:
                 return
-            await self._backups.take(client, self.world, self.random.choice(self.world.names))
+            self._taken.append(await self._backups.take(
+                client, self.world, self.random.choice(self.world.names)
+            ))
+            if self._restores < _RESTORES and self.random.random() < 0.4:
+                with trio.CancelScope(shield=True):
+                    await self._restore(self._backups)
+
+    async def _restore(self, backups: Backups) -> None:
+        """Also while the node is down for another reason, or about to start."""
+        world, nemesis = self.world, self.world.nemesis
+        if nemesis is None or not nemesis.damageable:
+            return
+        name = self.random.choice(nemesis.damageable)
+        await world.crash(name)
+        if nemesis.may_damage(name) and not world.running(name):
+            self._restores += 1
+            world.faults["restored node"] += 1
+            self.history.event("restore", name, "from a backup")
+            try:
+                backups.restore(world, name, self.random.choice(self._taken))
+            except HadronError as error:
+                world.trace.log(f"{name}: not restored: {error}")
+        await nemesis.revive(name)

@@ -9,7 +9,7 @@ from typing import Any, Final
 
 from hadron.model.schema import Retry
 from hadron.sim.evidence import Contents, Evidence, Violation
-from hadron.sim.history import Settle
+from hadron.sim.history import Apply, Settle
 from hadron.sim.node_files import PipelineRows
 
 _DONE: Final = 2
@@ -24,6 +24,24 @@ def _pipelines(evidence: Evidence) -> Iterator[tuple[str, dict[str, Any], Pipeli
         kind, _, name = reference.objects.get(object_id, ("", "", ""))
         if kind == "Pipeline":
             yield name, json.loads(reference.specs[object_id][0]), rows
+
+
+def _labelled(evidence: Evidence) -> dict[str, PipelineRows]:
+    """Those that are declared, as `name#id`."""
+    return {
+        f"{name}#{object_id}": evidence.reference.pipelines[object_id]
+        for object_id, (kind, _, name) in evidence.reference.objects.items()
+        if kind == "Pipeline" and object_id in evidence.reference.pipelines
+    }
+
+
+def _declared(evidence: Evidence, name: str, *, deletes: bool) -> int:
+    """How often a pipeline may have been declared, or deleted."""
+    return sum(
+        each.deletes == deletes and each.outcome != "refused"
+        and ("Pipeline", name) in map(tuple, each.objects)
+        for each in evidence.history.of(Apply)
+    )
 
 
 def _contents(evidence: Evidence, stream_id: int) -> Contents | None:
@@ -57,8 +75,9 @@ def one_instance_per_trigger(evidence: Evidence) -> Iterator[Violation]:
 
 def one_output_per_stage(evidence: Evidence) -> Iterator[Violation]:
     """Each stage that is done has an output of its own, where it declares one, and what pipelines
-    write to holds nothing else."""
+    write to holds nothing else, but what pipelines wrote that somebody has deleted."""
     outputs: dict[int, Counter[int]] = {}
+    inherited: set[int] = set()
     for name, spec, rows in _pipelines(evidence):
         written = {
             stage["name"]: stage["output"]["stream"]
@@ -67,7 +86,10 @@ def one_output_per_stage(evidence: Evidence) -> Iterator[Violation]:
         for stream in written.values():
             # What nothing is done of yet has no output either.
             if stream in evidence.streams:
-                outputs.setdefault(evidence.streams[stream].stream_id, Counter())
+                out_id = evidence.streams[stream].stream_id
+                outputs.setdefault(out_id, Counter())
+                if _declared(evidence, name, deletes=True):
+                    inherited.add(out_id)
         for (stage, instance_id), (status, _, stream_id, offset) in sorted(rows.runs.items()):
             if status != _DONE or stage not in written:
                 continue
@@ -86,6 +108,8 @@ def one_output_per_stage(evidence: Evidence) -> Iterator[Violation]:
         twice = [offset for offset, count in sorted(offsets.items()) if count > 1]
         there = set(range(contents.first_offset, contents.next_offset))
         kept = {offset for offset in offsets if offset >= contents.first_offset}
+        if stream_id in inherited:
+            there &= kept
         if twice or kept != there:
             yield Violation(
                 "one_output_per_stage",
@@ -96,7 +120,7 @@ def one_output_per_stage(evidence: Evidence) -> Iterator[Violation]:
 
 def completions_stay(evidence: Evidence) -> Iterator[Violation]:
     """A stage whose completion was confirmed is done."""
-    known = {name: rows for name, _, rows in _pipelines(evidence)}
+    known = _labelled(evidence)
     for settle in evidence.history.of(Settle):
         if settle.how != "complete" or settle.outcome != "ok" or settle.group not in known:
             continue
@@ -138,8 +162,11 @@ def every_instance_ends(evidence: Evidence) -> Iterator[Violation]:
 
 
 def stages_fail_after_all_attempts(evidence: Evidence) -> Iterator[Violation]:
-    """A stage is given up when its attempts are used up, and not before."""
+    """A stage is given up when its attempts are used up, and not before. How many it had when is
+    not known of a pipeline that somebody has changed."""
     for name, spec, rows in _pipelines(evidence):
+        if _declared(evidence, name, deletes=False) > 1:
+            continue
         most = {
             stage["name"]: stage.get("retry", {}).get("max_attempts", Retry().max_attempts)
             for stage in spec["stages"]

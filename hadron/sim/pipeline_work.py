@@ -3,6 +3,7 @@ outputs, fail, ask twice, sit on what they were given, and die with calls under 
 
 from __future__ import annotations
 
+import random
 from typing import Any, Final
 
 import trio
@@ -67,6 +68,40 @@ def random_objects(replica_set: str) -> list[SchemaObject]:
         SchemaObject(kind="Stream", name=ORDERS, spec=orders),
         *objects(replica_set, ORDERS, max_attempts=_MAX_ATTEMPTS, max_parallel=_PARALLEL),
     ]
+
+
+def changed_flow(chance: random.Random, replica_set: str, start: str) -> SchemaObject:
+    """The pipeline of a random run as somebody may declare it anew: with other attempts, times and
+    bounds, with an audit somewhere or without one, and with the check or without it."""
+    retry = Retry(
+        max_attempts=chance.randint(1, _MAX_ATTEMPTS), backoff_ms=chance.choice((10, 200))
+    )
+
+    def stage(name: str, *, after: tuple[str, ...] = (), dependencies: tuple[str, ...] = ()) -> (
+        StageSpec
+    ):
+        return StageSpec(
+            name=name, engine="handler", output=Output(OUT) if name == "copy" else None,
+            timeout_ms=chance.choice((300, 2_000)), delay_ms=chance.choice((0, 0, 50, 1_000)),
+            retry=retry, after=after, dependencies=dependencies,
+        )
+
+    audit = chance.choice(("", "first", "between", "last"))
+    stages = [
+        stage("copy", after=("audit",) if audit == "first" else ()),
+        stage(
+            "check", dependencies=("copy",), after=("audit",) if audit == "between" else ()
+        ),
+    ]
+    if audit == "between" and chance.random() < 0.3:
+        del stages[-1]
+    if audit:
+        stages.append(stage("audit", after=("check",) if audit == "last" else ()))
+    flow = PipelineSpec(
+        replica_set=replica_set, input=ORDERS, stages=tuple(stages), start=start,
+        max_parallel=chance.choice((1, _PARALLEL, 20)),
+    )
+    return SchemaObject(kind="Pipeline", name=FLOW, spec=flow)
 
 
 class OrderActor(ClientActor):
@@ -171,8 +206,8 @@ class RunnerActor(ClientActor):
             made = history.publish(self.name, "", OUT, self.partition, values)
             batch = encode_values([value.encode() for value in values], 1)
         noted = history.settle(
-            self.name, FLOW, given.stage, ORDERS, self.partition, [(x, x) for x in ids],
-            how="complete",
+            self.name, f"{FLOW}#{given.pipeline_id}", given.stage, ORDERS, self.partition,
+            [(x, x) for x in ids], how="complete",
         )
         try:
             answer = await client.complete_stages(

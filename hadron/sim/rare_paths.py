@@ -180,7 +180,21 @@ PATHS: Final = (
         "ephemeral group goes on elsewhere", "delivery.groups:Groups._begin_ephemeral",
         lambda given: given[2].resume_offset is not None,
     ),
+    _called(
+        "group served whose stream is deleted", "delivery.groups:Groups._end_stream",
+        lambda given: any(key[0] == given[1] for key in given[0]._drivers),
+    ),
     _called("group served anew", "delivery.driver:GroupDriver._give_up"),
+    # pipelines
+    _called(
+        "live instances caught up with a change", "state.pipelines:_catch_up",
+        lambda given: bool(given[3]),
+    ),
+    _returned("failed instances retried", "state.pipelines:_failed_of", lambda *_: True),
+    _called(
+        "pipeline deleted under its runners", "pipelines.driver:PipelineDriver.stop",
+        lambda given: bool(type(given[1]).__name__ == "NotFoundError"),
+    ),
     # disks
     _called("checkpoint under load", "storage.checkpoint:Checkpointer._checkpoint"),
     _called(
@@ -233,6 +247,12 @@ PATHS: Final = (
     ),
     _returned(
         "batch in doubt stays", "client.failover:may_move", lambda moves, _: not moves
+    ),
+    _called(
+        "member gets a new partition", "client.consumer:Consumer._join_added",
+        lambda given: any(
+            name not in given[0]._memberships for name in given[1].spec.partitions
+        ),
     ),
     _called("producer gets a new partition", "client.publishing:Publisher.grown"),
     _called(

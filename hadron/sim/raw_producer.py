@@ -1,4 +1,5 @@
-"""A producer without a client: it numbers its batches itself, sends them again, and leaves gaps.
+"""A producer without a client: it numbers its batches itself, sends them again, leaves gaps, and
+begins new epochs.
 
 The real client never sends a sequence that does not follow, and a batch again only when it has to;
 others do (PROTOCOL A2, D1). What it is told must agree with what it was told before.
@@ -6,13 +7,14 @@ others do (PROTOCOL A2, D1). What it is told must agree with what it was told be
 
 from __future__ import annotations
 
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import trio
 from google.protobuf.message import Message
 
 from hadron.model.batch import encode_values
 from hadron.model.errors import HadronError, SequenceError
+from hadron.model.limits import PRODUCER_WINDOW
 from hadron.sim.history import Publish
 from hadron.sim.workload_clients import STREAM, Actor
 from hadron.sim.world import World
@@ -22,6 +24,18 @@ from hadron.wire.messages import Method, method, streams_pb2
 
 PRODUCE: Final = method("Produce")
 _TRIES: Final = 4
+
+
+class _Number(NamedTuple):
+    """Of a batch, by its producer."""
+
+    epoch: int
+    sequence: int
+
+
+def _after(number: _Number, publish: Publish) -> _Number:
+    """The one that would have followed."""
+    return _Number(number.epoch, number.sequence + len(publish.values))
 
 
 async def produce_once(
@@ -62,9 +76,10 @@ class RawProducerActor(Actor):
             await trio.sleep(self.random.uniform(0.05, 0.5))
 
     async def _one_producer(self) -> None:
-        """Until the outcome of a batch stays unknown: what follows it would have no place."""
+        """Until the outcome of a batch stays unknown: what follows it would have no place, but in
+        another epoch; and what should be refused may still arrive where it fits."""
         producer = self.random.randbytes(16)
-        sequence, sent = 0, list[tuple[int, Publish]]()
+        following, sent = _Number(0, 0), list[tuple[_Number, Publish]]()
         for _ in range(self.random.randint(4, 30)):
             if self.stopping:
                 return
@@ -72,32 +87,63 @@ class RawProducerActor(Actor):
             if dice < 0.15 and sent:
                 await self._send_again(producer, *self.random.choice(sent[-4:]))
             elif dice < 0.35:
-                await self._leave_a_gap(producer, sequence + self.random.randint(1, 9))
+                if not await self._must_refuse(producer, *self._misfit(following, sent)):
+                    return
             else:
+                if dice < 0.4:
+                    following = _Number(following.epoch + 1, 0)
                 publish = self._begin(producer)
-                for _ in range(_TRIES):
-                    if await self._send(producer, sequence, publish):
-                        break
-                    await trio.sleep(self.random.uniform(0.05, 0.3))
+                if await self._send_until_known(producer, following, publish):
+                    if following.sequence == 0 and sent:
+                        # Of an epoch that is over.
+                        if not await self._must_refuse(producer, _after(*sent[-1])):
+                            return
+                        sent = []
+                    sent.append((following, publish))
+                    following = _after(following, publish)
+                elif self.random.random() < 0.5:
+                    following = _Number(following.epoch + 1, 0)
                 else:
                     return
-                sent.append((sequence, publish))
-                sequence += len(publish.values)
             await self.pause(0.2)
 
-    def _begin(self, producer: bytes) -> Publish:
+    def _misfit(
+        self, following: _Number, sent: list[tuple[_Number, Publish]]
+    ) -> tuple[_Number, int]:
+        """A number that does not follow, and of how many records: behind a gap, in the middle of an
+        epoch that has not begun, or so old that nobody knows any more where it is."""
+        dice = self.random.random()
+        if dice < 0.3 and len(sent) > PRODUCER_WINDOW:
+            number, publish = self.random.choice(sent[:-PRODUCER_WINDOW])
+            return number, len(publish.values)
+        gap = self.random.randint(1, 9)
+        if dice < 0.5:
+            return _Number(following.epoch + 1, gap), 1
+        return _Number(following.epoch, following.sequence + gap), self.random.randint(1, 3)
+
+    async def _send_until_known(
+        self, producer: bytes, number: _Number, publish: Publish
+    ) -> bool:
+        """Whether it was acknowledged in the end, by whoever leads then."""
+        for _ in range(_TRIES):
+            if await self._send(producer, number, publish):
+                return True
+            await trio.sleep(self.random.uniform(0.05, 0.3))
+        return False
+
+    def _begin(self, producer: bytes, count: int = 0) -> Publish:
         values = []
-        for _ in range(self.random.randint(1, 3)):
+        for _ in range(count or self.random.randint(1, 3)):
             self._values += 1
             values.append(f"{self.host}/{self._values}")
         return self.history.publish(
             self.name, producer.hex(), STREAM, self.partition, values
         )
 
-    async def _send(self, producer: bytes, sequence: int, publish: Publish) -> bool:
+    async def _send(self, producer: bytes, number: _Number, publish: Publish) -> bool:
         """Whether it was acknowledged."""
         try:
-            answer = await self._ask(producer, sequence, publish)
+            answer = await self._ask(producer, number, publish)
         except (HadronError, OSError) as error:
             self.history.unknown(publish, str(error))
             return False
@@ -106,10 +152,10 @@ class RawProducerActor(Actor):
         self.history.ok(publish)
         return True
 
-    async def _send_again(self, producer: bytes, sequence: int, publish: Publish) -> None:
+    async def _send_again(self, producer: bytes, number: _Number, publish: Publish) -> None:
         """What was acknowledged has its offset, however often it is sent."""
         try:
-            answer = await self._ask(producer, sequence, publish)
+            answer = await self._ask(producer, number, publish)
         except (HadronError, OSError):
             return
         if (answer.base_offset, len(publish.values)) != publish.runs[0] or not answer.duplicate:
@@ -118,25 +164,25 @@ class RawProducerActor(Actor):
                 f"{answer.base_offset}"
             )
 
-    async def _leave_a_gap(self, producer: bytes, sequence: int) -> None:
-        """A sequence that does not follow must be refused."""
-        publish = self._begin(producer)
+    async def _must_refuse(self, producer: bytes, number: _Number, count: int = 1) -> bool:
+        """Whether what does not follow was refused; else nobody has answered."""
+        publish = self._begin(producer, count)
         try:
-            answer = await self._ask(producer, sequence, publish)
+            answer = await self._ask(producer, number, publish)
         except SequenceError as error:
             self.history.refused(publish, error)
+            return True
         except (HadronError, OSError) as error:
             self.history.unknown(publish, str(error))
-        else:
-            raise AssertionError(
-                f"sequence {sequence} of {self.name}, which follows nothing, was accepted at "
-                f"{answer.base_offset}"
-            )
+            return False
+        raise AssertionError(
+            f"{number} of {self.name}, which follows nothing, was accepted at {answer.base_offset}"
+        )
 
-    async def _ask(self, producer: bytes, sequence: int, publish: Publish) -> Any:
+    async def _ask(self, producer: bytes, number: _Number, publish: Publish) -> Any:
         batch = encode_values(
             [value.encode() for value in publish.values], 1, producer_id=producer,
-            sequence=sequence,
+            producer_epoch=number.epoch, sequence=number.sequence,
         )
         # Now and then wherever chance has it: those that do not lead say so.
         leads = self.world.config.leader.name

@@ -1,8 +1,7 @@
 """Clients at work over several replica sets: producers that change partitions, members of groups,
 and somebody who changes the schema all the time.
 
-As in `workload_clients` they use nothing but the public client. Who uses a stream that may be
-deleted calls it `name#id` in the history: made again, it is another stream (PROTOCOL D3).
+As in `workload_clients` they use nothing but the public client.
 """
 
 from __future__ import annotations
@@ -17,11 +16,11 @@ from hadron.client.failover import Failover
 from hadron.client.producer import Producer
 from hadron.client.publishing import Pending
 from hadron.client.subscription import Subscription
-from hadron.model.batch import decode_batch
-from hadron.model.errors import HadronError, NotFoundError
+from hadron.model.errors import HadronError
 from hadron.model.schema import SchemaObject, StreamSpec
 from hadron.sim.dealings import Dealings
 from hadron.sim.history import Acks, Publish
+from hadron.sim.labels import PASSING
 from hadron.sim.region_evidence import drained
 from hadron.sim.region_run import RegionRun
 from hadron.sim.regions import AMERICA, EUROPE
@@ -29,9 +28,6 @@ from hadron.sim.workload_clients import STREAM, ClientActor, ReaderActor, text
 
 PARTITIONS: Final = (EUROPE, AMERICA)
 """Of the stream that everybody uses, as it is declared."""
-
-PASSING: Final = ("passing0", "passing1")
-"""Streams that come and go."""
 
 _FAILOVERS: Final[tuple[Failover, ...]] = (
     "unkeyed", "unkeyed", "unkeyed", "any", "any", "none", "duplicate",
@@ -244,58 +240,4 @@ class SchemaActor(RegionActor):
             self.ended(operation, error)
             raise
         operation.ids = [gone.id]
-        self.history.ok(operation)
-
-
-class PassingActor(RegionActor):
-    """Publishes to a stream that may be deleted under its hands, and reads it."""
-
-    def __init__(self, run: RegionRun, host: str) -> None:
-        super().__init__(run, host)
-        self._values = 0
-
-    async def session(self, client: Client) -> None:
-        name = self.random.choice(PASSING)
-        while not self.stopping:
-            try:
-                item = await client.stream(name)
-                break
-            except NotFoundError:
-                await trio.sleep(0.3)
-        else:
-            return
-        label = f"{name}#{item.id}"
-        async with client.producer(
-            name, delivery_timeout_s=self.random.choice((1.0, 4.0))
-        ) as producer:
-            if (await client.stream(name)).id != item.id:
-                return  # Nobody knows which of the two it has.
-            for _ in range(self.random.randint(2, 25)):
-                if self.stopping:
-                    return
-                self._values += 1
-                operation = self.history.publish(
-                    self.name, "", label, "", [f"{self.host}/{self._values}"], failover="unkeyed"
-                )
-                await self._run.send(producer, operation)
-                if operation.outcome != "ok":
-                    return
-                await self._read(client, name, label, operation.partition)
-                await self.pause(0.3)
-
-    async def _read(self, client: Client, name: str, label: str, partition: str) -> None:
-        operation = self.history.read(self.name, label, partition, 0)
-        try:
-            fetched = await client.fetch(name, partition, 0)
-            item = await client.stream(name)
-        except HadronError as error:
-            self.history.unknown(operation, error)
-            raise
-        if f"{name}#{item.id}" != label:
-            self.history.unknown(operation, "it is another stream now")
-            return
-        for batch in fetched.batches:
-            records = decode_batch(batch.data, base_offset=batch.base_offset).records(0)
-            operation.values.extend(text(record.value) for record in records)
-        operation.end = fetched.next_offset
         self.history.ok(operation)

@@ -8,13 +8,14 @@ in any, and is judged in each. A stream that was deleted and created again is an
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import cached_property
 
 import msgspec
 
 from hadron.sim.evidence import Evidence, Rules
-from hadron.sim.history import Apply, Deliver, Entry, Event, History, Publish, Read, Settle
+from hadron.sim.history import Apply, Entry, Event, History, Publish
+from hadron.sim.labels import labelled, labelled_in, of_those_that_exist, streams_of
 from hadron.sim.node_files import NodeFile
 
 
@@ -42,48 +43,26 @@ class Cluster:
         }
 
     @cached_property
-    def _ids(self) -> frozenset[str]:
-        """Names of streams that have been told apart by their ids."""
-        return frozenset(
-            entry.stream.partition("#")[0] for entry in self.history.entries
-            if isinstance(entry, Publish | Read | Deliver | Settle) and "#" in entry.stream
-        )
+    def _names(self) -> frozenset[str]:
+        return labelled_in(self.history)
 
     def _files_of(self, name: str) -> list[NodeFile]:
-        return [
-            replace(file, objects={
-                object_id: (kind, namespace, self._label(kind, called, object_id))
-                for object_id, (kind, namespace, called) in file.objects.items()
-            })
-            for file in self.files[name]
-        ]
-
-    def _label(self, kind: str, name: str, object_id: int) -> str:
-        return f"{name}#{object_id}" if kind == "Stream" and name in self._ids else name
+        return [labelled(file, self._names) for file in self.files[name]]
 
     @cached_property
     def _alive(self) -> frozenset[str]:
-        """Streams that exist at the end, as some undamaged file of the metadata set has them."""
-        return frozenset(
-            called for file in self._files_of(self.metadata)
-            for kind, _, called in file.objects.values() if kind == "Stream"
-        )
+        """Streams that exist at the end, as some file of the metadata set has them."""
+        return streams_of(self._files_of(self.metadata))
 
     def _history_of(self, name: str) -> History:
         """What concerns one replica set."""
         nodes = {file.name for file in self.files[name]}
         taken = History(lambda: 0)
-        for entry in self.history.entries:
-            concerns = _of_set(entry, name, nodes)
-            if concerns is not None and not self._is_deleted(concerns):
-                taken.entries.append(concerns)
-        return taken
-
-    def _is_deleted(self, entry: Entry) -> bool:
-        return (
-            isinstance(entry, Publish | Read | Deliver | Settle)
-            and "#" in entry.stream and entry.stream not in self._alive
+        concerns = (_of_set(entry, name, nodes) for entry in self.history.entries)
+        taken.entries = of_those_that_exist(
+            (entry for entry in concerns if entry is not None), self._alive
         )
+        return taken
 
 
 def drained(group: str, partition: str) -> str:

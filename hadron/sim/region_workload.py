@@ -6,16 +6,19 @@ from __future__ import annotations
 import random
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, Literal
 
 import trio
 
 from hadron.model.schema import Retention
+from hadron.sim.group_notes import noting_groups
+from hadron.sim.group_plans import GroupPlan
+from hadron.sim.labels import PASSING
 from hadron.sim.nemesis import FaultPlan
+from hadron.sim.passing import GROUP, PassingActor, PassingMember
 from hadron.sim.region_clients import (
     PARTITIONS,
     DrainingRegionMember,
-    PassingActor,
     RegionMemberActor,
     RegionProducerActor,
     RegionReaderActor,
@@ -48,7 +51,7 @@ class RegionsRun:
 
     async def __call__(self, regions: Regions) -> Judgement:
         run = RegionRun(regions, self.retention)
-        with run.noting():
+        with run.noting(), noting_groups(run.history, PASSING):
             return await self._work(run)
 
     async def _work(self, run: RegionRun) -> Judgement:
@@ -97,7 +100,18 @@ def _actors(run: RegionRun) -> Iterator[Actor]:
             yield RegionMemberActor(run, f"g{group}x{number}", f"g{group}")
     yield SchemaActor(run, "s0")
     for number in range(chance.randint(1, 2)):
-        yield PassingActor(run, f"t{number}")
+        host = f"t{number}"
+        yield PassingActor(
+            run.regions.metadata, run.history, host, f"{run.regions.seed}/{host}"
+        )
+    start: Literal["earliest", "latest", "time"] = chance.choice(("earliest", "latest", "time"))
+    for number in range(chance.randint(0, 2)):
+        # Its partitions come one by one, while the group is there.
+        host = f"{GROUP}m{number}"
+        yield PassingMember(
+            run.regions.metadata, run.history, host, f"{run.regions.seed}/{host}",
+            GroupPlan(GROUP, start=start), PASSING[0],
+        )
 
 
 async def _until_ended(working: Mapping[str, Actor]) -> None:

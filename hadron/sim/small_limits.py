@@ -20,8 +20,8 @@ from typing import Final
 class Limit:
     """
     Attributes:
-        holders: `module:CONSTANT`, all that have it; or `module:function()`, whose last default it
-            is.
+        holders: `module:CONSTANT`, all that have it (the model too, where it says what an entry
+            does); or `module:function()`, whose last default it is.
         values: small ones, of which a world has one.
     """
 
@@ -51,7 +51,12 @@ LIMITS: Final = {
     "rows of a copy at once": Limit(("storage.snapshot:_ROWS_AT_A_TIME",), (1, 3)),
     # What is visible.
     "bytes of recent batches": Limit(("serving.visible:_RECENT_BYTES",), (1, 1_000)),
-    "batches dropped at once": Limit(("state.slices:SLICE_BATCHES",), (1, 3)),
+    "batches dropped at once": Limit(
+        ("state.slices:SLICE_BATCHES", "sim.model.streams:SLICE_BATCHES"), (1, 3, 10)
+    ),
+    "rows dropped at once": Limit(
+        ("state.dropping:SLICE_ROWS", "sim.model.machine:SLICE_ROWS"), (3, 20)
+    ),
     "rows digested at once": Limit(("state.digests:SLICE_ROWS",), (1, 5)),
     # Groups.
     "bytes read for a group": Limit(("delivery.driver:_READ_BYTES",), (1, 300)),
@@ -62,10 +67,15 @@ LIMITS: Final = {
     "bytes of the shelf": Limit(("delivery.shelf:_KEPT_BYTES",), (1, 500)),
     "ranges of a group's window": Limit(("state.groups:window()",), (1, 3)),
     "ranges of an entry": Limit(("delivery.progress:_RANGES_PER_ENTRY",), (1, 3)),
-    "rows of a dead group at once": Limit(("state.group_changes:SLICE_ROWS",), (1, 4)),
+    "rows of a dead group at once": Limit(
+        ("state.group_changes:SLICE_ROWS", "sim.model.groups:SLICE_ROWS"), (1, 4)
+    ),
     "bytes of a batch of dead letters": Limit(("delivery.letters:_TARGET_BYTES",), (1, 400)),
     # Pipelines.
     "triggers of an entry": Limit(("pipelines.driver:_TRIGGERS_PER_ENTRY",), (1, 3)),
+    "instances retried at once": Limit(
+        ("pipelines.driver:MAX_RETRIES", "client.pipelines:_RETRY_SLICE"), (2,)
+    ),
     "bytes read for a pipeline": Limit(("pipelines.driver:_READ_BYTES",), (1, 300)),
     "bytes of invocations": Limit(("pipelines.driver:_INVOCATIONS_BYTES",), (1, 600)),
     # The schema.
@@ -77,8 +87,9 @@ LIMITS: Final = {
     "ranges of a message": Limit(("client.feed:_RANGES_PER_MESSAGE",), (1, 3)),
     "acknowledgements of a message": Limit(("client.consumer:ACKS_PER_MESSAGE",), (1, 7)),
     # Connections.
-    "bytes of a call's window": Limit(("wire.calls:WINDOW_BYTES",), (1, 2_000)),
-    "bytes of credit": Limit(("wire.calls:_CREDIT_STEP",), (1, 500)),
+    "bytes of a call's window": Limit(
+        ("wire.calls:WINDOW_BYTES", "wire.calls:_CREDIT_STEP"), (1, 2_000)
+    ),
     "frames of a turn": Limit(("wire.connection:_FRAMES_PER_TURN",), (1, 2)),
 }
 

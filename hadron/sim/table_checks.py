@@ -10,6 +10,7 @@ from hadron.model.errors import CorruptionError
 from hadron.model.limits import PRODUCER_IDLE_MS
 from hadron.sim.evidence import Evidence, Violation
 from hadron.sim.history import Apply
+from hadron.sim.labels import plain
 from hadron.sim.node_files import NodeFile
 from hadron.state import leadership
 from hadron.state.adoption import SchemaAdopted
@@ -198,11 +199,22 @@ def appended(command: Command, body: bytes | None) -> tuple[int, int, int] | Non
 
 def schema_is_durable(evidence: Evidence) -> Iterator[Violation]:
     """Objects whose declaration was acknowledged exist, unless somebody may have deleted them
-    after that; what was deleted is gone for ever."""
+    after that; what was deleted is gone for ever; and what was refused is not there, if nobody else
+    declared it."""
     reference = evidence.reference
-    known = {(kind, name) for kind, _, name in reference.objects.values()}
+    known = {(kind, plain(name)) for kind, _, name in reference.objects.values()}
     deletions = [each for each in evidence.history.of(Apply) if each.deletes]
+    declared = {
+        tuple(item) for each in evidence.history.of(Apply)
+        if each.outcome != "refused" and not each.deletes for item in each.objects
+    }
     for operation in evidence.history.of(Apply):
+        # Other refusals may be of a later try.
+        if operation.outcome == "refused" and operation.error.startswith("SchemaError"):
+            evidence.judged["schema_is_durable"] += 1
+            for item in map(tuple, operation.objects):
+                if item in known and item not in declared:
+                    yield Violation("schema_is_durable", f"{item} was refused, and is there")
         if operation.outcome != "ok":
             continue
         evidence.judged["schema_is_durable"] += 1

@@ -18,10 +18,13 @@ from hadron.sim.evidence import Rules
 from hadron.sim.group_notes import noting_groups
 from hadron.sim.group_plans import LETTERS, GroupPlan, plans
 from hadron.sim.history import History, Publish
+from hadron.sim.labels import labelled, labelled_in, of_those_that_exist, streams_of
 from hadron.sim.members import DrainingMember
 from hadron.sim.nemesis import FaultPlan
-from hadron.sim.node_files import read_node
+from hadron.sim.node_files import NodeFile, read_node
 from hadron.sim.observing import Stops, noting_divergence, observe, open_history
+from hadron.sim.operators import PipelineOperator
+from hadron.sim.passing import Passing
 from hadron.sim.pipeline_work import DrainingRunner, random_objects
 from hadron.sim.run import Judgement
 from hadron.sim.workload_clients import STREAM, ProducerActor
@@ -68,6 +71,11 @@ class RandomRun:
             await run.declare_objects(random_objects(world.config.name))
             run.has_pipeline = True
             crowd += pipeline_actors(world, run.history, world.seed)
+        run.pipeline_changes = [
+            actor.finished for actor in crowd if isinstance(actor, PipelineOperator)
+        ]
+        run.passing = Passing(world, run.history, world.seed)
+        crowd += run.passing.actors()
         async with trio.open_nursery() as clients:
             for actor in crowd:
                 clients.start_soon(actor.run)
@@ -99,6 +107,9 @@ class Run:
         self.history: History = open_history()
         self.stops: Stops = observe(world, self.history)
         self.has_pipeline = False
+        self.pipeline_changes: Sequence[trio.Event] = ()
+        """Set once nobody changes the pipeline any more."""
+        self.passing: Passing | None = None
         self.owed: dict[str, list[str]] = {}
         self._first_leader = world.config.leader.name
 
@@ -149,13 +160,19 @@ class Run:
                     member = DrainingMember(world, self.history, host, seed, plan)
                     nursery.start_soon(member.run)
                 if self.has_pipeline:
-                    runner = DrainingRunner(world, self.history, "dw", f"{world.seed}/dw")
-                    nursery.start_soon(runner.run)
+                    nursery.start_soon(self._finish_pipeline)
+                if self.passing is not None:
+                    nursery.start_soon(self.passing.drain)
         await world.wait_in_step()
         self.owed = await settle([world])
         await world.wait_in_step()
         await world.stop()
         return self.judge()
+
+    async def _finish_pipeline(self) -> None:
+        for ended in self.pipeline_changes:
+            await ended.wait()
+        await DrainingRunner(self.world, self.history, "dw", f"{self.world.seed}/dw").run()
 
     async def _publish_once_more(self) -> None:
         actor = ProducerActor(self.world, self.history, "last", f"{self.world.seed}/last")
@@ -197,7 +214,15 @@ class Run:
             wall_start_ms=None if world.clocks[world.names[0]].calendar_s else wall_ms(0.0),
             stops=self.stops.unprovoked, owed=self.owed,
         )
-        return check(self.history, files, rules)
+        return check(*self._told_apart(files), rules)
+
+    def _told_apart(self, files: Sequence[NodeFile]) -> tuple[History, list[NodeFile]]:
+        """With streams that came and went as what they were."""
+        names = labelled_in(self.history)
+        found = [labelled(file, names) for file in files]
+        history = History(self.history.tick)
+        history.entries = of_those_that_exist(self.history.entries, streams_of(found))
+        return history, found
 
 
 def acknowledged(history: History) -> int:

@@ -10,7 +10,7 @@ from typing import Any, Final
 from hadron.model.ports import Database
 from hadron.sim.model.groups import Window, numbered, ranges_of
 from hadron.sim.model.machine import GROUPS, STREAMS, Model
-from hadron.state import groups, retention, streams
+from hadron.state import groups, retention, slices, streams
 
 _PLACES: Final = 12
 """Of a stream, evenly spread over its batches, are asked for."""
@@ -90,17 +90,19 @@ def expected(model: Model, asked: Answered) -> Any:
 
 def _due(model: Model, stream_id: int, older_than_ms: int, max_bytes: int) -> dict[str, Any]:
     """The oldest batches that are too old, or over the bytes that are kept, but never the newest
-    one for its bytes alone."""
+    one for its bytes alone; as many as one entry drops, and one more."""
     batches = list(model.streams.batches.get(stream_id, []))
-    total = sum(batch.size for batch in batches)
+    total = left = sum(batch.size for batch in batches)
+    looked_at = batches[: slices.SLICE_BATCHES + 1]
     first_offset = None
-    while batches:
-        left = sum(batch.size for batch in batches)
-        is_over = 0 < max_bytes < left and len(batches) > 1
-        if not is_over and batches[0].append_ms >= older_than_ms:
+    oldest_ms = None
+    for batch in looked_at:
+        is_over = 0 < max_bytes < left and batch is not batches[-1]
+        if not is_over and batch.append_ms >= older_than_ms:
+            oldest_ms = batch.append_ms
             break
-        first_offset = batches.pop(0).end
+        left -= batch.size
+        first_offset = batch.end
     return {
-        "first_offset": first_offset, "held_back": False, "bytes": total,
-        "oldest_ms": batches[0].append_ms if batches else None,
+        "first_offset": first_offset, "held_back": False, "bytes": total, "oldest_ms": oldest_ms,
     }

@@ -244,7 +244,8 @@ class Scene:
         assert row is not None
         made = self.history.publish("w", "", "out", PARTITION, [f"out of {instance_id}"])
         noted = self.history.settle(
-            "w", "flow", "copy", STREAM, PARTITION, [(instance_id, instance_id)], how="complete"
+            "w", f"flow#{self.flow_id}", "copy", STREAM, PARTITION, [(instance_id, instance_id)],
+            how="complete",
         )
         builder = BatchBuilder()
         builder.add(NewRecord(value=made.values[0]), 1)

@@ -11,6 +11,7 @@ from typing import Any
 import apsw
 import pytest
 
+from hadron.model.errors import SchemaError
 from hadron.model.schema import Retention
 from hadron.sim.checker import CHECKS
 from hadron.sim.evidence import SECOND
@@ -422,7 +423,7 @@ def written_by_nobody(scene: Scene) -> None:
 def completion_forgotten(scene: Scene) -> None:
     worked(scene)
     noted = scene.history.settle(
-        "w", "flow", "copy", STREAM, PARTITION, [(3, 3)], how="complete"
+        "w", f"flow#{scene.flow_id}", "copy", STREAM, PARTITION, [(3, 3)], how="complete"
     )
     scene.history.ok(noted)
 
@@ -464,6 +465,39 @@ def given_up_early_after_a_retry(scene: Scene) -> None:
 def test_what_is_given_up_after_a_retry_had_all_its_attempts_again(scene: Scene) -> None:
     failed_again(scene, 5)
     assert not scene.verdict().violations
+
+
+def test_what_was_refused_is_not_there_unless_somebody_else_declared_it(scene: Scene) -> None:
+    scene.publish("a")
+    scene.pipeline()
+    refused = scene.history.apply("s", [("Stream", "out"), ("Stream", "not there")])
+    scene.history.refused(refused, SchemaError("no"))
+    assert scene.broken() == {"schema_is_durable"}
+    scene.history.apply("t", [("Stream", "out")])
+    assert not scene.broken()
+
+
+def test_what_a_deleted_pipeline_wrote_is_nobodys(scene: Scene) -> None:
+    written_by_nobody(scene)
+    assert scene.broken() == {"one_output_per_stage"}
+    scene.history.apply("f", [("Pipeline", "flow")], deletes=True)
+    assert not scene.broken()
+
+
+def test_how_many_attempts_a_changed_pipeline_had_is_not_known(scene: Scene) -> None:
+    for _ in range(2):
+        scene.history.apply("f", [("Pipeline", "flow")])
+    given_up_early(scene)
+    assert not scene.broken()
+
+
+def test_completions_of_another_pipeline_of_that_name_are_not_there(scene: Scene) -> None:
+    worked(scene)
+    noted = scene.history.settle(
+        "w", "flow#1000", "copy", STREAM, PARTITION, [(3, 3)], how="complete"
+    )
+    scene.history.ok(noted)
+    assert not scene.broken()
 
 
 def test_a_pipeline_that_did_its_work_is_valid(scene: Scene) -> None:

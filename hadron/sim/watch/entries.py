@@ -262,7 +262,8 @@ class Entries:
         self, view: NodeView, context: Context, command: FailStages | RetryInstances,
         before: dict[tuple[str, int], tuple[int, int, int]],
     ) -> None:
-        """E3: a stage is given up with its last attempt, which is counted since the last retry."""
+        """E3: a stage is given up with its last attempt, which is counted since the last retry.
+        With a retry begins, too, what was declared after the instance had failed (P6)."""
         row: Any = context.db.execute(
             "SELECT spec FROM hadron_schema_object WHERE id = ?", (command.pipeline_id,)
         ).fetchone()
@@ -284,6 +285,11 @@ class Entries:
                     status = _FAILED if attempt - retried_at >= most else _READY
                     expected[key] = status, attempt, retried_at
         after = _runs(context, command)
+        if isinstance(command, RetryInstances):
+            declared = {stage.name for stage in spec.stages}
+            expected |= {
+                key: (_READY, 0, 0) for key in after.keys() - before.keys() if key[0] in declared
+            }
         if after != expected:
             self._complaints.add(
                 "E3 a stage has all its attempts",

@@ -22,6 +22,7 @@ from hadron.delivery.effects import Assignment, Exhausted
 from hadron.delivery.progress import LoggedLedger
 from hadron.delivery.sessions import MemberSession
 from hadron.model.batch import StampedBatch, decode_batch
+from hadron.model.errors import NotFoundError
 from hadron.model.ranges import Range
 from hadron.model.record import Record
 from hadron.sim.watch.ballots import Ballots
@@ -201,7 +202,10 @@ class Serving:
     def _unsettled(self, driver: GroupDriver, mark: Mark) -> list[int]:
         """Kept offsets that were dealt with, while that is not committed yet."""
         offsets = self._settling.get(driver.ledger, set())  # type: ignore[call-overload]
-        kept = driver._visible.bounds(driver.progress.stream_id).first_offset
+        try:
+            kept = driver._visible.bounds(driver.progress.stream_id).first_offset
+        except NotFoundError:
+            return []  # Its stream was deleted just now, and it ends in this turn.
         for offset in list(offsets):
             lsn = self._acknowledged.lsn_of(mark.view.name, driver.progress.group_id, offset)
             # What retention dropped meanwhile is on its way too, and no entry will name it.
