@@ -57,7 +57,9 @@ def a_batch() -> bytes:
 def test_each_features_own_checks_are_made() -> None:
     report = verified(Forgetful(), b"")
     assert [each.text for each in report.problems] == ["as ever"]
-    assert report.checked[-3:] == ["streams", "groups", "never right"]
+    assert report.checked[-4:] == [
+        "streams", "counted bodies", "groups", "never right"
+    ]
 
 
 @pytest.mark.parametrize(
