@@ -390,10 +390,13 @@ def split_batches(data: bytes | memoryview) -> Iterator[memoryview]:
     yield view
 
 
-def check_body(data: bytes | memoryview) -> None:
-    """`check_batch` of each batch of an entry's body, which has at least one."""
+def check_body(data: bytes | memoryview) -> int:
+    """`check_batch` of each batch of an entry's body; returns how many there are, at least one."""
+    count = 0
     for batch in split_batches(data):
         _checked(batch)
+        count += 1
+    return count
 
 
 def _checked(view: memoryview) -> tuple[int, int]:

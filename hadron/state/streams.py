@@ -88,7 +88,8 @@ _MOVE_END: Final = (
     f"UPDATE {STREAM_PARTITION} SET next_offset = next_offset + ?, bytes = bytes + ?"
     " WHERE stream_id = ? RETURNING next_offset"
 )
-_INSERT_BATCH: Final = f"INSERT INTO {STREAM_BATCH} VALUES(?, ?, ?, ?, ?, ?, ?, ?, ?, ?)"
+_INSERT_BATCH: Final = f"INSERT INTO {STREAM_BATCH} VALUES(?, ?, ?, ?, ?, ?, ?, ?, NULL, NULL)"
+_INSERT_PART: Final = f"INSERT INTO {STREAM_BATCH} VALUES(?, ?, ?, ?, ?, ?, ?, ?, ?, ?)"
 _GET_BOUNDS: Final = (
     f"SELECT first_offset, next_offset FROM {STREAM_PARTITION} WHERE stream_id = ?"
 )
@@ -227,9 +228,6 @@ def _check_sequence(context: Context, command: AppendBatch) -> list[Appended]:
     )
 
 
-_WHOLE: Final = (None, None)
-
-
 def append(
     context: Context, stream_id: int, count: int, size: int, *, sequence: int = NO_SEQUENCE,
     place: Place | None = None,
@@ -249,19 +247,16 @@ def append(
         )
     base_offset = row[0] - count
     data = context.body
+    batch = stream_id, base_offset, count, context.lsn, context.now_ms, size, *context.ballot
     if place is None and context.start is not None:
         place = Place(context.lsn, context.start)
-    if place is not None:
+    if place is None:
+        context.db.execute(_INSERT_BATCH, batch)
+    else:
         bodies.take(context, place, size)
+        context.db.execute(_INSERT_PART, (*batch, *place))
         is_own = place.lsn == context.lsn
         data = memoryview(data)[place.start : place.start + size] if is_own else b""
-    context.db.execute(
-        _INSERT_BATCH,
-        (
-            stream_id, base_offset, count, context.lsn, context.now_ms, size, *context.ballot,
-            *(place or _WHOLE),
-        ),
-    )
     context.emit(BatchAppended(stream_id, base_offset, count, context.now_ms, size, data))
     return Appended(base_offset, count, context.now_ms, sequence)
 
@@ -408,6 +403,7 @@ def read_batches(
     if offset >= below:
         return []
     batches: list[StampedBatch] = []
+    parts = _Bodies(db)
     size = 0
 
     def reached() -> int:
@@ -415,13 +411,17 @@ def read_batches(
 
     try:
         with _naming_damage(db, stream_id, reached):
-            for lsn, base_offset, count, append_ms, epoch, incarnation, length, data in _rows(
-                db, stream_id, offset, below
-            ):
+            for (
+                lsn, base_offset, count, append_ms, epoch, incarnation, length, data, body_lsn,
+                start,
+            ) in _rows(db, stream_id, offset, below):
                 if batches and base_offset != reached():
                     raise CorruptionError(f"offset {base_offset} comes next")
                 if not batches and not base_offset <= offset < base_offset + count:
                     break
+                if body_lsn is not None:
+                    lsn = body_lsn
+                    data = parts.part(body_lsn, start, length)
                 if type(data) is not bytes:
                     raise damaged_entry(lsn, f"the body of entry {lsn} is missing")
                 if len(data) != length:
@@ -498,20 +498,26 @@ def ballot_at(db: Database, stream_id: int, offset: int) -> Ballot | None:
 
 
 def _rows(db: Database, stream_id: int, offset: int, below: int) -> Iterator[tuple[Any, ...]]:
-    """(lsn of the body, base offset, count, stamps, size, bytes) of batches."""
-    first = db.execute(_BATCH_BEFORE, (stream_id, offset)).fetchone()
-    if first is None or first[0] is None:
+    start = db.execute(_BATCH_BEFORE, (stream_id, offset)).fetchone()
+    if start is None or start[0] is None:
         return
-    # Neighbours mostly share a body: it is not read for each of them.
-    known, body = 0, None
-    for *row, data, body_lsn, start in db.execute(_BATCHES, (stream_id, first[0], below)):
-        if body_lsn is not None:
-            if body_lsn != known:
-                found = db.execute(_GET_BODY, (body_lsn,)).fetchone()
-                known, body = body_lsn, found[0] if found is not None else None
-            row[0] = body_lsn
-            data = body[start : start + row[-1]] if type(body) is bytes else None
-        yield *row, data
+    yield from db.execute(_BATCHES, (stream_id, start[0], below))
+
+
+class _Bodies:
+    """Bodies that batches are parts of. Neighbours mostly share one: it is not read for each."""
+
+    def __init__(self, db: Database) -> None:
+        self._db = db
+        self._lsn = 0
+        self._body: Any = None
+
+    def part(self, lsn: int, start: int, size: int) -> bytes | None:
+        """None where the body is not."""
+        if lsn != self._lsn:
+            row = self._db.execute(_GET_BODY, (lsn,)).fetchone()
+            self._lsn, self._body = lsn, row[0] if row is not None else None
+        return self._body[start : start + size] if type(self._body) is bytes else None
 
 
 @contextlib.contextmanager

@@ -173,11 +173,10 @@ class LogCheck:
             )
             return
         try:
-            check_body(entry.body)
+            report.batches += check_body(entry.body)
         except CorruptionError as error:
             report.add(f"entry {lsn}: {error.message}", table=BODY, lsn=lsn)
             return
-        report.batches += 1
         self._check_command(entry)
 
     def _check_command(self, entry: Entry) -> None:

@@ -184,7 +184,7 @@ def test_batches_one_after_the_other_are_told_apart(
     parts = [build([item]) for item in items]
     body = b"".join(parts)
     assert [bytes(part) for part in split_batches(body)] == parts
-    check_body(body)
+    assert check_body(body) == len(parts)
     place = data.draw(st.integers(0, len(body) - 1))
     damaged = bytearray(body)
     damaged[place] ^= data.draw(st.integers(1, 255))

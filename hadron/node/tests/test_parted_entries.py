@@ -13,6 +13,8 @@ from typing import Any
 import pytest
 from trio.testing import MockClock
 
+from hadron.demo.node_file import NodeFile, decode
+from hadron.node.sql import open_records
 from hadron.node.tests.support import make_stream
 from hadron.node.tests.test_repair import SETTINGS, damage
 from hadron.replication.verification import Verification
@@ -137,6 +139,25 @@ async def test_replicas_have_what_the_leader_has(tmp_path: Path, clock: MockCloc
         await nodes.restart("n1")
         await nodes.wait_serving()
         assert await what.read() == what.values
+
+
+async def test_who_looks_into_the_file_sees_each_batch(tmp_path: Path, clock: MockClock) -> None:
+    async with written(tmp_path) as (nodes, what):
+        await nodes.crash("n2")
+        with open_records(nodes.data("n2")) as records:
+            found: list[Any] = records.db.execute(
+                "SELECT stream, value FROM record ORDER BY stream, offset"
+            ).fetchall()
+        assert found == [(name, value) for name in _NAMES for value in what.values[name]]
+        with NodeFile("n2", nodes.data("n2") / "hadron.db") as file:
+            for name in _NAMES:
+                stream_id = file.object_id("Stream", name)
+                assert stream_id is not None
+                values = [
+                    record.value for batch in file.batches(stream_id)
+                    for record in decode(batch).records()
+                ]
+                assert values == what.values[name]
 
 
 @pytest.mark.parametrize("is_trimmed", [False, True])

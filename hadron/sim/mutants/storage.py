@@ -109,7 +109,7 @@ plant(
 plant(
     "parts of a body taken from its beginning",
     "of a body with several batches every reader is given the first bytes, as many as it wants",
-    Edit("state.streams:_rows", "body[start : start + row[-1]]", "body[: row[-1]]"),
+    Edit("state.streams:_Bodies.part", "_body[start : start + size]", "_body[:size]"),
     scenarios=("batches-of-one-entry",),
 )
 

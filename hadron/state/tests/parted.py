@@ -25,6 +25,7 @@ from hadron.state.together import DoTogether
 from hadron.storage import bodies
 
 BALLOT: Final = Ballot(3, 2)
+SET: Final = "some/where"
 
 
 class KeepBody(Command, frozen=True, array_like=True, tag=121):
@@ -92,22 +93,27 @@ MACHINE: Final = StateMachine((*FEATURES, FEATURE), version=1)
 class Parted:
     """A file with streams, whose entry 1 has declared them."""
 
+    drop_bodies = staticmethod(bodies.delete)
+
     def __init__(self, streams_there: int) -> None:
         self.db = apsw.Connection("")
-        self.db.execute(bodies.TABLES + MACHINE.tables)
+        self.make_tables()
         self.number = 0
         self.log: list[tuple[int, Command, bytes]] = []
         self.events: list[Event] = []
-        spec = spec_to_json(StreamSpec(partitions=("some/where",))).decode()
+        spec = spec_to_json(StreamSpec(partitions=(SET,))).decode()
         changes = tuple(
             ObjectChange("Stream", "default", f"s{each}", spec) for each in range(streams_there)
         )
         self.streams = [item.id for item in self.result(ApplySchema(0, changes))]
 
+    def make_tables(self) -> None:
+        self.db.execute(bodies.TABLES + MACHINE.tables)
+
     def run(self, command: Command, body: bytes = b"") -> Outcome:
         context = Context(
             machine=MACHINE, db=self.db, lsn=self.number + 1, now_ms=1_000 + self.number,
-            drop_bodies=bodies.delete, ballot=BALLOT, body=body,
+            drop_bodies=self.drop_bodies, replica_set=SET, ballot=BALLOT, body=body,
         )
         self.db.execute("BEGIN")
         outcome = execute(context, command)
@@ -115,10 +121,13 @@ class Parted:
             self.number = context.lsn
             self.log.append((context.lsn, command, body))
             self.events = list(outcome.events)
-            if body:
-                bodies.insert(self.db, context.lsn, body)
+            self.store(context, command, body)
         self.db.execute("COMMIT")
         return outcome
+
+    def store(self, context: Context, _command: Command, body: bytes) -> None:
+        if body:
+            bodies.insert(self.db, context.lsn, body)
 
     def result(self, command: Command, body: bytes = b"") -> Any:
         """Raises a refusal."""

@@ -28,6 +28,7 @@ from hadron.state.streams import STREAM_BATCH, AppendBatch
 from hadron.state.tests.parted import (
     BALLOT,
     MACHINE,
+    SET,
     AppendAgain,
     AppendKept,
     GiveUp,
@@ -308,20 +309,24 @@ def test_a_verification_finds_what_does_not_fit(file: Parted, sql: str, what: st
 
 # --- whatever comes -------------------------------------------------------------------------------
 
-_STEP = st.tuples(
+STEP = st.tuples(
     st.sampled_from(["append", "append", "keep", "finish", "give up", "again", "trim", "drop"]),
     st.integers(0, 7), st.integers(0, 7), st.integers(0, 7),
 )
 
 
 @dataclasses.dataclass
-class _Naive:
+class Naive:
     """Streams as lists of bytes, and by lsn who needs what."""
 
     streams: list[list[tuple[int, bytes]]]
     first: list[int]
     held: dict[int, list[bytes]]
     idle: set[int]
+
+    @classmethod
+    def of(cls, file: Parted) -> Naive:
+        return cls([[] for _ in file.streams], [0] * len(file.streams), {}, set())
 
     def needed(self) -> set[int]:
         in_streams = {
@@ -331,7 +336,7 @@ class _Naive:
         return in_streams | self.held.keys() | self.idle
 
 
-def _step(file: Parted, naive: _Naive, step: tuple[str, int, int, int], number: int) -> None:
+def step_of(file: Parted, naive: Naive, step: tuple[str, int, int, int], number: int) -> None:
     what, a, b, c = step
     there = len(file.streams)
     data = [a_batch(f"{number}-{each}") for each in range(1 + b % 3)]
@@ -377,18 +382,22 @@ def _step(file: Parted, naive: _Naive, step: tuple[str, int, int, int], number: 
         naive.idle.clear()
 
 
+def check(file: Parted, naive: Naive) -> None:
+    for at, batches in enumerate(naive.streams):
+        assert file.read(at) == [data for _, data in batches[naive.first[at] :]]
+    assert set(file.bodies()) == naive.needed()
+
+
 @settings(max_examples=150, deadline=None, suppress_health_check=list(HealthCheck))
-@given(st.lists(_STEP, max_size=40))
+@given(st.lists(STEP, max_size=40))
 def test_what_is_read_is_what_was_written_and_nothing_leaks(
     steps: list[tuple[str, int, int, int]],
 ) -> None:
     with parted() as file:
-        naive = _Naive([[] for _ in file.streams], [0] * len(file.streams), {}, set())
+        naive = Naive.of(file)
         for number, step in enumerate(steps):
-            _step(file, naive, step, number)
-            for at, batches in enumerate(naive.streams):
-                assert file.read(at) == [data for _, data in batches[naive.first[at] :]]
-            assert set(file.bodies()) == naive.needed()
+            step_of(file, naive, step, number)
+            check(file, naive)
         assert problems(file.db) == []
         _assert_a_replica_is_the_same(file)
 
@@ -400,7 +409,7 @@ def _assert_a_replica_is_the_same(file: Parted) -> None:
     dropped: list[int] = []
     for lsn, command, _ in file.log:
         context = Context(
-            machine=MACHINE, db=db, lsn=lsn, now_ms=999 + lsn, ballot=BALLOT,
+            machine=MACHINE, db=db, lsn=lsn, now_ms=999 + lsn, replica_set=SET, ballot=BALLOT,
             drop_bodies=lambda _db, lsns: dropped.extend(lsns),
         )
         execute_logged(context, encode(command))
