@@ -39,7 +39,7 @@ class Logged(Parted):
 
 
 @settings(max_examples=60, deadline=None, suppress_health_check=list(HealthCheck))
-@given(st.lists(STEP, max_size=30), st.integers(0, 30))
+@given(st.lists(STEP, min_size=10, max_size=30), st.integers(0, 30))
 def test_what_a_log_brings_is_read_sent_and_verified(
     steps: list[tuple[str, int, int, int]], trim_at: int
 ) -> None:

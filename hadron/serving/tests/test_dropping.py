@@ -84,9 +84,13 @@ async def test_a_body_that_was_kept_for_nothing_goes(
             return {lsn for (lsn,) in rows}
 
         held, given_up = [await stack.controller.execute(keep, data) for _ in range(2)]
-        await stack.controller.execute(GiveUp(given_up))
-        while await bodies() != {held}:
+        with trio.fail_after(10):
+            while await bodies() != {held, given_up}:
+                await trio.testing.wait_all_tasks_blocked(0.001)
             await trio.testing.wait_all_tasks_blocked(0.001)
+            await stack.controller.execute(GiveUp(given_up))
+            while await bodies() != {held}:
+                await trio.testing.wait_all_tasks_blocked(0.001)
         assert await stack.rows("SELECT lsn FROM hadron_counted_body") == [(held,)]
         nursery.cancel_scope.cancel()
 
