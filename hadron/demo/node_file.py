@@ -125,8 +125,11 @@ class NodeFile:
     def batches(self, stream_id: int) -> Iterator[StoredBatch]:
         """A stream's batches in the order of their offsets."""
         for row in self.rows(
-            "SELECT s.base_offset, s.count, s.lsn, b.bytes FROM hadron_stream_batch s"
-            " LEFT JOIN hadron_body b USING (lsn) WHERE s.stream_id = ? ORDER BY s.base_offset",
+            "SELECT s.base_offset, s.count, s.lsn,"
+            " iif(s.start IS NULL, b.bytes, substr(b.bytes, s.start + 1, s.bytes))"
+            " FROM hadron_stream_batch s"
+            " LEFT JOIN hadron_body b ON b.lsn = coalesce(s.body_lsn, s.lsn)"
+            " WHERE s.stream_id = ? ORDER BY s.base_offset",
             (stream_id,),
         ):
             yield StoredBatch(*row)

@@ -23,7 +23,7 @@ from __future__ import annotations
 
 import struct
 from array import array
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import pairwise, repeat
 from typing import Final
 
@@ -374,6 +374,29 @@ def check_batch(data: bytes | memoryview) -> None:
     Raises `CorruptionError`.
     """
     _checked(memoryview(data))
+
+
+def split_batches(data: bytes | memoryview) -> Iterator[memoryview]:
+    """The batches that bytes are made of, one after the other, each as long as it says; nothing
+    else is looked at. What cannot be one, and all that follows it, comes last."""
+    view = memoryview(data)
+    while len(view) > _PREFIX.size:
+        *_, head_size, body_size = _PREFIX.unpack_from(view)
+        size = _PREFIX.size + head_size + body_size
+        if size >= len(view):
+            break
+        yield view[:size]
+        view = view[size:]
+    yield view
+
+
+def check_body(data: bytes | memoryview) -> int:
+    """`check_batch` of each batch of an entry's body; returns how many there are, at least one."""
+    count = 0
+    for batch in split_batches(data):
+        _checked(batch)
+        count += 1
+    return count
 
 
 def _checked(view: memoryview) -> tuple[int, int]:

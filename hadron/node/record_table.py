@@ -58,12 +58,16 @@ OnDamage = Callable[[str, BaseException], None]
 
 @dataclass(frozen=True, slots=True)
 class Batch:
-    """A batch of a stream; `data` is None when nobody asked for it."""
+    """A batch of a stream: `size` bytes of the body of entry `body_lsn`, from `start` on, or all of
+    its own entry's. `data` is None when nobody asked for it."""
 
     base_offset: int
     count: int
     lsn: int
     append_ms: int
+    size: int = 0
+    body_lsn: int | None = None
+    start: int | None = None
     data: bytes | None = None
 
 
@@ -151,7 +155,8 @@ class RecordTable:
         size = 0
         with read_transaction(self.source):
             rows: list[Any] = self.source.execute(
-                f"SELECT base_offset, count, lsn, append_ms FROM {STREAM_BATCH}"
+                "SELECT base_offset, count, lsn, append_ms, bytes, body_lsn, start"
+                f" FROM {STREAM_BATCH}"
                 " WHERE stream_id = ?1 AND base_offset < ?3 AND base_offset >= coalesce(("
                 f"  SELECT max(base_offset) FROM {STREAM_BATCH}"
                 "  WHERE stream_id = ?1 AND base_offset <= ?2), 0)"
@@ -162,7 +167,7 @@ class RecordTable:
                 batch = Batch(*row)
                 if with_data:
                     try:
-                        batch = replace(batch, data=self._body(batch.lsn))
+                        batch = replace(batch, data=self._bytes(batch))
                     except (CorruptionError, apsw.Error) as error:
                         chunk.append((batch, error))
                         continue
@@ -172,11 +177,13 @@ class RecordTable:
                     break
         return chunk
 
-    def _body(self, lsn: int) -> bytes:
+    def _bytes(self, batch: Batch) -> bytes:
+        lsn = batch.lsn if batch.body_lsn is None else batch.body_lsn
         row = self.source.execute(f"SELECT bytes FROM {BODY} WHERE lsn = ?", (lsn,)).fetchone()
         if row is None or type(row[0]) is not bytes:
             raise CorruptionError(f"the body of entry {lsn} is missing")
-        return row[0]
+        body: bytes = row[0]
+        return body if batch.start is None else body[batch.start : batch.start + batch.size]
 
 
 class _Cursor:

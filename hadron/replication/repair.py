@@ -24,7 +24,7 @@ import apsw
 import trio
 
 from hadron.model.backoff import Backoff
-from hadron.model.batch import read_head
+from hadron.model.batch import check_body, read_head
 from hadron.model.errors import (
     CorruptionError,
     HadronError,
@@ -466,38 +466,45 @@ class Repairer:
 def _wrong_with(lsn: int, logged: bool, db: apsw.Connection) -> str:
     if logged:
         return wrong_with(db, lsn)
-    if streams.batch_of(db, lsn) is None:
+    if streams.body_of(db, lsn) is None:
         return ""
     body = read_body(db, lsn)
     if body is None:
         return f"the body of entry {lsn} is missing"
     try:
-        read_head(body)
+        check_body(body)
     except CorruptionError as error:
         return f"the body of entry {lsn} is damaged: {error.message}"
     return ""
 
 
 def _check_body(entry: Entry, db: apsw.Connection) -> bool:
-    """Whether a stream here has the batch that is the body of a peer's entry; what the stream knows
-    of it tells whether it is the same. Raises `NotFittingError` when it is not.
+    """Whether somebody here needs the body of a peer's entry; what is known of it, and of the
+    batches in it, tells whether it is the same. Raises `NotFittingError` when it is not.
 
     An entry of one ballot and number is the same everywhere; where the peer has trimmed it, it was
     committed there, as it was here.
     """
-    known = streams.batch_of(db, entry.lsn)
-    if known is None:
+    named = streams.body_of(db, entry.lsn)
+    if named is None:
         return False
+    known = named.known
     is_same = entry.ballot == NO_BALLOT or (
         entry.ballot == known.ballot and entry.now_ms == known.append_ms
     )
-    count = read_head(entry.body).n if len(entry.body) else 0
-    if not is_same or (len(entry.body), count) != (known.size, known.count):
+    if not is_same or len(entry.body) != known.size:
         raise NotFittingError(
             f"the copy of entry {entry.lsn}'s body is of ballot {entry.ballot} with "
-            f"{len(entry.body)} bytes and {count} records, it was of {known.ballot} with "
-            f"{known.size} and {known.count}"
+            f"{len(entry.body)} bytes, it was of {known.ballot} with {known.size}"
         )
+    check_body(entry.body)
+    for batch in named.batches:
+        count = read_head(batch.bytes_in(entry.body)).n
+        if count != batch.count:
+            raise NotFittingError(
+                f"the copy of entry {entry.lsn}'s body has {count} records where it had "
+                f"{batch.count}"
+            )
     return True
 
 
@@ -513,7 +520,7 @@ def _copy(lsn: int, db: apsw.Connection) -> tuple[LogPosition | None, Entry]:
         if body is None:
             raise NotFoundError(f"entry {lsn} was trimmed, and its body dropped") from None
         try:
-            read_head(body)
+            check_body(body)
         except CorruptionError as error:
             raise damaged_entry(lsn, error.message) from None
         return None, Entry(lsn, NO_BALLOT, 0, b"", body, b"")

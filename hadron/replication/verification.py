@@ -11,10 +11,11 @@ from typing import Any, Final
 
 import apsw
 
-from hadron.model.batch import check_batch, read_head
+from hadron.model.batch import check_body, read_head, split_batches
 from hadron.model.errors import CorruptionError
 from hadron.replication.replay import ReplayCheck
 from hadron.state import dropping
+from hadron.state.bodies import COUNTED_BODY
 from hadron.state.machine import StateMachine
 from hadron.state.streams import STREAM_BATCH
 from hadron.storage.bodies import BODY
@@ -25,7 +26,7 @@ from hadron.storage.verify import IntegrityCheck, LogCheck, MetaCheck, read_slic
 
 _BATCHES: Final = (
     "SELECT s.stream_id, s.base_offset, s.lsn, s.append_ms, s.epoch, s.incarnation,"
-    " l.lsn, l.now_ms, l.epoch, l.incarnation, l.body_hash"
+    " l.lsn, l.now_ms, l.epoch, l.incarnation, l.body_hash, s.body_lsn"
     f" FROM {STREAM_BATCH} s LEFT JOIN {LOG} l USING (lsn)"
     " WHERE (s.stream_id, s.base_offset) > (?, ?) ORDER BY 1, 2 LIMIT ?"
 )
@@ -80,20 +81,22 @@ class Verification:
 
 
 def entry_problem(machine: StateMachine, entry: Entry) -> str:
-    """What is wrong between a command and the batch that is its body; "" when nothing is.
+    """What is wrong between a command and the batches that its body is made of; "" when nothing is.
 
     Raises `CorruptionError` for a command or a batch that cannot be understood.
     """
-    batch = machine.decode(entry.command).batch
-    if batch is None:
+    said = machine.batches(machine.decode(entry.command))
+    if not said:
         return f"its command has no batch, it has {len(entry.body)} bytes" if entry.body else ""
-    if batch.size != len(entry.body):
-        return f"its command says {batch.size} bytes, the batch has {len(entry.body)}"
-    found = read_head(entry.body).n
-    return (
-        "" if found == batch.records
-        else f"its command says {batch.records} records, the batch has {found}"
-    )
+    parts = list(split_batches(entry.body))
+    if len(parts) != len(said):
+        return f"its command has {len(said)} batches, its body {len(parts)}"
+    for shape, part in zip(said, parts, strict=True):
+        if shape.size != len(part):
+            return f"its command says {shape.size} bytes, the batch has {len(part)}"
+        if shape.records != (found := read_head(part).n):
+            return f"its command says {shape.records} records, the batch has {found}"
+    return ""
 
 
 class KeptBodiesCheck:
@@ -117,7 +120,7 @@ class KeptBodiesCheck:
                 self._report.bodies += 1
                 size += len(body)
                 try:
-                    check_batch(body)
+                    check_body(body)
                 except CorruptionError as error:
                     self._report.add(f"entry {lsn}: {error.message}", table=BODY, lsn=lsn)
                 if size >= SLICE_BYTES:
@@ -132,7 +135,9 @@ class KeptBodiesCheck:
         streams tell which one it is."""
         try:
             row: Any = db.execute(
-                f"SELECT min(lsn) FROM {STREAM_BATCH} WHERE lsn > ?", (self._lsn,)
+                "SELECT min(lsn) FROM"
+                f" (SELECT min(lsn) AS lsn FROM {STREAM_BATCH} WHERE lsn > ?1 AND body_lsn IS NULL"
+                f" UNION ALL SELECT min(lsn) FROM {COUNTED_BODY} WHERE lsn > ?1)", (self._lsn,)
             ).fetchone()
         except apsw.Error:
             row = (None,)
@@ -175,7 +180,9 @@ class BatchesCheck:
                 continue
             if logged is None:
                 wrong = f"is of no entry, {lsn}" if lsn >= kept_from else ""
-            elif entry[:3] != [append_ms, epoch, incarnation] or entry[3] == NO_BODY:
+            elif entry[:3] != [append_ms, epoch, incarnation] or (
+                entry[3] == NO_BODY and entry[4] in (None, lsn)
+            ):
                 wrong = f"does not fit its entry {lsn}"
             if wrong:
                 self._report.add(

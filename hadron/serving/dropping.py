@@ -1,19 +1,24 @@
-"""Drops what deleted objects have left on this replica set, on its leader: a slice at a time, each
-in a group commit of its own, so that other commands go in between."""
+"""Drops what deleted objects have left on this replica set, and bodies that were kept for nothing,
+on its leader: a slice at a time, each in a group commit of its own, so that other commands go in
+between."""
 
 from __future__ import annotations
 
 import logging
+from collections.abc import Sequence
 from typing import Final
 
 import trio
 
 from hadron.model.errors import HadronError
 from hadron.partition.controller import Controller
+from hadron.partition.observers import Order
 from hadron.serving.catalog import Catalog
 from hadron.serving.leading import Part
-from hadron.state import dropping
+from hadron.state import bodies, dropping
+from hadron.state.bodies import DropBodies
 from hadron.state.dropping import DropObject
+from hadron.state.events import BodyReleased
 from hadron.state.slices import Dropped
 
 _log = logging.getLogger(__name__)
@@ -28,7 +33,14 @@ class DropDriver(Part):
     def __init__(self, controller: Controller, catalog: Catalog) -> None:
         self._controller = controller
         self._changed = trio.Event()
-        catalog.listen(lambda: self._changed.set())
+        catalog.listen(self._wake)
+        controller.observers.add(Order.DRIVERS, [BodyReleased], self._on_released)
+
+    def _wake(self) -> None:
+        self._changed.set()
+
+    def _on_released(self, _events: Sequence[BodyReleased]) -> None:
+        self._wake()
 
     async def run(self) -> None:
         """Drop whatever was deleted, for ever; ends when leading does."""
@@ -45,10 +57,19 @@ class DropDriver(Part):
 
     async def _round(self) -> bool:
         """Whether something had to be left."""
-        is_left = False
+        is_left = await self._controller.read(bodies.is_idle) and not await self._drop_bodies()
         for object_id, kind in await self._controller.read(dropping.waiting):
             is_left |= not await self._drop(object_id, kind)
         return is_left
+
+    async def _drop_bodies(self) -> bool:
+        """Whether none is left that nobody needs."""
+        while True:
+            dropped: Dropped = await self._controller.execute(
+                DropBodies(self._controller.droppable_lsn)
+            )
+            if dropped.is_done or not dropped.rows:
+                return dropped.is_done
 
     async def _drop(self, object_id: int, kind: str) -> bool:
         """Whether nothing is left of it."""

@@ -139,7 +139,7 @@ class VisibleStreams:
                 event.base_offset, event.count, event.append_ms, *self._ballot, event.data
             )
         )
-        size = event.size + STAMPED_BATCH_BYTES
+        size = len(event.data) + STAMPED_BATCH_BYTES
         self._order.append((stream_id, size))
         self._recent_bytes += size
         while self._recent_bytes > _RECENT_BYTES and len(self._order) > 1:
@@ -148,7 +148,8 @@ class VisibleStreams:
             self._recent_bytes -= size
 
     def recent(self, stream_id: int, offset: int, max_bytes: int) -> list[StampedBatch] | None:
-        """Batches from the one that holds `offset` on, if they are in memory; [] at the end."""
+        """Batches from the one that holds `offset` on, if they are in memory; [] at the end. They
+        end before one whose bytes came with an earlier entry, and are read from the disk."""
         if offset >= self.bounds(stream_id).next_offset:
             return []
         known = self._recent.get(stream_id)
@@ -158,8 +159,11 @@ class VisibleStreams:
         found: list[StampedBatch] = []
         size = 0
         for index in range(start, len(known)):
+            data = known[index].data
+            if not len(data):
+                return found or None
             found.append(known[index])
-            size += len(known[index].data)
+            size += len(data)
             if size >= max_bytes:
                 break
         return found
@@ -212,10 +216,11 @@ class VisibleStreams:
             raise error
         found = await readers.run_once(lambda db: streams.batch_at(db, stream_id, offset))
         data = readers.copies.get(error.lsn)
-        if found is None or found[0] != error.lsn or data is None:
+        if found is None or found.body_lsn != error.lsn or data is None:
             raise error
-        batch = found[1]
-        return StampedBatch(batch.base_offset, batch.count, batch.append_ms, *batch.ballot, data)
+        return StampedBatch(
+            found.base_offset, found.count, found.append_ms, *found.ballot, found.bytes_in(data)
+        )
 
     def recent_ballot(self, stream_id: int, offset: int) -> Ballot | None:
         """Of the batch that holds a record, if it is in memory."""

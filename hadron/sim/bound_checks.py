@@ -114,9 +114,9 @@ def _logged(
         command = MACHINE.decode(row.command)
         if isinstance(command, TrimStream) and command.stream_id == stream_id:
             trims.append((lsn, row.now_ms, command.first_offset))
-        batch = appended(command, row.body)
-        if batch is not None and batch[0] == stream_id:
-            batches.append(_Logged(lsn, row.now_ms, *batch[1:]))
+        for its_stream, *batch in appended(command, row.body):
+            if its_stream == stream_id:
+                batches.append(_Logged(lsn, row.now_ms, *batch))
     return batches, trims
 
 

@@ -118,7 +118,7 @@ class Evidence:
         self.judged: Counter[str] = Counter()
         """By check: how often it held something against something else. One that never did has
         shown nothing, whatever it says."""
-        self._values: dict[bytes, list[str]] = {}
+        self._values: dict[tuple[bytes, int | None], list[str]] = {}
         self._records: dict[str, dict[int, Record]] = {}
 
     @cached_property
@@ -191,21 +191,22 @@ class Evidence:
     def values_of(self, node: NodeFile, batch: BatchRow) -> list[str]:
         """A batch's values as text; from another file where a disk was damaged; [] where no file
         has its bytes."""
-        row = node.log.get(batch.lsn)
+        row = node.log.get(batch.bytes_of)
         if row is None:
-            body = self._body(batch.lsn)
-            return [] if body is None else _values_in(body)
-        known = self._values.get(row.body_hash)
+            body = self._body(batch.bytes_of)
+            return [] if body is None else _values_in(batch.bytes_in(body))
+        key = row.body_hash, batch.start
+        known = self._values.get(key)
         if known is None:
-            known = self._values[row.body_hash] = self._decode(row.body_hash, batch.lsn)
+            known = self._values[key] = self._decode(row.body_hash, batch)
         return known
 
-    def _decode(self, body_hash: bytes, lsn: int) -> list[str]:
+    def _decode(self, body_hash: bytes, batch: BatchRow) -> list[str]:
         for node in self.files:
-            row = node.log.get(lsn)
+            row = node.log.get(batch.bytes_of)
             if row is None or row.body is None or hash_body(row.body) != body_hash:
                 continue
-            return _values_in(row.body)
+            return _values_in(batch.bytes_in(row.body))
         return []
 
     def records(self, stream: str) -> dict[int, Record]:
@@ -216,8 +217,9 @@ class Evidence:
             stream_id = self.contents(stream).stream_id
             for batch in self.reference.batches:
                 if batch.stream_id == stream_id and batch.lsn <= self.committed:
-                    body = self._body(batch.lsn)
-                    for index, record in enumerate(_records_in(body) if body else []):
+                    body = self._body(batch.bytes_of)
+                    found = _records_in(batch.bytes_in(body)) if body else []
+                    for index, record in enumerate(found):
                         known[batch.base_offset + index] = record
         return known
 

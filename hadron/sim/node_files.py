@@ -16,7 +16,7 @@ from typing import Any, Final
 
 import apsw
 
-from hadron.model.batch import check_batch
+from hadron.model.batch import check_body
 from hadron.model.errors import CorruptionError
 from hadron.model.ids import Ballot
 from hadron.storage.log import hash_body, next_chain
@@ -39,7 +39,8 @@ class LogRow:
 
 @dataclass(frozen=True, slots=True)
 class BatchRow:
-    """A row of `hadron_stream_batch`."""
+    """A row of `hadron_stream_batch`; `body_lsn` and `start` are None where all of the body of its
+    own entry is the batch."""
 
     stream_id: int
     base_offset: int
@@ -47,6 +48,16 @@ class BatchRow:
     lsn: int
     size: int = 0
     append_ms: int = 0
+    body_lsn: int | None = None
+    start: int | None = None
+
+    @property
+    def bytes_of(self) -> int:
+        """The entry whose body has its bytes."""
+        return self.lsn if self.body_lsn is None else self.body_lsn
+
+    def bytes_in(self, body: bytes) -> bytes:
+        return body if self.start is None else body[self.start : self.start + self.size]
 
 
 @dataclass(frozen=True, slots=True)
@@ -164,7 +175,7 @@ def _read_log(node: NodeFile, db: apsw.Connection) -> None:
     trimmed = "SELECT lsn, bytes FROM hadron_body WHERE lsn < ? ORDER BY lsn"
     for lsn, body in db.execute(trimmed, (node.first_lsn,)):
         try:
-            check_batch(body)
+            check_body(body)
         except CorruptionError as error:
             # Its hash went with its row: only its own checksum is left to tell.
             node.damage[lsn] = f"the batch of entry {lsn}: {error}"
@@ -195,8 +206,8 @@ def _trouble(before: LogRow | None, row: LogRow) -> str:
 
 def _read_tables(node: NodeFile, db: apsw.Connection) -> None:
     for row in db.execute(
-        "SELECT stream_id, base_offset, count, lsn, bytes, append_ms FROM hadron_stream_batch"
-        " ORDER BY stream_id, base_offset"
+        "SELECT stream_id, base_offset, count, lsn, bytes, append_ms, body_lsn, start"
+        " FROM hadron_stream_batch ORDER BY stream_id, base_offset"
     ):
         node.batches.append(BatchRow(*row))
     for stream_id, first, following in db.execute(

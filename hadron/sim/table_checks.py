@@ -5,12 +5,13 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator
 from typing import Final
 
-from hadron.model.batch import read_head
+from hadron.model.batch import read_head, split_batches
 from hadron.model.errors import CorruptionError
 from hadron.model.limits import PRODUCER_IDLE_MS
 from hadron.sim.evidence import Evidence, Violation
 from hadron.sim.history import Apply
 from hadron.sim.labels import plain
+from hadron.sim.model.machine import batch_of, parts_of
 from hadron.sim.node_files import NodeFile
 from hadron.state import leadership
 from hadron.state.adoption import SchemaAdopted
@@ -19,7 +20,6 @@ from hadron.state.group_changes import DeleteGroup, ResetGroup
 from hadron.state.group_endings import DeadLetterRecords, EndDeliveries
 from hadron.state.groups import AckRecords, CreateGroup
 from hadron.state.machine import Command
-from hadron.state.pipelines import CompleteStages
 from hadron.state.retention import TrimStream
 from hadron.state.schema import DeleteObjects
 from hadron.state.streams import AppendBatch
@@ -85,11 +85,12 @@ def _check_tables(node: NodeFile) -> Iterator[Violation]:
             return
     for batch in node.batches:
         found = batch.stream_id, batch.base_offset, batch.count
-        if model.batches.get(batch.lsn) != found:
+        given = model.batches.get(batch.lsn, [])
+        if found not in given:
             yield Violation(
                 "tables_follow_the_log",
                 f"{node.name} has (stream, offset, count) {found} for entry {batch.lsn}, the log "
-                f"gives {model.batches.get(batch.lsn)}",
+                f"gives {given}",
             )
     for key, (following, last_ms) in model.producers.items():
         recent = last_ms > model.now_ms - PRODUCER_IDLE_MS
@@ -116,7 +117,7 @@ class _Model:
 
     def __init__(self) -> None:
         self.now_ms = 0
-        self.batches: dict[int, tuple[int, int, int]] = {}
+        self.batches: dict[int, list[tuple[int, int, int]]] = {}
         self.producers: dict[tuple[int, bytes], tuple[int, int]] = {}
         self.groups: dict[int, set[int]] = {}
         self._groups_of: dict[int, list[int]] = {}
@@ -125,11 +126,14 @@ class _Model:
 
     def apply(self, lsn: int, now_ms: int, command: Command, body: bytes | None) -> None:
         self.now_ms = now_ms
-        if (batch := appended(command, body)) is not None:
-            stream_id, count, _ = batch
+        for stream_id, count, _ in appended(command, body):
             base = self._next.get(stream_id, 0)
             self._next[stream_id] = base + count
-            self.batches[lsn] = stream_id, base, count
+            self.batches.setdefault(lsn, []).append((stream_id, base, count))
+        for each in parts_of(command):
+            self._apply(lsn, now_ms, each)
+
+    def _apply(self, lsn: int, now_ms: int, command: Command) -> None:
         if isinstance(command, AppendBatch):
             if command.producer_id and command.sequence >= 0:
                 self.producers[command.stream_id, command.producer_id] = (
@@ -184,17 +188,17 @@ class _Model:
             self.groups[group_id].update(range(first, last + 1))
 
 
-def appended(command: Command, body: bytes | None) -> tuple[int, int, int] | None:
-    """(stream id, records, bytes) of the batch that a command appends; None when it does not."""
-    if isinstance(command, AppendBatch):
-        return command.stream_id, command.count, command.size
-    if isinstance(command, CompleteStages) and command.out_stream_id:
-        count = len(command.instance_ids) if body is None else read_head(body).n
-        return command.out_stream_id, count, command.size
-    if isinstance(command, DeadLetterRecords):
-        count = sum(last - first + 1 for first, last in command.ranges)
-        return command.out_stream_id, count, command.size
-    return None
+def appended(command: Command, body: bytes | None) -> list[tuple[int, int, int]]:
+    """(stream id, records, bytes) of each batch that an entry appends."""
+    said = [batch for each in parts_of(command) if (batch := batch_of(each)) is not None]
+    if body is None or not said:
+        return said
+    # As many records as the bytes have, whatever the command says.
+    counts = [read_head(part).n for part in split_batches(body)]
+    return [
+        (stream_id, count, size)
+        for (stream_id, _, size), count in zip(said, counts, strict=True)
+    ]
 
 
 def schema_is_durable(evidence: Evidence) -> Iterator[Violation]:

@@ -21,7 +21,7 @@ class PartitionClosed(Event, frozen=True):
 
 class BatchAppended(Event, frozen=True):
     """Records have got offsets. `data` is the batch where it is in memory, on the leader that has
-    logged it."""
+    logged its bytes with this entry; else it is empty."""
 
     stream_id: int
     base_offset: int
@@ -30,6 +30,12 @@ class BatchAppended(Event, frozen=True):
     size: int
     """Bytes."""
     data: bytes | memoryview
+
+
+class BodyReleased(Event, frozen=True):
+    """Nobody needs a body any more that was kept for later."""
+
+    lsn: int
 
 
 class PartitionTrimmed(Event, frozen=True):

@@ -7,6 +7,7 @@ from typing import Final
 from hadron.state import (
     adoption,
     attempts,
+    bodies,
     digests,
     dropping,
     group_changes,
@@ -21,13 +22,15 @@ from hadron.state import (
     skips,
     stream_checks,
     streams,
+    together,
 )
 from hadron.state.machine import StateMachine
 
 FEATURES: Final = tuple(
     room.FEATURE for room in (
-        leadership, streams, groups, attempts, group_endings, group_changes, schema, adoption,
-        registry, dropping, pipelines, retention, skips, digests, stream_checks, group_checks,
+        leadership, bodies, streams, together, groups, attempts, group_endings, group_changes,
+        schema, adoption, registry, dropping, pipelines, retention, skips, digests, stream_checks,
+        group_checks,
     )
 )
 

@@ -35,6 +35,7 @@ class EndDeliveries(Command, frozen=True, array_like=True, tag=14):
     ones of the same offsets perhaps, with one."""
 
     is_of_groups: ClassVar[bool] = True
+    is_joinable: ClassVar[bool] = True
     uses_reserve: ClassVar[bool] = True
 
     group_id: int
@@ -57,6 +58,7 @@ class DeadLetterRecords(Command, frozen=True, array_like=True, tag=15):
     """
 
     is_of_groups: ClassVar[bool] = True
+    is_joinable: ClassVar[bool] = True
 
     group_id: int
     out_stream_id: int
@@ -64,8 +66,13 @@ class DeadLetterRecords(Command, frozen=True, array_like=True, tag=15):
     size: int
 
     @property
-    def batch(self) -> BatchShape:
-        return BatchShape(size(self.ranges), self.size)
+    def count(self) -> int:
+        """Of records."""
+        return size(self.ranges)
+
+    @property
+    def batches(self) -> tuple[BatchShape, ...]:
+        return (BatchShape(self.count, self.size),)
 
 
 class DeadLettered(msgspec.Struct, frozen=True):
@@ -92,7 +99,7 @@ def apply_dead_letter_records(context: Context, command: DeadLetterRecords) -> D
     """Raises `NotFoundError` without the group or the stream, `RequestError` when one of the
     records is acknowledged already."""
     db, group_id = context.db, command.group_id
-    count = command.batch.records
+    count = command.count
     if not group_id:
         appended = streams.append(context, command.out_stream_id, count, command.size)
         return DeadLettered(appended, 0)

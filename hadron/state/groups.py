@@ -131,6 +131,7 @@ class AckRecords(Command, frozen=True, array_like=True, tag=4):
     """Acknowledge offsets of a group. Acknowledged twice is acknowledged once."""
 
     is_of_groups: ClassVar[bool] = True
+    is_joinable: ClassVar[bool] = True
     uses_reserve: ClassVar[bool] = True
 
     group_id: int

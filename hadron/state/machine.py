@@ -32,7 +32,7 @@ _CREATED: Final = re.compile(r"CREATE (TABLE|INDEX) IF NOT EXISTS (\w+)")
 
 
 class BatchShape(NamedTuple):
-    """What a command says of a record batch in its entry's body."""
+    """What a command says of one of the record batches that its entry's body is made of."""
 
     records: int
     size: int
@@ -46,12 +46,14 @@ class Command(msgspec.Struct, frozen=True, array_like=True, tag=0):
         uses_reserve: it is logged also when the disk has no room for ordinary writes: it ends
             something, or makes room (PROTOCOL B7).
         is_of_groups: it belongs to consumer groups, which have a share of each commit.
+        is_joinable: it may be one of several in an entry.
         since: the version of the rules that has brought it: every member must know that one before
             this is logged (PROTOCOL A5).
     """
 
     uses_reserve: ClassVar[bool] = False
     is_of_groups: ClassVar[bool] = False
+    is_joinable: ClassVar[bool] = False
     since: ClassVar[int] = 1
 
     @property
@@ -60,9 +62,14 @@ class Command(msgspec.Struct, frozen=True, array_like=True, tag=0):
         return 1
 
     @property
-    def batch(self) -> BatchShape | None:
-        """What the entry's body must be; None when it is no batch."""
-        return None
+    def batches(self) -> tuple[BatchShape, ...]:
+        """What the entry's body must be: these, one after the other, and nothing else."""
+        return ()
+
+    @property
+    def joined(self) -> tuple[bytes, ...]:
+        """Commands that it is made of, encoded."""
+        return ()
 
 
 class Event(msgspec.Struct, frozen=True):
@@ -84,6 +91,8 @@ class Context:
         replica_set: "" for tables that belong to none: all that is declared is here.
         ballot: of the leader that has logged the entry.
         body: for those who hear of the events: only who runs a command for the first time has it.
+        start: where the command's batches begin in the body, which is counted (`state.bodies`);
+            None when the body is one batch, or none.
         events: what has happened, in order.
     """
 
@@ -95,6 +104,7 @@ class Context:
     replica_set: str = ""
     ballot: Ballot = NO_BALLOT
     body: bytes | memoryview = b""
+    start: int | None = None
     events: list[Event] = field(default_factory=list)
 
     def is_here(self, *replica_sets: str) -> bool:
@@ -209,13 +219,22 @@ class StateMachine:
                 "was it written by a newer version of Hadron? start that one",
             ) from error
 
+    def batches(self, command: Command) -> tuple[BatchShape, ...]:
+        """What the body of a command's entry must be, whether it is one command or several."""
+        parts = tuple(map(self.decode, command.joined))
+        return tuple(shape for each in parts for shape in self.batches(each)) or command.batches
+
     def seal(self, context: Context, command: Command) -> Command:
         """The command as it is to be logged and applied: most are as they were submitted."""
         complete = self._seal.get(type(command))
         return command if complete is None else complete(context, command)
 
     def apply(self, context: Context, command: Command) -> Any:
-        """Apply one command inside the caller's transaction."""
+        """Apply an entry's command inside the caller's transaction."""
+        return self._apply[type(command)](context, command)
+
+    def apply_part(self, context: Context, command: Command) -> Any:
+        """Apply one of several commands of an entry."""
         return self._apply[type(command)](context, command)
 
     def declare(self, context: Context, item: SchemaObject) -> None:

@@ -110,6 +110,8 @@ class TriggerInstances(Command, frozen=True, array_like=True, tag=6):
 class CompleteStages(Command, frozen=True, array_like=True, tag=7):
     """Stages are done; the entry's body, when there is one, holds their outputs in order."""
 
+    is_joinable: ClassVar[bool] = True
+
     pipeline_id: int
     stage: str
     instance_ids: tuple[int, ...]
@@ -124,13 +126,14 @@ class CompleteStages(Command, frozen=True, array_like=True, tag=7):
     not compared."""
 
     @property
-    def batch(self) -> BatchShape | None:
-        return BatchShape(len(self.instance_ids), self.size) if self.out_stream_id else None
+    def batches(self) -> tuple[BatchShape, ...]:
+        return (BatchShape(len(self.instance_ids), self.size),) if self.out_stream_id else ()
 
 
 class FailStages(Command, frozen=True, array_like=True, tag=8):
     """An attempt failed; the stage is tried again later, or is given up."""
 
+    is_joinable: ClassVar[bool] = True
     uses_reserve: ClassVar[bool] = True
 
     pipeline_id: int

@@ -42,7 +42,7 @@ def apply_trim_stream(context: Context, command: TrimStream) -> Trimmed:
     db, stream_id = context.db, command.stream_id
     before = streams.bounds(db, stream_id).first_offset
     batches = _slice(db, stream_id, command.first_offset)
-    if not batches.lsns:
+    if not batches.count:
         raise NoChange(Trimmed(before))
     first_offset = batches.end
     db.execute(
@@ -53,7 +53,7 @@ def apply_trim_stream(context: Context, command: TrimStream) -> Trimmed:
     context.machine.trim(context, stream_id, first_offset)
     context.emit(PartitionTrimmed(stream_id, first_offset))
     skipped = tuple(event for event in context.events if isinstance(event, RecordsSkipped))
-    return Trimmed(first_offset, len(batches.lsns), batches.bytes, skipped)
+    return Trimmed(first_offset, batches.count, batches.bytes, skipped)
 
 
 def _slice(db: Database, stream_id: int, below: int) -> streams.Slice:

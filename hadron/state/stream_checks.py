@@ -7,6 +7,7 @@ from typing import Any, Final
 import apsw
 
 from hadron.state import dropping
+from hadron.state.bodies import COUNTED_BODY
 from hadron.state.machine import Feature
 from hadron.state.streams import STREAM_BATCH, STREAM_PARTITION
 from hadron.storage.bodies import BODY
@@ -14,9 +15,20 @@ from hadron.storage.database import in_words
 from hadron.storage.report import SLICE_ROWS, Report
 
 _BATCHES: Final = (
-    "SELECT s.base_offset, s.count, s.lsn, s.bytes, length(b.bytes)"
-    f" FROM {STREAM_BATCH} s LEFT JOIN {BODY} b USING (lsn)"
+    "SELECT s.base_offset, s.count, coalesce(s.body_lsn, s.lsn), s.bytes, s.start, length(b.bytes)"
+    f" FROM {STREAM_BATCH} s LEFT JOIN {BODY} b ON b.lsn = coalesce(s.body_lsn, s.lsn)"
     " WHERE s.stream_id = ? AND s.base_offset >= ? ORDER BY s.base_offset LIMIT ?"
+)
+
+_BODIES: Final = (
+    "SELECT c.lsn, c.bytes, c.batches, length(b.bytes),"
+    f" (SELECT count(*) FROM {STREAM_BATCH} s WHERE s.body_lsn = c.lsn)"
+    f" FROM {COUNTED_BODY} c LEFT JOIN {BODY} b USING (lsn) WHERE c.lsn > ? ORDER BY c.lsn LIMIT ?"
+)
+_UNCOUNTED: Final = (
+    f"SELECT s.body_lsn, s.stream_id, s.base_offset FROM {STREAM_BATCH} s"
+    f" LEFT JOIN {COUNTED_BODY} c ON c.lsn = s.body_lsn"
+    " WHERE s.body_lsn IS NOT NULL AND c.lsn IS NULL LIMIT 100"
 )
 
 
@@ -81,7 +93,7 @@ class StreamsCheck:
         return True
 
     def _check_batch(self, row: tuple[Any, ...], first_offset: int) -> None:
-        base, count, lsn, size, length = row
+        base, count, lsn, size, start, length = row
         if self._expected is None:
             if not base <= first_offset < base + count:
                 self._problem(
@@ -96,8 +108,13 @@ class StreamsCheck:
             self._problem(f"the batch at offset {base} has {count} records", base, lsn)
         if length is None:
             self._problem(f"the batch at offset {base} has lost its bytes", base, lsn, BODY)
-        elif length != size:
+        elif start is None and length != size:
             self._problem(f"the batch at offset {base} has {length} bytes, not {size}", base, lsn)
+        elif start is not None and length < start + size:
+            self._problem(
+                f"the batch at offset {base} has bytes {start} to {start + size} of a body of "
+                f"{length}", base, lsn,
+            )
 
     def _check_end(self, limits: tuple[int, int, int]) -> None:
         first, following, size = limits
@@ -116,4 +133,44 @@ class StreamsCheck:
         )
 
 
-FEATURE: Final = Feature(name="stream checks", checks=(StreamsCheck,))
+class BodiesCheck:
+    """Counted bodies are here whole, and have as many batches as is said of them."""
+
+    name = "counted bodies"
+
+    def __init__(self, report: Report) -> None:
+        self._report = report
+        self._lsn = 0
+
+    def step(self, db: apsw.Connection) -> bool:
+        try:
+            rows: list[Any] = db.execute(_BODIES, (self._lsn, SLICE_ROWS)).fetchall()
+        except apsw.Error as error:
+            self._report.add(
+                f"counted bodies cannot be read: {in_words(error)}", table=COUNTED_BODY,
+                is_unreadable=True,
+            )
+            return True
+        for self._lsn, size, said, length, batches in rows:
+            if length is None:
+                self._problem(f"the body of entry {self._lsn} is missing", BODY)
+            elif size != length:
+                self._problem(f"the body of entry {self._lsn} has {length} bytes, not {size}")
+            if said != batches:
+                self._problem(f"the body of entry {self._lsn} is in {batches} batches, not {said}")
+        if len(rows) == SLICE_ROWS:
+            return False
+        rows = db.execute(_UNCOUNTED).fetchall()
+        for lsn, stream_id, base in rows:
+            self._report.add(
+                f"stream {stream_id}: the batch at offset {base} is in the body of entry {lsn}, "
+                "which is not counted", table=COUNTED_BODY, lsn=lsn, stream_id=stream_id,
+                offset=base,
+            )
+        return True
+
+    def _problem(self, text: str, table: str = COUNTED_BODY) -> None:
+        self._report.add(text, table=table, lsn=self._lsn)
+
+
+FEATURE: Final = Feature(name="stream checks", checks=(StreamsCheck, BodiesCheck))

@@ -9,9 +9,9 @@ record on every replica; what a producer sends again is found by its sequence an
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any, Final, NamedTuple
+from typing import Any, ClassVar, Final, NamedTuple
 
 import msgspec
 
@@ -27,7 +27,8 @@ from hadron.model.limits import PRODUCER_IDLE_MS, PRODUCER_WINDOW
 from hadron.model.ports import Database
 from hadron.model.schema import SchemaObject, StreamSpec
 from hadron.model.tables import PREFIX
-from hadron.state import slices
+from hadron.state import bodies, slices
+from hadron.state.bodies import KnownBody, Place
 from hadron.state.events import BatchAppended, PartitionClosed, PartitionOpened
 from hadron.state.machine import BatchShape, Command, Context, Feature, NoChange
 from hadron.state.names import label_of
@@ -37,6 +38,7 @@ from hadron.storage.bodies import BODY, damaged_entry, reading_entry
 STREAM_PARTITION: Final = PREFIX + "stream_partition"
 STREAM_BATCH: Final = PREFIX + "stream_batch"
 PRODUCER: Final = PREFIX + "producer"
+_BY_BODY: Final = PREFIX + "stream_batch_by_body"
 
 _TABLES: Final = f"""
 CREATE TABLE IF NOT EXISTS {STREAM_PARTITION}(
@@ -49,12 +51,15 @@ CREATE TABLE IF NOT EXISTS {STREAM_BATCH}(
     stream_id INTEGER NOT NULL,
     base_offset INTEGER NOT NULL,
     count INTEGER NOT NULL,
-    lsn INTEGER NOT NULL,               -- body(lsn) has the bytes
+    lsn INTEGER NOT NULL,               -- of the entry that has appended it
     append_ms INTEGER NOT NULL,
     bytes INTEGER NOT NULL,
     epoch INTEGER NOT NULL, incarnation INTEGER NOT NULL,
+    body_lsn INTEGER,                   -- NULL: all of body(lsn). Else this counted body has them,
+    start INTEGER,                      -- from here on
     PRIMARY KEY (stream_id, base_offset)
 ) STRICT, WITHOUT ROWID;
+CREATE INDEX IF NOT EXISTS {_BY_BODY} ON {STREAM_BATCH}(body_lsn) WHERE body_lsn IS NOT NULL;
 CREATE TABLE IF NOT EXISTS {PRODUCER}(
     stream_id INTEGER NOT NULL,
     producer_id BLOB NOT NULL,
@@ -65,6 +70,9 @@ CREATE TABLE IF NOT EXISTS {PRODUCER}(
     PRIMARY KEY (stream_id, producer_id)
 ) STRICT, WITHOUT ROWID;
 """
+
+_KEPT: Final = "base_offset, count, bytes, append_ms, epoch, incarnation, lsn, body_lsn, start"
+"""Of a batch, as `KeptBatch` has it."""
 
 _SET_PRODUCER: Final = (
     f"INSERT INTO {PRODUCER} VALUES(?, ?, ?, ?, ?, ?) ON CONFLICT DO UPDATE SET"
@@ -80,12 +88,13 @@ _MOVE_END: Final = (
     f"UPDATE {STREAM_PARTITION} SET next_offset = next_offset + ?, bytes = bytes + ?"
     " WHERE stream_id = ? RETURNING next_offset"
 )
-_INSERT_BATCH: Final = f"INSERT INTO {STREAM_BATCH} VALUES(?, ?, ?, ?, ?, ?, ?, ?)"
+_INSERT_BATCH: Final = f"INSERT INTO {STREAM_BATCH} VALUES(?, ?, ?, ?, ?, ?, ?, ?, NULL, NULL)"
+_INSERT_PART: Final = f"INSERT INTO {STREAM_BATCH} VALUES(?, ?, ?, ?, ?, ?, ?, ?, ?, ?)"
 _GET_BOUNDS: Final = (
     f"SELECT first_offset, next_offset FROM {STREAM_PARTITION} WHERE stream_id = ?"
 )
 _BATCH_AT: Final = (
-    "SELECT lsn, base_offset, count, bytes, append_ms, epoch, incarnation"
+    f"SELECT {_KEPT}"
     f" FROM {STREAM_BATCH} WHERE stream_id = ? AND base_offset <= ? AND base_offset + count > ?"
     " ORDER BY base_offset DESC LIMIT 1"
 )
@@ -99,9 +108,14 @@ _BATCH_BEFORE: Final = (
 )
 _BATCHES: Final = (
     "SELECT s.lsn, s.base_offset, s.count, s.append_ms, s.epoch, s.incarnation,"
-    f" s.bytes, b.bytes FROM {STREAM_BATCH} s LEFT JOIN {BODY} b USING (lsn)"
+    f" s.bytes, b.bytes, s.body_lsn, s.start FROM {STREAM_BATCH} s"
+    f" LEFT JOIN {BODY} b ON s.body_lsn IS NULL AND b.lsn = s.lsn"
     " WHERE s.stream_id = ? AND s.base_offset >= ? AND s.base_offset < ?"
     " ORDER BY s.base_offset"
+)
+_GET_BODY: Final = f"SELECT bytes FROM {BODY} WHERE lsn = ?"
+_SET_PLACE: Final = (
+    f"UPDATE {STREAM_BATCH} SET body_lsn = ?, start = ? WHERE stream_id = ? AND base_offset = ?"
 )
 _STAMPS: Final = (
     f"SELECT base_offset, count, append_ms FROM {STREAM_BATCH}"
@@ -118,19 +132,21 @@ _MAX_PRODUCER_EPOCH: Final = (1 << 63) - 1
 
 
 class AppendBatch(Command, frozen=True, array_like=True, tag=2):
-    """Append the entry's body, a record batch, to a stream's partition here."""
+    """Append a record batch, the entry's body or a part of it, to a stream's partition here."""
 
     stream_id: int
     count: int
     size: int
-    """Bytes of the body."""
+    """Bytes of the batch."""
     producer_id: bytes
     producer_epoch: int
     sequence: int
 
+    is_joinable: ClassVar[bool] = True
+
     @property
-    def batch(self) -> BatchShape:
-        return BatchShape(self.count, self.size)
+    def batches(self) -> tuple[BatchShape, ...]:
+        return (BatchShape(self.count, self.size),)
 
     @classmethod
     def of(cls, stream_id: int, head: BatchHead, size: int) -> AppendBatch:
@@ -213,11 +229,16 @@ def _check_sequence(context: Context, command: AppendBatch) -> list[Appended]:
 
 
 def append(
-    context: Context, stream_id: int, count: int, size: int, *, sequence: int = NO_SEQUENCE
+    context: Context, stream_id: int, count: int, size: int, *, sequence: int = NO_SEQUENCE,
+    place: Place | None = None,
 ) -> Appended:
-    """Give the current entry's body the next `count` offsets of a stream.
+    """Give a batch the next `count` offsets of a stream.
 
-    Raises `NotFoundError` when the stream has no partition here.
+    Args:
+        place: where its bytes are: in a counted body of this or of an earlier entry. Without it
+            they are this entry's body, or the part of it that is the command's.
+
+    Raises `NotFoundError` when the stream has no partition here, or the bytes are not there.
     """
     row = context.db.execute(_MOVE_END, (count, size, stream_id)).fetchone()
     if row is None:
@@ -225,13 +246,18 @@ def append(
             f"{label_of(context.db, stream_id)} has no partition {context.place}"
         )
     base_offset = row[0] - count
-    context.db.execute(
-        _INSERT_BATCH,
-        (stream_id, base_offset, count, context.lsn, context.now_ms, size, *context.ballot),
-    )
-    context.emit(
-        BatchAppended(stream_id, base_offset, count, context.now_ms, size, context.body)
-    )
+    data = context.body
+    batch = stream_id, base_offset, count, context.lsn, context.now_ms, size, *context.ballot
+    if place is None and context.start is not None:
+        place = Place(context.lsn, context.start)
+    if place is None:
+        context.db.execute(_INSERT_BATCH, batch)
+    else:
+        bodies.take(context, place, size)
+        context.db.execute(_INSERT_PART, (*batch, *place))
+        is_own = place.lsn == context.lsn
+        data = memoryview(data)[place.start : place.start + size] if is_own else b""
+    context.emit(BatchAppended(stream_id, base_offset, count, context.now_ms, size, data))
     return Appended(base_offset, count, context.now_ms, sequence)
 
 
@@ -260,34 +286,64 @@ def _close(context: Context, stream_id: int) -> bool:
     return bool(row[0])
 
 
+def share(context: Context, stream_id: int, offset: int) -> tuple[Place, KeptBatch]:
+    """The batch that holds an offset, and where its bytes are, which other batches may have as well
+    from here on (`append`).
+
+    Raises `NotFoundError` when there is no such batch.
+    """
+    found = batch_at(context.db, stream_id, offset)
+    if found is None:
+        raise NotFoundError(f"{label_of(context.db, stream_id)} has no offset {offset} here")
+    if found.place is None:
+        place = Place(found.lsn, 0)
+        known = KnownBody(found.size, found.append_ms, found.ballot)
+        bodies.count_batch(context, known, found.lsn)
+        context.db.execute(_SET_PLACE, (*place, stream_id, found.base_offset))
+        return place, found
+    return found.place, found
+
+
 @dataclass(frozen=True, slots=True)
 class Slice:
-    """Batches by the lsns of their bodies; `end` is the offset behind them, `bytes` their size."""
+    """Batches by their bodies: those that are whole, and the counted ones of the others. `end` is
+    the offset behind them, `bytes` their size."""
 
     lsns: list[int]
+    counted: list[int]
     end: int
     bytes: int
+
+    @property
+    def count(self) -> int:
+        return len(self.lsns) + len(self.counted)
 
 
 def oldest(db: Database, stream_id: int, may_go: Callable[[int, int], bool]) -> Slice:
     """The oldest batches, up to one of which `may_go(lsn, offset behind it)` does not hold."""
     lsns: list[int] = []
+    counted: list[int] = []
     behind = size = 0
-    for lsn, end, batch_bytes in db.execute(
-        f"SELECT lsn, base_offset + count, bytes FROM {STREAM_BATCH} WHERE stream_id = ?"
+    for lsn, body_lsn, end, batch_bytes in db.execute(
+        f"SELECT lsn, body_lsn, base_offset + count, bytes FROM {STREAM_BATCH} WHERE stream_id = ?"
         " ORDER BY base_offset LIMIT ?",
         (stream_id, slices.SLICE_BATCHES),
     ):
         if size >= slices.SLICE_BYTES or not may_go(lsn, end):
             break
-        lsns.append(lsn)
+        if body_lsn is None:
+            lsns.append(lsn)
+        else:
+            counted.append(body_lsn)
         behind, size = end, size + batch_bytes
-    return Slice(lsns, behind, size)
+    return Slice(lsns, counted, behind, size)
 
 
 def drop(context: Context, stream_id: int, batches: Slice) -> None:
     """The stream's bounds are the caller's."""
     context.drop_bodies(context.db, batches.lsns)
+    if batches.counted:
+        bodies.let_go(context, batches.counted)
     context.db.execute(
         f"DELETE FROM {STREAM_BATCH} WHERE stream_id = ? AND base_offset < ?",
         (stream_id, batches.end),
@@ -298,9 +354,9 @@ def _drop_some(context: Context, stream_id: int, room: slices.Room) -> slices.Dr
     """Batches first, as far as no member needs them."""
     db = context.db
     batches = oldest(db, stream_id, lambda lsn, _end: lsn <= room.until_lsn)
-    if batches.lsns:
+    if batches.count:
         drop(context, stream_id, batches)
-        return slices.Dropped(len(batches.lsns), batches.bytes)
+        return slices.Dropped(batches.count, batches.bytes)
     if db.execute(f"SELECT 1 FROM {STREAM_BATCH} WHERE stream_id = ?", (stream_id,)).fetchone():
         return slices.Dropped(0)
     rows = slices.delete_some(db, PRODUCER, "stream_id", stream_id, "producer_id", room.rows)
@@ -347,6 +403,7 @@ def read_batches(
     if offset >= below:
         return []
     batches: list[StampedBatch] = []
+    parts = _Bodies(db)
     size = 0
 
     def reached() -> int:
@@ -354,13 +411,17 @@ def read_batches(
 
     try:
         with _naming_damage(db, stream_id, reached):
-            for lsn, base_offset, count, append_ms, epoch, incarnation, length, data in _rows(
-                db, stream_id, offset, below
-            ):
+            for (
+                lsn, base_offset, count, append_ms, epoch, incarnation, length, data, body_lsn,
+                start,
+            ) in _rows(db, stream_id, offset, below):
                 if batches and base_offset != reached():
                     raise CorruptionError(f"offset {base_offset} comes next")
                 if not batches and not base_offset <= offset < base_offset + count:
                     break
+                if body_lsn is not None:
+                    lsn = body_lsn
+                    data = parts.part(body_lsn, start, length)
                 if type(data) is not bytes:
                     raise damaged_entry(lsn, f"the body of entry {lsn} is missing")
                 if len(data) != length:
@@ -390,26 +451,44 @@ def read_batches(
 
 @dataclass(frozen=True, slots=True)
 class KeptBatch:
-    """What a stream knows of a batch beside its bytes."""
+    """What a stream knows of a batch beside its bytes. `lsn` is of the entry that has appended it;
+    without a `place` all of that one's body is the batch."""
 
     base_offset: int
     count: int
     size: int
     append_ms: int
     ballot: Ballot
+    lsn: int
+    place: Place | None
+
+    @property
+    def body_lsn(self) -> int:
+        return self.lsn if self.place is None else self.place.lsn
+
+    def bytes_in(self, body: bytes | memoryview) -> bytes | memoryview:
+        """Its bytes, which are a part of the body or all of it."""
+        if self.place is None:
+            return body
+        return body[self.place.start : self.place.start + self.size]
 
 
-def batch_at(db: Database, stream_id: int, offset: int) -> tuple[int, KeptBatch] | None:
-    """(lsn, batch) of the batch that holds an offset, without its bytes; None when there is none.
+def _kept(row: Sequence[Any]) -> KeptBatch:
+    base_offset, count, size, append_ms, epoch, incarnation, lsn, body_lsn, start = row
+    place = Place(body_lsn, start) if body_lsn is not None else None
+    return KeptBatch(
+        base_offset, count, size, append_ms, Ballot(epoch, incarnation), lsn, place
+    )
+
+
+def batch_at(db: Database, stream_id: int, offset: int) -> KeptBatch | None:
+    """The batch that holds an offset, without its bytes; None when there is none.
 
     Raises `CorruptionError` when that cannot be read either.
     """
     with reading_entry(lambda: 0):
         row = db.execute(_BATCH_AT, (stream_id, offset, offset)).fetchone()
-    if row is None:
-        return None
-    lsn, base_offset, count, size, append_ms, *ballot = row
-    return lsn, KeptBatch(base_offset, count, size, append_ms, Ballot(*ballot))
+    return _kept(row) if row is not None else None
 
 
 def ballot_at(db: Database, stream_id: int, offset: int) -> Ballot | None:
@@ -425,6 +504,22 @@ def _rows(db: Database, stream_id: int, offset: int, below: int) -> Iterator[tup
     yield from db.execute(_BATCHES, (stream_id, start[0], below))
 
 
+class _Bodies:
+    """Bodies that batches are parts of. Neighbours mostly share one: it is not read for each."""
+
+    def __init__(self, db: Database) -> None:
+        self._db = db
+        self._lsn = 0
+        self._body: Any = None
+
+    def part(self, lsn: int, start: int, size: int) -> bytes | None:
+        """None where the body is not."""
+        if lsn != self._lsn:
+            row = self._db.execute(_GET_BODY, (lsn,)).fetchone()
+            self._lsn, self._body = lsn, row[0] if row is not None else None
+        return self._body[start : start + size] if type(self._body) is bytes else None
+
+
 @contextlib.contextmanager
 def _naming_damage(db: Database, stream_id: int, offset: Callable[[], int]) -> Iterator[None]:
     """Say of damage which record it has hit, and which entry can repair it."""
@@ -438,8 +533,8 @@ def _naming_damage(db: Database, stream_id: int, offset: Callable[[], int]) -> I
 def _damaged(db: Database, stream_id: int, offset: int, what: str) -> CorruptionError:
     named = db.execute(f"SELECT name FROM {SCHEMA_OBJECT} WHERE id = ?", (stream_id,)).fetchone()
     row = db.execute(
-        f"SELECT lsn FROM {STREAM_BATCH} WHERE stream_id = ? AND base_offset <= ?"
-        " AND base_offset + count > ? ORDER BY base_offset DESC LIMIT 1",
+        f"SELECT coalesce(body_lsn, lsn) FROM {STREAM_BATCH} WHERE stream_id = ?"
+        " AND base_offset <= ? AND base_offset + count > ? ORDER BY base_offset DESC LIMIT 1",
         (stream_id, offset, offset),
     ).fetchone()
     lsn = row[0] if row is not None else 0
@@ -452,17 +547,28 @@ def _damaged(db: Database, stream_id: int, offset: int, what: str) -> Corruption
     )
 
 
-def batch_of(db: Database, lsn: int) -> KeptBatch | None:
-    """The batch whose bytes are `body(lsn)`; None when no stream has it. Looks at every batch: for
-    repairs."""
+@dataclass(frozen=True, slots=True)
+class NamedBody:
+    """What is known of a body that somebody needs, and of the batches that are parts of it."""
+
+    known: KnownBody
+    batches: list[KeptBatch]
+
+
+def body_of(db: Database, lsn: int) -> NamedBody | None:
+    """The body of entry `lsn`; None when nobody needs it. Looks at every batch for one that is not
+    counted: for repairs."""
+    known = bodies.find(db, lsn)
+    if known is not None:
+        rows = db.execute(f"SELECT {_KEPT} FROM {STREAM_BATCH} WHERE body_lsn = ?", (lsn,))
+        return NamedBody(known, [_kept(row) for row in rows])
     row = db.execute(
-        f"SELECT base_offset, count, bytes, append_ms, epoch, incarnation FROM {STREAM_BATCH}"
-        " WHERE lsn = ?", (lsn,),
+        f"SELECT {_KEPT} FROM {STREAM_BATCH} WHERE lsn = ? AND body_lsn IS NULL", (lsn,)
     ).fetchone()
     if row is None:
         return None
-    base_offset, count, size, append_ms, *ballot = row
-    return KeptBatch(base_offset, count, size, append_ms, Ballot(*ballot))
+    batch = _kept(row)
+    return NamedBody(KnownBody(batch.size, batch.append_ms, batch.ballot), [batch])
 
 
 def offset_at(db: Database, stream_id: int, at_ms: int) -> int:

@@ -16,7 +16,7 @@ from typing import Any, Final
 
 import apsw
 
-from hadron.model.batch import check_batch
+from hadron.model.batch import check_body
 from hadron.model.errors import CorruptionError
 from hadron.model.ids import Ballot
 from hadron.storage.bodies import BODY
@@ -173,11 +173,10 @@ class LogCheck:
             )
             return
         try:
-            check_batch(entry.body)
+            report.batches += check_body(entry.body)
         except CorruptionError as error:
             report.add(f"entry {lsn}: {error.message}", table=BODY, lsn=lsn)
             return
-        report.batches += 1
         self._check_command(entry)
 
     def _check_command(self, entry: Entry) -> None:

@@ -12,11 +12,13 @@ from hypothesis import strategies as st
 from hadron.model import limits
 from hadron.model.batch import (
     BatchBuilder,
+    check_body,
     decode_batch,
     encode_values,
     key_hash,
     matching_indexes,
     read_head,
+    split_batches,
 )
 from hadron.model.errors import CorruptionError, InvalidRecordError, RecordTooLargeError
 from hadron.model.record import NewRecord
@@ -173,6 +175,30 @@ def test_a_body_larger_than_it_says_is_not_inflated() -> None:
     assert head.raw > 100_000
     assert len(data) < 1_000
     assert decode_batch(data).records()[0].value == b"\0" * 100_000
+
+
+@given(st.lists(records, min_size=1, max_size=5), st.data())
+def test_batches_one_after_the_other_are_told_apart(
+    items: list[NewRecord], data: st.DataObject
+) -> None:
+    parts = [build([item]) for item in items]
+    body = b"".join(parts)
+    assert [bytes(part) for part in split_batches(body)] == parts
+    assert check_body(body) == len(parts)
+    place = data.draw(st.integers(0, len(body) - 1))
+    damaged = bytearray(body)
+    damaged[place] ^= data.draw(st.integers(1, 255))
+    with pytest.raises(CorruptionError):
+        check_body(bytes(damaged))
+    with pytest.raises(CorruptionError):
+        check_body(body[:-1])
+
+
+@given(st.binary(max_size=100))
+def test_whatever_the_bytes_all_of_them_are_in_some_part(data: bytes) -> None:
+    assert b"".join(split_batches(data)) == data
+    with pytest.raises(CorruptionError):
+        check_body(data)
 
 
 def test_the_bytes_are_what_they_were() -> None:

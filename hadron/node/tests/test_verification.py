@@ -71,7 +71,8 @@ async def test_a_good_file_is_good(directory: Path) -> None:
     assert file.owner is not None
     assert (file.owner.node, file.owner.replica_set) == ("n1", "local/p0")
     assert report.checked == [
-        "integrity", "meta", "log", "kept bodies", "batches", "streams", "groups", "replay",
+        "integrity", "meta", "log", "kept bodies", "batches", "streams", "counted bodies",
+        "groups", "replay",
     ]
     assert report.skipped == []
     assert (report.first_lsn, report.last_lsn, report.applied_lsn) == (1, 87, 87)

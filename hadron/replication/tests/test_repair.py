@@ -70,7 +70,7 @@ async def test_a_body_whose_entry_was_dropped_meanwhile(
         one.append(FIRST, entries[:8], committed=8, member_of=UUID)
         connection = one.store.writer.connection
         connection.execute(
-            "INSERT INTO hadron_stream_batch VALUES(1, 0, 1, 9, ?, ?, 1, 1)",
+            "INSERT INTO hadron_stream_batch VALUES(1, 0, 1, 9, ?, ?, 1, 1, NULL, NULL)",
             (entries[8].now_ms, len(body)),
         )
         repairer = _repairer(one, _Connected())
@@ -175,7 +175,7 @@ async def test_an_entry_of_a_dropped_tail(tmp_path: Path, monkeypatch: pytest.Mo
         one.promise(FIRST)
         one.append(FIRST, entries, committed=8, member_of=UUID)
         one.store.writer.connection.execute(
-            "INSERT INTO hadron_stream_batch VALUES(1, 0, 1, 9, 0, 10, 1, 1)"
+            "INSERT INTO hadron_stream_batch VALUES(1, 0, 1, 9, 0, 10, 1, 1, NULL, NULL)"
         )
         repairer = _repairer(one, _Connected("n1", "n3"))
 

@@ -12,6 +12,7 @@ from hadron.replication.verification import Verification
 from hadron.state.features import FEATURES
 from hadron.state.machine import Command, Feature, StateMachine, encode
 from hadron.state.streams import AppendBatch
+from hadron.state.together import DoTogether
 from hadron.storage.bodies import BODY
 from hadron.storage.log import LOG, TABLES, Log
 from hadron.storage.report import SLICE_ROWS, Report
@@ -57,7 +58,9 @@ def a_batch() -> bytes:
 def test_each_features_own_checks_are_made() -> None:
     report = verified(Forgetful(), b"")
     assert [each.text for each in report.problems] == ["as ever"]
-    assert report.checked[-3:] == ["streams", "groups", "never right"]
+    assert report.checked[-4:] == [
+        "streams", "counted bodies", "groups", "never right"
+    ]
 
 
 @pytest.mark.parametrize(
@@ -76,6 +79,49 @@ def test_a_command_and_its_body_are_compared(
     assert found[-1] == "as ever"
     assert len(found) == 2
     assert found[0].startswith(what.format(len(body)))
+
+
+def several(*sizes: int) -> DoTogether:
+    return DoTogether.of(*[AppendBatch(1, 1, size, b"", 0, -1) for size in sizes])
+
+
+@pytest.mark.parametrize(
+    ("sizes", "batches", "what"),
+    [
+        ((1, 1), 2, ""),
+        ((1, 1), 1, "its command has 2 batches, its body 1"),
+        ((1,), 2, "its command has 1 batches, its body 2"),
+        ((1, 2), 2, "its command says {more} bytes, the batch has {size}"),
+        ((), 1, "its command has no batch, it has {size} bytes"),
+    ],
+)
+def test_each_batch_of_a_body_is_compared_with_its_command(
+    sizes: tuple[int, ...], batches: int, what: str
+) -> None:
+    size = len(a_batch())
+    found = [
+        each.text for each in verified(several(*(n * size for n in sizes)), a_batch() * batches)
+        .problems if each.text != "as ever"
+    ]
+    assert found == ([f"entry 1: {what.format(size=size, more=2 * size)}"] if what else [])
+
+
+@pytest.mark.parametrize("is_trimmed", [False, True])
+def test_damage_in_any_batch_of_a_body_is_found(is_trimmed: bool) -> None:
+    body = bytearray(a_batch() * 3)
+    db = apsw.Connection("")
+    db.execute(TABLES + MACHINE.tables)
+    log = Log(db)
+    for place in (30, len(body) // 2, len(body) - 1):
+        damaged = bytearray(body)
+        damaged[place] ^= 1
+        log.append(Ballot(1, 1), 5, encode(several(*[len(a_batch())] * 3)), bytes(damaged))
+    if is_trimmed:
+        log.trim(3, max_rows=9)
+    check = Verification(MACHINE, replay=False)
+    while not check.step(db):
+        pass
+    assert {each.lsn for each in check.report.problems} - {0} == {1, 2, 3}
 
 
 @pytest.mark.parametrize("live", [True, False])

@@ -6,12 +6,16 @@ from pathlib import Path
 
 import pytest
 import trio
+import trio.testing
 
 from hadron.model.errors import NotFoundError
 from hadron.serving.dropping import DropDriver
+from hadron.serving.tests import stack as stack_module
 from hadron.serving.tests.stack import SET, leading, until
 from hadron.state import slices
+from hadron.state.machine import BatchShape
 from hadron.state.schema import DeleteObjects
+from hadron.state.tests.parted import MACHINE, GiveUp, KeepBody, a_batch
 
 
 async def test_a_deleted_stream_is_gone_at_once_and_its_rows_soon(
@@ -60,3 +64,49 @@ async def test_members_of_a_deleted_stream_hear_of_it(tmp_path: Path) -> None:
         assert stack.visible.bounds(again).next_offset == 0
         assert stack.catalog.stream("default", "s")[0].id == again
         assert SET in stack.catalog.stream("default", "s")[1].partitions
+
+
+async def test_a_body_that_was_kept_for_nothing_goes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also one that another leadership has left; one that is still held stays."""
+    monkeypatch.setattr(stack_module, "MACHINE", MACHINE)
+    data = a_batch("kept")
+    keep = KeepBody((BatchShape(1, len(data)),))
+    async with leading(tmp_path) as stack:
+        left = await stack.controller.execute(keep, data)
+        await stack.controller.execute(GiveUp(left))
+    async with leading(tmp_path) as stack, trio.open_nursery() as nursery:
+        nursery.start_soon(DropDriver(stack.controller, stack.catalog).run)
+
+        async def bodies() -> set[int]:
+            rows = await stack.rows("SELECT lsn FROM hadron_body WHERE length(bytes) > 0")
+            return {lsn for (lsn,) in rows}
+
+        held, given_up = [await stack.controller.execute(keep, data) for _ in range(2)]
+        with trio.fail_after(10):
+            while await bodies() != {held, given_up}:
+                await trio.testing.wait_all_tasks_blocked(0.001)
+            await trio.testing.wait_all_tasks_blocked(0.001)
+            await stack.controller.execute(GiveUp(given_up))
+            while await bodies() != {held}:
+                await trio.testing.wait_all_tasks_blocked(0.001)
+        assert await stack.rows("SELECT lsn FROM hadron_counted_body") == [(held,)]
+        nursery.cancel_scope.cancel()
+
+
+async def test_a_body_waits_for_a_member_that_does_not_have_its_entry(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(stack_module, "MACHINE", MACHINE)
+    data = a_batch("kept")
+    async with leading(tmp_path) as stack:
+        lsn = await stack.controller.execute(KeepBody((BatchShape(1, len(data)),)), data)
+        await stack.controller.execute(GiveUp(lsn))
+        driver = DropDriver(stack.controller, stack.catalog)
+        monkeypatch.setattr(type(stack.controller), "droppable_lsn", lsn - 1)
+        assert await driver._round(), "something had to be left"
+        assert await stack.rows("SELECT bytes FROM hadron_body WHERE lsn = ?", lsn) == [(data,)]
+        monkeypatch.setattr(type(stack.controller), "droppable_lsn", lsn)
+        assert not await driver._round()
+        assert await stack.rows("SELECT bytes FROM hadron_body WHERE lsn = ?", lsn) == [(b"",)]

@@ -1,4 +1,5 @@
-"""What is told of a stream to readers that come with a cursor of their own (PROTOCOL D4)."""
+"""What is told of a stream to readers that come with a cursor of their own (PROTOCOL D4), and of
+batches that share a body."""
 
 from __future__ import annotations
 
@@ -7,11 +8,16 @@ from pathlib import Path
 
 import pytest
 
-from hadron.model.errors import LogTruncatedError
+from hadron.model.errors import CorruptionError, LogTruncatedError
 from hadron.model.ids import Ballot
+from hadron.serving.tests import stack as stack_module
 from hadron.serving.tests.stack import Stack, leading
 from hadron.serving.visible import VisibleStreams
+from hadron.state.machine import BatchShape
 from hadron.state.retention import TrimStream
+from hadron.state.streams import AppendBatch
+from hadron.state.tests.parted import MACHINE, AppendKept, KeepBody, a_batch
+from hadron.state.together import DoTogether
 
 OTHER = Ballot(7, 7)
 
@@ -23,10 +29,11 @@ async def stack(tmp_path: Path) -> AsyncIterator[Stack]:
         yield stack
 
 
-def forgetful(stack: Stack) -> VisibleStreams:
+def forgetful(stack: Stack, stream_id: int = 1) -> VisibleStreams:
     """One with nothing in memory."""
+    bounds = {stream_id: stack.visible.bounds(stream_id)}
     return VisibleStreams(
-        stack.store, stack.ballot, {1: stack.visible.bounds(1)}, stack.visible._replica_set,
+        stack.store, stack.ballot, bounds, stack.visible._replica_set,
         stack.catalog,
     )
 
@@ -55,3 +62,71 @@ async def test_nothing_is_told_of_what_retention_has_dropped(stack: Stack) -> No
         assert await visible.ballot_before(1, 2) is None
         await visible.check_after(1, 2, OTHER)
         assert await visible.ballot_before(1, 3) == stack.ballot
+
+
+async def test_batches_of_one_entry_are_visible_at_once_each_in_its_stream(stack: Stack) -> None:
+    ids = [1, await stack.stream("t"), await stack.stream("u")]
+    parts = [a_batch(text) for text in ("a", "bb", "ccc")]
+    seen: list[list[int]] = []
+
+    def look() -> None:
+        seen.append([stack.visible.bounds(each).next_offset for each in ids])
+
+    for each in ids:
+        stack.visible.watch(each, look)
+    commands = [
+        AppendBatch(each, 1, len(data), b"", 0, -1) for each, data in zip(ids, parts, strict=True)
+    ]
+    results = await stack.controller.execute(DoTogether.of(*commands), b"".join(parts))
+    assert [each.base_offset for each in results] == [0, 0, 0]
+    assert seen == [[1, 1, 1]] * 3, "nobody sees one without the others"
+    for each, data in zip(ids, parts, strict=True):
+        (found,) = stack.visible.recent(each, 0, 1) or []
+        assert bytes(found.data) == data
+        (stored,) = await forgetful(stack, each).read(each, 0, 1)
+        assert bytes(stored.data) == data
+        assert (stored.append_ms, stored.epoch) == (found.append_ms, stack.ballot.epoch)
+
+
+async def test_a_batch_whose_bytes_came_before_it_is_read_from_the_disk(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Those around it come from memory, and readers go over it without a gap."""
+    monkeypatch.setattr(stack_module, "MACHINE", MACHINE)
+    async with leading(tmp_path) as stack:
+        stream_id = await stack.stream("s")
+        data = a_batch("kept")
+        lsn = await stack.controller.execute(KeepBody((BatchShape(1, len(data)),)), data)
+        await stack.append(stream_id, b"before")
+        finish = AppendKept(stream_id, 1, len(data), lsn, 0, is_last=True)
+        await stack.controller.execute(finish)
+        await stack.append(stream_id, b"after")
+        recent = stack.visible.recent
+        assert [each.base_offset for each in recent(stream_id, 0, 1 << 20) or []] == [0]
+        assert recent(stream_id, 1, 1 << 20) is None
+        assert [each.base_offset for each in recent(stream_id, 2, 1 << 20) or []] == [2]
+        assert stack.visible.recent_ballot(stream_id, 1) == stack.ballot
+        found: list[bytes] = []
+        while len(found) < 3:
+            found += [bytes(each.data) for each in await stack.read(stream_id, len(found))]
+        assert found[1] == data
+
+
+async def test_a_peers_copy_stands_in_for_each_part_of_a_lost_body(stack: Stack) -> None:
+    """Two streams have parts of one body, whose page is lost: either's reader gets its part of the
+    copy that another member gave."""
+    ids, parts = [1, await stack.stream("t")], [a_batch("a"), a_batch("bb")]
+    commands = [
+        AppendBatch(each, 1, len(data), b"", 0, -1) for each, data in zip(ids, parts, strict=True)
+    ]
+    await stack.controller.execute(DoTogether.of(*commands), b"".join(parts))
+    lsn = stack.store.log.head.lsn
+    stack.store.writer.connection.execute("DELETE FROM hadron_body WHERE lsn = ?", (lsn,))
+    for each in ids:
+        with pytest.raises(CorruptionError) as caught:
+            await forgetful(stack, each).read(each, 0, 1)
+        assert caught.value.lsn == lsn
+    stack.store.readers.copies[lsn] = b"".join(parts)
+    for each, data in zip(ids, parts, strict=True):
+        (found,) = await forgetful(stack, each).read(each, 0, 1)
+        assert bytes(found.data) == data

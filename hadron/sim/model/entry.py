@@ -15,13 +15,15 @@ Rows = dict[str, list[tuple[Any, ...]]]
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """`tombstones`: so many deletions were remembered one by one where it was applied."""
+    """`tombstones`: so many deletions were remembered one by one where it was applied. `start`:
+    where in the entry's body the batch of this command begins, if it is one of several."""
 
     command: Command
     lsn: int
     now_ms: int
     ballot: Ballot
     tombstones: int = 0
+    start: int | None = None
 
 
 class Refused(Exception):  # noqa: N818 - the model's word for a refusal, which is no error of it

@@ -4,17 +4,21 @@ from __future__ import annotations
 
 import pickle
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any, Final
 
+from hadron.model.errors import RequestError
 from hadron.model.schema import StreamSpec, spec_from_json
 from hadron.sim.model.entry import Entry, Known, Refused, Rows
 from hadron.sim.model.groups import Groups
 from hadron.sim.model.pipelines import Pipelines, parsed
 from hadron.sim.model.schema import Ballots, Object, Schema
-from hadron.sim.model.streams import Streams
+from hadron.sim.model.streams import Body, Streams
 from hadron.state.adoption import SchemaAdopted
+from hadron.state.bodies import DropBodies
 from hadron.state.digests import StateDigest
 from hadron.state.dropping import DropObject
+from hadron.state.features import MACHINE
 from hadron.state.group_changes import CollectGroups, DeleteGroup, ResetGroup
 from hadron.state.group_endings import DeadLetterRecords, EndDeliveries
 from hadron.state.groups import AckRecords, CreateGroup
@@ -31,6 +35,7 @@ from hadron.state.retention import TrimStream
 from hadron.state.schema import ApplySchema, DeleteObjects
 from hadron.state.slices import SLICE_ROWS
 from hadron.state.streams import AppendBatch
+from hadron.state.together import DoTogether
 
 STREAMS: Final = "M streams"
 GROUPS: Final = "M groups"
@@ -38,7 +43,7 @@ PIPELINES: Final = "M pipelines"
 SCHEMA: Final = "M schema"
 
 AREAS: Final[dict[str, tuple[type[Command], ...]]] = {
-    STREAMS: (AppendBatch, TrimStream),
+    STREAMS: (AppendBatch, TrimStream, DoTogether, DropBodies),
     GROUPS: (
         CreateGroup, AckRecords, EndDeliveries, DeadLetterRecords, ResetGroup, DeleteGroup,
         CollectGroups,
@@ -57,7 +62,7 @@ NOT_MODELLED: Final[dict[type[Command], str]] = {}
 AREA_OF: Final = {command: area for area, commands in AREAS.items() for command in commands}
 
 TABLES: Final[dict[str, str]] = {
-    **dict.fromkeys(("stream_partition", "stream_batch", "producer"), STREAMS),
+    **dict.fromkeys(("stream_partition", "stream_batch", "counted_body", "producer"), STREAMS),
     **dict.fromkeys(
         (
             "group", "group_ack", "group_attempt", "group_detail", "group_garbage",
@@ -80,7 +85,12 @@ TABLES: Final[dict[str, str]] = {
 }
 """By table, in the model's words, which have no prefix: who complains of it."""
 
-CHANGES_MUCH: Final = (ApplySchema, DeleteObjects, SchemaAdopted)
+_JOINABLE: Final = (
+    AppendBatch, AckRecords, EndDeliveries, DeadLetterRecords, CompleteStages, FailStages,
+)
+"""What may be one of several commands of an entry."""
+
+CHANGES_MUCH: Final = (ApplySchema, DeleteObjects, SchemaAdopted, DoTogether)
 """What the model may refuse half way."""
 
 
@@ -107,6 +117,8 @@ class Model:
         Raises `Refused` and `Known`; then nothing has changed, but after `CHANGES_MUCH`.
         """
         command = entry.command
+        if isinstance(command, DoTogether):
+            return self._together(entry, command)
         runs: dict[type[Command], Callable[[Entry, Any], Any]] = {
             AppendBatch: self.streams.append_batch, TrimStream: self._trim,
             CreateGroup: self.groups.create, AckRecords: self.groups.acknowledge,
@@ -118,7 +130,7 @@ class Model:
             LeaderStarted: self._started, FollowRules: self.ballots.follow,
             ApplySchema: self.schema.apply, DeleteObjects: self.schema.delete,
             SchemaAdopted: self.schema.adopt, RegisterReplicaSet: self.schema.register,
-            DropObject: self._drop, StateDigest: self._digest,
+            DropObject: self._drop, DropBodies: self._drop_bodies, StateDigest: self._digest,
         }
         return runs[type(command)](entry, command)
 
@@ -130,6 +142,37 @@ class Model:
         }
 
     # --- what is of several parts ----------------------------------------------------------------
+
+    def _together(self, entry: Entry, command: DoTogether) -> list[Any]:
+        """All of them in order, or none."""
+        commands = parts_of(command)
+        sizes = [batch[2] if (batch := batch_of(each)) is not None else 0 for each in commands]
+        start = None
+        if sum(batch_of(each) is not None for each in commands) > 1:
+            self.streams.bodies[entry.lsn] = Body(sum(sizes), entry.now_ms, entry.ballot)
+            start = 0
+        results, known = [], 0
+        for each, size in zip(commands, sizes, strict=True):
+            if type(each) not in _JOINABLE:
+                raise Refused(RequestError)
+            try:
+                results.append(self.apply(replace(entry, command=each, start=start)))
+            except Known as done:
+                results.append(done.result)
+                known += 1
+            start = start + size if start is not None else None
+        if known == len(commands):
+            raise Known(results)
+        if known:
+            raise Refused(RequestError)
+        return results
+
+    def _drop_bodies(self, _entry: Entry, command: DropBodies) -> dict[str, Any]:
+        bodies, size = self.streams.drop_bodies(command.until_lsn)
+        result = _dropped(bodies, size, is_done=not self.streams.idle())
+        if not bodies:
+            raise Known(result)
+        return result
 
     def _declare(self, entry: Entry, object_id: int, item: Object) -> None:
         kind, namespace, _ = item.name
@@ -229,6 +272,25 @@ class Model:
             *(_without(pipeline.counted, stage) for stage in sorted(pipeline.counted)),
             *(_without(pipeline.cursors, name) for name in sorted(pipeline.cursors)),
         ]
+
+
+def batch_of(command: Command) -> tuple[int, int, int] | None:
+    """(stream id, records, bytes) of the batch that a command appends; None when it does not."""
+    if isinstance(command, AppendBatch):
+        return command.stream_id, command.count, command.size
+    if isinstance(command, CompleteStages) and command.out_stream_id:
+        return command.out_stream_id, len(command.instance_ids), command.size
+    if isinstance(command, DeadLetterRecords):
+        count = sum(last - first + 1 for first, last in command.ranges)
+        return command.out_stream_id, count, command.size
+    return None
+
+
+def parts_of(command: Command) -> list[Command]:
+    """The commands that an entry is made of."""
+    if isinstance(command, DoTogether):
+        return [MACHINE.decode(each) for each in command.commands]
+    return [command]
 
 
 def _without(known: dict[Any, Any], key: Any) -> Callable[[], Any]:

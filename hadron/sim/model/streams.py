@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
@@ -23,10 +24,22 @@ class Batch:
     append_ms: int
     size: int
     ballot: Ballot
+    place: tuple[int, int] | None = None
+    """(lsn of the entry, where in its body) where it is a part of one."""
 
     @property
     def end(self) -> int:
         return self.base + self.count
+
+
+@dataclass(slots=True)
+class Body:
+    """One that batches are parts of, and the stamp of its entry."""
+
+    size: int
+    append_ms: int
+    ballot: Ballot
+    holds: int = 0
 
 
 @dataclass(slots=True)
@@ -49,6 +62,7 @@ class Streams:
     open: dict[int, tuple[int, int]] = field(default_factory=dict)
     batches: dict[int, list[Batch]] = field(default_factory=dict)
     producers: dict[int, dict[bytes, Producer]] = field(default_factory=dict)
+    bodies: dict[int, Body] = field(default_factory=dict)
 
     def bounds(self, stream_id: int) -> tuple[int, int]:
         if stream_id not in self.open:
@@ -59,10 +73,39 @@ class Streams:
         """The entry's body gets the next offsets; returns the first of them."""
         first, base = self.bounds(stream_id)
         self.open[stream_id] = first, base + count
+        place = (entry.lsn, entry.start) if entry.start is not None else None
         self.batches.setdefault(stream_id, []).append(
-            Batch(base, count, entry.lsn, entry.now_ms, size, entry.ballot)
+            Batch(base, count, entry.lsn, entry.now_ms, size, entry.ballot, place)
         )
         return base
+
+    def in_body(self, lsn: int) -> int:
+        """How many batches are parts of a body."""
+        return sum(
+            batch.place is not None and batch.place[0] == lsn
+            for batches in self.batches.values() for batch in batches
+        )
+
+    def _let_go(self, gone: list[Batch]) -> None:
+        """Bodies go with the last batch in them, unless somebody holds them."""
+        for lsn in {batch.place[0] for batch in gone if batch.place is not None}:
+            if not self.in_body(lsn) and not self.bodies[lsn].holds:
+                del self.bodies[lsn]
+
+    def drop_bodies(self, until_lsn: int) -> tuple[int, int]:
+        """(bodies, bytes) that were kept for nothing, and went."""
+        idle = self.idle()
+        gone: list[Body] = []
+        for lsn in idle:
+            if lsn > until_lsn or not _has_room(gone):
+                break
+            gone.append(self.bodies.pop(lsn))
+        return len(gone), sum(body.size for body in gone)
+
+    def idle(self) -> list[int]:
+        return sorted(
+            lsn for lsn, body in self.bodies.items() if not body.holds and not self.in_body(lsn)
+        )
 
     def append_batch(self, entry: Entry, command: AppendBatch) -> dict[str, Any]:
         """D1."""
@@ -114,6 +157,7 @@ class Streams:
             first = gone[-1].end
             self.open[stream_id] = first, following
             self.batches[stream_id] = kept[len(gone) :]
+            self._let_go(gone)
         return first, gone
 
     def close(self, stream_id: int) -> bool:
@@ -128,6 +172,7 @@ class Streams:
         while len(gone) < len(kept) and _has_room(gone) and kept[len(gone)].lsn <= until_lsn:
             gone.append(kept[len(gone)])
         self.batches[stream_id] = kept[len(gone) :]
+        self._let_go(gone)
         return len(gone), sum(batch.size for batch in gone)
 
     def offset_at(self, stream_id: int, at_ms: int) -> int:
@@ -145,8 +190,15 @@ class Streams:
                 for each, bounds in self.open.items()
             ],
             "stream_batch": [
-                (each, b.base, b.count, b.lsn, b.append_ms, b.size, *b.ballot)
+                (
+                    each, b.base, b.count, b.lsn, b.append_ms, b.size, *b.ballot,
+                    *(b.place or (None, None)),
+                )
                 for each, batches in self.batches.items() for b in batches
+            ],
+            "counted_body": [
+                (lsn, b.size, self.in_body(lsn), b.holds, b.append_ms, *b.ballot)
+                for lsn, b in self.bodies.items()
             ],
             "producer": [
                 (each, producer_id, p.epoch, p.next_sequence, p.last_ms, tuple(p.recent))
@@ -155,8 +207,8 @@ class Streams:
         }
 
 
-def _has_room(gone: list[Batch]) -> bool:
-    """Whether one more batch belongs to a slice (F3)."""
+def _has_room(gone: Sequence[Batch | Body]) -> bool:
+    """Whether one more belongs to a slice (F3)."""
     return len(gone) < SLICE_BATCHES and sum(batch.size for batch in gone) < SLICE_BYTES
 
 

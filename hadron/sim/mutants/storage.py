@@ -107,6 +107,13 @@ plant(
 )
 
 plant(
+    "parts of a body taken from its beginning",
+    "of a body with several batches every reader is given the first bytes, as many as it wants",
+    Edit("state.streams:_Bodies.part", "_body[start : start + size]", "_body[:size]"),
+    scenarios=("batches-of-one-entry",),
+)
+
+plant(
     "head not taken from the tables again",
     "after a tail was dropped the log goes on from where it ended before",
     Edit("storage.log:Log.drop_after", "self.reload()", "pass"),

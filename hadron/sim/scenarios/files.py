@@ -252,6 +252,44 @@ async def body_changed_by_somebody(play: Play) -> None:
         await world.wait_in_step()
 
 
+@scenario("A8: batches of one entry stand or fall together", settings=_NO_SCRUBS)
+async def batches_of_one_entry(play: Play) -> None:
+    """Three batches are one entry, again and again: its body is damaged on n1, with valid page
+    checksums, where it was logged and nobody has read it; then nodes lose their power while the
+    next one is under way."""
+    world = play.world
+    for number in range(3):
+        await play.fill(2)
+        values = [f"{number}: {each} of one entry" for each in ("first", "second", "last")]
+        published = await play.together(*values)
+        if published.outcome != "ok":
+            raise AssertionError("one entry cannot have several batches")
+        await world.wait_in_step()
+        lsn = play.last_lsn("n1")
+        await world.stop("n1")
+        _change_a_body(world.data("n1"), lsn)
+        play.history.event("damage", "n1", f"the body of entry {lsn}")
+        world.faults["row changed"] += 1
+        await world.start("n1")
+        await world.wait_serving()
+        # Up to the damage first, which is in the last one.
+        first, last = published.runs[0][0], published.runs[-1][0]
+        seen = [(await play.read(offset=offset)).values for offset in (first, last, first)]
+        if seen != [values[:2], values[2:], values]:
+            raise AssertionError(f"readers are given {seen} of {values}")
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(play.together, *(f"{value}, in the dark" for value in values))
+            await trio.sleep(world.random.uniform(0, 0.002))
+            await world.crash(power=True)
+            nursery.cancel_scope.cancel()
+        await world.start()
+        await world.wait_serving()
+        await world.wait_in_step()
+        shown = set((await play.read()).values)
+        if 0 < len(shown & {f"{value}, in the dark" for value in values}) < len(values):
+            raise AssertionError("a part of an entry is there without the others")
+
+
 def _change_a_body(directory: Path, lsn: int) -> None:
     with closing(apsw.Connection(str(directory / "hadron.db"), vfs=with_checksums("unix"))) as db:
         body = bytearray(db.execute("SELECT bytes FROM hadron_body WHERE lsn = ?", (lsn,)).get)

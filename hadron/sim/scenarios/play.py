@@ -30,6 +30,8 @@ from hadron.sim.trace import Trace
 from hadron.sim.workload import Run, judgement
 from hadron.sim.workload_clients import STREAM, text
 from hadron.sim.world import SETTINGS, World
+from hadron.state.streams import AppendBatch
+from hadron.state.together import DoTogether
 from hadron.wire.messages import method, streams_pb2
 
 _ACKS: Final = {
@@ -94,6 +96,28 @@ class Play(Run):
             assert isinstance(answer, streams_pb2.ProduceResponse)
             operation.runs = [(answer.base_offset, len(values))]
             operation.duplicate = answer.duplicate
+            self.history.ok(operation)
+        return operation
+
+    async def together(self, *values: str, host: str = "c1") -> Publish:
+        """Publish each value as a batch of its own, all of them in one entry: at the leader itself,
+        as no client does that."""
+        operation = self.history.publish(host, "", STREAM, self.world.config.name, values)
+        member = self.world.node(self.world.config.leader.name).member
+        assert member._leadership is not None
+        stream_id = member._store.writer.connection.execute(
+            "SELECT id FROM hadron_schema_object WHERE name = ?", (STREAM,)
+        ).get
+        batches = [encode_values([value.encode()], 1) for value in values]
+        command = DoTogether.of(
+            *(AppendBatch(stream_id, 1, len(batch), b"", 0, -1) for batch in batches)
+        )
+        try:
+            results = await member._leadership.controller.execute(command, b"".join(batches))
+        except HadronError as error:
+            self.history.unknown(operation, error)
+        else:
+            operation.runs = [(each.base_offset, each.count) for each in results]
             self.history.ok(operation)
         return operation
 

@@ -19,6 +19,7 @@ from hadron.model.schema import (
     spec_to_json,
 )
 from hadron.state.adoption import SchemaAdopted, StoredObject
+from hadron.state.bodies import DropBodies
 from hadron.state.digests import StateDigest
 from hadron.state.dropping import DropObject
 from hadron.state.group_changes import CollectGroups, DeleteGroup, ResetGroup
@@ -37,6 +38,7 @@ from hadron.state.retention import TrimStream
 from hadron.state.schema import ApplySchema, DeleteObjects, ObjectChange
 from hadron.state.streams import AppendBatch
 from hadron.state.tests.support import SET, Replicated
+from hadron.state.together import DoTogether
 
 _STREAMS: Final = ("a", "b", "letters")
 _PIPELINES: Final = ("p", "q")
@@ -73,7 +75,9 @@ class Commands:
             return self._ballot_or_drop()
         if chance < 0.35:
             return self._append()
-        if chance < 0.7:
+        if chance < 0.44:
+            return self._together()
+        if chance < 0.74:
             return self._of_groups()
         return self._of_pipelines()
 
@@ -197,6 +201,8 @@ class Commands:
             return DropObject(self._one("SELECT id FROM hadron_dropped", 1, 2), until)
         if rng.random() < 0.2:
             return FollowRules(1)
+        if rng.random() < 0.1:
+            return DropBodies(len(self._tables.log))
         if rng.random() < 0.5:
             return StateDigest()
         before = self._rows("SELECT digest FROM hadron_configuration ORDER BY epoch DESC")
@@ -230,6 +236,16 @@ class Commands:
         elif rng.random() < 0.1:
             epoch, sequence = epoch + rng.randint(-1, 1), 0
         return AppendBatch(stream_id, count, size, producer_id, max(epoch, 0), sequence)
+
+    def _together(self) -> Command:
+        """Several commands in one entry, some of which may not be there."""
+        ways = (self._append, self._append, self._of_groups, self._of_pipelines)
+        found = [self._random.choice(ways)() for _ in range(self._random.randint(0, 4))]
+        if self._random.random() < 0.9:
+            found = [each for each in found if each.is_joinable]
+        if self._random.random() < 0.05:
+            found.append(DoTogether(()))
+        return DoTogether.of(*found)
 
     def _ranges(self, stream_id: int) -> tuple[tuple[int, int], ...]:
         found, first = [], 0

@@ -38,6 +38,19 @@ PLANTED: dict[str, tuple[str, Edit]] = {
         "M streams",
         Edit("state.streams:offset_at", "append_ms >= at_ms", "append_ms > at_ms"),
     ),
+    "a part of a body begins where the one before it does": (
+        "M streams",
+        Edit("state.together:apply_do_together", "context.start += sum(", "0 and sum("),
+    ),
+    "a body goes with its first batch": (
+        "M streams", Edit("state.bodies:let_go", "not row[0]:", "row[0] < 2:"),
+    ),
+    "a body stays when its last batch goes": (
+        "M streams", Edit("state.bodies:let_go", "    _drop(context, gone)\n", ""),
+    ),
+    "half of an entry is done again": (
+        "M streams", Edit("state.together:apply_do_together", "    if known:", "    if 0:"),
+    ),
     "the newest batch goes for its size": (
         "M streams", Edit("state.retention:due", " and left > size", ""),
     ),
@@ -142,7 +155,7 @@ def test_the_model_does_what_the_product_does(*, adopts: bool) -> None:
     assert all(run.histories.judged[area] for area in AREAS)
     others = {"SchemaAdopted"} if not adopts else {"ApplySchema", "DeleteObjects",
                                                    "RegisterReplicaSet"}
-    assert {each.__name__ for each in AREA_OF} - {"FollowRules"} - others == {
+    assert {each.__name__ for each in AREA_OF} - {"FollowRules", "DropBodies"} - others == {
         each.__name__ for each in run.done
     }
 
@@ -178,7 +191,7 @@ def test_logs_that_part_are_each_held_against_a_model_of_their_own() -> None:
         heads.append(tables)
     histories.judge()
     assert complaints == []
-    assert histories.judged["M streams"] == 5 + 3 * 3
+    assert histories.judged["M streams"] == 5 + 3 * 4
 
     heads[0].db.execute("UPDATE hadron_stream_partition SET next_offset = 99")
     histories.look(heads[0].db)

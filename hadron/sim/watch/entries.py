@@ -68,8 +68,11 @@ class Ends:
 
     def note(self, node: str, key: Hashable, lsn: int, before: int, end: int) -> None:
         lsns, ends = self._ends.setdefault((node, key), ([], []))
-        while lsns and (lsns[-1] >= lsn or ends[-1] > end):
-            # Rolled back, or another leader's has taken its place; or it was reset.
+        while lsns and (
+            lsns[-1] > lsn or (lsns[-1] == lsn and ends[-1] != before) or ends[-1] > end
+        ):
+            # Rolled back, or another leader's has taken its place; or it was reset. An entry may
+            # move an end more than once.
             lsns.pop()
             ends.pop()
         for at, value in ((0, before), (lsn, end)):

@@ -278,6 +278,12 @@ class Watcher:
 
         return apply
 
+    def applies_part(self, original: Any) -> Any:
+        def apply(state_machine: StateMachine, context: Context, command: Command) -> Any:
+            return self.entries.applied(partial(original, state_machine), context, command)
+
+        return apply
+
     def reads_file(self, original: Any) -> Any:
         def read_tables(file: NodeFile, db: apsw.Connection) -> None:
             original(file, db)
@@ -903,7 +909,7 @@ def _wrappers(watcher: Watcher) -> list[tuple[Any, dict[str, Callable[[Any], Any
         (resync, {"switch_to": watcher.resyncs}),
         (restore, {"switch_to": watcher.switches}),
         (recovery, {"switch_to": watcher.switches}),
-        (StateMachine, {"apply": watcher.applies}),
+        (StateMachine, {"apply": watcher.applies, "apply_part": watcher.applies_part}),
         (node_files, {"_read_tables": watcher.reads_file}),
         (SimDisk, {
             "flip_bits": watcher.damages, "change_rows": watcher.damages, "lies": watcher.lies,

@@ -11,6 +11,7 @@ from hadron.model.errors import CorruptionError
 from hadron.model.schema import RegisteredSet, Tombstone
 from hadron.state import machine
 from hadron.state.adoption import SchemaAdopted, StoredObject
+from hadron.state.bodies import DropBodies
 from hadron.state.digests import StateDigest
 from hadron.state.dropping import DropObject
 from hadron.state.features import MACHINE
@@ -24,6 +25,7 @@ from hadron.state.registry import RegisterReplicaSet
 from hadron.state.retention import TrimStream
 from hadron.state.schema import ApplySchema, DeleteObjects, ObjectChange
 from hadron.state.streams import AppendBatch
+from hadron.state.together import DoTogether
 
 GOLDEN: list[tuple[Command, str]] = [
     (
@@ -124,6 +126,14 @@ GOLDEN: list[tuple[Command, str]] = [
         RetryInstances(5, (7, 300)),
         "931705" "9207cd012c",
     ),
+    (
+        DoTogether.of(AppendBatch(3, 1, 90, b"", 0, -1), AckRecords(12, ((0, 9),))),
+        "921892" "c409970203015ac40000ff" "c40793040c91920009",
+    ),
+    (
+        DropBodies(300),
+        "9219cd012c",
+    ),
 ]
 
 
@@ -162,7 +172,7 @@ def test_every_command_has_golden_bytes() -> None:
 def test_the_number_comes_first() -> None:
     tags = [msgspec.msgpack.decode(machine.encode(command))[0] for command, _ in GOLDEN]
     assert tags == [
-        1, 2, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15, 16, 17, 18, 20, 22, 23
+        1, 2, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15, 16, 17, 18, 20, 22, 23, 24, 25
     ]
 
 

@@ -36,7 +36,7 @@ def test_offsets_follow_each_other(tables: Replicated) -> None:
     assert [(r.base_offset, r.count) for r in results] == [(0, 3), (3, 1), (4, 5)]
     assert tables.rows("SELECT * FROM hadron_stream_partition") == [(1, 0, 9, 300)]
     assert tables.rows("SELECT * FROM hadron_stream_batch WHERE base_offset = 3") == [
-        (1, 3, 1, 3, tables.now_ms, 100, 1, 1)
+        (1, 3, 1, 3, tables.now_ms, 100, 1, 1, None, None)
     ]
 
 

@@ -21,14 +21,14 @@ CHECKED = {
     # Rows against the chain, bodies against their hash.
     "storage/log.py": {"position_at", "read_commands", "read_entries"},
     # The batch's own checksum.
-    "state/streams.py": {"_rows"},
-    "node/record_table.py": {"_body"},
+    "state/streams.py": {"_rows", "part"},
+    "node/record_table.py": {"_bytes"},
     # Chain and hashes, by both of its callers.
     "storage/snapshot.py": {"_rows_after"},
     # Verification itself; the numbers of batches.
     "storage/verify.py": {"_slice"},
     "replication/verification.py": {"step"},
-    "state/stream_checks.py": {"_slice"},
+    "state/stream_checks.py": {"_slice", "step"},
     # Handed to whoever checks a batch without a log row.
     "storage/repair.py": {"read_body", "wrong_with"},
     "demo/node_file.py": {"chains", "batches"},
