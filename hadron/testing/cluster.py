@@ -134,8 +134,16 @@ class FaultyCluster(LocalCluster):
     def _write_own_configs(self, names: Iterable[str]) -> None:
         for name in names:
             nodes = tuple(self._as_seen_by(name, node) for node in self.config.nodes)
+            # What is asked for news is dialed through the same links, or a cut would leak.
+            by_address = {
+                node.address: seen.address
+                for node, seen in zip(self.config.nodes, nodes, strict=True)
+            }
+            discovery = tuple(by_address.get(each, each) for each in self.config.discovery)
             path = self.config_path.with_name(f"{name}.yaml")
-            path.write_text(render(replace(self.config, nodes=nodes, path=path)))
+            path.write_text(
+                render(replace(self.config, nodes=nodes, discovery=discovery, path=path))
+            )
             self.own_configs[name] = path
 
     def _as_seen_by(self, name: str, node: NodeConfig) -> NodeConfig:
