@@ -31,6 +31,7 @@ from hadron.replication.ballot import (
 )
 from hadron.replication.feed import Feed, find_common
 from hadron.replication.follower import FollowerLog
+from hadron.replication.life import Life, Report
 from hadron.replication.membership import Membership, common_apply_version
 from hadron.replication.peers import PeerLink, PeerLinks
 from hadron.serving.leading import Door, Leading
@@ -120,7 +121,7 @@ class Leadership:
         )
         self.leading: Leading | None = None
 
-    async def run(self, report: Callable[[str, str], None]) -> None:
+    async def run(self, report: Report) -> None:
         """Lead until stopped or fenced; raises the reason."""
         try:
             async with trio.open_nursery() as nursery:
@@ -134,8 +135,8 @@ class Leadership:
             # must hear of it.
             self.stop(ShuttingDownError(f"node {self._membership.node} does not lead any more"))
 
-    async def _serve(self, nursery: trio.Nursery, report: Callable[[str, str], None]) -> None:
-        report("reconciling", "waiting for a majority to store the ballot's first entry")
+    async def _serve(self, nursery: trio.Nursery, report: Report) -> None:
+        report(Life.RECONCILING, "waiting for a majority to store the ballot's first entry")
         rules = await self._apply_version()
         await self.controller.execute(
             LeaderStarted(
@@ -162,7 +163,7 @@ class Leadership:
         for part in self.leading.parts:
             nursery.start_soon(part.run)
         self._door.open(self.leading)
-        report("serving", "")
+        report(Life.SERVING, "")
         _log.info(
             "serving as leader of %s with ballot %s from entry %d",
             self._config.name, self._won.ballot, self.controller.committed_lsn,
