@@ -23,7 +23,7 @@ def peer_status(
         match_lsn = controller.quorum.persisted(link.name)
         feed = controller.feed_of(link.name)
         if link.state is LinkState.CONNECTED:
-            needed = controller.needs_snapshot.get(link.name, "")
+            needed = controller.feeding.needs_snapshot.get(link.name, "")
             # Who does not count in majorities yet must not be taken for one that does, by people
             # who want to know whether the next node may be taken away.
             counts = feed is not None and controller.quorum.is_voter(link.name)

@@ -173,7 +173,7 @@ class Watcher:
                 self._leaders[controller.observers] = controller
                 self._by_part[controller._writer] = view
                 self._counts[controller.quorum] = controller
-                self.ballots.leads(view, controller, named["started_lsn"])
+                self.ballots.leads(view, controller)
 
         return lead
 
