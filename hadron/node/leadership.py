@@ -27,6 +27,7 @@ from hadron.replication.life import Life, Report
 from hadron.replication.membership import Membership, common_apply_version
 from hadron.replication.peers import PeerLinks
 from hadron.replication.reaching import Reaching
+from hadron.replication.watermark import Watermark
 from hadron.serving.leading import Door, Leading
 from hadron.serving.schema_copy import SchemaCopy
 from hadron.serving.schema_copy import load as load_catalog
@@ -56,6 +57,7 @@ class Leadership:
         membership: Membership,
         store: Store,
         follower: FollowerLog,
+        watermark: Watermark,
         links: PeerLinks,
         door: Door,
         random: Random,
@@ -78,6 +80,7 @@ class Leadership:
         settings = config.settings
         feeding = Feeding(
             store,
+            watermark,
             ballot=won.ballot,
             node=membership.node,
             members=[name for name, _ in membership.members],

@@ -36,6 +36,7 @@ from hadron.replication.service import ReplicationService
 from hadron.replication.snapshots import SnapshotService
 from hadron.replication.starts import PeerStarts
 from hadron.replication.trimming import LogTrimmer
+from hadron.replication.watermark import Watermark
 from hadron.server.cluster import ClusterService
 from hadron.server.forwarding import ForwardingService
 from hadron.server.groups import GroupsService
@@ -116,9 +117,10 @@ class Member:
         """Put its parts together. Raises `CorruptionError` when the log cannot be read."""
         host, store = self._host, self._store
         with translated_errors(store.path):
+            self._watermark = Watermark.noted_in(store.writer.connection)
             self._follower = FollowerLog(
                 store.writer.connection, store.log, store.identity, host.machine,
-                host.config.name
+                host.config.name, self._watermark,
             )
         self._trimmer = LogTrimmer(
             store, self._follower, lambda error: self._repairer.heal(error)
@@ -289,8 +291,8 @@ class Member:
                 won = await candidate.win()
                 self._leadership = Leadership(
                     won, config=host.config, membership=host.membership, store=self._store,
-                    follower=self._follower, links=self._links, door=host.door,
-                    random=host.random,
+                    follower=self._follower, watermark=self._watermark, links=self._links,
+                    door=host.door, random=host.random,
                     cork=host.cork, gate=host.gate, on_fatal=self.fail,
                     on_trim=self._trimmer.allow, schema_copy=self._schema_copy,
                     sets=OtherSets(host.discovery, host.config.name),

@@ -11,7 +11,6 @@ the watermark covers what it was derived from (PROTOCOL A2).
 
 from __future__ import annotations
 
-import logging
 from collections import deque
 from collections.abc import Callable
 from typing import Any, Final, TypeVar
@@ -47,7 +46,6 @@ from hadron.storage.store import Store
 from hadron.storage.writer import Prepared
 from hadron.wire.connection import Cork
 
-_log = logging.getLogger(__name__)
 T = TypeVar("T")
 
 MAX_COMMAND_BYTES: Final = 3 << 19
@@ -228,9 +226,7 @@ class Controller:
         """Answer whom the watermark, or a slower disk, now allows; then show what is visible."""
         if self._stopped is not None:
             return
-        quorum = self.quorum
-        committed = quorum.committed
-        self._follower.committed_lsn = max(committed, self._follower.committed_lsn)
+        committed = self.feeding.settle()
         has_moved = False
         visible: list[Event] = []
         while self._written and self._written[0].lsn <= committed:
@@ -242,7 +238,7 @@ class Controller:
             if visible:
                 self.observers.tell(visible)
             for submission in self._waiters.take(
-                committed=committed, persisted=self._persisted_lsn, on_all=quorum.on_all
+                committed=committed, persisted=self._persisted_lsn, on_all=self.quorum.on_all
             ):
                 submission.done(submission.result, submission.error)
         if has_moved:

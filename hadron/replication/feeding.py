@@ -24,6 +24,7 @@ from hadron.replication.feed import Feed, Ring, make_group
 from hadron.replication.learners import Learners
 from hadron.replication.quorum import Quorum
 from hadron.replication.trimming import LogHorizon
+from hadron.replication.watermark import Watermark
 from hadron.state.leadership import Configuration
 from hadron.storage.log import ENTRY_OVERHEAD_BYTES, Entry, read_after, sizes
 from hadron.storage.store import Store
@@ -61,6 +62,7 @@ class Feeding:
     def __init__(
         self,
         store: Store,
+        watermark: Watermark,
         *,
         ballot: Ballot,
         node: str,
@@ -74,6 +76,7 @@ class Feeding:
     ) -> None:
         """
         Args:
+            watermark: this node's, raised by this ballot's.
             started_lsn: where this ballot's LeaderStarted will stand.
             older: configurations of which a majority must store that as well (PROTOCOL B5).
             begins_epoch: nobody has led with this configuration before.
@@ -94,6 +97,7 @@ class Feeding:
         self.on_fenced: Callable[[FencedError], None] = lambda _error: None
         self.on_space: Callable[[str, bool], None] = lambda _name, _is_low: None
         self._store = store
+        self._watermark = watermark
         self._cork = cork
         self._on_trim = on_trim
         self._learners = Learners(
@@ -115,6 +119,14 @@ class Feeding:
     def committed_lsn(self) -> int:
         """The watermark of this ballot; 0 before its first entry is committed."""
         return self.quorum.committed
+
+    def settle(self) -> int:
+        """The watermark of this ballot; this node goes by it from now on (PROTOCOL A3)."""
+        committed = self.committed_lsn
+        assert not self._has_ended
+        assert committed <= self.quorum.persisted(self.node), (committed, self.head)
+        self._watermark.rise(committed)
+        return committed
 
     def stop(self) -> None:
         """This ballot is over: late answers change nothing."""

@@ -25,6 +25,7 @@ from hadron.partition.gate import ByteGate
 from hadron.pipelines.driver import Pipelines
 from hadron.replication.feeding import Feeding, Tuning
 from hadron.replication.follower import FollowerLog
+from hadron.replication.watermark import Watermark
 from hadron.serving.catalog import Catalog
 from hadron.serving.visible import VisibleStreams
 from hadron.state import schema, streams
@@ -105,15 +106,16 @@ class Stack:
         self.store = store
         self.fatal: list[BaseException] = []
         self.gate = ByteGate(1 << 20)
+        watermark = Watermark.noted_in(store.writer.connection)
         self.follower = FollowerLog(
-            store.writer.connection, store.log, store.identity, MACHINE, SET
+            store.writer.connection, store.log, store.identity, MACHINE, SET, watermark
         )
         promised = store.identity.current.promised
         self.ballot = Ballot(1, promised.incarnation + 1)
         store.identity.promise(self.ballot, DIGEST)
         cork = Cork()
         feeding = Feeding(
-            store, ballot=self.ballot, node="n1", members=members,
+            store, watermark, ballot=self.ballot, node="n1", members=members,
             started_lsn=store.log.head.lsn + 1, cork=cork, tuning=tuning,
         )
         self.controller = Controller(
