@@ -10,9 +10,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
+from hadron.replication.life import Life
 from hadron.wire.messages import cluster_pb2
-
-SERVING = "serving"
 
 
 @dataclass(slots=True)
@@ -50,7 +49,8 @@ class Overview:
         """Who serves, with the highest ballot of those who think that they do."""
         serving = [
             said for address, said in self.found.items()
-            if address in self.addresses and not isinstance(said, str) and said.state == SERVING
+            if address in self.addresses and not isinstance(said, str)
+            and said.state == Life.SERVING
         ]
         return max(
             serving, key=lambda said: (said.ballot.epoch, said.ballot.incarnation), default=None

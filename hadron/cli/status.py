@@ -13,6 +13,7 @@ from hadron.cli.printing import output_option, print_json, print_rows
 from hadron.cli.root import FAILED
 from hadron.cli.session import connects, is_local_cluster, session_of
 from hadron.model.errors import HadronError
+from hadron.replication.life import Life
 
 if TYPE_CHECKING:
     from hadron.cli.overview import Overview
@@ -24,7 +25,7 @@ _ANSWER_WITHIN_S: Final = 2.0
 _CONNECT_WITHIN_S: Final = 3.0
 """Nobody who asks how nodes are wants to wait for one to come up."""
 
-_WELL: Final = frozenset({"serving", "following"})
+_WELL: Final = frozenset({Life.SERVING, Life.FOLLOWING})
 
 _HELPERS: Final = 4
 """Nodes that are asked about one that does not answer."""

@@ -13,41 +13,31 @@ from hadron.model.errors import (
     FencedError,
     HadronError,
     ShuttingDownError,
-    TrimmedError,
 )
-from hadron.model.ids import NO_BALLOT, LogPosition
+from hadron.model.ids import NO_BALLOT
 from hadron.model.ports import Random
 from hadron.node.parts import AskLeader, Surroundings, parts_of
 from hadron.node.replica_set import ReplicaSetConfig
-from hadron.partition.controller import Controller, Tuning
+from hadron.partition.controller import Controller
 from hadron.partition.gate import ByteGate
-from hadron.replication.ballot import (
-    OutbidError,
-    Won,
-    ask_position,
-    ask_promise,
-    ask_resync,
-    run_on_writer,
-)
-from hadron.replication.feed import Feed, find_common
+from hadron.replication.ballot import Won, run_on_writer
+from hadron.replication.feeding import Feeding, Tuning
 from hadron.replication.follower import FollowerLog
+from hadron.replication.life import Life, Report
 from hadron.replication.membership import Membership, common_apply_version
-from hadron.replication.peers import PeerLink, PeerLinks
+from hadron.replication.peers import PeerLinks
+from hadron.replication.reaching import Reaching
+from hadron.replication.watermark import Watermark
 from hadron.serving.leading import Door, Leading
 from hadron.serving.schema_copy import SchemaCopy
 from hadron.serving.schema_copy import load as load_catalog
 from hadron.serving.visible import VisibleStreams
 from hadron.state import streams
 from hadron.state.leadership import FollowRules, LeaderStarted, apply_version, latest_ballot
-from hadron.storage.log import position_at
 from hadron.storage.store import Store
 from hadron.wire.connection import Cork
 
 _log = logging.getLogger(__name__)
-
-_SNAPSHOT_PAUSE_S: Final = 1.0
-"""Before a peer that needs a snapshot is looked at again."""
-
 
 _CLOCK_PERIOD_S: Final = 5.0
 """Between two looks at the peers' clocks: so long entries may be stamped by a clock that jumped."""
@@ -67,6 +57,7 @@ class Leadership:
         membership: Membership,
         store: Store,
         follower: FollowerLog,
+        watermark: Watermark,
         links: PeerLinks,
         door: Door,
         random: Random,
@@ -86,26 +77,31 @@ class Leadership:
             ask: asks the leader of one of them, once.
         """
         self._stamps = won.clock
-        self.controller = Controller(
+        settings = config.settings
+        feeding = Feeding(
             store,
-            follower,
+            watermark,
             ballot=won.ballot,
-            replica_set=config.name,
             node=membership.node,
             members=[name for name, _ in membership.members],
             started_lsn=store.log.head.lsn + 1,
             older=won.older,
             begins_epoch=won.begins_epoch,
-            clock=self._stamps,
             cork=cork,
-            gate=gate,
             tuning=Tuning(
-                idle_notice_s=config.settings.idle_commit_notice_s,
-                log_keep_bytes=config.settings.log_keep_bytes,
-                log_max_lag_bytes=config.settings.log_max_lag_bytes,
+                idle_notice_s=settings.idle_commit_notice_s,
+                log_keep_bytes=settings.log_keep_bytes,
+                log_max_lag_bytes=settings.log_max_lag_bytes,
             ),
-            on_fatal=on_fatal,
             on_trim=on_trim,
+        )
+        self.controller = Controller(
+            store, follower, feeding, replica_set=config.name, clock=self._stamps, cork=cork,
+            gate=gate, on_fatal=on_fatal,
+        )
+        self._reaching = Reaching(
+            feeding, membership, store, links, uuid=won.uuid,
+            window_bytes=settings.replication_window_bytes, on_outbid=self.stop,
         )
         self._won = won
         self._config = config
@@ -120,13 +116,13 @@ class Leadership:
         )
         self.leading: Leading | None = None
 
-    async def run(self, report: Callable[[str, str], None]) -> None:
+    async def run(self, report: Report) -> None:
         """Lead until stopped or fenced; raises the reason."""
         try:
             async with trio.open_nursery() as nursery:
                 nursery.start_soon(self.controller.run)
                 for link in self._links.links.values():
-                    nursery.start_soon(self._feed_loop, link)
+                    nursery.start_soon(self._reaching.run, link)
                 nursery.start_soon(self._watch_clock)
                 await self._serve(nursery, report)
         finally:
@@ -134,8 +130,8 @@ class Leadership:
             # must hear of it.
             self.stop(ShuttingDownError(f"node {self._membership.node} does not lead any more"))
 
-    async def _serve(self, nursery: trio.Nursery, report: Callable[[str, str], None]) -> None:
-        report("reconciling", "waiting for a majority to store the ballot's first entry")
+    async def _serve(self, nursery: trio.Nursery, report: Report) -> None:
+        report(Life.RECONCILING, "waiting for a majority to store the ballot's first entry")
         rules = await self._apply_version()
         await self.controller.execute(
             LeaderStarted(
@@ -162,7 +158,7 @@ class Leadership:
         for part in self.leading.parts:
             nursery.start_soon(part.run)
         self._door.open(self.leading)
-        report("serving", "")
+        report(Life.SERVING, "")
         _log.info(
             "serving as leader of %s with ballot %s from entry %d",
             self._config.name, self._won.ballot, self.controller.committed_lsn,
@@ -229,89 +225,3 @@ class Leadership:
         if self.leading is not None:
             self.leading.stop(reason)
         self.controller.stop(reason)
-
-    # --- peers ----------------------------------------------------------------------------------
-
-    async def _feed_loop(self, link: PeerLink) -> None:
-        """Feed a peer whenever it is connected."""
-        told = ""
-        while True:
-            changed = self._links.changed
-            if link.connection is not None:
-                try:
-                    await self._feed(link)
-                except OutbidError as error:
-                    # Promised before this ballot was won, by a member that was away: start over
-                    # above it.
-                    self.stop(FencedError(error.message, "another ballot is needed"))
-                    return
-                except TrimmedError as error:
-                    await self._send_to_snapshot(link, error)
-                    # It comes back with a new connection once it has been reopened.
-                    with trio.move_on_after(_SNAPSHOT_PAUSE_S):
-                        await changed.wait()
-                except HadronError as error:
-                    # Why it ends again and again, a few times a second, is said once.
-                    if str(error) != told:
-                        told = str(error)
-                        _log.warning("feeding %s ended: %s", link.name, error)
-                await trio.sleep(0.05)
-            else:
-                told = ""
-                await changed.wait()
-
-    async def _send_to_snapshot(self, link: PeerLink, error: TrimmedError) -> None:
-        """The log cannot bring the peer up to date any more."""
-        if link.name not in self.controller.needs_snapshot:
-            _log.warning("%s needs a snapshot: %s", link.name, error)
-        self.controller.needs_snapshot[link.name] = str(error)
-        if link.connection is not None:
-            try:
-                # As of now: an older copy might need what is trimmed since.
-                await ask_resync(
-                    link.connection, self._won.ballot, error.message, self.controller.written_lsn
-                )
-            except HadronError as refusal:
-                _log.info("%s does not fetch a snapshot: %s", link.name, refusal)
-
-    async def _feed(self, link: PeerLink) -> None:
-        connection = link.connection
-        if connection is None:
-            return
-        ballot = self._won.ballot
-        last, first_lsn = await ask_promise(connection, self._membership, ballot, self._won.uuid)
-        match = await find_common(
-            self._own_position,
-            lambda lsn: ask_position(connection, ballot, lsn),
-            max(self._store.log.anchor.lsn, first_lsn - 1),
-            min(last.lsn, self.controller.written_lsn),
-            likely=last,
-        )
-        feed = Feed(
-            self.controller, link.name, connection, match,
-            window_bytes=self._config.settings.replication_window_bytes,
-        )
-        self._admit(link, feed)
-        _log.info(
-            "feeding %s, which has %d of %d entries",
-            link.name, match.lsn, self.controller.written_lsn,
-        )
-        self.controller.attach(feed)
-        try:
-            await feed.run()
-        finally:
-            self.controller.detach(feed)
-            if link.connection is connection and link.answer is not None:
-                # It may have been taught meanwhile.
-                link.answer.is_member = self.controller.quorum.is_voter(link.name)
-
-    def _admit(self, link: PeerLink, feed: Feed) -> None:
-        """Count the peer's disk, or teach it first (PROTOCOL B3)."""
-        if link.answer is not None and link.answer.is_member:
-            self.controller.quorum.admit(link.name)
-        else:
-            _log.info("%s has an empty or new disk; it counts once it has caught up", link.name)
-            self.controller.teach(feed, self._won.uuid)
-
-    async def _own_position(self, lsn: int) -> LogPosition | None:
-        return await self._store.readers.run(lambda db: position_at(db, lsn))

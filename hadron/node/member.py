@@ -26,6 +26,7 @@ from hadron.node.replica_set import CANNOT_GO_ON
 from hadron.node.status import StatusPage
 from hadron.replication.ballot import Candidate, run_on_writer
 from hadron.replication.follower import AppendOutcome, FollowerLog
+from hadron.replication.life import Course, Life
 from hadron.replication.membership import epoch_note
 from hadron.replication.peers import PeerLinks
 from hadron.replication.repair import Repairer
@@ -35,6 +36,7 @@ from hadron.replication.service import ReplicationService
 from hadron.replication.snapshots import SnapshotService
 from hadron.replication.starts import PeerStarts
 from hadron.replication.trimming import LogTrimmer
+from hadron.replication.watermark import Watermark
 from hadron.server.cluster import ClusterService
 from hadron.server.forwarding import ForwardingService
 from hadron.server.groups import GroupsService
@@ -76,6 +78,7 @@ class Member:
         self._leadership: Leadership | None = None
         self._feed: Carrier | None = None
         """The connection on which the leader's entries come, while it is open."""
+        self._course = Course(leads=host.membership.is_leader)
         self._ended = trio.Event()
         self._store = self._open_store()
         self._counts = self._store.identity.current.is_member
@@ -114,9 +117,10 @@ class Member:
         """Put its parts together. Raises `CorruptionError` when the log cannot be read."""
         host, store = self._host, self._store
         with translated_errors(store.path):
+            self._watermark = Watermark.noted_in(store.writer.connection)
             self._follower = FollowerLog(
                 store.writer.connection, store.log, store.identity, host.machine,
-                host.config.name
+                host.config.name, self._watermark,
             )
         self._trimmer = LogTrimmer(
             store, self._follower, lambda error: self._repairer.heal(error)
@@ -225,7 +229,7 @@ class Member:
                     self._lack if self._store.identity.has_forgotten else "is new",
                 )
             if not host.membership.is_leader:
-                self._report("waiting for the leader", "")
+                self._report(Life.WAITING_FOR_LEADER, "")
             task_status.started()
             await self._ended.wait()
             nursery.cancel_scope.cancel()
@@ -280,15 +284,15 @@ class Member:
         while True:
             if self._store.identity.current.promised.epoch > host.membership.epoch:
                 # Only a restart with a newer file changes that. The node goes on as a replica.
-                if self._status.state != "following":
-                    self._report("fenced", self._old_file)
+                if self._course.life is not Life.FOLLOWING:
+                    self._report(Life.FENCED, self._old_file)
                 await trio.sleep_forever()
             try:
                 won = await candidate.win()
                 self._leadership = Leadership(
                     won, config=host.config, membership=host.membership, store=self._store,
-                    follower=self._follower, links=self._links, door=host.door,
-                    random=host.random,
+                    follower=self._follower, watermark=self._watermark, links=self._links,
+                    door=host.door, random=host.random,
                     cork=host.cork, gate=host.gate, on_fatal=self.fail,
                     on_trim=self._trimmer.allow, schema_copy=self._schema_copy,
                     sets=OtherSets(host.discovery, host.config.name),
@@ -304,7 +308,7 @@ class Member:
                 if text != fenced:
                     fenced = text
                     _log.warning("not leading: %s", text)
-                self._report("fenced", self._old_file or text)
+                self._report(Life.FENCED, self._old_file or text)
             except* CorruptionError as group:
                 # Met by a read, and so known to whoever repairs it or fetches a snapshot.
                 damage = _first(group)
@@ -313,7 +317,7 @@ class Member:
                 if str(damage) != fenced:
                     fenced = str(damage)
                     _log.error("not leading: %s", damage)
-                self._report("damaged", str(damage))
+                self._report(Life.DAMAGED, str(damage))
             self._leadership = None
             await trio.sleep(_FENCED_PAUSE_S)
 
@@ -357,7 +361,7 @@ class Member:
         self._stop_leading(FencedError(f"{name} has seen a later start of this node"))
 
     def _appended(
-        self, _ballot: Ballot, outcome: AppendOutcome, connection: Carrier
+        self, ballot: Ballot, outcome: AppendOutcome, connection: Carrier
     ) -> None:
         self._feed = connection
         if not self._counts and self._store.identity.current.is_member:
@@ -367,8 +371,11 @@ class Member:
                 "rebuilt from its peers up to entry %d: it counts in majorities now",
                 outcome.match_lsn,
             )
-        if self._status.state != "following":
-            self._report("following", "")
+        leadership = self._leadership
+        # A peer that appends under the ballot that this node leads with is mistaken.
+        leads_on = leadership is not None and leadership.controller.ballot == ballot
+        if self._course.life is not Life.FOLLOWING and not leads_on:
+            self._report(Life.FOLLOWING, "")
         self._schema_copy.note_applied()
 
     def _wanted(self, reason: str, min_lsn: int, name: str) -> None:
@@ -391,25 +398,23 @@ class Member:
         if self._host.membership.is_leader:
             return
         leader = self._links.links[self._host.membership.leader]
-        is_following = self._status.state == "following"
+        is_following = self._course.life is Life.FOLLOWING
         if is_following and leader.connection is None and self._feed is None:
             # Only then: a leader that has nothing to send would not say again that it is there.
-            self._report("waiting for the leader", leader.trouble)
+            self._report(Life.WAITING_FOR_LEADER, leader.trouble)
         elif leader.trouble and not is_following:
-            self._report(self._status.state, leader.trouble)
+            self._report(self._course.life, leader.trouble)
 
     def is_agreed(self) -> bool:
         """Whether a majority serves by this node's own configuration."""
-        if self._store.identity.current.promised.epoch != self._host.membership.epoch:
-            return False
-        return self._status.state == ("serving" if self._host.membership.is_leader else "following")
+        promised = self._store.identity.current.promised
+        return promised.epoch == self._host.membership.epoch and self._course.is_at_work
 
     # --- for people -----------------------------------------------------------------------------
 
-    def _report(self, state: str, trouble: str) -> None:
-        if state != self._status.state:
-            _log.info("%s%s", state, f": {trouble}" if trouble else "")
-        self._status.report(state, trouble)
+    def _report(self, life: Life, trouble: str) -> None:
+        if self._course.go(life, trouble):
+            _log.info("%s%s", life, f": {trouble}" if trouble else "")
         self._host.discovery.refresh()
         if trouble or self._old_file:
             self._host.door.reason = trouble or self._old_file
@@ -433,7 +438,7 @@ class Member:
         leadership = self._leadership
         leading = leadership.leading if leadership is not None else None
         page = self._status.describe(
-            leadership.controller if leadership is not None else None,
+            self._course, leadership.controller if leadership is not None else None,
             self._schema_copy.index,
         )
         page.trouble = self._old_file or page.trouble
@@ -441,7 +446,7 @@ class Member:
         if leadership is not None:
             page.cluster_trouble.extend(leadership.troubles)
         if self._resync.progress:
-            page.state, page.trouble = "resyncing", self._resync.progress
+            page.state, page.trouble = Life.RESYNCING, self._resync.progress
         elif self._repairer.trouble:
             page.trouble = self._repairer.trouble
         elif self._scrubber.trouble:

@@ -8,6 +8,7 @@ from hadron import __version__
 from hadron.node.replica_set import ReplicaSetConfig
 from hadron.partition.controller import Controller
 from hadron.replication.follower import FollowerLog
+from hadron.replication.life import Course
 from hadron.replication.peers import LinkState, PeerLink, PeerLinks
 from hadron.storage.identity import Identity
 from hadron.wire.messages import ballot_to, cluster_pb2
@@ -22,7 +23,7 @@ def peer_status(
         match_lsn = controller.quorum.persisted(link.name)
         feed = controller.feed_of(link.name)
         if link.state is LinkState.CONNECTED:
-            needed = controller.needs_snapshot.get(link.name, "")
+            needed = controller.feeding.needs_snapshot.get(link.name, "")
             # Who does not count in majorities yet must not be taken for one that does, by people
             # who want to know whether the next node may be taken away.
             counts = feed is not None and controller.quorum.is_voter(link.name)
@@ -60,15 +61,10 @@ class StatusPage:
         self._durability = durability
         self._started_ms = started_ms
         self._pid = pid
-        self.state = "starting"
-        self.trouble = ""
         self._connections = connections
 
-    def report(self, state: str, trouble: str = "") -> None:
-        self.state, self.trouble = state, trouble
-
     def describe(
-        self, controller: Controller | None, metadata_index: int
+        self, course: Course, controller: Controller | None, metadata_index: int
     ) -> cluster_pb2.StatusResponse:
         """The whole page. The chain is given with the lsn it belongs to."""
         head = self._follower.head
@@ -77,8 +73,8 @@ class StatusPage:
             replica_set=self._config.name,
             node=self._node.name,
             role=self._node.role,
-            state=self.state,
-            trouble=self.trouble,
+            state=course.life,
+            trouble=course.trouble,
             ballot=ballot_to(self._identity().promised),
             last_lsn=head.lsn,
             committed_lsn=self._follower.committed_lsn,

@@ -29,6 +29,7 @@ from hadron.replication.configurations import still_needed, what_is_missing
 from hadron.replication.entries import configuration_from, unpack
 from hadron.replication.feed import find_common
 from hadron.replication.follower import BadEntriesError, FollowerLog
+from hadron.replication.life import Life, Report
 from hadron.replication.membership import Membership
 from hadron.replication.peers import PeerLink, PeerLinks
 from hadron.replication.standing import Standing, stand
@@ -97,13 +98,13 @@ class Candidate:
         links: PeerLinks,
         clock: Clock,
         random: Random,
-        report: Callable[[str, str], None],
+        report: Report,
         resync: Callable[[str, str], None],
         on_damage: Callable[[CorruptionError], object],
     ) -> None:
         """
         Args:
-            report: told (state, trouble): what is being waited for.
+            report: told what is being waited for.
             resync: told (reason, peer) when this node needs that peer's snapshot; it is reopened on
                 it while `win` waits.
             on_damage: told of a damaged entry in this node's log; it is repaired while `win` waits.
@@ -144,21 +145,21 @@ class Candidate:
                 if not self._membership.peers:
                     raise
                 self._resync(error.message, self._best)
-                self._report("needs a snapshot", error.message)
+                self._report(Life.NEEDS_SNAPSHOT, error.message)
                 # It ends with the reopening; another ballot only if a peer's log has changed.
                 await trio.sleep(_SNAPSHOT_PAUSE_S)
             except CorruptionError as error:
                 if not error.lsn:
                     raise
                 self._on_damage(error)
-                self._report("reconciling", f"waiting for a repair: {error.message}")
+                self._report(Life.RECONCILING, f"waiting for a repair: {error.message}")
                 await trio.sleep(self._random.uniform(0.2, 0.5))
             except PeerError as error:
                 bad = isinstance(error, BadEntriesError)
                 _log.log(
                     logging.WARNING if bad else logging.INFO, "a ballot was not won: %s", error
                 )
-                self._report("reconciling", f"a ballot was not won: {error}")
+                self._report(Life.RECONCILING, f"a ballot was not won: {error}")
                 await trio.sleep(self._random.uniform(0.05, 0.2))
 
     def _known_configurations(self) -> list[Configuration]:
@@ -217,10 +218,10 @@ class Candidate:
             if not standing.missing:
                 if await self._stamps.compare(self._links):
                     return standing
-                self._report("waiting for a majority", "waiting for the clocks of a majority")
+                self._report(Life.WAITING_FOR_MAJORITY, "waiting for the clocks of a majority")
                 await trio.sleep(self._random.uniform(0.2, 0.5))
                 continue
-            self._report("waiting for a majority", f"waiting for {standing.missing}")
+            self._report(Life.WAITING_FOR_MAJORITY, f"waiting for {standing.missing}")
             await changed.wait()
 
     async def _try(self, standing: Standing, floor: int) -> Won:
@@ -236,7 +237,7 @@ class Candidate:
         incarnation = 1 + max([floor, identity.promised.incarnation, *reported])
         ballot = Ballot(self._membership.epoch, incarnation)
         uuid = self._choose_uuid(standing, links)
-        self._report("reconciling", f"gathering promises for ballot {ballot}")
+        self._report(Life.RECONCILING, f"gathering promises for ballot {ballot}")
         await self._on_writer(
             lambda _: self._follower.promise(
                 ballot, self._membership.digest, uuid, found=standing.founding
@@ -374,7 +375,7 @@ class Candidate:
             return
         assert best_name
         connection, (_, their_first) = promised[best_name]
-        self._report("reconciling", f"copying entries up to {best.lsn} from {best_name}")
+        self._report(Life.RECONCILING, f"copying entries up to {best.lsn} from {best_name}")
         common = await find_common(
             self._own_position,
             lambda lsn: ask_position(connection, ballot, lsn),

@@ -27,6 +27,7 @@ from hadron.model.errors import (
 )
 from hadron.model.ids import Ballot, LogPosition
 from hadron.replication.configurations import begun_with, in_log, still_needed
+from hadron.replication.watermark import Watermark
 from hadron.state import leadership
 from hadron.state.events import SchemaChanged
 from hadron.state.execute import DivergedError, execute_logged
@@ -67,7 +68,7 @@ class FollowerLog:
 
     def __init__(
         self, connection: apsw.Connection, log: Log, identity: IdentityFile,
-        machine: StateMachine, replica_set: str,
+        machine: StateMachine, replica_set: str, watermark: Watermark,
     ) -> None:
         leadership.check_known(connection, machine, replica_set)
         self.machine = machine
@@ -83,9 +84,16 @@ class FollowerLog:
         """Where they are for everybody else: the last COMMIT that has returned."""
         self.schema_lsn = 0
         """The latest entry applied here, as a replica, that has changed the schema."""
-        self.committed_lsn = self._noted_lsn = get_meta(connection, "committed_lsn")
-        """What the file says of it stands in `_noted_lsn`."""
+        self._watermark = watermark
+        self._noted_lsn = get_meta(connection, "committed_lsn")
+        """What the file says of the watermark."""
+        assert self._noted_lsn <= watermark.lsn
         self._configurations = self.configurations_in_log(connection)
+
+    @property
+    def committed_lsn(self) -> int:
+        """What this node knows to be committed, whoever leads."""
+        return self._watermark.lsn
 
     def configurations_in_log(self, connection: apsw.Connection) -> list[Configuration]:
         """All of them, by lsn, committed or not."""
@@ -191,7 +199,7 @@ class FollowerLog:
         # tell after a restart, and then no other node could have them.
         is_told = committed <= min(self.applied_lsn, self._noted_lsn)
         if not new and (is_told or self.diverged):
-            self.committed_lsn = committed
+            self._watermark.rise(committed)
         else:
             # Flushed also where nothing is new: a commit that is not must never stand before one
             # that is, or a power failure between them would look like damage (PROTOCOL B4).
@@ -263,7 +271,8 @@ class FollowerLog:
             self.applied_lsn = applied_before
             self._log.reload()
             raise
-        self.committed_lsn = self._noted_lsn = committed
+        self._watermark.rise(committed)
+        self._noted_lsn = committed
 
     def drop_after(self, lsn: int) -> None:
         """Drop an uncommitted tail.

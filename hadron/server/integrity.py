@@ -102,7 +102,7 @@ class IntegrityService:
 
         async def answer() -> None:
             async with self._verifying:
-                before = dict(controller.diverged)
+                before = dict(controller.feeding.diverged)
                 rows, lsn, is_complete = await _go_round(controller, tell)
                 members = await _wait_applied(controller, lsn, before)
             call.send(
@@ -151,10 +151,10 @@ async def _wait_applied(
 
     def differs(name: str) -> bool:
         # It may have got a snapshot in the meantime.
-        return controller.diverged.get(name, 0) > diverged.get(name, 0)
+        return controller.feeding.diverged.get(name, 0) > diverged.get(name, 0)
 
     def compared(name: str) -> bool:
-        return controller.applied_by.get(name, 0) >= lsn and not differs(name)
+        return controller.feeding.applied_by.get(name, 0) >= lsn and not differs(name)
 
     with trio.move_on_after(_PATIENCE_S):
         # What peers have applied is known from their answers, each a message of its own.
@@ -178,7 +178,7 @@ async def _wait_applied(
 def _why_not(controller: Controller, name: str, lsn: int) -> str:
     if controller.feed_of(name) is None:
         return f"{name} is away"
-    applied = controller.applied_by.get(name, 0)
+    applied = controller.feeding.applied_by.get(name, 0)
     if not applied:
         return f"{name} has no tables yet, or is waiting for a snapshot to replace them"
     return f"{name} has applied entry {applied}, not yet {lsn}"

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Final
 
 import trio
 
+from hadron.replication.life import Life
 from hadron.sim.disk import SLOW
 
 if TYPE_CHECKING:
@@ -152,7 +153,7 @@ class Plots:
             with trio.move_on_after(2.0):
                 # Somebody else may have crashed it meanwhile, and may be starting it.
                 while not (  # noqa: ASYNC110
-                    world.listens(leader) and world.status(leader).state == "reconciling"
+                    world.listens(leader) and world.status(leader).state == Life.RECONCILING
                 ):
                     await trio.sleep(0.001)
             await world.crash(leader)

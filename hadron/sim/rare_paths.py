@@ -79,11 +79,11 @@ PATHS: Final = (
         "waits for who remembers", "replication.ballot:stand",
         lambda standing, _: "remember" in standing.missing,
     ),
-    _called("leader fenced by a replica", "partition.controller:Controller.peer_fenced"),
+    _called("leader fenced by a replica", "replication.feeding:Feeding.peer_fenced"),
     # members without memory
-    _called("member without memory is taught", "partition.controller:Controller.teach"),
+    _called("member without memory is taught", "replication.learners:Learners.teach"),
     _called(
-        "member counts again", "partition.controller:Controller.peer_granted",
+        "member counts again", "replication.feeding:Feeding.peer_granted",
         lambda given: given[1] in given[0]._learners,
     ),
     # a replica's log
@@ -108,7 +108,7 @@ PATHS: Final = (
         "entries sent twice", "replication.follower:FollowerLog._unknown",
         lambda unknown, given: len(unknown) < len(given[1]),
     ),
-    _called("peer fed from the log", "partition.controller:Controller.read_log"),
+    _called("peer fed from the log", "replication.feeding:Feeding.read_log"),
     # snapshots and trimming
     _returned(
         "resync by snapshot", "replication.resync:Installation.finish", lambda *_: True
@@ -120,7 +120,7 @@ PATHS: Final = (
         "retention drops records", "state.retention:_slice", lambda found, _: bool(found.lsns)
     ),
     _called("log trimmed", "storage.log:Log.trim"),
-    _called("trimmed while lagging", "node.leadership:Leadership._send_to_snapshot"),
+    _called("trimmed while lagging", "replication.reaching:Reaching._send_to_snapshot"),
     # what is told, and when
     _raised("dedupe hit from the table", "state.streams:_check_sequence", "NoChange"),
     _raised("sequence refused", "state.streams:_check_sequence", "SequenceError"),

@@ -29,6 +29,7 @@ from hadron.node.recovery import recover
 from hadron.node.replica_set import NodeConfig, ReplicaSetConfig
 from hadron.node.runtime import Node
 from hadron.node.settings import Settings
+from hadron.replication.life import Life
 from hadron.sim import vfs
 from hadron.sim.clocks import SimClock, SimRandom
 from hadron.sim.disk import FAST, ORDINARY, SLOW, SimDisk
@@ -390,7 +391,7 @@ class World:
         """What a running node says of itself; a process that does not listen yet says nothing."""
         life = self._lives[name]
         if not life.is_listening:
-            return cluster_pb2.StatusResponse(node=name, state="starting")
+            return cluster_pb2.StatusResponse(node=name, state=Life.STARTING)
         return life.node.status()
 
     async def wait_for(
@@ -422,7 +423,7 @@ class World:
     def is_serving(self) -> bool:
         """Whether the leader serves."""
         leader = self.config.leader.name
-        return self.listens(leader) and self.status(leader).state == "serving"
+        return self.listens(leader) and self.status(leader).state == Life.SERVING
 
     async def wait_serving(self, timeout_s: float = 60.0) -> None:
         """Until the leader serves."""

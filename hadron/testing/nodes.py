@@ -24,6 +24,7 @@ from hadron.node.replica_set import NodeConfig, ReplicaSetConfig
 from hadron.node.runtime import Node
 from hadron.node.settings import Settings
 from hadron.node.world import SystemDisk
+from hadron.replication.life import Life
 from hadron.state.features import MACHINE
 from hadron.state.machine import StateMachine
 from hadron.testing.network import MemoryNetwork
@@ -219,7 +220,7 @@ class Nodes:
     async def wait_serving(self) -> None:
         """Until the leader serves."""
         name = self.config.leader.name
-        await self.wait_for(f"serving at {name}", lambda: self.status(name).state == "serving")
+        await self.wait_for(f"serving at {name}", lambda: self.status(name).state == Life.SERVING)
 
     async def wait_in_step(self, *names: str) -> None:
         """Until the named nodes (all running ones) have applied what the leader has committed."""

@@ -39,7 +39,7 @@ from hadron.node.supervision.processes import (
     wait_until,
 )
 from hadron.node.supervision.reasons import NO_ANSWER, Reasons, reason_of
-from hadron.node.supervision.running import FOLLOWING, SERVING
+from hadron.replication.life import Life, at_work
 from hadron.wire.sockets import bind_address, split_address
 
 if TYPE_CHECKING:
@@ -249,6 +249,13 @@ class LocalCluster:
         and when `timeout_s` passes: with what each of them waits for.
         """
         reasons = Reasons(tell)
+        try:
+            self._wait_ready(names, timeout_s, reasons)
+        except ClusterError as error:
+            error.lacks_majority = bool(reasons.without_majority)
+            raise
+
+    def _wait_ready(self, names: Sequence[str], timeout_s: float, reasons: Reasons) -> None:
         waiting = list(names)
 
         def all_ready() -> bool:
@@ -280,8 +287,8 @@ class LocalCluster:
                 raise
             raise ClusterError(f"{ended.message}: {error}", hint) from None
 
-    def _wanted(self, name: str) -> str:
-        return SERVING if name == self.leader else FOLLOWING
+    def _wanted(self, name: str) -> Life:
+        return at_work(leads=name == self.leader)
 
     def _is_ready(self, name: str, reasons: Reasons) -> bool:
         status = self._ask(name, reasons)
@@ -297,7 +304,7 @@ class LocalCluster:
         try:
             status = self.status(name)
         except (HadronError, OSError) as error:
-            reasons.last[name] = str(error) or NO_ANSWER
+            reasons.note_silence(name, str(error) or NO_ANSWER)
             return None
         self._check_own(name, status)
         return status

@@ -198,7 +198,7 @@ class DetachedCluster:
             yield
         except ClusterError as error:
             names = [name for name in cluster.names if cluster.running(name) or name in known]
-            lost = _LOST_DISKS if "waiting for a majority" in error.message else ""
+            lost = _LOST_DISKS if error.lacks_majority else ""
             left = _left_running(names) if names else ""
             if _STARTED_WITH not in error.message:
                 # All sets of a fleet are in such a block; it has named the file of the right one.

@@ -32,7 +32,13 @@ NODE_PROGRAM: Final = ("hadron.cli", "node")
 
 
 class ClusterError(HadronError):
-    """A local cluster's process did not do what was asked of it."""
+    """A local cluster's process did not do what was asked of it.
+
+    Attributes:
+        lacks_majority: a node that was waited for still waits for a majority of its replica set.
+    """
+
+    lacks_majority = False
 
 
 @dataclass(frozen=True, slots=True)

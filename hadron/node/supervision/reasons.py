@@ -11,6 +11,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Final
 
 from hadron.node.supervision.processes import ClusterError
+from hadron.replication.life import Life
 
 if TYPE_CHECKING:
     from hadron.wire.messages import cluster_pb2
@@ -35,7 +36,7 @@ def reason_of(status: cluster_pb2.StatusResponse) -> str:
 
 def is_final(status: cluster_pb2.StatusResponse) -> bool:
     """Whether this node's file, or a peer's, must be changed before it can be ready."""
-    return status.state == "fenced" or any(peer.state == "mismatch" for peer in status.peers)
+    return status.state == Life.FENCED or any(peer.state == "mismatch" for peer in status.peers)
 
 
 class Reasons:
@@ -54,16 +55,27 @@ class Reasons:
         self._told: set[tuple[str, str]] = set()
         self.last: dict[str, str] = {}
         """Each node's latest reason."""
+        self.without_majority: set[str] = set()
+        """Nodes that wait for a majority, as they said last."""
 
     def has_answered(self, name: str) -> bool:
         """Whether the node has ever said how it is."""
         return any(known == name for known, _ in self._first_s)
+
+    def note_silence(self, name: str, why: str) -> None:
+        """A node does not answer."""
+        self.last[name] = why
+        self.without_majority.discard(name)
 
     def note(self, name: str, status: cluster_pb2.StatusResponse) -> None:
         """A node says that it is not ready. Raises `ClusterError` when it gives a reason that no
         waiting changes, and has given it for a while."""
         now_s = self._now_s()
         reason = self.last[name] = reason_of(status)
+        if status.state == Life.WAITING_FOR_MAJORITY:
+            self.without_majority.add(name)
+        else:
+            self.without_majority.discard(name)
         said = (name, reason)
         age_s = now_s - self._first_s.setdefault(said, now_s)
         if is_final(status) and age_s >= _FINAL_AFTER_S:

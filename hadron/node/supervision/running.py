@@ -16,12 +16,11 @@ from typing import TYPE_CHECKING, Final
 from hadron.model.errors import ConfigurationError, HadronError
 from hadron.node.replica_set import ReplicaSetConfig
 from hadron.node.supervision.processes import ProcessIdentity
+from hadron.replication.life import Life
 
 if TYPE_CHECKING:
     from hadron.wire.messages import cluster_pb2
 
-SERVING: Final = "serving"
-FOLLOWING: Final = "following"
 _ANSWER_WITHIN_S: Final = 2.0
 
 
@@ -83,7 +82,7 @@ def check_fits(config: ReplicaSetConfig, running: Mapping[str, RunningNode]) -> 
     for name, node in sorted(running.items()):
         _check_promise(config, name, node)
     for name, node in sorted(running.items()):
-        if node.status.state == SERVING:
+        if node.status.state == Life.SERVING:
             _check_majority(config, name, node)
 
 

@@ -9,6 +9,7 @@ import pytest
 import trio
 from trio.testing import MockClock
 
+from hadron.replication.follower import AppendOutcome
 from hadron.testing.network import MemoryTransport
 from hadron.testing.nodes import running_nodes
 
@@ -41,3 +42,17 @@ async def test_a_replica_that_cannot_dial_the_leader_follows(
         )
         await nodes.start("n1")
         await nodes.wait_for("following", lambda: nodes.status("n2").state == "following")
+
+
+async def test_a_leader_follows_nobody_who_appends_under_its_own_ballot(
+    tmp_path: Path, clock: MockClock
+) -> None:
+    async with running_nodes(tmp_path, 3) as nodes:
+        await nodes.wait_serving()
+        member = nodes.node("n1").member
+        leadership, feed = member._leadership, nodes.node("n2").member._feed
+        assert leadership is not None
+        assert feed is not None
+        ballot = leadership.controller.ballot
+        member._appended(ballot, AppendOutcome(1, 1, ballot), feed)
+        assert nodes.status("n1").state == "serving"

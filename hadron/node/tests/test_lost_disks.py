@@ -227,7 +227,8 @@ async def test_a_member_that_was_taught_counts_at_the_next_ballot(
         leadership = nodes.node("n1").member._leadership
         assert leadership is not None
         before = leadership.controller.ballot
-        leadership.controller.peer_fenced("n3", before._replace(incarnation=before.incarnation + 3))
+        higher = before._replace(incarnation=before.incarnation + 3)
+        leadership.controller.feeding.peer_fenced("n3", higher)
         await nodes.wait_for("deposed", lambda: nodes.status("n1").state != "serving")
         await nodes.wait_serving()
 

@@ -214,7 +214,7 @@ async def test_acks_of_the_ballot_before_count_for_nothing(
         assert end > before
         old.controller.stop(FencedError("another ballot is needed"))
         for name in ("n2", "n3"):
-            old.controller.peer_persisted(name, end, end)
+            old.controller.feeding.peer_persisted(name, end, end)
         assert old.controller.committed_lsn == before
         assert nodes.status("n1").committed_lsn == before
 

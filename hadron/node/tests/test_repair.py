@@ -164,7 +164,7 @@ async def test_a_replica_repairs_what_it_cannot_apply(tmp_path: Path, clock: Moc
         ):
             damage_live(nodes, "n2", sql)
         follower = nodes.node("n2").member._follower
-        follower.applied_lsn = follower.committed_lsn = 8
+        follower.applied_lsn = follower._watermark._lsn = 8
         async with nodes.connection("n1") as connection:
             await produce(connection, b"more")
         await nodes.wait_for("in step", lambda: log_of(nodes, "n1") == log_of(nodes, "n2"))

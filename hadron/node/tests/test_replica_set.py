@@ -337,7 +337,7 @@ async def test_subscribers_hear_that_their_leader_went_away(
             leadership = nodes.node("n1").member._leadership
             assert leadership is not None
             # As a peer's answer fences it: through the controller alone.
-            leadership.controller.peer_fenced("n2", Ballot(1, 99))
+            leadership.controller.feeding.peer_fenced("n2", Ballot(1, 99))
             await nodes.wait_for("deposed", lambda: nodes.status("n1").state != "serving")
             await nodes.wait_serving()
             await send(client, ["two"])

@@ -272,15 +272,15 @@ class TestAnswers:
     async def test_a_higher_promise_of_a_peer_ends_leading(self, three: Stack) -> None:
         asked = Asked(three)
         asked.append("lost", 1)
-        three.controller.peer_fenced("n2", three.ballot)
+        three.controller.feeding.peer_fenced("n2", three.ballot)
         assert asked.answers == {}
-        three.controller.peer_fenced("n2", Ballot(9, 1))
+        three.controller.feeding.peer_fenced("n2", Ballot(9, 1))
         assert isinstance(asked.answers["lost"], FencedError)
 
     async def test_who_has_no_memory_confirms_no_leadership(self, three: Stack) -> None:
         """It may have promised another ballot with the disk that it lost."""
         for name in ("n2", "n3"):
-            three.controller.attach(_answering(name))
+            three.controller.feeding.attach(_answering(name))
         three.controller.quorum.demote("n2")
         with pytest.raises(NotReadyError, match="1 of 3 members answered"):
             await three.controller.confirm_leadership(0.01)

@@ -10,6 +10,7 @@ from hadron.model.ids import EMPTY_LOG, Ballot, LogPosition
 from hadron.node.world import SystemDisk
 from hadron.replication.follower import AppendOutcome, FollowerLog
 from hadron.replication.membership import Membership
+from hadron.replication.watermark import Watermark
 from hadron.state import machine
 from hadron.state.features import MACHINE
 from hadron.state.schema import ApplySchema, ObjectChange
@@ -58,7 +59,8 @@ class Follower:
     def __init__(self, store: Store) -> None:
         self.store = store
         self.log = FollowerLog(
-            store.writer.connection, store.log, store.identity, MACHINE, "local/p0"
+            store.writer.connection, store.log, store.identity, MACHINE, "local/p0",
+            Watermark.noted_in(store.writer.connection),
         )
 
     def promise(

@@ -31,6 +31,7 @@ from hadron.replication.tests.support import (
     namespace_command,
     open_store,
 )
+from hadron.replication.watermark import Watermark
 from hadron.state.features import MACHINE
 from hadron.storage.log import Entry
 from hadron.storage.store import Store
@@ -58,7 +59,8 @@ class Replica:
     def __init__(self, store: Store, connections: Sequence[Connection]) -> None:
         self.store = store
         self.follower = FollowerLog(
-            store.writer.connection, store.log, store.identity, MACHINE, "local/p0"
+            store.writer.connection, store.log, store.identity, MACHINE, "local/p0",
+            Watermark.noted_in(store.writer.connection),
         )
         self.follower.promise(FIRST, DIGEST, UUID, found=False)
         self.connections = connections

@@ -25,6 +25,7 @@ from hadron.replication.tests.support import (
     open_store,
 )
 from hadron.replication.trimming import LogHorizon, LogTrimmer
+from hadron.replication.watermark import Watermark
 from hadron.state.features import MACHINE
 from hadron.storage.log import Entry
 
@@ -114,7 +115,8 @@ async def trimmed(directory: Path, allowed: int, *, pin: int = 0) -> list[int]:
         async with trio.open_nursery() as nursery:
             nursery.start_soon(store.run)
             log = FollowerLog(
-                store.writer.connection, store.log, store.identity, MACHINE, "local/p0"
+                store.writer.connection, store.log, store.identity, MACHINE, "local/p0",
+                Watermark.noted_in(store.writer.connection),
             )
             trimmer = LogTrimmer(store, log, store.readers.heal)
             release = trimmer.pin(pin) if pin else lambda: None

@@ -20,10 +20,12 @@ from hadron.model.errors import HadronError, ShuttingDownError
 from hadron.model.ids import Ballot
 from hadron.model.schema import Spec, StreamSpec, spec_to_json
 from hadron.node.world import SystemDisk
-from hadron.partition.controller import Controller, Tuning
+from hadron.partition.controller import Controller
 from hadron.partition.gate import ByteGate
 from hadron.pipelines.driver import Pipelines
+from hadron.replication.feeding import Feeding, Tuning
 from hadron.replication.follower import FollowerLog
+from hadron.replication.watermark import Watermark
 from hadron.serving.catalog import Catalog
 from hadron.serving.visible import VisibleStreams
 from hadron.state import schema, streams
@@ -104,16 +106,21 @@ class Stack:
         self.store = store
         self.fatal: list[BaseException] = []
         self.gate = ByteGate(1 << 20)
+        watermark = Watermark.noted_in(store.writer.connection)
         self.follower = FollowerLog(
-            store.writer.connection, store.log, store.identity, MACHINE, SET
+            store.writer.connection, store.log, store.identity, MACHINE, SET, watermark
         )
         promised = store.identity.current.promised
         self.ballot = Ballot(1, promised.incarnation + 1)
         store.identity.promise(self.ballot, DIGEST)
+        cork = Cork()
+        feeding = Feeding(
+            store, watermark, ballot=self.ballot, node="n1", members=members,
+            started_lsn=store.log.head.lsn + 1, cork=cork, tuning=tuning,
+        )
         self.controller = Controller(
-            store, self.follower, ballot=self.ballot, replica_set=SET, node="n1",
-            members=members, started_lsn=store.log.head.lsn + 1, clock=self.clock, cork=Cork(),
-            gate=self.gate, tuning=tuning, on_fatal=self.fatal.append,
+            store, self.follower, feeding, replica_set=SET, clock=self.clock, cork=cork,
+            gate=self.gate, on_fatal=self.fatal.append,
         )
         self.catalog: Catalog
         self.visible: VisibleStreams
@@ -142,7 +149,7 @@ class Stack:
         """`name` has everything, or everything up to `lsn`, on its disk."""
         self.controller.quorum.admit(name)
         reached = self.controller.written_lsn if lsn is None else lsn
-        self.controller.peer_persisted(name, reached, 0)
+        self.controller.feeding.peer_persisted(name, reached, 0)
 
     async def declare(self, kind: str, name: str, spec: Spec) -> int:
         """Create or change an object; returns its id."""

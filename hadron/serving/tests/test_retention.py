@@ -145,11 +145,11 @@ async def test_a_connected_replica_is_waited_for(tmp_path: Path) -> None:
             name = "n1"
 
         # As if n1's own disk were a peer's that has everything.
-        controller._feeds["n1"] = Connected()  # type: ignore[assignment]
+        controller.feeding.feeds["n1"] = Connected()  # type: ignore[assignment]
         assert controller.droppable_lsn == controller.committed_lsn
         controller.quorum._persisted["n1"] = 3
         assert controller.droppable_lsn == 3
-        del controller._feeds["n1"]
+        del controller.feeding.feeds["n1"]
 
 
 async def test_what_is_dropped_but_not_committed_is_asked_for_again(tmp_path: Path) -> None:

@@ -19,10 +19,10 @@ plant(
     "watermark before the leader's disk",
     "the leader counts itself when it sends, not when its disk has the entry",
     Edit(
-        "partition.controller:Controller._on_written",
-        "self._head = group.entries[-1].position",
-        "self._head = group.entries[-1].position\n"
-        "            self.quorum.record(self.node, self._head.lsn)",
+        "replication.feeding:Feeding.offer",
+        "self.head = entries[-1].position",
+        "self.head = entries[-1].position\n"
+        "        self.quorum.record(self.node, self.head.lsn)",
     ),
     scenarios=("leader-dies-before-its-own-sync",),
 )
@@ -175,8 +175,8 @@ plant(
     "learner counts at once",
     "a leader counts what a node without memory has on disk, as if it had never lost any",
     Edit(
-        "partition.controller:Controller.teach",
-        "self.quorum.demote(feed.name)", "self.quorum.admit(feed.name)",
+        "replication.learners:Learners.teach",
+        "self._quorum.demote(feed.name)", "self._quorum.admit(feed.name)",
     ),
     scenarios=("learner-who-had-promised-another",),
 )
@@ -186,8 +186,8 @@ plant(
     "who has no memory is taken for one that remembers when its feed begins anew on the same "
     "connection",
     Edit(
-        "node.leadership:Leadership._feed",
-        "link.answer.is_member = self.controller.quorum.is_voter(link.name)",
+        "replication.reaching:Reaching._feed",
+        "link.answer.is_member = feeding.quorum.is_voter(link.name)",
         "link.answer.is_member = True",
     ),
     scenarios=("learner-without-room-for-a-moment",),
@@ -197,7 +197,7 @@ plant(
     "learner counts before others were heard",
     "a node without memory counts again when it holds the log, whatever it may have promised",
     Edit(
-        "partition.controller:Controller._grant_if_caught_up",
+        "replication.learners:Learners._grant_if_caught_up",
         "            and self._has_heard_enough(learner)\n", "",
     ),
     scenarios=("learner-who-had-promised-another",),
@@ -207,8 +207,8 @@ plant(
     "learner counts before it has caught up",
     "a node without memory counts again while it is still being sent the log",
     Edit(
-        "partition.controller:Controller._grant_if_caught_up",
-        "            and max(self.committed_lsn, self._started_lsn) <= match_lsn\n", "",
+        "replication.learners:Learners._grant_if_caught_up",
+        "            and max(self._quorum.committed, self._started_lsn) <= match_lsn\n", "",
     ),
     scenarios=("learner-that-everybody-has-heard-of",),
 )
@@ -218,7 +218,7 @@ plant(
     "who has no memory, and may have promised another ballot, counts when a leader asks a majority "
     "whether it still leads",
     Edit(
-        "partition.controller:Controller.confirm_leadership",
+        "replication.feeding:Feeding.hear",
         "if self.quorum.is_voter(name):", "if True:",
     ),
     scenarios=("learner-who-had-promised-another",),

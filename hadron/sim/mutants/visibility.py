@@ -50,8 +50,9 @@ plant(
     "deposed leader answers questions",
     "what is answered from tables is not confirmed by a majority that still follows",
     Edit(
-        "partition.controller:Controller.confirm_leadership",
-        "        if len(heard) >= needed:\n            return\n", "        return\n",
+        "replication.feeding:Feeding.hear",
+        "        if len(heard) >= needed:\n            return heard, True\n",
+        "        return heard, True\n",
     ),
     scenarios=("question-to-a-deposed-leader",),
 )

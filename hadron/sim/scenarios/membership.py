@@ -11,6 +11,7 @@ import trio
 
 from hadron.model.errors import FencedError
 from hadron.model.schema import SchemaObject, StreamSpec
+from hadron.replication.life import Life
 from hadron.sim.disk import Speed
 from hadron.sim.members import DrainingMember
 from hadron.sim.scenarios.play import Play, scenario
@@ -114,7 +115,7 @@ async def commands_that_wait_for_a_deposed_leader(play: Play) -> None:
             nursery.start_soon(keep_sending, name)
         await trio.sleep(0.5)
         await play.promote("n2", _ALL, "n2", "n3")
-        await world.wait_for("n1 deposed", lambda: world.status("n1").state != "serving", 30.0)
+        await world.wait_for("n1 deposed", lambda: world.status("n1").state != Life.SERVING, 30.0)
         deposed.set()
     world.network.heal_all()
     await play.hand_out("n1")

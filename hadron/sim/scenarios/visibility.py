@@ -11,6 +11,7 @@ import trio
 
 from hadron.client.publishing import Pending
 from hadron.model.errors import HadronError
+from hadron.replication.life import Life
 from hadron.sim.disk import FAST, SLOW
 from hadron.sim.history import Publish
 from hadron.sim.members import DrainingMember
@@ -322,7 +323,7 @@ async def clock_jumps_while_peers_stand_still(play: Play) -> None:
     world.network.heal_all()
     await play.fill(5)
     await trio.sleep(7.0)
-    if world.status("n1").state == "serving":
+    if world.status("n1").state == Life.SERVING:
         raise AssertionError("n1 leads, and its clock is an hour ahead")
     world.clocks["n1"].offset_s = 0.0
     await world.wait_serving()

@@ -66,6 +66,13 @@ EDITED: dict[str, tuple[str, tuple[Patch, ...]]] = {
             "            self._gate.remove(submission.size)\n", "",
         ),),
     ),
+    "who serves lets in": (
+        "retry-after-a-restart",
+        (Edit(
+            "node.leadership:Leadership._serve", "self._door.open(self.leading)",
+            "nursery.start_soon(trio.lowlevel.checkpoint)",
+        ),),
+    ),
     "A2 answers wait for what they were read from": (
         "delivery-of-an-uncommitted-record",
         (Edit("server.groups:_read", "leading.controller.query(", "leading.controller.read("),),

@@ -189,7 +189,7 @@ class Ballots:
 
     # --- leading --------------------------------------------------------------------------------
 
-    def leads(self, view: NodeView, controller: Controller, started_lsn: int) -> None:
+    def leads(self, view: NodeView, controller: Controller) -> None:
         """B1: a ballot is led by one node, once; a majority has promised it."""
         view.is_ahead = True
         key = view.replica_set, controller.ballot
@@ -198,7 +198,7 @@ class Ballots:
                 "B1 a ballot is used once",
                 f"{view.name} leads under {controller.ballot}, as {self.marks[key].view.name} did",
             )
-        members = controller.quorum.members
+        members, started_lsn = controller.quorum.members, controller.feeding.started_lsn
         begun = self._begun.get(view.replica_set)
         older = frozenset[str]()
         if begun is not None and begun[0] < controller.ballot.epoch:
@@ -330,7 +330,7 @@ class Ballots:
             " sum(l.body_hash != zeroblob(16) AND b.bytes = x'') FROM hadron_log l"
             " LEFT JOIN hadron_body b USING (lsn) WHERE l.lsn > ?", lsn,
         )
-        limit = mark.controller._tuning.log_max_lag_bytes
+        limit = mark.controller.feeding.tuning.log_max_lag_bytes
         # How large those were that retention has dropped, nobody can tell any more.
         if row is not None and not row[1] and (row[0] or 0) < limit:
             self._complaints.add(

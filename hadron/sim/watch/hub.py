@@ -26,6 +26,7 @@ from hadron.model.errors import HadronError
 from hadron.model.ids import Ballot, LogPosition
 from hadron.node import recovery, restore
 from hadron.node.cluster_backup import find_backups
+from hadron.node.member import Member
 from hadron.partition.controller import Controller
 from hadron.partition.group_commit import GroupWriter, WrittenGroup
 from hadron.partition.observers import Observers
@@ -33,6 +34,7 @@ from hadron.partition.submission import Submission
 from hadron.partition.waiters import MAJORITY
 from hadron.replication import repair, resync
 from hadron.replication.follower import FollowerLog
+from hadron.replication.life import Life
 from hadron.replication.quorum import Quorum
 from hadron.replication.repair import Repairer
 from hadron.serving.schema_copy import SchemaCopy
@@ -171,7 +173,7 @@ class Watcher:
                 self._leaders[controller.observers] = controller
                 self._by_part[controller._writer] = view
                 self._counts[controller.quorum] = controller
-                self.ballots.leads(view, controller, named["started_lsn"])
+                self.ballots.leads(view, controller)
 
         return lead
 
@@ -200,6 +202,21 @@ class Watcher:
                 )
 
         return stop
+
+    def lives(self, original: Any) -> Any:
+        def report(member: Member, life: Life, trouble: str) -> None:
+            original(member, life, trouble)
+            view = self._by_part.get(member._store)
+            if view is None or not view.is_alive:
+                return
+            if (life is Life.SERVING) is not member._host.door.is_open:
+                self.complaints.add(
+                    "who serves lets in",
+                    f"{view.name} says that it is {life}, and its door is "
+                    f"{'open' if member._host.door.is_open else 'closed'}",
+                )
+
+        return report
 
     # --- tables ---------------------------------------------------------------------------------
 
@@ -867,6 +884,7 @@ def _wrappers(watcher: Watcher) -> list[tuple[Any, dict[str, Callable[[Any], Any
             "_on_persisted": watcher.writes,
             "_release": watcher.releases, "stop": watcher.stops,
         }),
+        (Member, {"_report": watcher.lives}),
         (Quorum, {"admit": watcher.admits}),
         (Observers, {"tell": watcher.tells}),
         (GroupWriter, {"_run": watcher.judges, "prepare": watcher.prepares}),

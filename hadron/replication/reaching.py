@@ -1,0 +1,130 @@
+"""Reaching each member while it is connected: its promise, where the logs part, its feed.
+
+What the log cannot bring up to date any more is told to fetch a snapshot, again and again until it
+comes back with one (PROTOCOL B6).
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from typing import Final
+
+import trio
+
+from hadron.model.errors import FencedError, HadronError, TrimmedError
+from hadron.model.ids import LogPosition
+from hadron.replication.ballot import OutbidError, ask_position, ask_promise, ask_resync
+from hadron.replication.feed import Feed, find_common
+from hadron.replication.feeding import Feeding
+from hadron.replication.membership import Membership
+from hadron.replication.peers import PeerLink, PeerLinks
+from hadron.storage.log import position_at
+from hadron.storage.store import Store
+
+_log = logging.getLogger(__name__)
+
+_SNAPSHOT_PAUSE_S: Final = 1.0
+"""Before a peer that needs a snapshot is looked at again."""
+
+
+class Reaching:
+    """Feeds peers over their links, under one ballot."""
+
+    def __init__(
+        self, feeding: Feeding, membership: Membership, store: Store, links: PeerLinks, *,
+        uuid: bytes, window_bytes: int, on_outbid: Callable[[FencedError], None],
+    ) -> None:
+        """
+        Args:
+            uuid: of the replica set.
+            on_outbid: told that another ballot is needed.
+        """
+        self._feeding = feeding
+        self._membership = membership
+        self._store = store
+        self._links = links
+        self._uuid = uuid
+        self._window_bytes = window_bytes
+        self._on_outbid = on_outbid
+
+    async def run(self, link: PeerLink) -> None:
+        """Feed a peer whenever it is connected."""
+        told = ""
+        while True:
+            changed = self._links.changed
+            if link.connection is not None:
+                try:
+                    await self._feed(link)
+                except OutbidError as error:
+                    # Promised before this ballot was won, by a member that was away: start over
+                    # above it.
+                    self._on_outbid(FencedError(error.message, "another ballot is needed"))
+                    return
+                except TrimmedError as error:
+                    await self._send_to_snapshot(link, error)
+                    # It comes back with a new connection once it has been reopened.
+                    with trio.move_on_after(_SNAPSHOT_PAUSE_S):
+                        await changed.wait()
+                except HadronError as error:
+                    # Why it ends again and again, a few times a second, is said once.
+                    if str(error) != told:
+                        told = str(error)
+                        _log.warning("feeding %s ended: %s", link.name, error)
+                await trio.sleep(0.05)
+            else:
+                told = ""
+                await changed.wait()
+
+    async def _send_to_snapshot(self, link: PeerLink, error: TrimmedError) -> None:
+        """The log cannot bring the peer up to date any more."""
+        feeding = self._feeding
+        if link.name not in feeding.needs_snapshot:
+            _log.warning("%s needs a snapshot: %s", link.name, error)
+        feeding.needs_snapshot[link.name] = str(error)
+        if link.connection is not None:
+            try:
+                # As of now: an older copy might need what is trimmed since.
+                await ask_resync(
+                    link.connection, feeding.ballot, error.message, feeding.written_lsn
+                )
+            except HadronError as refusal:
+                _log.info("%s does not fetch a snapshot: %s", link.name, refusal)
+
+    async def _feed(self, link: PeerLink) -> None:
+        connection = link.connection
+        if connection is None:
+            return
+        feeding, ballot = self._feeding, self._feeding.ballot
+        last, first_lsn = await ask_promise(connection, self._membership, ballot, self._uuid)
+        match = await find_common(
+            self._own_position,
+            lambda lsn: ask_position(connection, ballot, lsn),
+            max(self._store.log.anchor.lsn, first_lsn - 1),
+            min(last.lsn, feeding.written_lsn),
+            likely=last,
+        )
+        feed = Feed(feeding, link.name, connection, match, window_bytes=self._window_bytes)
+        self._admit(link, feed)
+        _log.info(
+            "feeding %s, which has %d of %d entries", link.name, match.lsn, feeding.written_lsn
+        )
+        feeding.attach(feed)
+        try:
+            await feed.run()
+        finally:
+            feeding.detach(feed)
+            if link.connection is connection and link.answer is not None:
+                # It may have been taught meanwhile.
+                link.answer.is_member = feeding.quorum.is_voter(link.name)
+
+    def _admit(self, link: PeerLink, feed: Feed) -> None:
+        """Count the peer's disk, or teach it first (PROTOCOL B3)."""
+        if link.answer is not None and link.answer.is_member:
+            self._feeding.quorum.admit(link.name)
+        else:
+            _log.info("%s has an empty or new disk; it counts once it has caught up", link.name)
+            self._feeding.teach(feed, self._uuid)
+
+    async def _own_position(self, lsn: int) -> LogPosition | None:
+        return await self._store.readers.run(lambda db: position_at(db, lsn))

@@ -1,0 +1,79 @@
+"""What a leader knows of its members, and what its node knows to be committed from that."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from hadron.model.errors import FencedError
+from hadron.model.ids import EMPTY_LOG, Ballot
+from hadron.replication.feeding import Feeding, Tuning
+from hadron.replication.watermark import Watermark
+from hadron.wire.connection import Cork
+
+STARTED, END, KNOWN = 5, 9, 3
+BALLOT = Ballot(1, 2)
+
+
+class Leading:
+    """n1 of three, whose log has entries up to `END`; up to `KNOWN` they were committed before."""
+
+    def __init__(self) -> None:
+        before = EMPTY_LOG._replace(lsn=STARTED - 1)
+        store: Any = SimpleNamespace(log=SimpleNamespace(head=before, anchor=EMPTY_LOG))
+        self.watermark = Watermark(KNOWN)
+        self.moved = 0
+        self.feeding = Feeding(
+            store, self.watermark, ballot=BALLOT, node="n1", members=("n1", "n2", "n3"),
+            started_lsn=STARTED, cork=Cork(), tuning=Tuning(idle_notice_s=0.005),
+        )
+        self.feeding.head = before._replace(lsn=END)
+        self.feeding.quorum.admit("n2")
+        self.feeding.on_moved = self._count
+
+    def _count(self) -> None:
+        self.moved += 1
+
+
+def test_a_watermark_never_goes_back() -> None:
+    watermark = Watermark(7)
+    for told, known in ((8, 8), (3, 8), (9, 9)):
+        watermark.rise(told)
+        assert watermark.lsn == known
+
+
+def test_what_was_known_stays_known_until_the_first_entry_is_committed() -> None:
+    made = Leading()
+    assert made.feeding.settle() == 0
+    assert made.watermark.lsn == KNOWN
+    made.feeding.note_own(END)
+    made.feeding.peer_persisted("n2", STARTED - 1, 0)
+    assert (made.feeding.settle(), made.watermark.lsn, made.moved) == (0, KNOWN, 0)
+    made.feeding.peer_persisted("n2", END, 0)
+    assert made.moved == 1
+    assert made.watermark.lsn == KNOWN, "nobody has been told yet"
+    assert made.feeding.settle() == made.watermark.lsn == END
+
+
+def test_a_late_answer_counts_for_nothing() -> None:
+    made = Leading()
+    made.feeding.note_own(END)
+    made.feeding.stop()
+    made.feeding.peer_persisted("n2", END, END)
+    made.feeding.peer_granted("n3")
+    assert (made.feeding.committed_lsn, made.moved) == (0, 0)
+    assert not made.feeding.quorum.is_voter("n3")
+    with pytest.raises(AssertionError):
+        made.feeding.settle()
+    assert made.watermark.lsn == KNOWN
+
+
+def test_a_higher_promise_is_told_and_an_equal_one_is_not() -> None:
+    made, told = Leading(), list[FencedError]()
+    made.feeding.on_fenced = told.append
+    made.feeding.peer_fenced("n2", BALLOT)
+    assert not told
+    made.feeding.peer_fenced("n2", Ballot(2, 1))
+    assert "n2 has promised ballot" in told[0].message
