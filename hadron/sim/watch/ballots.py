@@ -422,11 +422,13 @@ class Ballots:
                 f"{row[0]}",
             )
 
-    def append_heard(self, view: NodeView, request: Any, answer: Any, peer: str, sent: int) -> None:
+    def append_heard(
+        self, view: NodeView, request: Any, answer: Any, peer: str, asked: NodeView | None,
+        sent: int,
+    ) -> None:
         """A member's answer has come to its leader. B3: who has no memory may have promised
         another ballot, and its answer stands for nothing."""
         mark = self.marks.get((view.replica_set, ballot_from(request.ballot)))
-        asked = self._views.get(peer)
         if asked is not None and not asked.identity.is_member:
             return
         if mark is not None and answer.outcome == _PERSISTED:

@@ -852,10 +852,12 @@ class Watcher:
         on_message: Callable[[Any, memoryview], None],
     ) -> Callable[[Any, memoryview], None]:
         peer = connection.peer.rpartition(":")[0]
+        # Whoever starts again meanwhile may have lost its memory since it answered.
+        asked = self.views.get(peer)
         number = next(self.ballots.order)
 
         def heard(answer: Any, attachment: memoryview) -> None:
-            self.ballots.append_heard(view, request, answer, peer, number)
+            self.ballots.append_heard(view, request, answer, peer, asked, number)
             on_message(answer, attachment)
 
         return heard
