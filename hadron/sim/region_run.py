@@ -99,7 +99,13 @@ class RegionRun:
         self, producer: Producer, operation: Publish, key: str | None = None
     ) -> None:
         """Send an operation's one value, and note what became of it."""
-        await self.settle(operation, await producer.send_soon(operation.values[0], key=key))
+        try:
+            pending = await producer.send_soon(operation.values[0], key=key)
+        except HadronError as error:
+            # It knows already, as when its stream is gone.
+            self.history.refused(operation, error)
+            return
+        await self.settle(operation, pending)
 
     async def settle(self, operation: Publish, pending: Pending) -> HadronError | None:
         """Note what became of a record; returns its error."""

@@ -555,14 +555,21 @@ async def burst_after_silence(play: Play) -> None:
 @scenario("D3: a replica shows the schema that it has")
 async def objects_declared_one_after_the_other(play: Play) -> None:
     """n2's disk takes long for a COMMIT, and streams are declared one right after the other: it
-    looks at its tables while the next one is being stored."""
+    looks at its tables while the next one is being stored, which may be the last for a while."""
     world = play.world
     world.disks["n2"].speed = SLOW
     spec = StreamSpec(partitions=(world.config.name,))
-    for number in range(12):
+
+    def all_show_the_same() -> bool:
+        copies = [world.node(name).member._schema_copy for name in world.names]
+        return len({copy.index for copy in copies if copy.is_known}) == 1
+
+    for number in range(36):
         await play.declare_objects([
             SchemaObject(kind="Stream", name=f"added-{number}", spec=spec)
         ])
+        if number % 3 == 2:
+            await world.wait_for("the same schema on all", all_show_the_same, 20.0)
     await play.publish("X")
 
 

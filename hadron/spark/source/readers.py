@@ -71,7 +71,6 @@ from hadron.spark.source.ranges import (
     split,
     spread,
 )
-from hadron.wire.system import SystemRandom
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -341,6 +340,9 @@ class _ReadTask:
 
     def _fetch(self, client: Any) -> Sequence[Any]:
         """The next batches; none when the range was moved past records that are gone."""
+        # Spark imports this to find the source, in processes that never read.
+        from hadron.wire.system import SystemRandom
+
         wanted, backoff = self.wanted, Backoff(SystemRandom(), _FIRST_PAUSE_S, _MAX_PAUSE_S)
         deadline = time.monotonic() + _PATIENCE_S
         while True:
