@@ -9,6 +9,7 @@ import pytest
 import trio
 
 from hadron.client import connect, lookout, sender, session
+from hadron.client.ports import ClientPorts
 from hadron.client.tests.fake_node import FakeNode
 from hadron.client.tests.support import served, until
 from hadron.model.errors import (
@@ -18,6 +19,7 @@ from hadron.model.errors import (
     OutcomeUnknownError,
     PeerError,
 )
+from hadron.wire.system import SystemRandom
 
 
 @pytest.fixture
@@ -73,11 +75,19 @@ async def test_records_without_a_leader(told: pytest.LogCaptureFixture) -> None:
         assert len(told.messages) == 2
 
 
+class _WholePauses(SystemRandom):
+    def uniform(self, low: float, high: float) -> float:
+        return max(low, high)
+
+
 @pytest.mark.usefixtures("told")
 async def test_a_leader_whose_disk_is_full_gives_its_own_hint_and_every_record_is_counted() -> None:
     full = DiskFullError("the disk has room for 1KiB", "make room on that disk")
+    # Tries 20, 60, 140, 300 and 620 ms after the first: none is under way when time is up, of which
+    # nobody would know.
+    ports = ClientPorts(random=_WholePauses())
     async with (
-        served() as (node, client),
+        served(ports=ports) as (node, client),
         client.producer("s", delivery_timeout_s=0.5, batch_bytes=4_000) as producer,
     ):
         node.refusals.extend([None, None, *[full] * 10_000])
