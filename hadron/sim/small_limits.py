@@ -52,7 +52,11 @@ LIMITS: Final = {
     # What is visible.
     "bytes of recent batches": Limit(("serving.visible:_RECENT_BYTES",), (1, 1_000)),
     "batches dropped at once": Limit(
-        ("state.slices:SLICE_BATCHES", "sim.model.streams:SLICE_BATCHES"), (1, 3, 10)
+        (
+            "state.slices:SLICE_BATCHES", "state.bodies:SLICE_BATCHES",
+            "sim.model.streams:SLICE_BATCHES",
+        ),
+        (1, 3, 10),
     ),
     "rows dropped at once": Limit(
         ("state.dropping:SLICE_ROWS", "sim.model.machine:SLICE_ROWS"), (3, 20)
@@ -80,7 +84,9 @@ LIMITS: Final = {
     "bytes of invocations": Limit(("pipelines.driver:_INVOCATIONS_BYTES",), (1, 600)),
     # The schema.
     "bytes of the schema in an entry": Limit(("metadata.push:split()",), (150, 400)),
-    "tombstones": Limit(("state.schema:MAX_TOMBSTONES",), (3,)),
+    "tombstones": Limit(
+        ("state.schema:MAX_TOMBSTONES", "serving.catalog:MAX_TOMBSTONES"), (3,)
+    ),
     "objects of a page": Limit(("client.catalog:_PAGE_OBJECTS",), (1, 2)),
     # Clients.
     "records for a token": Limit(("client.feed:_RECORDS_PER_TOKEN",), (1, 5)),
@@ -119,7 +125,7 @@ def limited(small: Mapping[str, int]) -> Iterator[None]:
     try:
         yield
     finally:
-        for holder, value in before:
+        for holder, value in reversed(before):
             _exchange(holder, value)
 
 

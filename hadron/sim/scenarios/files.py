@@ -239,13 +239,7 @@ async def body_changed_by_somebody(play: Play) -> None:
         await world.stop("n3")
         await play.publish(f"X, {is_read_first=}")
         await world.wait_in_step("n1", "n2")
-        lsn = play.last_lsn("n1")
-        await world.stop("n1")
-        _change_a_body(world.data("n1"), lsn)
-        play.history.event("damage", "n1", f"the body of entry {lsn}")
-        world.faults["row changed"] += 1
-        await world.start("n1")
-        await world.wait_serving()
+        await _damage_last_body(play)
         if is_read_first and (await play.read()).outcome != "ok":
             raise AssertionError("a reader is not given what n2 has")
         await world.start("n3")
@@ -265,13 +259,7 @@ async def batches_of_one_entry(play: Play) -> None:
         if published.outcome != "ok":
             raise AssertionError("one entry cannot have several batches")
         await world.wait_in_step()
-        lsn = play.last_lsn("n1")
-        await world.stop("n1")
-        _change_a_body(world.data("n1"), lsn)
-        play.history.event("damage", "n1", f"the body of entry {lsn}")
-        world.faults["row changed"] += 1
-        await world.start("n1")
-        await world.wait_serving()
+        await _damage_last_body(play)
         # Up to the damage first, which is in the last one.
         first, last = published.runs[0][0], published.runs[-1][0]
         seen = [(await play.read(offset=offset)).values for offset in (first, last, first)]
@@ -288,6 +276,17 @@ async def batches_of_one_entry(play: Play) -> None:
         shown = set((await play.read()).values)
         if 0 < len(shown & {f"{value}, in the dark" for value in values}) < len(values):
             raise AssertionError("a part of an entry is there without the others")
+
+
+async def _damage_last_body(play: Play) -> None:
+    """Of n1, while it is stopped."""
+    world, lsn = play.world, play.last_lsn("n1")
+    await world.stop("n1")
+    _change_a_body(world.data("n1"), lsn)
+    play.history.event("damage", "n1", f"the body of entry {lsn}")
+    world.faults["row changed"] += 1
+    await world.start("n1")
+    await world.wait_serving()
 
 
 def _change_a_body(directory: Path, lsn: int) -> None:
