@@ -21,8 +21,11 @@ _COLUMNS: Final = (
 )
 
 
-def change_rows(path: Path, count: int, rng: random.Random) -> list[str]:
-    """Flip a bit in each of `count` entries of a closed `hadron.db`; returns which ones.
+def change_rows(
+    path: Path, count: int, rng: random.Random, *, trimmed_only: bool = False
+) -> list[str]:
+    """Flip a bit in each of `count` entries of a closed `hadron.db`; returns which ones: only of
+    those whose log rows are trimmed, for `trimmed_only`.
 
     Bodies are favoured, as they are most of a file. The last entry is left alone: what it was
     cannot be told from the chain, just as damage to the last transaction looks torn (PROTOCOL B4).
@@ -34,14 +37,14 @@ def change_rows(path: Path, count: int, rng: random.Random) -> list[str]:
         closing(apsw.Connection(str(path), vfs=with_checksums("unix"))) as db,
     ):
         for _ in range(count):
-            table, column = rng.choice(_COLUMNS)
+            table, column = _COLUMNS[0] if trimmed_only else rng.choice(_COLUMNS)
             lsns: list[Any] = db.execute(
                 f"SELECT lsn FROM {table} WHERE length({column}) > 0"
                 " AND lsn < (SELECT max(lsn) FROM hadron_log) ORDER BY lsn"
             ).fetchall()
             first: Any = db.execute("SELECT min(lsn) FROM hadron_log").get
             trimmed = [row for row in lsns if row[0] < first]
-            if trimmed and rng.random() < 0.5:
+            if trimmed_only or (trimmed and rng.random() < 0.5):
                 # Bodies whose hash went with their rows.
                 lsns = trimmed
             if not lsns:

@@ -281,13 +281,16 @@ class SimDisk:
         """An empty disk in place of this one."""
         self.throw_away(self._end_life())
 
-    def change_rows(self, count: int = 1) -> list[str]:
+    def change_rows(self, count: int = 1, *, trimmed_only: bool = False) -> list[str]:
         """Change rows of the log, pages' checksums and all: what a bit that flips in memory leaves.
 
         Returns what was changed. The node must have been stopped in good order.
         """
         path = self.volume.path / "hadron.db"
-        changed = change_rows(path, count, self._random) if path.exists() else []
+        changed = (
+            change_rows(path, count, self._random, trimmed_only=trimmed_only)
+            if path.exists() else []
+        )
         if changed:
             # It did not go through this disk: it is read from the file again.
             self.volume.files.pop(path.stat().st_ino, None)

@@ -63,6 +63,7 @@ ORACLES: Final[dict[str, tuple[str, ...]]] = {
         "B6 a copy says what it is", "B6 a copy is committed", "B6 a backup is as of now",
         "B6 a backup has what was there when it began",
         "B6 a copy ends at its position", "B6 what is installed has bodies of its own entries",
+        "B6 a copy has the bodies that were committed",
         "B6 what is installed has all that the disk had", "B6 a cluster's copies fit each other",
     ),
     "B7 a full disk loses nothing": ("disk-without-room", "progress"),

@@ -3,17 +3,24 @@
 from __future__ import annotations
 
 from contextlib import suppress
+from dataclasses import replace
 from typing import Final
 
 import trio
 
-from hadron.model.errors import PeerError
+from hadron.model.errors import HadronError, PeerError
 from hadron.sim.scenarios.play import Play, scenario
+from hadron.sim.world import SETTINGS
 from hadron.storage.generations import OUTGOING
 
 _ALL = ("n1", "n2", "n3")
 
 _BIG: Final = 700_000
+
+_SHORT_LOG: Final = replace(
+    SETTINGS, log_keep_bytes=64 << 10, log_max_lag_bytes=256 << 10, scrub_interval_s=86_400.0
+)
+"""Bodies outlive their log rows, and damage is found by whoever reads it."""
 
 
 @scenario("B6: a copy is given out when its own last entry is committed")
@@ -101,3 +108,28 @@ async def tail_that_goes_with_its_leader(play: Play) -> None:
     play.join("n1")
     await play.hand_out("n1")
     await world.wait_in_step()
+
+
+@scenario("B6: a copy has the bodies that were committed", settings=_SHORT_LOG)
+async def copies_of_bodies_that_outlived_their_log(play: Play) -> None:
+    """Bodies change on each disk in turn, with their pages' checksums, beneath a log whose rows are
+    trimmed; before a scrub comes by, somebody asks that node for a backup, and again until it has
+    mended itself."""
+    world = play.world
+    for _ in range(8):
+        await play.fill(10, 6_000)
+    for name in _ALL:
+        await world.wait_in_step()
+        await world.stop(name)
+        world.disks[name].change_rows(5, trimmed_only=True)
+        await world.start(name)
+        await world.wait_serving()
+        for _ in range(20):
+            try:
+                await play.back_up(name)
+                break
+            except HadronError:
+                await trio.sleep(1.0)
+        else:
+            raise AssertionError(f"{name} does not mend itself")
+    await play.read()

@@ -119,6 +119,12 @@ EDITED: dict[str, tuple[str, tuple[Patch, ...]]] = {
         "minority-loses-power-without-fsync",
         (Edit("storage.identity:IdentityFile.begin_run", "kernel, mark)", "None, mark)"),),
     ),
+    "B6 a copy has the bodies that were committed": (
+        "copies-of-bodies-that-outlived-their-log",
+        (Edit(
+            "replication.snapshots:SnapshotService._check", ", KeptBodiesCheck(report)]", "]",
+        ),),
+    ),
     "B6 what is installed has bodies of its own entries": (
         "copy-without-the-latest-entry",
         (Edit(

@@ -68,6 +68,11 @@ class Branches:
         for key in [key for key in self.committed if key[0] == replica_set]:
             del self.committed[key]
 
+    def is_another_body(self, replica_set: str, lsn: int, body: bytes) -> bool:
+        """Whether the entry that was committed there had other bytes than these."""
+        known = self.bodies.get(self.committed.get((replica_set, lsn), b""))
+        return known is not None and hash_body(body) != known
+
     # --- what is called so ----------------------------------------------------------------------
 
     def described(self, manifest: Manifest) -> None:

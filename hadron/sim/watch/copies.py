@@ -18,9 +18,10 @@ import apsw
 from hadron.model.ids import LogPosition
 from hadron.node.cluster_backup import find_backups
 from hadron.sim.volume import volume_of
+from hadron.sim.watch.branches import Branches
 from hadron.sim.watch.entries import tables_lsn
 from hadron.sim.watch.views import Complaints, NodeView
-from hadron.storage.generations import DATABASE, MANIFEST
+from hadron.storage.generations import DATABASE, MANIFEST, OUTGOING
 from hadron.storage.log import NO_BODY, hash_body
 from hadron.storage.snapshot import decode_manifest
 
@@ -60,9 +61,12 @@ _WITHOUT = (
 class Copies:
     """Every copy that is made, and every file that takes another one's place."""
 
-    def __init__(self, complaints: Complaints, views: Mapping[str, NodeView]) -> None:
+    def __init__(
+        self, complaints: Complaints, views: Mapping[str, NodeView], branches: Branches
+    ) -> None:
         self._complaints = complaints
         self._views = views
+        self._branches = branches
 
     def known(self) -> dict[NodeView, int]:
         """Up to where each node's tables hold what it knows to be committed."""
@@ -95,6 +99,25 @@ class Copies:
                     f"{path.parent.name}/{path.name} is as of entry {end.lsn}: its tables stand at "
                     f"{tables}, its log ends at {log}, and its last body is of {body}",
                 )
+
+    def given_out(self, view: NodeView) -> None:
+        """A member is told that a copy is there: it need not ask anybody else, so all that was
+        committed is in it as it was, those bodies too whose hash went with their log rows."""
+        _, path = max(
+            ((int(each.stem), each) for each in (view.store.directory / OUTGOING).glob("*.db")),
+            default=(0, None),
+        )
+        if path is None:
+            return
+        with _reading(path) as copy:
+            rows: Any = copy.execute("SELECT lsn, bytes FROM hadron_body") if copy else ()
+            for lsn, body in rows:
+                if self._branches.is_another_body(view.replica_set, lsn, body):
+                    self._complaints.add(
+                        "B6 a copy has the bodies that were committed",
+                        f"{view.name} gives out {path.name}, in which the body of entry {lsn} is "
+                        "another one",
+                    )
 
     def of_cluster(self, path: Path, metadata: str) -> None:
         """A cluster's backup is whole: restored together, its sets fit each other."""

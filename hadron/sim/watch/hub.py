@@ -94,7 +94,7 @@ class Watcher:
         self.sending = Sending(self.complaints)
         self.branches = Branches(self.complaints, self.ballots)
         self.repairs = Repairs(self.complaints, self.branches)
-        self.copies = Copies(self.complaints, self.views)
+        self.copies = Copies(self.complaints, self.views, self.branches)
         self.histories = Histories(self.complaints.add)
         self.mixed: set[str] = set()
         """Nodes whose disks lied about syncs and lost power: their files' pages may be of different
@@ -680,9 +680,9 @@ class Watcher:
     # --- disks ----------------------------------------------------------------------------------
 
     def damages(self, original: Any) -> Any:
-        def damage(disk: SimDisk, *given: Any) -> Any:
+        def damage(disk: SimDisk, *given: Any, **named: Any) -> Any:
             self.ballots.forgetful.add(disk.name)
-            return original(disk, *given)
+            return original(disk, *given, **named)
 
         return damage
 
@@ -799,6 +799,8 @@ class Watcher:
                     self.ballots.answered_under(question)
                 elif question.method == "OpenSnapshot":
                     self.answers.copy_opened(question, message)
+                    if question.view.is_alive:
+                        self.copies.given_out(question.view)
                 else:
                     if question.service == "Schema" and question.view.is_alive:
                         self._shows_schema(question, message)
