@@ -38,11 +38,9 @@ class KindType(click.ParamType[str]):
         self, value: str, param: click.Parameter | None, ctx: click.Context | None
     ) -> str:
         """The kind's proper name, or fail naming those that exist."""
-        from hadron.model.schema import SPECS
+        from hadron.model.schema import KINDS_AS_WRITTEN, SPECS
 
-        kinds = {name: kind for kind in SPECS for name in (kind.lower(), f"{kind.lower()}s")}
-        if self._takes_all:
-            kinds[ALL_KINDS] = ""
+        kinds = KINDS_AS_WRITTEN | ({ALL_KINDS: ""} if self._takes_all else {})
         if value.lower() not in kinds:
             from hadron.model.problems import did_you_mean
 

@@ -12,6 +12,7 @@ from datetime import UTC, datetime, timedelta
 from typing import Any, Final
 
 from hadron.model.errors import RequestError
+from hadron.model.schema import proper_kind
 
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 _MS: Final = timedelta(milliseconds=1)
@@ -53,7 +54,13 @@ def objects_of(names: Any) -> list[tuple[str, str, str]]:
                 f"{each!r} does not name an object",
                 'give (kind, namespace, name), for example ("Stream", "default", "orders")',
             )
-    return given
+    return [(proper_kind(kind), namespace, name) for kind, namespace, name in given]
+
+
+def kind_or_none_of(value: Any) -> str:
+    """A kind's proper name, "" where any is meant. Raises `RequestError`."""
+    kind = text_or_none_of("kind", value)
+    return proper_kind(kind) if kind else ""
 
 
 def whole_of(name: str, value: Any, least: int, most: int | None = None) -> int:

@@ -68,7 +68,7 @@ def check_many(values: Any) -> None:
     would go. None of it was looked at then, so this is not about one of its records."""
     if isinstance(values, (str, bytes, bytearray, memoryview, Mapping)):
         raise InvalidRecordError(
-            f"send_many of a {type(values).__name__} would send its parts one by one",
+            f"send_many of one {type(values).__name__} would send its parts one by one",
             "give a list of values; `send` takes one",
         )
     if hasattr(values, "columns"):
@@ -78,7 +78,7 @@ def check_many(values: Any) -> None:
         )
     if not hasattr(values, "__iter__") and not hasattr(values, "__getitem__"):
         raise InvalidRecordError(
-            f"send_many of a {type(values).__name__} has nothing to send",
+            f"send_many of one {type(values).__name__} has nothing to send",
             "give a list of values; `send` takes one",
         )
 
@@ -155,7 +155,7 @@ async def finish_bulk(
             "; ".join(filter(None, [f"{told} published" if before else "", trouble.hint])),
         ) from trouble
     if trouble is not None:
-        trouble.add_note(f"send_many had published the {before} records before that")
+        trouble.add_note(f"send_many had published {before} record{'s'[:before > 1]} before that")
         raise trouble
     return [segment.receipt() for segment in segments]
 

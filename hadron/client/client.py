@@ -9,7 +9,13 @@ from datetime import datetime
 from typing import Final, Literal
 
 from hadron.client import producing, reading, stages, subscribing
-from hadron.client.arguments import names_of, objects_of, text_of, text_or_none_of
+from hadron.client.arguments import (
+    kind_or_none_of,
+    names_of,
+    objects_of,
+    text_of,
+    text_or_none_of,
+)
 from hadron.client.background import Background
 from hadron.client.catalog import Catalog
 from hadron.client.consumer import Consumer
@@ -256,8 +262,8 @@ class Client(EnteredOnce, AsyncOnly):
 
         Args:
             partition: None reads all, one after the other, or as records arrive when following.
-            start: where to begin; an offset holds for every partition that is read, a datetime
-                means the first record appended then or later.
+            start: where to begin; an offset holds for every partition that is read, -2 means the
+                last two of each, a datetime the first record appended then or later.
             offset: `start` by its other name.
             limit: stop after this many records.
             follow: wait for new records instead of ending at the high watermark as of the call;
@@ -379,7 +385,7 @@ class Client(EnteredOnce, AsyncOnly):
     ) -> list[SchemaObject]:
         """Declared objects; "" means any."""
         return await self._catalog.objects(
-            text_or_none_of("kind", kind), text_or_none_of("namespace", namespace),
+            kind_or_none_of(kind), text_or_none_of("namespace", namespace),
             text_or_none_of("name", name),
         )
 

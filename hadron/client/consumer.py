@@ -258,8 +258,8 @@ class Consumer(AckSender):
         """Until every ack so far is committed; while a partition is away, until it is back.
 
         Raises `ConnectionLostError` when some came too late, because others had got the records
-        meanwhile, or when it takes longer than `timeout_s` (default: the client's
-        `request_timeout_s`). Those records are delivered again.
+        meanwhile and have not acknowledged them either, or when it takes longer than `timeout_s`
+        (default: the client's `request_timeout_s`). Those records are delivered again.
         """
         limit_s = self._session.request_timeout_s if timeout_s is None else timeout_s
         deadline = anyio.current_time() + limit_s

@@ -180,7 +180,8 @@ class Delivery(GivenRecord[AckSender]):
             parcel.feed.send_nack(parcel.number, [(offset, offset)], after_ms, reason)
 
     async def extend(self) -> None:
-        """Still at work: the ack deadline starts again, for all records that came together."""
+        """Still at work: the ack deadline starts again, for all records that came together. For
+        what another member has got meanwhile it does nothing: `flush` tells of that."""
         parcel, offset = self._parcel, self.record.offset
         parcel.feed.send_extend(parcel.number, [(offset, offset)])
 

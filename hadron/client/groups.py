@@ -10,6 +10,7 @@ both halves.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from dataclasses import dataclass
 from datetime import datetime
@@ -32,6 +33,8 @@ _OFFSETS: Final = method("Offsets")
 
 _PAGE_GROUPS: Final = 1_000
 """Asked for at a time: some ten milliseconds of a leader's time."""
+
+_TARGET: Final = re.compile("@?[0-9]{1,18}")
 
 _LOOK_HINT: Final = "bring them back, see `hadron status`; what the others said is complete"
 _CHANGE_HINT: Final = "repeat it for these: what is done already may be done again"
@@ -101,12 +104,11 @@ class GroupCalls:
         def make(partition: str, answer: Any) -> GroupReset:
             return GroupReset(partition, answer.floor_before, answer.floor)
 
-        if isinstance(to, datetime):
-            to = start_text(to, "to")
         before_end = -to if isinstance(to, int) and to < 0 else None
+        text = _target_text(to) if before_end is None else ""
         return await self._ask(
             _RESET, stream, group, partitions, make, within_s, before_end=before_end,
-            trouble="were not reset, as far as known", hint=_CHANGE_HINT, to=str(to), force=force,
+            trouble="were not reset, as far as known", hint=_CHANGE_HINT, to=text, force=force,
         )
 
     async def delete(
@@ -185,6 +187,19 @@ class GroupCalls:
                 tasks.start_soon(ask_one, name)
         self._session.check_open()
         return answers, {name: failed[name] for name in names if name in failed}
+
+
+def _target_text(to: str | int | datetime) -> str:
+    """The wire's form of where a group is to go on. Raises `RequestError`."""
+    if isinstance(to, str) and _TARGET.fullmatch(to):
+        return to
+    if isinstance(to, datetime) or to in ("earliest", "latest") or isinstance(to, int):
+        return start_text(to, "to")
+    raise RequestError(
+        f"{to!r} is not where a group can go on",
+        'use "earliest", "latest", an offset, a datetime or "@" and milliseconds since the Unix '
+        "epoch; -2 means two records before each partition's end",
+    )
 
 
 def _check_complete(

@@ -41,7 +41,7 @@ READ_BYTES: Final = 1 << 20
 
 
 Position: TypeAlias = int | str | datetime
-"""An offset, "earliest", "latest", or a time of appending."""
+"""An offset, -N for the last N of each partition, "earliest", "latest", or a time of appending."""
 
 
 class ReadPlan(msgspec.Struct, frozen=True, kw_only=True):
@@ -59,11 +59,12 @@ class ReadPlan(msgspec.Struct, frozen=True, kw_only=True):
         """Raises `RequestError` naming the argument that makes no sense."""
         if isinstance(self.offset, bool) or not (
             isinstance(self.offset, datetime) or self.offset in ("earliest", "latest")
-            or (isinstance(self.offset, int) and self.offset >= 0)
+            or isinstance(self.offset, int)
         ):
             raise RequestError(
                 f"{self.offset!r} is not an offset",
-                'give an int from 0, "earliest", "latest", or a datetime',
+                'give an int (-2 for the last two of each partition), "earliest", "latest", or a '
+                "datetime",
             )
 
 
@@ -282,6 +283,8 @@ class SpanReader:
         if isinstance(offset, datetime):
             return max(found.first_offset, found.at_offset)
         assert isinstance(offset, int)
+        if offset < 0:
+            return max(found.first_offset, found.next_offset + offset)
         if not found.first_offset <= offset <= found.next_offset:
             raise OffsetOutOfRangeError(
                 f"offset {offset} is not in {self._plan.stream}/{found.partition}, which has "

@@ -53,6 +53,12 @@ def new_record(
     if timestamp is not None:
         if timestamp_ms is not None:
             raise InvalidRecordError("both timestamp and timestamp_ms are given", "give one")
+        if not isinstance(timestamp, datetime):
+            raise InvalidRecordError(
+                f"timestamp {timestamp!r} is of type {type(timestamp).__name__}",
+                "give a datetime with a time zone, or milliseconds since the Unix epoch as "
+                "timestamp_ms",
+            )
         timestamp_ms = _plain_stamp(timestamp, "timestamp")
     if isinstance(value, CloudEvent):
         value = to_record(value)

@@ -90,8 +90,8 @@ class Subscription(EnteredOnce):
         """Until every ack so far is committed; while a partition is away, until it is back.
 
         Raises `ConnectionLostError` when some came too late, because others had got the records
-        meanwhile, or when it takes longer than `timeout_s` (default: the client's
-        `request_timeout_s`). Those records are delivered again.
+        meanwhile and have not acknowledged them either, or when it takes longer than `timeout_s`
+        (default: the client's `request_timeout_s`). Those records are delivered again.
         """
         await self._consumer.flush(timeout_s)
 

@@ -31,8 +31,12 @@ _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _decode_json = msgspec.json.Decoder().decode
 
 
-class NewRecord(msgspec.Struct, frozen=True, kw_only=True):
-    """A record on its way in.
+class _NewValue(msgspec.Struct, frozen=True):
+    value: Any
+
+
+class NewRecord(_NewValue, frozen=True, kw_only=True):
+    """A record on its way in: `NewRecord("x", key="k")`.
 
     Args:
         value: bytes, str, or anything JSON (dict, list, number, bool, None, dataclass, datetime).
@@ -46,7 +50,6 @@ class NewRecord(msgspec.Struct, frozen=True, kw_only=True):
             leaves that to the producer.
     """
 
-    value: Any
     key: bytes | str | None = None
     type: str = ""
     timestamp_ms: int | None = None
@@ -100,7 +103,8 @@ class Record:
 
     @property
     def value(self) -> Any:
-        """The value as it was sent. Raises `DamagedRecordError`, see `damage`."""
+        """The value as it was sent, decoded each time that it is asked for. Raises
+        `DamagedRecordError`, see `damage`."""
         batch, index = self._batch, self._index
         offsets = batch.value_offsets
         data = batch.values[offsets[index] : offsets[index + 1]]
@@ -114,17 +118,20 @@ class Record:
             said = "text" if encoding == TEXT else "JSON"
             raise batch.damaged(index, f"its value is said to be {said}: {error}") from None
 
+    _as_sent = value
+    """Whatever a deserializer makes of it."""
+
     @property
     def damage(self) -> str:
         """Why the record cannot be read, though it is as its producer sent it; "" when it can.
 
         Its value and key raise `DamagedRecordError` then; where it stands, its type and its time
-        are known.
+        are known. A deserializer is not asked: what it raises, `value` raises.
         """
         if self._batch.damage:
             return self._batch.damage
         try:
-            _ = self.value, self.key
+            _ = self._as_sent, self.key
         except DamagedRecordError as error:
             return error.reason
         return ""

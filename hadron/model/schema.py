@@ -13,8 +13,9 @@ from typing import Annotated, Final
 
 import msgspec
 
-from hadron.model.errors import SchemaError
+from hadron.model.errors import RequestError, SchemaError
 from hadron.model.ids import DEFAULT_NAMESPACE
+from hadron.model.problems import did_you_mean
 from hadron.model.units import DURATION, SIZE, TIME
 
 DEFAULT_LANE: Final = "default"
@@ -209,6 +210,21 @@ SPECS: Final[dict[str, type[Spec]]] = {
     "Token": TokenSpec,
 }
 """The kinds that exist."""
+
+KINDS_AS_WRITTEN: Final = {
+    written: kind for kind in SPECS for written in (kind.lower(), f"{kind.lower()}s")
+}
+"""Each kind by what people write for it, in lower case."""
+
+
+def proper_kind(written: str) -> str:
+    """`Stream` for `stream`, `Streams` and `STREAM`. Raises `RequestError`."""
+    kind = KINDS_AS_WRITTEN.get(written.lower())
+    if kind is None:
+        meant = did_you_mean(written.lower(), KINDS_AS_WRITTEN)
+        raise RequestError(f"{written!r} is no kind{meant}", f"there are {', '.join(SPECS)}")
+    return kind
+
 
 NOT_BUILT: Final[dict[str, str]] = {
     "Queue": "jobs cannot be pushed or claimed",

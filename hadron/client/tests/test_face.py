@@ -258,7 +258,7 @@ async def test_serializers() -> None:
 
         async with client.producer("s", value_serializer=refuse) as producer:
             await producer.send(1, key="k")
-            await producer.send(NewRecord(value=2, type="t"))
+            await producer.send(NewRecord(2, type="t"))
             await producer.send_soon(3)
             with pytest.raises(InvalidRecordError, match="failed on a value of type int: ValueErr"):
                 await producer.send(256)
@@ -278,6 +278,8 @@ async def test_serializers() -> None:
             with pytest.raises(InvalidRecordError, match="s/local/p0/1: KeyError"):
                 _ = second.value
             assert second.record.value_bytes == b"\2"
+            # What a program says of it while it handles that very error.
+            assert (second.damage, "s/local/p0/1" in repr(second)) == ("", True)
             await second.nack(reason="unreadable")
         batches = [each async for each in client.read_batches("s", start=1, value_deserializer=len)]
         assert [each.value for batch in batches for each in batch.records()] == [1] * 5
@@ -442,6 +444,10 @@ async def test_wrong_arguments_are_named() -> None:
             (client.fetch("s", 5, 0), "partition 5 is of type int"),
             (client.objects(5), "kind 5 is of type int"),
             (client.objects("Stream", name=5), "name 5 is of type int"),
+            (client.objects("streem"), "'streem' is no kind .did you mean 'stream'"),
+            (client.delete([("streem", "default", "s")]), "'streem' is no kind"),
+            (client.reset_group("s", "g", "-2"), "'-2' is not where a group can go on"),
+            (client.reset_group("s", "g", 1.5), "1.5 is not where a group can go on"),
             (client.groups(5), "stream 5 is of type int"),
             (client.describe_group("s", 5), "group 5 is of type int"),
             (client.reset_group("s", "g", NOON), "to .* time zone"),
@@ -449,6 +455,7 @@ async def test_wrong_arguments_are_named() -> None:
         ):
             with pytest.raises(RequestError, match=named):
                 await call
+        assert await client.objects("streams") == await client.objects("Stream") != []
         with pytest.raises(RequestError, match="'x' does not name an object"):
             await client.delete(["x"])
         with pytest.raises(RequestError, match=r"at_ms 1\.5 is of type float"):
@@ -458,7 +465,7 @@ async def test_wrong_arguments_are_named() -> None:
         )
         async with client.producer("s", linger_ms=timedelta(milliseconds=3)) as producer:
             for many in ("abc", b"abc", {"a": 1}, 5):
-                with pytest.raises(InvalidRecordError, match=r"^send_many of a") as caught:
+                with pytest.raises(InvalidRecordError, match=r"^send_many of one ") as caught:
                     await producer.send_many(many)
                 assert "before it" not in caught.value.hint
             with pytest.raises(InvalidRecordError, match="record 1 of send_many") as caught:
@@ -467,6 +474,8 @@ async def test_wrong_arguments_are_named() -> None:
             await producer.send(b"x", timestamp=noon)
             with pytest.raises(InvalidRecordError, match="both timestamp and timestamp_ms"):
                 await producer.send(b"x", timestamp=noon, timestamp_ms=1)
+            with pytest.raises(InvalidRecordError, match="timestamp 5 is of type int"):
+                await producer.send(b"x", timestamp=5)
             with pytest.raises(InvalidRecordError, match=r"timestamp .* time zone"):
                 await producer.send(b"x", timestamp=NOON)
             assert repr(producer) == (

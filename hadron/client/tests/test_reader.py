@@ -126,7 +126,9 @@ async def test_offsets_out_of_range_and_bad_arguments_are_named() -> None:
         assert await values(client.read("s", offset="earliest")) == [5, 6, 7, 8, 9]
         with pytest.raises(OffsetOutOfRangeError):
             await client.fetch("s", "local/p0", 99)
-        for offset in (-1, "first", True, 1.5):
+        assert await values(client.read("s", start=-2)) == [8, 9]
+        assert await values(client.read("s", start=-99)) == [5, 6, 7, 8, 9]
+        for offset in ("first", True, 1.5):
             with pytest.raises(RequestError, match="is not an offset"):
                 client.read("s", offset=offset)  # type: ignore[arg-type]
         with pytest.raises(RequestError, match="limit"):

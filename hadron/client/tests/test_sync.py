@@ -486,5 +486,5 @@ def test_a_reader_may_stand_in_a_block(client: SyncClient) -> None:
         assert next(records).value == b"0"
         records.close()
     assert list(records) == []
-    with pytest.raises(InvalidRecordError, match=r"^send_many of a str"):
+    with pytest.raises(InvalidRecordError, match=r"^send_many of one str"):
         client.producer("s").send_many("abc")

@@ -77,7 +77,7 @@ def test_an_iterator_that_fails_is_told_what_went(
     producer = client.producer("s")
     with pytest.raises(ZeroDivisionError) as caught:
         producer.send_many(values())
-    assert caught.value.__notes__ == ["send_many had published the 500 records before that"]
+    assert caught.value.__notes__ == ["send_many had published 500 records before that"]
     assert len(node.values()) == 500
     with pytest.raises(InvalidRecordError, match="record 3 of send_many"):
         producer.send_many(iter([b"1", b"2", object()]))
