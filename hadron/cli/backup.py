@@ -90,7 +90,8 @@ def _print_all(destination: Path, manifests: dict[str, Manifest], output: str) -
         return
     for name, manifest in manifests.items():
         click.echo(f"{parts[name]}: {describe(manifest)}")
-    click.echo(f"{len(manifests)} replica sets, verified and complete in {destination}")
+    sets = "replica set" if len(manifests) == 1 else "replica sets"
+    click.echo(f"{len(manifests)} {sets}, verified and complete in {destination}")
 
 
 def _fetch(url: str, node: str | None, replica_set: str, destination: Path) -> Manifest:

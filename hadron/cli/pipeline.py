@@ -63,7 +63,9 @@ def run(
       root                        value of the record that triggered it
       one column per dependency   output of that stage, under the stage's name
       key, type, timestamp, partition, offset    of the triggering record
-    JSON values are strings, unless the stage declares `schema:`, a DDL that makes structs of them.
+    JSON values are strings, unless the stage declares `schema:`, a DDL that makes structs of some
+    columns: schema: "root STRUCT<id: INT>, parse STRUCT<total: DOUBLE>". To run after a stage that
+    has no output, a stage names it in `after: [NAME]` instead of `dependencies`.
 
     \b
     Columns it returns, exactly one row per instance:

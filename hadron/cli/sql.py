@@ -59,7 +59,7 @@ def command(ctx: click.Context, query: str, data: Path | None, output: str) -> i
 
     Only what is known to be committed is shown. A leader's file does not say so while others
     follow it: then its node is asked, when it runs, and else what is left out is told. Damaged
-    batches are named, left out, and make the status 1.
+    batches are named, left out, and make the status 1; count(*) alone looks into none.
 
     \b
     Examples:

@@ -175,7 +175,11 @@ def _print(verified: Verified) -> None:
         _print_tables(comparison, f"{comparison.replica_set}: " if several else "")
     count = verified.problem_count
     found = f"{count} {'problem' if count == 1 else 'problems'} found"
-    click.echo("everything is right" if verified.ok else found)
+    undone = any(file.report.skipped for file in verified.files if file.live)
+    right = "everything that was looked at is right" if undone else "everything is right"
+    click.echo(right if verified.ok else found)
+    if undone:
+        click.echo("what was not done: stop a node, and run `hadron verify` with its directory")
 
 
 def _print_tables(comparison: TableComparison, of: str) -> None:

@@ -63,3 +63,10 @@ PRODUCER_IDLE_MS: Final = 24 * 3600 * 1000
 SUBSCRIPTION_BATCH_MEMORY: Final = 8
 """Batches attached on one Subscribe call that both sides remember, oldest dropped first: a batch
 delivered in slices is sent once. 8 batches of the largest size are 16 MiB per member and call."""
+
+MAX_MEMBERS: Final = 15
+"""Of a replica set. Every entry goes to each of them and a majority must store it: seven are
+already a lot, so more than this is a mistake in the file."""
+
+TOKEN_BYTES: Final = 16
+"""Of the random names that nodes give to their disks and starts."""

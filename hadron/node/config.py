@@ -16,6 +16,7 @@ import yaml
 
 from hadron.model.errors import ConfigurationError, RequestError
 from hadron.model.ids import MAX_EPOCH
+from hadron.model.limits import MAX_MEMBERS
 from hadron.model.marked_fields import Fields, parse_whole
 from hadron.model.marked_yaml import parse_yaml, read_text
 from hadron.model.problems import Problems, did_you_mean, one_of, shorten
@@ -45,10 +46,6 @@ __all__ = [
     "render",
     "single_node_config",
 ]
-
-MAX_MEMBERS: Final = 15
-"""Every entry goes to each member and a majority must store it: seven are already a lot, so more
-than this is a mistake in the file."""
 
 _DIALLED_FORM: Final = f"{ADDRESS_FORM}, which others reach; {LISTEN_HINT}"
 

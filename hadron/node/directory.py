@@ -34,6 +34,8 @@ _CLAIM_PAUSE_S: Final = 30.0
 """A node contradicts what is said of its address at once, but for a second process that runs under
 its name and contradicts as well: then after a few times only as often as this."""
 _MAX_SETS: Final = 4096
+_MAX_BYTES: Final = 1 << 20
+"""Of all statements: a quarter of what one message holds, and each node sends them all."""
 _MAX_REFUSED: Final = 64
 
 
@@ -135,17 +137,22 @@ class Directory:
             of: the speaker's own replica set.
         """
         merged = Merged()
+        size = sum(map(_size, self.statements()))
         for said in statements:
             before = self._sets.get(said.name), self._contenders.get(said.name)
-            if before == (None, None) and len(self._sets) >= _MAX_SETS:
-                self._refuse(merged, said, f"this node knows {_MAX_SETS} replica sets already: "
-                             f"{said.name} is one too many", now_s)
+            had = sum(_size(each) for each in before if each)
+            is_one_more = not had and len(self._sets) >= _MAX_SETS
+            grows = _size(said) > had and said.name != self._own.name
+            if is_one_more or (grows and size - had + _size(said) > _MAX_BYTES):
+                self._refuse(merged, said, f"this node knows {len(self._sets)} replica sets "
+                             f"already, in {size} bytes: {said.name} is too much", now_s)
                 continue
             self._hear(merged, said, now_s, is_first_hand=said.name == of)
             self._note_registration(said.name)
             self._forget_replaced(said.name, before[0])
             after = self._sets.get(said.name), self._contenders.get(said.name)
             merged.changed |= after != before
+            size += sum(_size(each) for each in after if each) - had
         return merged
 
     def register(self, name: str, uuid: bytes, epoch: int) -> bool:
@@ -288,6 +295,13 @@ class Directory:
         self._refused[key] = refused, now_s
         while len(self._refused) > _MAX_REFUSED:
             del self._refused[next(iter(self._refused))]
+
+
+def _size(said: KnownSet) -> int:
+    """Bytes, about, that it takes to tell somebody."""
+    return len(said.name) + 64 + sum(
+        len(node.name) + len(node.address) + 32 for node in said.nodes
+    )
 
 
 def _join(known: KnownSet, said: KnownSet) -> KnownSet:

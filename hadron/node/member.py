@@ -17,6 +17,7 @@ from hadron.client.ports import ClientPorts
 from hadron.metadata.pusher import Wires
 from hadron.model.errors import CorruptionError, FencedError, HadronError, ShuttingDownError
 from hadron.model.ids import Ballot
+from hadron.model.limits import TOKEN_BYTES
 from hadron.model.ports import Listener
 from hadron.node.accepting import Acceptor
 from hadron.node.host import Host
@@ -126,8 +127,10 @@ class Member:
             store, self._follower, lambda error: self._repairer.heal(error)
         )
         self._schema_copy = SchemaCopy(store, self._follower)
-        store.identity.name_disk(host.random.token_bytes(16))
-        starts = PeerStarts(store, host.random.token_bytes(16))
+        store.identity.name_disk(host.random.token_bytes(TOKEN_BYTES))
+        starts = PeerStarts(
+            store, host.random.token_bytes(TOKEN_BYTES), host.membership.addresses
+        )
         replication = ReplicationService(
             host.membership, store, self._follower, host.clock, starts,
             on_promise=self._promised, on_append=self._appended,

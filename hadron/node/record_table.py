@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
@@ -22,7 +23,7 @@ from hadron.model.record import BYTES
 from hadron.state.schema import SCHEMA_OBJECT
 from hadron.state.streams import STREAM_BATCH, STREAM_PARTITION
 from hadron.storage.bodies import BODY
-from hadron.storage.database import read_transaction
+from hadron.storage.database import in_words, read_transaction
 
 COLUMNS: Final = (
     "namespace", "stream", "partition", "offset", "id", "timestamp_ms", "append_ms", "type", "key",
@@ -127,20 +128,22 @@ class RecordTable:
 
     def streams(self) -> list[tuple[int, str, str]]:
         """(id, namespace, name) of those that have a partition here."""
-        rows: list[Any] = self.source.execute(
-            f"SELECT o.id, o.namespace, o.name FROM {SCHEMA_OBJECT} o"
-            f" JOIN {STREAM_PARTITION} p ON p.stream_id = o.id WHERE o.kind = 'Stream'"
-            f" ORDER BY o.id"
-        ).fetchall()
+        with _damage_told("its streams"):
+            rows: list[Any] = self.source.execute(
+                f"SELECT o.id, o.namespace, o.name FROM {SCHEMA_OBJECT} o"
+                f" JOIN {STREAM_PARTITION} p ON p.stream_id = o.id WHERE o.kind = 'Stream'"
+                f" ORDER BY o.id"
+            ).fetchall()
         return rows
 
     def batches(
-        self, stream_id: int, first: int, end: int, *, with_data: bool
+        self, stream_id: int, stream: str, first: int, end: int, *, with_data: bool
     ) -> Iterator[Batch | tuple[Batch, BaseException]]:
         """Committed ones with records from `first` to below `end`; of those whose bytes cannot be
-        read, what is wrong."""
+        read, what is wrong. Raises `CorruptionError` where nobody can say which ones there are."""
         while True:
-            chunk = self._chunk(stream_id, first, end, with_data)
+            with _damage_told(f"which batches {stream} has from offset {first} on"):
+                chunk = self._chunk(stream_id, first, end, with_data)
             if not chunk:
                 return
             yield from chunk
@@ -228,7 +231,7 @@ class _Cursor:
         self, stream_id: int, stream: str, first: int, end: int, with_data: bool
     ) -> Iterator[tuple[Batch, RecordBatch | None]]:
         table = self._table
-        for found in table.batches(stream_id, first, end, with_data=with_data):
+        for found in table.batches(stream_id, stream, first, end, with_data=with_data):
             if not isinstance(found, Batch):
                 self._tell(stream, *found)
                 continue
@@ -251,6 +254,8 @@ class _Cursor:
         last = batch.base_offset + batch.count - 1
         offsets = f"offset {last}" if batch.count == 1 else f"offsets {batch.base_offset} to {last}"
         where = f"{stream}/{self._table.partition}" if self._table.partition else stream
+        if isinstance(error, apsw.Error):
+            error = CorruptionError(in_words(error))
         self._table.on_damage(f"{offsets} of {where} (entry {batch.lsn})", error)
 
     def Next(self) -> None:  # noqa: N802
@@ -289,6 +294,18 @@ class _Cursor:
         if name == "headers":
             return json.dumps(dict(record.headers), ensure_ascii=False) if record.headers else None
         return getattr(record, name)
+
+
+@contextmanager
+def _damage_told(what: str) -> Iterator[None]:
+    """SQLite's word for it would be taken for one about the statement."""
+    try:
+        yield
+    except apsw.Error as error:
+        raise CorruptionError(
+            f"the file is damaged, it does not tell {what}: {in_words(error)}",
+            "`hadron verify` shows all that is damaged; ask another member's file",
+        ) from error
 
 
 def _text(data: bytes) -> str | bytes:

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from hadron.model.errors import FrameError, RequestError
+from hadron.model.limits import MAX_MEMBERS
 from hadron.model.replica_sets import KnownNode, KnownSet
-from hadron.node.config import MAX_MEMBERS
 from hadron.node.replica_set import parse_address, parse_name, parse_set_name
 from hadron.wire.messages import check_number, cluster_pb2
 

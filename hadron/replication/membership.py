@@ -7,6 +7,9 @@ from dataclasses import dataclass
 from typing import Final
 
 from hadron.model.errors import HandshakeError
+from hadron.model.ids import is_valid_name
+from hadron.model.limits import MAX_MEMBERS, TOKEN_BYTES
+from hadron.model.problems import shorten
 from hadron.wire.messages import replication_pb2
 
 PROTOCOL_VERSION: Final = 1
@@ -115,6 +118,13 @@ def check_peer(
          "is an address of another cluster in the configuration?"),
         (peer.replica_set == own.replica_set, "replica set", own.replica_set, peer.replica_set,
          "is an address of another replica set in the configuration?"),
+        (max(len(peer.disk), len(peer.start)) <= TOKEN_BYTES, "disk's or start's name",
+         f"of {TOKEN_BYTES} bytes at most", f"of {max(len(peer.disk), len(peer.start))} bytes",
+         "run the same version of Hadron on both"),
+        (len(theirs) <= MAX_MEMBERS, "number of members", len(own.members), len(theirs),
+         f"at most {MAX_MEMBERS}"),
+        (is_valid_name(peer.node), "node name", own.node, shorten(peer.node),
+         "is it a node of Hadron?"),
         (peer.epoch >= 1, "epoch", own.epoch, peer.epoch, "an epoch is 1 or more"),
         (not same or theirs == own.members, "list of members", _members(own.members),
          _members(theirs),

@@ -145,7 +145,7 @@ class PeerLinks:
         check_peer(self._membership, own.replica_set_uuid, answer.identity, link.name)
         if answer.is_old_copy:
             await self._on_old_copy(link.name)
-            raise _OldCopyError(f"{link.name} has seen a start of this node that its disk has not")
+            raise _seen_elsewhere(link)
         if await self._note(answer.identity):
             # It hears of it from us when it dials, and then it says so itself.
             raise _OldCopyError(
@@ -163,13 +163,24 @@ class PeerLinks:
         self, link: PeerLink, timeout_s: float
     ) -> replication_pb2.HandshakeResponse:
         """What a connected peer says of itself now; `link.answer` stays as it was. Raises
-        `HadronError` when it does not answer."""
-        if link.connection is None:
+        `HadronError` when it does not answer, or does not take this node for a peer any more: the
+        link ends then, and the next one's handshake tells why."""
+        connection = link.connection
+        if connection is None:
             raise PeerError(f"{link.name} is not connected")
-        answer, _ = await link.connection.request(
+        answer, _ = await connection.request(
             _HANDSHAKE, self._own_identity(), timeout_s=timeout_s
         )
         assert isinstance(answer, replication_pb2.HandshakeResponse)
+        try:
+            check_peer(
+                self._membership, self._own_identity().replica_set_uuid, answer.identity, link.name
+            )
+            if answer.is_old_copy:
+                raise _seen_elsewhere(link)
+        except PeerError:
+            connection.close()
+            raise
         return answer
 
     def _set(self, link: PeerLink, state: LinkState, trouble: str) -> None:
@@ -177,6 +188,10 @@ class PeerLinks:
             link.state, link.trouble = state, trouble
             self.changed.set()
             self.changed = trio.Event()
+
+
+def _seen_elsewhere(link: PeerLink) -> _OldCopyError:
+    return _OldCopyError(f"{link.name} has seen a start of this node that its disk has not")
 
 
 def _reason(link: PeerLink, error: Exception) -> str:

@@ -114,6 +114,7 @@ class ReplicationService:
         is_old_copy = False
         try:
             check_peer(self._membership, self._store.identity.current.uuid, request, None)
+            self._starts.check_room(request.node)
         except HandshakeError as error:
             # Refused by answering who we are: the peer finds the difference and names it.
             # Names that nobody here has share one place: strangers could send any number of them.

@@ -82,6 +82,10 @@ class _Asker(NamedTuple):
     promised: Ballot
     leads: bool
 
+    @property
+    def is_member(self) -> bool:
+        return self.promised != NO_BALLOT
+
 
 class _Outgoing:
     """A copy that is being fetched."""
@@ -95,6 +99,7 @@ class _Outgoing:
         self.unpin: Callable[[], None] = lambda: None
         self.read_s = 0.0
         """When it was last read, on the monotonic clock."""
+        self.is_for_member = False
 
     def read(self, offset: int, size: int, disk: Disk) -> bytes:
         """Blocking. `size` bytes at most. Raises `CorruptionError`."""
@@ -176,7 +181,7 @@ class SnapshotService:
     def _open(self, call: Call, request: Any, _attachment: memoryview) -> None:
         min_lsn = check_number("lsn", request.min_lsn)
         asker = _Asker(ballot_from(request.promised), request.leads)
-        if asker.promised != NO_BALLOT:
+        if asker.is_member:
             # Only a member knows what it must not believe of a copy that is not committed.
             self._require_peer(call)
 
@@ -184,12 +189,27 @@ class SnapshotService:
             async with self._making:
                 manifest = self._find(min_lsn, request.hash, asker)
                 if manifest is None:
+                    self._leave_to_member(asker)
                     manifest = await self._make(min_lsn, asker)
+                assert self._current is not None
+                self._current.is_for_member |= asker.is_member
             call.send(
                 snapshots_pb2.OpenSnapshotResponse(manifest=manifest.encode()), end=True
             )
 
         call.spawn(answer)
+
+    def _leave_to_member(self, asker: _Asker) -> None:
+        """Raises `NotReadyError` for a backup that would take the copy away which a member fetches:
+        that one counts in no majority before it is there, and a backup can wait."""
+        current = self._current
+        if asker.is_member or current is None or not current.is_for_member:
+            return
+        if self._clock.monotonic_s() - current.read_s <= _READ_S:
+            raise NotReadyError(
+                f"a member of the replica set fetches its copy from {self._membership.node}",
+                "a backup can be made as soon as that is done, or of another node now",
+            )
 
     def _find(self, min_lsn: int, digest: str, asker: _Asker) -> Manifest | None:
         current = self._current

@@ -14,15 +14,20 @@ however long they were under way.
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Container, Sequence
 from dataclasses import dataclass
+from typing import Final
 
+from hadron.model.errors import HandshakeError
 from hadron.replication.ballot import run_on_writer
 from hadron.storage.identity import PeerStart
 from hadron.storage.store import Store
 from hadron.wire.messages import check_number, replication_pb2
 
 _log = logging.getLogger(__name__)
+
+_MAX_PEERS: Final = 64
+"""Of whom starts are remembered: four times what a replica set may have."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,13 +66,26 @@ def _what_came_between(known: Sequence[PeerStart], seen: PeerStart) -> str:
 class PeerStarts:
     """Remembers, in `node.db`, what the peers have shown of their starts."""
 
-    def __init__(self, store: Store, own: bytes) -> None:
+    def __init__(self, store: Store, own: bytes, members: Container[str]) -> None:
         """
         Args:
             own: random, minted when this node started: tells two starts of one number apart.
+            members: names that have a place here whoever else has been heard of.
         """
         self._store = store
         self.own = own
+        self._members = members
+
+    def check_room(self, name: str) -> None:
+        """Raises `HandshakeError` for one stranger too many: nodes of another epoch are members of
+        a configuration that this node has not seen, and nobody can tell them from liars."""
+        known = self._store.identity.peer_starts
+        if name not in self._members and name not in known and len(known) >= _MAX_PEERS:
+            raise HandshakeError(
+                f"node {name} is in no configuration of this node, and {len(known)} such names "
+                "were heard of before", "hand the latest configuration out to every node",
+                retryable=True,
+            )
 
     async def note(self, peer: replication_pb2.HandshakeRequest) -> bool:
         """A peer has said who it is. Returns whether its disk is an old copy; otherwise its start

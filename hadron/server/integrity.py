@@ -88,8 +88,8 @@ class IntegrityService:
             return "is being rebuilt from another member"
         if self._repairer.is_repairing:
             return "is being repaired from another member"
-        entries = "entry" if repaired == 1 else "entries"
-        return f"has got {repaired} {entries} back from another member" if repaired else ""
+        places = "place" if repaired == 1 else "places"
+        return f"has mended its file in {repaired} {places} from another member" if repaired else ""
 
     # --- the tables of all of them --------------------------------------------------------------
 

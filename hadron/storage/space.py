@@ -104,7 +104,8 @@ class Space:
             why = f"{log}, and {why}" if lacks_room else log
             needed = f"{needed}, {on_disk}" if lacks_room else on_disk
         return DiskFullError(
-            f"the disk of {self._directory} has {there}; {why}: writes go on with {needed}",
+            f"the disk of {self._directory} has {there}; {why}: "
+            f"a leader's writes go on with {needed}",
             "make room on that disk, let retention drop records, or lower `disk_reserve_bytes`; "
             "writing goes on by itself then",
         )
@@ -159,7 +160,7 @@ class Space:
             return
         self.is_low = is_low
         if is_low:
-            _log.error("writes are refused: %s", self.refusal().message)
+            _log.error("a leader takes no writes here: %s", self.refusal().message)
         else:
             _log.warning(
                 "the disk of %s has room for %s again; writes are accepted", self._directory,

@@ -338,8 +338,21 @@ def test_only_so_many_sets_are_known(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("hadron.node.directory._MAX_SETS", 3)
     made = directory(*(statement(f"eu/p{number}") for number in range(4)))
     assert len(made.sets()) == 3
-    assert reasons(made)[0].startswith("this node knows 3 replica sets already: eu/p2 is one too")
+    assert reasons(made)[0].startswith("this node knows 3 replica sets already")
     assert made.merge([statement("eu/p0", epoch=2)], 0.0).changed
+
+
+def test_only_so_many_bytes_of_sets_are_known(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("hadron.node.directory._MAX_BYTES", 2_000)
+    made = directory(*(statement(f"eu/p{number}") for number in range(100)))
+    assert 3 < len(made.sets()) < 30
+    assert "is too much" in reasons(made)[0]
+    # What is there goes on, as long as it does not grow; the own set may.
+    last = made.sets()[0]
+    assert made.merge([statement(last.name, epoch=2)], 0.0).changed
+    nodes = tuple(KnownNode(f"n{n}", "replica", "h" * 200 + ":1", 0) for n in range(9))
+    large = replace(statement(last.name, epoch=3), nodes=(*last.nodes, *nodes))
+    assert not made.merge([large], 0.0).changed
 
 
 def test_only_so_many_refusals_are_kept() -> None:

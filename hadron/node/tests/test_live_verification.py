@@ -52,7 +52,8 @@ async def test_damage_is_told_once_and_repaired(
         assert [file.name for file in wrong] == [name]
         assert any(each.lsn == 9 for each in wrong[0].report.problems)
         assert re.fullmatch(
-            r"(is being repaired|has got \d+ \w+ back) from another member", wrong[0].remedy
+            r"(is being repaired|has mended its file in \d+ \w+) from another member",
+            wrong[0].remedy,
         )
         await nodes.wait_for("repaired", lambda: nodes.node(name).member._repairer.trouble == "")
         assert problems(nodes, name) == []

@@ -334,3 +334,74 @@ async def test_a_node_alone_refuses_an_older_database(tmp_path: Path, clock: Moc
         assert not recovered.was_whole
         await nodes.start()
         await nodes.wait_serving()
+
+
+async def test_a_leader_whose_disk_was_seen_elsewhere_meanwhile_gives_way_and_comes_back(
+    tmp_path: Path, clock: MockClock
+) -> None:
+    """Somebody starts a copy of n1's disk beside it for a moment: both replicas have met a later
+    start of that disk. n1 hears of it when it compares clocks with them, on links that stand."""
+    async with running_nodes(tmp_path, 3) as nodes:
+        await make_stream(nodes)
+        await nodes.wait_in_step()
+        member = nodes.node("n1").member
+        own = member.identity
+        clone = identity_message(
+            nodes.node("n1").host.membership, uuid=own.uuid, boot=own.boot + 1, start=b"clone",
+            is_member=True, disk=own.disk,
+        )
+        for name in ("n2", "n3"):
+            async with nodes.connection(name, host="n1") as connection:
+                answer, _ = await connection.request(HANDSHAKE, clone)
+                assert not answer.is_old_copy
+        await nodes.wait_for("taught", lambda: nodes.status("n1").ballot.incarnation > 1)
+        await nodes.wait_serving()
+        async with nodes.connection("n1") as connection:
+            await produce(connection, b"goes on", timeout_s=60)
+
+
+@pytest.mark.parametrize(
+    "part", [{"disk": b"d" * 17}, {"start": b"s" * 17}, {"node": "n" * 300}, {"node": "n 4"}]
+)
+async def test_a_handshake_that_is_too_large_is_refused(
+    tmp_path: Path, clock: MockClock, part: dict[str, bytes | str]
+) -> None:
+    async with running_nodes(tmp_path, 3) as nodes:
+        await nodes.wait_in_step()
+        said = stranger(nodes, "n4")
+        for name, value in part.items():
+            setattr(said, name, value)
+        said.members.add(name=said.node, role="replica")
+        await greet(nodes, said)
+        assert set(nodes.node("n2").member._store.identity.peer_starts) == {"n1", "n3"}
+
+
+async def test_only_so_many_strangers_are_remembered(tmp_path: Path, clock: MockClock) -> None:
+    """A later configuration may have members that this one has not, and anybody may say so."""
+    async with running_nodes(tmp_path, 3) as nodes:
+        await nodes.wait_in_step()
+        for number in range(70):
+            await greet(nodes, stranger(nodes, f"m{number}"))
+        known = nodes.node("n2").member._store.identity.peer_starts
+        assert len(known) == 64
+        # Members have their place, and go on.
+        await nodes.restart("n3")
+        await nodes.wait_for("met again", lambda: have_met(nodes, "n2", "n3"))
+        await nodes.wait_in_step()
+
+
+def stranger(nodes: Nodes, name: str) -> replication_pb2.HandshakeRequest:
+    """A node of a later configuration, as far as it says."""
+    said = identity_message(
+        nodes.node("n1").host.membership, uuid=nodes.node("n1").member.identity.uuid, boot=1,
+        start=b"start", is_member=False, disk=name.encode(),
+    )
+    said.epoch += 1
+    said.node = name
+    said.members.add(name=name, role="replica")
+    return said
+
+
+async def greet(nodes: Nodes, said: replication_pb2.HandshakeRequest) -> None:
+    async with nodes.connection("n2", host="n1") as connection:
+        await connection.request(HANDSHAKE, said)

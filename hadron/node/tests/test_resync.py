@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Callable, Iterator
-from contextlib import asynccontextmanager, closing
+from contextlib import asynccontextmanager, closing, suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -34,6 +34,7 @@ from hadron.storage.database import open_reader, open_writer, transaction
 from hadron.storage.log import Log, drop_bodies, get_meta, last_lsn, set_meta
 from hadron.testing.nodes import Nodes, running_nodes
 from hadron.testing.nodes import replica_set as default_set
+from hadron.wire.messages import method, snapshots_pb2
 
 SETTINGS = replace(
     default_set(Path(), 1).settings, log_keep_bytes=64 << 10, log_max_lag_bytes=64 << 10
@@ -263,6 +264,35 @@ async def test_a_transfer_goes_on_where_the_connection_broke(
         assert generation(nodes, "n3") == 1
         assert held.reads.count(0) == 1
         await assert_equal(nodes)
+
+
+async def test_who_opens_copies_all_the_time_takes_none_from_a_member(
+    tmp_path: Path, clock: MockClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    original = fetching._read_chunk
+
+    async def slow(*given: Any) -> Any:
+        await trio.sleep(0.3)
+        return await original(*given)
+
+    monkeypatch.setattr(fetching, "CHUNK_BYTES", 16 << 10)
+    monkeypatch.setattr(fetching, "_read_chunk", slow)
+    async with without_n3(tmp_path) as nodes, trio.open_nursery() as nursery:
+
+        async def open_copies(name: str) -> None:
+            request = snapshots_pb2.OpenSnapshotRequest(hash="x")
+            async with nodes.connection(name) as connection:
+                while True:
+                    with suppress(HadronError):
+                        await connection.request(method("OpenSnapshot"), request)
+                    await trio.sleep(0.1)
+
+        nursery.start_soon(open_copies, "n1")
+        nursery.start_soon(open_copies, "n2")
+        await nodes.start("n3")
+        await nodes.wait_in_step()
+        assert generation(nodes, "n3") == 1
+        nursery.cancel_scope.cancel()
 
 
 async def test_a_transfer_goes_on_after_a_crash(tmp_path: Path, clock: MockClock) -> None:

@@ -171,6 +171,21 @@ async def test_a_page_that_the_disk_has_damaged_costs_its_own_batch_only(directo
     assert left == 40 - 2 * len(told) > 30
 
 
+async def test_a_damaged_page_of_the_tables_themselves_is_told_as_damage(directory: Path) -> None:
+    path = directory / "hadron.db"
+    with closing(apsw.Connection(str(path), flags=apsw.SQLITE_OPEN_READONLY)) as db:
+        ((root,),) = db.execute(
+            "SELECT rootpage FROM sqlite_schema WHERE name = 'hadron_stream_batch'"
+        )
+        size = db.pragma("page_size")
+    content = bytearray(path.read_bytes())
+    content[(root - 1) * size + size // 2] ^= 1
+    path.write_bytes(content)
+    for query in ("SELECT count(*) FROM record", "SELECT max(value) FROM record"):
+        with pytest.raises(CorruptionError, match="events has from offset 0 on: a page does not"):
+            rows(directory, query)
+
+
 async def test_what_is_not_known_to_be_committed_is_not_shown(
     tmp_path: Path, clock: MockClock  # noqa: ARG001 - time that passes at once
 ) -> None:

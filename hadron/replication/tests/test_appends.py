@@ -86,7 +86,7 @@ class Replica:
     def service(self) -> ReplicationService:
         return ReplicationService(
             membership(3, "n2"), self.store, self.follower, SystemClock(),
-            PeerStarts(self.store, b"start"),
+            PeerStarts(self.store, b"start", ()),
             on_promise=lambda *_: None, on_append=lambda _, outcome, __: self.seen.append(outcome),
             on_trim=self.trimmed.append, on_resync=_never, on_damage=_never, on_fatal=_never,
         )

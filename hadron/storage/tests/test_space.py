@@ -104,18 +104,18 @@ def test_the_refusal_says_what_is_too_little_and_with_how_much_writes_go_on() ->
 
     kept = "32MiB are kept for what makes room again"
     # More than is kept, after less: it has to be a little more.
-    assert told(36 << 20) == f"36MiB; {kept}: writes go on with 40MiB"
+    assert told(36 << 20) == f"36MiB; {kept}: a leader's writes go on with 40MiB"
     assert told(12 << 20, 24 << 20) == (
         f"12MiB, and its database 24MiB of its own to use again; {kept}: "
-        "writes go on with 40MiB in all"
+        "a leader's writes go on with 40MiB in all"
     )
     assert told(0, 58 << 20) == (
         "less than 1KiB, and its database 58MiB of its own to use again; the write-ahead log "
-        "cannot use that: writes go on with 10MiB on the disk itself"
+        "cannot use that: a leader's writes go on with 10MiB on the disk itself"
     )
     assert told(1 << 20, 24 << 20) == (
         "1MiB, and its database 24MiB of its own to use again; the write-ahead log cannot use "
-        f"that, and {kept}: writes go on with 40MiB in all, 10MiB on the disk itself"
+        f"that, and {kept}: a leader's writes go on with 40MiB in all, 10MiB on the disk itself"
     )
     host.free_pages = (58 << 20) // PAGE_BYTES
     assert not host.has(10 << 20)
