@@ -55,11 +55,8 @@ __all__ = [
 ]
 
 
-_FILES: Final = (
-    cluster_pb2, forward_pb2, groups_pb2, integrity_pb2, pipelines_pb2, replication_pb2,
-    schema_pb2, snapshots_pb2, streams_pb2,
-)
-"""Those that have services."""
+_FILES: Final = tuple(module for name, module in list(globals().items()) if name.endswith("_pb2"))
+"""All of them; some have services."""
 
 
 class Audience(enum.IntEnum):

@@ -25,6 +25,7 @@ def test_the_list_is_long_enough_and_names_scenarios_that_exist() -> None:
         assert mutant.bug
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("name", sorted(MUTANTS))
 def test_planted_bug_is_caught(name: str) -> None:
     mutant = MUTANTS[name]

@@ -4,7 +4,7 @@ import pytest
 
 from hadron.sim.scenarios import SCENARIOS
 
-_SEEDS = (0, 1)
+_SEEDS = (0, pytest.param(1, marks=pytest.mark.long))
 
 
 @pytest.mark.parametrize("seed", _SEEDS)
