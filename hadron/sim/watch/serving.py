@@ -209,7 +209,7 @@ class Serving:
         for offset in list(offsets):
             lsn = self._acknowledged.lsn_of(mark.view.name, driver.progress.group_id, offset)
             # What retention dropped meanwhile is on its way too, and no entry will name it.
-            is_moot = offset < kept and driver.ledger.is_idle
+            is_moot = offset < kept and driver.ledger.is_idle and driver._letters.is_idle
             if is_moot or (lsn is not None and lsn <= mark.true_lsn):
                 offsets.discard(offset)
         return sorted(offset for offset in offsets if offset >= kept)
