@@ -14,7 +14,7 @@ from hadron.model.ports import Database
 from hadron.model.tables import PREFIX
 from hadron.state import groups, skips
 from hadron.state.attempts import GROUP_ATTEMPT
-from hadron.state.groups import GROUP, GROUP_ACK, GROUP_DETAIL
+from hadron.state.groups import GROUP, GROUP_ACK
 from hadron.state.machine import Command, Context, Feature, NoChange
 
 GROUP_GARBAGE: Final = PREFIX + "group_garbage"
@@ -76,16 +76,9 @@ def apply_reset_group(context: Context, command: ResetGroup) -> int:
         raise NotFoundError(f"consumer group {old} does not exist")
     groups.check_start(db, row[0], row[1], command.floor)
     db.execute(
-        f"UPDATE {GROUP} SET group_id = ?, floor = ? WHERE group_id = ?", (new, command.floor, old)
-    )
-    db.execute(
-        f"INSERT INTO {GROUP_DETAIL} VALUES(?, 0, 0, 0, 0, 0, 0, 0, 0)"
-        f" ON CONFLICT DO NOTHING", (old,)
-    )
-    db.execute(
-        f"UPDATE {GROUP_DETAIL} SET group_id = ?, fence_epoch = ?, fence_incarnation = ?,"
+        f"UPDATE {GROUP} SET group_id = ?, floor = ?, fence_epoch = ?, fence_incarnation = ?,"
         " fence_delivery = ? WHERE group_id = ?",
-        (new, *context.ballot, command.last_delivery, old),
+        (new, command.floor, *context.ballot, command.last_delivery, old),
     )
     _leave_behind(context, old)
     return new
@@ -99,7 +92,6 @@ def apply_delete_group(context: Context, command: DeleteGroup) -> None:
     ).fetchone()
     if row is None:
         raise NotFoundError(f"consumer group {group_id} does not exist")
-    db.execute(f"DELETE FROM {GROUP_DETAIL} WHERE group_id = ?", (group_id,))
     _leave_behind(context, group_id)
 
 

@@ -15,7 +15,7 @@ from hadron.model.ports import Database
 from hadron.model.ranges import Range, size
 from hadron.state import attempts, groups, streams
 from hadron.state.attempts import Attempts
-from hadron.state.groups import GROUP, GROUP_ACK, GROUP_DETAIL
+from hadron.state.groups import GROUP, GROUP_ACK
 from hadron.state.machine import BatchShape, Command, Context, Feature
 from hadron.state.streams import Appended
 
@@ -25,7 +25,7 @@ _ACK_WITHIN: Final = (
     f"(SELECT max(first) FROM {GROUP_ACK} WHERE group_id = ? AND first < ?), 0) LIMIT 1"
 )
 _COUNT_DEAD_LETTERS: Final = (
-    f"UPDATE {GROUP_DETAIL} SET dead_lettered = dead_lettered + ? WHERE group_id = ?"
+    f"UPDATE {GROUP} SET dead_lettered = dead_lettered + ? WHERE group_id = ?"
 )
 _GET_FLOOR: Final = f"SELECT floor FROM {GROUP} WHERE group_id = ?"
 

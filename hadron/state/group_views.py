@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from hadron.model.ports import Database
-from hadron.state.groups import GROUP, GROUP_ACK, GROUP_DETAIL, WINDOW_ROWS, GroupOptions
+from hadron.state.groups import GROUP, GROUP_ACK, WINDOW_ROWS, GroupOptions
 from hadron.state.skips import RETENTION_SKIP
 from hadron.state.streams import STREAM_BATCH, STREAM_PARTITION
 
@@ -63,16 +63,14 @@ def summaries(
     where = " AND ".join(["(g.stream_id, g.name) > (?, ?)", *(term for term, _ in wanted)])
     rows = db.execute(
         "SELECT g.group_id, g.stream_id, g.name, g.floor, p.next_offset, g.created_ms,"
-        " coalesce(d.dead_lettered, 0),"
+        " g.dead_lettered,"
         f" CASE WHEN g.floor < p.next_offset THEN coalesce((SELECT append_ms FROM {STREAM_BATCH} b"
         " WHERE b.stream_id = g.stream_id AND b.base_offset <= g.floor"
         " ORDER BY b.base_offset DESC LIMIT 1), 0) ELSE 0 END,"
         f" coalesce((SELECT records FROM {RETENTION_SKIP} s"
         " WHERE s.kind = 'group' AND s.id = g.group_id), 0),"
-        " coalesce(d.delivery_order, 0), coalesce(d.ack_deadline_ms, 0),"
-        " coalesce(d.max_attempts, 0), coalesce(d.dead_letter_stream_id, 0)"
-        f" FROM {GROUP} g JOIN {STREAM_PARTITION} p USING (stream_id)"
-        f" LEFT JOIN {GROUP_DETAIL} d USING (group_id) WHERE {where}"
+        " g.delivery_order, g.ack_deadline_ms, g.max_attempts, g.dead_letter_stream_id"
+        f" FROM {GROUP} g JOIN {STREAM_PARTITION} p USING (stream_id) WHERE {where}"
         " ORDER BY g.stream_id, g.name LIMIT ?",
         (*after, *(value for _, value in wanted), limit),
     )

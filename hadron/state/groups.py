@@ -23,7 +23,6 @@ from hadron.state.skips import RETENTION_SKIP
 
 GROUP: Final = PREFIX + "group"
 GROUP_ACK: Final = PREFIX + "group_ack"
-GROUP_DETAIL: Final = PREFIX + "group_detail"
 
 _TABLES: Final = f"""
 CREATE TABLE IF NOT EXISTS {GROUP}(
@@ -32,6 +31,13 @@ CREATE TABLE IF NOT EXISTS {GROUP}(
     name TEXT NOT NULL,
     floor INTEGER NOT NULL,             -- everything below is acknowledged
     created_ms INTEGER NOT NULL,
+    delivery_order INTEGER NOT NULL,    -- 0 none, 1 strict, 2 by key
+    ack_deadline_ms INTEGER NOT NULL,   -- 0 for none
+    max_attempts INTEGER NOT NULL,      -- 0 for no limit
+    dead_letter_stream_id INTEGER NOT NULL,
+    dead_lettered INTEGER NOT NULL,     -- records that went there
+    fence_epoch INTEGER NOT NULL, fence_incarnation INTEGER NOT NULL,   -- made or reset when:
+    fence_delivery INTEGER NOT NULL,    -- tokens up to this one are from before that
     UNIQUE (stream_id, name)
 ) STRICT;
 CREATE TABLE IF NOT EXISTS {GROUP_ACK}(
@@ -40,16 +46,6 @@ CREATE TABLE IF NOT EXISTS {GROUP_ACK}(
     last INTEGER NOT NULL,              -- ranges neither overlap nor touch
     PRIMARY KEY (group_id, first)
 ) STRICT, WITHOUT ROWID;
-CREATE TABLE IF NOT EXISTS {GROUP_DETAIL}(
-    group_id INTEGER PRIMARY KEY,       -- without a row: everything is 0
-    delivery_order INTEGER NOT NULL,    -- 0 none, 1 strict, 2 by key
-    ack_deadline_ms INTEGER NOT NULL,   -- 0 for none
-    max_attempts INTEGER NOT NULL,      -- 0 for no limit
-    dead_letter_stream_id INTEGER NOT NULL,
-    dead_lettered INTEGER NOT NULL,     -- records that went there
-    fence_epoch INTEGER NOT NULL, fence_incarnation INTEGER NOT NULL,   -- made or reset when:
-    fence_delivery INTEGER NOT NULL     -- tokens up to this one are from before that
-) STRICT;
 """
 
 _GET_FLOOR_AND_STREAM: Final = f"SELECT floor, stream_id FROM {GROUP} WHERE group_id = ?"
@@ -66,10 +62,9 @@ _ACK_BELOW: Final = (
 )
 _FORGET_ACKS: Final = f"DELETE FROM {GROUP_ACK} WHERE group_id = ? AND first <= ?"
 _FIND: Final = (
-    "SELECT g.group_id, g.floor, d.delivery_order, d.ack_deadline_ms, d.max_attempts,"
-    " d.dead_letter_stream_id, d.fence_epoch, d.fence_incarnation, d.fence_delivery"
-    f" FROM {GROUP} g LEFT JOIN {GROUP_DETAIL} d USING (group_id) WHERE g.stream_id = ?"
-    " AND g.name = ?"
+    "SELECT group_id, floor, delivery_order, ack_deadline_ms, max_attempts, dead_letter_stream_id,"
+    " fence_epoch, fence_incarnation, fence_delivery"
+    f" FROM {GROUP} WHERE stream_id = ? AND name = ?"
 )
 _ACKS_WITHIN: Final = (
     f"SELECT first, last FROM {GROUP_ACK} WHERE group_id = ? AND first <= ? AND last >= ?"
@@ -113,7 +108,7 @@ class CreateGroup(Command, frozen=True, array_like=True, tag=3):
 
     Attributes:
         last_delivery: tokens of this ballot up to this number, and of earlier ballots, are of
-            another group that had the name before. -1 where nobody has any.
+            another group that had the name before.
     """
 
     is_of_groups: ClassVar[bool] = True
@@ -124,7 +119,7 @@ class CreateGroup(Command, frozen=True, array_like=True, tag=3):
     name: str
     floor: int
     options: GroupOptions = GroupOptions()
-    last_delivery: int = -1
+    last_delivery: int = 0
 
 
 class AckRecords(Command, frozen=True, array_like=True, tag=4):
@@ -171,21 +166,15 @@ def apply_create_group(context: Context, command: CreateGroup) -> Progress:
     if known is not None:
         raise NoChange(known)
     check_start(context.db, command.stream_id, command.name, command.floor)
+    options, fence = command.options, (*context.ballot, command.last_delivery)
     context.db.execute(
-        f"INSERT INTO {GROUP} VALUES(?, ?, ?, ?, ?)",
-        (context.lsn, command.stream_id, command.name, command.floor, context.now_ms),
+        f"INSERT INTO {GROUP} VALUES(?, ?, ?, ?, ?, ?, ?, ?, ?, 0, ?, ?, ?)",
+        (
+            context.lsn, command.stream_id, command.name, command.floor, context.now_ms,
+            options.order, options.ack_deadline_ms, options.max_attempts,
+            options.dead_letter_stream_id, *fence,
+        ),
     )
-    options, fence = command.options, (0, 0, 0)
-    if command.last_delivery >= 0:
-        fence = (*context.ballot, command.last_delivery)
-    if options != GroupOptions() or any(fence):
-        context.db.execute(
-            f"INSERT INTO {GROUP_DETAIL} VALUES(?, ?, ?, ?, ?, 0, ?, ?, ?)",
-            (
-                context.lsn, options.order, options.ack_deadline_ms, options.max_attempts,
-                options.dead_letter_stream_id, *fence,
-            ),
-        )
     return Progress(context.lsn, command.stream_id, command.name, command.floor, options, fence)
 
 
@@ -285,8 +274,7 @@ def _has_groups(context: Context, stream_id: int) -> bool:
 
 
 _OF_GROUPS: Final = (
-    (GROUP_ACK, "group_id, first"), (GROUP_ATTEMPT, "group_id, first"), (GROUP_DETAIL, "group_id"),
-    (GROUP, "group_id"),
+    (GROUP_ACK, "group_id, first"), (GROUP_ATTEMPT, "group_id, first"), (GROUP, "group_id"),
 )
 """What groups have, by key: the rows that the others are found by go last."""
 
@@ -326,11 +314,8 @@ def find(db: Database, stream_id: int, name: str) -> Progress | None:
     if row is None:
         return None
     group_id, floor = row[:2]
-    has_detail = row[2] is not None
     return Progress(
-        group_id, stream_id, name, floor,
-        GroupOptions(*row[2:6]) if has_detail else GroupOptions(),
-        (row[6], row[7], row[8]) if has_detail else (0, 0, 0),
+        group_id, stream_id, name, floor, GroupOptions(*row[2:6]), (row[6], row[7], row[8]),
         window(db, group_id, floor),
     )
 

@@ -471,6 +471,11 @@ class TestDeadLetters:
         await until(lambda: stack.visible.bounds(2).next_offset == 2)
 
 
+async def made_under_an_earlier_leader(stack: Stack) -> None:
+    await stack.controller.execute(CreateGroup(1, "billing", 0))
+    stack.store.writer.connection.execute("UPDATE hadron_group SET fence_epoch = 0")
+
+
 class TestLateAcknowledgements:
     def late(self, member: Consumer, ballot: tuple[int, int], number: int, offset: int) -> None:
         item = groups_pb2.Range(delivery=number, first_offset=offset, last_offset=offset)
@@ -483,7 +488,7 @@ class TestLateAcknowledgements:
 
     async def test_of_another_call_or_ballot(self, stack: Stack) -> None:
         await stack.append(1, *[b"x"] * 3)
-        await stack.controller.execute(CreateGroup(1, "billing", 0))  # Under an earlier leader.
+        await made_under_an_earlier_leader(stack)
         stack.visible._begun[1] = 3  # And so were the records.
         gone = await Consumer(stack).join(1)
         other = await Consumer(stack).join(1)
@@ -540,7 +545,7 @@ class TestLateAcknowledgements:
         self, stack: Stack
     ) -> None:
         """A tail was lost: whatever was delivered in an earlier ballot, it was not these."""
-        await stack.controller.execute(CreateGroup(1, "billing", 0))  # Under an earlier leader.
+        await made_under_an_earlier_leader(stack)
         await stack.append(1, *[b"x"] * 3)
         member = await Consumer(stack).join(1)
         self.late(member, (1, 0), 50, 2)

@@ -26,7 +26,6 @@ class Group:
     """Attributes:
     acknowledged: above the floor.
     attempts: by offset, how many deliveries have ended in vain.
-    has_detail: it has a row of its options, its fence and its dead letters.
     """
 
     stream_id: int
@@ -36,7 +35,6 @@ class Group:
     options: tuple[int, int, int, int] = _NO_OPTIONS
     fence: tuple[int, int, int] = _NO_FENCE
     dead_lettered: int = 0
-    has_detail: bool = False
     acknowledged: set[int] = field(default_factory=set)
     attempts: dict[int, int] = field(default_factory=dict)
 
@@ -81,12 +79,9 @@ class Groups:
         options = (
             given.order, given.ack_deadline_ms, given.max_attempts, given.dead_letter_stream_id
         )
-        fence = _NO_FENCE
-        if command.last_delivery >= 0:
-            fence = (*entry.ballot, command.last_delivery)
         group = self.by_id[entry.lsn] = Group(
-            command.stream_id, command.name, command.floor, entry.now_ms, options, fence,
-            has_detail=(options, fence) != (_NO_OPTIONS, _NO_FENCE),
+            command.stream_id, command.name, command.floor, entry.now_ms, options,
+            (*entry.ballot, command.last_delivery),
         )
         return _progress(entry.lsn, group)
 
@@ -145,8 +140,7 @@ class Groups:
         base = self.streams.append(entry, command.out_stream_id, count, command.size)
         floor = 0
         if group is not None:
-            if group.has_detail:
-                group.dead_lettered += count
+            group.dead_lettered += count
             floor = self._acknowledge(command.group_id, command.ranges)
         return {"appended": appended(base, count, entry.now_ms, -1), "floor": floor}
 
@@ -157,7 +151,7 @@ class Groups:
         self._leave(entry, command.group_id, group)
         self.by_id[entry.lsn] = Group(
             group.stream_id, group.name, command.floor, group.created_ms, group.options,
-            (*entry.ballot, command.last_delivery), group.dead_lettered, has_detail=True,
+            (*entry.ballot, command.last_delivery), group.dead_lettered,
         )
         return entry.lsn
 
@@ -232,10 +226,6 @@ class Groups:
 
         return [partial(forget, a, b) for a, b, _ in numbered(known)]
 
-    def left_detail(self, group_id: int) -> list[Callable[[], Any]]:
-        group = self.by_id[group_id]
-        return [partial(setattr, group, "has_detail", False)] if group.has_detail else []
-
     # --- all -------------------------------------------------------------------------------------
 
     def rows(self) -> Rows:
@@ -249,15 +239,12 @@ class Groups:
             attempts += [(group_id, *each) for each in others]
         return {
             "group": [
-                (each, g.stream_id, g.name, g.floor, g.created_ms)
+                (each, g.stream_id, g.name, g.floor, g.created_ms, *g.options, g.dead_lettered,
+                 *g.fence)
                 for each, g in self.by_id.items()
             ],
             "group_ack": acknowledged,
             "group_attempt": attempts,
-            "group_detail": [
-                (each, *g.options, g.dead_lettered, *g.fence)
-                for each, g in self.by_id.items() if g.has_detail
-            ],
             "group_garbage": [(each, left[0]) for each, left in self.garbage.items()],
             "retention_skip": [(*key, *known) for key, known in self.skipped.items()],
         }

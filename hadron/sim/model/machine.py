@@ -65,7 +65,7 @@ TABLES: Final[dict[str, str]] = {
     **dict.fromkeys(("stream_partition", "stream_batch", "counted_body", "producer"), STREAMS),
     **dict.fromkeys(
         (
-            "group", "group_ack", "group_attempt", "group_detail", "group_garbage",
+            "group", "group_ack", "group_attempt", "group_garbage",
             "retention_skip",
         ),
         GROUPS,
@@ -256,7 +256,6 @@ class Model:
               if ("group", each) in groups.skipped),
             *(row for each in ids for row in groups.left_acknowledged(each)),
             *(row for each in ids for row in groups.left_attempts(each)),
-            *(row for each in ids for row in groups.left_detail(each)),
             *(_without(groups.by_id, each) for each in ids),
         ]
 

@@ -74,7 +74,7 @@ plant(
     "acknowledgement from before a deletion counted",
     "a group knows nothing of who had its name before, and takes acknowledgements of that one's",
     Edit(
-        "state.groups:apply_create_group", "if command.last_delivery >= 0:", "if False:",
+        "state.groups:apply_create_group", "(*context.ballot, command.last_delivery)", "(0, 0, 0)",
     ),
     scenarios=("acknowledgement-from-before-a-deletion",),
 )

@@ -61,8 +61,8 @@ PLANTED: dict[str, tuple[str, Edit]] = {
     ),
     "a new group has no fence": (
         "M groups",
-        Edit("state.groups:apply_create_group", "command.last_delivery >= 0",
-             "command.last_delivery > 0"),
+        Edit("state.groups:apply_create_group", "(*context.ballot, command.last_delivery)",
+             "(0, 0, 0)"),
     ),
     "what was given back is not told after a reset": (
         "M groups",

@@ -227,8 +227,8 @@ EDITED: dict[str, tuple[str, tuple[Patch, ...]]] = {
     "M groups": (
         "acknowledgement-from-before-a-deletion",
         (Edit(
-            "state.groups:apply_create_group", "command.last_delivery >= 0",
-            "command.last_delivery > 0",
+            "state.groups:apply_create_group", "(*context.ballot, command.last_delivery)",
+            "(0, 0, 0)",
         ),),
     ),
     "M schema": (

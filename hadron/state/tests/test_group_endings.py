@@ -78,10 +78,6 @@ class TestOptions:
         (summary,) = group_views.summaries(tables.db, 1, "billing")
         assert summary.options == options
 
-    def test_a_group_from_before_there_were_any(self, tables: Replicated) -> None:
-        tables.db.execute("INSERT INTO hadron_group VALUES(77, 1, 'billing', 0, 1)")
-        assert found(tables).options == GroupOptions()
-
 
 class TestAttempts:
     def test_they_are_known_until_the_acknowledgement(self, tables: Replicated, group: int) -> None:
@@ -252,7 +248,7 @@ class TestGarbage:
         assert [each.is_done for each in turns] == [False, False, False, True, True]
         assert turns[-1].rows == 0
         assert rows(tables, "SELECT group_id FROM hadron_group") == [(other,)]
-        for table in ("hadron_group_ack", "hadron_group_attempt", "hadron_group_detail"):
+        for table in ("hadron_group_ack", "hadron_group_attempt"):
             assert rows(tables, f"SELECT * FROM {table}") == []
 
 

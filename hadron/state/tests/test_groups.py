@@ -38,7 +38,8 @@ class TestCreateGroup:
     @pytest.mark.parametrize("floor", [0, 40, 100])
     def test_it_starts_where_it_is_told(self, tables: Replicated, floor: int) -> None:
         made = tables.submit(CreateGroup(1, "billing", floor))
-        assert made == groups.find(tables.db, 1, "billing") == Progress(3, 1, "billing", floor)
+        expected = Progress(3, 1, "billing", floor, fence=(*tables.ballot, 0))
+        assert made == groups.find(tables.db, 1, "billing") == expected
 
     @pytest.mark.parametrize("floor", [101, 1 << 63, (1 << 64) - 1, -1])
     def test_outside_of_the_stream_it_is_refused(self, tables: Replicated, floor: int) -> None:
