@@ -396,8 +396,8 @@ class Group:
             for first, last in ranges:
                 self._release(delivery, first, last, now)
             member = self.members[delivery.member]
-            armed = delivery.expires - (self.rules.deadline_s or 0.0)
-            member.is_stalled = member.dealt_at < armed
+            # What it dealt with in the moment in which this began was before it.
+            member.is_stalled = member.dealt_at <= delivery.armed
             self.takers.gave_back(member, now, 1.0)
             self._end(delivery, ranges, now, "its ack deadline passed")
             found.append(Expired(member.number, delivery.number, tuple(ranges)))
@@ -413,7 +413,7 @@ class Group:
     def _arm(self, delivery: Delivery, now: float) -> None:
         # All deadlines are equally long, so they stand in the order in which they were armed.
         assert self.rules.deadline_s is not None
-        delivery.expires = now + self.rules.deadline_s
+        delivery.armed, delivery.expires = now, now + self.rules.deadline_s
         self._deadlines[delivery.number] = delivery
         self._deadlines.move_to_end(delivery.number)
 

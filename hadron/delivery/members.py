@@ -37,6 +37,8 @@ class Delivery:
     attempt: int
     held: RangeSet
     since: float
+    armed: float = 0.0
+    """When its deadline began, for the last time."""
     expires: float = float("inf")
 
 

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any, Final, Protocol, TypeVar
 
-from hadron.model.errors import HadronError, OldMemberError
+from hadron.model.errors import HadronError, OldMemberError, OverloadedError
 from hadron.model.ranges import Range, RangeSet, melted
 from hadron.partition.controller import Controller
 from hadron.state.attempts import Attempts
@@ -22,6 +22,9 @@ from hadron.wire.messages import groups_pb2
 
 _RANGES_PER_ENTRY: Final = 500
 """Ranges that one command ends: about 5 ms of the writer's time when none of them touch."""
+
+_MAX_RECEIPTS: Final = 20_000
+"""Of a group. A client waits for one at a time."""
 
 T = TypeVar("T")
 
@@ -112,6 +115,12 @@ class LoggedLedger:
         self._unlogged.extend(ranges)
 
     def confirm(self, receipt: Receipt) -> None:
+        """Raises `OverloadedError` when too many wait for theirs."""
+        if len(self._receipts) >= _MAX_RECEIPTS:
+            raise OverloadedError(
+                f"{len(self._receipts)} confirmations wait for what is acknowledged to be on a "
+                "majority", "ask for one at a time; see `hadron status` for who is away",
+            )
         self._receipts.append(receipt)
 
     def raise_floor(self, floor: int) -> None:

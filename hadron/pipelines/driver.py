@@ -223,7 +223,7 @@ class PipelineDriver:
             )
         max_batch = min(request.max_batch or MAX_MICRO_BATCH, MAX_MICRO_BATCH)
         runner = self.dispatch.join(
-            engine, wanted, max_batch, request.credit or 1, lambda: call.writable
+            engine, wanted, max_batch, request.credit, lambda: call.writable
         )
         call.on_writable = lambda: self._stages_moved.set()
         session = RunnerSession(runner, call)

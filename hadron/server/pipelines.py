@@ -178,7 +178,8 @@ def _describe(
                 name=stage.name, ready=max(ready - running, 0), running=running, done=done,
                 failed=failed,
                 runners=sum(
-                    stage.name in runner.stages for runner in driver.dispatch.runners.values()
+                    runner.runs(stage.name, stage.engine)
+                    for runner in driver.dispatch.runners.values()
                 ) if driver else 0,
             )
         )

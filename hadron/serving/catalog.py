@@ -109,6 +109,10 @@ class Catalog:
         """Call `listener` after every change."""
         self._listeners.append(listener)
 
+    def forget_listeners(self) -> None:
+        """Nothing changes here any more."""
+        self._listeners.clear()
+
     def all(self) -> list[SchemaObject]:
         return list(self._by_name.values())
 

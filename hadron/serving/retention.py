@@ -13,7 +13,7 @@ from typing import Final
 
 import trio
 
-from hadron.model.errors import HadronError
+from hadron.model.errors import FencedError, HadronError, ShuttingDownError
 from hadron.model.schema import Retention, StreamSpec
 from hadron.partition.controller import Controller
 from hadron.partition.observers import Order
@@ -47,6 +47,8 @@ class RetentionDriver(Part):
         self._woken = trio.Event()
         self._room: dict[int, int] = {}
         """Bytes that may still be appended to a stream before it is looked at again."""
+        self._said: dict[int, str] = {}
+        """Of each stream whose retention pauses, why."""
         catalog.listen(self._wake)
         controller.observers.add(Order.DRIVERS, [BatchAppended], self._on_visible)
 
@@ -64,12 +66,7 @@ class RetentionDriver(Part):
         """Drop what is due, for ever; ends when leading does."""
         while True:
             self._woken = trio.Event()
-            try:
-                sleep_s = await self._round()
-            except HadronError as error:
-                # Leading ends; or the disk has no room even for this, which others say louder.
-                _log.info("retention pauses: %s", error)
-                sleep_s = _HELD_BACK_S
+            sleep_s = await self._round()
             await trio.sleep(PAUSE_S)
             with trio.move_on_after(sleep_s):
                 await self._woken.wait()
@@ -79,7 +76,18 @@ class RetentionDriver(Part):
         self._room.clear()
         sleep_s = _LONGEST_SLEEP_S if self._limited() else float("inf")
         for stream_id, limits in self._limited():
-            sleep_s = min(sleep_s, await self._trim(stream_id, limits))
+            try:
+                sleep_s = min(sleep_s, await self._trim(stream_id, limits))
+            except (FencedError, ShuttingDownError):
+                return _HELD_BACK_S  # Leading ends.
+            except HadronError as error:
+                # The disk has no room even for this; or what is damaged is this stream's alone.
+                if self._said.get(stream_id) != error.message:
+                    _log.warning("retention of stream %d pauses: %s", stream_id, error)
+                self._said[stream_id] = error.message
+                sleep_s = min(sleep_s, _HELD_BACK_S)
+            else:
+                self._said.pop(stream_id, None)
         return sleep_s
 
     def _limited(self) -> list[tuple[int, Retention]]:

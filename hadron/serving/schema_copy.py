@@ -108,6 +108,9 @@ class SchemaCopy:
     def end_leading(self) -> None:
         """What the leadership has shown stays known."""
         self._leading = None
+        if self._catalog is not None:
+            # They are what the leadership was, with all that it had in memory.
+            self._catalog.forget_listeners()
 
     def note_applied(self) -> None:
         """This node has applied entries of its leader's."""

@@ -199,12 +199,9 @@ class VisibleStreams:
             )
         except CorruptionError as error:
             return [await self._copied(stream_id, offset, error)]
-        except OffsetOutOfRangeError:
+        except (OffsetOutOfRangeError, NotFoundError):
             self.check(stream_id, offset)
-            # Dropped by an entry that is not committed yet, so it may still come back.
-            raise NotReadyError(
-                f"retention is just dropping offset {offset}", "ask again"
-            ) from None
+            raise _not_committed(f"offset {offset} is just being dropped") from None
 
     async def _copied(
         self, stream_id: int, offset: int, error: CorruptionError
@@ -262,5 +259,19 @@ class VisibleStreams:
 
     async def offset_at(self, stream_id: int, at_ms: int) -> int:
         """The first visible offset appended at or after `at_ms`."""
-        found = await self._store.readers.run(lambda db: streams.offset_at(db, stream_id, at_ms))
-        return min(found, self.bounds(stream_id).next_offset)
+        try:
+            found, first = await self._store.readers.run(lambda db: (
+                streams.offset_at(db, stream_id, at_ms), streams.bounds(db, stream_id).first_offset
+            ))
+        except NotFoundError:
+            self.bounds(stream_id)
+            raise _not_committed("the stream is just being deleted") from None
+        limits = self.bounds(stream_id)
+        if first > limits.first_offset:
+            raise _not_committed(f"offset {limits.first_offset} is just being dropped")
+        return min(found, limits.next_offset)
+
+
+def _not_committed(what: str) -> NotReadyError:
+    """Of what an entry has done that no majority has yet: it may still come back (PROTOCOL A2)."""
+    return NotReadyError(what, "ask again")

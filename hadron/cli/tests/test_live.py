@@ -387,6 +387,15 @@ def test_pipelines_are_shown() -> None:
     assert "shown" in good("get", "pipelines")
     with hadron.connect_sync(os.environ["HADRON_URL"]) as client:
         assert wait_until(lambda: client.pipeline_progress("shown")[0].instances == 2, 20)
+        # A runner that names no stages runs all of its engine.
+        with client.run_stages("shown", engine="handler") as run:
+            assert wait_until(
+                lambda: client.pipeline_progress("shown")[0].stages[0].runners == 1, 20
+            )
+            run.close()
+        assert wait_until(
+            lambda: client.pipeline_progress("shown")[0].stages[0].runners == 0, 20
+        )
     (row,) = as_json("pipeline", "show", "shown")
     assert (row["instances"], row["live"], row["stages"][0]["name"]) == (2, 2, "only")
     assert "shown: 0 of 2 instances done, 2 live" in good("pipeline", "show", "shown")

@@ -13,9 +13,16 @@ from hadron.delivery import driver as module
 from hadron.delivery import progress as progress_module
 from hadron.delivery import shelf
 from hadron.delivery.joining import Joining
+from hadron.delivery.progress import LoggedLedger, Receipt
 from hadron.delivery.tests.support import Consumer, progress
 from hadron.model.batch import decode_batch
-from hadron.model.errors import HadronError, NotFoundError, RequestError, ShuttingDownError
+from hadron.model.errors import (
+    HadronError,
+    NotFoundError,
+    OverloadedError,
+    RequestError,
+    ShuttingDownError,
+)
 from hadron.model.limits import SUBSCRIPTION_BATCH_MEMORY
 from hadron.serving.tests.stack import FakeCall, Stack, leading, until
 from hadron.state.groups import AckRecords
@@ -441,3 +448,21 @@ class TestDriversEnd:
         second.leave()
         first.leave()
         assert first.driver.is_closed
+
+
+def test_only_so_many_confirmations_wait_for_a_majority(monkeypatch: pytest.MonkeyPatch) -> None:
+    class NoMajority:
+        def submit(self, *_: Any, **__: Any) -> None:
+            """Nothing is committed."""
+
+    monkeypatch.setattr(progress_module, "_MAX_RECEIPTS", 3)
+    controller: Any = NoMajority()
+    ledger = LoggedLedger(controller, 1, 0, lambda *_: None, lambda _: None)
+    call: Any = None
+    ledger.acknowledge([(0, 0)])
+    ledger.flush()
+    for token in range(3):
+        ledger.confirm(Receipt(call, token, []))
+        ledger.flush()
+    with pytest.raises(OverloadedError, match="3 confirmations wait"):
+        ledger.confirm(Receipt(call, 3, []))

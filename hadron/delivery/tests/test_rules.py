@@ -82,6 +82,19 @@ class TestDeadlines:
         assert [e.ranges for e in group.expire(26.0)] == [((1, 7),)]
         assert not group.extend(member.number, 1, 26.0)
 
+    def test_who_froze_after_its_last_acknowledgement_is_given_one_at_a_time(self) -> None:
+        """The deadline begins again in that very moment, whatever its digits."""
+        for deadline_s, acknowledged in ((30.0, 10.1), (1.0, 0.7), (60.0, 33.3)):
+            group = Group(0, (), rules=Rules(deadline_s=deadline_s))
+            member = join(group, 8)
+            drain(group, 16, 0.0)
+            assert group.acknowledge(member.number, 1, 0, 0, acknowledged)
+            due = group.next_due(acknowledged)
+            assert due is not None
+            group.expire(due)
+            assert member.is_stalled
+            assert [last - first for _, first, last in drain(group, 16, due)] == [0]
+
     def test_who_is_still_at_work_does_not_put_off_the_others_deadlines(self) -> None:
         group = Group(0, (), rules=Rules(deadline_s=10.0))
         busy = join(group, 4)

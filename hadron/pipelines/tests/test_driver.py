@@ -259,6 +259,17 @@ class TestDispatching:
         await wait_all_tasks_blocked(0.01)
         assert runner.ids == [1, 2, 3, 4]
 
+    async def test_one_that_comes_back_with_its_hands_full_gets_nothing_yet(
+        self, stack: Stack
+    ) -> None:
+        driver = await declare(stack, ENRICH)
+        runner = Runner(driver, credit=0)
+        await stack.append(IN, b"x")
+        await wait_all_tasks_blocked(0.01)
+        assert runner.got == []
+        driver.grant(runner.session, 1)
+        await runner.until(("enrich", [1], [1]))
+
     async def test_one_that_does_not_read_is_not_sent_more(self, stack: Stack) -> None:
         driver = await declare(stack, ENRICH)
         runner = Runner(driver, credit=10)

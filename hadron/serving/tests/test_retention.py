@@ -6,15 +6,17 @@ import contextlib
 import logging
 from collections.abc import AsyncIterator, Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 import trio
 from trio.testing import MockClock, wait_all_tasks_blocked
 
-from hadron.model.errors import OffsetOutOfRangeError
+from hadron.model.errors import CorruptionError, NotReadyError, OffsetOutOfRangeError
 from hadron.model.schema import Retention, StreamSpec
 from hadron.serving.retention import PAUSE_S, RetentionDriver
 from hadron.serving.tests.stack import SET, Stack, leading
+from hadron.state import retention as retention_module
 from hadron.state.groups import CreateGroup
 from hadron.state.retention import TrimStream
 
@@ -158,6 +160,39 @@ async def test_what_is_dropped_but_not_committed_is_asked_for_again(tmp_path: Pa
         stack.visible._recent.clear()
         await stack.controller.execute(TrimStream(stream_id, 2))
         stack.visible._first[stream_id] = 0
-        with pytest.raises(Exception, match="just dropping offset 1") as caught:
+        with pytest.raises(NotReadyError, match="offset 1 is just being dropped") as caught:
             await stack.read(stream_id, 1)
-        assert getattr(caught.value, "retryable", False)
+        assert caught.value.retryable
+        with pytest.raises(NotReadyError, match="offset 0 is just being dropped"):
+            await stack.visible.offset_at(stream_id, 1)
+        # And so is a stream.
+        stack.store.writer.connection.execute("DELETE FROM hadron_stream_partition")
+        for answer in (stack.read(stream_id, 0), stack.visible.offset_at(stream_id, 1)):
+            with pytest.raises(NotReadyError, match="just being d"):
+                await answer
+
+
+async def test_a_stream_that_cannot_be_read_keeps_no_other_from_its_retention(
+    tmp_path: Path, mock_clock: MockClock, monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    original = retention_module.due
+
+    def due(db: Any, stream_id: int, **limits: Any) -> Any:
+        if stream_id == bad:
+            raise CorruptionError("a page does not match its checksum")
+        return original(db, stream_id, **limits)
+
+    async with leading(tmp_path) as stack:
+        kept = StreamSpec(partitions=(SET,), retention=Retention(max_bytes=20_000))
+        bad = await stack.declare("Stream", "a", kept)
+        good = await stack.declare("Stream", "b", kept)
+        monkeypatch.setattr("hadron.serving.retention.retention.due", due)
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(RetentionDriver(stack.controller, stack.catalog).run)
+            await fill(stack, good, 100)
+            await until(mock_clock, lambda: stack.visible.bounds(good).first_offset == 82)
+            await fill(stack, good, 3)
+            await until(mock_clock, lambda: stack.visible.bounds(good).first_offset == 85)
+            nursery.cancel_scope.cancel()
+    assert caplog.text.count(f"retention of stream {bad} pauses") == 1
