@@ -53,7 +53,7 @@ _Key = tuple[int, str]
 
 
 class Groups(Part):
-    """All groups of a leadership that have members."""
+    """All groups of a leadership that somebody uses."""
 
     def __init__(
         self, controller: Controller, visible: VisibleStreams, catalog: Catalog, replica_set: str,

@@ -1,6 +1,6 @@
 """Dead letters: records whose attempts are used up, on their way to another stream.
 
-The only place on a node that opens a batch's body: the record is written again as it was, with
+The only place on a leader that opens a batch's body: the record is written again as it was, with
 headers that say what became of it. One entry appends it and acknowledges the original, so it is
 never in neither place, and never in both.
 """

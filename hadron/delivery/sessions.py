@@ -68,7 +68,6 @@ class MemberSession:
     Attributes:
         attached: the batches that its client still keeps.
         last_heard: monotonic seconds.
-        patience_s: silence after which it counts as gone; None for any.
         refused: what of its acknowledgements did not count since it last asked.
     """
 
@@ -85,6 +84,7 @@ class MemberSession:
 
     @property
     def patience_s(self) -> float | None:
+        """Silence after which it counts as gone; None for any."""
         if not self.heartbeat_interval_ms:
             return None
         return self.heartbeat_interval_ms * self.heartbeat_threshold / 1_000

@@ -202,7 +202,8 @@ class MetadataBehindError(PeerError):
 
 
 class NotReadyError(PeerError):
-    """The node has not yet shaken hands with a majority of its replica set."""
+    """What was asked cannot be done right now: a majority is missing, say, or an entry that is not
+    committed stands in the way. Ask again."""
 
 
 class OverloadedError(PeerError):

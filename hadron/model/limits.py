@@ -23,7 +23,7 @@ MAX_TYPES_PER_BATCH: Final = 4_096
 """Distinct event types in one batch's dictionary."""
 
 MAX_MESSAGE_BYTES: Final = 4 << 20
-"""The protobuf part of a frame (a snapshot of a large schema is the largest)."""
+"""The protobuf part of a frame (a page of a listing is the largest)."""
 
 MAX_ATTACHMENT_BYTES: Final = 16 << 20
 """The record bytes of a frame: several batches of one append or fetch."""

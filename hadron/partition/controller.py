@@ -5,8 +5,9 @@ disk at the same time → quorum → the watermark moves → its answer, then th
 has become visible.
 All of it happens in callbacks on the event loop; no task is woken on the way.
 
-Safety rule: everything that leaves this node passes `Waiters` or `query`, which hold it back until
-the watermark covers what it was derived from (PROTOCOL A2).
+Safety rule: answers pass `Waiters` or `query`, which hold them back until the watermark covers what
+they were derived from (PROTOCOL A2). What is shown besides (the catalog, the streams' visible ends)
+is what observers were told, and they are told no earlier.
 """
 
 from __future__ import annotations

@@ -28,8 +28,8 @@ from hadron.storage.log import set_meta
 from hadron.storage.store import Store
 
 _SLICE_ROWS: Final = 1_000
-"""Dropped in one transaction: commits wait for no more than that (PROTOCOL F). Measured: 1,000 rows
-of single records take 1 ms."""
+"""Dropped in one transaction: commits wait for no more than that (PROTOCOL F3). Measured: 1,000
+rows of single records take 1 ms."""
 
 _BUCKETS: Final = 64
 _LARGEST_BUCKET_BYTES: Final = 1 << 20

@@ -57,7 +57,7 @@ class DropDriver(Part):
 
     async def _round(self) -> bool:
         """Whether something had to be left."""
-        is_left = await self._controller.read(bodies.is_idle) and not await self._drop_bodies()
+        is_left = await self._controller.read(bodies.has_unnamed) and not await self._drop_bodies()
         for object_id, kind in await self._controller.read(dropping.waiting):
             is_left |= not await self._drop(object_id, kind)
         return is_left

@@ -3,7 +3,8 @@
 One VFS for all nodes and all lives, because the checksum VFS stacks on whatever is there when it
 is loaded, once in a process. Nodes are told apart by the directory that a file lies in; files
 outside of volumes go straight to the operating system. The write-ahead log's shared memory
-bypasses a Python VFS, which is why a crash leaves databases and write-ahead logs only (PROTOCOL F).
+bypasses a Python VFS, which is why a crash leaves databases and write-ahead logs only
+(PROTOCOL F4).
 """
 
 from __future__ import annotations

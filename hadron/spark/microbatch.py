@@ -54,7 +54,7 @@ _SPLITS: Final = 32
 a function that fails for every record costs 65 short jobs instead of 10,000."""
 
 _MAX_REASON: Final = 4_000
-"""Characters of a failure's reason: it is stored with every instance that failed."""
+"""Characters of a failure's reason, for the report; its leader keeps half with the instance."""
 
 _T = TypeVar("_T")
 

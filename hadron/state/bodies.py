@@ -61,7 +61,7 @@ _GET_IDLE: Final = (
     f"SELECT lsn, bytes FROM {COUNTED_BODY} INDEXED BY {_IDLE}"
     " WHERE batches = 0 AND holds = 0 AND lsn <= ? ORDER BY lsn LIMIT ?"
 )
-_IS_IDLE: Final = (
+_UNNAMED: Final = (
     f"SELECT 1 FROM {COUNTED_BODY} INDEXED BY {_IDLE} WHERE batches = 0 AND holds = 0 LIMIT 1"
 )
 
@@ -151,9 +151,9 @@ def apply_drop_bodies(context: Context, command: DropBodies) -> Dropped:
         lsns.append(lsn)
         size += body_bytes
     if not lsns:
-        raise NoChange(Dropped(0, is_done=not is_idle(context.db)))
+        raise NoChange(Dropped(0, is_done=not has_unnamed(context.db)))
     _drop(context, lsns)
-    return Dropped(len(lsns), size, is_done=not is_idle(context.db))
+    return Dropped(len(lsns), size, is_done=not has_unnamed(context.db))
 
 
 FEATURE: Final = Feature(
@@ -178,6 +178,6 @@ def find(db: Database, lsn: int) -> KnownBody | None:
     return KnownBody(row[0], row[1], Ballot(row[2], row[3])) if row is not None else None
 
 
-def is_idle(db: Database) -> bool:
+def has_unnamed(db: Database) -> bool:
     """Whether there is something for `DropBodies`, now or later."""
-    return db.execute(_IS_IDLE).fetchone() is not None
+    return db.execute(_UNNAMED).fetchone() is not None

@@ -1,5 +1,5 @@
 """Dropping what a deleted object has left on this replica set: in slices, so that no commit waits
-for long (PROTOCOL F).
+for long (PROTOCOL F3).
 
 The entry that deletes the object closes it: a stream's partition is gone from there on, nobody
 reads it or writes to it. What it held is noted as dropped and goes with the entries that follow.

@@ -1,8 +1,8 @@
 """Resetting and deleting groups, whatever they have acknowledged.
 
 A group that is reset gets another id: what was acknowledged under the old one is garbage, as is
-that of a deleted group, and goes in slices, so that no commit waits for long (PROTOCOL F). Whatever
-was on its way for the old id is refused.
+that of a deleted group, and goes in slices, so that no commit waits for long (PROTOCOL F3).
+Whatever was on its way for the old id is refused.
 """
 
 from __future__ import annotations

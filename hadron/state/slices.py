@@ -1,4 +1,4 @@
-"""How much one command drops: in slices, so that no commit waits for long (PROTOCOL F)."""
+"""How much one command drops: in slices, so that no commit waits for long (PROTOCOL F3)."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ SLICE_BYTES: Final = 16 << 20
 
 
 SLICE_ROWS: Final = 2_000
-"""Of the small tables: producers, groups, instances."""
+"""Of the small tables: producers, instances, a deleted stream's groups."""
 
 
 @dataclass(frozen=True, slots=True)

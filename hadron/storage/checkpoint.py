@@ -1,4 +1,4 @@
-"""Moving the write-ahead log into the database file without stalling commits (PROTOCOL F).
+"""Moving the write-ahead log into the database file without stalling commits (PROTOCOL F2).
 
 Background rounds of PASSIVE do the bulk; the writer adds a last short one, after which the log
 restarts from its beginning. Without that last round it would grow for as long as somebody writes.

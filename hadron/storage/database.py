@@ -99,7 +99,7 @@ def _prepare_writer(connection: apsw.Connection, path: Path, sync: str) -> None:
             "put the data directory on a local disk",
         )
     connection.pragma("synchronous", sync)
-    # Checkpoints run on a thread of their own (PROTOCOL F).
+    # Checkpoints run on a thread of their own (PROTOCOL F2).
     connection.pragma("wal_autocheckpoint", 0)
     connection.pragma("journal_size_limit", 64 << 20)
     connection.pragma("cache_size", -CACHE_KIB)

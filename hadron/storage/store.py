@@ -99,7 +99,7 @@ class Readers:
             return await self._disk.do(partial(self._run, read))
 
     def hold(self, held: bool) -> None:
-        """Let no new read begin, or let them again; those that have begun go on (PROTOCOL F)."""
+        """Let no new read begin, or let them again; those that have begun go on (PROTOCOL F2)."""
         if held and self._held is None:
             self._held = trio.Event()
         elif not held and self._held is not None:

@@ -5,8 +5,8 @@ bodies are hashed, batches' checksums compared. What the tables make of the log 
 `replication.verification`, which drives the checks of this module too.
 
 Safety rule: a slice is one short read transaction (`read_slice`), so that a live node's write-ahead
-log can restart between two of them (PROTOCOL F); a check therefore keeps nothing across slices that
-a leader's new tail, trimming or retention could make untrue without noticing it.
+log can restart between two of them (PROTOCOL F2); a check therefore keeps nothing across slices
+that a leader's new tail, trimming or retention could make untrue without noticing it.
 """
 
 from __future__ import annotations

@@ -186,7 +186,7 @@ def test_a_body_that_was_kept_for_nothing_goes_when_all_have_it(file: Parted) ->
         file.result(GiveUp(lsn))
         assert file.events == [BodyReleased(lsn)]
     assert file.bodies() == [first, second], "a member may not have the entries yet"
-    assert bodies.is_idle(file.db)
+    assert bodies.has_unnamed(file.db)
     assert file.result(DropBodies(first)) == Dropped(1, len(A), is_done=False)
     assert file.bodies() == [second]
     assert file.run(DropBodies(first)).command is None, "nothing to do"
