@@ -491,10 +491,11 @@ class Client(EnteredOnce, AsyncOnly):
     # --- pipelines ------------------------------------------------------------------------------
 
     async def pipeline_progress(
-        self, name: str = ""
+        self, name: str = "", *, within_s: float | None = None
     ) -> list[pipelines_pb2.PipelineProgressResponse.Pipeline]:
-        """Counts of instances and stages of one pipeline, or of all."""
-        return await self._pipelines.progress(name)
+        """Counts of instances and stages of one pipeline, or of all. Raises `IncompleteError` as
+        `groups` does."""
+        return await self._pipelines.progress(name, within_s)
 
     async def instances(
         self, pipeline: str, *, status: str = "", after_id: int = 0, limit: int = 100

@@ -2,27 +2,22 @@
 
 A group lives at each partition by itself: whoever asks for it asks every partition's leader, and
 partitions that no member has joined yet do not know it.
-
-Rule: all leaders are asked at the same time, and each has its own outcome. One that is away, with
-its region perhaps, keeps nobody from what the others say or have done; `IncompleteError` carries
-both halves.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Awaitable, Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, Final, TypeVar
 
-import anyio
-
 from hadron.client.arguments import names_of, text_of
 from hadron.client.catalog import Catalog
+from hadron.client.leaders import LOOK_HINT, ask_each, check_complete
 from hadron.client.session import Session
 from hadron.client.subscribing import start_text
-from hadron.model.errors import HadronError, IncompleteError, NotFoundError, RequestError
+from hadron.model.errors import NotFoundError, RequestError
 from hadron.wire.messages import Method, groups_pb2, method, streams_pb2
 
 _LIST: Final = method("ListGroups")
@@ -36,7 +31,6 @@ _PAGE_GROUPS: Final = 1_000
 
 _TARGET: Final = re.compile("@?[0-9]{1,18}")
 
-_LOOK_HINT: Final = "bring them back, see `hadron status`; what the others said is complete"
 _CHANGE_HINT: Final = "repeat it for these: what is done already may be done again"
 
 T = TypeVar("T")
@@ -80,9 +74,9 @@ class GroupCalls:
                 request.after_group = answer.last_group
             return found
 
-        answers, failed = await self._ask_each(names, ask)
+        answers, failed = await ask_each(self._session, names, ask)
         groups = [group for name in names for group in answers.get(name, ())]
-        _check_complete(groups, failed, len(names), "could not be asked", _LOOK_HINT)
+        check_complete(groups, failed, len(names), "could not be asked", LOOK_HINT)
         return groups
 
     async def describe(
@@ -94,7 +88,7 @@ class GroupCalls:
 
         return await self._ask(
             _DESCRIBE, stream, group, partitions, make, within_s,
-            trouble="could not be asked", hint=_LOOK_HINT,
+            trouble="could not be asked", hint=LOOK_HINT,
         )
 
     async def reset(
@@ -159,34 +153,15 @@ class GroupCalls:
             answer, _ = await self._session.request(partition, what, request, timeout_s=within_s)
             return make(partition, answer)
 
-        answers, failed = await self._ask_each(names, ask)
+        answers, failed = await ask_each(self._session, names, ask)
         found = [answers[name] for name in names if name in answers]
         strangers = [name for name, error in failed.items() if isinstance(error, NotFoundError)]
         if len(strangers) == len(names):
             raise failed[strangers[0]]
         for name in strangers:
             del failed[name]
-        _check_complete(found, failed, len(names), trouble, hint)
+        check_complete(found, failed, len(names), trouble, hint)
         return found
-
-    async def _ask_each(
-        self, names: Iterable[str], ask: Callable[[str], Awaitable[T]]
-    ) -> tuple[dict[str, T], dict[str, HadronError]]:
-        """The outcome of each, asked all at the same time."""
-        answers: dict[str, T] = {}
-        failed: dict[str, HadronError] = {}
-
-        async def ask_one(name: str) -> None:
-            try:
-                answers[name] = await ask(name)
-            except HadronError as error:
-                failed[name] = error
-
-        async with anyio.create_task_group() as tasks:
-            for name in names:
-                tasks.start_soon(ask_one, name)
-        self._session.check_open()
-        return answers, {name: failed[name] for name in names if name in failed}
 
 
 def _target_text(to: str | int | datetime) -> str:
@@ -199,21 +174,4 @@ def _target_text(to: str | int | datetime) -> str:
         f"{to!r} is not where a group can go on",
         'use "earliest", "latest", an offset, a datetime or "@" and milliseconds since the Unix '
         "epoch; -2 means two records before each partition's end",
-    )
-
-
-def _check_complete(
-    found: Sequence[Any], failed: dict[str, HadronError], asked: int, trouble: str, hint: str
-) -> None:
-    """Raises what kept a single partition from its answer, or `IncompleteError` for several."""
-    if not failed:
-        return
-    if asked == 1:
-        raise next(iter(failed.values()))
-    refused = [error.hint for error in failed.values() if isinstance(error, RequestError)]
-    reasons = "; ".join(f"{name}: {error.message}" for name, error in failed.items())
-    raise IncompleteError(
-        f"{len(failed)} of {asked} partitions {trouble}: {reasons}",
-        "; ".join(filter(None, [hint, *dict.fromkeys(refused)])),
-        retryable=not refused, found=found, failed=failed,
     )

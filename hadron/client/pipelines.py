@@ -7,6 +7,7 @@ from typing import Any, Final
 
 from hadron.client.arguments import text_of, text_or_none_of
 from hadron.client.catalog import Catalog
+from hadron.client.leaders import LOOK_HINT, ask_each, check_complete
 from hadron.client.opening import Opening
 from hadron.client.session import Session
 from hadron.client.stages import StageRun
@@ -33,16 +34,22 @@ class PipelineCalls:
         self._catalog = catalog
         self._namespace = session.endpoint.namespace
 
-    async def progress(self, name: str) -> list[pipelines_pb2.PipelineProgressResponse.Pipeline]:
+    async def progress(
+        self, name: str, within_s: float | None = None
+    ) -> list[pipelines_pb2.PipelineProgressResponse.Pipeline]:
         name = text_or_none_of("pipeline", name)
         homes = self._session.topology.names()
         request = pipelines_pb2.PipelineProgressRequest(namespace=self._namespace, pipeline=name)
         if name:
             homes = [await self._find(name, request)]
-        found: list[pipelines_pb2.PipelineProgressResponse.Pipeline] = []
-        for home in homes:
-            answer, _ = await self._session.request(home, _PROGRESS, request)
-            found.extend(answer.pipelines)
+
+        async def ask(home: str) -> list[pipelines_pb2.PipelineProgressResponse.Pipeline]:
+            answer, _ = await self._session.request(home, _PROGRESS, request, timeout_s=within_s)
+            return list(answer.pipelines)
+
+        answers, failed = await ask_each(self._session, homes, ask)
+        found = [pipeline for home in homes for pipeline in answers.get(home, ())]
+        check_complete(found, failed, len(homes), "could not be asked", LOOK_HINT)
         return found
 
     async def instances(

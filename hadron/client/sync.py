@@ -480,10 +480,10 @@ class SyncClient:
     # --- pipelines ------------------------------------------------------------------------------
 
     def pipeline_progress(
-        self, name: str = ""
+        self, name: str = "", *, within_s: float | None = None
     ) -> list[pipelines_pb2.PipelineProgressResponse.Pipeline]:
         """See `Client.pipeline_progress`."""
-        return self._call(lambda client: client.pipeline_progress(name))
+        return self._call(lambda client: client.pipeline_progress(name, within_s=within_s))
 
     def instances(
         self, pipeline: str, *, status: str = "", after_id: int = 0, limit: int = 100

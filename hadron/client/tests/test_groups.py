@@ -52,6 +52,9 @@ async def test_a_leader_that_is_away_does_not_hide_the_others(tmp_path: Path) ->
             "1 of 2 partitions could not be asked: us/p0: cannot connect to us-p0-n1"
         )
         assert heard.value.retryable
+        with trio.fail_after(4 * WITHIN_S), pytest.raises(IncompleteError) as heard:
+            await client.pipeline_progress(within_s=WITHIN_S)
+        assert sorted(heard.value.failed) == [US, US1]
         # Both at once: two sets that are away take no longer than one.
         with trio.fail_after(4 * WITHIN_S), pytest.raises(IncompleteError) as heard:
             await client.groups(within_s=WITHIN_S)
