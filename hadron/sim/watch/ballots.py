@@ -8,7 +8,7 @@ from itertools import count
 from pathlib import Path
 from typing import Any
 
-from hadron.model.ids import NO_BALLOT, Ballot
+from hadron.model.ids import Ballot
 from hadron.partition.controller import Controller
 from hadron.partition.group_commit import WrittenGroup
 from hadron.sim.watch.marks import Key, Mark, is_majority
@@ -119,12 +119,9 @@ class Ballots:
         """Somebody begins its history anew, from a disk or a backup as it is."""
         self._past.update(key for key in self.marks if key[0] == replica_set)
 
-    def was_restored(self, name: str) -> None:
-        """A backup was put in the place of one member's state."""
-        self.restored[name] = max(
-            (ballot for (node, _), ballot in self._promised.items() if node == name),
-            default=NO_BALLOT,
-        )
+    def was_restored(self, name: str, promised: Ballot) -> None:
+        """A backup was put in the place of one member's state, whose disk has `promised`."""
+        self.restored[name] = promised
 
     def _check_restored(self, view: NodeView, promised: Ballot) -> None:
         """B3: who was restored counts once it was taught. B6: no copy takes a promise back."""

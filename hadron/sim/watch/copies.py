@@ -15,13 +15,14 @@ from typing import Any
 
 import apsw
 
-from hadron.model.ids import LogPosition
+from hadron.model.ids import NO_BALLOT, Ballot, LogPosition
 from hadron.node.cluster_backup import find_backups
 from hadron.sim.volume import volume_of
 from hadron.sim.watch.branches import Branches
 from hadron.sim.watch.entries import tables_lsn
 from hadron.sim.watch.views import Complaints, NodeView
 from hadron.storage.generations import DATABASE, MANIFEST, OUTGOING
+from hadron.storage.identity import NODE_DATABASE
 from hadron.storage.log import NO_BODY, hash_body
 from hadron.storage.snapshot import decode_manifest
 
@@ -168,6 +169,15 @@ class Copies:
                     "B6 what is installed has bodies of its own entries",
                     f"{path.parent.name}/{path.name} has no body of its entry {lsn}",
                 )
+
+
+def promised_on(directory: Path) -> Ballot:
+    """What a stopped node's disk says that it has promised; `NO_BALLOT` where it says nothing."""
+    row: Any = None
+    with _reading(directory / NODE_DATABASE) as database:
+        if database is not None:
+            row = database.execute("SELECT epoch, incarnation FROM identity").fetchone()
+    return Ballot(*row) if row else NO_BALLOT
 
 
 @contextmanager

@@ -48,7 +48,7 @@ from hadron.sim.node_files import NodeFile
 from hadron.sim.watch.answers import Answers, Told, for_others
 from hadron.sim.watch.ballots import Ballots
 from hadron.sim.watch.branches import Branches
-from hadron.sim.watch.copies import Copies
+from hadron.sim.watch.copies import Copies, promised_on
 from hadron.sim.watch.entries import Acknowledged, Ends, Entries, tables_lsn
 from hadron.sim.watch.meanings import Meanings
 from hadron.sim.watch.reads_on import ReadsOn
@@ -662,7 +662,8 @@ class Watcher:
 
     def restores(self, original: Any) -> Any:
         def restored(backups: Backups, world: World, name: str, backup: Path) -> None:
-            self.ballots.was_restored(name)
+            # What an earlier disk of the node has promised went with that.
+            self.ballots.was_restored(name, promised_on(world.data(name)))
             original(backups, world, name, backup)
 
         return restored
