@@ -250,7 +250,7 @@ class GroupDriver:
                 self._arm_timer(now)
                 return
             keys: BatchKeys | None = self._shelf.keys(batch) if machine.rules.is_by_key else None
-            assignment = machine.assign(batch.next_offset, end, now, keys)
+            assignment = machine.assign(wanted, batch.next_offset, end, now, keys)
             if assignment is not None:
                 self.sessions[assignment.member].deliver(assignment, batch)
         self._note_ended()

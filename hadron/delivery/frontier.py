@@ -59,6 +59,7 @@ class Frontier:
 
     def move(self, offset: int) -> None:
         """The cursor moves to `offset`, and over what is acknowledged there."""
+        assert offset >= self.cursor, (offset, self.cursor)
         self.cursor = offset
         if self.ahead:
             self.cursor = self.ahead.next_gap(offset)

@@ -211,14 +211,20 @@ class Group:
         return min((due for due in dues if due is not None), default=None)
 
     def assign(
-        self, batch_end: int, visible_end: int, now: float, keys: BatchKeys | None = None
+        self, wanted: int, batch_end: int, visible_end: int, now: float,
+        keys: BatchKeys | None = None,
     ) -> Assignment | None:
-        """Give `next_wanted` and what follows it, below `batch_end`, to the member whose turn it
-        is. Offsets acknowledged before are skipped. `keys` are of that batch: order by key needs
-        them. None when nobody takes anything, or when what comes next only had to be set aside:
-        ask for `next_wanted` again."""
+        """Give `wanted`, which `next_wanted` has said, and what follows it, below `batch_end`, to
+        the member whose turn it is. Offsets acknowledged before are skipped. `keys` are of that
+        batch: order by key needs them. None when nobody takes anything, when something else comes
+        first by now, or when what comes next only had to be set aside: ask for `next_wanted` again.
+
+        *(A record waits that one member is not to get again; the other one does not read, which is
+        found out by asking it. Now the first one is alone, and something new comes first: with the
+        end of the old one's batch the cursor went back, over what was acknowledged.)*
+        """
         found = self._source(visible_end, now)
-        if found is None:
+        if found is None or found[0] != wanted:
             return None
         first, avoid = found
         member = self.takers.pick(self._available(visible_end, now), now, avoid)

@@ -30,7 +30,7 @@ def deliver(group: Group, end: int, now: float = 0.0) -> Assignment | None:
     wanted = group.next_wanted(end, now)
     if wanted is None:
         return None
-    return group.assign((wanted // BATCH + 1) * BATCH, end, now)
+    return group.assign(wanted, (wanted // BATCH + 1) * BATCH, end, now)
 
 
 def drain(group: Group, end: int, now: float = 0.0) -> list[Assignment]:
@@ -329,7 +329,7 @@ class TestRetention:
     def test_what_was_dropped_is_not_delivered_again(self) -> None:
         group = Group(0, [])
         member = group.join(10, lambda: True)
-        first = group.assign(10, 100, 0.0)
+        first = group.assign(0, 10, 100, 0.0)
         assert first is not None
         assert (first.first, first.last) == (0, 9)
         group.refuse(member.number, first.delivery, 0, 4, now=0.0, delay_s=0.0)
@@ -337,7 +337,7 @@ class TestRetention:
         assert (group.floor, group.next_wanted(100, 0.0)) == (7, 10)
         group.leave(member.number, 1.0)
         other = group.join(10, lambda: True)
-        again = group.assign(10, 100, 1.0)
+        again = group.assign(7, 10, 100, 1.0)
         assert again is not None
         assert (again.member, again.first, again.last) == (other.number, 7, 9)
 

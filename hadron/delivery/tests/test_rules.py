@@ -30,8 +30,9 @@ def deliver(group: Group, end: int, now: float = 0.0) -> Assignment | None:
     """The next delivery, over whatever only has to be set aside."""
     while (wanted := group.next_wanted(end, now)) is not None:
         base = wanted // BATCH * BATCH
-        keys = BatchKeys(base, [key_of(n) for n in range(base, base + BATCH)])
-        found = group.assign(base + BATCH, end, now, keys if group.rules.is_by_key else None)
+        hashes = [key_of(n) for n in range(base, base + BATCH)]
+        keys = BatchKeys(base, hashes) if group.rules.is_by_key else None
+        found = group.assign(wanted, base + BATCH, end, now, keys)
         if found is not None:
             return found
     return None
@@ -81,6 +82,22 @@ class TestDeadlines:
         assert group.expire(25.0) == []
         assert [e.ranges for e in group.expire(26.0)] == [((1, 7),)]
         assert not group.extend(member.number, 1, 26.0)
+
+    def test_what_comes_first_may_change_while_members_are_asked(self) -> None:
+        """What waits is not to go to who could not deal with it, but the other one does not read:
+        then something new comes first, from another batch."""
+        group = Group(0, (), rules=Rules(deadline_s=10.0))
+        join(group, 4)
+        drain(group, 4, 0.0)
+        reads = True
+        group.join(4, lambda: reads)
+        group.expire(10.0)
+        reads = False
+        wanted = group.next_wanted(16, 10.0)
+        assert wanted == 0
+        assert group.assign(wanted, 2, 16, 10.0) is None
+        assert group.frontier.cursor == 4
+        assert drain(group, 16, 10.0) == [(1, 4, 4)]
 
     def test_who_froze_after_its_last_acknowledgement_is_given_one_at_a_time(self) -> None:
         """The deadline begins again in that very moment, whatever its digits."""
