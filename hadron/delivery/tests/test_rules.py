@@ -583,6 +583,8 @@ class Ordered(RuleBasedStateMachine):
     def lead(self) -> None:
         """A leader takes over; what the last one had not logged is forgotten."""
         self.members: list[Member] = []
+        self.reads: list[bool] = []
+        self.places: dict[int, int] = {}
         self.held: dict[int, int] = {}
         self.uncommitted = []
         self.group = Group(
@@ -630,7 +632,22 @@ class Ordered(RuleBasedStateMachine):
     @precondition(lambda self: len(self.members) < 4)
     @rule(credit=st.sampled_from((1, 4, 30)), size=st.sampled_from((0, 0, 6)))
     def join(self, credit: int, size: int) -> None:
-        self.members.append(join(self.group, credit, size=size, wait_s=1.0))
+        place = len(self.reads)
+        self.reads.append(True)
+        member = self.group.join(
+            credit, lambda: self.reads[place], batch_size=size, batch_wait_s=1.0
+        )
+        self.members.append(member)
+        self.places[member.number] = place
+
+    @precondition(lambda self: self.members)
+    @rule(data=st.data())
+    def stop_or_go_on_reading(self, data: st.DataObject) -> None:
+        number = data.draw(st.sampled_from(self.members)).number
+        place = self.places[number]
+        self.reads[place] = not self.reads[place]
+        if self.reads[place]:
+            self.group.became_writable(number)
 
     @precondition(lambda self: self.members)
     @rule(data=st.data())
