@@ -30,8 +30,8 @@ class Ballots:
         unflushed: nodes that ran without flushing what they acknowledged when their power went:
             what they had may be gone, and they must know it.
         flipped: nodes beneath which bits flipped: their disks have all but those.
-        restored: nodes that were restored since they were opened, with the highest ballot that
-            each had promised: what they had acknowledged may be gone.
+        restored: nodes that were restored since they were opened, with the ballot that the disk
+            of each had promised: what they had acknowledged may be gone.
         recovered: replica sets of which somebody took a disk as it was: what a majority had may be
             gone.
     """
@@ -119,10 +119,6 @@ class Ballots:
         """Somebody begins its history anew, from a disk or a backup as it is."""
         self._past.update(key for key in self.marks if key[0] == replica_set)
 
-    def was_restored(self, name: str, promised: Ballot) -> None:
-        """A backup was put in the place of one member's state, whose disk has `promised`."""
-        self.restored[name] = promised
-
     def _check_restored(self, view: NodeView, promised: Ballot) -> None:
         """B3: who was restored counts once it was taught. B6: no copy takes a promise back."""
         identity = view.identity
@@ -140,8 +136,9 @@ class Ballots:
             )
 
     def lost_power(self, name: str, view: NodeView | None) -> None:
-        """B3: it is a member that may have forgotten, unless it flushes everything."""
-        if view is None or not view.is_alive or view.is_fsynced:
+        """B3: it is a member that may have forgotten, unless it flushes everything, or did so when
+        it was stopped and has not gone on since."""
+        if view is None or not view.is_alive or view.is_fsynced or view.has_ended:
             return
         if view.identity.is_member:
             self.unflushed.add(name)

@@ -9,7 +9,7 @@ A backup has what its node knew to be committed when the backup was begun.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from contextlib import closing, contextmanager
+from contextlib import closing, contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -174,7 +174,8 @@ class Copies:
 def promised_on(directory: Path) -> Ballot:
     """What a stopped node's disk says that it has promised; `NO_BALLOT` where it says nothing."""
     row: Any = None
-    with _reading(directory / NODE_DATABASE) as database:
+    with suppress(apsw.SQLError), _reading(directory / NODE_DATABASE) as database:
+        # One that has just been made may have no tables yet.
         if database is not None:
             row = database.execute("SELECT epoch, incarnation FROM identity").fetchone()
     return Ballot(*row) if row else NO_BALLOT

@@ -615,6 +615,15 @@ class Watcher:
 
         return encode
 
+    def ends_run(self, original: Any) -> Any:
+        def end_run(identity: IdentityFile, mark: LogPosition) -> None:
+            original(identity, mark)
+            view = self._by_part.get(identity)
+            if view is not None:
+                view.has_ended = True
+
+        return end_run
+
     def marks_down(self, original: Any) -> Any:
         def note_mark(identity: IdentityFile, mark: LogPosition) -> None:
             view = self._by_part.get(identity)
@@ -663,8 +672,9 @@ class Watcher:
     def restores(self, original: Any) -> Any:
         def restored(backups: Backups, world: World, name: str, backup: Path) -> None:
             # What an earlier disk of the node has promised went with that.
-            self.ballots.was_restored(name, promised_on(world.data(name)))
+            promised = promised_on(world.data(name))
             original(backups, world, name, backup)
+            self.ballots.restored[name] = promised
 
         return restored
 
@@ -686,6 +696,13 @@ class Watcher:
             return original(disk, *given, **named)
 
         return damage
+
+    def wipes(self, original: Any) -> Any:
+        def wipe(disk: SimDisk) -> None:
+            self.ballots.restored.pop(disk.name, None)
+            original(disk)
+
+        return wipe
 
     def flips(self, original: Any) -> Any:
         def flip(disk: SimDisk, *given: Any, **named: Any) -> Any:
@@ -924,7 +941,7 @@ def _wrappers(watcher: Watcher) -> list[tuple[Any, dict[str, Callable[[Any], Any
         (Repairer, {"_give_back": watcher.gives_back}),
         (Copying, {"step": watcher.copies_all}),
         (Manifest, {"encode": watcher.describes}),
-        (IdentityFile, {"note_mark": watcher.marks_down}),
+        (IdentityFile, {"note_mark": watcher.marks_down, "end_run": watcher.ends_run}),
         (Backups, {
             "take": watcher.backs_up, "take_all": watcher.backs_up_all, "restore": watcher.restores,
             "restore_all": watcher.restores_all,
@@ -936,6 +953,7 @@ def _wrappers(watcher: Watcher) -> list[tuple[Any, dict[str, Callable[[Any], Any
         (node_files, {"_read_tables": watcher.reads_file}),
         (SimDisk, {
             "flip_bits": watcher.damages, "change_rows": watcher.damages, "lies": watcher.lies,
+            "wipe": watcher.wipes,
             "flip_live": watcher.flips,
             "power_off": watcher.powers_off,
         }),

@@ -32,6 +32,7 @@ class NodeView:
         is_ahead: it has led in this view, or tried to: its tables may be ahead of the watermark.
         whole_lsn: up to where its log was seen to have no hole when it acknowledged that.
         wrote: whether its latest append brought entries that it did not have.
+        has_ended: it was stopped in good order, with all that it had on its disk.
     """
 
     name: str
@@ -45,6 +46,7 @@ class NodeView:
     is_ahead: bool = False
     whole_lsn: int = 0
     wrote: bool = False
+    has_ended: bool = False
 
     @property
     def is_alive(self) -> bool:
