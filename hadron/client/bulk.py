@@ -155,7 +155,8 @@ async def finish_bulk(
             "; ".join(filter(None, [f"{told} published" if before else "", trouble.hint])),
         ) from trouble
     if trouble is not None:
-        trouble.add_note(f"send_many had published {before} record{'s'[:before > 1]} before that")
+        records = "record" if before == 1 else "records"
+        trouble.add_note(f"send_many had published {before} {records} before that")
         raise trouble
     return [segment.receipt() for segment in segments]
 

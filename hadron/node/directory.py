@@ -35,7 +35,8 @@ _CLAIM_PAUSE_S: Final = 30.0
 its name and contradicts as well: then after a few times only as often as this."""
 _MAX_SETS: Final = 4096
 _MAX_BYTES: Final = 1 << 20
-"""Of all statements: a quarter of what one message holds, and each node sends them all."""
+"""Of all statements, before those that are known grow no more: a quarter of what one message
+holds, and each node sends them all."""
 _MAX_REFUSED: Final = 64
 
 
@@ -140,10 +141,11 @@ class Directory:
         size = sum(map(_size, self.statements()))
         for said in statements:
             before = self._sets.get(said.name), self._contenders.get(said.name)
-            had = sum(_size(each) for each in before if each)
+            had = [_size(each) for each in before if each]
             is_one_more = not had and len(self._sets) >= _MAX_SETS
-            grows = _size(said) > had and said.name != self._own.name
-            if is_one_more or (grows and size - had + _size(said) > _MAX_BYTES):
+            # One may take the place of a smaller one, so in all it may be twice as much.
+            grows = _size(said) > max(had, default=0) and said.name != self._own.name
+            if is_one_more or (grows and size + _size(said) > _MAX_BYTES):
                 self._refuse(merged, said, f"this node knows {len(self._sets)} replica sets "
                              f"already, in {size} bytes: {said.name} is too much", now_s)
                 continue
@@ -152,7 +154,7 @@ class Directory:
             self._forget_replaced(said.name, before[0])
             after = self._sets.get(said.name), self._contenders.get(said.name)
             merged.changed |= after != before
-            size += sum(_size(each) for each in after if each) - had
+            size += sum(_size(each) for each in after if each) - sum(had)
         return merged
 
     def register(self, name: str, uuid: bytes, epoch: int) -> bool:

@@ -13,7 +13,7 @@ from typing import Final
 
 import trio
 
-from hadron.model.errors import FencedError, HadronError, ShuttingDownError
+from hadron.model.errors import CorruptionError, HadronError
 from hadron.model.schema import Retention, StreamSpec
 from hadron.partition.controller import Controller
 from hadron.partition.observers import Order
@@ -66,7 +66,12 @@ class RetentionDriver(Part):
         """Drop what is due, for ever; ends when leading does."""
         while True:
             self._woken = trio.Event()
-            sleep_s = await self._round()
+            try:
+                sleep_s = await self._round()
+            except HadronError as error:
+                # Leading ends; or the disk has no room even for this, which others say louder.
+                _log.info("retention pauses: %s", error)
+                sleep_s = _HELD_BACK_S
             await trio.sleep(PAUSE_S)
             with trio.move_on_after(sleep_s):
                 await self._woken.wait()
@@ -78,10 +83,8 @@ class RetentionDriver(Part):
         for stream_id, limits in self._limited():
             try:
                 sleep_s = min(sleep_s, await self._trim(stream_id, limits))
-            except (FencedError, ShuttingDownError):
-                return _HELD_BACK_S  # Leading ends.
-            except HadronError as error:
-                # The disk has no room even for this; or what is damaged is this stream's alone.
+            except CorruptionError as error:
+                # What is damaged is this stream's alone.
                 if self._said.get(stream_id) != error.message:
                     _log.warning("retention of stream %d pauses: %s", stream_id, error)
                 self._said[stream_id] = error.message

@@ -78,6 +78,20 @@ def test_a_running_cluster_is_told_without_what_is_not_looked_at(
     assert last == "1 problem found"
 
 
+def test_what_was_not_looked_at_is_not_called_right(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    report = Report(last_lsn=53, committed_lsn=53, applied_lsn=53, entries=53)
+    report.skipped.append("the integrity check of a table, too large for a node that runs")
+    file = VerifiedFile(Path("n2:7000"), Owner("local", "local/p0", "n2", b""), True, report)
+    monkeypatch.setattr(verify, "_verify_live", lambda _url: Verified([file]))
+    assert main(["verify", "--server", "hadron://n1:7000"]) == 0
+    *_, undone, right, way_out = capsys.readouterr().out.splitlines()
+    assert undone.startswith("n2: not done: the integrity check of a table")
+    assert right == "everything that was looked at is right"
+    assert way_out.endswith("stop a node, and run `hadron verify` with its directory")
+
+
 def test_nothing_to_verify(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["verify", str(tmp_path)]) == 1
     assert "there is no" in capsys.readouterr().err

@@ -10,6 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from hadron.model.replica_sets import KnownNode, KnownSet
+from hadron.node import directory as directory_module
 from hadron.node.directory import REFUSED_FOR_S, Directory
 
 A, B = b"a" * 16, b"b" * 16
@@ -353,6 +354,20 @@ def test_only_so_many_bytes_of_sets_are_known(monkeypatch: pytest.MonkeyPatch) -
     nodes = tuple(KnownNode(f"n{n}", "replica", "h" * 200 + ":1", 0) for n in range(9))
     large = replace(statement(last.name, epoch=3), nodes=(*last.nodes, *nodes))
     assert not made.merge([large], 0.0).changed
+
+
+def test_what_is_known_grows_no_further_by_changing(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A contender as large as the set whose name it wants, then the set as large as both, …"""
+    limit = 2_000
+    monkeypatch.setattr("hadron.node.directory._MAX_BYTES", limit)
+    made = directory(*(statement(f"eu/p{number}") for number in range(5)))
+    for epoch in range(2, 60):
+        uuid = A if epoch % 2 else B
+        nodes = statement(count=3).nodes + tuple(
+            KnownNode(f"x{n}", "replica", "h" * 20 + ":1", 0) for n in range(epoch)
+        )
+        made.merge([replace(statement("eu/p0", uuid, epoch=epoch), nodes=nodes)], 0.0)
+    assert sum(map(directory_module._size, made.statements())) <= 2 * limit
 
 
 def test_only_so_many_refusals_are_kept() -> None:

@@ -344,12 +344,9 @@ async def test_a_leader_whose_disk_was_seen_elsewhere_meanwhile_gives_way_and_co
     async with running_nodes(tmp_path, 3) as nodes:
         await make_stream(nodes)
         await nodes.wait_in_step()
-        member = nodes.node("n1").member
-        own = member.identity
-        clone = identity_message(
-            nodes.node("n1").host.membership, uuid=own.uuid, boot=own.boot + 1, start=b"clone",
-            is_member=True, disk=own.disk,
-        )
+        clone = nodes.node("n1").member._links._own_identity()
+        clone.boot += 1
+        clone.start = b"clone"
         for name in ("n2", "n3"):
             async with nodes.connection(name, host="n1") as connection:
                 answer, _ = await connection.request(HANDSHAKE, clone)

@@ -9,7 +9,7 @@ import pytest
 import trio
 from trio.testing import MockClock
 
-from hadron.model.errors import HadronError, NotReadyError
+from hadron.model.errors import FencedError, HadronError, NotReadyError
 from hadron.node.tests.support import make_stream
 from hadron.testing.nodes import Nodes, running_nodes
 from hadron.wire.messages import method, schema_pb2
@@ -67,3 +67,19 @@ async def test_a_change_that_is_not_committed_is_shown_nowhere(
         assert await names(nodes, "n1") == ["a", "b"]
         await nodes.wait_for("known", lambda: nodes.status("n2").metadata_index == 2)
         assert await names(nodes, "n2") == ["a", "b"]
+
+
+async def test_a_leadership_that_has_ended_is_let_go(tmp_path: Path, clock: MockClock) -> None:
+    """Its catalog stays, as what is known; its parts, and what they hold in memory, do not."""
+    async with running_nodes(tmp_path, 3) as nodes:
+        await make_stream(nodes)
+        await nodes.wait_in_step()
+        member = nodes.node("n1").member
+        leadership = member._leadership
+        assert leadership is not None
+        assert leadership.leading is not None
+        catalog = leadership.leading.catalog
+        assert catalog._listeners
+        leadership.controller.stop(FencedError("another ballot is needed"))
+        await nodes.wait_for("ended", lambda: not catalog._listeners)
+        await nodes.wait_serving()

@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Any, Final
+from typing import Any
 
 from hadron.model.errors import NotFoundError, OffsetOutOfRangeError, RequestError
 from hadron.sim.model.entry import Entry, Known, Refused, Rows
@@ -16,9 +16,6 @@ from hadron.state.group_endings import DeadLetterRecords, EndDeliveries
 from hadron.state.groups import AckRecords, CreateGroup
 
 Ranges = Iterable[tuple[int, int]]
-
-_NO_OPTIONS: Final = (0, 0, 0, 0)
-_NO_FENCE: Final = (0, 0, 0)
 
 
 @dataclass(slots=True)
@@ -32,8 +29,8 @@ class Group:
     name: str
     floor: int
     created_ms: int
-    options: tuple[int, int, int, int] = _NO_OPTIONS
-    fence: tuple[int, int, int] = _NO_FENCE
+    options: tuple[int, int, int, int]
+    fence: tuple[int, int, int]
     dead_lettered: int = 0
     acknowledged: set[int] = field(default_factory=set)
     attempts: dict[int, int] = field(default_factory=dict)
