@@ -3,7 +3,7 @@
 
 SHELL := /bin/sh
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-long check cluster-tests proto lock bench bench-groups clean venv
+.PHONY: help demo test test-long check format cluster-tests proto faces lock bench bench-groups clean venv
 # Two goals at once (`make -j test demo`) would share ports, cores and .venv.
 .NOTPARALLEL:
 
@@ -14,6 +14,8 @@ UV := $(shell uv --version >/dev/null 2>&1 && command -v uv)
 PYTHON ?=
 # As many processes as there are cores; whoever has nothing left takes from the others.
 IN_PARALLEL := --numprocesses logical --dist worksteal
+# Tests start hundreds of commands and nodes, each of which would compile every module again.
+unexport PYTHONDONTWRITEBYTECODE
 PYTHONS := python3 python3.14 python3.13 python3.12 python3.11 python
 
 help: ## this list
@@ -30,11 +32,17 @@ test-long: $(STAMP) ## what takes minutes and needs no cluster: a hundred seeds 
 
 check: $(STAMP) ## lint, types, rooms, the lock, and whether the generated code is fresh
 	$(BIN)/python -m ruff check .
+	$(BIN)/python -m ruff format --check .
 	$(BIN)/python -m mypy hadron $(wildcard cluster-tests/*.py)
 	$(BIN)/lint-imports
 	@if grep -n '://' requirements.lock; then \
 	    echo "requirements.lock names a host (above): run 'make lock'" >&2; exit 1; fi
-	$(BIN)/python -m pytest -q hadron/wire/tests/test_generated.py
+	$(BIN)/python -m pytest -q hadron/wire/tests/test_generated.py \
+	    hadron/client/blocking/tests/test_faces.py
+
+format: $(STAMP) ## lay the code out, as `make check` wants it
+	$(BIN)/python -m ruff check --fix --select I --quiet .
+	$(BIN)/python -m ruff format .
 
 cluster-tests: $(STAMP) ## all tests on real processes, the long ones too
 	$(BIN)/python -m pytest cluster-tests
@@ -50,6 +58,9 @@ proto: $(STAMP) ## regenerate hadron/wire/_pb from proto/
 	    sed 's/^from hadron\.v1 import/from hadron.wire._pb import/' "$$file" \
 	        > "hadron/wire/_pb/$${file##*/}" || exit 1; done
 	@rm -rf build/proto
+
+faces: $(STAMP) ## regenerate hadron/client/blocking/faces from the async classes
+	$(BIN)/python -m hadron.client.blocking.generate
 
 # `--upgrade` is left to the caller: make lock LOCK_FLAGS=--upgrade
 lock: $(if $(UV),,$(STAMP)) ## compile requirements.lock from pyproject.toml

@@ -54,7 +54,10 @@ async def run_worker(
     with path.open("ab") as log:
         process = await trio.lowlevel.open_process(
             [sys.executable, worker_module.__file__, msgspec.json.encode(plan).decode()],
-            stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=log, env=environment(),
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=log,
+            env=environment(),
         )
     worker = Worker(process)
     task_status.started(worker)

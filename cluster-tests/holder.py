@@ -20,7 +20,10 @@ async def main() -> None:
     async with (
         hadron.connect(url) as client,
         client.subscribe(
-            stream, group=group, member="holder", heartbeat_s=float(heartbeat_s),
+            stream,
+            group=group,
+            member="holder",
+            heartbeat_s=float(heartbeat_s),
             heartbeat_misses=int(misses),
         ) as subscription,
     ):

@@ -22,16 +22,18 @@ from report import Row
 from worker import Acked, Job, Plan, text_of
 
 import hadron
-from hadron.client.ports import ClientPorts
+from hadron.client.connecting.ports import ClientPorts
 from hadron.model.errors import CorruptionError, HadronError
 from hadron.model.schema import SchemaObject, StreamSpec
 from hadron.node.supervision.cluster import LocalCluster
 from hadron.node.verification import verify_paths
-from hadron.sim.checker import Verdict, check
-from hadron.sim.evidence import Evidence, Rules
-from hadron.sim.history import History, Publish
-from hadron.sim.log_checks import acknowledged_is_durable, no_duplicates
-from hadron.sim.node_files import NodeFile, read_node
+from hadron.sim.checks.checker import Verdict, check
+from hadron.sim.checks.logs import acknowledged_is_durable, no_duplicates
+from hadron.sim.evidence.evidence import Evidence, Rules
+from hadron.sim.evidence.history import History, Publish
+from hadron.sim.evidence.node_files import NodeFile, read_node
+from hadron.state.features import MACHINE
+from hadron.state.machine import StateMachine
 from hadron.testing.cluster import FaultyCluster
 
 STREAM: Final = "load"
@@ -203,8 +205,13 @@ class Load:
 
 
 @asynccontextmanager
-async def under_load(cluster: FaultyCluster, row: Row) -> AsyncIterator[Load]:
+async def under_load(
+    cluster: FaultyCluster, row: Row, *, machine: StateMachine = MACHINE
+) -> AsyncIterator[Load]:
     """A load for the length of a block, judged at its end; fills in the row of the report.
+
+    Args:
+        machine: what understands the logs of the nodes.
 
     Raises `AssertionError` naming the promises that were broken.
     """
@@ -231,7 +238,8 @@ async def under_load(cluster: FaultyCluster, row: Row) -> AsyncIterator[Load]:
             await worker.end()
     await wait_in_step(cluster, ports=cluster.ports("judge"))
     await trio.to_thread.run_sync(cluster.stop_all)
-    verdict = judge(load, [_read_file(load, name) for name in cluster.names], row)
+    files = [_read_file(load, name) for name in cluster.names]
+    verdict = judge(load, files, row, machine=machine)
     assert verdict.status == "valid", "\n".join(map(str, verdict.violations))
     assert max(load.progress_s) <= PROGRESS_S
 
@@ -243,21 +251,23 @@ def _read_file(load: Load, name: str) -> NodeFile:
     if name in {event.subject for event in load.history.events("damage")}:
         verified = verify_paths([load.cluster.config.node(name).data])
         if not verified.ok:
-            file = NodeFile(
-                name, file.log, committed_lsn=file.committed_lsn, damage=file.damage
-            )
+            file = NodeFile(name, file.log, committed_lsn=file.committed_lsn, damage=file.damage)
     return file
 
 
-def judge(load: Load, files: Sequence[NodeFile], row: Row) -> Verdict:
+def judge(
+    load: Load, files: Sequence[NodeFile], row: Row, *, machine: StateMachine = MACHINE
+) -> Verdict:
     """The checker's verdict over all histories and the nodes' files."""
     cluster = load.cluster
     load.history.save(_history_path(cluster, "judge"))
     history = History.load(*(_history_path(cluster, name) for name in ("judge", *WORKERS)))
     load.history = history
     rules = Rules(
-        members=len(cluster.names), durability=cluster.config.settings.durability,  # type: ignore[arg-type]
+        members=len(cluster.names),
+        durability=cluster.config.settings.durability,  # type: ignore[arg-type]
         progress_s=PROGRESS_S,
+        machine=machine,
     )
     verdict = check(history, files, rules)
     _fill(row, load, verdict)
@@ -284,8 +294,13 @@ def _fill(row: Row, load: Load, verdict: Verdict) -> None:
 
 def _plan(cluster: FaultyCluster, name: str, jobs: tuple[Job, ...]) -> Plan:
     return Plan(
-        name=name, url=cluster.url, routes=cluster.routes(name), stream=STREAM,
-        partition=cluster.config.name, history=str(_history_path(cluster, name)), jobs=jobs,
+        name=name,
+        url=cluster.url,
+        routes=cluster.routes(name),
+        stream=STREAM,
+        partition=cluster.config.name,
+        history=str(_history_path(cluster, name)),
+        jobs=jobs,
     )
 
 
@@ -314,9 +329,7 @@ async def _wait_drained(cluster: FaultyCluster) -> int:
     raise AssertionError(f"the group is not drained after {PATIENCE_S:g} s: {seen}")
 
 
-async def wait_in_step(
-    cluster: LocalCluster, *, ports: ClientPorts | None = None
-) -> None:
+async def wait_in_step(cluster: LocalCluster, *, ports: ClientPorts | None = None) -> None:
     """Until every node has applied what the leader has committed."""
     seen: dict[str, str] = {}
     async with hadron.connect(cluster.url, ports=ports) as client:

@@ -30,11 +30,11 @@ from worker import Acked, Job, Plan
 import hadron
 from hadron.model.errors import HadronError
 from hadron.model.schema import SchemaObject, StreamSpec
-from hadron.sim.checker import Verdict, check
-from hadron.sim.evidence import Evidence, Rules, Violation
-from hadron.sim.history import Apply, Deliver, Event, History, Publish
-from hadron.sim.log_checks import acknowledged_is_durable
-from hadron.sim.node_files import read_node
+from hadron.sim.checks.checker import Verdict, check
+from hadron.sim.checks.logs import acknowledged_is_durable
+from hadron.sim.evidence.evidence import Evidence, Rules, Violation
+from hadron.sim.evidence.history import Apply, Deliver, Event, History, Publish
+from hadron.sim.evidence.node_files import read_node
 from hadron.testing.fleet import FaultyFleet
 
 META, EU, US = "global/metadata", "eu/p0", "us/p0"
@@ -63,7 +63,8 @@ WORKERS: Final[dict[str, tuple[Job, ...]]] = {
         msgspec.structs.replace(_MEMBER, name="m1"),
     ),
     "c3": (
-        msgspec.structs.replace(_MEMBER, name="m2"), msgspec.structs.replace(_MEMBER, name="m3"),
+        msgspec.structs.replace(_MEMBER, name="m2"),
+        msgspec.structs.replace(_MEMBER, name="m3"),
     ),
     "c4": (
         # To leave takes seconds while a partition is away, for the acks: the others may all do so.
@@ -159,8 +160,8 @@ class RegionLoad:
         for acked in reversed(self.acked):
             if acked.ended < now:
                 break
-            count += acked.began > now and job in ("", acked.job) and partition in (
-                "", acked.partition
+            count += (
+                acked.began > now and job in ("", acked.job) and partition in ("", acked.partition)
             )
         return count
 
@@ -200,7 +201,8 @@ class RegionLoad:
             self.gap_s(
                 outage,
                 [
-                    acked.ended for acked in self.acked
+                    acked.ended
+                    for acked in self.acked
                     if acked.job == job and acked.partition not in but
                 ],
             )
@@ -264,8 +266,13 @@ async def under_load(fleet: FaultyFleet, row: Row) -> AsyncIterator[RegionLoad]:
 
 def _plan(fleet: FaultyFleet, name: str, jobs: tuple[Job, ...]) -> Plan:
     return Plan(
-        name=name, url=fleet.url, routes=fleet.routes(name), stream=STREAM, partition="",
-        history=str(_history_path(fleet, name)), jobs=jobs,
+        name=name,
+        url=fleet.url,
+        routes=fleet.routes(name),
+        stream=STREAM,
+        partition="",
+        history=str(_history_path(fleet, name)),
+        jobs=jobs,
     )
 
 
@@ -389,8 +396,14 @@ def _note_what_was_felt(load: RegionLoad, history: History, row: Row) -> None:
                 f"{delivered_s:.2f} s"
             )
         longest = max(
-            (each.ended - each.began for each in load.acked if each.job in (*UNKEYED, "patient")
-             and each.began < outage.back and each.ended > outage.began), default=0,
+            (
+                each.ended - each.began
+                for each in load.acked
+                if each.job in (*UNKEYED, "patient")
+                and each.began < outage.back
+                and each.ended > outage.began
+            ),
+            default=0,
         )
         told.append(f"the longest wait of one record without a key: {longest / _SECOND:.2f} s")
         row.notes.append("; ".join(told))

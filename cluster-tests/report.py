@@ -8,8 +8,18 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 HEADINGS = (
-    "test", "kills", "cuts", "acked", "unknown", "refused", "delivered", "p99 pause", "max pause",
-    "p50 progress", "max progress", "verdict",
+    "test",
+    "kills",
+    "cuts",
+    "acked",
+    "unknown",
+    "refused",
+    "delivered",
+    "p99 pause",
+    "max pause",
+    "p50 progress",
+    "max progress",
+    "verdict",
 )
 
 
@@ -45,14 +55,23 @@ class Row:
 
     def cells(self) -> list[str]:
         counts = (
-            self.kills, self.partitions, self.acked, self.unknown, self.refused, self.delivered
+            self.kills,
+            self.partitions,
+            self.acked,
+            self.unknown,
+            self.refused,
+            self.delivered,
         )
         times = (
-            quantile(self.pauses_s, 0.99), quantile(self.pauses_s, 1.0),
-            quantile(self.progress_s, 0.5), quantile(self.progress_s, 1.0),
+            quantile(self.pauses_s, 0.99),
+            quantile(self.pauses_s, 1.0),
+            quantile(self.progress_s, 0.5),
+            quantile(self.progress_s, 1.0),
         )
         return [
-            self.test, *(f"{count:,}" for count in counts), *(f"{time:.2f} s" for time in times),
+            self.test,
+            *(f"{count:,}" for count in counts),
+            *(f"{time:.2f} s" for time in times),
             self.verdict,
         ]
 

@@ -43,7 +43,8 @@ async def declare(client: Client, name: str, *partitions: str) -> int:
 async def streams_at(connection: Connection, index: int) -> list[tuple[int, str]]:
     """(id, name) of every stream, as one node has them once it stands at `index`."""
     answer, _ = await connection.request(
-        _GET, schema_pb2.GetObjectsRequest(
+        _GET,
+        schema_pb2.GetObjectsRequest(
             kind="Stream", min_index=index, max_wait_ms=round(PATIENCE_S * 1_000)
         ),
     )

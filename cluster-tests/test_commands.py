@@ -47,7 +47,15 @@ async def test_pub_without_a_majority(plain: LocalCluster) -> None:
 async def declare(cluster: LocalCluster) -> None:
     spec = StreamSpec(partitions=(cluster.config.name,))
     async with hadron.connect(cluster.url) as client:
-        await client.apply([SchemaObject(kind="Stream", name=STREAM, spec=spec)])
+        applied = await client.apply([SchemaObject(kind="Stream", name=STREAM, spec=spec)])
+    # A replica that does not know yet that it is committed would have to ask the leader.
+    for name in ("n2", "n3"):
+        await trio.to_thread.run_sync(
+            cluster.wait_for,
+            name,
+            "the stream",
+            lambda status: status.metadata_index >= applied.metadata_index,
+        )
 
 
 @asynccontextmanager
@@ -57,10 +65,20 @@ async def publishing(
     """`hadron pub`, and the lines that it writes to standard error."""
     process = await trio.lowlevel.open_process(
         [
-            sys.executable, "-m", "hadron", "--server", cluster.url, "pub", STREAM, "a record",
-            "--timeout", "15s",
+            sys.executable,
+            "-m",
+            "hadron",
+            "--server",
+            cluster.url,
+            "pub",
+            STREAM,
+            "a record",
+            "--timeout",
+            "15s",
         ],
-        stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, env=environment(),
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.PIPE,
+        env=environment(),
     )
     with trio.fail_after(PATIENCE_S):
         try:

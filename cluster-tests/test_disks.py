@@ -13,9 +13,7 @@ from hadron.node.supervision.processes import ClusterError, last_words
 from hadron.testing.cluster import FaultyCluster
 
 
-@pytest.mark.parametrize(
-    "name", [pytest.param("n1"), pytest.param("n3", marks=pytest.mark.long)]
-)
+@pytest.mark.parametrize("name", [pytest.param("n1"), pytest.param("n3", marks=pytest.mark.long)])
 async def test_a_wiped_node_rebuilds_itself(cluster: FaultyCluster, row: Row, name: str) -> None:
     async with under_load(cluster, row) as load:
         load.kill(name)

@@ -78,7 +78,8 @@ class Crew:
         arguments = (url, STREAM, GROUP, str(HEARTBEAT_S), str(MISSES))
         process = await trio.lowlevel.open_process(
             [sys.executable, holder_module.__file__, *arguments],
-            stdout=subprocess.PIPE, env=environment(),
+            stdout=subprocess.PIPE,
+            env=environment(),
         )
         try:
             assert process.stdout is not None
@@ -90,9 +91,7 @@ class Crew:
                         task_status.started(process)
                         continue
                     partition, first, count = line.decode().split()
-                    self.held.update(
-                        (partition, int(first) + index) for index in range(int(count))
-                    )
+                    self.held.update((partition, int(first) + index) for index in range(int(count)))
                 self._tell()
         finally:
             process.kill()

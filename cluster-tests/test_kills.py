@@ -66,9 +66,7 @@ async def test_fifty_leader_kills(cluster: FaultyCluster, row: Row) -> None:
 
 @pytest.mark.long
 @pytest.mark.timeout(600)
-async def test_the_leader_is_paused_beyond_every_timeout(
-    cluster: FaultyCluster, row: Row
-) -> None:
+async def test_the_leader_is_paused_beyond_every_timeout(cluster: FaultyCluster, row: Row) -> None:
     """Its peers and clients have given it up when it comes back and goes on as if nothing was."""
     async with under_load(cluster, row) as load:
         cluster.pause("n1")

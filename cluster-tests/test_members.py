@@ -179,7 +179,9 @@ async def publishes(load: Load, name: str) -> None:
     try:
         async with (
             hadron.connect(
-                url, ports=cluster.ports(ALONE), connect_timeout_s=_REFUSED_WITHIN_S,
+                url,
+                ports=cluster.ports(ALONE),
+                connect_timeout_s=_REFUSED_WITHIN_S,
                 request_timeout_s=_REFUSED_WITHIN_S,
             ) as client,
             client.producer(STREAM, delivery_timeout_s=_REFUSED_WITHIN_S) as producer,
@@ -196,7 +198,9 @@ async def wait_says_that_its_file_is_old(load: Load, name: str) -> None:
     """Until a node has heard that there is a newer file."""
     await trio.to_thread.run_sync(
         lambda: load.cluster.wait_for(
-            name, "told that its file is old", lambda status: "file is old" in status.trouble,
+            name,
+            "told that its file is old",
+            lambda status: "file is old" in status.trouble,
             PATIENCE_S,
         )
     )

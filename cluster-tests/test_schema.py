@@ -39,9 +39,7 @@ def fifteen(tmp_path: Path) -> Iterator[LocalFleet]:
     """The sets of config/two-regions, on free ports."""
     configs = [load_config(path, os.environ) for path in find_configs(_EXAMPLE)]
     configs.sort(key=lambda config: config.name != config.metadata)
-    with LocalFleet(
-        tmp_path, {config.name: len(config.nodes) for config in configs}
-    ) as running:
+    with LocalFleet(tmp_path, {config.name: len(config.nodes) for config in configs}) as running:
         yield running
 
 

@@ -27,7 +27,7 @@ def test_every_cell_has_its_proof() -> None:
     used = set()
     for setting, *cells in rows:
         for cell in cells:
-            numbers = re.findall(r"\d+", cell[cell.index("("):])
+            numbers = re.findall(r"\d+", cell[cell.index("(") :])
             assert numbers, f"{setting}: {cell}"
             used.update(numbers)
         used.update(re.findall(r"\d+", setting))

@@ -22,16 +22,16 @@ import trio
 
 import hadron
 from hadron.client import Client
-from hadron.client.deliveries import DeliveryBatch
-from hadron.client.opening import Opening
-from hadron.client.ports import ClientPorts
-from hadron.client.producer import Producer
-from hadron.client.publishing import Pending
-from hadron.client.results import BatchReceipt, Receipt
-from hadron.client.subscription import Subscription
-from hadron.model.batch import decode_batch
+from hadron.client.connecting.ports import ClientPorts
+from hadron.client.consuming.deliveries import DeliveryBatch
+from hadron.client.consuming.subscription import Subscription
+from hadron.client.producing.producer import Producer
+from hadron.client.producing.publisher import Pending
+from hadron.client.terms.opening import Opening
+from hadron.client.terms.results import BatchReceipt, Receipt
 from hadron.model.errors import DeadlineExceededError, HadronError, RequestError
-from hadron.sim.history import Acks, History, Publish, Settle
+from hadron.model.record_batch import decode_batch
+from hadron.sim.evidence.history import Acks, History, Publish, Settle
 from hadron.testing.cluster import Routes
 
 Kind = Literal["single", "pipelined", "bulk", "steady", "member", "reader"]
@@ -145,7 +145,9 @@ class Worker:
 
     def _producer(self, job: Job) -> Opening[Producer]:
         return self._client.producer(
-            self._plan.stream, acks=job.acks, partition=job.partition or None,
+            self._plan.stream,
+            acks=job.acks,
+            partition=job.partition or None,
             delivery_timeout_s=job.delivery_timeout_s,
         )
 
@@ -189,13 +191,18 @@ class Worker:
         values = [f"{job.name}/{next(self._numbers):08}" for _ in range(count)]
         partition = job.partition or self._plan.partition
         return self.history.publish(
-            self._plan.name, job.name if partition or job.keys else "", self._plan.stream,
-            partition, values, acks=job.acks,
+            self._plan.name,
+            job.name if partition or job.keys else "",
+            self._plan.stream,
+            partition,
+            values,
+            acks=job.acks,
         )
 
     @contextmanager
     def _outcome(
-        self, noted: Publish,
+        self,
+        noted: Publish,
         refusals: tuple[type[HadronError], ...] = (DeadlineExceededError, RequestError),
     ) -> Iterator[None]:
         """Notes what the block raises; `refusals` promise that nothing is in the log."""
@@ -206,13 +213,12 @@ class Worker:
         except HadronError as error:
             self.history.unknown(noted, error)
 
-    def _acked(
-        self, noted: Publish, job: Job, receipts: Sequence[Receipt | BatchReceipt]
-    ) -> None:
+    def _acked(self, noted: Publish, job: Job, receipts: Sequence[Receipt | BatchReceipt]) -> None:
         """Of one partition."""
         noted.partition = receipts[0].partition
         noted.runs = [
-            (receipt.base_offset, receipt.count) if isinstance(receipt, BatchReceipt)
+            (receipt.base_offset, receipt.count)
+            if isinstance(receipt, BatchReceipt)
             else (receipt.offset, 1)
             for receipt in receipts
         ]
@@ -248,13 +254,24 @@ class Worker:
         values = [text_of(record.value) for record in batch.records]
         plan, first = self._plan, batch.first_offset
         self.history.deliver(
-            plan.name, job.group, job.name, plan.stream, batch.partition, first, values,
+            plan.name,
+            job.group,
+            job.name,
+            plan.stream,
+            batch.partition,
+            first,
+            values,
             attempt=batch.attempt,
         )
         how: Literal["ack", "nack"] = "nack" if self._chance.random() < _NACKED else "ack"
         noted = self.history.settle(
-            plan.name, job.group, job.name, plan.stream, batch.partition,
-            [(first, first + len(values) - 1)], how=how,
+            plan.name,
+            job.group,
+            job.name,
+            plan.stream,
+            batch.partition,
+            [(first, first + len(values) - 1)],
+            how=how,
         )
         if how == "nack":
             await batch.nack(delay_s=_REST_S)
@@ -262,9 +279,7 @@ class Worker:
             sent.append(noted)
             await batch.ack()
 
-    async def _confirm(
-        self, job: Job, subscription: Subscription, sent: list[Settle]
-    ) -> None:
+    async def _confirm(self, job: Job, subscription: Subscription, sent: list[Settle]) -> None:
         """What `flush` does not complain about is committed."""
         settled, sent[:] = list(sent), []
         try:

@@ -20,8 +20,9 @@ if TYPE_CHECKING:
         connect,
         connect_sync,
     )
-    from hadron.client.sync_consumer import SyncDelivery, SyncSubscription
-    from hadron.client.sync_producer import SyncProducer
+    from hadron.client.blocking.faces.deliveries import SyncDelivery
+    from hadron.client.blocking.faces.producer import SyncProducer
+    from hadron.client.blocking.faces.subscription import SyncSubscription
     from hadron.model.cloudevents import CloudEvent
     from hadron.model.errors import (
         ClosedError,
@@ -54,7 +55,6 @@ if TYPE_CHECKING:
         SchemaError,
         SequenceError,
         ShuttingDownError,
-        StageError,
         StaleCompletionError,
         StorageError,
         TrimmedError,
@@ -64,7 +64,8 @@ if TYPE_CHECKING:
     )
     from hadron.model.record import NewRecord, Record
 
-__version__ = "0.1.0"
+__version__: str
+"""In `hadron.model.version`, for every room to say."""
 
 _ERRORS = (
     "ClosedError",
@@ -97,7 +98,6 @@ _ERRORS = (
     "SchemaError",
     "SequenceError",
     "ShuttingDownError",
-    "StageError",
     "StaleCompletionError",
     "StorageError",
     "TrimmedError",
@@ -115,11 +115,11 @@ _HOMES = {
     "Client": "hadron.client",
     "SyncClient": "hadron.client",
     "Producer": "hadron.client",
-    "SyncProducer": "hadron.client.sync_producer",
+    "SyncProducer": "hadron.client.blocking.faces.producer",
     "Subscription": "hadron.client",
-    "SyncSubscription": "hadron.client.sync_consumer",
+    "SyncSubscription": "hadron.client.blocking.faces.subscription",
     "Delivery": "hadron.client",
-    "SyncDelivery": "hadron.client.sync_consumer",
+    "SyncDelivery": "hadron.client.blocking.faces.deliveries",
     "Receipt": "hadron.client",
     **dict.fromkeys(_ERRORS, "hadron.model.errors"),
 }
@@ -162,7 +162,6 @@ __all__ = [
     "SchemaError",
     "SequenceError",
     "ShuttingDownError",
-    "StageError",
     "StaleCompletionError",
     "StorageError",
     "Subscription",
@@ -180,6 +179,8 @@ __all__ = [
 
 
 def __getattr__(name: str) -> Any:
+    if name == "__version__":
+        return importlib.import_module("hadron.model.version").VERSION
     home = _HOMES.get(name)
     if home is None:
         raise AttributeError(f"module 'hadron' has no attribute {name!r}")
@@ -188,4 +189,4 @@ def __getattr__(name: str) -> Any:
 
 def __dir__() -> list[str]:
     """What there is to use; not what this module is made of."""
-    return sorted([*__all__, *(name for name in globals() if name.startswith("__"))])
+    return sorted([*__all__, "__version__", *(name for name in globals() if name.startswith("__"))])

@@ -125,16 +125,19 @@ async def consume(
 
 
 async def one_by_one(
-    client: Client, stream: str, group: str, start: int, records: int, limit_s: float,
+    client: Client,
+    stream: str,
+    group: str,
+    start: int,
+    records: int,
+    limit_s: float,
     leader: ProcessUse,
 ) -> Cost:
     """From an acknowledgement to the next record in the member's hands, `records` times at most;
     `WARM_UP` more are taken before."""
     taken: list[float] = []
     cpu = 0.0
-    async with client.subscribe(
-        stream, group=group, start=start, max_in_flight=1
-    ) as subscription:
+    async with client.subscribe(stream, group=group, start=start, max_in_flight=1) as subscription:
         with anyio.move_on_after(limit_s + _JOIN_S):
             for _ in range(WARM_UP):
                 await (await anext(subscription)).ack()

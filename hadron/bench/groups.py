@@ -43,10 +43,17 @@ def run(plan: Plan, output: str) -> int:
     durability = "fsync" if plan.nodes == 1 else plan.durability
     seconds = time.monotonic() - started
     if output == "json":
-        print_json(parts, {
-            "durability": durability, "nodes": plan.nodes, "record_bytes": plan.record_bytes,
-            "seconds": plan.seconds, "rounds": plan.rounds, "took_s": round(seconds),
-        })
+        print_json(
+            parts,
+            {
+                "durability": durability,
+                "nodes": plan.nodes,
+                "record_bytes": plan.record_bytes,
+                "seconds": plan.seconds,
+                "rounds": plan.rounds,
+                "took_s": round(seconds),
+            },
+        )
     else:
         print_tables(
             parts,

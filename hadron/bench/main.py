@@ -97,7 +97,8 @@ async def _measure(
         steps = {
             "publish_one": partial(workloads.publish_one, client, "one", value, seconds),
             "publish_many": partial(
-                workloads.publish_many, client, "many", value, seconds, processes.cpu_s),
+                workloads.publish_many, client, "many", value, seconds, processes.cpu_s
+            ),
             "publish_send": partial(workloads.publish_send, client, "send", value, seconds),
             "read": partial(workloads.read, client, "many", seconds),
             "consume_batch": partial(workloads.consume_batch, client, "many", seconds),
@@ -125,7 +126,8 @@ def _print_table(figures: Figures, measured: Mapping[str, Measured], title: str)
         meaning = f"{unit}, {' / '.join(percentiles)}" if percentiles else unit
         stood_on = measured.get(workload)
         table.add_row(
-            label, " / ".join(_show(figures[name]) for name in names),
+            label,
+            " / ".join(_show(figures[name]) for name in names),
             meaning.replace("p999", "p99.9"),
             f"{stood_on.records:,}" if stood_on else "",
             f"{stood_on.seconds:.2f} s" if stood_on else "",

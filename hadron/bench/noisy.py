@@ -87,7 +87,10 @@ async def _acknowledge(client: Client, stream: str, group: str, tell: _Tell) -> 
 
 
 KINDS: Final[dict[str, Callable[[Client, str, str, _Tell], Awaitable[None]]]] = {
-    "nack": _nack, "nack_at_once": _nack_at_once, "join": _join, "create": _create,
+    "nack": _nack,
+    "nack_at_once": _nack_at_once,
+    "join": _join,
+    "create": _create,
     "acknowledge": _acknowledge,
 }
 
@@ -133,14 +136,20 @@ async def measure_noisy(ground: Ground) -> list[Part]:
         part.figures[f"noisy_{prefix}_sends_per_s"] = middle(rates[prefix])
         part.figures[f"noisy_{prefix}_to_alone"] = left
         part.rows.append(
-            (label, number(middle(rates[prefix])), ratio(left),
-             f"{number(middle(slowest[prefix]))} ms")
+            (
+                label,
+                number(middle(rates[prefix])),
+                ratio(left),
+                f"{number(middle(slowest[prefix]))} ms",
+            )
         )
         if prefix in _JUDGED:
             part.verdicts.append(
                 Verdict(
-                    f"sends beside {label}", f"{ratio(left)} those alone",
-                    f"≥ {MIN_BESIDE_NOISE:g} x", left >= MIN_BESIDE_NOISE,
+                    f"sends beside {label}",
+                    f"{ratio(left)} those alone",
+                    f"≥ {MIN_BESIDE_NOISE:g} x",
+                    left >= MIN_BESIDE_NOISE,
                 )
             )
     return [part]

@@ -73,7 +73,9 @@ async def measure_members(ground: Ground) -> list[Part]:
 
 
 async def _measure_numbers(
-    ground: Ground, what: str, counts: Sequence[int],
+    ground: Ground,
+    what: str,
+    counts: Sequence[int],
     members: Callable[[int, str], Awaitable[list[tuple[Client, str]]]],
 ) -> list[Part]:
     stream, plan = await ground.fan(), ground.plan
@@ -92,16 +94,12 @@ async def _measure_numbers(
                 )
                 known.setdefault((window, count), []).append(found)
     return [
-        _numbers_part(
-            plan, what, window, {count: known[window, count] for count in counts}
-        )
+        _numbers_part(plan, what, window, {count: known[window, count] for count in counts})
         for window in windows
     ]
 
 
-def _numbers_part(
-    plan: Plan, what: str, window: int, known: dict[int, list[Throughput]]
-) -> Part:
+def _numbers_part(plan: Plan, what: str, window: int, known: dict[int, list[Throughput]]) -> Part:
     many = window > 1
     how = f"up to {window:,} in flight each" if many else "one in flight each"
     part = Part(
@@ -117,8 +115,13 @@ def _numbers_part(
         part.figures[f"{prefix}_{count}_records_per_s"] = middle(speed)
         part.figures[f"{prefix}_{count}_leader_us_per_record"] = middle(cost)
         part.rows.append(
-            (f"{count}", number(middle(speed)), ratio(faster), f"{number(middle(cost))} µs",
-             ratio(dearer))
+            (
+                f"{count}",
+                number(middle(speed)),
+                ratio(faster),
+                f"{number(middle(cost))} µs",
+                ratio(dearer),
+            )
         )
         if count == max(known):
             part.verdicts.append(
@@ -157,15 +160,20 @@ async def measure_idle(ground: Ground) -> list[Part]:
         "An idle member of a group, on a connection of its own: the leader's resident memory",
         ("members that joined", "kB each"),
         [
-            (f"{_FIRST_MEMBERS + turn * plan.idle_members} to "
-             f"{_FIRST_MEMBERS + (turn + 1) * plan.idle_members}", number(each))
+            (
+                f"{_FIRST_MEMBERS + turn * plan.idle_members} to "
+                f"{_FIRST_MEMBERS + (turn + 1) * plan.idle_members}",
+                number(each),
+            )
             for turn, each in enumerate(kilobytes)
         ],
         {"idle_members": float(plan.idle_members), "idle_member_kb": found},
     )
     part.verdicts.append(
         Verdict(
-            "an idle member", f"{number(found)} kB on the leader", f"≤ {MAX_IDLE_KB:g} kB",
+            "an idle member",
+            f"{number(found)} kB on the leader",
+            f"≤ {MAX_IDLE_KB:g} kB",
             found <= MAX_IDLE_KB,
         )
     )
@@ -205,7 +213,8 @@ async def measure_stopped(ground: Ground) -> list[Part]:
         ("beside them", "records/s", "to alone", "leader's CPU per record", "to alone"),
     )
     labels = {
-        _ALONE: "nobody", _SILENT: "one that takes nothing of what it gets",
+        _ALONE: "nobody",
+        _SILENT: "one that takes nothing of what it gets",
         _FROZEN: "one whose process is stopped (SIGSTOP)",
     }
     for case, found in known.items():
@@ -214,14 +223,21 @@ async def measure_stopped(ground: Ground) -> list[Part]:
         part.figures[f"{case}_records_per_s"] = middle(speed)
         part.figures[f"{case}_to_alone"] = left
         part.rows.append(
-            (labels[case], number(middle(speed)), ratio(left), f"{number(middle(cost))} µs",
-             ratio(middle_ratio(cost, _costs(known[_ALONE]))))
+            (
+                labels[case],
+                number(middle(speed)),
+                ratio(left),
+                f"{number(middle(cost))} µs",
+                ratio(middle_ratio(cost, _costs(known[_ALONE]))),
+            )
         )
         if case != _ALONE:
             part.verdicts.append(
                 Verdict(
-                    f"beside {labels[case]}", f"{ratio(left)} the records/s of those alone",
-                    f"> {MIN_BESIDE_STOPPED:g} x", left > MIN_BESIDE_STOPPED,
+                    f"beside {labels[case]}",
+                    f"{ratio(left)} the records/s of those alone",
+                    f"> {MIN_BESIDE_STOPPED:g} x",
+                    left > MIN_BESIDE_STOPPED,
                 )
             )
     return [part]
@@ -243,13 +259,21 @@ async def measure_logs(ground: Ground) -> list[Part]:
     async def measure(case: str, turn: int) -> Cost:
         stream, start, prefix = cases[case]
         return await deliveries.one_by_one(
-            ground.client, stream, f"{prefix}-{turn}", start, _COST_RECORDS,
-            ground.plan.seconds, ground.leader,
+            ground.client,
+            stream,
+            f"{prefix}-{turn}",
+            start,
+            _COST_RECORDS,
+            ground.plan.seconds,
+            ground.leader,
         )
 
     part = await _compare(
-        ground, f"A delivery, one record at a time ({deliveries.SMALL_BYTES} B values)", "the log",
-        {label: case[2] for label, case in cases.items()}, measure,
+        ground,
+        f"A delivery, one record at a time ({deliveries.SMALL_BYTES} B values)",
+        "the log",
+        {label: case[2] for label, case in cases.items()},
+        measure,
     )
     part.figures |= {"short_log_records": float(short), "long_log_records": float(long)}
     return [part]
@@ -285,21 +309,32 @@ async def measure_acknowledged(ground: Ground) -> list[Part]:
 
         async def measure(label: str, _turn: int) -> Cost:
             return await deliveries.one_by_one(
-                ground.client, stream, labels[label], 0, _COST_RECORDS, ground.plan.seconds,
+                ground.client,
+                stream,
+                labels[label],
+                0,
+                _COST_RECORDS,
+                ground.plan.seconds,
                 ground.leader,
             )
 
         part = await _compare(
-            ground, "A delivery, one record at a time, while records below are held by another "
+            ground,
+            "A delivery, one record at a time, while records below are held by another "
             f"member\n(a leader delivers nothing new behind {MAX_UNSETTLED:,} of them)",
-            "acknowledged above the floor", labels, measure,
+            "acknowledged above the floor",
+            labels,
+            measure,
         )
     part.figures |= figures
     return [part]
 
 
 async def _compare(
-    ground: Ground, title: str, differs: str, cases: dict[str, str],
+    ground: Ground,
+    title: str,
+    differs: str,
+    cases: dict[str, str],
     measure: Callable[[str, int], Awaitable[Cost]],
 ) -> Part:
     """Measure the cases (label → prefix of figures) in turn; the first one is what the others are
@@ -317,7 +352,8 @@ async def _compare(
         slower = middle_ratio([each.p50_us for each in found], [each.p50_us for each in bases])
         dearer = middle_ratio(_costs(found), _costs(bases))
         cost = Cost(
-            middle(each.p50_us for each in found), middle(each.p99_us for each in found),
+            middle(each.p50_us for each in found),
+            middle(each.p99_us for each in found),
             middle(each.leader_us for each in found),
         )
         prefix = cases[label]
@@ -325,14 +361,21 @@ async def _compare(
         part.figures[f"{prefix}_p99_us"] = cost.p99_us
         part.figures[f"{prefix}_leader_us"] = cost.leader_us
         part.rows.append(
-            (label, f"{number(cost.p50_us)} µs", ratio(slower), f"{number(cost.p99_us)} µs",
-             f"{number(cost.leader_us)} µs", ratio(dearer))
+            (
+                label,
+                f"{number(cost.p50_us)} µs",
+                ratio(slower),
+                f"{number(cost.p99_us)} µs",
+                f"{number(cost.leader_us)} µs",
+                ratio(dearer),
+            )
         )
         if label != first:
             part.verdicts.append(
                 Verdict(
                     f"a delivery, {differs}: {label}",
-                    f"{ratio(slower)} p50, {ratio(dearer)} leader's CPU", f"≤ {MAX_GROWTH:g} x",
+                    f"{ratio(slower)} p50, {ratio(dearer)} leader's CPU",
+                    f"≤ {MAX_GROWTH:g} x",
                     max(slower, dearer) <= MAX_GROWTH,
                 )
             )

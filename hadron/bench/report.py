@@ -77,12 +77,11 @@ def middle_ratio(values: Iterable[float], bases: Iterable[float]) -> float:
 
 def print_json(parts: Iterable[Part], setting: dict[str, Any]) -> None:
     known = list(parts)
-    figures = {
-        name: round(value, 3) for part in known for name, value in part.figures.items()
-    }
+    figures = {name: round(value, 3) for part in known for name, value in part.figures.items()}
     verdicts = [
         {"what": each.what, "measured": each.measured, "bar": each.bar, "met": each.is_met}
-        for part in known for each in part.verdicts
+        for part in known
+        for each in part.verdicts
     ]
     print(json.dumps({**figures, **setting, "verdicts": verdicts}))
 

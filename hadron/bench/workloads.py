@@ -191,6 +191,7 @@ async def deliver(client: Client, stream: str, value: bytes, seconds: float) -> 
         client.producer(stream) as producer,
         anyio.create_task_group() as tasks,
     ):
+
         async def receive() -> None:
             nonlocal arrived_at
             async for delivery in subscription:
@@ -221,9 +222,7 @@ async def deliver(client: Client, stream: str, value: bytes, seconds: float) -> 
     return measured
 
 
-async def _in_rounds(
-    name: str, one_round: Callable[[], Awaitable[Sequence[float]]]
-) -> Measured:
+async def _in_rounds(name: str, one_round: Callable[[], Awaitable[Sequence[float]]]) -> Measured:
     """Percentiles of the seconds that single records took: of each round, then their medians."""
     started = time.perf_counter()
     rounds = [await one_round() for _ in range(ROUNDS)]

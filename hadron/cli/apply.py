@@ -12,8 +12,8 @@ from hadron.cli.printing import output_option, print_json
 from hadron.cli.session import connects, session_of
 
 if TYPE_CHECKING:
-    from hadron.client.results import Applied
-    from hadron.client.sync import SyncClient
+    from hadron.client import SyncClient
+    from hadron.client.terms.results import Applied
     from hadron.metadata.document_set import DocumentSet
     from hadron.model.schema import SchemaObject
 
@@ -22,18 +22,28 @@ _ELSE_S: Final = 2.0
 
 
 @click.command("apply", short_help="Apply schema documents; print what changes.")
-@click.option("--filename", "-f", "files", multiple=True, required=True, metavar="FILE",
-              type=click.Path(), help="A YAML file of documents, or - for stdin; repeatable.")
+@click.option(
+    "--filename",
+    "-f",
+    "files",
+    multiple=True,
+    required=True,
+    metavar="FILE",
+    type=click.Path(),
+    help="A YAML file of documents, or - for stdin; repeatable.",
+)
 @click.option("--dry-run", is_flag=True, help="Only say what would change, as a diff.")
-@click.option("--allow-destructive", is_flag=True,
-              help="Permit changes that lose something: a stage with live instances, records that "
-                   "a shorter retention drops at once (--dry-run says how many).")
+@click.option(
+    "--allow-destructive",
+    is_flag=True,
+    help="Permit changes that lose something: a stage with live instances, records that "
+    "a shorter retention drops at once (--dry-run says how many).",
+)
 @output_option
 @connects
 @click.pass_context
 def command(
-    ctx: click.Context, files: tuple[str, ...], dry_run: bool, allow_destructive: bool,
-    output: str,
+    ctx: click.Context, files: tuple[str, ...], dry_run: bool, allow_destructive: bool, output: str
 ) -> None:
     """Apply schema documents: all of them, or none when one is refused.
 
@@ -51,12 +61,15 @@ def command(
     objects = _objects(ctx, documents, allow_destructive)
     try:
         with session_of(ctx).connect() as client:
-            applied = client.apply(
-                objects, dry_run=dry_run, allow_destructive=allow_destructive
+            dropped: list[str] = []
+            if dry_run or any(map(_has_limits, objects)):
+                # Counted before: afterwards it may have gone already.
+                planned = client.apply(objects, dry_run=True, allow_destructive=allow_destructive)
+                dropped = _dropped(ctx, [(each.before, each.after) for each in planned.changes])
+            applied = (
+                planned if dry_run else client.apply(objects, allow_destructive=allow_destructive)
             )
-            notes = notes_on(client, objects)
-        if dry_run:
-            notes += _dropped(ctx, [(each.before, each.after) for each in applied.changes])
+            notes = notes_on(client, objects) + dropped
     except SchemaError as refusal:
         raise documents.located(refusal) from refusal
     if output == "json":
@@ -90,42 +103,58 @@ def _objects(
     return documents.objects
 
 
+def _has_limits(declared: SchemaObject) -> bool:
+    """Whether it is a stream that does not keep everything."""
+    from hadron.model.schema import Retention, StreamSpec
+
+    return isinstance(declared.spec, StreamSpec) and declared.spec.retention != Retention()
+
+
 def _dropped(
     ctx: click.Context, changes: list[tuple[SchemaObject | None, SchemaObject | None]]
 ) -> list[str]:
-    """What shorter retentions drop at once, in words; records are counted by their age, by this
-    machine's clock."""
+    """What shorter retentions drop at once and later, in words; records are counted by their age,
+    by this machine's clock."""
     from hadron.metadata.shortening import shortened
     from hadron.model.errors import HadronError
     from hadron.model.schema import StreamSpec
+    from hadron.model.units import format_duration
 
-    told = []
+    told: list[str] = []
     for before, after in changes:
         if before is None or after is None:
             continue
         old, new = before.spec, after.spec
         if not isinstance(old, StreamSpec) or not isinstance(new, StreamSpec):
             continue
-        for less in shortened(old.retention, new.retention):
-            count = ""
-            if less.key == "max_age":
-                try:
-                    with session_of(ctx).connect(
-                        namespace=after.namespace, timeout_s=_ELSE_S
-                    ) as client:
-                        count = _count_older(client, after.name, new.retention.max_age_ms)
-                except HadronError as error:
-                    count = f": how many is not known, {error.message}"
-            told.append(f"{after.label}: {less.drops} goes at once{count}")
+        less = shortened(old.retention, new.retention)
+        if not less:
+            continue
+        try:
+            with session_of(ctx).connect(namespace=after.namespace, timeout_s=_ELSE_S) as client:
+                older, kept = _count(client, after.name, new.retention.max_age_ms)
+        except HadronError as error:
+            count = f": how many is not known, {error.message}"
+        else:
+            if not kept:
+                continue
+            limit = format_duration(new.retention.max_age_ms)
+            later = f", {kept - older} within {limit}" if older < kept else ""
+            count = f": about {older} of {kept} records{later}"
+        told += [
+            f"{after.label}: {each.drops} goes at once{count if each.key == 'max_age' else ''}"
+            for each in less
+        ]
     return told
 
 
-def _count_older(client: SyncClient, stream: str, max_age_ms: int) -> str:
-    at_ms = max(1, int(time.time() * 1000) - max_age_ms)
-    found = client.offsets(stream, at_ms=at_ms)
-    older = sum(max(0, each.at_offset - each.first_offset) for each in found)
-    kept = sum(each.next_offset - each.first_offset for each in found)
-    return f": about {older} of {kept} records"
+def _count(client: SyncClient, stream: str, max_age_ms: int) -> tuple[int, int]:
+    """How many records are older, and how many there are."""
+    found = client.offsets(stream, at_ms=max(1, int(time.time() * 1000) - max_age_ms))
+    return (
+        sum(max(0, each.at_offset - each.first_offset) for each in found),
+        sum(each.next_offset - each.first_offset for each in found),
+    )
 
 
 def _to_dict(applied: Applied, dry_run: bool, notes: list[str]) -> dict[str, Any]:
@@ -140,7 +169,9 @@ def _to_dict(applied: Applied, dry_run: bool, notes: list[str]) -> dict[str, Any
             shown["secret"] = change.secret
         changes.append(shown)
     return {
-        "dry_run": dry_run, "metadata_index": applied.metadata_index, "changes": changes,
+        "dry_run": dry_run,
+        "metadata_index": applied.metadata_index,
+        "changes": changes,
         "notes": notes,
     }
 
@@ -156,5 +187,6 @@ def _print_changes(applied: Applied, dry_run: bool) -> None:
             click.echo(f"  secret: {change.secret}")
             click.echo(
                 f"note: keep the secret of {shown.name}: only its hash is stored, it is not shown "
-                "again", err=True,
+                "again",
+                err=True,
             )

@@ -26,20 +26,37 @@ _T = TypeVar("_T")
 
 @click.command("backup", short_help="Make a consistent backup of a node, or of all sets.")
 @click.argument("destination", type=click.Path(path_type=Path), metavar="DEST")
-@click.option("--node", metavar="NAME",
-              help="Of which node, as NODE or REPLICA-SET/NODE; its leader when not given.")
-@click.option("--replica-set", metavar="NAME",
-              help="Of which replica set, where there are several.")
-@click.option("--all", "everything", is_flag=True,
-              help="Of the whole cluster: every replica set, each in a directory of DEST.")
-@click.option("--data", type=click.Path(path_type=Path), metavar="DIR",
-              help="Of a stopped node's data directory instead.")
+@click.option(
+    "--node",
+    metavar="NAME",
+    help="Of which node, as NODE or REPLICA-SET/NODE; its leader when not given.",
+)
+@click.option(
+    "--replica-set", metavar="NAME", help="Of which replica set, where there are several."
+)
+@click.option(
+    "--all",
+    "everything",
+    is_flag=True,
+    help="Of the whole cluster: every replica set, each in a directory of DEST.",
+)
+@click.option(
+    "--data",
+    type=click.Path(path_type=Path),
+    metavar="DIR",
+    help="Of a stopped node's data directory instead.",
+)
 @output_option
 @connects
 @click.pass_context
 def command(
-    ctx: click.Context, destination: Path, node: str | None, replica_set: str | None,
-    everything: bool, data: Path | None, output: str,
+    ctx: click.Context,
+    destination: Path,
+    node: str | None,
+    replica_set: str | None,
+    everything: bool,
+    data: Path | None,
+    output: str,
 ) -> None:
     """Write a backup into the new directory DEST: hadron.db and manifest.json.
 

@@ -8,19 +8,31 @@ from click.core import ParameterSource
 from hadron.cli.printing import output_option
 
 _nodes = click.option(
-    "--nodes", type=click.IntRange(1, 7), default=3, show_default=True,
+    "--nodes",
+    type=click.IntRange(1, 7),
+    default=3,
+    show_default=True,
     help="Nodes of the replica set.",
 )
 _record_bytes = click.option(
-    "--record-bytes", type=click.IntRange(1, 1 << 19), default=100, show_default=True,
+    "--record-bytes",
+    type=click.IntRange(1, 1 << 19),
+    default=100,
+    show_default=True,
     help="Size of each record's value.",
 )
 _durability = click.option(
-    "--durability", type=click.Choice(["fsync", "os"]), default="fsync", show_default=True,
+    "--durability",
+    type=click.Choice(["fsync", "os"]),
+    default="fsync",
+    show_default=True,
     help="What an acknowledged record survives.",
 )
 _seconds = click.option(
-    "--seconds", type=click.FloatRange(min=0.1), default=5.0, show_default=True,
+    "--seconds",
+    type=click.FloatRange(min=0.1),
+    default=5.0,
+    show_default=True,
     help="How long each measurement takes.",
 )
 
@@ -33,7 +45,12 @@ _seconds = click.option(
 @output_option
 @click.pass_context
 def command(
-    ctx: click.Context, /, nodes: int, record_bytes: int, durability: str, seconds: float,
+    ctx: click.Context,
+    /,
+    nodes: int,
+    record_bytes: int,
+    durability: str,
+    seconds: float,
     output: str,
 ) -> int:
     """Start a cluster, measure publishing, reading and consuming, and stop it again.
@@ -65,28 +82,78 @@ _PARTS = ("idle", "groups", "members", "stopped", "noisy", "log", "acknowledged"
 @_nodes
 @_record_bytes
 @_durability
-@click.option("--part", "parts", type=click.Choice(_PARTS), multiple=True,
-              help="Measure only this; may be given several times.  [default: all]")
-@click.option("--quick", is_flag=True,
-              help="Small and short, in about a minute: shows that it works, and little more.")
-@click.option("--seconds", type=click.FloatRange(min=0.1), default=4.0, show_default=True,
-              help="How long each measurement takes.")
-@click.option("--rounds", type=click.IntRange(1, 99), default=3, show_default=True,
-              help="How often each is repeated, in turn with what it is compared with.")
-@click.option("--records", type=click.IntRange(min=1_000), default=10_000_000, show_default=True,
-              help="Records in the long log, which a short one is compared with.")
-@click.option("--fill-seconds", type=click.FloatRange(min=1), default=240.0, show_default=True,
-              help="How long filling a log may take; it has fewer records then.")
-@click.option("--idle-members", type=click.IntRange(1, 5_000), default=200, show_default=True,
-              help="Members whose memory is measured, each on a connection of its own.")
-@click.option("--holes", type=click.IntRange(1, 65_000), default=60_000, show_default=True,
-              help="Records held back between acknowledged ones.")
+@click.option(
+    "--part",
+    "parts",
+    type=click.Choice(_PARTS),
+    multiple=True,
+    help="Measure only this; may be given several times.  [default: all]",
+)
+@click.option(
+    "--quick",
+    is_flag=True,
+    help="Small and short, in about a minute: shows that it works, and little more.",
+)
+@click.option(
+    "--seconds",
+    type=click.FloatRange(min=0.1),
+    default=4.0,
+    show_default=True,
+    help="How long each measurement takes.",
+)
+@click.option(
+    "--rounds",
+    type=click.IntRange(1, 99),
+    default=3,
+    show_default=True,
+    help="How often each is repeated, in turn with what it is compared with.",
+)
+@click.option(
+    "--records",
+    type=click.IntRange(min=1_000),
+    default=10_000_000,
+    show_default=True,
+    help="Records in the long log, which a short one is compared with.",
+)
+@click.option(
+    "--fill-seconds",
+    type=click.FloatRange(min=1),
+    default=240.0,
+    show_default=True,
+    help="How long filling a log may take; it has fewer records then.",
+)
+@click.option(
+    "--idle-members",
+    type=click.IntRange(1, 5_000),
+    default=200,
+    show_default=True,
+    help="Members whose memory is measured, each on a connection of its own.",
+)
+@click.option(
+    "--holes",
+    type=click.IntRange(1, 65_000),
+    default=60_000,
+    show_default=True,
+    help="Records held back between acknowledged ones.",
+)
 @output_option
 @click.pass_context
 def groups(
-    ctx: click.Context, /, nodes: int, record_bytes: int, durability: str, parts: tuple[str, ...],
-    seconds: float, rounds: int, records: int, fill_seconds: float, idle_members: int, holes: int,
-    output: str, *, quick: bool,
+    ctx: click.Context,
+    /,
+    nodes: int,
+    record_bytes: int,
+    durability: str,
+    parts: tuple[str, ...],
+    seconds: float,
+    rounds: int,
+    records: int,
+    fill_seconds: float,
+    idle_members: int,
+    holes: int,
+    output: str,
+    *,
+    quick: bool,
 ) -> int:
     """Measure consumer groups: many groups, many members, idle ones, one that stops reading, noisy
     ones, and deliveries behind a long log and a large acknowledged set.
@@ -116,11 +183,16 @@ def groups(
 
     return run(
         Plan(
-            nodes=nodes, record_bytes=record_bytes, durability=durability,
-            seconds=chosen("seconds", seconds, 1.0), rounds=int(chosen("rounds", rounds, 1)),
-            log_records=int(chosen("records", records, 200_000)), fill_s=fill_seconds,
+            nodes=nodes,
+            record_bytes=record_bytes,
+            durability=durability,
+            seconds=chosen("seconds", seconds, 1.0),
+            rounds=int(chosen("rounds", rounds, 1)),
+            log_records=int(chosen("records", records, 200_000)),
+            fill_s=fill_seconds,
             idle_members=int(chosen("idle_members", idle_members, 50)),
-            holes=int(chosen("holes", holes, 20_000)), parts=parts or _PARTS,
+            holes=int(chosen("holes", holes, 20_000)),
+            parts=parts or _PARTS,
         ),
         output,
     )

@@ -16,20 +16,32 @@ if TYPE_CHECKING:
     from hadron.node.supervision.fleet import Fleet
 
 _Function = TypeVar("_Function", bound=Callable[..., Any])
-_COLUMNS = {"replica_set": "REPLICA SET", "node": "NODE", "role": "ROLE IN FILE",
-            "address": "ADDRESS", "state": "STATE", "pid": ">PID", "log": "LOG"}
+_COLUMNS = {
+    "replica_set": "REPLICA SET",
+    "node": "NODE",
+    "role": "ROLE IN FILE",
+    "address": "ADDRESS",
+    "state": "STATE",
+    "pid": ">PID",
+    "log": "LOG",
+}
 
 
 def _config_option(function: _Function) -> _Function:
     for decorate in (
         click.option(
-            "--replica-set", "replica_sets", metavar="NAME", multiple=True,
+            "--replica-set",
+            "replica_sets",
+            metavar="NAME",
+            multiple=True,
             help="Only this one of several; may be given more than once.",
         ),
         click.option(
-            "--config", type=click.Path(path_type=Path), metavar="DIR|FILE",
+            "--config",
+            type=click.Path(path_type=Path),
+            metavar="DIR|FILE",
             help="A configuration file; or a directory with one for each replica set, or for a "
-                 "new one with three nodes on ports 7000 to 7002.  [default: ./hadron-cluster]",
+            "new one with three nodes on ports 7000 to 7002.  [default: ./hadron-cluster]",
         ),
     ):
         function = decorate(function)
@@ -72,8 +84,11 @@ def up(config: Path | None, replica_sets: tuple[str, ...]) -> None:
     try:
         started = fleet.up(tell=_tell)
     except KeyboardInterrupt:
-        click.echo("interrupted: nodes that were started stay; see `hadron cluster status`, "
-                   "`hadron cluster down`", err=True)
+        click.echo(
+            "interrupted: nodes that were started stay; see `hadron cluster status`, "
+            "`hadron cluster down`",
+            err=True,
+        )
         raise
     are_old = [_print_nodes(fleet, *each) for each in started]
     if any(are_old):
@@ -164,13 +179,16 @@ def status(config: Path | None, replica_sets: tuple[str, ...], output: str) -> N
     rows = [
         {
             "replica_set": each.config.name,
-            "node": node.name, "role": node.role or None, "address": node.address or None,
+            "node": node.name,
+            "role": node.role or None,
+            "address": node.address or None,
             "state": _state(node),
             "pid": node.process.pid if node.process else None,
             "log": str(log_path(each.config, node.name)) if node.role else None,
             "last_words": _last_words(each.config, node),
         }
-        for each in _fleet(config, replica_sets).clusters for node in each.nodes()
+        for each in _fleet(config, replica_sets).clusters
+        for node in each.nodes()
     ]
     print_rows(_COLUMNS, rows, output)
     if output == "table":

@@ -14,17 +14,19 @@ from typing import TYPE_CHECKING, Any, Final
 import click
 
 if TYPE_CHECKING:
-    from hadron.client.sync import SyncClient
+    from hadron.client import SyncClient
 
-_WITHIN_S: Final = 0.7
+WITHIN_S: Final = 0.7
 """To connect, and for an answer."""
 
 Completer = Callable[[click.Context, click.Parameter, str], list[str]]
 
 
-def _ask(
+def ask_names(
     ctx: click.Context, incomplete: str, names: Callable[[SyncClient], Iterable[str]]
 ) -> list[str]:
+    """What `names` says within `WITHIN_S`, as far as it begins with what is typed; nothing where it
+    fails."""
     from hadron.cli.session import session_of
 
     session = session_of(ctx)
@@ -32,7 +34,7 @@ def _ask(
     before = ctx.find_root().params
     session.server = session.server or before.get("server")
     session.context = session.context or before.get("context_name")
-    with _silence(), contextlib.suppress(Exception), session.connect(timeout_s=_WITHIN_S) as client:
+    with _silence(), contextlib.suppress(Exception), session.connect(timeout_s=WITHIN_S) as client:
         return sorted({name for name in names(client) if name.startswith(incomplete)})
     return []
 
@@ -61,19 +63,9 @@ def names_of(kind: str = "") -> Completer:
             within = "" if wanted == "Namespace" else namespace
             return (each.name for each in client.objects(wanted, within))
 
-        return _ask(ctx, incomplete, names)
+        return ask_names(ctx, incomplete, names)
 
     return complete
-
-
-def complete_groups(
-    ctx: click.Context, _parameter: click.Parameter, incomplete: str
-) -> list[str]:
-    """Groups of the stream on the command line, else of all."""
-    stream = ctx.params.get("stream") or ""
-    return _ask(ctx, incomplete, lambda client: (
-        each.group for each in client.groups(stream, within_s=_WITHIN_S)
-    ))
 
 
 def complete_replica_sets(
@@ -81,9 +73,9 @@ def complete_replica_sets(
 ) -> list[str]:
     """Replica sets; in a list with commas, the last one."""
     listed, comma, last = incomplete.rpartition(",")
-    found = _ask(ctx, last, lambda client: (
-        each.name for each in client.topology().replica_sets
-    ))
+    found = ask_names(
+        ctx, last, lambda client: (each.name for each in client.topology().replica_sets)
+    )
     return [f"{listed}{comma}{name}" for name in found]
 
 
@@ -99,14 +91,14 @@ def complete_partitions(
         spec: Any = client.stream(stream).spec
         return spec.partitions  # type: ignore[no-any-return]
 
-    return _ask(ctx, incomplete, names)
+    return ask_names(ctx, incomplete, names)
 
 
 def complete_contexts(
     _ctx: click.Context, _parameter: click.Parameter, incomplete: str
 ) -> list[str]:
     """Names of contexts, from the file."""
-    from hadron.client.contexts import Contexts
+    from hadron.client.connecting.contexts import Contexts
 
     with contextlib.suppress(Exception):
         return sorted(name for name in Contexts.load().servers if name.startswith(incomplete))

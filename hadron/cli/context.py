@@ -29,8 +29,8 @@ def list_(output: str) -> None:
     Example:
       hadron context list
     """
-    from hadron.client.contexts import Contexts
-    from hadron.client.url import without_token
+    from hadron.client.connecting.contexts import Contexts
+    from hadron.client.connecting.url import without_token
 
     contexts = Contexts.load()
     rows = [
@@ -50,13 +50,14 @@ def set_(name: str, url: str) -> None:
     Example:
       hadron context set lab hadron://10.0.0.5,10.0.0.6
     """
-    from hadron.client.contexts import Contexts
-    from hadron.client.url import without_token
+    from hadron.client.connecting.contexts import Contexts
+    from hadron.client.connecting.url import without_token
     from hadron.model.errors import ConfigurationError
 
     if not url.startswith("hadron://"):
         raise ConfigurationError(
-            f"{without_token(url)!r} is not a server's URL", "write hadron://host1,host2[/namespace][?tls=1]"
+            f"{without_token(url)!r} is not a server's URL",
+            "write hadron://host1,host2[/namespace][?tls=1]",
         )
     contexts = Contexts.load()
     contexts.servers[name] = url
@@ -74,7 +75,7 @@ def use(name: str) -> None:
     Example:
       hadron context use lab
     """
-    from hadron.client.contexts import Contexts
+    from hadron.client.connecting.contexts import Contexts
 
     contexts = Contexts.load()
     contexts.url(name)
@@ -92,7 +93,7 @@ def remove(name: str) -> None:
     Example:
       hadron context remove lab
     """
-    from hadron.client.contexts import Contexts
+    from hadron.client.connecting.contexts import Contexts
 
     contexts = Contexts.load()
     contexts.url(name)

@@ -15,15 +15,17 @@ from hadron.cli.session import connects, session_of
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from hadron.client.sync import SyncClient
+    from hadron.client import SyncClient
     from hadron.model.schema import SchemaObject
 
 
-def _common(function: Callable[..., Any]) -> Callable[..., Any]:
+def _creates(function: Callable[..., Any]) -> Callable[..., Any]:
     for decorate in (
         connects,
         output_of("table", "json", "yaml", help="How to print; yaml is a file for `hadron apply`."),
-        click.option("--if-not-exists", is_flag=True, help="Leave one that exists as it is."),
+        click.option(
+            "--if-not-exists", is_flag=True, help="Leave one as it is that has other settings."
+        ),
         click.option("--dry-run", is_flag=True, help="Only say what would be created."),
         click.option("--description", default="", help="What people should know about it."),
     ):
@@ -35,6 +37,8 @@ def _common(function: Callable[..., Any]) -> Callable[..., Any]:
 def command() -> None:
     """Create an object from the command line; `hadron apply` takes files, and changes what exists.
 
+    One that exists with these settings is unchanged, with others it is refused.
+
     \b
     Examples:
       hadron create stream hello
@@ -44,20 +48,44 @@ def command() -> None:
 
 @command.command("stream")
 @click.argument("name")
-@click.option("--partitions", "-p", multiple=True, metavar="NAME[,NAME]...",
-              shell_complete=complete_replica_sets,
-              help="Replica sets that hold a partition each. Default: the cluster's only one.")
-@click.option("--max-age", type=Written("duration"), metavar="TIME",
-              help="Drop records that are older, such as 7d.")
-@click.option("--max-bytes", type=Written("size"), metavar="SIZE",
-              help="Drop the oldest records of a partition that is larger, such as 10GiB.")
-@click.option("--namespace", "-n", default="", shell_complete=names_of("Namespace"),
-              help="Where it stands; that of the server's URL else.")
-@_common
+@click.option(
+    "--partitions",
+    "-p",
+    multiple=True,
+    metavar="NAME[,NAME]...",
+    shell_complete=complete_replica_sets,
+    help="Replica sets that hold a partition each. Default: the cluster's only one.",
+)
+@click.option(
+    "--max-age",
+    type=Written("duration"),
+    metavar="TIME",
+    help="Drop records that are older, such as 7d.",
+)
+@click.option(
+    "--max-bytes",
+    type=Written("size"),
+    metavar="SIZE",
+    help="Drop the oldest records of a partition that is larger, such as 10GiB.",
+)
+@click.option(
+    "--namespace",
+    "-n",
+    default="",
+    shell_complete=names_of("Namespace"),
+    help="Where it stands; that of the server's URL else.",
+)
+@_creates
 @click.pass_context
 def stream(
-    ctx: click.Context, /, name: str, partitions: tuple[str, ...], max_age: str | None,
-    max_bytes: str | None, namespace: str, **options: Any,
+    ctx: click.Context,
+    /,
+    name: str,
+    partitions: tuple[str, ...],
+    max_age: str | None,
+    max_bytes: str | None,
+    namespace: str,
+    **options: Any,
 ) -> None:
     """Create stream NAME.
 
@@ -73,15 +101,19 @@ def stream(
     with session_of(ctx).connect(namespace=namespace) as client:
         named = [each for listed in partitions for each in listed.split(",") if each]
         retention = {"max_age": max_age, "max_bytes": max_bytes}
-        _create(client, "Stream", name, options, {
-            "partitions": named or [_only_replica_set(client)],
-            "retention": {key: text for key, text in retention.items() if text},
-        })
+
+        def fields(known: SchemaObject | None) -> dict[str, Any]:
+            return {
+                "partitions": named or _partitions(client, known),
+                "retention": {key: text for key, text in retention.items() if text},
+            }
+
+        _create(client, "Stream", name, options, fields)
 
 
 @command.command("namespace")
 @click.argument("name")
-@_common
+@_creates
 @click.pass_context
 def namespace(ctx: click.Context, /, name: str, **options: Any) -> None:
     """Create namespace NAME; the server's URL ends in /NAME for those who work in it.
@@ -91,13 +123,22 @@ def namespace(ctx: click.Context, /, name: str, **options: Any) -> None:
       hadron create namespace billing
     """
     with session_of(ctx).connect() as client:
-        _create(client, "Namespace", name, options, {})
+        _create(client, "Namespace", name, options, lambda _: {})
+
+
+def _partitions(client: SyncClient, known: SchemaObject | None) -> list[str]:
+    """Of a stream that names none: as it is, or the cluster's only replica set."""
+    from hadron.model.schema import StreamSpec
+
+    if known is not None and isinstance(known.spec, StreamSpec):
+        return list(known.spec.partitions)
+    return [_only_replica_set(client)]
 
 
 def _only_replica_set(client: SyncClient) -> str:
     """Raises `RequestError` when there are several, `NotFoundError` while nobody knows of the one
     that owns the schema: there may be others, too."""
-    from hadron.client.topology import owner_not_found
+    from hadron.client.connecting.topology import owner_not_found
     from hadron.model.errors import RequestError
 
     topology = client.topology()
@@ -113,24 +154,31 @@ def _only_replica_set(client: SyncClient) -> str:
 
 
 def _create(
-    client: SyncClient, kind: str, name: str, options: dict[str, Any], fields: dict[str, Any]
+    client: SyncClient,
+    kind: str,
+    name: str,
+    options: dict[str, Any],
+    fields: Callable[[SchemaObject | None], dict[str, Any]],
 ) -> None:
+    """`fields` gives what its document has besides, by what exists."""
+    from hadron.model.documents.rendering import differences
     from hadron.model.errors import RequestError
     from hadron.model.ids import check_name
 
     check_name(kind.lower(), name)
     within = "" if kind == "Namespace" else client.namespace
-    known = client.objects(kind, within, name)
-    if known and not options["if_not_exists"]:
-        raise RequestError(
-            f"{known[0].label} exists already",
-            f"`hadron describe {kind.lower()} {name}` shows it, `hadron apply` changes it, "
-            "--if-not-exists leaves it as it is",
-        )
-    if known:
-        _print(known[0], "exists", options)
+    known = next(iter(client.objects(kind, within, name)), None)
+    declared = _declare(kind, name, within, options["description"], fields(known))
+    if known is not None:
+        other = differences(known, declared)
+        if other and not options["if_not_exists"]:
+            raise RequestError(
+                f"{known.label} exists with another {other}",
+                f"`hadron describe {kind.lower()} {name}` shows it, `hadron apply` changes it, "
+                "--if-not-exists leaves it as it is",
+            )
+        _print(known, "exists" if other else "unchanged", options)
         return
-    declared = _declare(kind, name, within, options["description"], fields)
     (change,) = client.apply([declared], dry_run=options["dry_run"]).changes
     _print(change.after or declared, change.action, options)
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
 import click
 
@@ -10,36 +10,53 @@ from hadron.cli.completing import names_of
 from hadron.cli.objects import KindType, object_to_dict, read_files
 from hadron.cli.printing import output_option, print_json
 from hadron.cli.session import connects, session_of
+from hadron.cli.telling import features
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
-
-    from hadron.client.sync import SyncClient
+    from hadron.cli.telling import Key
+    from hadron.client import SyncClient
     from hadron.model.schema import SchemaObject
-
-    Key = tuple[str, str, str]
-
-_ASK_S: Final = 3.0
-"""For the groups of each partition: a region that is away keeps nobody from deleting."""
 
 
 @click.command("delete", short_help="Delete schema objects, by name or by file.")
 @click.argument("kind", type=KindType(), required=False)
 @click.argument("names", nargs=-1, metavar="NAME...", shell_complete=names_of())
-@click.option("--filename", "-f", "files", multiple=True, metavar="FILE", type=click.Path(),
-              help="Delete what this YAML file declares, - for stdin; repeatable.")
-@click.option("--namespace", "-n", default="", shell_complete=names_of("Namespace"),
-              help="Where KIND NAME stands; that of the server's URL else.")
+@click.option(
+    "--filename",
+    "-f",
+    "files",
+    multiple=True,
+    metavar="FILE",
+    type=click.Path(),
+    help="Delete what this YAML file declares, - for stdin; repeatable.",
+)
+@click.option(
+    "--namespace",
+    "-n",
+    default="",
+    shell_complete=names_of("Namespace"),
+    help="Where KIND NAME stands; that of the server's URL else.",
+)
 @click.option("--dry-run", is_flag=True, help="Only say what would be deleted.")
-@click.option("--allow-destructive", is_flag=True,
-              help="Permit to lose what is in them: records, groups, instances, jobs.")
+@click.option(
+    "--allow-destructive",
+    is_flag=True,
+    help="Permit to lose what is in them: records, groups, instances, jobs.",
+)
 @click.option("--ignore-not-found", is_flag=True, help="Let objects be missing.")
 @output_option
 @connects
 @click.pass_context
 def command(
-    ctx: click.Context, kind: str | None, names: tuple[str, ...], files: tuple[str, ...],
-    namespace: str, dry_run: bool, allow_destructive: bool, ignore_not_found: bool, output: str,
+    ctx: click.Context,
+    kind: str | None,
+    names: tuple[str, ...],
+    files: tuple[str, ...],
+    namespace: str,
+    dry_run: bool,
+    allow_destructive: bool,
+    ignore_not_found: bool,
+    output: str,
 ) -> None:
     """Delete the KIND called NAME, or what FILE declares: all of it, or nothing.
 
@@ -63,52 +80,30 @@ def command(
             keys += [(kind or "", namespace or client.namespace, name) for name in names]
             if ignore_not_found:
                 keys = _existing(client, keys)
-            bereft = _groups_with_letters(client, keys)
-            deleted = client.delete(
-                keys, dry_run=dry_run, allow_destructive=allow_destructive
-            ) if keys else []
+            losses = [lost for each in features() for lost in each.losses(client, keys)]
+            deleted = (
+                client.delete(keys, dry_run=dry_run, allow_destructive=allow_destructive)
+                if keys
+                else []
+            )
     except SchemaError as refusal:
         raise documents.located(refusal) from refusal
-    for group, stream, letters in bereft:
-        click.echo(
-            f"warning: group {group} of {stream} has its dead letters in {letters}: without it "
-            "they are delivered again and again; delete the group, and make it with another one",
-            err=True,
-        )
+    for lost in losses:
+        click.echo(f"warning: {lost}", err=True)
     _print(deleted, dry_run, output)
-
-
-def _groups_with_letters(
-    client: SyncClient, keys: Iterable[Key]
-) -> list[tuple[str, str, str]]:
-    """Groups, with their streams, that write to one of the streams that are to be deleted. Those
-    of partitions that do not answer are not known."""
-    from hadron.model.errors import HadronError, IncompleteError
-
-    gone = {(namespace, name) for kind, namespace, name in keys if kind == "Stream"}
-    if not gone:
-        return []
-    try:
-        groups = client.groups(within_s=_ASK_S)
-    except IncompleteError as error:
-        groups = list(error.found)
-    except HadronError:
-        return []
-    return sorted({
-        (each.group, each.stream, each.dead_letter_stream) for each in groups
-        if (each.namespace, each.dead_letter_stream) in gone
-        and (each.namespace, each.stream) not in gone
-    })
 
 
 def _existing(client: SyncClient, keys: list[Key]) -> list[Key]:
     found = {(obj.kind, obj.namespace, obj.name) for obj in client.objects()}
     # A namespace stands in none, whatever the URL says.
     return [
-        key for key in keys
-        if key in found or (key[0] == "Namespace" and any(
-            each[0] == "Namespace" and each[2] == key[2] for each in found
-        ))
+        key
+        for key in keys
+        if key in found
+        or (
+            key[0] == "Namespace"
+            and any(each[0] == "Namespace" and each[2] == key[2] for each in found)
+        )
     ]
 
 

@@ -19,11 +19,21 @@ if TYPE_CHECKING:
 
 @click.command("demo", short_help="Run a replicated pipeline on real data, and verify it.")
 @click.option("--keep", is_flag=True, help="Leave the cluster up afterwards, to be explored.")
-@click.option("--kill", "victim", type=click.Choice(["n1", "n2", "n3"]), default="n3",
-              show_default=True,
-              help="The node that is killed with SIGKILL half way, and brought back.")
-@click.option("--verify", "directory", type=click.Path(path_type=Path), metavar="DIR",
-              help="Only verify the files that an earlier demo left in DIR.")
+@click.option(
+    "--kill",
+    "victim",
+    type=click.Choice(["n1", "n2", "n3"]),
+    default="n3",
+    show_default=True,
+    help="The node that is killed with SIGKILL half way, and brought back.",
+)
+@click.option(
+    "--verify",
+    "directory",
+    type=click.Path(path_type=Path),
+    metavar="DIR",
+    help="Only verify the files that an earlier demo left in DIR.",
+)
 @click.option("--debug", is_flag=True, help="Show tracebacks.")
 @click.pass_context
 def command(
@@ -77,7 +87,8 @@ def _play(keep: bool, victim: str, screen: Screen) -> Report:
     signal.signal(signal.SIGTERM, lambda number, _frame: sys.exit(128 + number))
     with ExitStack() as stack:
         directory = Path(
-            tempfile.mkdtemp(prefix="hadron-demo-") if keep
+            tempfile.mkdtemp(prefix="hadron-demo-")
+            if keep
             else stack.enter_context(tempfile.TemporaryDirectory(prefix="hadron-demo-"))
         )
         cluster = LocalCluster(directory, die_with_parent=not keep)

@@ -11,17 +11,23 @@ from hadron.cli.completing import names_of
 from hadron.cli.objects import KindType, notes_on, object_to_dict, require_namespace
 from hadron.cli.printing import output_of, print_json
 from hadron.cli.session import connects, session_of
+from hadron.cli.telling import features
 
 if TYPE_CHECKING:
-    from hadron.client.sync import SyncClient
+    from hadron.client import SyncClient
     from hadron.model.schema import SchemaObject, StreamSpec
 
 
 @click.command("describe", short_help="Show one schema object and how it is doing.")
 @click.argument("kind", type=KindType())
 @click.argument("name", shell_complete=names_of())
-@click.option("--namespace", "-n", default="", shell_complete=names_of("Namespace"),
-              help="Its namespace; that of the server's URL else.")
+@click.option(
+    "--namespace",
+    "-n",
+    default="",
+    shell_complete=names_of("Namespace"),
+    help="Its namespace; that of the server's URL else.",
+)
 @output_of("yaml", "json")
 @connects
 @click.pass_context
@@ -44,9 +50,7 @@ def command(ctx: click.Context, kind: str, name: str, namespace: str, output: st
                 require_namespace(client, client.namespace)
             where = "" if everywhere else f" in namespace {client.namespace!r}"
             listing = f"hadron get {kind.lower()}s{'' if everywhere else ' --all-namespaces'}"
-            raise NotFoundError(
-                f"there is no {kind} {name!r}{where}", f"`{listing}` lists all",
-            )
+            raise NotFoundError(f"there is no {kind} {name!r}{where}", f"`{listing}` lists all")
         status = _status(client, found[0])
     if output == "json":
         print_json({**object_to_dict(found[0]), "status": status})
@@ -55,7 +59,7 @@ def command(ctx: click.Context, kind: str, name: str, namespace: str, output: st
 
 
 def _status(client: SyncClient, found: SchemaObject) -> dict[str, Any]:
-    from hadron.model.schema import NamespaceSpec, PipelineSpec, StreamSpec
+    from hadron.model.schema import NamespaceSpec, StreamSpec
 
     if isinstance(found.spec, NamespaceSpec):
         within = client.objects("", found.name)
@@ -65,20 +69,19 @@ def _status(client: SyncClient, found: SchemaObject) -> dict[str, Any]:
     status: dict[str, Any] = {"note": notes[0]} if notes else {}
     if isinstance(found.spec, StreamSpec):
         status |= _stream_status(client, found.name, found.spec)
-    elif isinstance(found.spec, PipelineSpec):
-        from hadron.cli.pipelines import progress_rows
-
-        status |= next(iter(progress_rows(client, found.name)), {})
+    for each in features():
+        status |= each.status(client, found)
     return {**status, "referred_by": _referring(client, found)}
 
 
 def _referring(client: SyncClient, found: SchemaObject) -> list[str]:
     """What has to go, or change, before `found` can be deleted."""
     from hadron.metadata.deletion import references
-    from hadron.metadata.validation import key_of
+    from hadron.metadata.judging import key_of
 
     return [
-        each.label for each in client.objects("", found.namespace)
+        each.label
+        for each in client.objects("", found.namespace)
         if key_of(found) in references(each)
     ]
 
@@ -95,10 +98,14 @@ def _stream_status(client: SyncClient, name: str, spec: StreamSpec) -> dict[str,
             partitions.append(away[partition])
             continue
         (there,) = client.offsets(name, partition=partition)
-        partitions.append({
-            "partition": partition, "first_offset": there.first_offset,
-            "next_offset": there.next_offset, "records": there.next_offset - there.first_offset,
-        })
+        partitions.append(
+            {
+                "partition": partition,
+                "first_offset": there.first_offset,
+                "next_offset": there.next_offset,
+                "records": there.next_offset - there.first_offset,
+            }
+        )
     return {"partitions": partitions, "groups": [group_row(each) for each in groups]}
 
 

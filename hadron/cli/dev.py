@@ -9,10 +9,21 @@ import click
 
 
 @click.command("dev", short_help="Run one node in the foreground, with nothing to configure.")
-@click.option("--data", type=click.Path(path_type=Path), default=Path("hadron-data"),
-              show_default=True, metavar="DIR", help="Where its files are kept.")
-@click.option("--port", type=click.IntRange(1, 65535), default=7000, show_default=True,
-              help="The port of 127.0.0.1 to listen on.")
+@click.option(
+    "--data",
+    type=click.Path(path_type=Path),
+    default=Path("hadron-data"),
+    show_default=True,
+    metavar="DIR",
+    help="Where its files are kept.",
+)
+@click.option(
+    "--port",
+    type=click.IntRange(1, 65535),
+    default=7000,
+    show_default=True,
+    help="The port of 127.0.0.1 to listen on.",
+)
 @click.option("--debug", is_flag=True, help="Show tracebacks.")
 @click.pass_context
 def command(ctx: click.Context, data: Path, port: int, debug: bool) -> int:
@@ -34,7 +45,9 @@ def command(ctx: click.Context, data: Path, port: int, debug: bool) -> int:
     _check_port(address)
     # `hadron restore --data` begins an epoch.
     config = single_node_config(
-        data, address, settings=settings_from_environment(os.environ),
+        data,
+        address,
+        settings=settings_from_environment(os.environ),
         epoch=max(1, read_epoch(data)),
     )
     greeting = _greeting(address, config.leader.data)

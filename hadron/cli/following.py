@@ -19,8 +19,8 @@ from hadron.model.schema import StreamSpec
 
 if TYPE_CHECKING:
     from hadron.client import Client
-    from hadron.client.results import PartitionOffsets
-    from hadron.client.subscription import Subscription
+    from hadron.client.consuming.subscription import Subscription
+    from hadron.client.terms.results import PartitionOffsets
 
 
 _TOGETHER_WITHIN_S: Final = 2.0
@@ -130,7 +130,8 @@ class _Partitions:
         return type(error)(
             f"{self._request.stream} was not read to its end from {', '.join(away)}: "
             f"{error.message}{told}",
-            f"{error.hint}{hint}".removeprefix("; "), retryable=error.retryable,
+            f"{error.hint}{hint}".removeprefix("; "),
+            retryable=error.retryable,
         )
 
 
@@ -169,8 +170,11 @@ async def find_starts(client: Client, request: Request, start: Position) -> dict
 async def _consume(client: Client, request: Request, printer: RecordPrinter) -> None:
     assert request.group
     opening = client.subscribe(
-        request.stream, group=request.group, start=await _group_start(client, request),
-        partitions=list(request.partitions) or None, **request.membership,
+        request.stream,
+        group=request.group,
+        start=await _group_start(client, request),
+        partitions=list(request.partitions) or None,
+        **request.membership,
     )
     waiting = f"waiting to join group {request.group!r}; is a majority up? see `hadron status`"
     async with AsyncExitStack() as stack:

@@ -16,31 +16,53 @@ if TYPE_CHECKING:
 
 _COLUMNS = {
     "Stream": {"partitions": "PARTITIONS", "retention": "RETENTION"},
-    "Pipeline": {"input": "INPUT", "replica_set": "REPLICA SET", "stages": "STAGES",
-                 "max_parallel": ">MAX PARALLEL"},
+    "Pipeline": {
+        "input": "INPUT",
+        "replica_set": "REPLICA SET",
+        "stages": "STAGES",
+        "max_parallel": ">MAX PARALLEL",
+    },
     "Namespace": {"description": "~DESCRIPTION"},
-    "Queue": {"replica_set": "REPLICA SET", "lanes": "LANES", "max_attempts": ">MAX ATTEMPTS",
-              "lease": ">LEASE"},
+    "Queue": {
+        "replica_set": "REPLICA SET",
+        "lanes": "LANES",
+        "max_attempts": ">MAX ATTEMPTS",
+        "lease": ">LEASE",
+    },
     "Schedule": {"cron": "CRON", "target": "TARGET", "catch_up": "CATCH UP"},
     "Exchange": {"replica_set": "REPLICA SET", "description": "~DESCRIPTION"},
     "Endpoint": {"replica_set": "REPLICA SET", "description": "~DESCRIPTION"},
     "Token": {"access": "ACCESS", "namespaces": "NAMESPACES", "expires": "EXPIRES"},
 }
-_ALL_COLUMNS = {"kind": "KIND", "namespace": "NAMESPACE", "name": "NAME", "id": ">ID",
-                "description": "~DESCRIPTION"}
+_ALL_COLUMNS = {
+    "kind": "KIND",
+    "namespace": "NAMESPACE",
+    "name": "NAME",
+    "id": ">ID",
+    "description": "~DESCRIPTION",
+}
 
 
 @click.command("get", short_help="List schema objects of a kind.")
 @click.argument("kind", type=KindType(takes_all=True))
 @click.argument("name", required=False, shell_complete=names_of())
-@click.option("--namespace", "-n", default="", shell_complete=names_of("Namespace"),
-              help="Objects of this namespace; of that in the server's URL else.")
+@click.option(
+    "--namespace",
+    "-n",
+    default="",
+    shell_complete=names_of("Namespace"),
+    help="Objects of this namespace; of that in the server's URL else.",
+)
 @click.option("--all-namespaces", "-A", is_flag=True, help="Objects of every namespace.")
 @output_of("table", "json", "yaml", help="How to print; yaml is what `hadron apply` takes.")
 @connects
 @click.pass_context
 def command(
-    ctx: click.Context, kind: str, name: str | None, namespace: str, all_namespaces: bool,
+    ctx: click.Context,
+    kind: str,
+    name: str | None,
+    namespace: str,
+    all_namespaces: bool,
     output: str,
 ) -> None:
     """List objects of KIND, or the one called NAME, in a namespace.
@@ -77,8 +99,11 @@ def command(
     elif output == "json":
         print_rows({}, [object_to_dict(each) for each in found], output)
     else:
-        columns = {"namespace": "NAMESPACE", "name": "NAME", **_COLUMNS[kind], "id": ">ID"} \
-            if kind else _ALL_COLUMNS
+        columns = (
+            {"namespace": "NAMESPACE", "name": "NAME", **_COLUMNS[kind], "id": ">ID"}
+            if kind
+            else _ALL_COLUMNS
+        )
         print_rows(columns, [_row(each) for each in found], output)
         if within and not found:
             click.echo(f"nothing{where}; --all-namespaces shows all", err=True)
@@ -91,13 +116,13 @@ def _print_yaml(found: list[SchemaObject]) -> None:
 
 
 def _row(found: SchemaObject) -> dict[str, Any]:
-    from hadron.model.schema import QueueSpec, ScheduleSpec, TokenSpec
+    from hadron.model.services import QueueSpec, ScheduleSpec, TokenSpec
     from hadron.model.units import format_duration
 
     row = object_to_dict(found)
     spec = found.spec
-    if stages := row.get("stages"):
-        row["stages"] = [stage["name"] for stage in stages]
+    if found.kind == "Pipeline":
+        row["stages"] = [each["name"] for each in row["stages"]]
         row["max_parallel"] = getattr(spec, "max_parallel", None)
     if "retention" in row:
         row["retention"] = ", ".join(map(str, row["retention"].values()))

@@ -6,27 +6,45 @@ from typing import TYPE_CHECKING, Any, Final
 
 import click
 
-from hadron.cli.completing import complete_groups, complete_partitions, names_of
+from hadron.cli.completing import WITHIN_S, ask_names, complete_partitions, names_of
 from hadron.cli.positions import FROM_HELP, Position, PositionType
 from hadron.cli.printing import output_option, print_json, print_rows
 from hadron.cli.session import connects, session_of
+from hadron.cli.telling import Tells
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
+    from hadron.cli.telling import Key
+    from hadron.client import SyncClient
     from hadron.model.errors import IncompleteError
     from hadron.wire.messages import groups_pb2
 
 _COLUMNS = {
-    "stream": "STREAM", "group": "GROUP", "partition": "PARTITION", "floor": ">FLOOR",
-    "next_offset": ">NEXT", "lag": ">LAG", "oldest": ">OLDEST", "skipped": ">SKIPPED",
-    "dead_lettered": ">DEAD", "in_flight": ">IN FLIGHT", "members": ">MEMBERS",
+    "stream": "STREAM",
+    "group": "GROUP",
+    "partition": "PARTITION",
+    "floor": ">FLOOR",
+    "next_offset": ">NEXT",
+    "lag": ">LAG",
+    "oldest": ">OLDEST",
+    "skipped": ">SKIPPED",
+    "dead_lettered": ">DEAD",
+    "in_flight": ">IN FLIGHT",
+    "members": ">MEMBERS",
     "trouble": "~TROUBLE",
 }
 _MEMBER_COLUMNS = {
-    "partition": "PARTITION", "name": "MEMBER", "peer": "PEER", "in_flight": ">IN FLIGHT",
-    "credit": ">CREDIT", "oldest": ">OLDEST", "silent": ">LAST SIGN", "delivered": ">DELIVERED",
-    "acknowledged": ">ACKED", "state": "~STATE",
+    "partition": "PARTITION",
+    "name": "MEMBER",
+    "peer": "PEER",
+    "in_flight": ">IN FLIGHT",
+    "credit": ">CREDIT",
+    "oldest": ">OLDEST",
+    "silent": ">LAST SIGN",
+    "delivered": ">DELIVERED",
+    "acknowledged": ">ACKED",
+    "state": "~STATE",
 }
 _ORDERS = ("none", "strict", "key")
 
@@ -34,16 +52,32 @@ ANSWER_WITHIN_S: Final = 6.0
 """Whoever looks while a region is away wants to see the others; but a leader that has no majority
 says so after 5 s, which is worth more than its silence."""
 
+_LETTERS_WITHIN_S: Final = 3.0
+"""For the groups of each partition: a region that is away keeps nobody from deleting."""
+
+
+def complete_groups(ctx: click.Context, _parameter: click.Parameter, incomplete: str) -> list[str]:
+    """Groups of the stream on the command line, else of all."""
+    stream = ctx.params.get("stream") or ""
+    return ask_names(
+        ctx,
+        incomplete,
+        lambda client: (each.group for each in client.groups(stream, within_s=WITHIN_S)),
+    )
+
+
 _stream_option = click.option(
     "--stream", required=True, shell_complete=names_of("Stream"), help="The stream that it reads."
 )
 _partition_option = click.option(
-    "--partition", "-p", "partitions", multiple=True, shell_complete=complete_partitions,
+    "--partition",
+    "-p",
+    "partitions",
+    multiple=True,
+    shell_complete=complete_partitions,
     help="Only at this partition; may be given several times.",
 )
-_force_option = click.option(
-    "--force", is_flag=True, help="Also while members are connected."
-)
+_force_option = click.option("--force", is_flag=True, help="Also while members are connected.")
 
 
 @click.group("group", short_help="Look at consumer groups, reset and delete them.")
@@ -62,8 +96,9 @@ def command() -> None:
 
 
 @command.command("list")
-@click.option("--stream", default="", shell_complete=names_of("Stream"),
-              help="Only groups of this stream.")
+@click.option(
+    "--stream", default="", shell_complete=names_of("Stream"), help="Only groups of this stream."
+)
 @output_option
 @connects
 @click.pass_context
@@ -106,7 +141,9 @@ def heard(ask: Callable[[], Sequence[Any]]) -> tuple[Sequence[Any], IncompleteEr
 
 
 def _print(
-    columns: dict[str, str], rows: list[dict[str, Any]], output: str,
+    columns: dict[str, str],
+    rows: list[dict[str, Any]],
+    output: str,
     trouble: IncompleteError | None,
 ) -> None:
     """Print the rows that there are; then raise the trouble, if any."""
@@ -150,7 +187,12 @@ def group_row(group: groups_pb2.ListGroupsResponse.Group) -> dict[str, Any]:
 
 @command.command("describe")
 @click.argument("group", shell_complete=complete_groups)
-@_stream_option
+@click.option(
+    "--stream",
+    default="",
+    shell_complete=names_of("Stream"),
+    help="The stream that it reads; needed where several have a group of this name.",
+)
 @_partition_option
 @output_option
 @connects
@@ -161,13 +203,15 @@ def describe(
     """Show GROUP with its options, its members, and what was given back.
 
     \b
-    Example:
+    Examples:
+      hadron group describe billing
       hadron group describe billing --stream flights
     """
     with session_of(ctx).connect() as client:
+        read = stream or _stream_of(client, group)
         found, trouble = heard(
             lambda: client.describe_group(
-                stream, group, partitions=partitions, within_s=ANSWER_WITHIN_S
+                read, group, partitions=partitions, within_s=ANSWER_WITHIN_S
             )
         )
     described = [_described(each) for each in found]
@@ -178,6 +222,29 @@ def describe(
         _print_descriptions(described)
     if trouble is not None:
         raise trouble
+
+
+def _stream_of(client: SyncClient, group: str) -> str:
+    """The one stream that has a group of this name. Raises `NotFoundError` and `RequestError` when
+    none has one, or several, and what the listing raises while that is not known."""
+    from hadron.model.errors import NotFoundError, RequestError
+    from hadron.model.problems import did_you_mean
+
+    known, trouble = heard(lambda: client.groups(within_s=ANSWER_WITHIN_S))
+    streams: list[str] = sorted({each.stream for each in known if each.group == group})
+    if len(streams) == 1:
+        return streams[0]
+    if streams:
+        raise RequestError(
+            f"{len(streams)} streams have a group {group!r}: {', '.join(streams)}",
+            f"say which one: --stream {streams[0]}",
+        )
+    if trouble is not None:
+        raise trouble
+    raise NotFoundError(
+        f"no stream has a group {group!r}{did_you_mean(group, {each.group for each in known})}",
+        "`hadron group list` shows all",
+    )
 
 
 def _print_descriptions(described: list[dict[str, Any]]) -> None:
@@ -209,7 +276,8 @@ def _described(answer: groups_pb2.DescribeGroupResponse) -> dict[str, Any]:
         "held_back": answer.held_back,
         "attempts": [
             {
-                "first_offset": each.first_offset, "last_offset": each.last_offset,
+                "first_offset": each.first_offset,
+                "last_offset": each.last_offset,
                 "attempts": each.attempts,
             }
             for each in answer.attempts
@@ -218,9 +286,7 @@ def _described(answer: groups_pb2.DescribeGroupResponse) -> dict[str, Any]:
     }
 
 
-def _member(
-    partition: str, member: groups_pb2.DescribeGroupResponse.Member
-) -> dict[str, Any]:
+def _member(partition: str, member: groups_pb2.DescribeGroupResponse.Member) -> dict[str, Any]:
     states = (
         (member.is_blocked, "does not read"),
         (member.is_stalled, "missed an ack deadline"),
@@ -261,7 +327,8 @@ def _in_words(described: dict[str, Any]) -> str:
             + (f", then to {out}" if out else f"; {described['group']['trouble']}")
         )
     for field, text in (
-        ("waiting_again", "wait to be delivered again"), ("delayed", "of them delayed"),
+        ("waiting_again", "wait to be delivered again"),
+        ("delayed", "of them delayed"),
         ("behind_their_key", "wait behind their key"),
     ):
         if described[field]:
@@ -285,8 +352,11 @@ def _duration(milliseconds: int) -> str:
     if seconds < 10:
         return f"{seconds:.1f}s"
     whole = round(seconds)
-    for unit, size, lesser, least in (("d", 86_400, "h", 3_600), ("h", 3_600, "m", 60),
-                                      ("m", 60, "s", 1)):
+    for unit, size, lesser, least in (
+        ("d", 86_400, "h", 3_600),
+        ("h", 3_600, "m", 60),
+        ("m", 60, "s", 1),
+    ):
         if whole >= size:
             rest = whole % size // least
             return f"{whole // size}{unit}" + (f" {rest}{lesser}" if rest else "")
@@ -303,8 +373,13 @@ def _duration(milliseconds: int) -> str:
 @connects
 @click.pass_context
 def reset(
-    ctx: click.Context, group: str, stream: str, to: Position, partitions: tuple[str, ...],
-    force: bool, output: str,
+    ctx: click.Context,
+    group: str,
+    stream: str,
+    to: Position,
+    partitions: tuple[str, ...],
+    force: bool,
+    output: str,
 ) -> None:
     """Move GROUP's progress: forget what it has acknowledged, and go on elsewhere.
 
@@ -319,7 +394,11 @@ def reset(
     with session_of(ctx).connect() as client:
         done, trouble = heard(
             lambda: client.reset_group(
-                stream, group, _start(to), partitions=partitions, force=force,
+                stream,
+                group,
+                _start(to),
+                partitions=partitions,
+                force=force,
                 within_s=ANSWER_WITHIN_S,
             )
         )
@@ -349,7 +428,11 @@ def _start(to: Position) -> str | int:
 @connects
 @click.pass_context
 def delete(
-    ctx: click.Context, group: str, stream: str, partitions: tuple[str, ...], force: bool,
+    ctx: click.Context,
+    group: str,
+    stream: str,
+    partitions: tuple[str, ...],
+    force: bool,
     output: str,
 ) -> None:
     """Forget GROUP and all that it has acknowledged.
@@ -368,3 +451,31 @@ def delete(
         )
     rows = [{"partition": name} for name in gone]
     _print({"partition": "DELETED AT"}, rows, output, trouble)
+
+
+def _losses(client: SyncClient, keys: Sequence[Key]) -> list[str]:
+    """Of groups that write to one of the streams that are to be deleted. Those of partitions that
+    do not answer are not known."""
+    from hadron.model.errors import HadronError
+
+    gone = {(namespace, name) for kind, namespace, name in keys if kind == "Stream"}
+    if not gone:
+        return []
+    try:
+        groups, _ = heard(lambda: client.groups(within_s=_LETTERS_WITHIN_S))
+    except HadronError:
+        return []
+    bereft = {
+        (each.group, each.stream, each.dead_letter_stream)
+        for each in groups
+        if (each.namespace, each.dead_letter_stream) in gone
+        and (each.namespace, each.stream) not in gone
+    }
+    return [
+        f"group {group} of {stream} has its dead letters in {letters}: without it they are "
+        "delivered again and again; delete the group, and make it with another one"
+        for group, stream, letters in sorted(bereft)
+    ]
+
+
+TELLS: Final = Tells(losses=_losses)

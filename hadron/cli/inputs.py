@@ -13,6 +13,7 @@ import json
 import re
 import sys
 import zlib
+from codecs import BOM_UTF16_BE, BOM_UTF16_LE
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass
@@ -23,8 +24,8 @@ import click
 import msgspec
 
 from hadron.cli.standard_streams import is_stdin_closed, open_stdin
-from hadron.client.records import check_record
-from hadron.model.batch import BatchBuilder
+from hadron.client.producing.new_records import check_record
+from hadron.model.batch_building import BatchBuilder
 from hadron.model.cloudevents import from_json, to_record
 from hadron.model.errors import InvalidRecordError, RequestError
 from hadron.model.limits import MAX_RECORD_BYTES
@@ -33,6 +34,9 @@ from hadron.model.record import NewRecord
 _CHUNK_BYTES: Final = 1 << 20
 _CHUNK_ROWS: Final = 2_000
 _BYTE_ORDER_MARK: Final = b"\xef\xbb\xbf"
+_OTHER_DELIMITERS: Final = ";\t|"
+NAMED_DELIMITERS: Final = {"\t": "\\t"}
+"""What a command line can hardly have as it is."""
 _SUFFIXES: Final = {".jsonl": "jsonl", ".ndjson": "jsonl", ".csv": "csv"}
 
 
@@ -73,10 +77,17 @@ class Recipe:
 
     def record(self, value: Any, where: str, key: str | bytes | None = None) -> NewRecord:
         """Raises `InvalidRecordError` naming `where` when it is too large."""
-        return _checked(NewRecord(
-            value=value, key=self.key if key is None else key, type=self.event_type,
-            headers=self.headers or None, id=self.id, timestamp_ms=self.timestamp_ms,
-        ), where)
+        return _checked(
+            NewRecord(
+                value=value,
+                key=self.key if key is None else key,
+                type=self.event_type,
+                headers=self.headers or None,
+                id=self.id,
+                timestamp_ms=self.timestamp_ms,
+            ),
+            where,
+        )
 
 
 def _checked(record: NewRecord, where: str) -> NewRecord:
@@ -97,14 +108,22 @@ class Source:
         form: "lines", "jsonl", "csv", "cloudevents", or "raw": all of it is one record.
         values: from the command line, when there is no file.
         path: a file's path, "-" for stdin, or None.
+        delimiter: between the fields of csv.
     """
 
     form: str
     values: tuple[str, ...]
     path: str | None
+    delimiter: str = ","
 
     @classmethod
-    def choose(cls, values: tuple[str, ...], path: str | None, form: str | None) -> Source:
+    def choose(
+        cls,
+        values: tuple[str, ...],
+        path: str | None,
+        form: str | None,
+        delimiter: str | None = None,
+    ) -> Source:
         """Decide from what was given. Raises `click.UsageError` when that is contradictory."""
         if values == ("-",):
             values, path = (), path or "-"
@@ -119,7 +138,9 @@ class Source:
         if form is None and path is not None:
             suffixes = [suffix for suffix in Path(path).suffixes if suffix != ".gz"]
             form = _SUFFIXES.get(suffixes[-1] if suffixes else "")
-        return cls(form or "lines", values, path)
+        if delimiter is not None and form != "csv":
+            raise click.UsageError("--delimiter is for --format csv")
+        return cls(form or "lines", values, path, delimiter or ",")
 
     def chunks(self, recipe: Recipe) -> Iterator[list[NewRecord]]:
         """Records in order. Raises `InvalidRecordError` naming the line of a malformed one."""
@@ -133,7 +154,7 @@ class Source:
         try:
             with _open(self.path) as file:
                 if self.form == "csv":
-                    yield from _csv_chunks(file, recipe, self._unit)
+                    yield from _csv_chunks(file, recipe, self._unit, self.delimiter)
                     return
                 numbers = itertools.count(1)
                 for lines in _bursts(file):
@@ -166,7 +187,8 @@ def _whole(path: str) -> bytes:
     if len(data) > MAX_RECORD_BYTES:
         raise InvalidRecordError(
             f"{'stdin' if path == '-' else path} has more than the {MAX_RECORD_BYTES} bytes that "
-            "one record may have", "store large objects elsewhere and send a reference",
+            "one record may have",
+            "store large objects elsewhere and send a reference",
         )
     return data
 
@@ -240,6 +262,10 @@ def _parse_json(line: bytes, where: str) -> Any:
         msgspec.json.decode(line)
         return json.loads(line, object_pairs_hook=fields, parse_constant=no_number)
     except (ValueError, RecursionError) as error:
+        try:
+            line.decode()
+        except UnicodeDecodeError as other:
+            raise _not_utf8(line, other.start, where) from error
         if re.search(rb"\b(NaN|Infinity)\b", line):
             reason, hint = "it has neither NaN nor infinities", "write null, or a string"
         else:
@@ -253,14 +279,16 @@ def _first_doubled(names: Sequence[str]) -> str:
 
 
 def _csv_chunks(
-    file: BinaryIO, recipe: Recipe, unit: Callable[[str], str]
+    file: BinaryIO, recipe: Recipe, unit: Callable[[str], str], delimiter: str
 ) -> Iterator[list[NewRecord]]:
-    rows = csv.reader(_decoded(file, unit), strict=True)
+    rows = csv.reader(_decoded(file, unit), strict=True, delimiter=delimiter)
     try:
         names = next(rows, None)
         if names is None:
             return
         names[0] = names[0].removeprefix("\ufeff")
+        if len(names) == 1:
+            _warn_of_delimiter(names[0], unit("line 1"))
         if len(set(names)) < len(names):
             raise InvalidRecordError(
                 f"{unit('line 1')} names {_first_doubled(names)!r} twice",
@@ -284,11 +312,26 @@ def _decoded(file: BinaryIO, unit: Callable[[str], str]) -> Iterator[str]:
         try:
             yield line.decode()
         except UnicodeDecodeError as error:
-            raise InvalidRecordError(
-                f"{unit(f'line {number}')} is not UTF-8: it has the byte "
-                f"0x{line[error.start]:02x} at position {error.start}",
-                "convert the file, as with `iconv -f LATIN1 -t UTF-8`",
-            ) from error
+            raise _not_utf8(line, error.start, unit(f"line {number}")) from error
+
+
+def _not_utf8(line: bytes, start: int, where: str) -> InvalidRecordError:
+    meant = "UTF-16" if line.startswith((BOM_UTF16_LE, BOM_UTF16_BE)) else "LATIN1"
+    return InvalidRecordError(
+        f"{where} is not UTF-8: it has the byte 0x{line[start]:02x} at position {start}",
+        f"convert the file, as with `iconv -f {meant} -t UTF-8`",
+    )
+
+
+def _warn_of_delimiter(name: str, where: str) -> None:
+    """Of a heading with one name that looks like several: each row would be one text."""
+    found = next((each for each in _OTHER_DELIMITERS if each in name), None)
+    if found is not None:
+        click.echo(
+            f"warning: {where} names one field, {name!r}; if it is several, say --delimiter "
+            f"'{NAMED_DELIMITERS.get(found, found)}'",
+            err=True,
+        )
 
 
 def _row_record(recipe: Recipe, names: list[str], row: list[str], where: str) -> NewRecord:

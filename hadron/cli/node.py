@@ -11,24 +11,41 @@ import click
 from hadron.cli.printing import output_option, print_json, print_rows
 from hadron.cli.root import USAGE, report
 
-_COLUMNS = {"name": "SETTING", "default": "DEFAULT", "allowed": "ALLOWED", "variable": "VARIABLE",
-            "help": "~MEANING"}
+_COLUMNS = {
+    "name": "SETTING",
+    "default": "DEFAULT",
+    "allowed": "ALLOWED",
+    "variable": "VARIABLE",
+    "help": "~MEANING",
+}
 
 
 @click.command("node", short_help="Run one node of a replica set.")
-@click.option("--config", type=click.Path(path_type=Path), metavar="FILE",
-              help="The replica set's configuration file.")
+@click.option(
+    "--config",
+    type=click.Path(path_type=Path),
+    metavar="FILE",
+    help="The replica set's configuration file.",
+)
 @click.option("--name", metavar="NODE", help="Which of its nodes this is.")
-@click.option("--check", is_flag=True,
-              help="Say whether FILE can be started with, of NODE or of all its nodes, and end. "
-                   "A directory's files are checked together.")
+@click.option(
+    "--check",
+    is_flag=True,
+    help="Say whether FILE can be started with, of NODE or of all its nodes, and end. "
+    "A directory's files are checked together.",
+)
 @click.option("--settings", "list_settings", is_flag=True, help="Print every setting and end.")
 @click.option("--debug", is_flag=True, help="Show tracebacks.")
 @output_option
 @click.pass_context
 def command(
-    ctx: click.Context, config: Path | None, name: str | None, check: bool, list_settings: bool,
-    debug: bool, output: str,
+    ctx: click.Context,
+    config: Path | None,
+    name: str | None,
+    check: bool,
+    list_settings: bool,
+    debug: bool,
+    output: str,
 ) -> int:
     """Run node NODE of the replica set that FILE describes, until SIGTERM or Ctrl-C.
 
@@ -71,8 +88,7 @@ def command(
 
 
 def _check(given: Path, name: str | None, output: str) -> None:
-    """Raise what a start would end with, as far as the files and the disk tell; nothing is written.
-    """
+    """Raise what a start would end with, as far as files and disk tell; nothing is written."""
     import dataclasses
 
     from hadron.node.main import open_to_others
@@ -91,11 +107,16 @@ def _check(given: Path, name: str | None, output: str) -> None:
         open_ones = [each for node in nodes for each in open_to_others(config, node.name)]
         warnings = [*config.warnings, *open_ones]
         if output == "json":
-            checked.append({
-                "file": config.path, "cluster": config.cluster, "replica_set": config.name,
-                "epoch": config.epoch, "nodes": [dataclasses.asdict(node) for node in nodes],
-                "warnings": warnings,
-            })
+            checked.append(
+                {
+                    "file": config.path,
+                    "cluster": config.cluster,
+                    "replica_set": config.name,
+                    "epoch": config.epoch,
+                    "nodes": [dataclasses.asdict(node) for node in nodes],
+                    "warnings": warnings,
+                }
+            )
             continue
         click.echo(
             f"{config.path}: {config.name} of cluster {config.cluster}, epoch {config.epoch}, "

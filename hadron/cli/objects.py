@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Final
 import click
 
 if TYPE_CHECKING:
-    from hadron.client.sync import SyncClient
+    from hadron.client import SyncClient
     from hadron.metadata.diff import ShownChange
     from hadron.metadata.document_set import DocumentSet
     from hadron.model.schema import SchemaObject
@@ -34,32 +34,33 @@ class KindType(click.ParamType[str]):
     def __init__(self, *, takes_all: bool = False) -> None:
         self._takes_all = takes_all
 
-    def convert(
-        self, value: str, param: click.Parameter | None, ctx: click.Context | None
-    ) -> str:
+    def convert(self, value: str, param: click.Parameter | None, ctx: click.Context | None) -> str:
         """The kind's proper name, or fail naming those that exist."""
-        from hadron.model.schema import KINDS_AS_WRITTEN, SPECS
+        from hadron.model.errors import RequestError
+        from hadron.model.kinds import proper_kind
 
-        kinds = KINDS_AS_WRITTEN | ({ALL_KINDS: ""} if self._takes_all else {})
-        if value.lower() not in kinds:
-            from hadron.model.problems import did_you_mean
-
-            meant = did_you_mean(value.lower(), kinds)
-            listed = ", ".join([*SPECS, *([ALL_KINDS] if self._takes_all else [])])
+        if self._takes_all and value.lower() == ALL_KINDS:
+            return ""
+        try:
+            return proper_kind(value)
+        except RequestError as error:
+            others = f", {ALL_KINDS}" if self._takes_all else ""
             if value.lower() in {"group", "groups"}:
-                meant = " (see `hadron group --help`)"
-            self.fail(f"{value!r} is no kind{meant}; there are {listed}", param, ctx)
-        return kinds[value.lower()]
+                others += "; of groups, see `hadron group --help`"
+            self.fail(f"{error.message}; {error.hint}{others}", param, ctx)
 
     def shell_complete(
-        self, ctx: click.Context, param: click.Parameter, incomplete: str  # noqa: ARG002 - click's
+        self,
+        ctx: click.Context,  # noqa: ARG002 - click's
+        param: click.Parameter,  # noqa: ARG002
+        incomplete: str,
     ) -> list[Any]:
         """Kinds in lower case, as people type them."""
         from click.shell_completion import CompletionItem
 
-        from hadron.model.schema import SPECS
+        from hadron.model.kinds import KINDS
 
-        names = [kind.lower() for kind in SPECS] + ([ALL_KINDS] if self._takes_all else [])
+        names = [kind.lower() for kind in KINDS] + ([ALL_KINDS] if self._takes_all else [])
         return [CompletionItem(name) for name in names if name.startswith(incomplete.lower())]
 
 
@@ -78,49 +79,13 @@ def read_files(names: Iterable[str]) -> DocumentSet:
 
 
 def notes_on(client: SyncClient, objects: Iterable[SchemaObject]) -> list[str]:
-    """What this version of Hadron does not do for these, though it stores them."""
-    from hadron.model.schema import NOT_BUILT, PipelineSpec, StreamSpec, not_built
+    """What people should know of these, though they are as they should be."""
+    from hadron.cli.telling import features
+    from hadron.model.kinds import only_stored
 
     objects = list(objects)
-    notes = [
-        not_built(kind)
-        for kind in dict.fromkeys(found.kind for found in objects) if kind in NOT_BUILT
-    ]
-    streams = {(o.namespace, o.name): o.spec for o in objects if isinstance(o.spec, StreamSpec)}
-    for found in objects:
-        if not isinstance(found.spec, PipelineSpec):
-            continue
-        spec = streams.get((found.namespace, found.spec.input))
-        if spec is None or not spec.partitions:
-            # Left out, they are where the stream lies.
-            known = client.objects("Stream", found.namespace, found.spec.input)
-            spec = next((o.spec for o in known if isinstance(o.spec, StreamSpec)), None)
-        partitions = spec.partitions if spec else ()
-        unread = [each for each in partitions if each != found.spec.replica_set]
-        if unread:
-            notes.append(
-                f"{found.label} reads what {found.spec.input} has at {found.spec.replica_set} "
-                f"only, in this version of Hadron: nothing of {', '.join(unread)} yet"
-            )
-    return [*notes, *_notes_on_loops(client, objects)]
-
-
-def _notes_on_loops(client: SyncClient, objects: list[SchemaObject]) -> list[str]:
-    """Outputs that may start instances of their own pipeline again: that depends on their types."""
-    from hadron.metadata.loops import Loops
-    from hadron.model.schema import PipelineSpec
-
-    pipelines = [each for each in objects if isinstance(each.spec, PipelineSpec)]
-    if not pipelines:
-        return []
-    declared = {(each.namespace, each.name) for each in pipelines}
-    others = client.objects("Pipeline", "", "")
-    loops = Loops([*pipelines, *(o for o in others if (o.namespace, o.name) not in declared)])
-    return [
-        f"{found.label}: {loop}: an output whose type matches the triggers there starts another "
-        "instance; give outputs a type of their own (column `type`), or none"
-        for found in pipelines for loop in loops.of(found)
-    ]
+    told = (note for each in features() for note in each.notes(client, objects))
+    return [*only_stored(objects), *told]
 
 
 def object_to_dict(found: SchemaObject) -> dict[str, Any]:
@@ -144,6 +109,6 @@ def print_diff(change: ShownChange) -> None:
 
 def require_namespace(client: SyncClient, name: str) -> None:
     """Raises `NotFoundError` when it does not exist; for those who have found nothing in it."""
-    from hadron.client.catalog import check_namespace
+    from hadron.client.schema.catalog import check_namespace
 
     check_namespace(name, client.objects("Namespace"))

@@ -48,8 +48,10 @@ class Overview:
     def leader(self) -> cluster_pb2.StatusResponse | None:
         """Who serves, with the highest ballot of those who think that they do."""
         serving = [
-            said for address, said in self.found.items()
-            if address in self.addresses and not isinstance(said, str)
+            said
+            for address, said in self.found.items()
+            if address in self.addresses
+            and not isinstance(said, str)
             and said.state == Life.SERVING
         ]
         return max(
@@ -73,7 +75,8 @@ class Overview:
         """Members of the newest configuration, then those that only the one in force has."""
         named = {node.name for node in self.newest.nodes}
         return [
-            *self.newest.nodes, *(node for node in self.in_force.nodes if node.name not in named)
+            *self.newest.nodes,
+            *(node for node in self.in_force.nodes if node.name not in named),
         ]
 
     def role(self, name: str) -> str:
@@ -102,13 +105,13 @@ class Overview:
             when = f"{next_leader.name} leads once it is started with epoch {newest.epoch}"
         now = f"until then {leader.node} leads with epoch {leader.ballot.epoch}"
         holders = [
-            node.name for node in newest.nodes
+            node.name
+            for node in newest.nodes
             if (file := self.files.get(node.address)) and file.epoch == newest.epoch
         ]
         return (
             f"{_listed(holders)} started with epoch {newest.epoch} of {newest.name}: {when}; {now}"
         )
-
 
     def way_out(self, config: str, several: bool) -> str:
         """How a set whose leader is away takes writes, and answers reads, again, in words; "" when
@@ -123,7 +126,8 @@ class Overview:
         if self.leader is not None or not isinstance(self.found.get(leader.address), str):
             return ""
         there = [
-            said for node in newest.nodes
+            said
+            for node in newest.nodes
             if (said := self.found.get(node.address)) is not None and not isinstance(said, str)
         ]
         away = f"{newest.name} takes no writes, and answers no reads, while {leader.name} is away"

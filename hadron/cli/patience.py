@@ -12,8 +12,7 @@ from typing import TYPE_CHECKING, Final
 import click
 
 if TYPE_CHECKING:
-    from hadron.client import Client
-    from hadron.client.sync import SyncClient
+    from hadron.client import Client, SyncClient
 
 CONNECTING_TOLD_AFTER_S: Final = 1.5
 MAJORITY_TOLD_AFTER_S: Final = 3.0
@@ -65,7 +64,8 @@ def connected_sync(url: str, timeout_s: float | None = None) -> Iterator[SyncCli
     import hadron
 
     client = (
-        hadron.connect_sync(url) if timeout_s is None
+        hadron.connect_sync(url)
+        if timeout_s is None
         else hadron.connect_sync(url, connect_timeout_s=timeout_s, request_timeout_s=timeout_s)
     )
     with ExitStack() as stack:
@@ -84,7 +84,8 @@ async def connected(url: str, timeout_s: float | None = None) -> AsyncIterator[C
     import hadron
 
     client = (
-        hadron.connect(url) if timeout_s is None
+        hadron.connect(url)
+        if timeout_s is None
         else hadron.connect(url, connect_timeout_s=timeout_s)
     )
     async with AsyncExitStack() as stack:
@@ -95,7 +96,7 @@ async def connected(url: str, timeout_s: float | None = None) -> AsyncIterator[C
 
 @contextmanager
 def _connecting(url: str) -> Iterator[None]:
-    from hadron.client.url import parse_url
+    from hadron.client.connecting.url import parse_url
 
     if logging.lastResort is not None:
         # It prints the client's warnings for people, where nothing else was set up.

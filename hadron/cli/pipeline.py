@@ -12,8 +12,13 @@ from hadron.cli.objects import require_namespace
 from hadron.cli.printing import output_option, print_json, print_rich, print_rows
 from hadron.cli.session import connects, session_of
 
-_INSTANCE_COLUMNS = {"id": ">ID", "status": "STATUS", "root": "TRIGGER", "stages": "STAGES",
-                     "reason": "~REASON"}
+_INSTANCE_COLUMNS = {
+    "id": ">ID",
+    "status": "STATUS",
+    "root": "TRIGGER",
+    "stages": "STAGES",
+    "reason": "~REASON",
+}
 
 
 @click.group("pipeline", short_help="Run a pipeline's stages and watch its instances.")
@@ -30,19 +35,39 @@ def command() -> None:
 
 @command.command("run")
 @click.argument("name", shell_complete=names_of("Pipeline"))
-@click.option("--master", default="local[*]", show_default=True, metavar="URL",
-              help="Where Spark runs: on this machine, or a Spark cluster's URL.")
+@click.option(
+    "--master",
+    default="local[*]",
+    show_default=True,
+    metavar="URL",
+    help="Where Spark runs: on this machine, or a Spark cluster's URL.",
+)
 @click.option("--stage", "stages", multiple=True, help="Only this stage; repeatable.")
-@click.option("--max-batch", type=click.IntRange(1, 65_536), default=5_000, show_default=True,
-              metavar="N", help="Instances in one DataFrame, at most; the pipeline's max_parallel, "
-                                "1000 unless declared, limits them too.")
-@click.option("--until-idle", "--once", "until_idle", is_flag=True,
-              help="End when the input is read to its end and nothing is ready, running or due for "
-                   "another attempt; exit status 1 when instances failed for good.")
+@click.option(
+    "--max-batch",
+    type=click.IntRange(1, 65_536),
+    default=5_000,
+    show_default=True,
+    metavar="N",
+    help="Instances in one DataFrame, at most; the pipeline's max_parallel, "
+    "1000 unless declared, limits them too.",
+)
+@click.option(
+    "--until-idle",
+    "--once",
+    "until_idle",
+    is_flag=True,
+    help="End when the input is read to its end and nothing is ready, running or due for "
+    "another attempt; exit status 1 when instances failed for good.",
+)
 @connects
 @click.pass_context
 def run(
-    ctx: click.Context, name: str, master: str, stages: tuple[str, ...], max_batch: int,
+    ctx: click.Context,
+    name: str,
+    master: str,
+    stages: tuple[str, ...],
+    max_batch: int,
     until_idle: bool,
 ) -> int:
     """Run the Spark stages of pipeline NAME until Ctrl-C, which lets it finish what it has.
@@ -89,18 +114,26 @@ def run(
     """
     from hadron.cli.stage_running import run_stages
 
-    return run_stages(
-        session_of(ctx).url, name, master, stages, max_batch, until_idle=until_idle
-    )
+    return run_stages(session_of(ctx).url, name, master, stages, max_batch, until_idle=until_idle)
 
 
 @command.command("instances")
 @click.argument("name", shell_complete=names_of("Pipeline"))
 @click.option("--status", type=click.Choice(["live", "done", "failed"]), help="Only these.")
-@click.option("--after-id", type=click.IntRange(min=0), default=0, metavar="ID",
-              help="Continue a listing after this instance.")
-@click.option("--limit", type=click.IntRange(min=1, max=10_000), default=100, show_default=True,
-              help="At most so many.")
+@click.option(
+    "--after-id",
+    type=click.IntRange(min=0),
+    default=0,
+    metavar="ID",
+    help="Continue a listing after this instance.",
+)
+@click.option(
+    "--limit",
+    type=click.IntRange(min=1, max=10_000),
+    default=100,
+    show_default=True,
+    help="At most so many.",
+)
 @output_option
 @connects
 @click.pass_context
@@ -133,8 +166,14 @@ def _flat(row: dict[str, Any]) -> dict[str, Any]:
 @command.command("retry")
 @click.argument("name", shell_complete=names_of("Pipeline"))
 @click.option("--failed", is_flag=True, help="All instances that have failed.")
-@click.option("--id", "ids", multiple=True, type=click.IntRange(min=1), metavar="ID",
-              help="Only this instance; repeatable.")
+@click.option(
+    "--id",
+    "ids",
+    multiple=True,
+    type=click.IntRange(min=1),
+    metavar="ID",
+    help="Only this instance; repeatable.",
+)
 @output_option
 @connects
 @click.pass_context

@@ -7,10 +7,14 @@ from typing import TYPE_CHECKING, Any, Final
 
 import click
 
+from hadron.cli.telling import Tells
 from hadron.model.errors import NotFoundError
 
 if TYPE_CHECKING:
-    from hadron.client.sync import SyncClient
+    from collections.abc import Sequence
+
+    from hadron.client import SyncClient
+    from hadron.model.schema import SchemaObject
     from hadron.wire.messages import pipelines_pb2
 
     _Pipeline = pipelines_pb2.PipelineProgressResponse.Pipeline
@@ -19,12 +23,64 @@ if TYPE_CHECKING:
 _WATCH_EVERY_S: Final = 0.5
 
 
+def _notes(client: SyncClient, objects: Sequence[SchemaObject]) -> list[str]:
+    """What pipelines among these do not read, and which may start themselves."""
+    from hadron.model.pipelines import PipelineSpec
+    from hadron.model.schema import StreamSpec
+
+    notes = []
+    streams = {(o.namespace, o.name): o.spec for o in objects if isinstance(o.spec, StreamSpec)}
+    for found in objects:
+        if not isinstance(found.spec, PipelineSpec):
+            continue
+        spec = streams.get((found.namespace, found.spec.input))
+        if spec is None or not spec.partitions:
+            # Left out, they are where the stream lies.
+            known = client.objects("Stream", found.namespace, found.spec.input)
+            spec = next((o.spec for o in known if isinstance(o.spec, StreamSpec)), None)
+        partitions = spec.partitions if spec else ()
+        unread = [each for each in partitions if each != found.spec.replica_set]
+        if unread:
+            notes.append(
+                f"{found.label} reads what {found.spec.input} has at {found.spec.replica_set} "
+                f"only, in this version of Hadron: nothing of {', '.join(unread)} yet"
+            )
+    return [*notes, *_notes_on_loops(client, objects)]
+
+
+def _notes_on_loops(client: SyncClient, objects: Sequence[SchemaObject]) -> list[str]:
+    """Outputs that may start instances of their own pipeline again: that depends on their types."""
+    from hadron.metadata.pipeline_loops import Loops
+
+    pipelines = [each for each in objects if each.kind == "Pipeline"]
+    if not pipelines:
+        return []
+    declared = {(each.namespace, each.name) for each in pipelines}
+    others = client.objects("Pipeline", "", "")
+    loops = Loops([*pipelines, *(o for o in others if (o.namespace, o.name) not in declared)])
+    return [
+        f"{found.label}: {loop}: an output whose type matches the triggers there starts another "
+        "instance; give outputs a type of their own (column `type`), or none"
+        for found in pipelines
+        for loop in loops.of(found)
+    ]
+
+
 def progress_rows(client: SyncClient, name: str) -> list[dict[str, Any]]:
     """Progress of pipeline `name`, or of all when it is "". Raises `NotFoundError`."""
     found = client.pipeline_progress(name)
     if name and not found:
         raise NotFoundError(f"there is no pipeline {name!r}", "`hadron get pipelines` lists all")
     return [_progress_row(pipeline) for pipeline in found]
+
+
+def _status(client: SyncClient, found: SchemaObject) -> dict[str, Any]:
+    if found.kind != "Pipeline":
+        return {}
+    return next(iter(progress_rows(client, found.name)), {})
+
+
+TELLS: Final = Tells(notes=_notes, status=_status)
 
 
 def _progress_row(pipeline: _Pipeline) -> dict[str, Any]:
@@ -42,8 +98,12 @@ def _progress_row(pipeline: _Pipeline) -> dict[str, Any]:
         "untyped": pipeline.untyped,
         "stages": [
             {
-                "name": stage.name, "ready": stage.ready, "running": stage.running,
-                "done": stage.done, "failed": stage.failed, "runners": stage.runners,
+                "name": stage.name,
+                "ready": stage.ready,
+                "running": stage.running,
+                "done": stage.done,
+                "failed": stage.failed,
+                "runners": stage.runners,
             }
             for stage in pipeline.stages
         ],
@@ -71,10 +131,12 @@ def picture(row: dict[str, Any]) -> Any:
     )
     lines: list[Any] = [Text(title), table]
     if row["failed"]:
-        lines.append(Text(
-            f"failed: `hadron pipeline instances {row['name']} --status failed` says why, "
-            f"`hadron pipeline retry {row['name']} --failed` lets them run again"
-        ))
+        lines.append(
+            Text(
+                f"failed: `hadron pipeline instances {row['name']} --status failed` says why, "
+                f"`hadron pipeline retry {row['name']} --failed` lets them run again"
+            )
+        )
     if row["untyped"]:
         lines.append(Text(untyped_note(row)))
     return Group(*lines)

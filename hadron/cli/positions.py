@@ -19,7 +19,10 @@ FROM_HELP: Final = (
 )
 _AGO: Final = re.compile(r"-(\d[\d.]*\s*[a-zA-Z].*)")
 _WORDS: Final[dict[str, Literal["earliest", "latest"]]] = {
-    "earliest": "earliest", "beginning": "earliest", "latest": "latest", "end": "latest",
+    "earliest": "earliest",
+    "beginning": "earliest",
+    "latest": "latest",
+    "end": "latest",
 }
 
 
@@ -98,7 +101,8 @@ def check_offset(where: str, offset: int, first_offset: int, next_offset: int) -
     has = f"offsets {first_offset} to {next_offset - 1}" if first_offset < next_offset else "none"
     raise OffsetOutOfRangeError(
         f"there is no offset {offset} in {where}, which has {has}",
-        "retention has dropped it; read from earliest" if offset < first_offset
+        "retention has dropped it; read from earliest"
+        if offset < first_offset
         else f"the next record gets {next_offset}; latest waits for it, -N reads the last N",
     )
 

@@ -38,17 +38,19 @@ def output_of(
     """
     default = forms[0] if default == "" else default
     return click.option(
-        "--output", "-o", type=_OutputType(forms), default=default,
-        show_default=default is not None, help=help,
+        "--output",
+        "-o",
+        type=_OutputType(forms),
+        default=default,
+        show_default=default is not None,
+        help=help,
     )
 
 
 class _OutputType(click.Choice[str]):
     """A form of output; who means kcat's `-o OFFSET` is told how that is said here."""
 
-    def convert(
-        self, value: Any, param: click.Parameter | None, ctx: click.Context | None
-    ) -> str:
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
         try:
             return super().convert(value, param, ctx)
         except click.BadParameter as error:
@@ -64,7 +66,10 @@ def print_json(value: Any) -> None:
 
 
 def print_rows(
-    columns: Mapping[str, str], rows: Sequence[Mapping[str, Any]], output: str, *,
+    columns: Mapping[str, str],
+    rows: Sequence[Mapping[str, Any]],
+    output: str,
+    *,
     heading: bool = True,
 ) -> None:
     """Print rows: as JSON with every field, or as a table of the fields in `columns`.
@@ -115,7 +120,8 @@ def _free_width(headings: Sequence[str], cells: Sequence[Sequence[str]]) -> int:
 
     taken = len(_GAP) * (len(headings) - 1) + sum(
         max(cell_len(text) for text in (heading, *(row[column] for row in cells)))
-        for column, heading in enumerate(headings) if column not in free
+        for column, heading in enumerate(headings)
+        if column not in free
     )
     left = shutil.get_terminal_size().columns - taken
     return max(_LEAST_FREE, left // len(free))

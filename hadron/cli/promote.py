@@ -14,16 +14,27 @@ if TYPE_CHECKING:
 
 @click.command("promote", short_help="Let another node lead: write the next configuration.")
 @click.argument("node", metavar="NODE")
-@click.option("--config", type=click.Path(path_type=Path), metavar="DIR|FILE",
-              help="The configuration file, or the directory of a local cluster.  "
-                   "[default: ./hadron-cluster]")
-@click.option("--replica-set", metavar="NAME",
-              help="Whose node it is, where the directory has several replica sets.")
+@click.option(
+    "--config",
+    type=click.Path(path_type=Path),
+    metavar="DIR|FILE",
+    help="The configuration file, or the directory of a local cluster.  "
+    "[default: ./hadron-cluster]",
+)
+@click.option(
+    "--replica-set",
+    metavar="NAME",
+    help="Whose node it is, where the directory has several replica sets.",
+)
 @click.option("--dry-run", is_flag=True, help="Say what would change, and write nothing.")
 @click.option("--debug", is_flag=True, help="Show tracebacks.")
 @click.pass_context
 def command(
-    ctx: click.Context, node: str, config: Path | None, replica_set: str | None, dry_run: bool,
+    ctx: click.Context,
+    node: str,
+    config: Path | None,
+    replica_set: str | None,
+    dry_run: bool,
     debug: bool,
 ) -> None:
     """Raise the configuration's epoch by one and make NODE the leader in it.
@@ -34,7 +45,8 @@ def command(
     stays.
 
     Restart soon after this: a node that crashes meanwhile starts with the new file, and if it is
-    NODE, it takes over. `hadron status` shows who leads, and what is pending.
+    NODE, it takes over. `hadron status` asks nodes: it shows who leads, and knows of a new file
+    once a node was started with it.
 
     Members are added and removed the same way, with an editor: raise `epoch`, change the nodes,
     start new ones first, then restart the leader and the others. A majority of the members so far
@@ -64,9 +76,7 @@ def command(
         _say_what_to_restart(promotion, config, replica_set)
 
 
-def _say_what_to_restart(
-    promotion: Promotion, given: Path | None, replica_set: str | None
-) -> None:
+def _say_what_to_restart(promotion: Promotion, given: Path | None, replica_set: str | None) -> None:
     from hadron.node.supervision.detached import DetachedCluster
 
     new = promotion.new

@@ -13,8 +13,8 @@ from hadron.cli.quantities import Duration, once
 from hadron.cli.session import connects, session_of
 
 if TYPE_CHECKING:
-    from hadron.client.failover import Failover
-    from hadron.client.sync_producer import SyncProducer
+    from hadron import SyncProducer
+    from hadron.client.producing.failover import Failover
     from hadron.model.errors import HadronError
     from hadron.model.record import NewRecord
 
@@ -35,6 +35,15 @@ def _headers(
     return headers
 
 
+def _delimiter(_ctx: click.Context, _parameter: click.Parameter, value: str | None) -> str | None:
+    from hadron.cli.inputs import NAMED_DELIMITERS
+
+    meant = next((each for each, name in NAMED_DELIMITERS.items() if name == value), value)
+    if meant is not None and (len(meant) != 1 or meant in '"\r\n'):
+        raise click.BadParameter(f"{value!r} is not one character that can separate fields")
+    return meant
+
+
 _EVENT_OPTIONS = (
     click.option("--id", "event_id", default="", help="The id of the one record."),
     click.option("--source", help="Makes each record a CloudEvent of this source; needs --type."),
@@ -42,8 +51,15 @@ _EVENT_OPTIONS = (
     click.option("--time", help="CloudEvents: when it happened, such as 2013-01-01T05:17:00Z."),
     click.option("--content-type", "datacontenttype", help="CloudEvents: the data's media type."),
     click.option("--data-schema", "dataschema", help="CloudEvents: where the data is described."),
-    click.option("--extension", "-E", "extensions", multiple=True, metavar="NAME=VALUE",
-                 callback=_headers, help="CloudEvents: an extension attribute; repeatable."),
+    click.option(
+        "--extension",
+        "-E",
+        "extensions",
+        multiple=True,
+        metavar="NAME=VALUE",
+        callback=_headers,
+        help="CloudEvents: an extension attribute; repeatable.",
+    ),
 )
 
 
@@ -56,41 +72,103 @@ def _event_options(function: Callable[..., Any]) -> Callable[..., Any]:
 @click.command("pub", short_help="Publish records from arguments, a file or stdin.")
 @click.argument("stream", shell_complete=names_of("Stream"))
 @click.argument("values", nargs=-1, metavar="[VALUE]...")
-@click.option("--file", "-l", metavar="FILE", multiple=True, callback=once,
-              help="Read records from FILE (.gz too); - is stdin.")
-@click.option("--format", "form", type=click.Choice(FORMATS),
-              help="How input is divided: text lines, a JSON value a line, CSV rows as JSON "
-                   "objects, a CloudEvent in JSON a line, or not at all: raw is one record, byte "
-                   "by byte. By default the file's name decides, else lines.")
+@click.option(
+    "--file",
+    "-l",
+    metavar="FILE",
+    multiple=True,
+    callback=once,
+    help="Read records from FILE (.gz too); - is stdin.",
+)
+@click.option(
+    "--format",
+    "form",
+    type=click.Choice(FORMATS),
+    help="How input is divided: text lines, a JSON value a line, CSV rows as JSON "
+    "objects, a CloudEvent in JSON a line, or not at all: raw is one record, byte "
+    "by byte. By default the file's name decides, else lines.",
+)
+@click.option(
+    "--delimiter",
+    metavar="CHARACTER",
+    callback=_delimiter,
+    help="What separates the fields of csv: a comma, when it is not said; '\\t' is a tab.",
+)
 @click.option("--key", "-k", help="The key of every record.")
 @click.option("--key-field", metavar="FIELD", help="Take each key from this field (jsonl, csv).")
 @click.option("--type", "event_type", default="", help="The event type, such as order.placed.")
-@click.option("--header", "-H", "headers", multiple=True, metavar="NAME=VALUE", callback=_headers,
-              help="A header of every record; repeatable.")
-@click.option("--partition", "-p", shell_complete=complete_partitions,
-              help="Pin to this partition (a replica set's name).")
+@click.option(
+    "--header",
+    "-H",
+    "headers",
+    multiple=True,
+    metavar="NAME=VALUE",
+    callback=_headers,
+    help="A header of every record; repeatable.",
+)
+@click.option(
+    "--partition",
+    "-p",
+    shell_complete=complete_partitions,
+    help="Pin to this partition (a replica set's name).",
+)
 @click.option("--region", help="Only partitions whose names begin so, up to a / or a dot.")
-@click.option("--failover", type=click.Choice(["unkeyed", "any", "none", "duplicate"]),
-              default="unkeyed", show_default=True,
-              help="What may go to another partition while its own is away: records without a "
-                   "key, any, none, or any and rather twice than not.")
+@click.option(
+    "--failover",
+    type=click.Choice(["unkeyed", "any", "none", "duplicate"]),
+    default="unkeyed",
+    show_default=True,
+    help="What may go to another partition while its own is away: records without a "
+    "key, any, none, or any and rather twice than not.",
+)
 @_event_options
-@click.option("--acks", type=click.Choice(["majority", "leader", "all"]), default="majority",
-              show_default=True, help="Who has it on disk when it counts as published.")
-@click.option("--codec", "-z", type=click.Choice(["none", "zstd"]), default="none",
-              show_default=True, help="Compression of record batches.")
-@click.option("--timeout", "timeout_s", type=Duration(is_above_zero=True), metavar="TIME",
-              help="Give up after so long without an answer, or on a record without an "
-                   "acknowledgement. Default: 10s to connect, 30s for an answer, 2m for a record.")
+@click.option(
+    "--acks",
+    type=click.Choice(["majority", "leader", "all"]),
+    default="majority",
+    show_default=True,
+    help="Who has it on disk when it counts as published.",
+)
+@click.option(
+    "--codec",
+    "-z",
+    type=click.Choice(["none", "zstd"]),
+    default="none",
+    show_default=True,
+    help="Compression of record batches.",
+)
+@click.option(
+    "--timeout",
+    "timeout_s",
+    type=Duration(is_above_zero=True),
+    metavar="TIME",
+    help="Give up after so long without an answer, or on a record without an "
+    "acknowledgement. Default: 10s to connect, 30s for an answer, 2m for a record.",
+)
 @output_option
 @connects
 @click.pass_context
 def command(
-    ctx: click.Context, /, stream: str, values: tuple[str, ...], file: str | None, form: str | None,
-    key: str | None, key_field: str | None, event_type: str, headers: dict[str, str],
-    partition: str | None, region: str | None, failover: Failover, event_id: str,
-    acks: Literal["majority", "leader", "all"], codec: Literal["none", "zstd"], output: str,
-    timeout_s: float | None, **attributes: Any,
+    ctx: click.Context,
+    /,
+    stream: str,
+    values: tuple[str, ...],
+    file: str | None,
+    form: str | None,
+    delimiter: str | None,
+    key: str | None,
+    key_field: str | None,
+    event_type: str,
+    headers: dict[str, str],
+    partition: str | None,
+    region: str | None,
+    failover: Failover,
+    event_id: str,
+    acks: Literal["majority", "leader", "all"],
+    codec: Literal["none", "zstd"],
+    output: str,
+    timeout_s: float | None,
+    **attributes: Any,
 ) -> None:
     """Publish records to STREAM and print how many.
 
@@ -105,37 +183,35 @@ def command(
       hadron pub orders '{"n": 1}' --format jsonl --source /shop --type order.placed
     """
     from hadron.cli import inputs
-    from hadron.client.producing import DEFAULT_DELIVERY_TIMEOUT_S
+    from hadron.client.producing.settings import DEFAULT_DELIVERY_TIMEOUT_S
 
-    source = inputs.Source.choose(values, file, form)
+    source = inputs.Source.choose(values, file, form, delimiter)
     if key_field and (key or source.form not in ("jsonl", "csv")):
         raise click.UsageError("--key-field needs --format jsonl or csv, and no --key", ctx)
     if event_id and len(values) != 1 and source.form != "raw":
         raise click.UsageError("--id is for one VALUE, or --format raw", ctx)
     event_headers, timestamp_ms = _event(ctx, source.form, event_type, attributes)
     recipe = inputs.Recipe(
-        None if key is None else inputs.argument(key), key_field, event_type,
-        {**event_headers, **headers}, event_id, timestamp_ms,
+        None if key is None else inputs.argument(key),
+        key_field,
+        event_type,
+        {**event_headers, **headers},
+        event_id,
+        timestamp_ms,
     )
     with session_of(ctx).connect(timeout_s=timeout_s) as client:
         client.stream(stream)
         with client.producer(
-            stream, acks=acks, partition=partition, region=region, failover=failover, codec=codec,
+            stream,
+            acks=acks,
+            partition=partition,
+            region=region,
+            failover=failover,
+            codec=codec,
             delivery_timeout_s=DEFAULT_DELIVERY_TIMEOUT_S if timeout_s is None else timeout_s,
         ) as producer:
             tally = _publish(producer, source.chunks(recipe))
-    try:
-        _print_tally(stream, tally, output)
-    except BrokenPipeError:
-        raise
-    except OSError as error:
-        from hadron.model.errors import HadronError
-
-        told = f"published {sum(count for count, _, _ in tally.values())} to {stream}"
-        raise HadronError(
-            f"stdout cannot be written: {error.strerror}; {told} ({_words(tally)})",
-            "do not send them again",
-        ) from error
+    _tell(stream, tally, output)
 
 
 def _event(
@@ -149,9 +225,11 @@ def _event(
         return {}, None
     if form == "cloudevents":
         raise click.UsageError("with --format cloudevents the input has all attributes", ctx)
+    # What is wrong with a value is told before what is missing.
+    named = {"source": "-", "type": event_type or "-", **given}
+    record = to_record(CloudEvent(id="-", data=b"", **named))
     if not event_type or "source" not in given:
         raise click.UsageError("a CloudEvent needs --source and --type", ctx)
-    record = to_record(CloudEvent(id="-", type=event_type, data=b"", **given))
     return record.headers or {}, record.timestamp_ms
 
 
@@ -203,6 +281,22 @@ def _cut_off(error: HadronError, published: int, sent: int) -> HadronError:
     if fates.unknown:
         told += f", {fates.unknown} may or may not have been"
     return HadronError(f"{told}; nothing after these was tried", error.hint)
+
+
+def _tell(stream: str, tally: dict[str, tuple[int, int, int]], output: str) -> None:
+    """Print what was published; raises `HadronError` that says it where stdout does not take it."""
+    try:
+        _print_tally(stream, tally, output)
+    except BrokenPipeError:
+        raise
+    except OSError as error:
+        from hadron.model.errors import HadronError
+
+        told = f"published {sum(count for count, _, _ in tally.values())} to {stream}"
+        raise HadronError(
+            f"stdout cannot be written: {error.strerror}; {told} ({_words(tally)})",
+            "do not send them again",
+        ) from error
 
 
 def _print_tally(stream: str, tally: dict[str, tuple[int, int, int]], output: str) -> None:

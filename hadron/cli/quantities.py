@@ -58,9 +58,7 @@ class Written(click.ParamType[str]):
     def __init__(self, name: str) -> None:
         self.name = name
 
-    def convert(
-        self, value: str, param: click.Parameter | None, ctx: click.Context | None
-    ) -> str:
+    def convert(self, value: str, param: click.Parameter | None, ctx: click.Context | None) -> str:
         """The text, or fail naming what was expected."""
         from hadron.model.errors import RequestError
         from hadron.model.units import parse_duration_ms, parse_size

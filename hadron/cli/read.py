@@ -13,18 +13,35 @@ from hadron.cli.session import connects, session_of
 
 @click.command("read", short_help="Read the records that a stream has, and stop at its end.")
 @click.argument("stream", shell_complete=names_of("Stream"))
-@click.option("--partition", "-p", shell_complete=complete_partitions,
-              help="Which partition; all when left out.")
-@click.option("--offset", "--from", "start", type=PositionType(), multiple=True, callback=once,
-              metavar="POSITION", help=f"Where to start: {FROM_HELP} Default: earliest.")
+@click.option(
+    "--partition",
+    "-p",
+    shell_complete=complete_partitions,
+    help="Which partition; all when left out.",
+)
+@click.option(
+    "--offset",
+    "--from",
+    "start",
+    type=PositionType(),
+    multiple=True,
+    callback=once,
+    metavar="POSITION",
+    help=f"Where to start: {FROM_HELP} Default: earliest.",
+)
 @click.option("--limit", "-c", type=click.IntRange(min=1), metavar="N", help="At most N records.")
 @click.option("--format", "-f", "form", metavar="FORMAT", help=TOKENS_HELP)
 @records_output_option
 @connects
 @click.pass_context
 def command(
-    ctx: click.Context, stream: str, partition: str | None, start: Position | None,
-    limit: int | None, form: str | None, output: str | None,
+    ctx: click.Context,
+    stream: str,
+    partition: str | None,
+    start: Position | None,
+    limit: int | None,
+    form: str | None,
+    output: str | None,
 ) -> None:
     """Print the records of STREAM that are there now.
 
@@ -38,7 +55,11 @@ def command(
     from hadron.cli.sub import read_once
 
     read_once(
-        session_of(ctx).url, stream, (partition,) if partition else (),
+        session_of(ctx).url,
+        stream,
+        (partition,) if partition else (),
         start or Position("earliest"),
-        limit=limit, form=form, output=output,
+        limit=limit,
+        form=form,
+        output=output,
     )

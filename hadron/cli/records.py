@@ -55,7 +55,9 @@ TOKENS_HELP: Final = (
     "%% a percent sign; \\n \\r \\t \\0 \\\\ as in C"
 )
 records_output_option: Final = output_of(
-    "table", "json", default=None,
+    "table",
+    "json",
+    default=None,
     help="Columns, or a JSON object a line. Default: the values, one a line.",
 )
 _OPTION: Final = "'--format' / '-f'"
@@ -163,7 +165,8 @@ class _PassedOver:
     def add(self, record: Record, reason: str) -> None:
         first = self._first
         if first is None or (
-            reason != self._reason or record.partition != first.partition
+            reason != self._reason
+            or record.partition != first.partition
             or record.offset != first.offset + self._count
         ):
             self.tell()
@@ -176,7 +179,8 @@ class _PassedOver:
             return
         where = f"{first.stream}/{first.partition}/{first.offset}"
         which = (
-            f"record {where} is" if self._count == 1
+            f"record {where} is"
+            if self._count == 1
             else f"{self._count} records from {where} on are"
         )
         click.echo(f"passed over: {which} damaged at the source: {self._reason}", err=True)

@@ -13,20 +13,39 @@ if TYPE_CHECKING:
 
 
 @click.command("recover", short_help="Let a disk count again that may have lost records.")
-@click.option("--config", type=click.Path(path_type=Path), metavar="DIR|FILE",
-              help="The replica set's configuration file, or the directory of a local cluster.")
-@click.option("--replica-set", metavar="NAME",
-              help="Whose node it is, where the directory has several replica sets.")
+@click.option(
+    "--config",
+    type=click.Path(path_type=Path),
+    metavar="DIR|FILE",
+    help="The replica set's configuration file, or the directory of a local cluster.",
+)
+@click.option(
+    "--replica-set",
+    metavar="NAME",
+    help="Whose node it is, where the directory has several replica sets.",
+)
 @click.option("--node", metavar="NAME", help="Whose disk, on this machine.")
-@click.option("--data", type=click.Path(path_type=Path), metavar="DIR",
-              help="The disk of `hadron dev --data DIR` instead.")
-@click.option("--accept-loss", is_flag=True,
-              help="Acknowledged records that this disk has lost may be lost for good.")
+@click.option(
+    "--data",
+    type=click.Path(path_type=Path),
+    metavar="DIR",
+    help="The disk of `hadron dev --data DIR` instead.",
+)
+@click.option(
+    "--accept-loss",
+    is_flag=True,
+    help="Acknowledged records that this disk has lost may be lost for good.",
+)
 @click.option("--debug", is_flag=True, help="Show tracebacks.")
 @click.pass_context
 def command(
-    ctx: click.Context, config: Path | None, replica_set: str | None, node: str | None,
-    data: Path | None, accept_loss: bool, debug: bool,
+    ctx: click.Context,
+    config: Path | None,
+    replica_set: str | None,
+    node: str | None,
+    data: Path | None,
+    accept_loss: bool,
+    debug: bool,
 ) -> None:
     """Let a stopped node count in majorities again with the log that its disk has.
 

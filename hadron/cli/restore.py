@@ -15,28 +15,59 @@ if TYPE_CHECKING:
 
 @click.command("restore", short_help="Restore a node, a replica set, or all, from a backup.")
 @click.argument("backup", type=click.Path(path_type=Path), metavar="BACKUP")
-@click.option("--config", type=click.Path(path_type=Path), metavar="DIR|FILE",
-              help="The replica set's configuration file, or a directory with one for each set.")
-@click.option("--replica-set", metavar="NAME",
-              help="Only this one of several; without it the one that the backup is of.")
-@click.option("--node", metavar="NAME",
-              help="Restore this node, NODE or REPLICA-SET/NODE; the others teach it what it "
-                   "lacks.")
-@click.option("--all", "everyone", is_flag=True,
-              help="Restore every node: all disks are lost. Needs --accept-loss.")
-@click.option("--data", type=click.Path(path_type=Path), metavar="DIR",
-              help="Restore the node of `hadron dev --data DIR`. Needs --accept-loss.")
-@click.option("--accept-loss", is_flag=True,
-              help="What was acknowledged after the backup may be lost for good.")
-@click.option("--raise-epoch", is_flag=True,
-              help="With --all: write an epoch above every known one into the files.")
+@click.option(
+    "--config",
+    type=click.Path(path_type=Path),
+    metavar="DIR|FILE",
+    help="The replica set's configuration file, or a directory with one for each set.",
+)
+@click.option(
+    "--replica-set",
+    metavar="NAME",
+    help="Only this one of several; without it the one that the backup is of.",
+)
+@click.option(
+    "--node",
+    metavar="NAME",
+    help="Restore this node, NODE or REPLICA-SET/NODE; the others teach it what it lacks.",
+)
+@click.option(
+    "--all",
+    "everyone",
+    is_flag=True,
+    help="Restore every node: all disks are lost. Needs --accept-loss.",
+)
+@click.option(
+    "--data",
+    type=click.Path(path_type=Path),
+    metavar="DIR",
+    help="Restore the node of `hadron dev --data DIR`. Needs --accept-loss.",
+)
+@click.option(
+    "--accept-loss",
+    is_flag=True,
+    help="What was acknowledged after the backup may be lost for good.",
+)
+@click.option(
+    "--raise-epoch",
+    is_flag=True,
+    help="With --all: write an epoch above every known one into the files.",
+)
 @click.option("--overwrite", is_flag=True, help="Replace data that is there.")
 @click.option("--debug", is_flag=True, help="Show tracebacks.")
 @click.pass_context
 def command(
-    ctx: click.Context, backup: Path, config: Path | None, replica_set: str | None,
-    node: str | None, everyone: bool, data: Path | None, accept_loss: bool, raise_epoch: bool,
-    overwrite: bool, debug: bool,
+    ctx: click.Context,
+    backup: Path,
+    config: Path | None,
+    replica_set: str | None,
+    node: str | None,
+    everyone: bool,
+    data: Path | None,
+    accept_loss: bool,
+    raise_epoch: bool,
+    overwrite: bool,
+    debug: bool,
 ) -> None:
     """Write a backup into data directories of stopped nodes. It is verified before and after.
 
@@ -65,7 +96,8 @@ def command(
     if node is None and not accept_loss:
         raise click.UsageError(
             "a new history begins: everything that was acknowledged after the backup is lost; "
-            "say --accept-loss", ctx,
+            "say --accept-loss",
+            ctx,
         )
     if raise_epoch and not everyone:
         raise click.UsageError("--raise-epoch goes with --all", ctx)
@@ -84,7 +116,8 @@ def command(
     if len(chosen) > 1:
         raise click.UsageError(
             f"{backup} and {config} have several replica sets: say whose node it is with "
-            "--replica-set", ctx,
+            "--replica-set",
+            ctx,
         )
     _restore_one(*chosen[0], node, overwrite)
 
@@ -159,17 +192,16 @@ def _check_all(chosen: list[tuple[Path, ReplicaSetConfig]], overwrite: bool) -> 
     """Raise what keeps any of them from being restored, all at once."""
     from hadron.model.errors import HadronError
     from hadron.model.problems import list_problems
-    from hadron.node.restore import check_set
+    from hadron.node.restore import refusals
     from hadron.node.world import SystemDisk
 
     refused: list[HadronError] = []
     for path, config in chosen:
-        try:
-            check_set(path, config, SystemDisk(), overwrite=overwrite)
-        except HadronError as error:
+        found = refusals(path, config, SystemDisk(), overwrite=overwrite)
+        for error in found:
             if len(chosen) > 1:
                 error.message = f"{config.name}: {error.message}"
-            refused.append(error)
+        refused += found
     if refused:
         first = refused[0]
         first.message = list_problems([each.message for each in refused], "before it could begin")
@@ -187,9 +219,7 @@ def _with_epoch(backup: Path, config: ReplicaSetConfig) -> Promotion | None:
     return plan_epoch(config.path, known + 1, os.environ) if config.epoch <= known else None
 
 
-def _restore_one(
-    backup: Path, config: ReplicaSetConfig, node: str, overwrite: bool
-) -> None:
+def _restore_one(backup: Path, config: ReplicaSetConfig, node: str, overwrite: bool) -> None:
     from hadron.cli.backup import describe
     from hadron.node.restore import restore_node
     from hadron.node.world import SystemDisk

@@ -48,9 +48,7 @@ COMMANDS: Final[dict[str, tuple[str, str]]] = {
     "promote": ("hadron.cli.promote", "Let another node lead: write the next configuration."),
     "demo": ("hadron.cli.demo", "Run a replicated pipeline on real data, and verify it."),
     "backup": ("hadron.cli.backup", "Make a consistent backup of a node, or of all sets."),
-    "restore": (
-        "hadron.cli.restore", "Restore a node, a replica set, or all, from a backup."
-    ),
+    "restore": ("hadron.cli.restore", "Restore a node, a replica set, or all, from a backup."),
     "recover": ("hadron.cli.recover", "Let a disk count again that may have lost records."),
     "bench": ("hadron.cli.bench", "Measure a cluster of its own."),
     "context": ("hadron.cli.context", "Name the clusters that you use."),
@@ -125,16 +123,25 @@ def _version(ctx: click.Context, _parameter: click.Parameter, value: bool) -> No
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
     epilog="Start here:  hadron dev   then, in another terminal:  hadron pub --help",
 )
-@click.option("--version", is_flag=True, is_eager=True, expose_value=False, callback=_version,
-              help="Print the version.")
+@click.option(
+    "--version",
+    is_flag=True,
+    is_eager=True,
+    expose_value=False,
+    callback=_version,
+    help="Print the version.",
+)
 @click.option("--server", metavar="URL", help="hadron://[token@]host1,host2[/namespace][?tls=1]")
-@click.option("--context", "context_name", metavar="NAME", shell_complete=complete_contexts,
-              help="A named context to connect to.")
+@click.option(
+    "--context",
+    "context_name",
+    metavar="NAME",
+    shell_complete=complete_contexts,
+    help="A named context to connect to.",
+)
 @click.option("--debug", is_flag=True, help="Show tracebacks.")
 @click.pass_context
-def root(
-    ctx: click.Context, server: str | None, context_name: str | None, debug: bool
-) -> None:
+def root(ctx: click.Context, server: str | None, context_name: str | None, debug: bool) -> None:
     """Replicated streams, consumer groups and pipelines, one SQLite file per node.
 
     The server is taken from --server, --context, HADRON_URL, HADRON_CONTEXT or the current
@@ -155,7 +162,8 @@ def root(
 def _warn_of_variables() -> None:
     """Name `HADRON_…` variables that nothing reads: a mistyped HADRON_URL means another cluster."""
     if not {name for name in os.environ if name.startswith("HADRON_")} - {
-        "HADRON_URL", "HADRON_CONTEXT"
+        "HADRON_URL",
+        "HADRON_CONTEXT",
     }:
         # Nothing that would have to be imported.
         return
@@ -175,7 +183,9 @@ def run(arguments: Sequence[str] | None = None) -> int:
     try:
         result = root.main(
             None if arguments is None else list(arguments),
-            prog_name="hadron", standalone_mode=False, obj=session,
+            prog_name="hadron",
+            standalone_mode=False,
+            obj=session,
         )
         sys.stdout.flush()
         return result if isinstance(result, int) else 0
@@ -217,13 +227,32 @@ def _innermost(error: BaseException) -> BaseException:
 
 
 def _report_click(error: click.ClickException) -> int:
-    message = error.format_message().rstrip(".")
+    message = _without_guesses(error) or error.format_message().rstrip(".")
     hint = ""
     if isinstance(error, click.UsageError) and error.ctx is not None:
         hint = f"{error.ctx.get_usage()}\n      see `{error.ctx.command_path} --help`"
         hint = hint.removeprefix("Usage: ")
     say_error(message[:1].lower() + message[1:], hint)
     return error.exit_code
+
+
+def _without_guesses(error: click.ClickException) -> str:
+    """Of a name that does not exist: with the one that is meant, in the same words everywhere, in
+    place of click's list of those that are alike; "" of other errors."""
+    from hadron.model.problems import did_you_mean
+
+    if isinstance(error, click.NoSuchOption):
+        known = (
+            [name for each in error.ctx.command.params for name in each.opts] if error.ctx else []
+        )
+        return f"no such option {error.option_name!r}{did_you_mean(error.option_name, known)}"
+    if isinstance(error, click.exceptions.NoSuchCommand):
+        ctx = error.ctx
+        known = (
+            ctx.command.list_commands(ctx) if ctx and isinstance(ctx.command, click.Group) else []
+        )
+        return f"no such command {error.command_name!r}{did_you_mean(error.command_name, known)}"
+    return ""
 
 
 def _report_failure(error: BaseException) -> int:

@@ -17,7 +17,7 @@ import click
 from hadron.cli.completing import complete_contexts
 
 if TYPE_CHECKING:
-    from hadron.client.sync import SyncClient
+    from hadron.client import SyncClient
 
 _Function = TypeVar("_Function", bound=Callable[..., Any])
 
@@ -39,7 +39,7 @@ class Session:
     @property
     def url(self) -> str:
         """The server's URL; raises what `find_server` raises."""
-        from hadron.client.contexts import find_server
+        from hadron.client.connecting.contexts import find_server
 
         return find_server(self.server, self.context)
 
@@ -62,7 +62,7 @@ class Session:
 
 def is_local_cluster(url: str) -> bool:
     """Whether it is the cluster that other commands mean as well, when nothing else is said."""
-    from hadron.client.contexts import local_cluster
+    from hadron.client.connecting.contexts import local_cluster
 
     return url == local_cluster()
 
@@ -90,15 +90,29 @@ def _remember(attribute: str) -> Callable[[click.Context, click.Parameter, Any],
 def connects(function: _Function) -> _Function:
     """Give a command --server, --context and --debug; read them with `session_of`."""
     for decorate in (
-        click.option("--debug", is_flag=True, expose_value=False, help="Show tracebacks.",
-                     callback=_remember("debug")),
-        click.option("--context", metavar="NAME", expose_value=False,
-                     shell_complete=complete_contexts,
-                     help="A named context to connect to.", callback=_remember("context")),
-        click.option("--server", metavar="URL", expose_value=False,
-                     help="hadron://[token@]host1,host2[/namespace]; without a context, the "
-                          "default is ./hadron-cluster if there is one, else 127.0.0.1:7000.",
-                     callback=_remember("server")),
+        click.option(
+            "--debug",
+            is_flag=True,
+            expose_value=False,
+            help="Show tracebacks.",
+            callback=_remember("debug"),
+        ),
+        click.option(
+            "--context",
+            metavar="NAME",
+            expose_value=False,
+            shell_complete=complete_contexts,
+            help="A named context to connect to.",
+            callback=_remember("context"),
+        ),
+        click.option(
+            "--server",
+            metavar="URL",
+            expose_value=False,
+            help="hadron://[token@]host1,host2[/namespace]; without a context, the "
+            "default is ./hadron-cluster if there is one, else 127.0.0.1:7000.",
+            callback=_remember("server"),
+        ),
     ):
         function = decorate(function)
     return function

@@ -15,7 +15,7 @@ from hadron.cli.printing import on_one_line, output_option, print_rows
 from hadron.cli.records import shown_as_json
 from hadron.cli.root import FAILED
 from hadron.cli.session import connects, session_of
-from hadron.client.contexts import LOCAL_CLUSTER
+from hadron.client.connecting.contexts import LOCAL_CLUSTER
 
 if TYPE_CHECKING:
     import apsw
@@ -33,9 +33,13 @@ _ASK_WITHIN_S: Final = 1.0
 
 @click.command("sql", short_help="Query the records in a node's files with SQL.")
 @click.argument("query")
-@click.option("--data", type=click.Path(path_type=Path), metavar="PATH",
-              help="A node's data directory, a backup, or a hadron.db. Default: ./hadron-data, "
-                   "else the leader's in ./hadron-cluster.")
+@click.option(
+    "--data",
+    type=click.Path(path_type=Path),
+    metavar="PATH",
+    help="A node's data directory, a backup, or a hadron.db. Default: ./hadron-data, "
+    "else the leader's in ./hadron-cluster.",
+)
 @output_option
 @connects
 @click.pass_context
@@ -83,7 +87,8 @@ def command(ctx: click.Context, query: str, data: Path | None, output: str) -> i
 
     session = session_of(ctx)
     with open_records(
-        data or _default_data(), on_damage=on_damage,
+        data or _default_data(),
+        on_damage=on_damage,
         ask_node=lambda owner, pid: _ask(session, owner, pid),
     ) as records:
         _tell_hidden(records)
@@ -120,7 +125,9 @@ def _ask(session: Session, owner: Owner, pid: int) -> int:
     try:
         with session.connect(timeout_s=_ASK_WITHIN_S) as client:
             addresses = [
-                node.address for each in client.topology().replica_sets for node in each.nodes
+                node.address
+                for each in client.topology().replica_sets
+                for node in each.nodes
                 if (each.name, node.name) == (owner.replica_set, owner.node)
             ]
             for address in addresses:

@@ -67,22 +67,30 @@ def run_stages(
         try:
             shown = _Shown()
             runner = StageRunner(
-                url, pipeline, stages=stages, max_batch=max_batch, spark=spark,
-                on_progress=shown.batch, on_search=shown.search,
+                url,
+                pipeline,
+                stages=stages,
+                max_batch=max_batch,
+                spark=spark,
+                on_progress=shown.batch,
+                on_search=shown.search,
             )
             signals.stop_with(runner.stop)
             totals = runner.run(until)
         finally:
             end(spark)
-    click.echo(f"completed {_count(totals.completed, 'stage')} "
-               f"in {_count(totals.micro_batches, 'micro-batch', 'micro-batches')}")
+    click.echo(
+        f"completed {_count(totals.completed, 'stage')} "
+        f"in {_count(totals.micro_batches, 'micro-batch', 'micro-batches')}"
+    )
     if signal.SIGINT in signals.received:
         return INTERRUPTED
     if until_idle and totals.given_up:
         click.echo(
             f"{_count(totals.given_up, 'instance')} failed for good; `hadron pipeline instances "
             f"{pipeline} --status failed` says why, `hadron pipeline retry {pipeline} --failed` "
-            "lets them run again", err=True,
+            "lets them run again",
+            err=True,
         )
         return 1
     return 0
@@ -92,8 +100,8 @@ def _check(url: str, pipeline: str, stages: Sequence[str]) -> list[str]:
     """Refuse what cannot work, see `run_stages`; returns the names of the stages that will run."""
     from hadron.cli.patience import connected_sync
     from hadron.cli.pipelines import progress_rows, untyped_note
-    from hadron.model.errors import StageError
-    from hadron.model.schema import PipelineSpec
+    from hadron.model.pipelines import PipelineSpec
+    from hadron.spark.failures import StageError
     from hadron.spark.functions import spark_stages
 
     with connected_sync(url) as client:
@@ -222,7 +230,8 @@ class _Shown:
             self._searched = search.stage
             click.echo(
                 f"{search.stage}: {brief(search.reason)}; halving {search.invocations:,} instances "
-                "to find those that it raises for", err=True,
+                "to find those that it raises for",
+                err=True,
             )
         elif self._is_terminal:
             known = search.invocations - search.unknown

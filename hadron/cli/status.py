@@ -31,24 +31,40 @@ _HELPERS: Final = 4
 """Nodes that are asked about one that does not answer."""
 
 _COLUMNS: Final = {
-    "replica_set": "REPLICA SET", "node": "NODE", "role": "ROLE", "address": "ADDRESS",
-    "state": "STATE", "ballot": "BALLOT", "last_lsn": ">LAST", "committed_lsn": ">COMMITTED",
-    "applied_lsn": ">APPLIED", "lag": ">LAG", "pid": ">PID",
+    "replica_set": "REPLICA SET",
+    "node": "NODE",
+    "role": "ROLE",
+    "address": "ADDRESS",
+    "state": "STATE",
+    "ballot": "BALLOT",
+    "last_lsn": ">LAST ENTRY",
+    "committed_lsn": ">COMMITTED",
+    "applied_lsn": ">APPLIED",
+    "lag": ">LAG",
+    "pid": ">PID",
 }
 
 
 @click.command("status", short_help="Show replica sets, roles, lag, ballots and trouble.")
 @output_option
-@click.option("--check", is_flag=True,
-              help="End with status 1 unless all nodes answer and none has any trouble.")
+@click.option(
+    "--check",
+    is_flag=True,
+    help="End with status 1 unless all nodes answer and none has any trouble.",
+)
 @connects
 @click.pass_context
 def command(ctx: click.Context, output: str, check: bool) -> int:
     """Ask every node of the cluster how it is.
 
-    ROLE is the one in force: who leads is who serves, whatever a newer configuration file says
-    that nodes have been started with; what that one changes is told below the table. LAG is how
-    many log entries of the leader are not yet known to be on that replica's disk.
+    \b
+    ROLE        the one in force: who leads is who serves, whatever a newer configuration file
+                says that nodes were started with; what it changes is told below the table
+    BALLOT      under which it works: the configuration's epoch, and how often it was led in it
+    LAST ENTRY  the number of the last entry in its log; each replica set has a log of its own
+    COMMITTED   the last entry that it knows to be on a majority of the disks
+    APPLIED     the last entry whose command its tables have
+    LAG         how many of the leader's entries are not yet known to be on its disk
 
     Ends with status 0 when some node could be asked, whatever it says, and with 1 when none could;
     scripts that want to know whether all is well say --check.
@@ -141,15 +157,18 @@ async def collect(client: Client, config: str = " --config DIR|FILE") -> dict[st
     for overview in known.values():
         overview.found = found
     return {
-        "cluster": topology.cluster, "metadata": topology.metadata,
+        "cluster": topology.cluster,
+        "metadata": topology.metadata,
         "nodes": [row for overview in known.values() for row in _rows(overview)],
         "pending": [text for overview in known.values() if (text := overview.pending())],
         "ways_out": [
-            text for overview in known.values()
+            text
+            for overview in known.values()
             if (text := overview.way_out(config, len(known) > 1))
         ],
         # Of this version; whoever checks for them is not to read help texts.
-        "authentication": False, "tls": False,
+        "authentication": False,
+        "tls": False,
     }
 
 
@@ -188,17 +207,23 @@ async def _ask_node(
 
 
 async def _ask_for_node(
-    client: Client, helpers: Sequence[str], replica_set: str, node: cluster_pb2.Node,
+    client: Client,
+    helpers: Sequence[str],
+    replica_set: str,
+    node: cluster_pb2.Node,
     found: dict[str, cluster_pb2.StatusResponse | str],
 ) -> None:
     """Let nodes that answer ask one that does not: perhaps they can reach it. The first that
     succeeds is enough."""
+    from hadron.client.client import nodes_of
+
     reason = found[node.address]
+    nodes = nodes_of(client)
 
     async def ask(helper: str) -> None:
         # One that does not answer, or is older and speaks of itself, has nothing to tell.
         with contextlib.suppress(HadronError):
-            answer = await client.status_through(helper, replica_set, node.name)
+            answer = await nodes.status_through(helper, replica_set, node.name)
             if (answer.replica_set, answer.node) == (replica_set, node.name):
                 answer.trouble = answer.trouble or (
                     f"{reason}; what stands here it has told {helper}"
@@ -224,8 +249,11 @@ def _rows(overview: Overview) -> list[dict[str, Any]]:
 
 
 def _row(
-    overview: Overview, node: cluster_pb2.Node, status: cluster_pb2.StatusResponse | str,
-    lag: int | None, silent: set[str],
+    overview: Overview,
+    node: cluster_pb2.Node,
+    status: cluster_pb2.StatusResponse | str,
+    lag: int | None,
+    silent: set[str],
 ) -> dict[str, Any]:
     """
     Args:
@@ -234,8 +262,11 @@ def _row(
     """
     file = overview.files.get(node.address)
     named = {
-        "replica_set": overview.newest.name, "node": node.name, "role": overview.role(node.name),
-        "address": node.address, "file_epoch": file.epoch if file else None,
+        "replica_set": overview.newest.name,
+        "node": node.name,
+        "role": overview.role(node.name),
+        "address": node.address,
+        "file_epoch": file.epoch if file else None,
     }
     if isinstance(status, str):
         # What it had when it was last heard of says nothing about what it has.
@@ -262,8 +293,12 @@ def _row(
         "started_ms": status.started_ms,
         "connections": status.connections,
         "peers": [
-            {"name": peer.name, "state": peer.state, "match_lsn": peer.match_lsn,
-             "trouble": peer.trouble}
+            {
+                "name": peer.name,
+                "state": peer.state,
+                "match_lsn": peer.match_lsn,
+                "trouble": peer.trouble,
+            }
             for peer in status.peers
         ],
         "trouble": [trouble for trouble in troubles if trouble],

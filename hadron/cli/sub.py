@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING, Any, Final
 
 import click
 
-from hadron.cli.completing import complete_groups, complete_partitions, names_of
+from hadron.cli.completing import complete_partitions, names_of
+from hadron.cli.group import complete_groups
 from hadron.cli.positions import FROM_HELP, Position, PositionType
 from hadron.cli.quantities import Duration, once
 from hadron.cli.records import TOKENS_HELP, records_output_option
@@ -18,49 +19,125 @@ if TYPE_CHECKING:
 
 
 _OF_MEMBERS: Final = (
-    "max_in_flight", "batch_size", "batch_wait_s", "order", "ack_deadline_s", "max_attempts",
-    "dead_letter", "ephemeral", "heartbeat_s", "heartbeat_misses", "member",
+    "max_in_flight",
+    "batch_size",
+    "batch_wait_s",
+    "order",
+    "ack_deadline_s",
+    "max_attempts",
+    "dead_letter",
+    "ephemeral",
+    "heartbeat_s",
+    "heartbeat_misses",
+    "member",
 )
 """Options that `Client.subscribe` takes as they are; None is not given."""
 
 
 @click.command("sub", short_help="Follow a stream, alone or as a member of a group.")
 @click.argument("stream", shell_complete=names_of("Stream"))
-@click.option("--group", "-G", shell_complete=complete_groups,
-              help="Join this consumer group; without one nothing is remembered.")
-@click.option("--from", "start", type=PositionType(), metavar="POSITION", multiple=True,
-              callback=once,
-              help=f"Where to start: {FROM_HELP} Default: latest, or earliest for a new group. "
-                   "A group that exists goes on where it was.")
-@click.option("--partition", "-p", "partitions", multiple=True,
-              shell_complete=complete_partitions, help="Only this one; repeatable.")
-@click.option("--ack", type=click.Choice(["auto", "none"]), default="auto", show_default=True,
-              help="auto acknowledges what was printed; none leaves it to be delivered again.")
-@click.option("--limit", "-c", type=click.IntRange(min=1), metavar="N",
-              help="Stop after N records.")
-@click.option("--exit", "-e", "exit_at_end", is_flag=True,
-              help="Stop at the end of every partition (without --group).")
-@click.option("--max-in-flight", type=click.IntRange(1, 100_000), metavar="N",
-              help="Records delivered and not acknowledged, per partition. Default: 1000.")
-@click.option("--batch-size", type=click.IntRange(1, 100_000), metavar="N",
-              help="Be given N records of a partition at a time.")
-@click.option("--batch-wait", "batch_wait_s", type=Duration(), metavar="TIME",
-              help="How long the first record of a batch waits for the others (500ms).")
-@click.option("--order", type=click.Choice(["none", "strict", "key"]),
-              help="strict: one record in flight per partition; key: one per key.")
-@click.option("--ack-deadline", "ack_deadline_s", type=Duration(), metavar="TIME",
-              help="Give a record to another member when it is not acknowledged for so long; 0s: "
-                   "never.")
-@click.option("--max-attempts", type=click.IntRange(0, 1_000), metavar="N",
-              help="Deliveries without an acknowledgement before a record is a dead letter.")
-@click.option("--dead-letter", metavar="STREAM", shell_complete=names_of("Stream"),
-              help="Where dead letters go; needs a partition on each of STREAM's replica sets.")
-@click.option("--ephemeral/--durable", default=None,
-              help="Whether a new group's progress is kept in the leader's memory only.")
-@click.option("--heartbeat", "heartbeat_s", type=Duration(), metavar="TIME",
-              help="Be heard of at least this often; 0s: never. Default: 3s.")
-@click.option("--heartbeat-misses", type=click.IntRange(1, 100), metavar="N",
-              help="Missed heartbeats after which records go to other members. Default: 5.")
+@click.option(
+    "--group",
+    "-G",
+    shell_complete=complete_groups,
+    help="Join this consumer group; without one nothing is remembered.",
+)
+@click.option(
+    "--from",
+    "start",
+    type=PositionType(),
+    metavar="POSITION",
+    multiple=True,
+    callback=once,
+    help=f"Where to start: {FROM_HELP} Default: latest, or earliest for a new group. "
+    "A group that exists goes on where it was.",
+)
+@click.option(
+    "--partition",
+    "-p",
+    "partitions",
+    multiple=True,
+    shell_complete=complete_partitions,
+    help="Only this one; repeatable.",
+)
+@click.option(
+    "--ack",
+    type=click.Choice(["auto", "none"]),
+    default="auto",
+    show_default=True,
+    help="auto acknowledges what was printed; none leaves it to be delivered again.",
+)
+@click.option(
+    "--limit", "-c", type=click.IntRange(min=1), metavar="N", help="Stop after N records."
+)
+@click.option(
+    "--exit",
+    "-e",
+    "exit_at_end",
+    is_flag=True,
+    help="Stop at the end of every partition (without --group).",
+)
+@click.option(
+    "--max-in-flight",
+    type=click.IntRange(1, 100_000),
+    metavar="N",
+    help="Records delivered and not acknowledged, per partition. Default: 1000.",
+)
+@click.option(
+    "--batch-size",
+    type=click.IntRange(1, 100_000),
+    metavar="N",
+    help="Be given N records of a partition at a time.",
+)
+@click.option(
+    "--batch-wait",
+    "batch_wait_s",
+    type=Duration(),
+    metavar="TIME",
+    help="How long the first record of a batch waits for the others (500ms).",
+)
+@click.option(
+    "--order",
+    type=click.Choice(["none", "strict", "key"]),
+    help="strict: one record in flight per partition; key: one per key.",
+)
+@click.option(
+    "--ack-deadline",
+    "ack_deadline_s",
+    type=Duration(),
+    metavar="TIME",
+    help="Give a record to another member when it is not acknowledged for so long; 0s: never.",
+)
+@click.option(
+    "--max-attempts",
+    type=click.IntRange(0, 1_000),
+    metavar="N",
+    help="Deliveries without an acknowledgement before a record is a dead letter.",
+)
+@click.option(
+    "--dead-letter",
+    metavar="STREAM",
+    shell_complete=names_of("Stream"),
+    help="Where dead letters go; needs a partition on each of STREAM's replica sets.",
+)
+@click.option(
+    "--ephemeral/--durable",
+    default=None,
+    help="Whether a new group's progress is kept in the leader's memory only.",
+)
+@click.option(
+    "--heartbeat",
+    "heartbeat_s",
+    type=Duration(),
+    metavar="TIME",
+    help="Be heard of at least this often; 0s: never. Default: 3s.",
+)
+@click.option(
+    "--heartbeat-misses",
+    type=click.IntRange(1, 100),
+    metavar="N",
+    help="Missed heartbeats after which records go to other members. Default: 5.",
+)
 @click.option("--member", metavar="NAME", help="How descriptions and errors call this member.")
 @click.option("--format", "-f", "form", metavar="FORMAT", help=TOKENS_HELP)
 @records_output_option
@@ -104,13 +181,29 @@ def follow_stream(url: str, request: Request) -> None:
 
 
 def read_once(
-    url: str, stream: str, partitions: Sequence[str], start: Position, *,
-    limit: int | None, form: str | None, output: str | None,
+    url: str,
+    stream: str,
+    partitions: Sequence[str],
+    start: Position,
+    *,
+    limit: int | None,
+    form: str | None,
+    output: str | None,
 ) -> None:
     """Print what is there from `start` on, and stop at the end."""
     from hadron.cli.following import Request
 
-    follow_stream(url, Request(
-        stream=stream, group=None, start=start, partitions=tuple(partitions), ack="none",
-        limit=limit, exit_at_end=True, form=form, output=output,
-    ))
+    follow_stream(
+        url,
+        Request(
+            stream=stream,
+            group=None,
+            start=start,
+            partitions=tuple(partitions),
+            ack="none",
+            limit=limit,
+            exit_at_end=True,
+            form=form,
+            output=output,
+        ),
+    )

@@ -19,9 +19,16 @@ if TYPE_CHECKING:
     from hadron.storage.report import Problem, Report
 
 _COLUMNS: Final = {
-    "replica_set": "REPLICA SET", "node": "NODE", "path": "FILE", "last_lsn": ">LAST",
-    "committed_lsn": ">COMMITTED", "applied_lsn": ">APPLIED", "entries": ">ENTRIES",
-    "batches": ">BATCHES", "rows": ">ROWS", "problem_count": ">PROBLEMS",
+    "replica_set": "REPLICA SET",
+    "node": "NODE",
+    "path": "FILE",
+    "last_lsn": ">LAST ENTRY",
+    "committed_lsn": ">COMMITTED",
+    "applied_lsn": ">APPLIED",
+    "entries": ">ENTRIES",
+    "batches": ">BATCHES",
+    "rows": ">ROWS",
+    "problem_count": ">PROBLEMS",
 }
 
 
@@ -44,6 +51,15 @@ def command(ctx: click.Context, paths: tuple[Path, ...], output: str) -> int:
     applied again and every table is compared, row by row. It is told which files agree with which,
     and why one was not compared; members' files of two histories, as when one was left out of a
     restore, are a problem.
+
+    \b
+    LAST ENTRY  the number of the last entry in the log, CHECKED TO of a running node
+    COMMITTED   the last entry that it knows to be on a majority of the disks
+    APPLIED     the last entry whose command its tables have
+    ENTRIES     how many entries were checked: of a log whose beginning is not kept, fewer
+    BATCHES     how many batches of records were checked
+    ROWS        how many rows of tables were compared with what the log makes of them
+    PROBLEMS    what is wrong, told below the table
 
     \b
     Examples:
@@ -95,18 +111,33 @@ def as_json(verified: Verified) -> dict[str, Any]:
         "ok": verified.ok,
         "files": [_file_row(file) for file in verified.files],
         "agreements": [
-            {"replica_set": each.replica_set, "nodes": each.names, "lsn": each.lsn,
-             "chain": each.chain, "problem": each.problem}
+            {
+                "replica_set": each.replica_set,
+                "nodes": each.names,
+                "lsn": each.lsn,
+                "chain": each.chain,
+                "problem": each.problem,
+            }
             for each in verified.agreements
         ],
         "not_compared": [
-            {"replica_set": each.replica_set, "nodes": each.names, "why": each.why,
-             "is_problem": each.is_problem}
+            {
+                "replica_set": each.replica_set,
+                "nodes": each.names,
+                "why": each.why,
+                "is_problem": each.is_problem,
+            }
             for each in verified.apart
         ],
         "tables": [
-            {"replica_set": each.replica_set, "leader": each.leader, "rows": each.rows,
-             "is_complete": each.is_complete, "nodes": each.members, "problems": each.problems}
+            {
+                "replica_set": each.replica_set,
+                "leader": each.leader,
+                "rows": each.rows,
+                "is_complete": each.is_complete,
+                "nodes": each.members,
+                "problems": each.problems,
+            }
             for each in verified.tables
         ],
     }
@@ -115,25 +146,42 @@ def as_json(verified: Verified) -> dict[str, Any]:
 def _file_row(file: VerifiedFile) -> dict[str, Any]:
     owner = file.owner
     return {
-        "node": owner.node if owner else "", "path": str(file.path), "running": file.live,
-        "backup": file.is_backup, "remedy": file.remedy,
-        "replica_set": owner.replica_set if owner else "", **report_row(file.report),
+        "node": owner.node if owner else "",
+        "path": str(file.path),
+        "running": file.live,
+        "backup": file.is_backup,
+        "remedy": file.remedy,
+        "replica_set": owner.replica_set if owner else "",
+        **report_row(file.report),
     }
 
 
 def report_row(report: Report) -> dict[str, Any]:
     """A report's fields, as rows and JSON have them."""
     return {
-        "first_lsn": report.first_lsn, "last_lsn": report.last_lsn, "chain": report.chain,
-        "committed_lsn": report.committed_lsn, "applied_lsn": report.applied_lsn,
-        "entries": report.entries, "bodies": report.bodies, "batches": report.batches,
-        "bytes": report.bytes, "dropped_bodies": report.dropped_bodies,
-        "rows": sum(report.tables.values()), "tables": dict(report.tables),
-        "checked": list(report.checked), "skipped": list(report.skipped),
+        "first_lsn": report.first_lsn,
+        "last_lsn": report.last_lsn,
+        "chain": report.chain,
+        "committed_lsn": report.committed_lsn,
+        "applied_lsn": report.applied_lsn,
+        "entries": report.entries,
+        "bodies": report.bodies,
+        "batches": report.batches,
+        "bytes": report.bytes,
+        "dropped_bodies": report.dropped_bodies,
+        "rows": sum(report.tables.values()),
+        "tables": dict(report.tables),
+        "checked": list(report.checked),
+        "skipped": list(report.skipped),
         "problem_count": report.problem_count,
         "problems": [
-            {"text": each.text, "table": each.table, "lsn": each.lsn,
-             "stream_id": each.stream_id, "offset": each.offset}
+            {
+                "text": each.text,
+                "table": each.table,
+                "lsn": each.lsn,
+                "stream_id": each.stream_id,
+                "offset": each.offset,
+            }
             for each in report.problems
         ],
     }

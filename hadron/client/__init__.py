@@ -1,6 +1,15 @@
 """The client: producers, readers, group members, schema and pipeline calls.
 
 Async on anyio, so it works under trio and asyncio; `connect_sync` gives the same names, blocking.
+From below, a lower one never imports a higher one:
+
+* `terms`: what every call has in common: arguments, what is opened, results.
+* `connecting`: the ways to leaders.
+* `schema`: what is declared, looked up and changed.
+* `producing`, `consuming`, `reading`, `pipelines`: what they say.
+* `client`: the class that offers all of it.
+* `blocking`: the same from plain threads, its classes made of the async ones (`make faces`).
+
 Names below are imported when they are first used: a node has a few of the modules here for its own
 calls, and no producer, reader or blocking client.
 """
@@ -11,12 +20,15 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from hadron.client.blocking.faces.client import SyncClient, connect_sync
     from hadron.client.client import Client, connect
-    from hadron.client.deliveries import Delivery, DeliveryBatch
-    from hadron.client.producer import Producer
-    from hadron.client.publishing import Pending
-    from hadron.client.reader import BatchReader, RecordReader
-    from hadron.client.results import (
+    from hadron.client.connecting.url import Endpoint, parse_url
+    from hadron.client.consuming.deliveries import Delivery, DeliveryBatch
+    from hadron.client.consuming.subscription import Subscription
+    from hadron.client.producing.producer import Producer
+    from hadron.client.producing.publisher import Pending
+    from hadron.client.reading.reader import BatchReader, RecordReader
+    from hadron.client.terms.results import (
         Applied,
         BatchReceipt,
         Change,
@@ -24,32 +36,27 @@ if TYPE_CHECKING:
         PartitionOffsets,
         Receipt,
     )
-    from hadron.client.stages import StageRun
-    from hadron.client.subscription import Subscription
-    from hadron.client.sync import SyncClient, connect_sync
-    from hadron.client.url import Endpoint, parse_url
 
 _HOMES = {
-    "Applied": "hadron.client.results",
-    "BatchReader": "hadron.client.reader",
-    "BatchReceipt": "hadron.client.results",
-    "Change": "hadron.client.results",
+    "Applied": "hadron.client.terms.results",
+    "BatchReader": "hadron.client.reading.reader",
+    "BatchReceipt": "hadron.client.terms.results",
+    "Change": "hadron.client.terms.results",
     "Client": "hadron.client.client",
-    "Delivery": "hadron.client.deliveries",
-    "DeliveryBatch": "hadron.client.deliveries",
-    "Endpoint": "hadron.client.url",
-    "Fetched": "hadron.client.results",
-    "PartitionOffsets": "hadron.client.results",
-    "Pending": "hadron.client.publishing",
-    "Producer": "hadron.client.producer",
-    "Receipt": "hadron.client.results",
-    "RecordReader": "hadron.client.reader",
-    "StageRun": "hadron.client.stages",
-    "Subscription": "hadron.client.subscription",
-    "SyncClient": "hadron.client.sync",
+    "Delivery": "hadron.client.consuming.deliveries",
+    "DeliveryBatch": "hadron.client.consuming.deliveries",
+    "Endpoint": "hadron.client.connecting.url",
+    "Fetched": "hadron.client.terms.results",
+    "PartitionOffsets": "hadron.client.terms.results",
+    "Pending": "hadron.client.producing.publisher",
+    "Producer": "hadron.client.producing.producer",
+    "Receipt": "hadron.client.terms.results",
+    "RecordReader": "hadron.client.reading.reader",
+    "Subscription": "hadron.client.consuming.subscription",
+    "SyncClient": "hadron.client.blocking.faces.client",
     "connect": "hadron.client.client",
-    "connect_sync": "hadron.client.sync",
-    "parse_url": "hadron.client.url",
+    "connect_sync": "hadron.client.blocking.faces.client",
+    "parse_url": "hadron.client.connecting.url",
 }
 
 __all__ = [
@@ -67,7 +74,6 @@ __all__ = [
     "Producer",
     "Receipt",
     "RecordReader",
-    "StageRun",
     "Subscription",
     "SyncClient",
     "connect",

@@ -2,56 +2,57 @@
 
 from __future__ import annotations
 
-import functools
-import logging
 from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime
 from typing import Final, Literal
 
-from hadron.client import producing, reading, stages, subscribing
-from hadron.client.arguments import (
-    kind_or_none_of,
-    names_of,
-    objects_of,
-    text_of,
-    text_or_none_of,
+from hadron.client.connecting.background import Background
+from hadron.client.connecting.contexts import find_server
+from hadron.client.connecting.nodes import Nodes
+from hadron.client.connecting.ports import ClientPorts
+from hadron.client.connecting.session import Session
+from hadron.client.connecting.url import Endpoint, endpoint_of
+from hadron.client.consuming.assembly import open_subscription
+from hadron.client.consuming.groups import GroupCalls, GroupReset
+from hadron.client.consuming.settings import (
+    DEFAULT_HEARTBEAT_MISSES,
+    DEFAULT_HEARTBEAT_S,
+    DEFAULT_MAX_IN_FLIGHT,
+    MemberSettings,
+    Order,
 )
-from hadron.client.background import Background
-from hadron.client.catalog import Catalog
-from hadron.client.consumer import Consumer
-from hadron.client.contexts import find_server
-from hadron.client.declaring import Declaring
-from hadron.client.failover import Failover
-from hadron.client.groups import GroupCalls, GroupReset
-from hadron.client.opening import AsyncOnly, EnteredOnce, Opening
-from hadron.client.pipelines import PipelineCalls
-from hadron.client.ports import ClientPorts
-from hadron.client.producer import Producer
-from hadron.client.reader import BatchReader, RecordReader
-from hadron.client.records import Serializer
-from hadron.client.results import Applied, Fetched, PartitionOffsets
-from hadron.client.session import Session
-from hadron.client.stages import StageRun
-from hadron.client.subscription import Subscription
-from hadron.client.url import Endpoint, parse_url, without_token
+from hadron.client.consuming.subscription import Subscription
+from hadron.client.pipelines.calls import PipelineCalls
+from hadron.client.pipelines.stage_run import DEFAULT_CREDIT, DEFAULT_MAX_BATCH, StageRun
+from hadron.client.producing.assembly import open_producer
+from hadron.client.producing.failover import Failover
+from hadron.client.producing.new_records import Serializer
+from hadron.client.producing.producer import Producer
+from hadron.client.producing.settings import (
+    DEFAULT_BATCH_BYTES,
+    DEFAULT_DELIVERY_TIMEOUT_S,
+    DEFAULT_LINGER_MS,
+    DEFAULT_MAX_BUFFER_BYTES,
+    ProducerSettings,
+)
+from hadron.client.reading.calls import FETCH_BYTES, ReadCalls, start_of
+from hadron.client.reading.reader import BatchReader, RecordReader
+from hadron.client.schema.catalog import Catalog
+from hadron.client.schema.declarations import Declarations
+from hadron.client.terms.arguments import names_of, text_of
+from hadron.client.terms.opening import AsyncOnly, EnteredOnce, Opening
+from hadron.client.terms.results import Applied, Fetched, PartitionOffsets
 from hadron.model.documents.reading import Declared
-from hadron.model.errors import RequestError
 from hadron.model.ids import Ballot
 from hadron.model.record import Deserializer
 from hadron.model.schema import SchemaObject
-from hadron.wire.connection import Connection
-from hadron.wire.messages import cluster_pb2, groups_pb2, method, pipelines_pb2
+from hadron.wire.messages import cluster_pb2, groups_pb2, pipelines_pb2
 
 CONNECT_TIMEOUT_S: Final = 10.0
 """A node needs a second or two to start; a mistyped address should not take a minute."""
 
 REQUEST_TIMEOUT_S: Final = 30.0
 """For one question, with all its retries: longer than a leader's restart."""
-
-_STATUS: Final = method("Status")
-_TOPOLOGY: Final = method("Topology")
-
-_log = logging.getLogger(__name__)
 
 
 class Client(EnteredOnce, AsyncOnly):
@@ -77,9 +78,10 @@ class Client(EnteredOnce, AsyncOnly):
             endpoint, ports or ClientPorts(), self._background, request_timeout_s=request_timeout_s
         )
         self._background.on_crash = self._session.close
+        self._nodes = Nodes(self._session, connect_timeout_s)
         self._catalog = Catalog(self._session)
-        self._declaring = Declaring(self._session, self._catalog)
-        self._reading = reading.ReadCalls(self._session, self._catalog)
+        self._declarations = Declarations(self._session, self._catalog)
+        self._reading = ReadCalls(self._session, self._catalog)
         self._pipelines = PipelineCalls(self._session, self._catalog)
         self._groups = GroupCalls(self._session, self._catalog)
 
@@ -117,10 +119,10 @@ class Client(EnteredOnce, AsyncOnly):
         partitioner: Literal["key", "round_robin"] = "key",
         failover: Failover = "unkeyed",
         codec: Literal["none", "zstd"] = "none",
-        batch_bytes: int = producing.DEFAULT_BATCH_BYTES,
-        linger_ms: float = producing.DEFAULT_LINGER_MS,
-        max_buffer_bytes: int = producing.DEFAULT_MAX_BUFFER_BYTES,
-        delivery_timeout_s: float = producing.DEFAULT_DELIVERY_TIMEOUT_S,
+        batch_bytes: int = DEFAULT_BATCH_BYTES,
+        linger_ms: float = DEFAULT_LINGER_MS,
+        max_buffer_bytes: int = DEFAULT_MAX_BUFFER_BYTES,
+        delivery_timeout_s: float = DEFAULT_DELIVERY_TIMEOUT_S,
         value_serializer: Serializer | None = None,
     ) -> Opening[Producer]:
         """A producer, for use as `async with client.producer(...) as producer`.
@@ -131,7 +133,7 @@ class Client(EnteredOnce, AsyncOnly):
             region: only partitions whose names begin with it, up to a `/` or `.`, such as
                 `aws.us-east-1`: records never leave it.
             partitioner: "key" sends equal keys to one partition (`xxh3_64(key) % partitions`, see
-                `client.partitioner`) and records without one round robin, a batch at a time;
+                `producing.partitioner`) and records without one round robin, a batch at a time;
                 "round_robin" does so with all.
             failover: what happens to records whose partition is away; what order they keep then,
                 `Producer` says. "unkeyed": those without a key go to another one at once, those
@@ -149,7 +151,7 @@ class Client(EnteredOnce, AsyncOnly):
             value_serializer: called with each value, gives what is sent: bytes, str or anything
                 JSON.
         """
-        settings = producing.ProducerSettings(
+        settings = ProducerSettings(
             acks=acks,
             partition=partition,
             region=region,
@@ -164,8 +166,10 @@ class Client(EnteredOnce, AsyncOnly):
         ).checked()
         stream = text_of("stream", stream)
         return Opening(
-            lambda: producing.open_producer(self._session, self._catalog, stream, settings),
-            "producer", "producer", f"of {stream!r}",
+            lambda: open_producer(self._session, self._catalog, stream, settings),
+            "producer",
+            "producer",
+            f"of {stream!r}",
         )
 
     # --- consuming ------------------------------------------------------------------------------
@@ -177,16 +181,16 @@ class Client(EnteredOnce, AsyncOnly):
         group: str,
         start: Literal["earliest", "latest"] | int | datetime = "earliest",
         partitions: str | Sequence[str] | None = None,
-        max_in_flight: int = subscribing.DEFAULT_MAX_IN_FLIGHT,
+        max_in_flight: int = DEFAULT_MAX_IN_FLIGHT,
         batch_size: int | None = None,
         batch_wait_s: float = 0.0,
-        order: subscribing.Order | None = None,
+        order: Order | None = None,
         ack_deadline_s: float | None = None,
         max_attempts: int | None = None,
         dead_letter: str | None = None,
         ephemeral: bool | None = None,
-        heartbeat_s: float = subscribing.DEFAULT_HEARTBEAT_S,
-        heartbeat_misses: int = subscribing.DEFAULT_HEARTBEAT_MISSES,
+        heartbeat_s: float = DEFAULT_HEARTBEAT_S,
+        heartbeat_misses: int = DEFAULT_HEARTBEAT_MISSES,
         member: str = "",
         value_deserializer: Deserializer | None = None,
     ) -> Opening[Subscription]:
@@ -220,30 +224,30 @@ class Client(EnteredOnce, AsyncOnly):
             value_deserializer: called with a record's value when it is touched, as it was sent
                 (bytes, str or anything JSON): `.value` is what it gives.
         """
-        settings = subscribing.MemberSettings(
-            group=group, start=start, max_in_flight=max_in_flight, batch_size=batch_size,
-            batch_wait_s=batch_wait_s, order=order, ack_deadline_s=ack_deadline_s,
-            max_attempts=max_attempts, dead_letter=dead_letter, ephemeral=ephemeral,
-            heartbeat_s=heartbeat_s, heartbeat_misses=heartbeat_misses, member=member,
+        settings = MemberSettings(
+            group=group,
+            start=start,
+            max_in_flight=max_in_flight,
+            batch_size=batch_size,
+            batch_wait_s=batch_wait_s,
+            order=order,
+            ack_deadline_s=ack_deadline_s,
+            max_attempts=max_attempts,
+            dead_letter=dead_letter,
+            ephemeral=ephemeral,
+            heartbeat_s=heartbeat_s,
+            heartbeat_misses=heartbeat_misses,
+            member=member,
             value_deserializer=value_deserializer,
         ).checked()
         stream = text_of("stream", stream)
         wanted = names_of("partitions", partitions)
-
-        async def make() -> Subscription:
-            names = await self._catalog.partitions(stream)
-            for name in wanted or ():
-                await self._catalog.partitions(stream, name)
-            chosen = names if wanted is None else list(dict.fromkeys(wanted))
-            if not chosen:
-                raise RequestError(f"no partition of {stream!r} is chosen", "leave it out for all")
-            consumer = Consumer(
-                self._session, self._catalog, await self._catalog.stream(stream), chosen, settings,
-                follows=partitions is None, open_timeout_s=self._session.request_timeout_s,
-            )
-            return Subscription(consumer)
-
-        return Opening(make, "subscription", "subscribe", f"to {stream!r}, group {group!r}")
+        return Opening(
+            lambda: open_subscription(self._session, self._catalog, stream, wanted, settings),
+            "subscription",
+            "subscribe",
+            f"to {stream!r}, group {group!r}",
+        )
 
     # --- reading --------------------------------------------------------------------------------
 
@@ -261,7 +265,8 @@ class Client(EnteredOnce, AsyncOnly):
         """Records in order: `async for record in client.read(...)`.
 
         Args:
-            partition: None reads all, one after the other, or as records arrive when following.
+            partition: None reads all, one after the other, or as records arrive when following;
+                what has a leader that is away comes after the others, as far as it can be read.
             start: where to begin; an offset holds for every partition that is read, -2 means the
                 last two of each, a datetime the first record appended then or later.
             offset: `start` by its other name.
@@ -274,7 +279,7 @@ class Client(EnteredOnce, AsyncOnly):
             OffsetOutOfRangeError: `offset` lies before the first kept record, or after the next.
             CorruptionError: a batch does not match its checksum.
         """
-        position = reading.start_of(start, offset)
+        position = start_of(start, offset)
         return RecordReader(
             self._reading.spans(stream, partition, position, limit, follow, value_deserializer)
         )
@@ -291,14 +296,21 @@ class Client(EnteredOnce, AsyncOnly):
         value_deserializer: Deserializer | None = None,
     ) -> BatchReader:
         """Like `read`, a `RecordBatch` at a time, cut to the records that were asked for."""
-        position = reading.start_of(start, offset)
+        position = start_of(start, offset)
         return BatchReader(
             self._reading.spans(stream, partition, position, limit, follow, value_deserializer)
         )
 
     async def fetch(
-        self, stream: str, partition: str, offset: int, *, max_bytes: int = reading.FETCH_BYTES,
-        max_wait_ms: int = 0, stream_id: int | None = None, after: Ballot | None = None,
+        self,
+        stream: str,
+        partition: str,
+        offset: int,
+        *,
+        max_bytes: int = FETCH_BYTES,
+        max_wait_ms: int = 0,
+        stream_id: int | None = None,
+        after: Ballot | None = None,
     ) -> Fetched:
         """Batches as they stand in the partition, from the one that holds `offset` on.
 
@@ -315,7 +327,10 @@ class Client(EnteredOnce, AsyncOnly):
         )
 
     async def offsets(
-        self, stream: str, *, partition: str | None = None,
+        self,
+        stream: str,
+        *,
+        partition: str | None = None,
         at_ms: int | datetime | None = None,
         before: int | None = None,
     ) -> list[PartitionOffsets]:
@@ -344,14 +359,10 @@ class Client(EnteredOnce, AsyncOnly):
 
         Raises `SchemaError` when the cluster refuses it, or has it with other settings.
         """
-        return await self._declaring.create_stream(name, partitions, retention, description)
+        return await self._declarations.create_stream(name, partitions, retention, description)
 
     async def apply(
-        self,
-        objects: Declared,
-        *,
-        dry_run: bool = False,
-        allow_destructive: bool = False,
+        self, objects: Declared, *, dry_run: bool = False, allow_destructive: bool = False
     ) -> Applied:
         """Declare objects: all of them or, with `SchemaError`, none. Repeated, changes nothing.
 
@@ -359,7 +370,7 @@ class Client(EnteredOnce, AsyncOnly):
             objects: YAML text of one or more documents, the `Path` of such a file, a mapping with
                 a document's keys, a `SchemaObject`, or several of these.
         """
-        return await self._declaring.apply(
+        return await self._declarations.apply(
             objects, dry_run=dry_run, allow_destructive=allow_destructive
         )
 
@@ -375,19 +386,15 @@ class Client(EnteredOnce, AsyncOnly):
 
         What has data (a stream its records, a pipeline its instances) takes `allow_destructive`.
         """
-        deleted, _ = await self._catalog.delete(
-            objects_of(names), dry_run=dry_run, allow_destructive=allow_destructive
+        return await self._declarations.delete(
+            names, dry_run=dry_run, allow_destructive=allow_destructive
         )
-        return deleted
 
     async def objects(
         self, kind: str = "", namespace: str = "", name: str = ""
     ) -> list[SchemaObject]:
         """Declared objects; "" means any."""
-        return await self._catalog.objects(
-            kind_or_none_of(kind), text_or_none_of("namespace", namespace),
-            text_or_none_of("name", name),
-        )
+        return await self._declarations.find(kind, namespace, name)
 
     async def stream(self, name: str) -> SchemaObject:
         """The stream called `name` in the client's namespace, looked up once."""
@@ -398,43 +405,11 @@ class Client(EnteredOnce, AsyncOnly):
     async def topology(self, address: str | None = None) -> cluster_pb2.TopologyResponse:
         """Replica sets, their nodes and who leads, as some node, or the one at `address`, sees it
         now. While a configuration is being changed nodes differ: the higher epoch is right."""
-        request = cluster_pb2.TopologyRequest()
-        if address is None:
-            answer, _ = await self._session.request("", _TOPOLOGY, request)
-        else:
-            connection = await self._session.connect_to(address)
-            answer, _ = await connection.request(
-                _TOPOLOGY, request, timeout_s=self._connect_timeout_s
-            )
-        self._session.topology.merge(answer)
-        return answer  # type: ignore[no-any-return]
+        return await self._nodes.topology(address)
 
     async def status(self, address: str | None = None) -> cluster_pb2.StatusResponse:
         """How the node at `address` is; None asks any node. One try: raises `PeerError`."""
-        session = self._session
-        connection = await (session.connect_to(address) if address else session.connect_any())
-        answer, _ = await connection.request(
-            _STATUS, cluster_pb2.StatusRequest(), timeout_s=self._connect_timeout_s
-        )
-        return answer  # type: ignore[no-any-return]
-
-    async def status_through(
-        self, address: str | None, replica_set: str, node: str
-    ) -> cluster_pb2.StatusResponse:
-        """How a node is that cannot be reached from here: the node at `address` (None: any) asks
-        it. Raises `PeerError` when it does not answer there either."""
-        session = self._session
-        connection = await (session.connect_to(address) if address else session.connect_any())
-        answer, _ = await connection.request(
-            _STATUS, cluster_pb2.StatusRequest(replica_set=replica_set, node=node),
-            timeout_s=self._connect_timeout_s,
-        )
-        return answer  # type: ignore[no-any-return]
-
-    async def connect_to(self, address: str) -> Connection:
-        """A connection to the node at `address`, for what only nodes and operators ask; it stays
-        the client's. Raises `PeerError` when there is none."""
-        return await self._session.connect_to(address)
+        return await self._nodes.status(address)
 
     async def groups(
         self, stream: str = "", *, within_s: float | None = None
@@ -447,7 +422,11 @@ class Client(EnteredOnce, AsyncOnly):
         return await self._groups.listing(stream, within_s)
 
     async def describe_group(
-        self, stream: str, group: str, *, partitions: Sequence[str] = (),
+        self,
+        stream: str,
+        group: str,
+        *,
+        partitions: Sequence[str] = (),
         within_s: float | None = None,
     ) -> list[groups_pb2.DescribeGroupResponse]:
         """A group with its members, per partition (() is all of the stream's that know it).
@@ -480,7 +459,12 @@ class Client(EnteredOnce, AsyncOnly):
         return await self._groups.reset(stream, group, to, partitions, within_s, force=force)
 
     async def delete_group(
-        self, stream: str, group: str, *, partitions: Sequence[str] = (), force: bool = False,
+        self,
+        stream: str,
+        group: str,
+        *,
+        partitions: Sequence[str] = (),
+        force: bool = False,
         within_s: float | None = None,
     ) -> list[str]:
         """Forget a group at some partitions (() is all that know it); returns which.
@@ -531,8 +515,8 @@ class Client(EnteredOnce, AsyncOnly):
         *,
         engine: str = "spark",
         stages: Sequence[str] = (),
-        max_batch: int = stages.DEFAULT_MAX_BATCH,
-        credit: int = stages.DEFAULT_CREDIT,
+        max_batch: int = DEFAULT_MAX_BATCH,
+        credit: int = DEFAULT_CREDIT,
     ) -> Opening[StageRun]:
         """Ready invocations: `async with client.run_stages(...) as run`, iterate, `run.grant()`.
 
@@ -578,18 +562,12 @@ class Client(EnteredOnce, AsyncOnly):
         reason: str,
     ) -> None:
         """These attempts failed; the stage's retry policy decides what follows."""
-        await self._pipelines.fail(
-            pipeline_id, stage, instance_ids, attempts, created_ms, reason
-        )
+        await self._pipelines.fail(pipeline_id, stage, instance_ids, attempts, created_ms, reason)
 
 
-@functools.cache
-def _warn_of_token() -> None:
-    """Once per process."""
-    _log.warning(
-        "the token in the URL is checked by nobody: there is no authentication yet, and whoever "
-        "reaches a node can read and write everything"
-    )
+def nodes_of(client: Client) -> Nodes:
+    """For commands and nodes, which ask single nodes for more than programs do."""
+    return client._nodes
 
 
 def connect(
@@ -611,15 +589,7 @@ def connect(
 
     Raises `RequestError` for a malformed URL; entering raises `PeerError` when nobody answers.
     """
-    url = find_server(url)
-    endpoint = parse_url(url)
-    if endpoint.tls:
-        raise RequestError(
-            f"{without_token(url)!r} asks for TLS, which this version does not speak",
-            "leave ?tls=1 out inside a trusted network; elsewhere put a tunnel between",
-        )
-    if endpoint.token:
-        _warn_of_token()
+    endpoint = endpoint_of(find_server(url))
     return Client(
         endpoint,
         connect_timeout_s=connect_timeout_s,

@@ -15,14 +15,14 @@ from typing import Final
 
 import trio
 
-from hadron.delivery.effects import Exhausted, Rules
+from hadron.delivery.effects import Assignment, Effects, Exhausted, Rules
 from hadron.delivery.joining import Joining
 from hadron.delivery.keys import BatchKeys
 from hadron.delivery.letters import DeadLetters, Origin, pause_s
 from hadron.delivery.machine import Group
 from hadron.delivery.members import DeliveryNumbers
 from hadron.delivery.progress import Ledger, LoggedLedger, MemoryLedger, Receipt
-from hadron.delivery.sessions import DeliveryEvent, MemberSession, Silence, check_ranges
+from hadron.delivery.sessions import DeliveryEvent, MemberCall, MemberSession, Silence, check_ranges
 from hadron.delivery.shelf import Shelf, Shelves
 from hadron.model.backoff import jitter
 from hadron.model.batch import StampedBatch
@@ -42,7 +42,6 @@ from hadron.partition.controller import Controller
 from hadron.serving.visible import VisibleStreams
 from hadron.state import groups
 from hadron.state.groups import Progress, Token
-from hadron.wire.calls import Call
 from hadron.wire.messages import ballot_from, ballot_to, groups_pb2
 
 _log = logging.getLogger(__name__)
@@ -94,14 +93,18 @@ class GroupDriver:
         self.options = options
         window = progress.window
         self.machine = Group(
-            progress.floor, window.acknowledged, window.attempts, window_end=window.end,
-            rules=Rules.of(progress.options), numbers=ground.numbers,
+            progress.floor,
+            window.acknowledged,
+            window.attempts,
+            window_end=window.end,
+            rules=Rules.of(progress.options),
+            numbers=ground.numbers,
         )
         self.ledger: Ledger = (
-            MemoryLedger(progress.floor, self._committed) if is_ephemeral
+            MemoryLedger(progress.floor, self._committed)
+            if is_ephemeral
             else LoggedLedger(
-                ground.controller, progress.group_id, progress.floor, self._committed,
-                self._give_up,
+                ground.controller, progress.group_id, progress.floor, self._committed, self._give_up
             )
         )
         self.sessions: dict[int, MemberSession] = {}
@@ -111,8 +114,12 @@ class GroupDriver:
         self._visible = ground.visible
         self._nursery = ground.nursery
         self._letters = DeadLetters(
-            ground.controller, ground.visible, ground.nursery, origin,
-            self._dead_letters_written, self._dead_letters_refused,
+            ground.controller,
+            ground.visible,
+            ground.nursery,
+            origin,
+            self._dead_letters_written,
+            self._dead_letters_refused,
         )
         self.idle_since = 0.0
         """For an ephemeral group, with `is_fading`: it will be forgotten some time after that."""
@@ -129,14 +136,22 @@ class GroupDriver:
 
     # --- members --------------------------------------------------------------------------------
 
-    def join(self, call: Call, joining: Joining) -> MemberSession:
+    def join(self, call: MemberCall, joining: Joining) -> MemberSession:
         now = trio.current_time()
         member = self.machine.join(
-            joining.max_in_flight, lambda: call.writable,
-            batch_size=joining.batch_size, batch_wait_s=joining.batch_wait_ms / 1_000,
+            joining.max_in_flight,
+            lambda: call.writable,
+            batch_size=joining.batch_size,
+            batch_wait_s=joining.batch_wait_ms / 1_000,
         )
         session = MemberSession(
-            self, member, call, joining.member, now, now, joining.heartbeat_interval_ms,
+            self,
+            member,
+            call,
+            joining.member,
+            now,
+            now,
+            joining.heartbeat_interval_ms,
             joining.heartbeat_threshold,
         )
         self.sessions[member.number] = session
@@ -155,8 +170,10 @@ class GroupDriver:
         call.send(
             groups_pb2.SubscribeEvent(
                 opened=groups_pb2.SubscribeEvent.Opened(
-                    ballot=ballot_to(self._ground.controller.ballot), floor=self.floor,
-                    options=self.options, fence=fence,
+                    ballot=ballot_to(self._ground.controller.ballot),
+                    floor=self.floor,
+                    options=self.options,
+                    fence=fence,
                 )
             )
         )
@@ -165,8 +182,8 @@ class GroupDriver:
 
     def leave(self, session: MemberSession, reason: str = "its member has gone") -> None:
         if self.sessions.pop(session.member.number, None) is not None:
-            self.machine.leave(session.member.number, trio.current_time(), reason)
-            self._note_ended()
+            now = trio.current_time()
+            self._carry_out(self.machine.leave(session.member.number, now, reason))
             self.pump()
             self._tell_when_idle()
 
@@ -233,7 +250,7 @@ class GroupDriver:
             self._give_up(error)
             return
         if first > machine.dropped_below:
-            machine.skip_below(first, now)
+            self._carry_out(machine.skip_below(first, now))
             self.ledger.raise_floor(first)
         for _ in range(_DELIVERIES_PER_TURN):
             # To send may be to find that a member is gone, and all that follows from that.
@@ -250,10 +267,11 @@ class GroupDriver:
                 self._arm_timer(now)
                 return
             keys: BatchKeys | None = self._shelf.keys(batch) if machine.rules.is_by_key else None
-            assignment = machine.assign(wanted, batch.next_offset, end, now, keys)
-            if assignment is not None:
-                self.sessions[assignment.member].deliver(assignment, batch)
-        self._note_ended()
+            effect = machine.assign(wanted, batch.next_offset, end, now, keys)
+            if isinstance(effect, Assignment):
+                self.sessions[effect.member].deliver(effect, batch)
+            elif effect is not None:
+                self._carry_out(Effects(exhausted=[effect]))
         if not self._pumping_later:
             self._pumping_later = True
             self._nursery.start_soon(self._pump_later)
@@ -265,20 +283,10 @@ class GroupDriver:
             self._shelf.clear()
         elif machine.frontier.needs_window:
             self._read_window()
-        if machine.takers.filling is not None or machine.takers.ended:
-            self._end_batches()
-        if machine.ended or machine.exhausted:
-            self._note_ended()
+        for number in machine.rest():
+            if number in self.sessions:
+                self.sessions[number].end_batch()
         self._arm_timer(now)
-
-    def _end_batches(self) -> None:
-        takers = self.machine.takers
-        takers.interrupt()
-        if takers.ended:
-            ended, takers.ended = takers.ended, []
-            for member in ended:
-                if member.number in self.sessions:
-                    self.sessions[member.number].end_batch()
 
     async def _pump_later(self) -> None:
         await trio.lowlevel.checkpoint()
@@ -352,16 +360,14 @@ class GroupDriver:
             self.pump()
 
     def _expire(self, now: float) -> None:
-        for expired in self.machine.expire(now):
-            session = self.sessions.get(expired.member)
-            if session is not None:
-                session.revoke(expired.delivery, expired.ranges, "ack deadline")
-        self._note_ended()
+        self._carry_out(self.machine.expire(now))
         for session in self._silence.broken(now, self.sessions):
             silent_s = now - session.last_heard
             _log.warning(
                 "group %s: %s has not been heard of for %.1f s; its records go to others",
-                self.origin.group, session.label, silent_s,
+                self.origin.group,
+                session.label,
+                silent_s,
             )
             session.call.fail(
                 DeadlineExceededError(
@@ -439,13 +445,21 @@ class GroupDriver:
         now = trio.current_time()
         delay_s = message.delay_ms / 1_000 if message.HasField("delay_ms") else None
         share = jitter(self._ground.random)
+        effects = Effects()
         for item in message.ranges:
-            self.machine.refuse(
-                session.member.number, item.delivery, item.first_offset, item.last_offset, now,
-                delay_s=delay_s, reason=message.reason[:_MAX_REASON],
-                is_unseen=message.unseen, share=share,
+            refused = self.machine.refuse(
+                session.member.number,
+                item.delivery,
+                item.first_offset,
+                item.last_offset,
+                now,
+                delay_s=delay_s,
+                reason=message.reason[:_MAX_REASON],
+                is_unseen=message.unseen,
+                share=share,
             )
-        self._note_ended()
+            effects.then(refused)
+        self._carry_out(effects)
         self.pump()
 
     def extend(self, session: MemberSession, message: groups_pb2.SubscribeRequest.Extend) -> None:
@@ -456,9 +470,7 @@ class GroupDriver:
                 self.machine.extend(number, delivery, now)
         for item in message.ranges:
             if not self.machine.extend(number, item.delivery, now):
-                session.revoke(
-                    item.delivery, ((item.first_offset, item.last_offset),), "not held"
-                )
+                session.revoke(item.delivery, ((item.first_offset, item.last_offset),), "not held")
         self._arm_timer(now)
 
     def resize(self, session: MemberSession, max_in_flight: int) -> None:
@@ -468,20 +480,22 @@ class GroupDriver:
 
     # --- progress -------------------------------------------------------------------------------
 
-    def _note_ended(self) -> None:
-        machine = self.machine
-        if machine.ended:
-            ended, machine.ended = machine.ended, []
-            self.ledger.record_attempts(ended)
-        if machine.exhausted:
-            exhausted, machine.exhausted = machine.exhausted, []
-            self._letters.write(exhausted)
+    def _carry_out(self, effects: Effects) -> None:
+        """All that follows from a decision of the machine, but deliveries."""
+        if effects.ended:
+            self.ledger.record_attempts(effects.ended)
+        if effects.exhausted:
+            self._letters.write(effects.exhausted)
+        for expired in effects.expired:
+            session = self.sessions.get(expired.member)
+            if session is not None:
+                session.revoke(expired.delivery, expired.ranges, "ack deadline")
 
     def _committed(self, ranges: Sequence[Range], floor: int) -> None:
         """`progress.OnCommitted`."""
         self.machine.raise_floor(floor)
         if ranges and (self.machine.rules.is_strict or self.machine.rules.is_by_key):
-            self.machine.settled(ranges, trio.current_time())
+            self._carry_out(self.machine.settled(ranges, trio.current_time()))
             self.pump()
         self._tell_when_idle()
 
@@ -504,5 +518,6 @@ class GroupDriver:
         # It is tried again with each delivery beyond those that are allowed.
         times = dead.attempts - self.machine.rules.max_attempts + 1
         share = jitter(self._ground.random)
-        self.machine.put_back(dead, trio.current_time() + pause_s(times, share))
+        not_before = trio.current_time() + pause_s(times, share)
+        self._carry_out(self.machine.put_back(dead, not_before))
         self.pump()

@@ -1,11 +1,15 @@
-"""What a group goes by, and what its machine tells the driver to do."""
+"""What a group goes by, and what its machine tells the driver to do.
+
+A decision returns all that follows from it; nothing waits inside the machine to be fetched.
+"""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Final
 
 from hadron.model.ranges import Range
+from hadron.state.attempts import Attempts
 from hadron.state.groups import ORDER_KEY, ORDER_STRICT, GroupOptions
 
 
@@ -51,7 +55,7 @@ class Assignment:
 
 @dataclass(frozen=True, slots=True)
 class Expired:
-    """Offsets that a member has not acknowledged in time, and does not hold any more."""
+    """Tell a member that it does not hold these any more: it has not acknowledged them in time."""
 
     member: int
     delivery: int
@@ -60,9 +64,30 @@ class Expired:
 
 @dataclass(frozen=True, slots=True)
 class Exhausted:
-    """Offsets whose last attempt has ended: dead letters."""
+    """Write these, whose last attempt has ended, to the dead letters; then call `Group.settled`, or
+    `Group.put_back` when they cannot be written."""
 
     first: int
     last: int
     attempts: int
     reason: str
+
+
+@dataclass(slots=True)
+class Effects:
+    """What follows from a decision. What is written goes before what is sent: to send may be to
+    find that a member has gone, and what ends then ended later.
+
+    Attributes:
+        ended: attempts to be recorded.
+    """
+
+    ended: list[Attempts] = field(default_factory=list)
+    exhausted: list[Exhausted] = field(default_factory=list)
+    expired: list[Expired] = field(default_factory=list)
+
+    def then(self, others: Effects) -> None:
+        """What follows from another decision comes behind."""
+        self.ended += others.ended
+        self.exhausted += others.exhausted
+        self.expired += others.expired

@@ -28,7 +28,10 @@ class Frontier:
     """
 
     def __init__(
-        self, floor: int, acknowledged: Iterable[Range], attempts: Iterable[Attempts],
+        self,
+        floor: int,
+        acknowledged: Iterable[Range],
+        attempts: Iterable[Attempts],
         window_end: int | None,
     ) -> None:
         self.cursor = floor

@@ -18,7 +18,7 @@ from hadron.delivery.driver import Ground, GroupDriver
 from hadron.delivery.joining import ORDERS, Joining, parse_start
 from hadron.delivery.letters import Origin
 from hadron.delivery.members import DeliveryNumbers
-from hadron.delivery.sessions import MemberSession
+from hadron.delivery.sessions import MemberCall, MemberSession
 from hadron.model.errors import (
     HadronError,
     NotFoundError,
@@ -33,11 +33,11 @@ from hadron.model.schema import SchemaObject, StreamSpec
 from hadron.partition.controller import Controller
 from hadron.serving.catalog import Catalog
 from hadron.serving.leading import Part
+from hadron.serving.perseverance import persevere
 from hadron.serving.visible import VisibleStreams
 from hadron.state import group_changes, groups
 from hadron.state.group_changes import CollectGroups, DeleteGroup, ResetGroup
 from hadron.state.groups import CreateGroup, GroupOptions, Progress
-from hadron.wire.calls import Call
 from hadron.wire.messages import groups_pb2
 
 _log = logging.getLogger(__name__)
@@ -56,7 +56,11 @@ class Groups(Part):
     """All groups of a leadership that somebody uses."""
 
     def __init__(
-        self, controller: Controller, visible: VisibleStreams, catalog: Catalog, replica_set: str,
+        self,
+        controller: Controller,
+        visible: VisibleStreams,
+        catalog: Catalog,
+        replica_set: str,
         random: Random,
     ) -> None:
         self._random = random
@@ -98,7 +102,7 @@ class Groups(Part):
     # --- joining --------------------------------------------------------------------------------
 
     async def subscribe(
-        self, call: Call, stream_id: int, joining: Joining
+        self, call: MemberCall, stream_id: int, joining: Joining
     ) -> tuple[GroupDriver, MemberSession]:
         """Make the caller a member; the group is created when it does not exist.
 
@@ -115,7 +119,9 @@ class Groups(Part):
             if driver is None or not driver.is_ephemeral:
                 driver = await self._find_or_make(key, joining, self._changes)
             joining.options.check(
-                joining.group, driver.progress.options, ephemeral=driver.is_ephemeral,
+                joining.group,
+                driver.progress.options,
+                ephemeral=driver.is_ephemeral,
                 dead_letter_stream=driver.options.dead_letter_stream,
             )
             return driver, driver.join(call, joining)
@@ -163,9 +169,7 @@ class Groups(Part):
         """What the group gets if it is made by this. One that exists keeps its own, so a member
         that names some of them, and could not make such a group, may still join."""
         try:
-            return joining.options.resolve(
-                lambda name: self._dead_letter_stream(stream_id, name)
-            )
+            return joining.options.resolve(lambda name: self._dead_letter_stream(stream_id, name))
         except RequestError:
             known = await self._controller.query(
                 lambda db: groups.find(db, stream_id, joining.group)
@@ -234,10 +238,15 @@ class Groups(Part):
         out_id = progress.options.dead_letter_stream_id
         is_ephemeral = progress.group_id == 0
         driver = GroupDriver(
-            progress, self._on,
+            progress,
+            self._on,
             origin=Origin(
-                progress.stream_id, stream.name if stream is not None else "", self._replica_set,
-                progress.name, progress.group_id, out_id,
+                progress.stream_id,
+                stream.name if stream is not None else "",
+                self._replica_set,
+                progress.name,
+                progress.group_id,
+                out_id,
             ),
             options=self.describe_options(progress.options, ephemeral=is_ephemeral),
             on_idle=lambda: self._idle(key),
@@ -392,7 +401,8 @@ class Groups(Part):
             await self._controller.confirm_leadership()
             driver = self._drivers.get(key)
             known = (
-                driver.progress if driver is not None and driver.is_ephemeral
+                driver.progress
+                if driver is not None and driver.is_ephemeral
                 else await self._controller.query(lambda db: groups.find(db, stream_id, name))
             )
             if known is None:
@@ -431,12 +441,10 @@ class Groups(Part):
 
     async def _collect(self) -> None:
         """Drop, slice by slice, what groups have left behind."""
-        try:
-            if await self._controller.read(group_changes.is_garbage_left):
-                while await self._controller.execute(CollectGroups()):
-                    pass
-        except HadronError as error:
-            # Leading ends, and the next leader goes on; or the disk is full, as others say louder.
-            _log.info("collecting what groups left behind pauses: %s", error)
-        finally:
-            self._collecting = False
+        await persevere("collecting what groups left behind", self._collect_slices)
+        self._collecting = False
+
+    async def _collect_slices(self) -> None:
+        if await self._controller.read(group_changes.is_garbage_left):
+            while await self._controller.execute(CollectGroups()):
+                pass

@@ -11,15 +11,16 @@ from dataclasses import dataclass
 from typing import Final
 
 from hadron.model.errors import RequestError
+from hadron.model.limits import (
+    MAX_ACK_DEADLINE_MS,
+    MAX_BATCH_WAIT_MS,
+    MAX_DELIVERY_ATTEMPTS,
+    MAX_HEARTBEAT_MISSES,
+    MAX_HEARTBEAT_MS,
+    MAX_IN_FLIGHT,
+)
 from hadron.state.groups import ORDER_KEY, ORDER_NONE, ORDER_STRICT, GroupOptions
 
-MAX_IN_FLIGHT: Final = 100_000
-
-_MAX_DEADLINE_MS: Final = 24 * 3_600_000
-_MAX_ATTEMPTS: Final = 1_000
-_MAX_HEARTBEAT_MS: Final = 3_600_000
-_MAX_THRESHOLD: Final = 100
-_MAX_BATCH_WAIT_MS: Final = 60_000
 _MAX_NAME: Final = 200
 
 _MAX_OFFSET_DIGITS: Final = 18
@@ -41,14 +42,19 @@ class WantedOptions:
     def resolve(self, stream_id_of: Callable[[str], int]) -> GroupOptions:
         """For a new group. Raises `RequestError` naming what does not make sense."""
         options = GroupOptions(
-            self.order or ORDER_NONE, self.ack_deadline_ms or 0, self.max_attempts or 0,
+            self.order or ORDER_NONE,
+            self.ack_deadline_ms or 0,
+            self.max_attempts or 0,
             stream_id_of(self.dead_letter_stream) if self.dead_letter_stream else 0,
         )
         if bool(options.max_attempts) != bool(options.dead_letter_stream_id):
             raise RequestError(
                 f"the group would have max_attempts {options.max_attempts} and "
-                + (f"the dead letter stream {self.dead_letter_stream!r}"
-                   if self.dead_letter_stream else "no dead letter stream"),
+                + (
+                    f"the dead letter stream {self.dead_letter_stream!r}"
+                    if self.dead_letter_stream
+                    else "no dead letter stream"
+                ),
                 "give both or neither: a record whose attempts are used up needs a place",
             )
         return options
@@ -116,13 +122,13 @@ class Joining:
         options = self.options
         limits = (
             ("max_in_flight", self.max_in_flight, 1, MAX_IN_FLIGHT),
-            ("heartbeat_interval_ms", self.heartbeat_interval_ms, 0, _MAX_HEARTBEAT_MS),
-            ("heartbeat_threshold", self.heartbeat_threshold, 1, _MAX_THRESHOLD),
+            ("heartbeat_interval_ms", self.heartbeat_interval_ms, 0, MAX_HEARTBEAT_MS),
+            ("heartbeat_threshold", self.heartbeat_threshold, 1, MAX_HEARTBEAT_MISSES),
             ("batch_size", self.batch_size, 0, MAX_IN_FLIGHT),
-            ("batch_wait_ms", self.batch_wait_ms, 0, _MAX_BATCH_WAIT_MS),
+            ("batch_wait_ms", self.batch_wait_ms, 0, MAX_BATCH_WAIT_MS),
             ("order", options.order or 0, ORDER_NONE, ORDER_KEY),
-            ("ack_deadline_ms", options.ack_deadline_ms or 0, 0, _MAX_DEADLINE_MS),
-            ("max_attempts", options.max_attempts or 0, 0, _MAX_ATTEMPTS),
+            ("ack_deadline_ms", options.ack_deadline_ms or 0, 0, MAX_ACK_DEADLINE_MS),
+            ("max_attempts", options.max_attempts or 0, 0, MAX_DELIVERY_ATTEMPTS),
         )
         for what, value, least, most in limits:
             if not least <= value <= most:

@@ -18,7 +18,8 @@ import trio
 
 from hadron.delivery.effects import Exhausted
 from hadron.model.backoff import doubled_s
-from hadron.model.batch import BatchBuilder, RecordBatch, StampedBatch, decode_batch
+from hadron.model.batch import StampedBatch
+from hadron.model.batch_building import BatchBuilder
 from hadron.model.errors import (
     FencedError,
     HadronError,
@@ -29,6 +30,7 @@ from hadron.model.errors import (
 from hadron.model.limits import MAX_BATCH_BYTES, MAX_RECORD_BYTES
 from hadron.model.ranges import Range
 from hadron.model.record import BYTES, NewRecord, Record
+from hadron.model.record_batch import RecordBatch, decode_batch
 from hadron.partition.controller import Controller
 from hadron.serving.visible import VisibleStreams
 from hadron.state.group_endings import DeadLettered, DeadLetterRecords
@@ -47,7 +49,13 @@ taken apart, the first of its letters has its bytes and `BODY` says on the other
 """
 BODY: Final = "deadletterbody"
 _OWN_HEADERS: Final = (
-    REASON, ATTEMPTS, ORIGIN_STREAM, ORIGIN_PARTITION, ORIGIN_OFFSET, GROUP, DAMAGE
+    REASON,
+    ATTEMPTS,
+    ORIGIN_STREAM,
+    ORIGIN_PARTITION,
+    ORIGIN_OFFSET,
+    GROUP,
+    DAMAGE,
 )
 """Headers of a dead letter; names that CloudEvents takes for extensions."""
 
@@ -123,7 +131,9 @@ class DeadLetters:
         for each in dead:
             last = self._queue[-1] if self._queue else None
             if last is not None and (last.last + 1, last.attempts, last.reason) == (
-                each.first, each.attempts, each.reason
+                each.first,
+                each.attempts,
+                each.reason,
             ):
                 self._queue[-1] = replace(last, last=each.last)
             else:
@@ -153,7 +163,9 @@ class DeadLetters:
             if error.message != self._told:
                 _log.error(
                     "group %s: offsets from %d on cannot be written to its dead letter stream: %s",
-                    self._origin.group, offset, error,
+                    self._origin.group,
+                    offset,
+                    error,
                 )
             self._told = error.message
             self._on_trouble(Exhausted(offset, dead.last, dead.attempts, dead.reason))
@@ -209,7 +221,9 @@ def encode_letters(
         except RecordTooLargeError as error:
             # Only who builds batches by other rules can send such a one.
             builder.add(
-                _without_content(letter, error), record.timestamp_ms, encoded=(BYTES, b""),
+                _without_content(letter, error),
+                record.timestamp_ms,
+                encoded=(BYTES, b""),
                 max_bytes=_MAX_RECORD_BYTES,
             )
         if builder.size > _TARGET_BYTES or builder.full:
@@ -228,9 +242,7 @@ def _damaged(letter: NewRecord, record: Record, first: int) -> tuple[NewRecord, 
 
 
 def _without_content(letter: NewRecord, error: RecordTooLargeError) -> NewRecord:
-    headers = {
-        name: text for name, text in (letter.headers or {}).items() if name in _OWN_HEADERS
-    }
+    headers = {name: text for name, text in (letter.headers or {}).items() if name in _OWN_HEADERS}
     return msgspec.structs.replace(
         letter, headers=headers | {DAMAGE: error.message}, key=None, id=""
     )
@@ -251,7 +263,10 @@ def _letter(
     if damage := record.damage:
         headers[DAMAGE] = damage
     return NewRecord(
-        value=None, key=records.key_bytes(index) if damage else record.key,
-        type=record.type, timestamp_ms=record.timestamp_ms,
-        headers=headers, id=records.id(index),
+        value=None,
+        key=records.key_bytes(index) if damage else record.key,
+        type=record.type,
+        timestamp_ms=record.timestamp_ms,
+        headers=headers,
+        id=records.id(index),
     )

@@ -18,7 +18,7 @@ from collections import OrderedDict
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Final
 
-from hadron.delivery.effects import PLAIN, Assignment, Exhausted, Expired, Rules
+from hadron.delivery.effects import PLAIN, Assignment, Effects, Exhausted, Expired, Rules
 from hadron.delivery.frontier import Frontier
 from hadron.delivery.keys import BatchKeys, KeyLines
 from hadron.delivery.members import Delivery, Member, Takers
@@ -41,13 +41,9 @@ _PARKED_PER_STEP: Final = 4_096
 
 _USED_UP: Final = "its attempts were used up under an earlier leader"
 
-class Group:
-    """The machine. Times are seconds on the monotonic clock.
 
-    Attributes:
-        ended: attempts to be recorded; for the driver, which takes them out.
-        exhausted: dead letters to be written; for the driver, which calls `settled` or `put_back`.
-    """
+class Group:
+    """The machine. Times are seconds on the monotonic clock."""
 
     def __init__(
         self,
@@ -65,13 +61,13 @@ class Group:
             numbers: of deliveries, unique in the ballot.
         """
         self.floor = floor
+        acknowledged = tuple(acknowledged)
+        assert all(first > floor for first, _ in acknowledged), (floor, acknowledged)
         self.dropped_below = 0
         """Nothing below this can be delivered: retention has dropped it."""
         self.rules = rules
         self.in_flight = 0
         self.members: dict[int, Member] = {}
-        self.ended: list[Attempts] = []
-        self.exhausted: list[Exhausted] = []
         self.waiting = Waiting()
         self.keys = KeyLines() if rules.is_by_key else None
         self.takers = Takers()
@@ -92,28 +88,38 @@ class Group:
     # --- members --------------------------------------------------------------------------------
 
     def join(
-        self, max_in_flight: int, is_writable: Callable[[], bool],
-        *, batch_size: int = 0, batch_wait_s: float = 0.0,
+        self,
+        max_in_flight: int,
+        is_writable: Callable[[], bool],
+        *,
+        batch_size: int = 0,
+        batch_wait_s: float = 0.0,
     ) -> Member:
         member = Member(
-            next(self._member_numbers), max_in_flight, max_in_flight, is_writable=is_writable,
-            batch_size=batch_size, batch_wait_s=batch_wait_s,
+            next(self._member_numbers),
+            max_in_flight,
+            max_in_flight,
+            is_writable=is_writable,
+            batch_size=batch_size,
+            batch_wait_s=batch_wait_s,
         )
         self.members[member.number] = member
         self.takers.offer(member)
         return member
 
-    def leave(self, number: int, now: float, reason: str = "its member has gone") -> None:
+    def leave(self, number: int, now: float, reason: str = "its member has gone") -> Effects:
         """What the member holds goes to another one, at once."""
+        effects = Effects()
         member = self.members.pop(number, None)
         if member is None:
-            return
+            return effects
         self.takers.forget(member)
         for delivery in member.deliveries.values():
             self._forget(delivery)
             self._pieces_held -= delivery.held.fragments
             self.in_flight -= len(delivery.held)
-            self._end(delivery, delivery.held.ranges(), now, reason)
+            self._end(delivery, delivery.held.ranges(), now, reason, effects)
+        return effects
 
     def resize(self, number: int, max_in_flight: int) -> None:
         """The member's window changes; 0 pauses it. It keeps what it holds."""
@@ -211,13 +217,18 @@ class Group:
         return min((due for due in dues if due is not None), default=None)
 
     def assign(
-        self, wanted: int, batch_end: int, visible_end: int, now: float,
+        self,
+        wanted: int,
+        batch_end: int,
+        visible_end: int,
+        now: float,
         keys: BatchKeys | None = None,
-    ) -> Assignment | None:
+    ) -> Assignment | Exhausted | None:
         """Give `wanted`, which `next_wanted` has said, and what follows it, below `batch_end`, to
         the member whose turn it is. Offsets acknowledged before are skipped. `keys` are of that
         batch: order by key needs them. None when nobody takes anything, when something else comes
-        first by now, or when what comes next only had to be set aside: ask for `next_wanted` again.
+        first by now, or when what comes next only had to be set aside; dead letters when it has no
+        attempts left. Ask for `next_wanted` again then.
 
         *(A record waits that one member is not to get again; the other one does not read, which is
         found out by asking it. Now the first one is alone, and something new comes first: with the
@@ -238,6 +249,9 @@ class Group:
             if run is None:
                 return None
             first, last, attempt = run
+            if 0 < self.rules.max_attempts < attempt:
+                # The leader before had no time to write them.
+                return self._exhaust(first, last, attempt - 1, _USED_UP)
         return self._hold(member, first, last, attempt, visible_end, now)
 
     def _advance(self, end: int, keys: BatchKeys | None) -> Attempts | None:
@@ -247,13 +261,7 @@ class Group:
         if self.keys is not None and keys is not None:
             first, end = self._pass_busy_keys(self.keys, first, end, attempt, keys)
         self.frontier.move(end)
-        if first == end:
-            return None
-        if 0 < self.rules.max_attempts < attempt:
-            # The leader before had no time to write them.
-            self._exhaust(first, end - 1, attempt - 1, _USED_UP)
-            return None
-        return first, end - 1, attempt
+        return (first, end - 1, attempt) if first < end else None
 
     def _pass_busy_keys(
         self, lines: KeyLines, offset: int, end: int, attempt: int, keys: BatchKeys
@@ -274,6 +282,7 @@ class Group:
         self, member: Member, first: int, last: int, attempt: int, visible_end: int, now: float
     ) -> Assignment:
         count = last - first + 1
+        assert 0 < count <= member.credit, (count, member.credit)
         number = next(self._numbers)
         delivery = Delivery(number, member.number, attempt, RangeSet.of(first, last), now)
         self._deliveries[number] = delivery
@@ -287,6 +296,11 @@ class Group:
         is_last = bool(member.batch_size) and self._source(visible_end, now) is None
         ends = self.takers.served(member, count, is_last=is_last)
         return Assignment(member.number, number, first, last, attempt, ends)
+
+    def rest(self) -> Sequence[int]:
+        """Nothing can be delivered now: members whose batch was begun, and ends as it is."""
+        takers = self.takers
+        return takers.end_batches() if takers.filling or takers.interrupted else ()
 
     # --- acknowledgements -----------------------------------------------------------------------
 
@@ -349,51 +363,64 @@ class Group:
         if self.rules.is_strict:
             self._settling += size(counted)
 
-    def settled(self, ranges: Sequence[Range], now: float) -> None:
+    def settled(self, ranges: Sequence[Range], now: float) -> Effects:
         """These acknowledgements are committed: what order held back may follow."""
+        effects = Effects()
         self._note_settled(ranges)
         if self.keys is not None:
             for first, last in ranges:
                 self._late.remove(first, last)
-            self._free_keys(ranges, now)
+            self._free_keys(ranges, now, effects)
+        return effects
 
     def _note_settled(self, ranges: Sequence[Range]) -> None:
         if self.rules.is_strict:
             self._settling -= size(ranges)
 
-    def _free_keys(self, ranges: Iterable[Range], now: float) -> None:
+    def _free_keys(self, ranges: Iterable[Range], now: float, effects: Effects) -> None:
         assert self.keys is not None
         for parked in self.keys.finish(ranges, above=self.dropped_below):
             offset, attempt = parked.offset, parked.attempt
             if 0 < self.rules.max_attempts < attempt:
-                self._exhaust(offset, offset, attempt - 1, _USED_UP)
+                effects.exhausted.append(self._exhaust(offset, offset, attempt - 1, _USED_UP))
             else:
                 self.waiting.put(Again(offset, offset, attempt, now, 0))
 
     # --- deliveries that end --------------------------------------------------------------------
 
     def refuse(
-        self, member: int, number: int, first: int, last: int, now: float, *,
-        delay_s: float | None = None, reason: str = "", is_unseen: bool = False,
+        self,
+        member: int,
+        number: int,
+        first: int,
+        last: int,
+        now: float,
+        *,
+        delay_s: float | None = None,
+        reason: str = "",
+        is_unseen: bool = False,
         share: float = 1.0,
-    ) -> None:
+    ) -> Effects:
         """A nack: deliver again, after `delay_s` or what `patience` makes of it. Only who holds the
         offsets can refuse them. `share` is random, 0.5 to 1."""
+        effects = Effects()
         delivery = self._held_under(member, number)
         if delivery is None:
-            return
+            return effects
         ranges = self._release(delivery, first, last, now)
         if not is_unseen:
             self.members[member].dealt_at = now
         again_s = delay_s or 0.0 if is_unseen else again_after_s(delivery.attempt, delay_s, share)
-        self._end(delivery, ranges, now + again_s, reason or "refused", is_unseen=is_unseen)
+        not_before, why = now + again_s, reason or "refused"
+        self._end(delivery, ranges, not_before, why, effects, is_unseen=is_unseen)
         is_over = 0 < self.rules.max_attempts <= delivery.attempt and not is_unseen
         if ranges and not is_over and (delay_s is None or delay_s < ASKED_CAP_S):
             self.takers.gave_back(self.members[member], now, share)
+        return effects
 
-    def expire(self, now: float) -> list[Expired]:
+    def expire(self, now: float) -> Effects:
         """End the deliveries whose deadline has passed."""
-        found: list[Expired] = []
+        effects = Effects()
         while self._deadlines:
             delivery = next(iter(self._deadlines.values()))
             if delivery.expires > now:
@@ -405,9 +432,9 @@ class Group:
             # What it dealt with in the moment in which this began was before it.
             member.is_stalled = member.dealt_at <= delivery.armed
             self.takers.gave_back(member, now, 1.0)
-            self._end(delivery, ranges, now, "its ack deadline passed")
-            found.append(Expired(member.number, delivery.number, tuple(ranges)))
-        return found
+            self._end(delivery, ranges, now, "its ack deadline passed", effects)
+            effects.expired.append(Expired(member.number, delivery.number, tuple(ranges)))
+        return effects
 
     def extend(self, member: int, number: int, now: float) -> bool:
         """The member is still at work; returns whether it holds the delivery."""
@@ -437,6 +464,7 @@ class Group:
         self._pieces_held += held.fragments - before
         count = size(released)
         self.in_flight -= count
+        assert self.in_flight >= 0, self.in_flight
         holder = self.members[delivery.member]
         holder.credit += count
         holder.is_stalled = False
@@ -449,52 +477,63 @@ class Group:
         return released
 
     def _end(
-        self, delivery: Delivery, ranges: Iterable[Range], not_before: float, reason: str,
-        *, is_unseen: bool = False,
+        self,
+        delivery: Delivery,
+        ranges: Iterable[Range],
+        not_before: float,
+        reason: str,
+        effects: Effects,
+        *,
+        is_unseen: bool = False,
     ) -> None:
         """These offsets were delivered in vain."""
         attempt = delivery.attempt
         for first, last in ranges:
             if is_unseen:
-                self._put_again(first, last, attempt, not_before, delivery.member)
+                self._put_again(Again(first, last, attempt, not_before, delivery.member), effects)
                 continue
-            self.ended.append((first, last, attempt))
+            effects.ended.append((first, last, attempt))
             if 0 < self.rules.max_attempts <= attempt:
-                self._exhaust(first, last, attempt, reason)
+                effects.exhausted.append(self._exhaust(first, last, attempt, reason))
             else:
-                self._put_again(first, last, attempt + 1, not_before, delivery.member)
+                again = Again(first, last, attempt + 1, not_before, delivery.member)
+                self._put_again(again, effects)
 
-    def _exhaust(self, first: int, last: int, attempts: int, reason: str) -> None:
+    def _exhaust(self, first: int, last: int, attempts: int, reason: str) -> Exhausted:
         self._note_settling([(first, last)])
-        self.exhausted.append(Exhausted(first, last, attempts, reason))
+        return Exhausted(first, last, attempts, reason)
 
-    def put_back(self, dead: Exhausted, not_before: float) -> None:
+    def put_back(self, dead: Exhausted, not_before: float) -> Effects:
         """It could not be written to the dead letters: deliver it again."""
+        effects = Effects()
         self._note_settled([(dead.first, dead.last)])
-        self._put_again(dead.first, dead.last, dead.attempts + 1, not_before, 0)
+        again = Again(dead.first, dead.last, dead.attempts + 1, not_before, 0)
+        self._put_again(again, effects)
+        return effects
 
-    def _put_again(
-        self, first: int, last: int, attempt: int, not_before: float, avoid: int
-    ) -> None:
-        kept = max(first, self.dropped_below)
+    def _put_again(self, again: Again, effects: Effects) -> None:
+        first, kept = again.first, max(again.first, self.dropped_below)
         if kept > first and self.keys is not None:
-            self._free_keys([(first, min(last, kept - 1))], not_before)
-        if kept <= last:
-            self.waiting.put(Again(kept, last, attempt, not_before, avoid))
+            self._free_keys([(first, min(again.last, kept - 1))], again.not_before, effects)
+        if kept <= again.last:
+            again.first = kept
+            self.waiting.put(again)
 
     # --- what is over ---------------------------------------------------------------------------
 
-    def skip_below(self, offset: int, now: float = 0.0) -> None:
+    def skip_below(self, offset: int, now: float = 0.0) -> Effects:
         """Retention has dropped everything below `offset` and moved the floor there. What members
         hold of it they may still acknowledge; it is not delivered again."""
+        effects = Effects()
         if offset <= self.dropped_below:
-            return
+            return effects
         self.dropped_below = offset
         dropped = self.waiting.take_below(offset)
         if self.keys is not None:
-            self._free_keys(dropped, now)
+            self._free_keys(dropped, now, effects)
         self.raise_floor(offset)
         self.frontier.move(max(self.frontier.cursor, offset))
+        return effects
 
     def raise_floor(self, floor: int) -> None:
         """Progress was committed."""

@@ -124,8 +124,8 @@ class Takers:
         """Its batch is being sent: it goes on before anybody else gets something."""
         self.resting: dict[int, Member] = {}
         """Those that have given back too much in a row."""
-        self.ended: list[Member] = []
-        """Batches that ended without a delivery that could have said so; for the driver."""
+        self.interrupted: list[int] = []
+        """Members whose batches ended without a delivery that could have said so."""
 
     def __bool__(self) -> bool:
         return bool(self._line)
@@ -235,7 +235,14 @@ class Takers:
         member, self.filling = self.filling, None
         if member is not None:
             member.filled = 0
-            self.ended.append(member)
+            self.interrupted.append(member.number)
+
+    def end_batches(self) -> list[int]:
+        """Nothing follows for anybody: members that are to be told that their batch has ended."""
+        if self.filling is not None:
+            self.interrupt()
+        numbers, self.interrupted = self.interrupted, []
+        return numbers
 
     def nothing_there(self) -> None:
         """There is no record: the wait for a batch begins with the next one."""
@@ -247,10 +254,10 @@ class Takers:
         """When somebody will have waited for a batch long enough, or rested."""
         dues = [
             member.waiting_since + member.batch_wait_s
-            for member in self.patient.values() if member.waiting_since is not None
+            for member in self.patient.values()
+            if member.waiting_since is not None
         ]
         dues += [
-            member.rests_until for member in self.resting.values()
-            if member.rests_until is not None
+            member.rests_until for member in self.resting.values() if member.rests_until is not None
         ]
         return min((due for due in dues if due > now), default=None)

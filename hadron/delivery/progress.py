@@ -11,13 +11,13 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any, Final, Protocol, TypeVar
 
+from hadron.delivery.sessions import MemberCall
 from hadron.model.errors import HadronError, OldMemberError, OverloadedError
 from hadron.model.ranges import Range, RangeSet, melted
 from hadron.partition.controller import Controller
 from hadron.state.attempts import Attempts
 from hadron.state.group_endings import EndDeliveries
 from hadron.state.groups import AckRecords
-from hadron.wire.calls import Call
 from hadron.wire.messages import groups_pb2
 
 _RANGES_PER_ENTRY: Final = 500
@@ -36,7 +36,7 @@ OnCommitted = Callable[[Sequence[Range], int], None]
 class Receipt:
     """Who wants to hear that everything so far is committed."""
 
-    call: Call
+    call: MemberCall
     token: int
     refused: list[groups_pb2.Range]
 
@@ -119,7 +119,8 @@ class LoggedLedger:
         if len(self._receipts) >= _MAX_RECEIPTS:
             raise OverloadedError(
                 f"{len(self._receipts)} confirmations wait for what is acknowledged to be on a "
-                "majority", "ask for one at a time; see `hadron status` for who is away",
+                "majority",
+                "ask for one at a time; see `hadron status` for who is away",
             )
         self._receipts.append(receipt)
 
@@ -145,18 +146,21 @@ class LoggedLedger:
         else:
             self._answer(receipts)
 
-    def _log(
-        self, ended: list[Attempts], ranges: list[Range], receipts: list[Receipt]
-    ) -> None:
+    def _log(self, ended: list[Attempts], ranges: list[Range], receipts: list[Receipt]) -> None:
         self._logging = True
         self._controller.submit(
-            EndDeliveries(self._group_id, tuple(ended), tuple(ranges)) if ended
+            EndDeliveries(self._group_id, tuple(ended), tuple(ranges))
+            if ended
             else AckRecords(self._group_id, tuple(ranges)),
             done=partial(self._logged, ended, ranges, receipts),
         )
 
     def _logged(
-        self, ended: list[Attempts], ranges: list[Range], receipts: list[Receipt], floor: Any,
+        self,
+        ended: list[Attempts],
+        ranges: list[Range],
+        receipts: list[Receipt],
+        floor: Any,
         error: HadronError | None,
     ) -> None:
         self._logging = False

@@ -6,16 +6,17 @@ import heapq
 from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, TypeAlias
 
-from hadron.delivery.joining import MAX_IN_FLIGHT
 from hadron.delivery.members import Member
 from hadron.model.batch import StampedBatch
 from hadron.model.errors import RequestError
-from hadron.model.limits import SUBSCRIPTION_BATCH_MEMORY
+from hadron.model.limits import MAX_IN_FLIGHT, SUBSCRIPTION_BATCH_MEMORY
 from hadron.model.ranges import Range
 from hadron.wire.calls import Call
 from hadron.wire.messages import groups_pb2
+
+MemberCall: TypeAlias = Call[groups_pb2.SubscribeRequest, groups_pb2.SubscribeEvent]
 
 if TYPE_CHECKING:
     from hadron.delivery.driver import GroupDriver
@@ -73,7 +74,7 @@ class MemberSession:
 
     driver: GroupDriver
     member: Member
-    call: Call
+    call: MemberCall
     name: str = ""
     joined: float = 0.0
     last_heard: float = 0.0
@@ -99,7 +100,8 @@ class MemberSession:
         if len(self.refused) >= _MAX_REFUSED:
             raise RequestError(
                 f"{len(self.refused)} acknowledgements of {self.label} did not count, and it never "
-                "asked", "ask for a confirmation with a token every 1,000 records",
+                "asked",
+                "ask for a confirmation with a token every 1,000 records",
             )
         self.refused.append(item)
 
@@ -118,14 +120,10 @@ class MemberSession:
         self.call.send(event, (batch.data,) if attach else ())
 
     def end_batch(self) -> None:
-        self.call.send(
-            groups_pb2.SubscribeEvent(batch_end=groups_pb2.SubscribeEvent.BatchEnd())
-        )
+        self.call.send(groups_pb2.SubscribeEvent(batch_end=groups_pb2.SubscribeEvent.BatchEnd()))
 
     def answer_heartbeat(self) -> None:
-        self.call.send(
-            groups_pb2.SubscribeEvent(heartbeat=groups_pb2.SubscribeEvent.Heartbeat())
-        )
+        self.call.send(groups_pb2.SubscribeEvent(heartbeat=groups_pb2.SubscribeEvent.Heartbeat()))
 
     def revoke(self, delivery: int, ranges: tuple[Range, ...], reason: str) -> None:
         """Say that it does not hold these any more."""

@@ -108,8 +108,10 @@ class Waiting:
         item: Again | None = self._items[first]
         attempt, end, last = self._items[first].attempt, min(below, first + count), first - 1
         while (
-            item is not None and item.first < end
-            and item.attempt == attempt and item.not_before <= now
+            item is not None
+            and item.first < end
+            and item.attempt == attempt
+            and item.not_before <= now
         ):
             last = min(item.last, end - 1)
             self._cut(item, item.first, last)

@@ -18,8 +18,8 @@ from typing import Any, Final, Self
 
 import xxhash
 
-from hadron.model.batch import RecordBatch, decode_batch
 from hadron.model.errors import CorruptionError, StorageError
+from hadron.model.record_batch import RecordBatch, decode_batch
 
 _NO_HASH: Final = bytes(16)
 _NUMBERS: Final = struct.Struct("<QQQQ")
@@ -54,7 +54,9 @@ class NodeFile:
         return self
 
     def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None,
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
         self._db.close()

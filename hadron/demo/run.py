@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
     from pyspark.sql import SparkSession
 
-    from hadron.client.sync import SyncClient
+    from hadron.client import SyncClient
     from hadron.spark.runner import RunnerTotals, StageRunner
     from hadron.wire.messages import cluster_pb2, pipelines_pb2
 
@@ -69,7 +69,7 @@ class Cluster(Protocol):
     def wait_ready(self, names: Sequence[str]) -> None: ...
 
     def wait_for(
-        self, name: str, what: str, condition: Callable[[cluster_pb2.StatusResponse], bool],
+        self, name: str, what: str, condition: Callable[[cluster_pb2.StatusResponse], bool]
     ) -> cluster_pb2.StatusResponse: ...
 
     def database(self, name: str) -> Path: ...
@@ -177,7 +177,11 @@ class _Play:
     """Watches the pipeline, kills the victim half way, and brings it back."""
 
     def __init__(
-        self, cluster: Cluster, client: SyncClient, victim: str, screen: Screen,
+        self,
+        cluster: Cluster,
+        client: SyncClient,
+        victim: str,
+        screen: Screen,
         running: Future[RunnerTotals],
     ) -> None:
         self._cluster = cluster

@@ -27,8 +27,12 @@ class Screen:
         self.console = console or _console()
         self._started = time.monotonic()
         self._bars = Progress(
-            TextColumn("  {task.description:<18}"), BarColumn(40), MofNCompleteColumn(),
-            console=self.console, transient=False, disable=not self.console.is_terminal,
+            TextColumn("  {task.description:<18}"),
+            BarColumn(40),
+            MofNCompleteColumn(),
+            console=self.console,
+            transient=False,
+            disable=not self.console.is_terminal,
         )
         self._tasks: dict[str, TaskID] = {}
         self._shown: dict[str, int] = {}
@@ -38,7 +42,9 @@ class Screen:
         return self
 
     def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None,
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
         self._bars.stop()

@@ -33,9 +33,7 @@ def join_weather(instances: DataFrame) -> DataFrame:
 
     A left join: where the weather station reported nothing, `weather` is null.
     """
-    flight = F.from_json(
-        F.col("root").cast("string"), "id bigint, origin string, time_hour string"
-    )
+    flight = F.from_json(F.col("root").cast("string"), "id bigint, origin string, time_hour string")
     flights = instances.select("instance_id", flight.alias("flight"))
     reports = F.broadcast(_reports(instances.sparkSession))
     at_origin = (flights["flight.origin"] == reports["origin"]) & (

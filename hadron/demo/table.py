@@ -52,15 +52,16 @@ def read_delays(spark: SparkSession, url: str) -> list[DelayRow]:
     def count(verdict: str) -> Column:
         return F.count_if(F.col("verdict") == verdict)
 
-    records = (
-        spark.read.format("hadron").option("server", url).option("stream", "verdicts").load()
-    )
+    records = spark.read.format("hadron").option("server", url).option("stream", "verdicts").load()
     verdicts = records.select(F.from_json(F.col("value").cast("string"), _VALUE).alias("v"))
     rows = (
         verdicts.select("v.*")
         .groupBy("origin", "carrier")
         .agg(
-            F.count("*"), count("cancelled"), count("late"), count("late in bad weather"),
+            F.count("*"),
+            count("cancelled"),
+            count("late"),
+            count("late in bad weather"),
             F.avg("dep_delay"),
         )
         .orderBy("origin", "carrier")
@@ -72,9 +73,14 @@ def read_delays(spark: SparkSession, url: str) -> list[DelayRow]:
 def render(rows: list[DelayRow]) -> Table:
     """The table that the demo prints."""
     table = Table(
-        title="Departures from New York, January 2013", title_justify="left", title_style="bold",
-        caption=_CAPTION, caption_justify="left",
-        box=box.SIMPLE_HEAD, pad_edge=False, padding=(0, 1, 0, 0),
+        title="Departures from New York, January 2013",
+        title_justify="left",
+        title_style="bold",
+        caption=_CAPTION,
+        caption_justify="left",
+        box=box.SIMPLE_HEAD,
+        pad_edge=False,
+        padding=(0, 1, 0, 0),
     )
     table.add_column("from", no_wrap=True)
     table.add_column("carrier", no_wrap=True, max_width=_CARRIER_WIDTH)

@@ -128,7 +128,8 @@ def _compare_chains(
     first, *others = chains
     for name in others:
         parted = [
-            lsn for lsn in range(1, report.lsn + 1)
+            lsn
+            for lsn in range(1, report.lsn + 1)
             if chains[first].get(lsn) != chains[name].get(lsn)
         ]
         if parted:
@@ -211,20 +212,26 @@ def _published() -> list[tuple[object, str, int | None]]:
     return [(record.key, record.type, record.timestamp_ms) for record in records]
 
 
-def _check_once(
-    node: str, stream: str, ids: Mapping[int, int], count: int, report: Report
-) -> None:
+def _check_once(node: str, stream: str, ids: Mapping[int, int], count: int, report: Report) -> None:
     times = [0] * count
     for flight_id in ids.values():
         times[flight_id] += 1
-    report.add(node, [
-        f"{_flight(flight_id)} is missing from stream {stream}"
-        for flight_id, seen in enumerate(times) if not seen
-    ])
-    report.add(node, [
-        f"{_flight(flight_id)} is {seen} times in stream {stream}"
-        for flight_id, seen in enumerate(times) if seen > 1
-    ])
+    report.add(
+        node,
+        [
+            f"{_flight(flight_id)} is missing from stream {stream}"
+            for flight_id, seen in enumerate(times)
+            if not seen
+        ],
+    )
+    report.add(
+        node,
+        [
+            f"{_flight(flight_id)} is {seen} times in stream {stream}"
+            for flight_id, seen in enumerate(times)
+            if seen > 1
+        ],
+    )
 
 
 def _flight_id(value: Any, count: int) -> int | None:
@@ -243,7 +250,8 @@ def _flight(flight_id: int) -> str:
 def _differing(value: Mapping[str, Any], expected: Mapping[str, Any]) -> str:
     missing = object()
     names = [
-        name for name in {**expected, **value}
+        name
+        for name in {**expected, **value}
         if value.get(name, missing) != expected.get(name, missing)
     ]
     return ", ".join(
@@ -260,9 +268,7 @@ def _shorten(value: object) -> str:
 # --- the pipeline -------------------------------------------------------------------------------
 
 
-def _check_pipeline(
-    file: NodeFile, ids: Mapping[str, Mapping[int, int]], report: Report
-) -> None:
+def _check_pipeline(file: NodeFile, ids: Mapping[str, Mapping[int, int]], report: Report) -> None:
     """Every flight has one instance, every stage of it is done, and its output is that flight's."""
     pipeline_id = file.object_id("Pipeline", PIPELINE)
     if pipeline_id is None:
@@ -272,8 +278,8 @@ def _check_pipeline(
     found: list[str] = []
     triggers: set[int] = set()
     for instance, status, offset in file.rows(
-        "SELECT instance_id, status, offset FROM hadron_instance"
-        " WHERE pipeline_id = ?", (pipeline_id,)
+        "SELECT instance_id, status, offset FROM hadron_instance WHERE pipeline_id = ?",
+        (pipeline_id,),
     ):
         instances[instance] = ids["flights"].get(offset)
         if status != _DONE:
@@ -289,8 +295,12 @@ def _check_pipeline(
 
 
 def _check_outputs(
-    file: NodeFile, pipeline_id: int, stage: str, instances: Mapping[int, int | None],
-    outputs: Mapping[int, int], report: Report,
+    file: NodeFile,
+    pipeline_id: int,
+    stage: str,
+    instances: Mapping[int, int | None],
+    outputs: Mapping[int, int],
+    report: Report,
 ) -> None:
     found: list[str] = []
     left = dict.fromkeys(outputs)

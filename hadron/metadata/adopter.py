@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 from dataclasses import dataclass
-from typing import Any
 
 from hadron.metadata.messages import changes_from, check_uuid
 from hadron.model.errors import HandshakeError
@@ -18,7 +17,7 @@ _log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
-class Standing:
+class Allegiance:
     """Who this replica set is, and which one it takes its schema from."""
 
     cluster: str
@@ -37,12 +36,12 @@ class SchemaAdopter(Part):
             "" when neither is so.
     """
 
-    def __init__(self, standing: Standing, controller: Controller) -> None:
-        self._standing = standing
+    def __init__(self, allegiance: Allegiance, controller: Controller) -> None:
+        self._allegiance = allegiance
         self._controller = controller
         self.trouble = ""
 
-    async def adopt(self, request: Any) -> schema_pb2.AdoptSchemaResponse:
+    async def adopt(self, request: schema_pb2.AdoptSchemaRequest) -> schema_pb2.AdoptSchemaResponse:
         """Log what was pushed; answers with where the schema stands then, committed.
 
         Raises `HandshakeError` for a metadata set that is not this set's, `SchemaError` for what
@@ -59,14 +58,17 @@ class SchemaAdopter(Part):
             self._note(str(error))
             raise
         self._note(request.refusal)
-        own = self._standing
+        own = self._allegiance
         return schema_pb2.AdoptSchemaResponse(
-            replica_set=own.replica_set, uuid=own.uuid, epoch=own.epoch, metadata_index=index,
+            replica_set=own.replica_set,
+            uuid=own.uuid,
+            epoch=own.epoch,
+            metadata_index=index,
             source=source[0] if source is not None else b"",
         )
 
-    def _check(self, request: Any) -> None:
-        own = self._standing
+    def _check(self, request: schema_pb2.AdoptSchemaRequest) -> None:
+        own = self._allegiance
         if (request.cluster, request.metadata) != (own.cluster, own.metadata):
             raise HandshakeError(
                 f"a schema was pushed by {request.metadata!r} of cluster {request.cluster!r}; "
@@ -86,10 +88,17 @@ class SchemaAdopter(Part):
         self.trouble = trouble
 
 
-def _command(request: Any) -> SchemaAdopted:
+def _command(request: schema_pb2.AdoptSchemaRequest) -> SchemaAdopted:
     changes = changes_from(request.changes)
     return SchemaAdopted(
-        check_uuid(request.uuid), check_number("epoch", request.epoch), changes.from_index,
-        changes.to_index, request.part, request.is_last, changes.is_whole, changes.objects,
-        changes.deleted, changes.replica_sets,
+        check_uuid(request.uuid),
+        check_number("epoch", request.epoch),
+        changes.from_index,
+        changes.to_index,
+        request.part,
+        request.is_last,
+        changes.is_whole,
+        changes.objects,
+        changes.deleted,
+        changes.replica_sets,
     )

@@ -5,17 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Final
 
-from hadron.metadata.validation import INSIST, Key, key_of
+from hadron.metadata.judging import INSIST, Key
+from hadron.metadata.validation import RULES
 from hadron.model.documents.problem import Problem
 from hadron.model.ids import DEFAULT_NAMESPACE
 from hadron.model.problems import did_you_mean, shorten
-from hadron.model.schema import PipelineSpec, ScheduleSpec, SchemaObject, TokenSpec, label_of
-
-_LOSSES: Final = {
-    "Stream": "its records and its consumer groups", "Pipeline": "its instances",
-    "Queue": "its jobs",
-}
-"""What goes with an object of a kind."""
+from hadron.model.schema import SchemaObject, label_of
 
 _DEFAULT: Final = ("Namespace", DEFAULT_NAMESPACE, DEFAULT_NAMESPACE)
 _SHOWN: Final = 10
@@ -33,21 +28,35 @@ def validate_deletion(
         if key == _DEFAULT:
             problems.append(Problem(label, (), "the default namespace cannot be deleted"))
         elif key not in existing:
-            problems.append(Problem(label, (), _missing(key, existing)))
-        elif kind in _LOSSES and not allow_destructive:
-            problems.append(
-                Problem(label, (), f"deleting it loses {_LOSSES[kind]}", INSIST)
-            )
+            found = _missing(key, existing)
+            problems.append(Problem(label, (), found, hint=_look(key, existing)))
+        elif kind in RULES and RULES[kind].holds and not allow_destructive:
+            problems.append(Problem(label, (), f"deleting it loses {RULES[kind].holds}", INSIST))
     return [*problems, *_dangling(set(keys), existing)]
 
 
 def _missing(key: Key, existing: Mapping[Key, SchemaObject]) -> str:
     kind, namespace, name = key
-    home = ("Namespace", DEFAULT_NAMESPACE, namespace)
-    if kind != "Namespace" and namespace != DEFAULT_NAMESPACE and home not in existing:
+    if _is_nowhere(key, existing):
         return f"there is no namespace {shorten(namespace)}"
     names = [each[2] for each in existing if each[:2] == (kind, namespace)]
     return f"it does not exist{did_you_mean(name, names)}"
+
+
+def _look(key: Key, existing: Mapping[Key, SchemaObject]) -> str:
+    """Where to see what there is."""
+    kind, namespace, _ = key
+    if kind == "Namespace" or _is_nowhere(key, existing):
+        return "`hadron get namespaces` lists all"
+    within = "" if namespace == DEFAULT_NAMESPACE else f" --namespace {namespace}"
+    return f"look with `hadron get {kind.lower()}s{within}`"
+
+
+def _is_nowhere(key: Key, existing: Mapping[Key, SchemaObject]) -> bool:
+    """Whether it is in a namespace that does not exist."""
+    kind, namespace, _ = key
+    home = ("Namespace", DEFAULT_NAMESPACE, namespace)
+    return kind != "Namespace" and namespace != DEFAULT_NAMESPACE and home not in existing
 
 
 def _dangling(keys: set[Key], existing: Mapping[Key, SchemaObject]) -> Iterator[Problem]:
@@ -63,7 +72,9 @@ def _dangling(keys: set[Key], existing: Mapping[Key, SchemaObject]) -> Iterator[
         more = f" and {len(labels) - _SHOWN} more" if len(labels) > _SHOWN else ""
         verb = "refers" if len(labels) == 1 else "refer"
         yield Problem(
-            label_of(*key), (), f"{', '.join(labels[:_SHOWN])}{more} {verb} to it",
+            label_of(*key),
+            (),
+            f"{', '.join(labels[:_SHOWN])}{more} {verb} to it",
             "nothing that does; change or delete that first, or both at once",
         )
 
@@ -72,21 +83,5 @@ def references(obj: SchemaObject) -> Iterator[Key]:
     """The objects that `obj` needs."""
     if obj.kind != "Namespace":
         yield "Namespace", DEFAULT_NAMESPACE, obj.namespace
-    spec = obj.spec
-    if isinstance(spec, PipelineSpec):
-        yield "Stream", obj.namespace, spec.input
-        for stage in spec.stages:
-            if stage.output is not None:
-                yield "Stream", obj.namespace, stage.output.stream
-    elif isinstance(spec, ScheduleSpec):
-        if spec.target.queue:
-            yield "Queue", obj.namespace, spec.target.queue
-        else:
-            yield "Stream", obj.namespace, spec.target.stream
-    elif isinstance(spec, TokenSpec):
-        for name in spec.namespaces:
-            if name != "*":
-                yield "Namespace", DEFAULT_NAMESPACE, name
-
-
-__all__ = ["key_of", "references", "validate_deletion"]
+    if obj.kind in RULES:
+        yield from RULES[obj.kind].references(obj)

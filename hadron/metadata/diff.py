@@ -7,9 +7,10 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Final, Literal, Protocol
 
-from hadron.metadata.validation import Key, key_of
+from hadron.metadata.judging import Key, key_of
 from hadron.model.documents.rendering import to_yaml
-from hadron.model.schema import SchemaObject, Spec, spec_from_json, spec_to_json
+from hadron.model.kinds import spec_from_json
+from hadron.model.schema import SchemaObject, Spec, spec_to_json
 
 Action = Literal["created", "changed", "unchanged"]
 
@@ -39,9 +40,7 @@ class ShownChange(Protocol):
     def after(self) -> SchemaObject | None: ...
 
 
-def plan(
-    objects: Iterable[SchemaObject], existing: Mapping[Key, SchemaObject]
-) -> list[Change]:
+def plan(objects: Iterable[SchemaObject], existing: Mapping[Key, SchemaObject]) -> list[Change]:
     """One change per declared object, in order; `objects` were validated before.
 
     Specifications are compared as they are read back from tables, so a repeated apply changes

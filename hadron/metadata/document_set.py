@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Final
 
 from hadron.metadata.deletion import references
-from hadron.metadata.validation import key_of
+from hadron.metadata.judging import key_of
 from hadron.model.documents.reading import Document, read_documents
 from hadron.model.errors import SchemaError
 from hadron.model.marked_yaml import read_text
@@ -85,11 +85,13 @@ class DocumentSet:
         already, and what may follow from it."""
         flawed = {key_of(each.object) for each in self._documents if each.is_flawed}
         moot = {
-            each.object.label for each in self._documents
+            each.object.label
+            for each in self._documents
             if each.is_flawed or flawed.intersection(references(each.object))
         }
         self._lines += [
-            self._locate(line) for line in _lines(refusal)
+            self._locate(line)
+            for line in _lines(refusal)
             if not any(line.startswith(f"{label}: ") for label in moot)
         ]
 
@@ -131,6 +133,4 @@ def _lines(refusal: SchemaError) -> list[str]:
 
 def _parse_path(text: str) -> ValuePath:
     """What `show_path` has shown."""
-    return tuple(
-        int(index) if index else key for key, index in _STEP.findall(text)
-    )
+    return tuple(int(index) if index else key for key, index in _STEP.findall(text))

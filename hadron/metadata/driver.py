@@ -11,13 +11,14 @@ import trio
 from hadron.metadata.deletion import validate_deletion
 from hadron.metadata.diff import Change, plan
 from hadron.metadata.homes import with_partitions
+from hadron.metadata.judging import Key, key_of
 from hadron.metadata.losses import CountKept, losses
 from hadron.metadata.tokens import keep_hashes, missing_hashes
-from hadron.metadata.validation import Key, key_of, validate
+from hadron.metadata.validation import RULES, validate
 from hadron.model.documents.problem import Problem, schema_error
 from hadron.model.errors import NotLeaderError, RequestError
 from hadron.model.limits import MAX_MESSAGE_BYTES
-from hadron.model.schema import PipelineSpec, RegisteredSet, SchemaObject, spec_to_json
+from hadron.model.schema import RegisteredSet, SchemaObject, spec_to_json
 from hadron.partition.controller import Controller
 from hadron.serving.catalog import Catalog
 from hadron.serving.leading import Part
@@ -70,8 +71,12 @@ class SchemaChanges(Part):
             objects = with_partitions(
                 keep_hashes(objects, existing), existing, self._replica_sets()
             )
-            lost = {} if allow_destructive else await losses(
-                objects, existing, self._count_kept, self._controller.log_now_ms()
+            lost = (
+                {}
+                if allow_destructive
+                else await losses(
+                    objects, existing, self._count_kept, self._controller.log_now_ms()
+                )
             )
             judge = partial(
                 validate, objects, existing, allow_destructive=allow_destructive, losses=lost
@@ -84,7 +89,7 @@ class SchemaChanges(Part):
             if not dry_run:
                 problems += missing_hashes(objects)
             changes = plan(objects, existing) if not problems else []
-            problems += [each for change in changes for each in _moved_inputs(change)]
+            problems += [each for change in changes for each in _refused_changes(change)]
             if problems:
                 raise schema_error(problems)
             _check_answer(
@@ -98,7 +103,9 @@ class SchemaChanges(Part):
                     self._catalog.metadata_index,
                     tuple(
                         ObjectChange(
-                            change.after.kind, change.after.namespace, change.after.name,
+                            change.after.kind,
+                            change.after.namespace,
+                            change.after.name,
                             spec_to_json(change.after.spec).decode(),
                         )
                         for change in new
@@ -166,22 +173,14 @@ def _check_answer(items: Iterable[SchemaObject]) -> None:
     if size > MAX_MESSAGE_BYTES:
         raise RequestError(
             f"the objects, as they are before and after it, come to {size} bytes, the limit is "
-            f"{MAX_MESSAGE_BYTES}", "do it in several smaller steps",
+            f"{MAX_MESSAGE_BYTES}",
+            "do it in several smaller steps",
         )
 
 
-def _moved_inputs(change: Change) -> list[Problem]:
-    """A pipeline's instances belong to the stream that it has consumed, whoever insists."""
+def _refused_changes(change: Change) -> list[Problem]:
+    """What nobody can insist on."""
     before, after = change.before, change.after
-    if before is None or not isinstance(before.spec, PipelineSpec):
+    if before is None or after.kind not in RULES:
         return []
-    assert isinstance(after.spec, PipelineSpec)
-    if before.spec.input == after.spec.input:
-        return []
-    return [
-        Problem(
-            after.label, ("input",), "the pipeline has consumed another stream, its instances "
-            f"belong to {before.spec.input}",
-            "that one; or a pipeline with another name for the new input",
-        )
-    ]
+    return RULES[after.kind].refuse_change(before, after)

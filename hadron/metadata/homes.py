@@ -7,12 +7,13 @@ from collections.abc import Collection, Mapping, Sequence
 
 import msgspec
 
-from hadron.metadata.validation import Key, key_of
+from hadron.metadata.judging import Key, key_of
 from hadron.model.schema import SchemaObject, StreamSpec
 
 
 def with_partitions(
-    objects: Sequence[SchemaObject], existing: Mapping[Key, SchemaObject],
+    objects: Sequence[SchemaObject],
+    existing: Mapping[Key, SchemaObject],
     replica_sets: Collection[str],
 ) -> list[SchemaObject]:
     """`objects`, with partitions in every stream that is declared without any, where there is no

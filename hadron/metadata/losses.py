@@ -11,8 +11,8 @@ from typing import Final
 
 import trio
 
+from hadron.metadata.judging import Key, Losses, key_of
 from hadron.metadata.shortening import shortened
-from hadron.metadata.validation import Key, Losses, key_of
 from hadron.model.errors import HadronError
 from hadron.model.schema import SchemaObject, StreamSpec
 from hadron.state.retention import Kept
@@ -24,7 +24,9 @@ _ANSWER_WITHIN_S: Final = 1.0
 
 
 async def losses(
-    objects: Sequence[SchemaObject], existing: Mapping[Key, SchemaObject], count: CountKept,
+    objects: Sequence[SchemaObject],
+    existing: Mapping[Key, SchemaObject],
+    count: CountKept,
     now_ms: int,
 ) -> Losses:
     """What each limit that is shortened drops, in words; "" where that is nothing."""
@@ -40,13 +42,17 @@ async def losses(
 def _is_shortened(before: SchemaObject, after: SchemaObject) -> bool:
     assert isinstance(before.spec, StreamSpec) == isinstance(after.spec, StreamSpec)
     return (
-        isinstance(before.spec, StreamSpec) and isinstance(after.spec, StreamSpec)
+        isinstance(before.spec, StreamSpec)
+        and isinstance(after.spec, StreamSpec)
         and bool(shortened(before.spec.retention, after.spec.retention))
     )
 
 
 async def _look(
-    before: SchemaObject, after: SchemaObject, count: CountKept, now_ms: int,
+    before: SchemaObject,
+    after: SchemaObject,
+    count: CountKept,
+    now_ms: int,
     found: dict[tuple[Key, str], str],
 ) -> None:
     assert isinstance(before.spec, StreamSpec)

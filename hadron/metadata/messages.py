@@ -19,22 +19,28 @@ def changes_to(changes: Changes) -> schema_pb2.SchemaChanges:
         is_whole=changes.is_whole,
         objects=[
             schema_pb2.SchemaObject(
-                kind=item.kind, namespace=item.namespace, name=item.name,
-                spec_json=item.spec_json, id=item.id, metadata_index=item.metadata_index,
+                kind=item.kind,
+                namespace=item.namespace,
+                name=item.name,
+                spec_json=item.spec_json,
+                id=item.id,
+                metadata_index=item.metadata_index,
             )
             for item in changes.objects
         ],
         deleted=[
             schema_pb2.DeletedObject(
-                id=gone.id, kind=gone.kind, namespace=gone.namespace, name=gone.name,
+                id=gone.id,
+                kind=gone.kind,
+                namespace=gone.namespace,
+                name=gone.name,
                 metadata_index=gone.metadata_index,
             )
             for gone in changes.deleted
         ],
         replica_sets=[
             schema_pb2.RegisteredSet(
-                name=item.name, uuid=item.uuid, epoch=item.epoch,
-                metadata_index=item.metadata_index,
+                name=item.name, uuid=item.uuid, epoch=item.epoch, metadata_index=item.metadata_index
             )
             for item in changes.replica_sets
         ],
@@ -49,21 +55,30 @@ def changes_from(message: Any) -> Changes:
         message.is_whole,
         tuple(
             StoredObject(
-                check_index(item.id), item.kind, item.namespace, item.name, item.spec_json,
+                check_index(item.id),
+                item.kind,
+                item.namespace,
+                item.name,
+                item.spec_json,
                 check_index(item.metadata_index),
             )
             for item in message.objects
         ),
         tuple(
             Tombstone(
-                check_index(gone.metadata_index), check_index(gone.id), gone.kind,
-                gone.namespace, gone.name,
+                check_index(gone.metadata_index),
+                check_index(gone.id),
+                gone.kind,
+                gone.namespace,
+                gone.name,
             )
             for gone in message.deleted
         ),
         tuple(
             RegisteredSet(
-                item.name, check_uuid(item.uuid), check_number("epoch", item.epoch),
+                item.name,
+                check_uuid(item.uuid),
+                check_number("epoch", item.epoch),
                 check_index(item.metadata_index),
             )
             for item in message.replica_sets

@@ -100,9 +100,7 @@ class Push:
     @property
     def is_in_step(self) -> bool:
         """The other side has everything."""
-        return (
-            self._is_registered and not self._is_strange and self._position == self._own_index
-        )
+        return self._is_registered and not self._is_strange and self._position == self._own_index
 
     def next(self) -> Step:
         if self._refusal is not None:
@@ -114,7 +112,8 @@ class Push:
             return Register(*self._identity, self._position if is_new_history else 0)
         if self._parts:
             return Send(
-                self._parts[self._next_part], self._next_part,
+                self._parts[self._next_part],
+                self._next_part,
                 self._next_part == len(self._parts) - 1,
             )
         if self._position < self._own_index:

@@ -7,7 +7,7 @@ One task and one connection for each set that the directory knows. What leaves h
 from __future__ import annotations
 
 import logging
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Final, NamedTuple, Protocol
@@ -83,13 +83,18 @@ class Introduction:
 
 @dataclass(frozen=True, slots=True)
 class Wires:
-    """What connections to other sets are made of."""
+    """What connections to other sets are made of.
+
+    Attributes:
+        introduce: says on one which node this is (CLUSTER R11).
+    """
 
     network: Network
     random: Random
     cork: Cork
     keepalive_s: float
     silence_limit_s: float
+    introduce: Callable[[Connection], None]
 
 
 class SchemaPusher(Part):
@@ -169,13 +174,17 @@ class SchemaPusher(Part):
     async def _connect_and_push(self, target: Target, backoff: Backoff) -> None:
         wires = self._wires
         connection = await dial(
-            wires.network, target.address, cork=wires.cork, keepalive_s=wires.keepalive_s,
+            wires.network,
+            target.address,
+            cork=wires.cork,
+            keepalive_s=wires.keepalive_s,
             silence_limit_s=wires.silence_limit_s,
         )
         await talk(connection, partial(self._converse, target, backoff))
 
     async def _converse(self, target: Target, backoff: Backoff, connection: Connection) -> None:
         """Push whatever changes until the connection ends; raises why."""
+        self._wires.introduce(connection)
         push = Push(self._catalog.metadata_index, self._own.uuid)
         while True:
             moved = self._moved
@@ -189,9 +198,7 @@ class SchemaPusher(Part):
             if push.is_in_step:
                 backoff.reset()
 
-    async def _take(
-        self, step: Step, push: Push, target: Target, connection: Connection
-    ) -> None:
+    async def _take(self, step: Step, push: Push, target: Target, connection: Connection) -> None:
         if isinstance(step, Read):
             push.has_read(
                 await self._controller.query(
@@ -210,13 +217,13 @@ class SchemaPusher(Part):
         else:
             await self._say(step, push, target, connection)
 
-    async def _say(
-        self, step: Step, push: Push, target: Target, connection: Connection
-    ) -> None:
+    async def _say(self, step: Step, push: Push, target: Target, connection: Connection) -> None:
         """One request, and its answer. Whatever goes wrong ends the connection, and with it all
         that was believed of the other side."""
         request = schema_pb2.AdoptSchemaRequest(
-            cluster=self._own.cluster, metadata=self._own.replica_set, uuid=self._own.uuid,
+            cluster=self._own.cluster,
+            metadata=self._own.replica_set,
+            uuid=self._own.uuid,
             epoch=self._own.epoch,
         )
         if isinstance(step, Refuse):
@@ -233,8 +240,11 @@ class SchemaPusher(Part):
                 "two nodes were given the same address",
             )
         push.heard(
-            answer.replica_set, check_uuid(answer.uuid), check_number("epoch", answer.epoch),
-            check_index(answer.metadata_index), answer.source,
+            answer.replica_set,
+            check_uuid(answer.uuid),
+            check_number("epoch", answer.epoch),
+            check_index(answer.metadata_index),
+            answer.source,
         )
 
 

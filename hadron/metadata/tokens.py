@@ -10,9 +10,10 @@ from collections.abc import Iterable, Mapping, Sequence
 
 import msgspec
 
-from hadron.metadata.validation import Key, key_of
+from hadron.metadata.judging import Key, key_of
 from hadron.model.documents.problem import Problem
-from hadron.model.schema import SchemaObject, TokenSpec
+from hadron.model.schema import SchemaObject
+from hadron.model.services import TokenSpec
 
 
 def keep_hashes(
@@ -35,5 +36,6 @@ def missing_hashes(objects: Iterable[SchemaObject]) -> list[Problem]:
     """A new token without a hash would let nobody in."""
     return [
         Problem(obj.label, ("sha256",), "missing", "the SHA-256 of a new random secret, in hex")
-        for obj in objects if isinstance(obj.spec, TokenSpec) and not obj.spec.sha256
+        for obj in objects
+        if isinstance(obj.spec, TokenSpec) and not obj.spec.sha256
     ]

@@ -129,9 +129,7 @@ def _check_frame(packed: memoryview, raw: int) -> None:
 def _inflate(packed: memoryview, raw: int) -> memoryview:
     _check_frame(packed, raw)
     try:
-        return memoryview(
-            zstandard.ZstdDecompressor().decompress(packed, allow_extra_data=False)
-        )
+        return memoryview(zstandard.ZstdDecompressor().decompress(packed, allow_extra_data=False))
     except zstandard.ZstdError as error:
         raise BadBodyError(f"it does not decompress: {error}") from None
 

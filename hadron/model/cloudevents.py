@@ -107,7 +107,11 @@ def to_record(event: CloudEvent) -> NewRecord:
     if marks:
         headers[_MARK] = ",".join(marks)
     return NewRecord(
-        value=data, key=key, type=event.type, timestamp_ms=timestamp_ms, headers=headers,
+        value=data,
+        key=key,
+        type=event.type,
+        timestamp_ms=timestamp_ms,
+        headers=headers,
         id=event.id,
     )
 
@@ -137,8 +141,11 @@ def from_record(record: Record) -> CloudEvent:
         fields["datacontenttype"] = record.content_type
     fields["source"] = fields["source"] or quote(f"/{record.stream}/{record.partition}")
     return CloudEvent(
-        id=record.id, type=record.type or _PLAIN_TYPE, extensions=extensions,
-        data=ABSENT if _NO_DATA in marks else record.value, **fields,
+        id=record.id,
+        type=record.type or _PLAIN_TYPE,
+        extensions=extensions,
+        data=ABSENT if _NO_DATA in marks else record.value,
+        **fields,
     )
 
 
@@ -205,7 +212,10 @@ def from_members(members: Any) -> CloudEvent:
 def to_members(event: CloudEvent) -> dict[str, Any]:
     """The members of the event's JSON object."""
     members: dict[str, Any] = {
-        "specversion": SPECVERSION, "id": event.id, "source": event.source, "type": event.type
+        "specversion": SPECVERSION,
+        "id": event.id,
+        "source": event.source,
+        "type": event.type,
     }
     for name in _OPTIONAL:
         if (text := getattr(event, name)) is not None:
@@ -265,8 +275,8 @@ def _milliseconds(text: str) -> int:
 def _check_text(name: str, value: object) -> None:
     if not isinstance(value, str) or not value:
         raise InvalidRecordError(
-            f"the CloudEvents attribute {name} is "
-            + ("missing" if value is None else repr(value)), "it must be text that is not empty"
+            f"the CloudEvents attribute {name} is " + ("missing" if value is None else repr(value)),
+            "it must be text that is not empty",
         )
 
 

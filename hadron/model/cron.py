@@ -24,7 +24,18 @@ MIN_EVERY_MS: Final = 1_000
 """As often as six fields can say."""
 
 _MONTHS: Final = [
-    "jan", "feb", "mar", "apr", "may", "jun", "jul", "aug", "sep", "oct", "nov", "dec",
+    "jan",
+    "feb",
+    "mar",
+    "apr",
+    "may",
+    "jun",
+    "jul",
+    "aug",
+    "sep",
+    "oct",
+    "nov",
+    "dec",
 ]
 _WEEKDAYS: Final = ["sun", "mon", "tue", "wed", "thu", "fri", "sat"]
 _LONGEST: Final = (31, 29, 31, 30, 31, 30, 31, 31, 30, 31, 30, 31)
@@ -63,7 +74,13 @@ def parse_cron(text: str) -> Cron:
         _parse_field(text, field, *bounds) for field, bounds in zip(fields, _FIELDS, strict=True)
     )
     cron = Cron(
-        0, seconds, minutes, hours, days, months, frozenset(day % 7 for day in weekdays),
+        0,
+        seconds,
+        minutes,
+        hours,
+        days,
+        months,
+        frozenset(day % 7 for day in weekdays),
         either_day=not fields[3].startswith("*") and not fields[5].startswith("*"),
     )
     if not cron.either_day and min(days) > max(_LONGEST[month - 1] for month in months):
@@ -95,9 +112,9 @@ def _parse_every(text: str, fields: list[str]) -> Cron:
     return Cron(every_ms)
 
 
-def _parse_field(text: str, field: str, name: str, low: int, high: int, names: list[str]) -> (
-    frozenset[int]
-):
+def _parse_field(
+    text: str, field: str, name: str, low: int, high: int, names: list[str]
+) -> frozenset[int]:
     allowed: set[int] = set()
     for part in field.split(","):
         match = _PART.fullmatch(part)

@@ -129,11 +129,7 @@ class ConfigurationError(RequestError):
 
 
 class UnknownMethodError(RequestError):
-    """The peer does not know this method: it is older, or not a Hadron node's port."""
-
-
-class StageError(RequestError):
-    """A stage function does not import, raised, or returned the wrong columns."""
+    """The other side does not serve this method: one of them is older, or another was meant."""
 
 
 class StaleCompletionError(RequestError):

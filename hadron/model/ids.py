@@ -73,6 +73,10 @@ class LogPosition(NamedTuple):
 EMPTY_LOG = LogPosition(0, NO_BALLOT, bytes(16))
 
 
+NAME_FORM: Final = f"1 to {MAX_NAME_LENGTH} of a-z A-Z 0-9 - _ and dots between non-empty segments"
+"""How people are told."""
+
+
 def is_valid_name(name: str) -> bool:
     """`[-_.a-zA-Z0-9]{1,100}` with no empty dot segment."""
     return len(name) <= MAX_NAME_LENGTH and _NAME.fullmatch(name) is not None
@@ -87,16 +91,13 @@ def is_valid_replica_set_name(name: str) -> bool:
 def check_name(what: str, name: str) -> str:
     """Return `name`, or raise `RequestError` naming it and the rule."""
     if not is_valid_name(name):
-        raise RequestError(
-            f"{what} {name!r} is not a valid name",
-            f"use 1 to {MAX_NAME_LENGTH} of a-z A-Z 0-9 - _ and dots between non-empty segments",
-        )
+        raise RequestError(f"{what} {name!r} is not a valid name", f"use {NAME_FORM}")
     return name
 
 
 @lru_cache(maxsize=4_096)
 def is_event_type(text: str) -> bool:
-    """Whether patterns can speak of such a type (`hadron.model.schema.matches_type`)."""
+    """Whether patterns can speak of such a type (`hadron.model.pipelines.matches_type`)."""
     return text.isprintable() and all(
         segment and not any(each in segment for each in "*> ") for segment in text.split(".")
     )

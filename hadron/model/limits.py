@@ -60,6 +60,16 @@ Kafka's idempotent producer has the same bound."""
 PRODUCER_IDLE_MS: Final = 24 * 3600 * 1000
 """Producer state may be evicted when idle for longer (PROTOCOL D1)."""
 
+MAX_IN_FLIGHT: Final = 100_000
+"""Records that one member of a group holds. Kafka hands 500 to a poll, RabbitMQ any number."""
+
+MAX_BATCH_WAIT_MS: Final = 60_000
+MAX_ACK_DEADLINE_MS: Final = 24 * 3_600_000
+MAX_DELIVERY_ATTEMPTS: Final = 1_000
+MAX_HEARTBEAT_MS: Final = 3_600_000
+MAX_HEARTBEAT_MISSES: Final = 100
+"""What members may ask for, and groups have."""
+
 SUBSCRIPTION_BATCH_MEMORY: Final = 8
 """Batches attached on one Subscribe call that both sides remember, oldest dropped first: a batch
 delivered in slices is sent once. 8 batches of the largest size are 16 MiB per member and call."""

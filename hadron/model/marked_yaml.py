@@ -32,9 +32,7 @@ MAX_NODES: Final = 100_000
 _NULL: Final = "tag:yaml.org,2002:null"
 _TAGS: Final = frozenset(
     f"tag:yaml.org,2002:{name}"
-    for name in (
-        "str", "int", "float", "bool", "null", "timestamp", "merge", "value", "map", "seq"
-    )
+    for name in ("str", "int", "float", "bool", "null", "timestamp", "merge", "value", "map", "seq")
 )
 _SURROGATES: Final = re.compile("[\ud800-\udfff]")
 

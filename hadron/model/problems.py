@@ -83,7 +83,13 @@ def shorten(text: str) -> str:
 def did_you_mean(given: str, known: Iterable[str]) -> str:
     """` (did you mean 'flights'?)` for the known word closest to `given`, or "" when none is."""
     by_folded = {word.lower(): word for word in known}
-    close = difflib.get_close_matches(given[:200].lower(), by_folded, n=1, cutoff=0.7)
+    folded = given[:200].lower()
+    close = difflib.get_close_matches(folded, by_folded, n=1, cutoff=0.7) or [
+        # Of a short word two letters that are exchanged are most of it.
+        word
+        for word in by_folded
+        if sorted(word) == sorted(folded)
+    ]
     return f" (did you mean {by_folded[close[0]]!r}?)" if close else ""
 
 

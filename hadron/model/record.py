@@ -17,7 +17,7 @@ from hadron.model.errors import DamagedRecordError, InvalidRecordError
 from hadron.model.json_values import encode_json
 
 if TYPE_CHECKING:
-    from hadron.model.batch import RecordBatch
+    from hadron.model.record_batch import RecordBatch
 
 BYTES, TEXT, JSON = 0, 1, 2
 """How a value was given; stored per record so that it is read back as it was sent."""
@@ -39,7 +39,10 @@ class NewRecord(_NewValue, frozen=True, kw_only=True):
     """A record on its way in: `NewRecord("x", key="k")`.
 
     Args:
-        value: bytes, str, or anything JSON (dict, list, number, bool, None, dataclass, datetime).
+        value: bytes, str, or anything JSON (dict, list, number, bool, None, dataclass). Readers get
+            what JSON has: for a tuple or set a list; text for a key that is a number, for a date
+            or datetime (a naive one without a zone), timedelta, UUID, Decimal and, as base64,
+            bytes inside of it.
         key: orders records (equal keys keep their order) and chooses the partition; "" and None
             are different: None means no key.
         type: the event type, dot segments (`flight.departed`); pipelines match on it.

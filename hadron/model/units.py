@@ -24,13 +24,7 @@ TIME_FORM: Final = "an RFC 3339 time such as 2013-01-01T05:00:00Z"
 _LARGEST: Final = (1 << 63) - 1
 """Durations and sizes are stored as SQLite integers."""
 
-_MS_OF: Final = {
-    "d": 86_400_000,
-    "h": 3_600_000,
-    "m": 60_000,
-    "s": 1_000,
-    "ms": 1,
-}
+_MS_OF: Final = {"d": 86_400_000, "h": 3_600_000, "m": 60_000, "s": 1_000, "ms": 1}
 _BYTES_OF: Final = {
     "TiB": 1 << 40,
     "GiB": 1 << 30,

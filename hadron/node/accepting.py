@@ -51,7 +51,9 @@ class Acceptor:
                 if trio.current_time() - told_s >= _REFUSALS_TOLD_EVERY_S:
                     _log.warning(
                         "a connection could not be accepted: %s (tried %d times since this was "
-                        "last said)%s", error, refused,
+                        "last said)%s",
+                        error,
+                        refused,
                         f"; {about_open_files()}" if error.errno == errno.EMFILE else "",
                     )
                     refused, told_s = 0, trio.current_time()
@@ -61,15 +63,21 @@ class Acceptor:
                 if not is_full:
                     _log.warning(
                         "%d connections are open, more are closed at once; %s",
-                        most, about_open_files(),
+                        most,
+                        about_open_files(),
                     )
                 is_full = True
                 transport.close()
                 continue
             is_full = False
             connection = Connection(
-                transport, dialed=False, handlers=self._handlers, cork=host.cork,
-                gate=host.gate, budget=host.budget, keepalive_s=host.settings.keepalive_s,
+                transport,
+                dialed=False,
+                handlers=self._handlers,
+                cork=host.cork,
+                gate=host.gate,
+                budget=host.budget,
+                keepalive_s=host.settings.keepalive_s,
                 silence_limit_s=host.settings.silence_limit_s,
             )
             nursery.start_soon(self._connection, connection)

@@ -18,12 +18,8 @@ import trio
 
 from hadron import __version__
 from hadron.client import Client
-from hadron.model.errors import (
-    CorruptionError,
-    DataDirectoryError,
-    NotFoundError,
-    PeerError,
-)
+from hadron.client.client import nodes_of
+from hadron.model.errors import CorruptionError, DataDirectoryError, NotFoundError, PeerError
 from hadron.model.ports import Clock, Disk
 from hadron.model.problems import did_you_mean
 from hadron.node.verification import verify_database
@@ -47,9 +43,7 @@ _ATTEMPTS: Final = 5
 _PAUSE_S: Final = 1.0
 
 
-async def find_node(
-    client: Client, node: str | None, replica_set: str = ""
-) -> cluster_pb2.Node:
+async def find_node(client: Client, node: str | None, replica_set: str = "") -> cluster_pb2.Node:
     """The node called `node`, of `replica_set` when that is given; without a name the leader of
     the only replica set.
 
@@ -57,7 +51,9 @@ async def find_node(
     """
     topology = await client.topology()
     everyone = [
-        (known.name, each) for known in topology.replica_sets for each in known.nodes
+        (known.name, each)
+        for known in topology.replica_sets
+        for each in known.nodes
         if replica_set in ("", known.name)
     ]
     if not everyone:
@@ -81,7 +77,11 @@ async def find_node(
 
 
 async def backup_live(
-    client: Client, address: str, destination: Path, disk: Disk, on_progress: Progress,
+    client: Client,
+    address: str,
+    destination: Path,
+    disk: Disk,
+    on_progress: Progress,
     on_trouble: Callable[[PeerError], None] = lambda _error: None,
 ) -> Manifest:
     """Fetch a backup of the running node at `address`, as of now, into a new directory.
@@ -95,7 +95,7 @@ async def backup_live(
     part = _begin(destination)
     for attempt in range(1, _ATTEMPTS + 1):
         try:
-            connection = await client.connect_to(address)
+            connection = await nodes_of(client).connect(address)
             manifest = await fetch(
                 connection, part, disk, min_lsn=0, accept=lambda _: None, on_progress=on_progress
             )
@@ -134,10 +134,18 @@ def backup_directory(data: Path, destination: Path, disk: Disk, clock: Clock) ->
         with contextlib.closing(open_reader(part / DATABASE, vfs=disk.vfs)) as copy:
             committed = get_meta(copy, "committed_lsn")
         manifest = Manifest(
-            cluster=owner.cluster, replica_set=owner.replica_set, node=owner.node,
-            uuid=owner.uuid.hex(), lsn=position.lsn, epoch=position.ballot.epoch,
-            incarnation=position.ballot.incarnation, chain=position.chain.hex(),
-            committed_lsn=committed, size=size, hash=digest, created_ms=clock.now_ms(),
+            cluster=owner.cluster,
+            replica_set=owner.replica_set,
+            node=owner.node,
+            uuid=owner.uuid.hex(),
+            lsn=position.lsn,
+            epoch=position.ballot.epoch,
+            incarnation=position.ballot.incarnation,
+            chain=position.chain.hex(),
+            committed_lsn=committed,
+            size=size,
+            hash=digest,
+            created_ms=clock.now_ms(),
             version=__version__,
         )
         snapshot.verify(part / DATABASE, manifest, disk)

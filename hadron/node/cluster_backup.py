@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Final
 
 from hadron.client import Client
+from hadron.client.client import nodes_of
 from hadron.model.errors import DataDirectoryError, HadronError, PeerError
 from hadron.model.ids import is_valid_replica_set_name
 from hadron.model.ports import Disk
@@ -38,13 +39,17 @@ def find_backups(path: Path) -> dict[str, Path]:
     """The parts of a cluster's backup by replica set; empty when `path` is none."""
     if (path / MANIFEST).exists() or not path.is_dir():
         return {}
-    found = {each.parent.name.replace(_SLASH, "/"): each.parent
-             for each in sorted(path.glob(f"*/{MANIFEST}"))}
+    found = {
+        each.parent.name.replace(_SLASH, "/"): each.parent
+        for each in sorted(path.glob(f"*/{MANIFEST}"))
+    }
     return {name: part for name, part in found.items() if is_valid_replica_set_name(name)}
 
 
 async def backup_cluster(
-    client: Client, destination: Path, disk: Disk,
+    client: Client,
+    destination: Path,
+    disk: Disk,
     on_begin: Callable[[cluster_pb2.ReplicaSet], Progress],
     on_trouble: Callable[[PeerError], None] = lambda _error: None,
     on_kept: Callable[[Manifest], None] = lambda _manifest: None,
@@ -84,8 +89,11 @@ async def backup_cluster(
         failed.append(f"{metadata}: not known to {topology.replica_set}/{topology.node}")
     if failed:
         raise PeerError(
-            list_problems(failed, f"with {len(failed)} of {len(topology.replica_sets)} "
-                          "replica sets, which have no backup now"),
+            list_problems(
+                failed,
+                f"with {len(failed)} of {len(topology.replica_sets)} "
+                "replica sets, which have no backup now",
+            ),
             f"what could be had is in {part}; the same command goes on with it",
         )
     with translated_os_errors(destination):
@@ -138,14 +146,18 @@ def _drop(target: Path, disk: Disk) -> None:
 
 
 async def _backup_set(
-    client: Client, replica_set: cluster_pb2.ReplicaSet, target: Path, disk: Disk,
-    on_progress: Progress, on_trouble: Callable[[PeerError], None],
+    client: Client,
+    replica_set: cluster_pb2.ReplicaSet,
+    target: Path,
+    disk: Disk,
+    on_progress: Progress,
+    on_trouble: Callable[[PeerError], None],
 ) -> Manifest:
     """From the leader; from a replica where that does not answer."""
     nodes = sorted(replica_set.nodes, key=lambda node: node.role != "leader")
     for node in nodes[:-1]:
         try:
-            await client.connect_to(node.address)
+            await nodes_of(client).connect(node.address)
         except PeerError as error:
             on_trouble(error)
             continue

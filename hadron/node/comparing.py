@@ -55,14 +55,15 @@ def _compare_set(
     ordered = sorted(histories.values(), key=lambda known: max(map(_epoch, known)))
     for known in ordered:
         _compare_history(replica_set, known, files, agreements, apart)
-    apart.extend(
-        _other_history(replica_set, older, ordered[-1], files) for older in ordered[:-1]
-    )
+    apart.extend(_other_history(replica_set, older, ordered[-1], files) for older in ordered[:-1])
 
 
 def _compare_history(
-    replica_set: str, known: list[VerifiedFile], among: Sequence[VerifiedFile],
-    agreements: list[Agreement], apart: list[Apart],
+    replica_set: str,
+    known: list[VerifiedFile],
+    among: Sequence[VerifiedFile],
+    agreements: list[Agreement],
+    apart: list[Apart],
 ) -> None:
     """Files of one history: those together whose logs overlap."""
     left = known
@@ -73,17 +74,22 @@ def _compare_history(
         if len(together) > 1:
             agreements.append(_agreement(replica_set, together, _names(together, among)))
         if behind:
-            apart.append(Apart(
-                replica_set, _names(behind, among),
-                f"{'its log ends' if len(behind) == 1 else 'their logs end'} at entry "
-                f"{max(map(_end, behind))}, and {_listed(_names(together, among))} "
-                f"{'has' if len(together) == 1 else 'have'} trimmed what comes before {begin}",
-            ))
+            apart.append(
+                Apart(
+                    replica_set,
+                    _names(behind, among),
+                    f"{'its log ends' if len(behind) == 1 else 'their logs end'} at entry "
+                    f"{max(map(_end, behind))}, and {_listed(_names(together, among))} "
+                    f"{'has' if len(together) == 1 else 'have'} trimmed what comes before {begin}",
+                )
+            )
         left = behind
 
 
 def _other_history(
-    replica_set: str, older: list[VerifiedFile], newer: list[VerifiedFile],
+    replica_set: str,
+    older: list[VerifiedFile],
+    newer: list[VerifiedFile],
     among: Sequence[VerifiedFile],
 ) -> Apart:
     names, others = _names(older, among), _listed(_names(newer, among))
@@ -104,9 +110,7 @@ def _other_history(
     return Apart(replica_set, names, told, is_problem)
 
 
-def _agreement(
-    replica_set: str, files: Sequence[VerifiedFile], names: list[str]
-) -> Agreement:
+def _agreement(replica_set: str, files: Sequence[VerifiedFile], names: list[str]) -> Agreement:
     """Find the last entry that all logs share, by binary search: equal chains, equal prefixes."""
     high = min(map(_end, files))
     low = max(file.report.first_lsn for file in files) - 1

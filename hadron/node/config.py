@@ -15,7 +15,7 @@ from typing import Any, Final, cast
 import yaml
 
 from hadron.model.errors import ConfigurationError, RequestError
-from hadron.model.ids import MAX_EPOCH
+from hadron.model.ids import MAX_EPOCH, NAME_FORM
 from hadron.model.limits import MAX_MEMBERS
 from hadron.model.marked_fields import Fields, parse_whole
 from hadron.model.marked_yaml import parse_yaml, read_text
@@ -23,7 +23,6 @@ from hadron.model.problems import Problems, did_you_mean, one_of, shorten
 from hadron.node.replica_set import (
     ADDRESS_FORM,
     LISTEN_HINT,
-    NAME_FORM,
     SET_NAME_FORM,
     NodeConfig,
     ReplicaSetConfig,
@@ -146,7 +145,9 @@ def _read(
         _check_way_to(metadata, document, name, discovery, nodes)
     warnings = [
         f"{path}: {node.name} has `{key}: {address}`, which this version does not serve yet"
-        for node in nodes for key, address in node.addresses.items() if key in _NOT_SERVED
+        for node in nodes
+        for key, address in node.addresses.items()
+        if key in _NOT_SERVED
     ]
     return ReplicaSetConfig(
         cluster=cluster,
@@ -162,7 +163,10 @@ def _read(
 
 
 def _check_way_to(
-    metadata: str, document: Fields, name: str, discovery: tuple[str, ...],
+    metadata: str,
+    document: Fields,
+    name: str,
+    discovery: tuple[str, ...],
     nodes: tuple[NodeConfig, ...],
 ) -> None:
     """Who would be told by nobody where the schema's owner is could be given no stream, ever."""
@@ -170,8 +174,7 @@ def _check_way_to(
     if not all(address.lower() in own for address in discovery):
         return
     given = (
-        "`discovery:` has this set's own nodes only" if discovery
-        else "there is no `discovery:`"
+        "`discovery:` has this set's own nodes only" if discovery else "there is no `discovery:`"
     )
     document.note(
         "metadata",
@@ -204,9 +207,7 @@ def _read_node(fields: Fields, path: Path) -> _Member:
         listen=fields.parsed("listen", parse_address, None, ADDRESS_FORM),
         grpc=fields.parsed("grpc", parse_address, None, ADDRESS_FORM),
         http=fields.parsed("http", parse_address, None, ADDRESS_FORM),
-        data=fields.required(
-            "data", lambda text: _parse_data(text, path), Path(), "a directory"
-        ),
+        data=fields.required("data", lambda text: _parse_data(text, path), Path(), "a directory"),
     )
     fields.finish()
     return _Member(fields, node, role is not None)

@@ -102,7 +102,11 @@ class Directory:
         """16 bytes that are the same where the statements are: xxh3-128 over their JSON."""
         told = [
             (
-                each.name, each.epoch, each.uuid.hex(), each.agreed, each.registered,
+                each.name,
+                each.epoch,
+                each.uuid.hex(),
+                each.agreed,
+                each.registered,
                 sorted((node.name, node.role, node.address, node.stated_ms) for node in each.nodes),
             )
             for each in self.statements()
@@ -146,8 +150,13 @@ class Directory:
             # One may take the place of a smaller one, so in all it may be twice as much.
             grows = _size(said) > max(had, default=0) and said.name != self._own.name
             if is_one_more or (grows and size + _size(said) > _MAX_BYTES):
-                self._refuse(merged, said, f"this node knows {len(self._sets)} replica sets "
-                             f"already, in {size} bytes: {said.name} is too much", now_s)
+                self._refuse(
+                    merged,
+                    said,
+                    f"this node knows {len(self._sets)} replica sets "
+                    f"already, in {size} bytes: {said.name} is too much",
+                    now_s,
+                )
                 continue
             self._hear(merged, said, now_s, is_first_hand=said.name == of)
             self._note_registration(said.name)
@@ -170,9 +179,7 @@ class Directory:
 
     # --- inside ---------------------------------------------------------------------------------
 
-    def _hear(
-        self, merged: Merged, said: KnownSet, now_s: float, *, is_first_hand: bool
-    ) -> None:
+    def _hear(self, merged: Merged, said: KnownSet, now_s: float, *, is_first_hand: bool) -> None:
         known = self._sets.get(said.name)
         if known is None:
             self._sets[said.name] = said
@@ -186,8 +193,9 @@ class Directory:
         elif said.uuid == known.uuid:
             self._set(said.name, _join(known, said), now_s)
             if known.epoch == said.epoch and known.members != said.members:
-                self._refuse(merged, said, _two_configurations(self._sets[said.name], said, known),
-                             now_s)
+                self._refuse(
+                    merged, said, _two_configurations(self._sets[said.name], said, known), now_s
+                )
         elif not known.uuid:
             self._sets[said.name] = said
         else:
@@ -301,9 +309,7 @@ class Directory:
 
 def _size(said: KnownSet) -> int:
     """Bytes, about, that it takes to tell somebody."""
-    return len(said.name) + 64 + sum(
-        len(node.name) + len(node.address) + 32 for node in said.nodes
-    )
+    return len(said.name) + 64 + sum(len(node.name) + len(node.address) + 32 for node in said.nodes)
 
 
 def _join(known: KnownSet, said: KnownSet) -> KnownSet:
@@ -332,9 +338,7 @@ def describe_set(known: KnownSet) -> str:
 
 
 def _share_an_address(one: KnownSet, other: KnownSet) -> bool:
-    return not {node.address for node in one.nodes}.isdisjoint(
-        node.address for node in other.nodes
-    )
+    return not {node.address for node in one.nodes}.isdisjoint(node.address for node in other.nodes)
 
 
 _NAMES_ARE_UNIQUE: Final = "names of replica sets are unique in a cluster: rename or stop one"

@@ -25,16 +25,18 @@ from hadron.model.errors import (
 )
 from hadron.model.ids import is_valid_name, is_valid_replica_set_name
 from hadron.model.ports import Network, Random
+from hadron.model.principals import NodeName, Principal
 from hadron.model.problems import shorten
 from hadron.model.replica_sets import KnownNode, KnownSet
 from hadron.node.directory import Directory, Merged, describe_set
 from hadron.node.replica_set import ReplicaSetConfig
 from hadron.node.rounds import CALM_S, LONELY_S, Rounds
 from hadron.node.statements import statement_to, statements_from
-from hadron.wire.calls import Call, Handler
+from hadron.wire.calls import Call, Origin, ignore_message
 from hadron.wire.connection import Connection, Cork
 from hadron.wire.dialing import dial, talk
 from hadron.wire.messages import Method, cluster_pb2, method
+from hadron.wire.services import Served, served
 
 _log = logging.getLogger(__name__)
 T = TypeVar("T")
@@ -97,11 +99,14 @@ class Discovery:
 
     def _own(self, uuid: bytes) -> KnownSet:
         return KnownSet(
-            name=self._config.name, epoch=self._config.epoch, uuid=uuid,
+            name=self._config.name,
+            epoch=self._config.epoch,
+            uuid=uuid,
             agreed=bool(uuid) and self._agreed(),
             nodes=tuple(
                 KnownNode(each.name, each.role, self._address, self._started_ms)
-                if each.name == self._node else KnownNode(each.name, each.role, each.address)
+                if each.name == self._node
+                else KnownNode(each.name, each.role, each.address)
                 for each in self._config.nodes
             ),
         )
@@ -129,8 +134,11 @@ class Discovery:
         metadata = self._config.metadata
         known = sorted(self.sets(), key=lambda each: (each.name != metadata, each.name))
         return cluster_pb2.TopologyResponse(
-            cluster=self._config.cluster, replica_set=self._config.name, node=self._node,
-            version=__version__, metadata=metadata,
+            cluster=self._config.cluster,
+            replica_set=self._config.name,
+            node=self._node,
+            version=__version__,
+            metadata=metadata,
             replica_sets=[statement_to(each) for each in known],
         )
 
@@ -257,7 +265,8 @@ class Discovery:
         """Until both know the same; False when the other one belongs to another cluster."""
         for statements in ((), self.directory.statements()):
             request = cluster_pb2.DiscoverRequest(
-                speaker=self._speaker(), digest=self.directory.digest(),
+                speaker=self._speaker(),
+                digest=self.directory.digest(),
                 replica_sets=[statement_to(each) for each in statements],
             )
             answer, _ = await connection.request(_DISCOVER, request, timeout_s=_TIMEOUT_S)
@@ -268,22 +277,50 @@ class Discovery:
                 break
         return True
 
-    def handlers(self) -> dict[int, Handler]:
-        return {_DISCOVER.number: self._answer}
+    def methods(self) -> tuple[Served, ...]:
+        pb = cluster_pb2
+        return (served("Discover", pb.DiscoverRequest, pb.DiscoverResponse, self._answer),)
 
-    def _answer(self, call: Call, request: Any, _attachment: memoryview) -> None:
+    def _answer(
+        self,
+        call: Call[cluster_pb2.DiscoverRequest, cluster_pb2.DiscoverResponse],
+        request: cluster_pb2.DiscoverRequest,
+        _attachment: memoryview,
+    ) -> None:
         self.refresh()
         response = cluster_pb2.DiscoverResponse(speaker=self._speaker())
-        if self._heard(request.speaker, call.connection.peer, dialed=False):
+        if self._heard(request.speaker, call.peer, dialed=False):
             self._take_in(request.replica_sets, request.speaker)
+            self._recognize(call.origin, request.speaker)
             response.digest = self.directory.digest()
             if request.digest != response.digest:
                 response.replica_sets.extend(map(statement_to, self.directory.statements()))
         call.send(response, end=True)
 
+    def _recognize(self, origin: Origin, speaker: cluster_pb2.Speaker) -> None:
+        """Whoever speaks as a node of the directory is taken for it (CLUSTER R11); a member that
+        has shaken hands stays what it has shown to be."""
+        known = self.directory.find(speaker.replica_set)
+        if known is None or known.node(speaker.node) is None or origin.principal.node is not None:
+            return
+        origin.principal = Principal(NodeName(speaker.replica_set, speaker.node))
+
+    def introduce(self, connection: Connection) -> None:
+        """Say which node this is on a connection on which it asks, or clients' calls are to pass,
+        and wait for no answer: a node that knows the speaker believes what it says of them."""
+        own = self.directory.find(self._config.name)
+        request = cluster_pb2.DiscoverRequest(
+            speaker=self._speaker(),
+            digest=self.directory.digest(),
+            replica_sets=[] if own is None else [statement_to(own)],
+        )
+        connection.call(_DISCOVER, request, on_message=ignore_message)
+
     def _speaker(self) -> cluster_pb2.Speaker:
         return cluster_pb2.Speaker(
-            cluster=self._config.cluster, replica_set=self._config.name, node=self._node,
+            cluster=self._config.cluster,
+            replica_set=self._config.name,
+            node=self._node,
             metadata=self._config.metadata,
         )
 
@@ -331,20 +368,30 @@ class Discovery:
                     f"stranger {other.cluster} {other.replica_set} {host}",
                     f"nodes of {other.replica_set} on {host} call here: refused, they belong to "
                     f"cluster {other.cluster!r}, this node to {own.cluster!r} (is this node's "
-                    "address in their `discovery:`?)", now_s,
+                    "address in their `discovery:`?)",
+                    now_s,
                 )
             elif peer in self._strangers:
-                self._tell(peer, f"{peer} in `discovery:` is refused: {found} (take the address "
-                           "out, or correct `cluster:`)", now_s)
+                self._tell(
+                    peer,
+                    f"{peer} in `discovery:` is refused: {found} (take the address "
+                    "out, or correct `cluster:`)",
+                    now_s,
+                )
             else:
-                self._tell(peer, f"{peer} is refused: {found} (it has the address of a node that "
-                           "this cluster knows)", now_s)
+                self._tell(
+                    peer,
+                    f"{peer} is refused: {found} (it has the address of a node that "
+                    "this cluster knows)",
+                    now_s,
+                )
             return False
         if other.metadata != own.metadata:
             self._tell(
                 f"metadata {who}",
                 f"{who} has `metadata: {other.metadata}`, this node `metadata: {own.metadata}`: "
-                "one of the two configuration files is wrong", now_s,
+                "one of the two configuration files is wrong",
+                now_s,
             )
         return True
 
@@ -370,6 +417,7 @@ class Discovery:
         address = self._address_of(replica_set, node)
 
         async def ask(connection: Connection) -> cluster_pb2.StatusResponse:
+            self.introduce(connection)
             answer, _ = await connection.request(
                 _STATUS, cluster_pb2.StatusRequest(), timeout_s=_RELAY_TIMEOUT_S
             )
@@ -384,7 +432,9 @@ class Discovery:
                 f"{error.strerror or error}"
             ) from error
         if (answer.cluster, answer.replica_set, answer.node) != (
-            self._config.cluster, replica_set, node
+            self._config.cluster,
+            replica_set,
+            node,
         ):
             raise PeerError(
                 f"{address} is node {answer.node} of {answer.replica_set} now, in cluster "
@@ -400,6 +450,7 @@ class Discovery:
             raise PeerError(f"no replica set is called {replica_set!r}")
 
         async def ask(connection: Connection) -> Any:
+            self.introduce(connection)
             answer, _ = await connection.request(method, request, timeout_s=_RELAY_TIMEOUT_S)
             return answer
 
@@ -425,7 +476,5 @@ class Discovery:
         self, address: str, timeout_s: float, conversation: Callable[[Connection], Awaitable[T]]
     ) -> T:
         """Dial, talk, hang up. Raises what either raises, `OSError` when nobody is there."""
-        connection = await dial(
-            self._network, address, timeout_s=timeout_s, cork=self._cork
-        )
+        connection = await dial(self._network, address, timeout_s=timeout_s, cork=self._cork)
         return await talk(connection, conversation)

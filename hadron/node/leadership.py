@@ -9,11 +9,7 @@ from typing import Final
 import trio
 
 from hadron.metadata.pusher import ReplicaSets, Wires
-from hadron.model.errors import (
-    FencedError,
-    HadronError,
-    ShuttingDownError,
-)
+from hadron.model.errors import FencedError, HadronError, ShuttingDownError
 from hadron.model.ids import NO_BALLOT
 from hadron.model.ports import Random
 from hadron.node.parts import AskLeader, Surroundings, parts_of
@@ -96,12 +92,23 @@ class Leadership:
             on_trim=on_trim,
         )
         self.controller = Controller(
-            store, follower, feeding, replica_set=config.name, clock=self._stamps, cork=cork,
-            gate=gate, on_fatal=on_fatal,
+            store,
+            follower,
+            feeding,
+            replica_set=config.name,
+            clock=self._stamps,
+            cork=cork,
+            gate=gate,
+            on_fatal=on_fatal,
         )
         self._reaching = Reaching(
-            feeding, membership, store, links, uuid=won.uuid,
-            window_bytes=settings.replication_window_bytes, on_outbid=self.stop,
+            feeding,
+            membership,
+            store,
+            links,
+            uuid=won.uuid,
+            window_bytes=settings.replication_window_bytes,
+            on_outbid=self.stop,
         )
         self._won = won
         self._config = config
@@ -135,8 +142,12 @@ class Leadership:
         rules = await self._apply_version()
         await self.controller.execute(
             LeaderStarted(
-                self._membership.node, self._won.uuid, self._membership.members,
-                self._membership.digest, rules, self._won.predecessor_digest,
+                self._membership.node,
+                self._won.uuid,
+                self._membership.members,
+                self._membership.digest,
+                rules,
+                self._won.predecessor_digest,
                 await self._above_index(),
             )
         )
@@ -146,9 +157,7 @@ class Leadership:
         bounds, catalog = await self.controller.query(
             lambda db: (streams.all_bounds(db), load_catalog(db))
         )
-        visible = VisibleStreams(
-            self._store, self._won.ballot, bounds, self._config.name, catalog
-        )
+        visible = VisibleStreams(self._store, self._won.ballot, bounds, self._config.name, catalog)
         catalog.observe(self.controller.observers)
         visible.observe(self.controller.observers)
         self.leading = Leading(self._config.name, self.controller, catalog, visible)
@@ -161,7 +170,9 @@ class Leadership:
         report(Life.SERVING, "")
         _log.info(
             "serving as leader of %s with ballot %s from entry %d",
-            self._config.name, self._won.ballot, self.controller.committed_lsn,
+            self._config.name,
+            self._won.ballot,
+            self.controller.committed_lsn,
         )
 
     @property
@@ -175,7 +186,8 @@ class Leadership:
         """The rules to follow: those that every member knows."""
         in_force = await self._store.readers.run(apply_version)
         return common_apply_version(
-            self._membership, in_force,
+            self._membership,
+            in_force,
             {
                 link.name: link.answer if link.connection is not None else None
                 for link in self._links.links.values()

@@ -14,6 +14,7 @@ from typing import Final
 import trio
 
 from hadron.client import Client
+from hadron.client.client import nodes_of
 from hadron.model.errors import ConnectionLostError, HadronError, NotReadyError, PeerError
 from hadron.node.verified import Agreement, TableComparison, Verified, VerifiedFile
 from hadron.server.integrity import report_from
@@ -46,7 +47,10 @@ async def verify_live(
 
 
 async def _verify_set(
-    client: Client, cluster: str, replica_set: cluster_pb2.ReplicaSet, verified: Verified,
+    client: Client,
+    cluster: str,
+    replica_set: cluster_pb2.ReplicaSet,
+    verified: Verified,
     on_progress: Progress,
 ) -> None:
     comparison = await _compare_tables(client, replica_set, on_progress)
@@ -67,7 +71,12 @@ async def _verify_set(
     async with trio.open_nursery() as nursery:
         for node in replica_set.nodes:
             nursery.start_soon(
-                _verify_node, client, node, committed[node.name], until, files[node.name],
+                _verify_node,
+                client,
+                node,
+                committed[node.name],
+                until,
+                files[node.name],
                 on_progress,
             )
     verified.files.extend(files.values())
@@ -88,8 +97,12 @@ async def _ask_committed(
 
 
 async def _verify_node(
-    client: Client, node: cluster_pb2.Node, committed: int | str, until: int,
-    file: VerifiedFile, on_progress: Progress,
+    client: Client,
+    node: cluster_pb2.Node,
+    committed: int | str,
+    until: int,
+    file: VerifiedFile,
+    on_progress: Progress,
 ) -> None:
     report = file.report
     if isinstance(committed, str):
@@ -99,7 +112,7 @@ async def _verify_node(
         report.skipped.append("its log; some node knows of no entry that is committed")
         return
     try:
-        connection = await client.connect_to(node.address)
+        connection = await nodes_of(client).connect(node.address)
         async with connection.open_stream(
             _VERIFY, integrity_pb2.VerifyRequest(until_lsn=until)
         ) as answers:
@@ -128,9 +141,7 @@ def _compare_chains(replica_set: str, files: list[VerifiedFile], until: int) -> 
     there = [file for file in files if until and file.report.last_lsn == until]
     chains = {file.report.chain for file in there}
     agreement = Agreement(replica_set, [file.name for file in there], 0, "")
-    lacking = ", ".join(
-        file.name for file in files if file not in there and file.report.ok
-    )
+    lacking = ", ".join(file.name for file in files if file not in there and file.report.ok)
     if len(chains) == 1:
         agreement.lsn, agreement.chain = until, next(iter(chains))
     if len(chains) > 1:
@@ -149,7 +160,7 @@ async def _compare_tables(
     leader = next(node for node in replica_set.nodes if node.role == "leader")
     comparison = TableComparison(replica_set.name, leader.name)
     try:
-        connection = await client.connect_to(leader.address)
+        connection = await nodes_of(client).connect(leader.address)
         async with connection.open_stream(
             _COMPARE, integrity_pb2.CompareTablesRequest()
         ) as answers:

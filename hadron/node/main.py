@@ -35,8 +35,11 @@ it several times per group of commands."""
 
 
 def run(
-    config: ReplicaSetConfig, node_name: str, *,
-    on_listening: Callable[[Node], None] | None = None, network: Network | None = None,
+    config: ReplicaSetConfig,
+    node_name: str,
+    *,
+    on_listening: Callable[[Node], None] | None = None,
+    network: Network | None = None,
 ) -> int:
     """Run a node until SIGINT or SIGTERM; returns the process's exit status.
 
@@ -50,8 +53,12 @@ def run(
         _log.warning("%s", warning)
     sys.setswitchinterval(_SWITCH_INTERVAL_S)
     node = Node(
-        config, node_name, clock=SystemClock(), random=SystemRandom(),
-        network=network or SocketNetwork(), disk=SystemDisk(),
+        config,
+        node_name,
+        clock=SystemClock(),
+        random=SystemRandom(),
+        network=network or SocketNetwork(),
+        disk=SystemDisk(),
     )
     try:
         trio.run(_main, node, on_listening, strict_exception_groups=True)

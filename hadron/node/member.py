@@ -13,7 +13,7 @@ import apsw
 import trio
 
 from hadron import __version__
-from hadron.client.ports import ClientPorts
+from hadron.client.connecting.ports import ClientPorts
 from hadron.metadata.pusher import Wires
 from hadron.model.errors import CorruptionError, FencedError, HadronError, ShuttingDownError
 from hadron.model.ids import Ballot
@@ -40,19 +40,18 @@ from hadron.replication.trimming import LogTrimmer
 from hadron.replication.watermark import Watermark
 from hadron.server.cluster import ClusterService
 from hadron.server.forwarding import ForwardingService
-from hadron.server.groups import GroupsService
 from hadron.server.integrity import IntegrityService
-from hadron.server.pipelines import PipelinesService
+from hadron.server.led import LED
 from hadron.server.schema import SchemaService
-from hadron.server.streams import StreamsService
+from hadron.serving.entrance import Entrance
 from hadron.serving.leading import missing_majority
 from hadron.serving.schema_copy import SchemaCopy
 from hadron.storage.database import is_about_file, translated_errors
 from hadron.storage.identity import Identity
 from hadron.storage.store import Store
-from hadron.wire.calls import Carrier, Handler
+from hadron.wire.calls import Origin
 from hadron.wire.connection import Connection
-from hadron.wire.messages import METHODS, Audience, cluster_pb2
+from hadron.wire.messages import cluster_pb2
 
 _log = logging.getLogger(__name__)
 
@@ -77,7 +76,7 @@ class Member:
         self._unreadable: CorruptionError | None = None
         self._installation: Installation | None = None
         self._leadership: Leadership | None = None
-        self._feed: Carrier | None = None
+        self._feed: Origin | None = None
         """The connection on which the leader's entries come, while it is open."""
         self._course = Course(leads=host.membership.is_leader)
         self._ended = trio.Event()
@@ -120,56 +119,86 @@ class Member:
         with translated_errors(store.path):
             self._watermark = Watermark.noted_in(store.writer.connection)
             self._follower = FollowerLog(
-                store.writer.connection, store.log, store.identity, host.machine,
-                host.config.name, self._watermark,
+                store.writer.connection,
+                store.log,
+                store.identity,
+                host.machine,
+                host.config.name,
+                self._watermark,
             )
-        self._trimmer = LogTrimmer(
-            store, self._follower, lambda error: self._repairer.heal(error)
-        )
+        self._trimmer = LogTrimmer(store, self._follower, lambda error: self._repairer.heal(error))
         self._schema_copy = SchemaCopy(store, self._follower)
         store.identity.name_disk(host.random.token_bytes(TOKEN_BYTES))
-        starts = PeerStarts(
-            store, host.random.token_bytes(TOKEN_BYTES), host.membership.addresses
-        )
+        starts = PeerStarts(store, host.random.token_bytes(TOKEN_BYTES), host.membership.addresses)
         replication = ReplicationService(
-            host.membership, store, self._follower, host.clock, starts,
-            on_promise=self._promised, on_append=self._appended,
-            on_trim=self._trimmer.allow, on_resync=self._wanted,
-            on_damage=lambda error: self._repairer.found(error), on_fatal=self.fail,
+            host.membership,
+            store,
+            self._follower,
+            host.clock,
+            starts,
+            on_promise=self._promised,
+            on_append=self._appended,
+            on_trim=self._trimmer.allow,
+            on_resync=self._wanted,
+            on_damage=lambda error: self._repairer.found(error),
+            on_fatal=self.fail,
         )
         self._links = PeerLinks(
-            host.membership, replication.own_identity, starts.note, self._forget,
+            host.membership,
+            replication.own_identity,
+            starts.note,
+            self._forget,
             network=host.network,
-            random=host.random, cork=host.cork, keepalive_s=host.settings.keepalive_s,
+            random=host.random,
+            cork=host.cork,
+            keepalive_s=host.settings.keepalive_s,
             silence_limit_s=host.settings.silence_limit_s,
         )
         self._resync = Resync(
-            host.membership, store, self._follower, self._links, host.disk, host.random,
-            on_ready=self._reopen_on, on_unreadable=self._cannot_read,
+            host.membership,
+            store,
+            self._follower,
+            self._links,
+            host.disk,
+            host.random,
+            on_ready=self._reopen_on,
+            on_unreadable=self._cannot_read,
         )
         # Found out on the writer's thread, when it is this node that leads.
         self._follower.on_diverged = lambda reason: store.writer.post(
             partial(self._resync.want, reason)
         )
         self._repairer = Repairer(
-            host.membership, store, self._links, host.random,
+            host.membership,
+            store,
+            self._links,
+            host.random,
             committed_lsn=lambda: self._follower.committed_lsn,
             resync=lambda reason, lsn: self._resync.want(reason, min_lsn=lsn),
             on_lost=self._cannot_read,
         )
         store.readers.heal = self._repairer.heal
         self._scrubber = Scrubber(
-            store, self._follower, host.random,
+            store,
+            self._follower,
+            host.random,
             interval_s=host.settings.scrub_interval_s,
-            bytes_per_s=host.settings.scrub_bytes_per_second, found=self._repairer.found,
+            bytes_per_s=host.settings.scrub_bytes_per_second,
+            found=self._repairer.found,
             found_tables=self._repairer.found_tables,
             is_repairing=lambda: bool(self._repairer.trouble),
         )
         self._snapshots = SnapshotService(
-            host.membership, store, self._follower, host.disk, host.clock,
-            version=__version__, pin=self._trimmer.pin, found=self._repairer.found,
+            host.membership,
+            store,
+            self._follower,
+            host.disk,
+            host.clock,
+            version=__version__,
+            pin=self._trimmer.pin,
+            found=self._repairer.found,
             search=self._scrubber.hurry,
-            require_peer=replication.require_peer,
+            require_member=replication.require_member,
         )
         self._offer(replication)
 
@@ -177,42 +206,76 @@ class Member:
         """What peers and clients can ask of this node."""
         host, store = self._host, self._store
         self._status = StatusPage(
-            host.config, host.node.name, identity=lambda: store.identity.current,
-            follower=self._follower, links=self._links, durability=host.durability,
-            started_ms=host.started_ms, pid=os.getpid(),
+            host.config,
+            host.node.name,
+            identity=lambda: store.identity.current,
+            follower=self._follower,
+            links=self._links,
+            durability=host.durability,
+            started_ms=host.started_ms,
+            pid=os.getpid(),
             connections=lambda: self._acceptor.connections,
         )
         cluster = ClusterService(
-            host.config.name, host.node.name, topology=host.discovery.topology,
-            describe=self.status, describe_other=host.discovery.status_of,
+            host.config.name,
+            host.node.name,
+            topology=host.discovery.topology,
+            describe=self.status,
+            describe_other=host.discovery.status_of,
         )
         self._forwarding = ForwardingService(
-            host.discovery.leader, ClientPorts(host.network, host.clock, host.random)
+            host.config.name,
+            host.discovery.leader,
+            host.discovery.introduce,
+            ClientPorts(host.network, host.clock, host.random),
         )
         services = (
-            replication, cluster, self._forwarding, host.discovery, StreamsService(host.door),
-            GroupsService(host.door), SchemaService(host.door, self._schema_copy),
-            PipelinesService(host.door), self._snapshots, self._repairer,
-            IntegrityService(host.door, self._scrubber, self._repairer),
+            replication,
+            cluster,
+            self._forwarding,
+            host.discovery,
+            SchemaService(host.door, self._schema_copy),
+            self._snapshots,
+            self._repairer,
+            IntegrityService(self._scrubber, self._repairer),
         )
-        handlers: dict[int, Handler] = {}
-        for service in services:
-            for number, handler in service.handlers().items():
-                assert number not in handlers, METHODS[number]
-                is_for_members = METHODS[number].audience is Audience.MEMBERS
-                handlers[number] = replication.for_members(handler) if is_for_members else handler
-        assert handlers.keys() == METHODS.keys()
+        entrance = Entrance(host.door, replication.require_member)
+        handlers = entrance.handlers([*LED, *(each for one in services for each in one.methods())])
+        self._forwarding.serve(handlers)
         self._acceptor = Acceptor(host, handlers, self._closed)
 
     async def run(self, listener: Listener, task_status: trio.TaskStatus[None]) -> None:
         """Serve until cancelled, or until something ends it; raises what it cannot survive."""
+        try:
+            await self._serve(listener, task_status)
+        except ExceptionGroup as group:
+            failed, mistakes = group.split(HadronError)
+            if failed is None or mistakes is not None:
+                raise
+            if self.ended_by is None and self._store.lost is not None:
+                self.fail(_first(failed))
+            if self.ended_by is None:
+                raise
+        if self.ended_by is not None:
+            # What its tasks met after that has no other cause.
+            raise self.ended_by
+
+    async def _serve(self, listener: Listener, task_status: trio.TaskStatus[None]) -> None:
         host = self._host
         async with trio.open_nursery() as nursery:
             nursery.start_soon(self._acceptor.run, listener)
             nursery.start_soon(follow_registry, self._schema_copy, host.discovery)
             for part in (
-                self._store, self._trimmer, self._schema_copy, self._links, host.discovery,
-                self._forwarding, self._resync, self._repairer, self._scrubber, self._snapshots,
+                self._store,
+                self._trimmer,
+                self._schema_copy,
+                self._links,
+                host.discovery,
+                self._forwarding,
+                self._resync,
+                self._repairer,
+                self._scrubber,
+                self._snapshots,
             ):
                 nursery.start_soon(part.run)
             if host.membership.is_leader:
@@ -221,8 +284,11 @@ class Member:
                 nursery.start_soon(self._watch_leader)
             _log.info(
                 "node %s of %s listens on %s%s, data in %s",
-                host.node.name, host.config.name, listener.address,
-                "" if listener.address == (dialed := host.discovery.address)
+                host.node.name,
+                host.config.name,
+                listener.address,
+                ""
+                if listener.address == (dialed := host.discovery.address)
                 else f", others dial {dialed}",
                 host.node.data,
             )
@@ -236,8 +302,6 @@ class Member:
             task_status.started()
             await self._ended.wait()
             nursery.cancel_scope.cancel()
-        if self.ended_by is not None:
-            raise self.ended_by
 
     # --- its end --------------------------------------------------------------------------------
 
@@ -262,10 +326,15 @@ class Member:
     async def install(self) -> None:
         """Everything is closed: put a snapshot in the place of the database, if one has come."""
         if self._installation is not None:
-            await self._host.disk.do(partial(
-                self._installation.finish, self._host.node.data, self._store.path,
-                self._host.disk, self._store.identity.current.promised,
-            ))
+            await self._host.disk.do(
+                partial(
+                    self._installation.finish,
+                    self._host.node.data,
+                    self._store.path,
+                    self._host.disk,
+                    self._store.identity.current.promised,
+                )
+            )
 
     def _closed(self, connection: Connection) -> None:
         if connection is self._feed:
@@ -278,9 +347,14 @@ class Member:
         """Win a ballot and lead, again and again."""
         host = self._host
         candidate = Candidate(
-            host.membership, self._store, self._follower, self._links, host.clock, host.random,
+            host.membership,
+            self._store,
+            self._follower,
+            self._links,
+            host.clock,
+            host.random,
             self._report,
-            lambda reason, source: self._resync.want(reason, source=source),
+            lambda reason, lsn, source: self._resync.want(reason, min_lsn=lsn, source=source),
             self._repairer.found,
         )
         fenced = ""
@@ -293,15 +367,28 @@ class Member:
             try:
                 won = await candidate.win()
                 self._leadership = Leadership(
-                    won, config=host.config, membership=host.membership, store=self._store,
-                    follower=self._follower, watermark=self._watermark, links=self._links,
-                    door=host.door, random=host.random,
-                    cork=host.cork, gate=host.gate, on_fatal=self.fail,
-                    on_trim=self._trimmer.allow, schema_copy=self._schema_copy,
+                    won,
+                    config=host.config,
+                    membership=host.membership,
+                    store=self._store,
+                    follower=self._follower,
+                    watermark=self._watermark,
+                    links=self._links,
+                    door=host.door,
+                    random=host.random,
+                    cork=host.cork,
+                    gate=host.gate,
+                    on_fatal=self.fail,
+                    on_trim=self._trimmer.allow,
+                    schema_copy=self._schema_copy,
                     sets=OtherSets(host.discovery, host.config.name),
                     wires=Wires(
-                        host.network, host.random, host.cork, host.settings.keepalive_s,
+                        host.network,
+                        host.random,
+                        host.cork,
+                        host.settings.keepalive_s,
                         host.settings.silence_limit_s,
+                        host.discovery.introduce,
                     ),
                     ask=host.discovery.ask_leader,
                 )
@@ -363,9 +450,7 @@ class Member:
         await run_on_writer(self._store, lambda _: self._store.identity.forget_membership(""))
         self._stop_leading(FencedError(f"{name} has seen a later start of this node"))
 
-    def _appended(
-        self, ballot: Ballot, outcome: AppendOutcome, connection: Carrier
-    ) -> None:
+    def _appended(self, ballot: Ballot, outcome: AppendOutcome, connection: Origin) -> None:
         self._feed = connection
         if not self._counts and self._store.identity.current.is_member:
             self._counts = True
@@ -441,7 +526,8 @@ class Member:
         leadership = self._leadership
         leading = leadership.leading if leadership is not None else None
         page = self._status.describe(
-            self._course, leadership.controller if leadership is not None else None,
+            self._course,
+            leadership.controller if leadership is not None else None,
             self._schema_copy.index,
         )
         page.trouble = self._old_file or page.trouble
@@ -471,6 +557,9 @@ class Member:
     def fail(self, error: BaseException) -> None:
         """Something happened that this node must not survive."""
         if self.ended_by is None:
+            if isinstance(error, HadronError):
+                # Of files that are gone anything may be met first, such as that they are read only.
+                error = self._store.lost or error
             self.ended_by = error
             # The next opening tells of a file that it sets aside, and the node goes on.
             if not (isinstance(error, CorruptionError) and self.may_set_aside(error)):

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from hadron.delivery.groups import Groups
-from hadron.metadata.adopter import SchemaAdopter, Standing
+from hadron.metadata.adopter import Allegiance, SchemaAdopter
 from hadron.metadata.driver import SchemaChanges
 from hadron.metadata.pusher import Introduction, ReplicaSets, SchemaPusher, Wires
 from hadron.model.errors import MetadataBehindError, PeerError
@@ -56,7 +56,7 @@ def parts_of(leading: Leading, around: Surroundings) -> Iterator[Part]:
     yield Pipelines(controller, catalog, visible, around.clock, name)
     yield (schema := _schema_changes(leading, around))
     yield SchemaAdopter(
-        Standing(around.config.cluster, name, around.uuid, around.epoch, around.config.metadata),
+        Allegiance(around.config.cluster, name, around.uuid, around.epoch, around.config.metadata),
         controller,
     )
     if around.config.metadata == name and around.sets is not None and around.wires is not None:
@@ -85,7 +85,10 @@ def _schema_changes(leading: Leading, around: Surroundings) -> SchemaChanges:
         if around.ask is None:
             raise PeerError(f"{partition} is not known")
         request = streams_pb2.OffsetsRequest(
-            stream_id=stream_id, partition=partition, at_ms=max(1, before_ms), with_bytes=True,
+            stream_id=stream_id,
+            partition=partition,
+            at_ms=max(1, before_ms),
+            with_bytes=True,
             metadata_index=leading.catalog.metadata_index,
         )
         try:
@@ -98,7 +101,8 @@ def _schema_changes(leading: Leading, around: Surroundings) -> SchemaChanges:
         if not there.HasField("bytes"):
             raise PeerError(f"{partition} is led by an older version, and does not tell bytes")
         return Kept(
-            there.next_offset - there.first_offset, there.at_offset - there.first_offset,
+            there.next_offset - there.first_offset,
+            there.at_offset - there.first_offset,
             there.bytes,
         )
 

@@ -43,11 +43,15 @@ def plan(path: Path, name: str, environ: Mapping[str, str]) -> Promotion:
             "if another node leads, this one was not started with this file: restart it",
         )
     new = replace(
-        old, epoch=old.epoch + 1,
+        old,
+        epoch=old.epoch + 1,
         nodes=tuple(replace(node, role=_role(node, name)) for node in old.nodes),
     )
     return _planned(
-        path, old, new, environ,
+        path,
+        old,
+        new,
+        environ,
         f"set `epoch: {new.epoch}`, `role: leader` for {name} and `role: replica` for "
         f"{old.leader.name} by hand",
     )
@@ -57,13 +61,14 @@ def plan_epoch(path: Path, epoch: int, environ: Mapping[str, str]) -> Promotion:
     """What the file has to say for its replica set to have another epoch, and else to be as it is.
     Writes nothing; raises `ConfigurationError` for a file that is not valid."""
     old = load_config(path, environ)
-    return _planned(
-        path, old, replace(old, epoch=epoch), environ, f"set `epoch: {epoch}` by hand"
-    )
+    return _planned(path, old, replace(old, epoch=epoch), environ, f"set `epoch: {epoch}` by hand")
 
 
 def _planned(
-    path: Path, old: ReplicaSetConfig, new: ReplicaSetConfig, environ: Mapping[str, str],
+    path: Path,
+    old: ReplicaSetConfig,
+    new: ReplicaSetConfig,
+    environ: Mapping[str, str],
     by_hand: str,
 ) -> Promotion:
     text = _edited(path.read_text(encoding="utf-8"), new)

@@ -17,24 +17,35 @@ from typing import Any, Final
 
 import apsw
 
-from hadron.model.batch import RecordBatch, decode_batch
 from hadron.model.errors import CorruptionError
 from hadron.model.record import BYTES
+from hadron.model.record_batch import RecordBatch, decode_batch
 from hadron.state.schema import SCHEMA_OBJECT
 from hadron.state.streams import STREAM_BATCH, STREAM_PARTITION
 from hadron.storage.bodies import BODY
 from hadron.storage.database import in_words, read_transaction
 
 COLUMNS: Final = (
-    "namespace", "stream", "partition", "offset", "id", "timestamp_ms", "append_ms", "type", "key",
-    "headers", "content_type", "value",
+    "namespace",
+    "stream",
+    "partition",
+    "offset",
+    "id",
+    "timestamp_ms",
+    "append_ms",
+    "type",
+    "key",
+    "headers",
+    "content_type",
+    "value",
 )
 """Times are milliseconds since the Unix epoch: the record's own, and that of the leader that logged
 it. Keys and values are text or, as they were sent, blobs; JSON values are JSON text. Headers are a
 JSON object, NULL without any."""
 
-_OF_BATCH: Final = frozenset(map(COLUMNS.index, ("namespace", "stream", "partition", "offset",
-                                                 "append_ms")))
+_OF_BATCH: Final = frozenset(
+    map(COLUMNS.index, ("namespace", "stream", "partition", "offset", "append_ms"))
+)
 """What is known of a record without its batch's bytes."""
 _NAMESPACE, _STREAM, _OFFSET = map(COLUMNS.index, ("namespace", "stream", "offset"))
 
@@ -48,8 +59,13 @@ _FROM: Final = apsw.SQLITE_INDEX_CONSTRAINT_GE
 _BELOW: Final = apsw.SQLITE_INDEX_CONSTRAINT_LT
 _UNTIL: Final = apsw.SQLITE_INDEX_CONSTRAINT_LE
 _USED: Final = {
-    (_NAMESPACE, _EQUAL), (_STREAM, _EQUAL), (_OFFSET, _EQUAL), (_OFFSET, _ABOVE),
-    (_OFFSET, _FROM), (_OFFSET, _BELOW), (_OFFSET, _UNTIL),
+    (_NAMESPACE, _EQUAL),
+    (_STREAM, _EQUAL),
+    (_OFFSET, _EQUAL),
+    (_OFFSET, _ABOVE),
+    (_OFFSET, _FROM),
+    (_OFFSET, _BELOW),
+    (_OFFSET, _UNTIL),
 }
 """Constraints that spare reading: the others are SQLite's to check."""
 
@@ -240,7 +256,9 @@ class _Cursor:
                 continue
             try:
                 decoded = decode_batch(
-                    found.data, base_offset=found.base_offset, stream=stream,
+                    found.data,
+                    base_offset=found.base_offset,
+                    stream=stream,
                     partition=table.partition or "",
                 )
                 if decoded.count != found.count:

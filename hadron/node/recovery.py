@@ -71,7 +71,9 @@ def recover(config: ReplicaSetConfig, name: str, disk: Disk) -> Recovered:
             promised = _next_promise(config, max(own.promised, end.ballot))
             known = promised.epoch == own.promised.epoch
             identity.adopt(
-                own.uuid or uuid, is_member=True, promised=promised,
+                own.uuid or uuid,
+                is_member=True,
+                promised=promised,
                 config_digest=own.config_digest if known else b"",
             )
             identity.start_over()
@@ -81,8 +83,7 @@ def recover(config: ReplicaSetConfig, name: str, disk: Disk) -> Recovered:
 
 
 def _next_promise(config: ReplicaSetConfig, known: Ballot) -> Ballot:
-    """Raises `DataDirectoryError` when the metadata set has no indexes left for another recovery.
-    """
+    """Raises `DataDirectoryError` when the metadata set has no index left for another recovery."""
     if config.metadata == config.name and known.recoveries == MAX_RECOVERIES:
         raise DataDirectoryError(
             f"{config.name} was recovered {MAX_RECOVERIES} times: another time it might give ids "
@@ -98,9 +99,10 @@ def _is_whole(data: Path, path: Path, disk: Disk) -> bool:
     identity = data / NODE_DATABASE
     if not identity.is_file():
         return False
-    with translated_errors(identity), contextlib.closing(
-        open_reader(identity, vfs=disk.vfs)
-    ) as database:
+    with (
+        translated_errors(identity),
+        contextlib.closing(open_reader(identity, vfs=disk.vfs)) as database,
+    ):
         row = database.execute("SELECT is_member FROM identity").fetchone()
     stop = read_last_stop(data)
     with translated_os_errors(data):
@@ -122,9 +124,10 @@ def _take_what_is_left(path: Path, data: Path, disk: Disk) -> tuple[LogPosition,
             disk.make_directory(generation)
             for ending in ("", "-wal"):
                 copy_file(Path(f"{path}{ending}"), Path(f"{target}{ending}"), disk)
-        with translated_errors(target), contextlib.closing(
-            open_writer(target, sync="FULL", vfs=disk.vfs)
-        ) as database:
+        with (
+            translated_errors(target),
+            contextlib.closing(open_writer(target, sync="FULL", vfs=disk.vfs)) as database,
+        ):
             database.wal_checkpoint(mode=apsw.SQLITE_CHECKPOINT_TRUNCATE)
             database.pragma("journal_mode", "delete")
         found = _examine(target, data, disk)
@@ -144,9 +147,7 @@ def _take_what_is_left(path: Path, data: Path, disk: Disk) -> tuple[LogPosition,
 
 def _examine(path: Path, data: Path, disk: Disk) -> tuple[LogPosition, bytes]:
     """Where a database's log ends, recomputed, and the uuid that it was led under last."""
-    with translated_errors(path), contextlib.closing(
-        open_reader(path, vfs=disk.vfs)
-    ) as database:
+    with translated_errors(path), contextlib.closing(open_reader(path, vfs=disk.vfs)) as database:
         for (finding,) in database.execute("PRAGMA quick_check(1)"):
             if finding != "ok":
                 raise CorruptionError(

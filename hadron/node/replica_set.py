@@ -19,15 +19,13 @@ import msgspec
 import xxhash
 
 from hadron.model.errors import ConfigurationError, RequestError
-from hadron.model.ids import is_valid_name, is_valid_replica_set_name
-from hadron.model.limits import MAX_NAME_LENGTH
+from hadron.model.ids import NAME_FORM, is_valid_name, is_valid_replica_set_name
 from hadron.model.problems import Problems, did_you_mean, shorten
 from hadron.node.settings import Settings
 from hadron.wire.sockets import split_address
 
 Role = Literal["leader", "replica"]
 
-NAME_FORM: Final = f"1 to {MAX_NAME_LENGTH} of a-z A-Z 0-9 - _ and dots between non-empty segments"
 SET_NAME_FORM: Final = f"{NAME_FORM}, with at most one slash"
 ADDRESS_FORM: Final = "an address such as 127.0.0.1:7001"
 
@@ -146,8 +144,13 @@ def single_node_config(
     problems.raise_as(ConfigurationError)
     leader = NodeConfig(name=node, role="leader", address=address, data=absolute(data))
     return ReplicaSetConfig(
-        cluster=cluster, name=name, epoch=epoch, nodes=(leader,), metadata=name,
-        discovery=(address,), settings=settings or Settings(),
+        cluster=cluster,
+        name=name,
+        epoch=epoch,
+        nodes=(leader,),
+        metadata=name,
+        discovery=(address,),
+        settings=settings or Settings(),
     )
 
 

@@ -20,11 +20,7 @@ from pathlib import Path
 
 import apsw
 
-from hadron.model.errors import (
-    ConfigurationError,
-    CorruptionError,
-    DataDirectoryError,
-)
+from hadron.model.errors import ConfigurationError, CorruptionError, DataDirectoryError, HadronError
 from hadron.model.ids import Ballot, LogPosition
 from hadron.model.ports import Clock, Disk, Random
 from hadron.node.backup import open_backup, read_backup, verify_content
@@ -41,11 +37,7 @@ from hadron.storage.database import (
     translated_errors,
     translated_os_errors,
 )
-from hadron.storage.generations import (
-    DATABASE,
-    next_generation,
-    switch_to,
-)
+from hadron.storage.generations import DATABASE, next_generation, switch_to
 from hadron.storage.identity import NODE_DATABASE, DirectoryLock, IdentityFile, read_epoch
 from hadron.storage.log import Log, drop_bodies, set_meta
 from hadron.storage.snapshot import CHUNK_BYTES, Manifest
@@ -94,7 +86,9 @@ def restore_node(
             promised = max(own.promised, manifest.position.ballot)
             known = promised.epoch == own.promised.epoch
             identity.adopt(
-                bytes.fromhex(manifest.uuid), is_member=False, promised=promised,
+                bytes.fromhex(manifest.uuid),
+                is_member=False,
+                promised=promised,
                 config_digest=own.config_digest if known else b"",
             )
             _switch(node.data, generation, disk)
@@ -128,7 +122,8 @@ def restore_set(
         generations = [_copy(backup, node.data, manifest, disk) for node in config.nodes]
         firsts = {
             _begin_history(generation / DATABASE, config, uuid, manifest, disk, now_ms)
-            for now_ms in [clock.now_ms()] for generation in generations
+            for now_ms in [clock.now_ms()]
+            for generation in generations
         }
         if len(firsts) != 1:
             raise CorruptionError("the restored databases differ", "check the disks, and try again")
@@ -151,14 +146,31 @@ def known_epoch(backup: Path, config: ReplicaSetConfig) -> int:
     return max(read_backup(backup).epoch, *(read_epoch(node.data) for node in config.nodes))
 
 
-def check_set(backup: Path, config: ReplicaSetConfig, disk: Disk, *, overwrite: bool) -> None:
-    """Whatever `restore_set` can refuse before it copies anything; raises what that raises."""
-    manifest = read_backup(backup)
-    _check_names(manifest, config)
-    _check_epoch(config, manifest.epoch, "the backup")
+def refusals(
+    backup: Path, config: ReplicaSetConfig, disk: Disk, *, overwrite: bool
+) -> list[HadronError]:
+    """Whatever `restore_set` can refuse before it copies anything: of the backup the first thing,
+    of the nodes each that runs, or has data that is not to be overwritten."""
+    try:
+        manifest = read_backup(backup)
+        _check_names(manifest, config)
+        _check_epoch(config, manifest.epoch, "the backup")
+    except HadronError as error:
+        return [error]
+    found: list[HadronError] = []
+    known: list[tuple[int, str]] = []
     for node in config.nodes:
-        with _locked(node.data, overwrite=overwrite, disk=disk):
-            _check_epoch(config, read_epoch(node.data), str(node.data))
+        try:
+            with _locked(node.data, overwrite=overwrite, disk=disk):
+                known.append((read_epoch(node.data), str(node.data)))
+        except HadronError as error:
+            found.append(error)
+    try:
+        # The highest one says what the others would.
+        _check_epoch(config, *max(known, default=(0, "")))
+    except HadronError as error:
+        found.append(error)
+    return found
 
 
 # --- steps ----------------------------------------------------------------------------------------
@@ -239,9 +251,10 @@ def _begin_history(
     """Append the new history's first entry, applied and committed."""
     membership = membership_of(config, config.leader.name, MACHINE)
     ballot = Ballot(config.epoch, 1)
-    with translated_errors(path), contextlib.closing(
-        open_writer(path, sync="FULL", vfs=disk.vfs)
-    ) as database:
+    with (
+        translated_errors(path),
+        contextlib.closing(open_writer(path, sync="FULL", vfs=disk.vfs)) as database,
+    ):
         log = Log(database)
         if log.head != manifest.position:
             raise CorruptionError(f"the log in {path} does not end where its manifest says")
@@ -250,16 +263,25 @@ def _begin_history(
             before = configurations(database)
             data = encode(
                 LeaderStarted(
-                    config.leader.name, uuid, membership.members, membership.digest,
-                    MACHINE.version, before[-1].digest if before else b"",
+                    config.leader.name,
+                    uuid,
+                    membership.members,
+                    membership.digest,
+                    MACHINE.version,
+                    before[-1].digest if before else b"",
                     # Clients name objects by ids that were given after the backup, in however many
                     # epochs.
                     ballot.first_index if config.metadata == config.name else 0,
                 )
             )
             context = Context(
-                machine=MACHINE, db=database, lsn=log.head.lsn + 1, now_ms=stamp,
-                drop_bodies=drop_bodies, replica_set=config.name, ballot=ballot,
+                machine=MACHINE,
+                db=database,
+                lsn=log.head.lsn + 1,
+                now_ms=stamp,
+                drop_bodies=drop_bodies,
+                replica_set=config.name,
+                ballot=ballot,
             )
             execute_logged(context, data)
             log.append(ballot, stamp, data, b"")

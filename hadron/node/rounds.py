@@ -62,7 +62,8 @@ class Rounds:
         """Addresses to speak with now; each has `answered` or `failed` before it is due again."""
         if now_s < self._next_s:
             return [
-                self._begin(address) for address in self._strangers
+                self._begin(address)
+                for address in self._strangers
                 if (tried := self._tried.get(address)) and tried.due_s <= now_s
             ]
         self._quiet += 1
@@ -70,9 +71,7 @@ class Rounds:
         self._last_s = now_s
         self._next_s = now_s + self._random.uniform(0.75, 1.25) * interval_s
         chosen = [*self._strangers, *self._of_sets(now_s, sets)]
-        return [
-            self._begin(each) for each in dict.fromkeys(chosen) if self._is_due(each, now_s)
-        ]
+        return [self._begin(each) for each in dict.fromkeys(chosen) if self._is_due(each, now_s)]
 
     def _of_sets(self, now_s: float, sets: Iterable[KnownSet]) -> list[str]:
         """One node of each other set, and one peer when there is any other set to speak of."""

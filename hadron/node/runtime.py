@@ -49,21 +49,33 @@ class Node:
         self.ended_by: BaseException | None = None
         started_ms, cork = clock.now_ms(), Cork()
         self.discovery = Discovery(
-            config, name, uuid=lambda: self.member.identity.uuid,
-            agreed=lambda: self.member.is_agreed(), started_ms=started_ms, network=network,
-            random=random, cork=cork,
+            config,
+            name,
+            uuid=lambda: self.member.identity.uuid,
+            agreed=lambda: self.member.is_agreed(),
+            started_ms=started_ms,
+            network=network,
+            random=random,
+            cork=cork,
         )
         self.host = Host(
-            config=config, node=config.node(name), membership=membership_of(config, name, machine),
-            machine=machine, clock=clock, random=random, network=network, disk=disk,
-            discovery=self.discovery, cork=cork, gate=ByteGate(config.settings.max_pending_bytes),
-            budget=Budget(), door=Door(name, config.leader.name, config.leader.address),
+            config=config,
+            node=config.node(name),
+            membership=membership_of(config, name, machine),
+            machine=machine,
+            clock=clock,
+            random=random,
+            network=network,
+            disk=disk,
+            discovery=self.discovery,
+            cork=cork,
+            gate=ByteGate(config.settings.max_pending_bytes),
+            budget=Budget(),
+            door=Door(name, config.leader.name, config.leader.address),
             started_ms=started_ms,
         )
 
-    async def run(
-        self, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED
-    ) -> None:
+    async def run(self, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
         """Open the data directory, listen, and serve. `task_status` is told when listening.
 
         Raises `DataDirectoryError`, `ConfigurationError` for an address that cannot be bound, and
@@ -102,8 +114,10 @@ class Node:
             # Of a start that was refused its error says everything.
             if listener is not None and self.ended_by is None:
                 _log.info(
-                    "stopped, %s", "everything is in the database file" if is_whole
-                    else "the next start goes through the write-ahead log"
+                    "stopped, %s",
+                    "everything is in the database file"
+                    if is_whole
+                    else "the next start goes through the write-ahead log",
                 )
 
     async def _listen(self) -> Listener:
@@ -112,8 +126,7 @@ class Node:
             listener = await self.host.network.listen(node.listens_on)
         except OSError as error:
             raise ConfigurationError(
-                f"node {node.name} cannot listen on {node.listens_on}: "
-                f"{error.strerror or error}",
+                f"node {node.name} cannot listen on {node.listens_on}: {error.strerror or error}",
                 "is another process using the port? change `address:`, or stop that process; where "
                 "`address:` is not one of this machine's own, `listen:` says what is",
             ) from error

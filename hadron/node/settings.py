@@ -16,12 +16,7 @@ from hadron.model.errors import ConfigurationError, RequestError
 from hadron.model.limits import MAX_BATCH_BYTES, MAX_PENDING_BYTES
 from hadron.model.marked_fields import Fields, parse_whole
 from hadron.model.problems import Problems, did_you_mean, one_of, shorten
-from hadron.model.units import (
-    format_duration,
-    format_size,
-    parse_duration_ms,
-    parse_size,
-)
+from hadron.model.units import format_duration, format_size, parse_duration_ms, parse_size
 from hadron.storage.space import least_reserve
 
 VARIABLE_PREFIX: Final = "HADRON_"
@@ -146,9 +141,7 @@ class Settings:
         "background. Smaller keeps files smaller, larger writes less.",
     )
     reader_threads: int = _setting(
-        "2",
-        _count(1, 64),
-        "Threads that read from the database file for fetches and queries.",
+        "2", _count(1, 64), "Threads that read from the database file for fetches and queries."
     )
     replication_window_bytes: int = _setting(
         "8MiB",
@@ -290,7 +283,10 @@ def _check_together(
         _note_together(
             ("silence_limit", "keepalive"),
             f"silence_limit {settings.silence_limit_s:g}s is not longer than keepalive",
-            f"more than {settings.keepalive_s:g}s", document, environ, problems,
+            f"more than {settings.keepalive_s:g}s",
+            document,
+            environ,
+            problems,
         )
     least = least_reserve(settings.checkpoint_bytes)
     if 0 < settings.disk_reserve_bytes < least:
@@ -299,13 +295,20 @@ def _check_together(
             f"disk_reserve_bytes {format_size(settings.disk_reserve_bytes)} is less than a "
             f"checkpoint needs on a full disk, with checkpoint_bytes "
             f"{format_size(settings.checkpoint_bytes)}",
-            f"{format_size(least)} or more, or 0 for no reserve", document, environ, problems,
+            f"{format_size(least)} or more, or 0 for no reserve",
+            document,
+            environ,
+            problems,
         )
 
 
 def _note_together(
-    pair: tuple[str, str], found: str, expected: str, document: Fields | None,
-    environ: Mapping[str, str], problems: Problems,
+    pair: tuple[str, str],
+    found: str,
+    expected: str,
+    document: Fields | None,
+    environ: Mapping[str, str],
+    problems: Problems,
 ) -> None:
     """Where people set one of the two."""
     set_in_file = [key for key in pair if document is not None and document.has(key)]

@@ -92,7 +92,8 @@ def open_records(
             f"{database} is not a hadron.db", "give a data directory, a backup, or a hadron.db"
         )
     with (
-        translated_errors(database), closing(open_database(database, is_live)) as source,
+        translated_errors(database),
+        closing(open_database(database, is_live)) as source,
         closing(apsw.Connection(":memory:")) as db,
     ):
         with read_transaction(source):
@@ -101,7 +102,9 @@ def open_records(
             said = ask_node(owner, _pid_of(database.parent))
             committed_lsn = min(last_lsn, max(committed_lsn, said))
         RecordTable(
-            source, owner.replica_set if owner is not None else None, committed_lsn,
+            source,
+            owner.replica_set if owner is not None else None,
+            committed_lsn,
             on_damage or _refuse,
         ).register(db)
         db.authorizer = partial(_refuse_nodes_files, database)

@@ -47,8 +47,12 @@ def statement_from(message: cluster_pb2.ReplicaSet) -> KnownSet:
     if names != len(nodes) or names > MAX_MEMBERS:
         raise FrameError(f"replica set {message.name}: {len(nodes)} nodes with {names} names")
     return KnownSet(
-        name=message.name, epoch=message.epoch, uuid=message.uuid, nodes=nodes,
-        agreed=message.agreed, registered=check_number("epoch", message.registered),
+        name=message.name,
+        epoch=message.epoch,
+        uuid=message.uuid,
+        nodes=nodes,
+        agreed=message.agreed,
+        registered=check_number("epoch", message.registered),
     )
 
 
@@ -71,6 +75,8 @@ def _node(message: cluster_pb2.Node) -> KnownNode:
     if message.role not in ("leader", "replica"):
         raise RequestError(f"{message.role!r} is not a role")
     return KnownNode(
-        parse_name(message.name), message.role, parse_address(message.address),
+        parse_name(message.name),
+        message.role,
+        parse_address(message.address),
         check_number("stated_ms", message.stated_ms),
     )

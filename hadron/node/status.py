@@ -14,11 +14,11 @@ from hadron.storage.identity import Identity
 from hadron.wire.messages import ballot_to, cluster_pb2
 
 
-def peer_status(
-    link: PeerLink, controller: Controller | None
-) -> cluster_pb2.StatusResponse.Peer:
+def peer_status(link: PeerLink, controller: Controller | None) -> cluster_pb2.StatusResponse.Peer:
     """One peer, as this node sees it."""
-    state, trouble, match_lsn = link.state.value, link.trouble, 0
+    # Whose file is old says so itself: else every other member would, each in its own words.
+    trouble = "" if link.trouble == link.their_old_file else link.trouble
+    state, match_lsn = link.state.value, 0
     if controller is not None:
         match_lsn = controller.quorum.persisted(link.name)
         feed = controller.feed_of(link.name)
@@ -32,7 +32,11 @@ def peer_status(
             if needed:
                 state, trouble = "needs a snapshot", needed
     return cluster_pb2.StatusResponse.Peer(
-        name=link.name, role=link.role, address=link.address, state=state, trouble=trouble,
+        name=link.name,
+        role=link.role,
+        address=link.address,
+        state=state,
+        trouble=trouble,
         match_lsn=match_lsn,
     )
 

@@ -85,9 +85,7 @@ def _miss_manifest(file: VerifiedFile, *, is_directory: bool) -> None:
         )
 
 
-def _verify_file(
-    path: Path, on_step: Callable[[Path, Verification], None] | None
-) -> VerifiedFile:
+def _verify_file(path: Path, on_step: Callable[[Path, Verification], None] | None) -> VerifiedFile:
     directory = path.parent
     live = in_use(directory)
     owner, trouble = _owner_of(directory)
@@ -141,7 +139,10 @@ def _has_log(path: Path) -> bool:
 
 
 def verify_database(
-    path: Path, replica_set: str, *, live: bool = False,
+    path: Path,
+    replica_set: str,
+    *,
+    live: bool = False,
     on_step: Callable[[Path, Verification], None] | None = None,
 ) -> Report:
     """All checks of one file. One that cannot be opened, or is of another format, is a problem in

@@ -30,12 +30,12 @@ from hadron.model.ids import LogPosition
 from hadron.model.limits import MAX_BATCH_BYTES
 from hadron.model.ports import Clock, Database
 from hadron.partition.gate import ByteGate
-from hadron.partition.group_commit import GroupWriter, WrittenGroup
+from hadron.partition.group_commit import GroupCommit, GroupCommitter
 from hadron.partition.lines import Lines
 from hadron.partition.observers import Observers
 from hadron.partition.room import Room
 from hadron.partition.submission import Done, Submission
-from hadron.partition.waiters import MAJORITY, Waiters
+from hadron.partition.waiters import LEADER, MAJORITY, Waiters
 from hadron.replication.feed import Feed
 from hadron.replication.feeding import Feeding
 from hadron.replication.follower import FollowerLog
@@ -82,7 +82,7 @@ class Controller:
         """Told what has become visible, before anybody is answered."""
         self._store = store
         self._follower = follower
-        self._writer = GroupWriter(store.log, follower.machine, self.ballot, replica_set)
+        self._writer = GroupCommitter(store.log, follower.machine, self.ballot, replica_set)
         self._room = Room(store.space, feeding.quorum.members)
         self._clock = clock
         self._cork = cork
@@ -169,7 +169,7 @@ class Controller:
         self._on_written(group)
         return Prepared(group, group.size)
 
-    def _on_written(self, group: WrittenGroup) -> None:
+    def _on_written(self, group: GroupCommit) -> None:
         """The group's bytes exist; its fsync is under way. Send it, and line up its answers."""
         if group.entries:
             self.feeding.offer(group.previous, group.entries)
@@ -181,7 +181,7 @@ class Controller:
         if self._stopped is not None:
             self._waiters.fail(self._stopped)
 
-    def _on_persisted(self, group: WrittenGroup | None, error: BaseException | None) -> None:
+    def _on_persisted(self, group: GroupCommit | None, error: BaseException | None) -> None:
         if group is None:
             assert error is not None
             self._on_fatal(error)
@@ -235,12 +235,15 @@ class Controller:
             self._uncommitted_bytes -= submission.size
             visible.extend(submission.events)
             has_moved = True
+        assert self._written or not self._uncommitted_bytes, self._uncommitted_bytes
         with self._cork:
             if visible:
                 self.observers.tell(visible)
             for submission in self._waiters.take(
                 committed=committed, persisted=self._persisted_lsn, on_all=self.quorum.on_all
             ):
+                # Of PROTOCOL A2: whoever asks for no majority is told of no more than its own.
+                assert submission.lsn <= committed or submission.acks == LEADER, submission.lsn
                 submission.done(submission.result, submission.error)
         if has_moved:
             self._moved.set()

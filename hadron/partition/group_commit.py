@@ -21,7 +21,7 @@ from hadron.storage.log import Entry, Log, drop_bodies, set_meta
 
 
 @dataclass(slots=True)
-class WrittenGroup:
+class GroupCommit:
     """What one transaction did."""
 
     previous: LogPosition
@@ -33,25 +33,20 @@ class WrittenGroup:
     size: int = 0
 
 
-class GroupWriter:
-    """Writes groups under one ballot."""
+class GroupCommitter:
+    """Writes group commits under one ballot."""
 
-    def __init__(
-        self, log: Log, machine: StateMachine, ballot: Ballot, replica_set: str
-    ) -> None:
+    def __init__(self, log: Log, machine: StateMachine, ballot: Ballot, replica_set: str) -> None:
         self._machine = machine
         self._log = log
         self._ballot = ballot
         self._replica_set = replica_set
 
     def prepare(
-        self,
-        connection: apsw.Connection,
-        waiting: Lines,
-        clock_ms: Callable[[], int],
-    ) -> WrittenGroup:
+        self, connection: apsw.Connection, waiting: Lines, clock_ms: Callable[[], int]
+    ) -> GroupCommit:
         """Write some of what waits; leaves the transaction open unless nothing was logged."""
-        group = WrittenGroup(self._log.head)
+        group = GroupCommit(self._log.head)
         connection.execute("BEGIN IMMEDIATE")
         try:
             # now_ms never goes back (PROTOCOL B8).
@@ -74,12 +69,17 @@ class GroupWriter:
         return group
 
     def _run(
-        self, connection: apsw.Connection, submission: Submission, now_ms: int, group: WrittenGroup
+        self, connection: apsw.Connection, submission: Submission, now_ms: int, group: GroupCommit
     ) -> None:
         log = self._log
         context = Context(
-            machine=self._machine, db=connection, lsn=log.head.lsn + 1, now_ms=now_ms,
-            drop_bodies=drop_bodies, replica_set=self._replica_set, ballot=self._ballot,
+            machine=self._machine,
+            db=connection,
+            lsn=log.head.lsn + 1,
+            now_ms=now_ms,
+            drop_bodies=drop_bodies,
+            replica_set=self._replica_set,
+            ballot=self._ballot,
             body=submission.body,
         )
         outcome = execute(context, submission.command)
@@ -87,6 +87,8 @@ class GroupWriter:
             if outcome.command is not submission.command:
                 submission.encoded = encode(outcome.command)
             entry = log.append(self._ballot, now_ms, submission.encoded, submission.body)
+            # What was made of the command has this number for its id.
+            assert entry.lsn == context.lsn, (entry.lsn, context.lsn)
             group.entries.append(entry)
             group.logged.append(submission)
         submission.judge(outcome, log.head.lsn)

@@ -16,13 +16,20 @@ class Submission:
     """One command on its way: what to log, and whom to tell."""
 
     __slots__ = (
-        "acks", "body", "command", "done", "encoded", "error", "events", "logged", "lsn",
-        "result", "size",
+        "acks",
+        "body",
+        "command",
+        "done",
+        "encoded",
+        "error",
+        "events",
+        "logged",
+        "lsn",
+        "result",
+        "size",
     )
 
-    def __init__(
-        self, command: Command, body: bytes | memoryview, acks: int, done: Done
-    ) -> None:
+    def __init__(self, command: Command, body: bytes | memoryview, acks: int, done: Done) -> None:
         self.command = command
         self.encoded = encode(command)
         self.body = body

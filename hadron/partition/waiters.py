@@ -17,7 +17,9 @@ class Waiters:
 
     def __init__(self) -> None:
         self._lines: tuple[deque[Submission], deque[Submission], deque[Submission]] = (
-            deque(), deque(), deque(),
+            deque(),
+            deque(),
+            deque(),
         )
 
     def add(self, submission: Submission) -> None:
@@ -26,7 +28,9 @@ class Waiters:
         level = submission.acks
         if level == LEADER and not submission.logged:
             level = MAJORITY
-        self._lines[level].append(submission)
+        line = self._lines[level]
+        assert not line or line[-1].lsn <= submission.lsn, (line[-1].lsn, submission.lsn)
+        line.append(submission)
 
     def take(self, *, committed: int, persisted: int, on_all: int) -> Iterator[Submission]:
         """Those whose time has come."""

@@ -75,7 +75,8 @@ class Dispatch:
     def runner_for(self, stage: str, engine: str) -> Runner | None:
         """Who takes the next micro-batch of a stage: round robin over those with credit."""
         able = [
-            runner for runner in self.runners.values()
+            runner
+            for runner in self.runners.values()
             if runner.credit > 0 and runner.runs(stage, engine) and runner.is_writable()
         ]
         if not able:
@@ -84,9 +85,7 @@ class Dispatch:
         self._turn = chosen.number
         return chosen
 
-    def assign(
-        self, runner: Runner, stage: str, ids: Collection[int], deadline: float
-    ) -> None:
+    def assign(self, runner: Runner, stage: str, ids: Collection[int], deadline: float) -> None:
         batch = _Batch(runner.number, deadline, set(ids))
         self._batches.setdefault(stage, []).append(batch)
         held = self._assigned.setdefault(stage, {})

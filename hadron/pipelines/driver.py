@@ -8,38 +8,33 @@ goes into its next batch, so batches grow with the load and nobody waits on a ti
 from __future__ import annotations
 
 import logging
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Final, TypeAlias
 
 import trio
 
 from hadron.model.batch import StampedBatch, judge_batch, matching_indexes, read_head
-from hadron.model.errors import (
-    FencedError,
-    HadronError,
-    NotFoundError,
-    RequestError,
-    ShuttingDownError,
-)
+from hadron.model.errors import HadronError, NotFoundError, RequestError
 from hadron.model.limits import MAX_BATCH_RECORDS, MAX_MESSAGE_BYTES
+from hadron.model.pipelines import PipelineSpec, StageSpec, matches_type
 from hadron.model.ports import Clock, Database
-from hadron.model.schema import PipelineSpec, SchemaObject, StageSpec, StreamSpec, matches_type
+from hadron.model.schema import SchemaObject, StreamSpec
 from hadron.partition.controller import Controller
 from hadron.partition.observers import Order
 from hadron.pipelines.dispatch import Dispatch, Runner
 from hadron.serving.catalog import Catalog
 from hadron.serving.leading import Part
+from hadron.serving.perseverance import persevere
 from hadron.serving.visible import VisibleStreams
 from hadron.state import pipeline_views
-from hadron.state.events import InstancesChanged, StagesEnded
+from hadron.state.pipeline_events import InstancesChanged, StagesEnded
+from hadron.state.pipeline_retries import Retried, RetryInstances
 from hadron.state.pipeline_views import InputCursor, OutputRef, ReadyStage
 from hadron.state.pipelines import (
     Completed,
     CompleteStages,
     FailStages,
-    Retried,
-    RetryInstances,
     Triggered,
     TriggerInstances,
 )
@@ -60,14 +55,14 @@ _INVOCATIONS_BYTES: Final = MAX_MESSAGE_BYTES // 2
 """One message to a runner. Invocations name streams and partitions, so many of them with long names
 would not fit into a frame."""
 
-_PAUSE_S: Final = 1.0
-"""Between a pipeline's trouble and its next try."""
+
+RunnerCall: TypeAlias = Call[pipelines_pb2.RunStagesRequest, pipelines_pb2.Invocations]
 
 
 @dataclass(slots=True)
 class RunnerSession:
     runner: Runner
-    call: Call
+    call: RunnerCall
 
 
 class PipelineDriver:
@@ -103,23 +98,8 @@ class PipelineDriver:
     async def run(self) -> None:
         """Consume and dispatch until cancelled."""
         async with trio.open_nursery() as nursery:
-            nursery.start_soon(self._keep_on, self._consume)
-            nursery.start_soon(self._keep_on, self._dispatch_loop)
-
-    async def _keep_on(self, part: Callable[[], Awaitable[None]]) -> None:
-        """A pipeline's trouble is its own: it ends neither another pipeline nor the leader."""
-        told = ""
-        while True:
-            try:
-                await part()
-            except (FencedError, ShuttingDownError):
-                # Leading ends, and this task with it.
-                await trio.sleep_forever()
-            except HadronError as error:
-                if str(error) != told:
-                    _log.error("pipeline %s: %s", self.item.label, error)
-                told = str(error)
-                await trio.sleep(_PAUSE_S)
+            for work in (self._consume, self._dispatch_loop):
+                nursery.start_soon(persevere, self.item.label, work, logging.ERROR)
 
     def wake(self) -> None:
         """Something changed: instances ended, stages became ready, a runner came."""
@@ -130,16 +110,10 @@ class PipelineDriver:
 
     async def _consume(self) -> None:
         """Consume the partition of the input that lives here: a pipeline has one cursor."""
-        cursor: InputCursor | None = await self._controller.query(
-            lambda db: next(
-                (c for c in pipeline_views.cursors(db) if c.pipeline_id == self.item.id), None
-            )
-        )
-        if cursor is None:
+        while (cursor := await self._controller.query(self._cursor)) is None:
             # Declared, and not adopted yet.
             await self._input_moved.wait()
             self._input_moved = trio.Event()
-            return
         unwatch = self._visible.watch(cursor.stream_id, lambda: self._input_moved.set())
         try:
             offset = cursor.next_offset
@@ -152,11 +126,13 @@ class PipelineDriver:
         finally:
             unwatch()
 
+    def _cursor(self, db: Database) -> InputCursor | None:
+        found = pipeline_views.cursors(db)
+        return next((each for each in found if each.pipeline_id == self.item.id), None)
+
     async def _consume_some(self, cursor: InputCursor, offset: int) -> int:
         """Consume from `offset` what there is room for; returns the new cursor."""
-        counts = await self._controller.query(
-            lambda db: pipeline_views.counts(db, self.item.id)
-        )
+        counts = await self._controller.query(lambda db: pipeline_views.counts(db, self.item.id))
         room = min(self.spec.max_parallel - counts.live, _TRIGGERS_PER_ENTRY)
         if room <= 0:
             return offset
@@ -209,7 +185,7 @@ class PipelineDriver:
 
     # --- the dispatcher -------------------------------------------------------------------------
 
-    def join(self, call: Call, request: Any) -> RunnerSession:
+    def join(self, call: RunnerCall, request: pipelines_pb2.RunStagesRequest) -> RunnerSession:
         """A runner came. Raises `NotFoundError` for a stage that does not exist."""
         engine = request.engine or "spark"
         names = {stage.name for stage in self.spec.stages if stage.engine == engine}
@@ -272,7 +248,12 @@ class PipelineDriver:
                 db: Database, now_ms: int = now_ms, limit: int = runner.max_batch
             ) -> tuple[list[ReadyStage], int | None]:
                 ready = pipeline_views.ready_stages(
-                    db, self.item.id, stage.name, stage.dependencies, now_ms=now_ms, limit=limit,
+                    db,
+                    self.item.id,
+                    stage.name,
+                    stage.dependencies,
+                    now_ms=now_ms,
+                    limit=limit,
                     except_ids=set(self.dispatch.assigned(stage.name)),
                 )
                 due = pipeline_views.next_ready_ms(db, self.item.id, stage.name, now_ms)
@@ -323,7 +304,9 @@ class PipelineDriver:
 
     # --- completions ----------------------------------------------------------------------------
 
-    async def complete(self, request: Any, attachment: memoryview, partition: str) -> Completed:
+    async def complete(
+        self, request: pipelines_pb2.CompleteStagesRequest, attachment: memoryview, partition: str
+    ) -> Completed:
         """Publish outputs and complete their stages in one entry.
 
         Raises `RequestError` when the batch does not fit the stage's declaration.
@@ -351,26 +334,37 @@ class PipelineDriver:
             raise RequestError(f"stage {stage.name!r} declares no output, but outputs were sent")
         result: Completed = await self._controller.execute(
             CompleteStages(
-                self.item.id, stage.name, tuple(request.instance_ids), tuple(request.attempts),
-                out_stream_id, len(attachment), tuple(request.created_ms),
+                self.item.id,
+                stage.name,
+                tuple(request.instance_ids),
+                tuple(request.attempts),
+                out_stream_id,
+                len(attachment),
+                tuple(request.created_ms),
             ),
             attachment,
         )
         return result
 
-    async def fail(self, request: Any) -> Completed:
+    async def fail(self, request: pipelines_pb2.FailStagesRequest) -> Completed:
         """An attempt failed."""
         stage = self._stage(request.stage)
         _check_ids(request)
         result: Completed = await self._controller.execute(
             FailStages(
-                self.item.id, stage.name, tuple(request.instance_ids), tuple(request.attempts),
-                request.reason[:2_000], tuple(request.created_ms),
+                self.item.id,
+                stage.name,
+                tuple(request.instance_ids),
+                tuple(request.attempts),
+                request.reason[:2_000],
+                tuple(request.created_ms),
             )
         )
         return result
 
-    async def retry(self, request: Any) -> tuple[Retried, int, bool]:
+    async def retry(
+        self, request: pipelines_pb2.RetryInstancesRequest
+    ) -> tuple[Retried, int, bool]:
         """Let failed instances run again, as many as one entry takes; returns what was done, the
         instance to go on behind, and whether failed ones follow.
 
@@ -402,7 +396,9 @@ class PipelineDriver:
         )
 
 
-def _check_ids(request: Any) -> None:
+def _check_ids(
+    request: pipelines_pb2.CompleteStagesRequest | pipelines_pb2.FailStagesRequest,
+) -> None:
     if not request.instance_ids or len(request.instance_ids) != len(request.attempts):
         raise RequestError(
             f"{len(request.instance_ids)} instances come with {len(request.attempts)} attempts",
@@ -440,9 +436,7 @@ class Pipelines(Part):
         self._scopes: dict[int, trio.CancelScope] = {}
         self._changed = trio.Event()
         catalog.listen(self._on_catalog)
-        controller.observers.add(
-            Order.DRIVERS, [InstancesChanged, StagesEnded], self._on_visible
-        )
+        controller.observers.add(Order.DRIVERS, [InstancesChanged, StagesEnded], self._on_visible)
 
     async def run(self) -> None:
         """Serve every pipeline that lives here, also those declared while running."""

@@ -17,6 +17,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from typing import TypeAlias
 
 import apsw
 
@@ -27,6 +28,9 @@ from hadron.replication.follower import AppendOutcome, FollowerLog
 from hadron.storage.log import Entry
 from hadron.storage.writer import Prepared
 from hadron.wire.calls import Call
+from hadron.wire.messages import replication_pb2
+
+AppendCall: TypeAlias = Call[replication_pb2.AppendRequest, replication_pb2.AppendResponse]
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,7 +41,7 @@ class Append:
         member_of: when not empty, this disk counts in majorities from now on.
     """
 
-    call: Call
+    call: AppendCall
     ballot: Ballot
     previous: LogPosition
     entries: list[Entry]
@@ -59,7 +63,7 @@ class JoinedAppends:
         self._entries = list(first.entries)
         self._bytes = sum(entry.size for entry in first.entries)
         self.ballot = first.ballot
-        self.connection = first.call.connection
+        self.origin = first.call.origin
 
     @property
     def trim_lsn(self) -> int:
@@ -70,7 +74,7 @@ class JoinedAppends:
         """Whether `new` continues these, and there is room for it; it has joined them then."""
         size = sum(entry.size for entry in new.entries)
         if not (
-            new.call.connection is self.connection
+            new.call.origin is self.origin
             and new.ballot == self.ballot
             and new.previous == self._appends[-1].end
             and self._bytes + size <= GROUP_COMMIT_BYTES
@@ -86,8 +90,12 @@ class JoinedAppends:
         """For the writer; the result is an `AppendOutcome` for all of them."""
         granted = [each.member_of for each in self._appends if each.member_of]
         return self._follower.prepare_append(
-            connection, self.ballot, self._appends[0].previous, self._entries,
-            max(each.committed_lsn for each in self._appends), granted[0] if granted else b"",
+            connection,
+            self.ballot,
+            self._appends[0].previous,
+            self._entries,
+            max(each.committed_lsn for each in self._appends),
+            granted[0] if granted else b"",
         )
 
     def fail(self, error: HadronError) -> None:
@@ -95,7 +103,7 @@ class JoinedAppends:
         for each in self._appends:
             each.call.fail(error)
 
-    def outcomes(self, outcome: AppendOutcome) -> Iterator[tuple[Call, AppendOutcome]]:
+    def outcomes(self, outcome: AppendOutcome) -> Iterator[tuple[AppendCall, AppendOutcome]]:
         """What to answer to each: what was verified equal is told up to where it was shown."""
         for each in self._appends:
             if outcome.reason:

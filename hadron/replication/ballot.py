@@ -15,13 +15,7 @@ from typing import Any, Final, NamedTuple
 import apsw
 import trio
 
-from hadron.model.errors import (
-    CorruptionError,
-    FencedError,
-    HadronError,
-    PeerError,
-    TrimmedError,
-)
+from hadron.model.errors import CorruptionError, FencedError, HadronError, PeerError, TrimmedError
 from hadron.model.ids import NO_BALLOT, Ballot, LogPosition
 from hadron.model.ports import Clock, Random
 from hadron.replication import skew
@@ -99,20 +93,23 @@ class Candidate:
         clock: Clock,
         random: Random,
         report: Report,
-        resync: Callable[[str, str], None],
+        resync: Callable[[str, int, str], None],
         on_damage: Callable[[CorruptionError], object],
     ) -> None:
         """
         Args:
             report: told what is being waited for.
-            resync: told (reason, peer) when this node needs that peer's snapshot; it is reopened on
-                it while `win` waits.
+            resync: told (reason, lsn, peer) when this node needs that peer's snapshot, one that
+                holds every entry up to `lsn`; it is reopened on it while `win` waits.
             on_damage: told of a damaged entry in this node's log; it is repaired while `win` waits.
         """
         self._on_damage = on_damage
         self._resync = resync
         self._best = ""
         """Whose log was the most advanced one; "" for this node's own."""
+        self._lacking = 0
+        """The entry for want of which a snapshot is needed: one that ends before it leads back to
+        where it was needed, for ever."""
         self._membership = membership
         self._store = store
         self._follower = follower
@@ -144,7 +141,7 @@ class Candidate:
             except (TrimmedError, DivergedError) as error:
                 if not self._membership.peers:
                     raise
-                self._resync(error.message, self._best)
+                self._resync(error.message, self._lacking, self._best)
                 self._report(Life.NEEDS_SNAPSHOT, error.message)
                 # It ends with the reopening; another ballot only if a peer's log has changed.
                 await trio.sleep(_SNAPSHOT_PAUSE_S)
@@ -168,11 +165,13 @@ class Candidate:
         Raises `FencedError` when a log holds a newer configuration than this node's file.
         """
         answers = [
-            link.answer for link in self._links.connected()
+            link.answer
+            for link in self._links.connected()
             if link.answer is not None and link.answer.is_member
         ]
         known = [
-            configuration for answer in answers
+            configuration
+            for answer in answers
             for configuration in map(configuration_from, answer.configurations)
         ]
         if self._store.identity.current.is_member:
@@ -227,7 +226,8 @@ class Candidate:
     async def _try(self, standing: Standing, floor: int) -> Won:
         asked = (*standing.voters, *standing.learners)
         links = [
-            link for link in self._links.connected()
+            link
+            for link in self._links.connected()
             if link.name in asked and link.answer is not None
         ]
         if len(links) != len(asked):
@@ -246,20 +246,22 @@ class Candidate:
         promised = await self._gather(links, ballot, uuid, standing)
         await self._reconcile(
             {name: known for name, known in promised.items() if name in standing.voters},
-            ballot, counts_self=identity.is_member,
+            ballot,
+            counts_self=identity.is_member,
         )
         needed = await self._check_log(promised, standing, counts_self=identity.is_member)
         diverged = await self._on_writer(self._apply_all_and_join(uuid))
         if diverged is not None:
             raise diverged
         older = tuple(known for known in needed if known.epoch != ballot.epoch)
-        return Won(
-            ballot, uuid, self._stamps, older, begins_epoch=len(older) == len(needed)
-        )
+        return Won(ballot, uuid, self._stamps, older, begins_epoch=len(older) == len(needed))
 
     async def _check_log(
-        self, promised: dict[str, tuple[Connection, Promised]], standing: Standing,
-        *, counts_self: bool,
+        self,
+        promised: dict[str, tuple[Connection, Promised]],
+        standing: Standing,
+        *,
+        counts_self: bool,
     ) -> list[Configuration]:
         """The log is the chosen one now: look who its configurations ask for (PROTOCOL B5).
 
@@ -269,7 +271,8 @@ class Candidate:
             [
                 self._follower.committed_lsn,
                 *(
-                    link.answer.committed_lsn for link in self._links.connected()
+                    link.answer.committed_lsn
+                    for link in self._links.connected()
                     if link.answer is not None and link.name in promised
                 ),
             ]
@@ -345,27 +348,30 @@ class Candidate:
             needed = len(self._membership.members)
         if have < needed:
             raise PeerError(f"{have} of {needed} members promised ballot {ballot}")
+        own = {self._membership.node}
+        remembering = set(promised).intersection(standing.voters)
+        if self._store.identity.current.is_member:
+            remembering |= own
         configurations = self._known_configurations()
         if configurations:
             # Those say how many must remember; after the logs were compared, they say it for good.
+            # Before: the logs of fewer say nothing of what is committed, and this one is kept.
+            missing = what_is_missing(configurations, {*promised, *own}, remembering)
+            if missing:
+                raise PeerError(f"ballot {ballot} was not promised by {missing}")
             return
-        have, needed = sum(name in standing.voters for name in promised), (
-            self._membership.amnesia_quorum
-        )
-        if have + self._store.identity.current.is_member < needed:
+        have, needed = len(remembering), self._membership.amnesia_quorum
+        if have < needed:
             raise PeerError(
                 f"{have} of {needed} members that remember the log promised ballot {ballot}"
             )
 
     async def _reconcile(
-        self,
-        promised: dict[str, tuple[Connection, Promised]],
-        ballot: Ballot,
-        *,
-        counts_self: bool,
+        self, promised: dict[str, tuple[Connection, Promised]], ballot: Ballot, *, counts_self: bool
     ) -> None:
         """Make this log hold what the most advanced log of the majority holds (PROTOCOL B2)."""
         own = self._follower.head
+        self._lacking = 0
         best_name, best = "", own if counts_self else None
         for name, (_, (last, _first)) in promised.items():
             if best is None or (last.ballot, last.lsn) > (best.ballot, best.lsn):
@@ -375,6 +381,7 @@ class Candidate:
             return
         assert best_name
         connection, (_, their_first) = promised[best_name]
+        self._lacking = their_first - 1
         self._report(Life.RECONCILING, f"copying entries up to {best.lsn} from {best_name}")
         common = await find_common(
             self._own_position,
@@ -386,7 +393,9 @@ class Candidate:
         await self._on_writer(lambda db: self._replace_after(db, common.lsn))
         copied = common.lsn
         while copied < best.lsn:
+            self._lacking = copied + 1
             copied = await self._copy(connection, ballot, copied + 1)
+        self._lacking = 0
 
     async def _copy(self, connection: Connection, ballot: Ballot, from_lsn: int) -> int:
         answer, attachment = await _ask(
@@ -418,9 +427,7 @@ class Candidate:
             self._store.log.reload()
             raise
 
-    def _apply_all_and_join(
-        self, uuid: bytes
-    ) -> Callable[[apsw.Connection], DivergedError | None]:
+    def _apply_all_and_join(self, uuid: bytes) -> Callable[[apsw.Connection], DivergedError | None]:
         def job(db: apsw.Connection) -> DivergedError | None:
             try:
                 self._follower.apply_all(db)
@@ -485,8 +492,12 @@ async def _collect_outbid(ask: Any, link: PeerLink, outbids: list[OutbidError]) 
 
 
 async def ask_promise(
-    connection: Connection, membership: Membership, ballot: Ballot, uuid: bytes,
-    *, found: bool = False,
+    connection: Connection,
+    membership: Membership,
+    ballot: Ballot,
+    uuid: bytes,
+    *,
+    found: bool = False,
 ) -> Promised:
     """Ask a peer for its promise; returns where its log begins and ends.
 
@@ -497,8 +508,11 @@ async def ask_promise(
         connection,
         _PROMISE,
         replication_pb2.PromiseRequest(
-            ballot=ballot_to(ballot), config_digest=membership.digest, leader=membership.node,
-            replica_set_uuid=uuid, found=found,
+            ballot=ballot_to(ballot),
+            config_digest=membership.digest,
+            leader=membership.node,
+            replica_set_uuid=uuid,
+            found=found,
         ),
     )
     if not answer.promised:
@@ -521,7 +535,8 @@ async def ask_resync(connection: Connection, ballot: Ballot, reason: str, min_ls
     """Tell a peer to fetch a snapshot that holds every entry up to `min_lsn`: the log cannot bring
     it up to date. It fetches in its own time. Raises `PeerError`."""
     await _ask(
-        connection, _RESYNC,
+        connection,
+        _RESYNC,
         replication_pb2.ResyncRequest(ballot=ballot_to(ballot), reason=reason, min_lsn=min_lsn),
     )
 

@@ -34,7 +34,8 @@ def in_log(connection: apsw.Connection, applied_lsn: int, head_lsn: int) -> list
     entries after it."""
     found = {
         known.epoch: known
-        for known in leadership.configurations(connection) if known.lsn <= applied_lsn
+        for known in leadership.configurations(connection)
+        if known.lsn <= applied_lsn
     }
     for entry in read_commands(connection, applied_lsn + 1, head_lsn):
         configuration = begun_with(entry)
@@ -66,7 +67,5 @@ def what_is_missing(
         if len(names.intersection(promising)) < configuration.majority:
             return f"a majority, {configuration.majority}, of {configuration}"
         if len(names.intersection(remembering)) < configuration.amnesia_quorum:
-            return (
-                f"{configuration.amnesia_quorum} of {configuration} that remember the log"
-            )
+            return f"{configuration.amnesia_quorum} of {configuration} that remember the log"
     return ""

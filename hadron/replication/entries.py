@@ -13,7 +13,9 @@ from hadron.wire.messages import ballot_from, ballot_to, check_number, replicati
 
 def configuration_to(known: Configuration) -> replication_pb2.Configuration:
     return replication_pb2.Configuration(
-        epoch=known.epoch, lsn=known.lsn, digest=known.digest,
+        epoch=known.epoch,
+        lsn=known.lsn,
+        digest=known.digest,
         members=[replication_pb2.Member(name=name, role=role) for name, role in known.members],
     )
 
@@ -21,7 +23,9 @@ def configuration_to(known: Configuration) -> replication_pb2.Configuration:
 def configuration_from(message: replication_pb2.Configuration) -> Configuration:
     """Raises `FrameError` for a number that no log can hold."""
     return Configuration(
-        check_number("epoch", message.epoch), check_number("lsn", message.lsn), message.digest,
+        check_number("epoch", message.epoch),
+        check_number("lsn", message.lsn),
+        message.digest,
         tuple((member.name, member.role) for member in message.members),
     )
 
@@ -61,8 +65,12 @@ def unpack(headers: Sequence[replication_pb2.Entry], attachment: memoryview) -> 
         ballot: Ballot = ballot_from(header.ballot)
         entries.append(
             Entry(
-                check_number("lsn", header.lsn), ballot, header.now_ms, header.command,
-                attachment[start:stop], header.chain,
+                check_number("lsn", header.lsn),
+                ballot,
+                header.now_ms,
+                header.command,
+                attachment[start:stop],
+                header.chain,
             )
         )
         start = stop

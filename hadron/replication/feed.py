@@ -1,6 +1,6 @@
-"""What a leader sends to one peer: live groups while it keeps up, the log while it does not.
+"""What a leader sends to one peer: what it is writing while the peer keeps up, else the log.
 
-Every group of entries is packed once and shared by all feeds. The latest groups are kept in a
+What one transaction has written is packed once and shared by all feeds. The latest are kept in a
 ring, so that a peer that is a moment behind costs no reads; one that is further behind is fed from
 the log in chunks, as fast as its window allows, without touching the path of live traffic.
 """
@@ -14,7 +14,7 @@ from typing import Any, Final, Protocol
 
 import trio
 
-from hadron.model.errors import HadronError, TrimmedError
+from hadron.model.errors import HadronError, PeerError, TrimmedError
 from hadron.model.ids import Ballot, LogPosition
 from hadron.replication.entries import pack
 from hadron.storage.log import NEEDS_SNAPSHOT, Entry
@@ -27,7 +27,7 @@ _Outcome: Final = replication_pb2.AppendResponse.Outcome
 
 
 @dataclass(frozen=True, slots=True)
-class Group:
+class Packed:
     """Entries that were written in one transaction, ready to be sent."""
 
     first_lsn: int
@@ -37,9 +37,9 @@ class Group:
     size: int
 
 
-def make_group(
+def pack_entries(
     ballot: Ballot, previous: LogPosition, entries: Sequence[Entry], committed_lsn: int
-) -> Group:
+) -> Packed:
     headers, bodies = pack(entries)
     message = replication_pb2.AppendRequest(
         ballot=ballot_to(ballot),
@@ -48,28 +48,28 @@ def make_group(
         committed_lsn=committed_lsn,
     )
     size = sum(map(len, bodies)) + 64 * len(entries)
-    return Group(entries[0].lsn, entries[-1].position, message, bodies, size)
+    return Packed(entries[0].lsn, entries[-1].position, message, bodies, size)
 
 
 class Ring:
-    """The latest groups, by their first lsn; bounded in bytes."""
+    """The latest of them, by their first lsn; bounded in bytes."""
 
     def __init__(self, max_bytes: int) -> None:
         self._max_bytes = max_bytes
         self._bytes = 0
-        self._groups: deque[Group] = deque()
-        self._by_first: dict[int, Group] = {}
+        self._latest: deque[Packed] = deque()
+        self._by_first: dict[int, Packed] = {}
 
-    def push(self, group: Group) -> None:
-        self._groups.append(group)
-        self._by_first[group.first_lsn] = group
-        self._bytes += group.size
-        while self._bytes > self._max_bytes and len(self._groups) > 1:
-            oldest = self._groups.popleft()
+    def push(self, packed: Packed) -> None:
+        self._latest.append(packed)
+        self._by_first[packed.first_lsn] = packed
+        self._bytes += packed.size
+        while self._bytes > self._max_bytes and len(self._latest) > 1:
+            oldest = self._latest.popleft()
             del self._by_first[oldest.first_lsn]
             self._bytes -= oldest.size
 
-    def starting_at(self, lsn: int) -> Group | None:
+    def starting_at(self, lsn: int) -> Packed | None:
         return self._by_first.get(lsn)
 
 
@@ -117,8 +117,13 @@ class Feed:
     """
 
     def __init__(
-        self, host: FeedHost, name: str, connection: Connection, match: LogPosition,
-        *, window_bytes: int,
+        self,
+        host: FeedHost,
+        name: str,
+        connection: Connection,
+        match: LogPosition,
+        *,
+        window_bytes: int,
     ) -> None:
         self._host = host
         self.name = name
@@ -139,10 +144,10 @@ class Feed:
         """Whether the peer has been sent everything there is."""
         return self._next > self._host.written_lsn
 
-    def offer(self, group: Group) -> None:
-        """A new group was written; send it now if the peer is up to it."""
-        if group.first_lsn == self._next and self._in_flight_bytes < self._window_bytes:
-            self._send_group(group)
+    def offer(self, packed: Packed) -> None:
+        """New entries were written; send it now if the peer is up to it."""
+        if packed.first_lsn == self._next and self._in_flight_bytes < self._window_bytes:
+            self._send_packed(packed)
         else:
             self._wanted.set()
 
@@ -159,7 +164,9 @@ class Feed:
                 replication_pb2.AppendRequest(
                     ballot=ballot_to(self._host.ballot), previous=position_to(self._previous)
                 ),
-                (), 0, on_answer,
+                (),
+                0,
+                on_answer,
             )
 
     @property
@@ -200,8 +207,8 @@ class Feed:
                 await self._wanted.wait()
                 self._wanted = trio.Event()
             elif previous == self._previous:
-                self._send_group(
-                    make_group(self._host.ballot, previous, entries, self._host.committed_lsn)
+                self._send_packed(
+                    pack_entries(self._host.ballot, previous, entries, self._host.committed_lsn)
                 )
 
     def wake(self) -> None:
@@ -209,15 +216,16 @@ class Feed:
 
     def _pump_ring(self) -> None:
         while self._in_flight_bytes < self._window_bytes:
-            group = self._host.ring.starting_at(self._next)
-            if group is None:
+            packed = self._host.ring.starting_at(self._next)
+            if packed is None:
                 return
-            self._send_group(group)
+            self._send_packed(packed)
 
-    def _send_group(self, group: Group) -> None:
-        self._next = group.last.lsn + 1
-        self._previous = group.last
-        self._send(group.message, group.bodies, group.size, None)
+    def _send_packed(self, packed: Packed) -> None:
+        assert packed.first_lsn == self._next, (packed.first_lsn, self._next)
+        self._next = packed.last.lsn + 1
+        self._previous = packed.last
+        self._send(packed.message, packed.bodies, packed.size, None)
 
     def _send(
         self,
@@ -227,6 +235,7 @@ class Feed:
         on_answer: Callable[[], None] | None,
     ) -> None:
         committed = self._host.committed_lsn
+        assert committed >= self._committed_sent, (committed, self._committed_sent)
         message.committed_lsn = committed
         message.trim_lsn = self._host.trim_lsn
         self._committed_sent = committed
@@ -289,25 +298,36 @@ async def find_common(
         high: an lsn at or above the last shared one.
         likely: the end of their log, which most of the time is part of ours.
 
-    Raises `TrimmedError` when they share nothing from `low` on.
+    Rows of either may be trimmed meanwhile. An entry that is not there any more says nothing of
+    where the logs part: taken for one that differs, it would have what follows replaced, down to
+    what is committed.
+
+    Raises `TrimmedError` when they share nothing from `low` on, `PeerError` when what was to be
+    compared was trimmed: the bounds are others by now.
     """
     if likely is not None and likely == await own(likely.lsn):
         return likely
-    best = await own(low)
     if low > high:
         raise TrimmedError(
-            f"a log that ends at {high} is before {low}, where the other begins",
-            NEEDS_SNAPSHOT,
+            f"a log that ends at {high} is before {low}, where the other begins", NEEDS_SNAPSHOT
         )
-    if best is None or (low > 0 and best != await theirs(low)):
+    best = await _still_there(own, low)
+    if low > 0 and best != await _still_there(theirs, low):
         raise TrimmedError(
             f"the logs parted before {low}, where one of them begins", NEEDS_SNAPSHOT
         )
     while low < high:
         middle = (low + high + 1) // 2
-        ours, other = await own(middle), await theirs(middle)
-        if ours is not None and ours == other:
+        ours, other = await _still_there(own, middle), await _still_there(theirs, middle)
+        if ours == other:
             low, best = middle, ours
         else:
             high = middle - 1
     return best
+
+
+async def _still_there(log: Probe, lsn: int) -> LogPosition:
+    position = await log(lsn)
+    if position is None:
+        raise PeerError(f"entry {lsn} was trimmed while two logs were compared")
+    return position

@@ -20,7 +20,7 @@ import trio
 
 from hadron.model.errors import FencedError
 from hadron.model.ids import Ballot, LogPosition
-from hadron.replication.feed import Feed, Ring, make_group
+from hadron.replication.feed import Feed, Ring, pack_entries
 from hadron.replication.learners import Learners
 from hadron.replication.quorum import Quorum
 from hadron.replication.trimming import LogHorizon
@@ -85,6 +85,7 @@ class Feeding:
         self.ballot = ballot
         self.node = node
         self.started_lsn = started_lsn
+        assert started_lsn > store.log.head.lsn, (started_lsn, store.log.head)
         self.tuning = tuning
         self.head = store.log.head
         self.ring = Ring(tuning.ring_bytes)
@@ -101,7 +102,11 @@ class Feeding:
         self._cork = cork
         self._on_trim = on_trim
         self._learners = Learners(
-            self.quorum, self.feeds, node=node, started_lsn=started_lsn, older=older,
+            self.quorum,
+            self.feeds,
+            node=node,
+            started_lsn=started_lsn,
+            older=older,
             begins_epoch=begins_epoch,
         )
         self._horizon = LogHorizon(
@@ -138,7 +143,7 @@ class Feeding:
         """The entries exist, their fsync is under way: send them to all who are up to it."""
         assert entries[0].lsn == self.head.lsn + 1
         self.head = entries[-1].position
-        packed = make_group(self.ballot, previous, entries, self.committed_lsn)
+        packed = pack_entries(self.ballot, previous, entries, self.committed_lsn)
         self.ring.push(packed)
         with self._cork:
             for feed in self.feeds.values():
@@ -187,6 +192,7 @@ class Feeding:
     def let_go(self) -> None:
         """Have logs trimmed as far as nobody needs them."""
         if self._horizon.move(committed=self.committed_lsn, on_all=self.quorum.on_all):
+            assert self._horizon.lsn <= self.committed_lsn, (self._horizon.lsn, self.committed_lsn)
             self._on_trim(self._horizon.lsn)
 
     async def measure_log(self) -> None:

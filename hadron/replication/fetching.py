@@ -67,9 +67,12 @@ async def fetch(
     """
     known = await disk.do(partial(read_manifest, directory))
     answer, _ = await _ask(
-        connection, _OPEN,
+        connection,
+        _OPEN,
         snapshots_pb2.OpenSnapshotRequest(
-            min_lsn=min_lsn, hash=known.hash if known else "", promised=ballot_to(promised),
+            min_lsn=min_lsn,
+            hash=known.hash if known else "",
+            promised=ballot_to(promised),
             leads=leads,
         ),
         _OPEN_TIMEOUT_S,
@@ -93,7 +96,8 @@ async def fetch(
 async def _read_chunk(connection: Connection, manifest: Manifest, offset: int) -> memoryview:
     size = min(CHUNK_BYTES, manifest.size - offset)
     answer, data = await _ask(
-        connection, _READ,
+        connection,
+        _READ,
         snapshots_pb2.ReadSnapshotRequest(hash=manifest.hash, offset=offset, max_bytes=size),
         _READ_TIMEOUT_S,
     )

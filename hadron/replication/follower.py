@@ -19,12 +19,7 @@ from typing import Final
 
 import apsw
 
-from hadron.model.errors import (
-    CorruptionError,
-    FencedError,
-    PeerError,
-    StorageError,
-)
+from hadron.model.errors import CorruptionError, FencedError, PeerError, StorageError
 from hadron.model.ids import Ballot, LogPosition
 from hadron.replication.configurations import begun_with, in_log, still_needed
 from hadron.replication.watermark import Watermark
@@ -67,8 +62,13 @@ class FollowerLog:
     """Jobs for the writer. Its attributes are only ever touched there, except to be shown."""
 
     def __init__(
-        self, connection: apsw.Connection, log: Log, identity: IdentityFile,
-        machine: StateMachine, replica_set: str, watermark: Watermark,
+        self,
+        connection: apsw.Connection,
+        log: Log,
+        identity: IdentityFile,
+        machine: StateMachine,
+        replica_set: str,
+        watermark: Watermark,
     ) -> None:
         leadership.check_known(connection, machine, replica_set)
         self.machine = machine
@@ -109,6 +109,7 @@ class FollowerLog:
 
     def note_applied(self, lsn: int) -> None:
         """The tables are at `lsn`, stored: what a leader says, which applies as it writes."""
+        assert self.applied_lsn <= lsn <= self._log.head.lsn, (self.applied_lsn, lsn)
         self.applied_lsn = self.stored_applied_lsn = lsn
 
     def note_committed(self, connection: apsw.Connection) -> None:
@@ -248,15 +249,17 @@ class FollowerLog:
         """An entry takes its place, and that of one which was dropped or never written."""
         known = [each for each in self._configurations if each.lsn < entry.lsn]
         configuration = begun_with(entry)
-        if configuration is not None and all(
-            each.epoch != configuration.epoch for each in known
-        ):
+        if configuration is not None and all(each.epoch != configuration.epoch for each in known):
             known.append(configuration)
         self._configurations = known
 
     def _begin_write(
-        self, connection: apsw.Connection, change: Callable[[], None], committed: int,
-        *, until: int | None = None,
+        self,
+        connection: apsw.Connection,
+        change: Callable[[], None],
+        committed: int,
+        *,
+        until: int | None = None,
     ) -> None:
         """Write in a transaction that is left open, or rolled back when something is wrong."""
         applied_before = self.applied_lsn
@@ -314,10 +317,16 @@ class FollowerLog:
                 raise CorruptionError(f"entry {self.applied_lsn + 1} is missing from the log")
             for entry in entries:
                 context = Context(
-                    machine=self.machine, db=connection, lsn=entry.lsn, now_ms=entry.now_ms,
-                    drop_bodies=drop_bodies, replica_set=self._replica_set, ballot=entry.ballot,
+                    machine=self.machine,
+                    db=connection,
+                    lsn=entry.lsn,
+                    now_ms=entry.now_ms,
+                    drop_bodies=drop_bodies,
+                    replica_set=self._replica_set,
+                    ballot=entry.ballot,
                 )
                 execute_logged(context, entry.command)
+                assert entry.lsn == self.applied_lsn + 1, (entry.lsn, self.applied_lsn)
                 self.applied_lsn = entry.lsn
                 if any(type(event) is SchemaChanged for event in context.events):
                     self.schema_lsn = entry.lsn

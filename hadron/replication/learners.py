@@ -29,8 +29,14 @@ class Learners:
     """Those that are taught under one ballot."""
 
     def __init__(
-        self, quorum: Quorum, feeds: Mapping[str, Feed], *, node: str, started_lsn: int,
-        older: Iterable[Configuration] = (), begins_epoch: bool = False,
+        self,
+        quorum: Quorum,
+        feeds: Mapping[str, Feed],
+        *,
+        node: str,
+        started_lsn: int,
+        older: Iterable[Configuration] = (),
+        begins_epoch: bool = False,
     ) -> None:
         """
         Args:

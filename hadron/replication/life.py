@@ -50,10 +50,16 @@ OF_A_REPLICA: Final[Mapping[Life, frozenset[Life]]] = {
 OF_A_LEADER: Final[Mapping[Life, frozenset[Life]]] = {
     Life.STARTING: _CANDIDATE | {Life.FOLLOWING},
     Life.WAITING_FOR_MAJORITY: frozenset({Life.RECONCILING, Life.FENCED, Life.FOLLOWING}),
-    Life.RECONCILING: frozenset({
-        Life.WAITING_FOR_MAJORITY, Life.NEEDS_SNAPSHOT, Life.SERVING, Life.FENCED, Life.DAMAGED,
-        Life.FOLLOWING,
-    }),
+    Life.RECONCILING: frozenset(
+        {
+            Life.WAITING_FOR_MAJORITY,
+            Life.NEEDS_SNAPSHOT,
+            Life.SERVING,
+            Life.FENCED,
+            Life.DAMAGED,
+            Life.FOLLOWING,
+        }
+    ),
     Life.NEEDS_SNAPSHOT: _CANDIDATE | {Life.FOLLOWING},
     Life.SERVING: frozenset({Life.FENCED, Life.DAMAGED, Life.FOLLOWING}),
     # Damage may be met while a leadership that was fenced ends.

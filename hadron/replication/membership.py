@@ -55,7 +55,12 @@ class Membership:
 
 
 def identity_message(
-    membership: Membership, *, uuid: bytes, boot: int, start: bytes = b"", is_member: bool = False,
+    membership: Membership,
+    *,
+    uuid: bytes,
+    boot: int,
+    start: bytes = b"",
+    is_member: bool = False,
     disk: bytes = b"",
 ) -> replication_pb2.HandshakeRequest:
     return replication_pb2.HandshakeRequest(
@@ -109,45 +114,124 @@ def check_peer(
 
     Raises `HandshakeError` naming both sides' values and the likely misconfiguration.
     """
-    theirs = tuple((member.name, member.role) for member in peer.members)
-    same = peer.epoch == own.epoch
-    checks = (
-        (peer.protocol_version == PROTOCOL_VERSION, "protocol version", PROTOCOL_VERSION,
-         peer.protocol_version, "run the same version of Hadron on both"),
-        (peer.cluster == own.cluster, "cluster", own.cluster, peer.cluster,
-         "is an address of another cluster in the configuration?"),
-        (peer.replica_set == own.replica_set, "replica set", own.replica_set, peer.replica_set,
-         "is an address of another replica set in the configuration?"),
-        (max(len(peer.disk), len(peer.start)) <= TOKEN_BYTES, "disk's or start's name",
-         f"of {TOKEN_BYTES} bytes at most", f"of {max(len(peer.disk), len(peer.start))} bytes",
-         "run the same version of Hadron on both"),
-        (len(theirs) <= MAX_MEMBERS, "number of members", len(own.members), len(theirs),
-         f"at most {MAX_MEMBERS}"),
-        (is_valid_name(peer.node), "node name", own.node, shorten(peer.node),
-         "is it a node of Hadron?"),
-        (peer.epoch >= 1, "epoch", own.epoch, peer.epoch, "an epoch is 1 or more"),
-        (not same or theirs == own.members, "list of members", _members(own.members),
-         _members(theirs),
-         "names and roles must be the same in both files; raise `epoch` when they change"),
-        (expected is None or peer.node == expected, "node name", expected, peer.node,
-         "are two addresses exchanged in the configuration?"),
-        # Members of another epoch may be nodes that this configuration has never heard of.
-        (peer.node in dict(own.members if same else theirs), "node name",
-         "one of " + _members(own.members), peer.node, "this node is not in our configuration"),
-        (peer.node != own.node, "node name", own.node, peer.node,
-         "a second process runs with this node's name"),
-        (not uuid or not peer.replica_set_uuid or uuid == peer.replica_set_uuid,
-         "replica set uuid", uuid.hex(), peer.replica_set_uuid.hex(),
-         "their data comes from another replica set of the same name, or from before it was "
-         "restored; move the data directory away that is the wrong one"),
-    )
-    for good, what, ours, other, hint in checks:
+    for good, what, ours, other, hint in (
+        *_identity_checks(own, peer),
+        *_place_checks(own, peer, expected),
+        *_history_checks(uuid, peer.replica_set_uuid),
+    ):
         if not good:
             raise HandshakeError(
                 f"node {peer.node or '?'} does not fit: its {what} is {other}, ours is {ours}",
                 hint,
                 retryable=True,
             )
+
+
+_Check = tuple[bool, str, object, object, str]
+"""(whether it is as it must be, what, ours, theirs, what is likely to be wrong)."""
+
+
+def _identity_checks(own: Membership, peer: replication_pb2.HandshakeRequest) -> tuple[_Check, ...]:
+    """Whether it is of this replica set, and speaks as members do."""
+    longest = max(len(peer.disk), len(peer.start))
+    return (
+        (
+            peer.protocol_version == PROTOCOL_VERSION,
+            "protocol version",
+            PROTOCOL_VERSION,
+            peer.protocol_version,
+            "run the same version of Hadron on both",
+        ),
+        (
+            peer.cluster == own.cluster,
+            "cluster",
+            own.cluster,
+            peer.cluster,
+            "is an address of another cluster in the configuration?",
+        ),
+        (
+            peer.replica_set == own.replica_set,
+            "replica set",
+            own.replica_set,
+            peer.replica_set,
+            "is an address of another replica set in the configuration?",
+        ),
+        (
+            longest <= TOKEN_BYTES,
+            "disk's or start's name",
+            f"of {TOKEN_BYTES} bytes at most",
+            f"of {longest} bytes",
+            "run the same version of Hadron on both",
+        ),
+        (
+            len(peer.members) <= MAX_MEMBERS,
+            "number of members",
+            len(own.members),
+            len(peer.members),
+            f"at most {MAX_MEMBERS}",
+        ),
+        (
+            is_valid_name(peer.node),
+            "node name",
+            own.node,
+            shorten(peer.node),
+            "is it a node of Hadron?",
+        ),
+        (peer.epoch >= 1, "epoch", own.epoch, peer.epoch, "an epoch is 1 or more"),
+    )
+
+
+def _place_checks(
+    own: Membership, peer: replication_pb2.HandshakeRequest, expected: str | None
+) -> tuple[_Check, ...]:
+    """Whether both files agree on who the members are, and which of them it is."""
+    theirs = tuple((member.name, member.role) for member in peer.members)
+    same = peer.epoch == own.epoch
+    return (
+        (
+            not same or theirs == own.members,
+            "list of members",
+            _members(own.members),
+            _members(theirs),
+            "names and roles must be the same in both files; raise `epoch` when they change",
+        ),
+        (
+            expected is None or peer.node == expected,
+            "node name",
+            expected,
+            peer.node,
+            "are two addresses exchanged in the configuration?",
+        ),
+        # Members of another epoch may be nodes that this configuration has never heard of.
+        (
+            peer.node in dict(own.members if same else theirs),
+            "node name",
+            "one of " + _members(own.members),
+            peer.node,
+            "this node is not in our configuration",
+        ),
+        (
+            peer.node != own.node,
+            "node name",
+            own.node,
+            peer.node,
+            "a second process runs with this node's name",
+        ),
+    )
+
+
+def _history_checks(own: bytes, theirs: bytes) -> tuple[_Check, ...]:
+    """Whether both hold data of one history, as far as they hold any."""
+    return (
+        (
+            not own or not theirs or own == theirs,
+            "replica set uuid",
+            own.hex(),
+            theirs.hex(),
+            "their data comes from another replica set of the same name, or from before it was "
+            "restored; move the data directory away that is the wrong one",
+        ),
+    )
 
 
 def epoch_note(own: Membership, peer: str, epoch: int) -> str:

@@ -54,6 +54,8 @@ class PeerLink:
         self.answer: replication_pb2.HandshakeResponse | None = None
         self.old_file = ""
         """That the node's own configuration file is older than the peer's, in words."""
+        self.their_old_file = ""
+        """That the peer's is older, in words; it is told by its own handshake and says so too."""
 
 
 class PeerLinks:
@@ -124,8 +126,12 @@ class PeerLinks:
     async def _connect_and_stay(self, link: PeerLink) -> None:
         """Returns once a connection has ended on which the handshake had succeeded."""
         connection = await dial(
-            self._network, link.address, timeout_s=_HANDSHAKE_TIMEOUT_S, cork=self._cork,
-            keepalive_s=self._keepalive_s, silence_limit_s=self._silence_limit_s,
+            self._network,
+            link.address,
+            timeout_s=_HANDSHAKE_TIMEOUT_S,
+            cork=self._cork,
+            keepalive_s=self._keepalive_s,
+            silence_limit_s=self._silence_limit_s,
         )
         await talk(connection, partial(self._stay, link))
         self._set(link, LinkState.CONNECTING, f"the connection to {link.address} ended")
@@ -156,8 +162,8 @@ class PeerLinks:
         if note:
             _log.warning("%s", note)
         is_ours = answer.identity.epoch > self._membership.epoch
-        link.old_file = note if is_ours else ""
-        self._set(link, LinkState.CONNECTED, "" if is_ours else note)
+        link.old_file, link.their_old_file = (note, "") if is_ours else ("", note)
+        self._set(link, LinkState.CONNECTED, link.their_old_file)
 
     async def ask_again(
         self, link: PeerLink, timeout_s: float
@@ -168,9 +174,7 @@ class PeerLinks:
         connection = link.connection
         if connection is None:
             raise PeerError(f"{link.name} is not connected")
-        answer, _ = await connection.request(
-            _HANDSHAKE, self._own_identity(), timeout_s=timeout_s
-        )
+        answer, _ = await connection.request(_HANDSHAKE, self._own_identity(), timeout_s=timeout_s)
         assert isinstance(answer, replication_pb2.HandshakeResponse)
         try:
             check_peer(

@@ -17,7 +17,11 @@ class Quorum:
     """
 
     def __init__(
-        self, leader: str, members: Iterable[str], *, started_lsn: int,
+        self,
+        leader: str,
+        members: Iterable[str],
+        *,
+        started_lsn: int,
         older: Iterable[Configuration] = (),
     ) -> None:
         """
@@ -64,9 +68,7 @@ class Quorum:
         return self._advance()
 
     def _advance(self) -> bool:
-        candidate = min(
-            self._held_by(self._voters, self._majority), self._persisted[self._leader]
-        )
+        candidate = min(self._held_by(self._voters, self._majority), self._persisted[self._leader])
         if self.committed < self._started_lsn:
             for configuration in self._older:
                 counted = self._voters & configuration.names
@@ -74,6 +76,8 @@ class Quorum:
         if candidate <= self.committed or candidate < self._started_lsn:
             return False
         self.committed = candidate
+        holders = sum(self._persisted[name] >= candidate for name in self._voters)
+        assert holders >= self._majority, (candidate, self._persisted)
         return True
 
     def _held_by(self, names: Collection[str], count: int) -> int:

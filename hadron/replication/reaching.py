@@ -32,8 +32,15 @@ class Reaching:
     """Feeds peers over their links, under one ballot."""
 
     def __init__(
-        self, feeding: Feeding, membership: Membership, store: Store, links: PeerLinks, *,
-        uuid: bytes, window_bytes: int, on_outbid: Callable[[FencedError], None],
+        self,
+        feeding: Feeding,
+        membership: Membership,
+        store: Store,
+        links: PeerLinks,
+        *,
+        uuid: bytes,
+        window_bytes: int,
+        on_outbid: Callable[[FencedError], None],
     ) -> None:
         """
         Args:

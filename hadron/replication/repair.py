@@ -18,20 +18,14 @@ import contextlib
 import logging
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import Any, Final
+from typing import Final
 
 import apsw
 import trio
 
 from hadron.model.backoff import Backoff
 from hadron.model.batch import check_body, read_head
-from hadron.model.errors import (
-    CorruptionError,
-    HadronError,
-    NotFoundError,
-    PeerError,
-    TrimmedError,
-)
+from hadron.model.errors import CorruptionError, HadronError, NotFoundError, PeerError, TrimmedError
 from hadron.model.ids import NO_BALLOT, LogPosition
 from hadron.model.limits import MAX_ATTACHMENT_BYTES
 from hadron.model.ports import Random
@@ -53,15 +47,10 @@ from hadron.storage.repair import (
     wrong_with,
 )
 from hadron.storage.store import Store
-from hadron.wire.calls import Call, Handler
+from hadron.wire.calls import Call
 from hadron.wire.connection import Connection
-from hadron.wire.messages import (
-    check_number,
-    integrity_pb2,
-    method,
-    position_from,
-    position_to,
-)
+from hadron.wire.messages import check_number, integrity_pb2, method, position_from, position_to
+from hadron.wire.services import Served, served
 
 _log = logging.getLogger(__name__)
 
@@ -174,7 +163,8 @@ class Repairer:
         """Something is wrong that is not in an entry."""
         if self._membership.is_leader and not is_unreadable:
             self._say_hopeless(
-                0, f"{text}; a leader does not doubt its own tables: compare the members with "
+                0,
+                f"{text}; a leader does not doubt its own tables: compare the members with "
                 "`hadron verify`, and promote one that is sound",
             )
         else:
@@ -272,7 +262,8 @@ class Repairer:
         are so many that they meet every one, and remember what they held (PROTOCOL B3)."""
         own = self._membership
         remembering = [
-            link.name for link in self._links.connected()
+            link.name
+            for link in self._links.connected()
             if link.name in ends and link.answer is not None and link.answer.is_member
         ]
         return (
@@ -288,10 +279,12 @@ class Repairer:
         if known != ends:
             self._alone[lsn] = ends, trio.current_time()
         elif trio.current_time() - since_s >= _ALONE_S:
-            self._on_lost(CorruptionError(
-                f"{wrong}, and no other member ever had it: "
-                + ", ".join(f"{name} ends at {end}" for name, end in ends.items())
-            ))
+            self._on_lost(
+                CorruptionError(
+                    f"{wrong}, and no other member ever had it: "
+                    + ", ".join(f"{name} ends at {end}" for name, end in ends.items())
+                )
+            )
             return
         self._say_hopeless(lsn, "no other member's log goes so far")
 
@@ -322,7 +315,8 @@ class Repairer:
             )
         else:
             self._say_hopeless(
-                lsn, "there is no other member to repair it from; what is damaged is not served. "
+                lsn,
+                "there is no other member to repair it from; what is damaged is not served. "
                 "Put a backup in place (`hadron restore`)",
             )
 
@@ -336,7 +330,8 @@ class Repairer:
         """Only a snapshot can help, if anybody has one."""
         if not self._membership.peers:
             self._say_hopeless(
-                lsn, f"{reason}; there is no other member to take a snapshot from: put a backup in "
+                lsn,
+                f"{reason}; there is no other member to take a snapshot from: put a backup in "
                 "place (`hadron restore`)",
             )
             return
@@ -370,9 +365,7 @@ class Repairer:
             raise _UnreadableError(wrong)
 
     async def _mend(self, lsns: list[int], copies: dict[int, Entry]) -> Mending:
-        found: Mending = await run_on_writer(
-            self._store, partial(self._store.mend, lsns, copies)
-        )
+        found: Mending = await run_on_writer(self._store, partial(self._store.mend, lsns, copies))
         if found.mended:
             _log.info("pages %s were given back what was written there", sorted(found.mended))
         return found
@@ -433,11 +426,17 @@ class Repairer:
 
     # --- serving --------------------------------------------------------------------------------
 
-    def handlers(self) -> dict[int, Handler]:
+    def methods(self) -> tuple[Served, ...]:
         """Of `hadron.v1.Integrity`, for peers."""
-        return {_READ_COPY.number: self._read_copy}
+        pb = integrity_pb2
+        return (served("ReadCopy", pb.ReadCopyRequest, pb.ReadCopyResponse, self._read_copy),)
 
-    def _read_copy(self, call: Call, request: Any, _attachment: memoryview) -> None:
+    def _read_copy(
+        self,
+        call: Call[integrity_pb2.ReadCopyRequest, integrity_pb2.ReadCopyResponse],
+        request: integrity_pb2.ReadCopyRequest,
+        _attachment: memoryview,
+    ) -> None:
         lsn = check_number("lsn", request.lsn)
 
         async def answer() -> None:

@@ -65,7 +65,8 @@ class ReplayCheck:
         except HadronError as error:
             self._report.add(
                 f"entry {self._applied + 1} cannot be applied again: {error.message}",
-                table=LOG, lsn=self._applied + 1,
+                table=LOG,
+                lsn=self._applied + 1,
             )
             done = True
         if done and self._copy is not None:
@@ -81,8 +82,13 @@ class ReplayCheck:
         try:
             for entry in read_commands(db, self._applied + 1, until):
                 context = Context(
-                    machine=self._machine, db=copy, lsn=entry.lsn, now_ms=entry.now_ms,
-                    drop_bodies=drop_bodies, replica_set=self._replica_set, ballot=entry.ballot,
+                    machine=self._machine,
+                    db=copy,
+                    lsn=entry.lsn,
+                    now_ms=entry.now_ms,
+                    drop_bodies=drop_bodies,
+                    replica_set=self._replica_set,
+                    ballot=entry.ballot,
                 )
                 try:
                     execute_logged(context, entry.command)
@@ -107,7 +113,8 @@ class ReplayCheck:
             ended = True
         else:
             ended = self._compare(
-                declared, declared.after(copy, self._after, SLICE_ROWS),
+                declared,
+                declared.after(copy, self._after, SLICE_ROWS),
                 declared.after(db, self._after, SLICE_ROWS),
             )
         if ended or self._found > _NAMED_PER_TABLE:
@@ -117,15 +124,11 @@ class ReplayCheck:
 
     def _compare(self, table: Table, expected: list[Row], found: list[Row]) -> bool:
         """Compare two runs of rows as far as both reach; whether the table ends there."""
-        reach = [
-            table.key_of(run[-1]) for run in (expected, found) if len(run) == SLICE_ROWS
-        ]
+        reach = [table.key_of(run[-1]) for run in (expected, found) if len(run) == SLICE_ROWS]
         until = min(reach) if reach else None
         ours, theirs = (
             {key: row for key, row in keyed if until is None or key <= until}
-            for keyed in (
-                [(table.key_of(row), row) for row in run] for run in (expected, found)
-            )
+            for keyed in ([(table.key_of(row), row) for row in run] for run in (expected, found))
         )
         for key in sorted({**ours, **theirs}):
             self._report.tables[table.name] = self._report.tables.get(table.name, 0) + 1

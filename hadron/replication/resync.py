@@ -77,17 +77,17 @@ class Installation:
             if old.exists():
                 if not self.is_committed and (trouble := self._trouble(old, disk, promised)):
                     _log.warning(
-                        "a snapshot as of entry %d is not installed: %s",
-                        self.position.lsn, trouble,
+                        "a snapshot as of entry %d is not installed: %s", self.position.lsn, trouble
                     )
                     return
                 kept = copy_tail(old, self.generation / DATABASE, self.position, disk)
             switch_to(directory, self.generation, disk)
         _log.warning(
             "installed a snapshot as of entry %d and kept %d entries after it: %s",
-            self.position.lsn, kept, self.reason,
+            self.position.lsn,
+            kept,
+            self.reason,
         )
-
 
     def _trouble(self, old: Path, disk: Disk, promised: Ballot) -> str:
         """Why a copy that is not committed must not take the old file's place any more."""
@@ -159,7 +159,8 @@ class Resync:
             _log.warning("this node resyncs by a snapshot: %s", reason)
             self.progress = f"waiting for a snapshot: {reason}"
         self._wanted = _Wanted(
-            reason, max(min_lsn, before.min_lsn if before else 0),
+            reason,
+            max(min_lsn, before.min_lsn if before else 0),
             source or (before.source if before else ""),
         )
         self._asked.set()
@@ -206,9 +207,7 @@ class Resync:
         # may have been empty then.
         return sorted(
             links,
-            key=lambda link: (
-                link.name != first, link.answer is None or not link.answer.last.lsn
-            ),
+            key=lambda link: (link.name != first, link.answer is None or not link.answer.last.lsn),
         )
 
     async def _fetch(self, link: PeerLink, wanted: _Wanted) -> Installation:
@@ -225,19 +224,28 @@ class Resync:
 
         promised, leads = self._store.identity.current.promised, self._leads
         manifest = await fetch(
-            connection, generation, self._disk,
+            connection,
+            generation,
+            self._disk,
             # Where this log begins, so that what follows the copy can be kept.
             min_lsn=max(wanted.min_lsn, self._follower.anchor.lsn, 1),
-            accept=self._check_origin, on_progress=show,
-            promised=promised, leads=leads, spare_bytes=self._store.space.spare_bytes,
+            accept=self._check_origin,
+            on_progress=show,
+            promised=promised,
+            leads=leads,
+            spare_bytes=self._store.space.spare_bytes,
         )
         # What is committed here may have moved on while it came.
         await self._check_position(manifest)
         await self._check_history(generation, manifest)
         await self._bring_tail(generation, manifest)
         return Installation(
-            generation, manifest.position, wanted.reason,
-            is_committed=manifest.is_committed, asked_in=promised, leads=leads,
+            generation,
+            manifest.position,
+            wanted.reason,
+            is_committed=manifest.is_committed,
+            asked_in=promised,
+            leads=leads,
         )
 
     @property
@@ -261,8 +269,7 @@ class Resync:
                 )
         # Who leads a later epoch than this node's file has, the file does not tell.
         is_leader = (
-            own.promised.epoch > self._membership.epoch
-            or manifest.node == self._membership.leader
+            own.promised.epoch > self._membership.epoch or manifest.node == self._membership.leader
         )
         follows = is_leader and manifest.position.ballot == own.promised
         if not (manifest.is_committed or follows or self._leads):
@@ -320,14 +327,15 @@ class Resync:
         if manifest.committed_lsn < known:
             # A leader that has just begun may know less than its members do.
             await self._disk.do(
-                partial(
-                    note_committed, generation / DATABASE, min(known, manifest.lsn), self._disk
-                )
+                partial(note_committed, generation / DATABASE, min(known, manifest.lsn), self._disk)
             )
         for _ in range(_ROUNDS):
             copied = await self._disk.do(
                 partial(
-                    copy_tail, self._store.path, generation / DATABASE, manifest.position,
+                    copy_tail,
+                    self._store.path,
+                    generation / DATABASE,
+                    manifest.position,
                     self._disk,
                 )
             )
@@ -338,5 +346,3 @@ class Resync:
         with translated_os_errors(generation):
             self._disk.remove(generation / MANIFEST)
             self._disk.sync(generation)
-
-

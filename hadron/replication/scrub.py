@@ -127,16 +127,22 @@ class Scrubber:
             return
         self.passes += 1
         _log.log(
-            logging.INFO if report.ok else logging.ERROR, "looked through %s: %d problems",
+            logging.INFO if report.ok else logging.ERROR,
+            "looked through %s: %d problems",
             f"entries {report.first_lsn} to {report.last_lsn} ({report.bytes} bytes)"
-            if report.entries else "a log without entries", report.problem_count,
+            if report.entries
+            else "a log without entries",
+            report.problem_count,
         )
         if suspicion is not None and report.ok:
             # On a page that no table uses, or none that is looked at on a running node.
             self._found_tables(suspicion.message, True)
 
     async def check(
-        self, *, until_lsn: int = 0, bytes_per_s: int = 0,
+        self,
+        *,
+        until_lsn: int = 0,
+        bytes_per_s: int = 0,
         on_slice: Callable[[int], None] = lambda _lsn: None,
     ) -> Report:
         """One pass. Raises `StorageError` when the file cannot be read.
@@ -149,7 +155,9 @@ class Scrubber:
         committed = self._follower.committed_lsn
         rate = bytes_per_s or self._bytes_per_s
         verification = Verification(
-            self._follower.machine, live=True, replay=False,
+            self._follower.machine,
+            live=True,
+            replay=False,
             until_lsn=min(until_lsn or committed, committed),
         )
         report = verification.report

@@ -5,37 +5,33 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable
 from functools import partial
-from typing import Any
+from typing import Any, TypeAlias
 
 import apsw
 
-from hadron.model.errors import (
-    CorruptionError,
-    FencedError,
-    HandshakeError,
-    NotReadyError,
-)
+from hadron.model.errors import CorruptionError, FencedError, HandshakeError, NotReadyError
 from hadron.model.ids import Ballot
 from hadron.model.limits import MAX_PEER_UNSENT_BYTES
 from hadron.model.ports import Clock
-from hadron.replication.appends import Append, JoinedAppends
+from hadron.model.principals import ANONYMOUS
+from hadron.replication.appends import Append, AppendCall, JoinedAppends
 from hadron.replication.entries import configuration_to, pack, unpack
 from hadron.replication.follower import AppendOutcome, BadEntriesError, FollowerLog
 from hadron.replication.membership import Membership, check_peer, identity_message
-from hadron.replication.starts import Caller, PeerStarts
+from hadron.replication.starts import CallingMember, PeerStarts
 from hadron.storage.log import position_at, read_after
 from hadron.storage.store import Store
 from hadron.wire.budget import Budget
-from hadron.wire.calls import Call, Carrier, Handler
+from hadron.wire.calls import AnyCall, Call, Origin
 from hadron.wire.messages import (
     ballot_from,
     ballot_to,
     check_number,
-    method,
     position_from,
     position_to,
     replication_pb2,
 )
+from hadron.wire.services import Served, served
 
 _log = logging.getLogger(__name__)
 _Outcome = replication_pb2.AppendResponse.Outcome
@@ -44,14 +40,20 @@ _MAX_SAID = 500
 """Of a refused handshake that is logged and remembered: it repeats what a stranger has said."""
 
 
+_Handshake: TypeAlias = Call[replication_pb2.HandshakeRequest, replication_pb2.HandshakeResponse]
+_Promise: TypeAlias = Call[replication_pb2.PromiseRequest, replication_pb2.PromiseResponse]
+_Probe: TypeAlias = Call[replication_pb2.ProbeRequest, replication_pb2.ProbeResponse]
+_ReadLog: TypeAlias = Call[replication_pb2.ReadLogRequest, replication_pb2.ReadLogResponse]
+_Resync: TypeAlias = Call[replication_pb2.ResyncRequest, replication_pb2.ResyncResponse]
+
+
 class ReplicationService:
     """Answers peers.
 
     Args:
         on_promise: told of every ballot this node has promised to somebody else, so that a leader
             of a lower one stops.
-        on_append: told after every append of a leader, and on which connection it came: this node
-            follows.
+        on_append: told after every append of a leader, and where it came from: this node follows.
         on_trim: told up to where the leader lets the log go.
         on_resync: told (reason, lsn, leader) when this node is to fetch a snapshot that holds every
             entry up to that lsn.
@@ -68,7 +70,7 @@ class ReplicationService:
         starts: PeerStarts,
         *,
         on_promise: Callable[[Ballot, str], None],
-        on_append: Callable[[Ballot, AppendOutcome, Carrier], None],
+        on_append: Callable[[Ballot, AppendOutcome, Origin], None],
         on_trim: Callable[[int], None],
         on_resync: Callable[[str, int, str], None],
         on_damage: Callable[[CorruptionError], object],
@@ -90,27 +92,36 @@ class ReplicationService:
         self._latest_appends: JoinedAppends | None = None
         """Those that the writer was given last, until they are written."""
 
-    def handlers(self) -> dict[int, Handler]:
-        return {
-            method("Handshake").number: self._handshake,
-            method("Promise").number: self._promise,
-            method("Probe").number: self._probe,
-            method("Append").number: self._append,
-            method("ReadLog").number: self._read_log,
-            method("Resync").number: self._resync,
-        }
+    def methods(self) -> tuple[Served, ...]:
+        pb = replication_pb2
+        return (
+            served("Handshake", pb.HandshakeRequest, pb.HandshakeResponse, self._handshake),
+            served("Promise", pb.PromiseRequest, pb.PromiseResponse, self._promise),
+            served("Probe", pb.ProbeRequest, pb.ProbeResponse, self._probe),
+            served("Append", pb.AppendRequest, pb.AppendResponse, self._append),
+            served("ReadLog", pb.ReadLogRequest, pb.ReadLogResponse, self._read_log),
+            served("Resync", pb.ResyncRequest, pb.ResyncResponse, self._resync),
+        )
 
     def own_identity(self) -> replication_pb2.HandshakeRequest:
         identity = self._store.identity.current
         return identity_message(
-            self._membership, uuid=identity.uuid, boot=identity.boot, start=self._starts.own,
-            is_member=identity.is_member, disk=identity.disk,
+            self._membership,
+            uuid=identity.uuid,
+            boot=identity.boot,
+            start=self._starts.own,
+            is_member=identity.is_member,
+            disk=identity.disk,
         )
 
-    def _handshake(self, call: Call, request: Any, _attachment: memoryview) -> None:
+    def _handshake(
+        self, call: _Handshake, request: replication_pb2.HandshakeRequest, _attachment: memoryview
+    ) -> None:
         call.spawn(self._shake_hands, call, request)
 
-    async def _shake_hands(self, call: Call, request: Any) -> None:
+    async def _shake_hands(
+        self, call: _Handshake, request: replication_pb2.HandshakeRequest
+    ) -> None:
         is_old_copy = False
         try:
             check_peer(self._membership, self._store.identity.current.uuid, request, None)
@@ -122,12 +133,12 @@ class ReplicationService:
             said = str(error)[:_MAX_SAID]
             if self._warned.get(name) != said:
                 self._warned[name] = said
-                _log.warning("refused the handshake of %s: %s", call.connection.peer, said)
+                _log.warning("refused the handshake of %s: %s", call.peer, said)
         else:
             self._warned.pop(request.node, None)
             is_old_copy = await self._starts.note(request)
-            call.connection.context = None if is_old_copy else self._starts.caller(request)
-            call.connection.share(self._budget)
+            call.origin.principal = ANONYMOUS if is_old_copy else self._starts.caller(request)
+            call.origin.share(self._budget)
         own = self._store.identity.current
         call.send(
             replication_pb2.HandshakeResponse(
@@ -143,32 +154,24 @@ class ReplicationService:
             end=True,
         )
 
-    def for_members(self, handler: Handler) -> Handler:
-        """The handler of a method whose audience are members."""
-
-        def serve(call: Call, request: Any, attachment: memoryview) -> None:
-            self.require_peer(call)
-            handler(call, request, attachment)
-
-        return serve
-
-    def require_peer(self, call: Call) -> str:
-        """The calling node's name. Raises `NotReadyError` before the handshake, `FencedError` when
+    def require_member(self, call: AnyCall) -> None:
+        """Raises `NotReadyError` before the handshake, `FencedError` when
         the node was started again since (PROTOCOL B3)."""
-        caller = call.connection.context
-        if not isinstance(caller, Caller):
+        caller = call.principal
+        if not isinstance(caller, CallingMember):
             raise NotReadyError("shake hands first", "this method is for nodes of the replica set")
         if not self._starts.is_latest(caller):
             # Whoever is still there dials again.
-            call.connection.close()
+            call.origin.close()
             error = FencedError(
                 f"{caller.name} was started again since start {caller.start.boot}, which sent this"
             )
             _log.warning("a late message is dropped: %s", error)
             raise error
-        return caller.name
 
-    def _promise(self, call: Call, request: Any, _attachment: memoryview) -> None:
+    def _promise(
+        self, call: _Promise, request: replication_pb2.PromiseRequest, _attachment: memoryview
+    ) -> None:
         name = _caller(call)
         ballot = ballot_from(request.ballot)
 
@@ -192,7 +195,9 @@ class ReplicationService:
                 self._on_promise(ballot, name)
                 call.send(
                     replication_pb2.PromiseResponse(
-                        promised=True, highest=highest, last=position_to(last),
+                        promised=True,
+                        highest=highest,
+                        last=position_to(last),
                         first_lsn=self._follower.anchor.lsn + 1,
                     ),
                     end=True,
@@ -200,10 +205,16 @@ class ReplicationService:
 
         self._store.writer.submit(job, done)
 
-    def _append(self, call: Call, request: Any, attachment: memoryview) -> None:
+    def _append(
+        self, call: AppendCall, request: replication_pb2.AppendRequest, attachment: memoryview
+    ) -> None:
         append = Append(
-            call, ballot_from(request.ballot), position_from(request.previous),
-            unpack(request.entries, attachment), request.committed_lsn, request.trim_lsn,
+            call,
+            ballot_from(request.ballot),
+            position_from(request.previous),
+            unpack(request.entries, attachment),
+            request.committed_lsn,
+            request.trim_lsn,
             request.replica_set_uuid if request.grant_membership else b"",
         )
 
@@ -223,7 +234,7 @@ class ReplicationService:
             # Nothing joins it any more, and its entries are not needed.
             self._latest_appends = None
         if isinstance(error, BadEntriesError):
-            _log.error("refused entries from %s: %s", joined.connection.peer, error)
+            _log.error("refused entries from %s: %s", joined.origin.peer, error)
             joined.fail(error)
         elif isinstance(error, CorruptionError) and error.lsn:
             # What stands in the way of applying is repaired first; nothing was written.
@@ -236,10 +247,10 @@ class ReplicationService:
             for call, own in joined.outcomes(outcome):
                 self._answer_append(call, own)
             if not outcome.reason:
-                self._on_append(joined.ballot, outcome, joined.connection)
+                self._on_append(joined.ballot, outcome, joined.origin)
                 self._on_trim(joined.trim_lsn)
 
-    def _answer_append(self, call: Call, outcome: AppendOutcome) -> None:
+    def _answer_append(self, call: AppendCall, outcome: AppendOutcome) -> None:
         kinds = {"": _Outcome.PERSISTED, "mismatch": _Outcome.MISMATCH, "fenced": _Outcome.FENCED}
         call.send(
             replication_pb2.AppendResponse(
@@ -257,7 +268,9 @@ class ReplicationService:
         if ballot < promised:
             raise FencedError(f"ballot {ballot} is below {promised}, which this node has promised")
 
-    def _probe(self, call: Call, request: Any, _attachment: memoryview) -> None:
+    def _probe(
+        self, call: _Probe, request: replication_pb2.ProbeRequest, _attachment: memoryview
+    ) -> None:
         self._check_ballot(ballot_from(request.ballot))
         lsn = check_number("lsn", request.lsn)
 
@@ -272,7 +285,9 @@ class ReplicationService:
 
         call.spawn(answer)
 
-    def _read_log(self, call: Call, request: Any, _attachment: memoryview) -> None:
+    def _read_log(
+        self, call: _ReadLog, request: replication_pb2.ReadLogRequest, _attachment: memoryview
+    ) -> None:
         self._check_ballot(ballot_from(request.ballot))
         from_lsn = check_number("lsn", request.from_lsn)
 
@@ -291,15 +306,17 @@ class ReplicationService:
 
         call.spawn_within(_MAX_READ_BYTES, answer)
 
-    def _resync(self, call: Call, request: Any, _attachment: memoryview) -> None:
+    def _resync(
+        self, call: _Resync, request: replication_pb2.ResyncRequest, _attachment: memoryview
+    ) -> None:
         name = _caller(call)
         self._check_ballot(ballot_from(request.ballot))
         self._on_resync(request.reason, check_number("lsn", request.min_lsn), name)
         call.send(replication_pb2.ResyncResponse(), end=True)
 
 
-def _caller(call: Call) -> str:
-    """The member that calls; `for_members` has let it in."""
-    caller = call.connection.context
-    assert isinstance(caller, Caller)
+def _caller(call: AnyCall) -> str:
+    """The member that calls; `require_member` has let it in."""
+    caller = call.principal
+    assert isinstance(caller, CallingMember)
     return caller.name

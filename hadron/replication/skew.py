@@ -105,4 +105,3 @@ def check(peers: Sequence[int]) -> None:
             "are allowed to a leader",
             "set the clocks of all nodes, and keep them so (NTP); it is looked at again",
         )
-

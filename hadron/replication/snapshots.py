@@ -24,7 +24,7 @@ import logging
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
-from typing import Any, Final, NamedTuple
+from typing import Final, NamedTuple, TypeAlias
 
 import trio
 import xxhash
@@ -50,8 +50,9 @@ from hadron.storage.report import Check, Report
 from hadron.storage.snapshot import CHUNK_BYTES, Copying, Manifest, note_committed
 from hadron.storage.store import Store
 from hadron.storage.verify import LogCheck, read_slice
-from hadron.wire.calls import Call, Handler
-from hadron.wire.messages import ballot_from, check_number, method, snapshots_pb2
+from hadron.wire.calls import AnyCall, Call
+from hadron.wire.messages import ballot_from, check_number, snapshots_pb2
+from hadron.wire.services import Served, served
 
 _log = logging.getLogger(__name__)
 
@@ -69,6 +70,10 @@ _READ_S: Final = 5.0
 _IDLE_S: Final = 30.0
 """How long a copy that nobody reads is kept, and the log from its end on: for one who lost the
 connection and comes back, and for its first entries after the installation."""
+
+
+_Open: TypeAlias = Call[snapshots_pb2.OpenSnapshotRequest, snapshots_pb2.OpenSnapshotResponse]
+_Read: TypeAlias = Call[snapshots_pb2.ReadSnapshotRequest, snapshots_pb2.ReadSnapshotResponse]
 
 
 class _Asker(NamedTuple):
@@ -133,16 +138,16 @@ class SnapshotService:
         pin: Callable[[int], Callable[[], None]],
         found: Callable[[CorruptionError], object],
         search: Callable[[CorruptionError], None],
-        require_peer: Callable[[Call], str],
+        require_member: Callable[[AnyCall], None],
     ) -> None:
         """
         Args:
             pin: keeps the log from an lsn on until what it returns is called.
             found: told of a damaged entry that a copy has brought to light.
             search: told of a page that nobody can read; which one, SQLite does not say.
-            require_peer: raises unless a call comes from a member of this replica set.
+            require_member: raises unless a call comes from a member of this replica set.
         """
-        self._require_peer = require_peer
+        self._require_member = require_member
         self._found = found
         self._search = search
         self._pin = pin
@@ -156,11 +161,12 @@ class SnapshotService:
         self._made = 0
         self._current: _Outgoing | None = None
 
-    def handlers(self) -> dict[int, Handler]:
-        return {
-            method("OpenSnapshot").number: self._open,
-            method("ReadSnapshot").number: self._read,
-        }
+    def methods(self) -> tuple[Served, ...]:
+        pb = snapshots_pb2
+        return (
+            served("OpenSnapshot", pb.OpenSnapshotRequest, pb.OpenSnapshotResponse, self._open),
+            served("ReadSnapshot", pb.ReadSnapshotRequest, pb.ReadSnapshotResponse, self._read),
+        )
 
     async def run(self) -> None:
         """Remove copies that nobody reads any more, for ever."""
@@ -178,12 +184,14 @@ class SnapshotService:
 
     # --- opening --------------------------------------------------------------------------------
 
-    def _open(self, call: Call, request: Any, _attachment: memoryview) -> None:
+    def _open(
+        self, call: _Open, request: snapshots_pb2.OpenSnapshotRequest, _attachment: memoryview
+    ) -> None:
         min_lsn = check_number("lsn", request.min_lsn)
         asker = _Asker(ballot_from(request.promised), request.leads)
         if asker.is_member:
             # Only a member knows what it must not believe of a copy that is not committed.
-            self._require_peer(call)
+            self._require_member(call)
 
         async def answer() -> None:
             async with self._making:
@@ -193,9 +201,7 @@ class SnapshotService:
                     manifest = await self._make(min_lsn, asker)
                 assert self._current is not None
                 self._current.is_for_member |= asker.is_member
-            call.send(
-                snapshots_pb2.OpenSnapshotResponse(manifest=manifest.encode()), end=True
-            )
+            call.send(snapshots_pb2.OpenSnapshotResponse(manifest=manifest.encode()), end=True)
 
         call.spawn(answer)
 
@@ -284,7 +290,8 @@ class SnapshotService:
             self._search(error)
         return NotReadyError(
             f"{self._membership.node} has found damage on its own disk and repairs it first: "
-            f"{error.message}", "fetch from another member meanwhile",
+            f"{error.message}",
+            "fetch from another member meanwhile",
         )
 
     async def _prepare(self, path: Path) -> Copying:
@@ -381,12 +388,15 @@ class SnapshotService:
 
     # --- reading --------------------------------------------------------------------------------
 
-    def _read(self, call: Call, request: Any, _attachment: memoryview) -> None:
+    def _read(
+        self, call: _Read, request: snapshots_pb2.ReadSnapshotRequest, _attachment: memoryview
+    ) -> None:
         current = self._current
         if current is None or current.manifest.hash != request.hash:
             raise NotFoundError(
                 f"snapshot {request.hash!r} is not on {self._membership.node} any more",
-                "open another one", retryable=True,
+                "open another one",
+                retryable=True,
             )
         current.read_s = self._clock.monotonic_s()
         offset = check_number("offset", request.offset)
@@ -395,7 +405,7 @@ class SnapshotService:
             raise RequestError(f"a snapshot of {current.manifest.size} bytes has none at {offset}")
         call.spawn_within(size, self._answer_read, call, current, offset, size)
 
-    async def _answer_read(self, call: Call, current: _Outgoing, offset: int, size: int) -> None:
+    async def _answer_read(self, call: _Read, current: _Outgoing, offset: int, size: int) -> None:
         try:
             data = await self._disk.do(partial(current.read, offset, size, self._disk))
         except CorruptionError:

@@ -62,9 +62,7 @@ def stand(
     elif not own_is_member and all_empty and not voters:
         missing = f"all {size} members, because the replica set is new"
     elif not own_is_member and remembering < memories:
-        missing = (
-            f"{memories} members that remember the log, because this node's disk does not"
-        )
+        missing = f"{memories} members that remember the log, because this node's disk does not"
     elif 1 + len(reports) < membership.majority:
         missing = f"a majority of {membership.majority} of {size} members"
     elif remembering < memories:
@@ -103,7 +101,8 @@ def _found(membership: Membership, peers: tuple[str, ...]) -> Standing:
     if membership.epoch == 1:
         return Standing(True, peers, "")
     return Standing(
-        False, (),
+        False,
+        (),
         f"members that have the log: all of epoch {membership.epoch} are empty, and a replica set "
         "begins with epoch 1; exchange members in steps, so that a majority of the old ones stays",
         peers,

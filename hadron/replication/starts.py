@@ -15,10 +15,11 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Container, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Final
 
 from hadron.model.errors import HandshakeError
+from hadron.model.principals import NodeName, Principal
 from hadron.replication.ballot import run_on_writer
 from hadron.storage.identity import PeerStart
 from hadron.storage.store import Store
@@ -31,11 +32,15 @@ _MAX_PEERS: Final = 64
 
 
 @dataclass(frozen=True, slots=True)
-class Caller:
-    """Who shook hands on a connection, and with which of its starts."""
+class CallingMember(Principal):
+    """A node that shook hands, and with which of its starts."""
 
-    name: str
-    start: PeerStart
+    node: NodeName
+    start: PeerStart = field(kw_only=True)
+
+    @property
+    def name(self) -> str:
+        return self.node.node
 
 
 def is_old_copy(known: Sequence[PeerStart], seen: PeerStart) -> bool:
@@ -83,7 +88,8 @@ class PeerStarts:
         if name not in self._members and name not in known and len(known) >= _MAX_PEERS:
             raise HandshakeError(
                 f"node {name} is in no configuration of this node, and {len(known)} such names "
-                "were heard of before", "hand the latest configuration out to every node",
+                "were heard of before",
+                "hand the latest configuration out to every node",
                 retryable=True,
             )
 
@@ -96,17 +102,19 @@ class PeerStarts:
         if peer.is_member and is_old_copy(known, seen):
             _log.warning(
                 "the disk of %s is an old copy, or this is an earlier start: %s; it counts once it "
-                "has been taught", peer.node, _what_came_between(known, seen),
+                "has been taught",
+                peer.node,
+                _what_came_between(known, seen),
             )
             return True
         if not known or seen != known[-1]:
             await run_on_writer(self._store, lambda _: identity.remember_start(peer.node, seen))
         return False
 
-    def caller(self, peer: replication_pb2.HandshakeRequest) -> Caller:
-        return Caller(peer.node, _start_of(peer))
+    def caller(self, peer: replication_pb2.HandshakeRequest) -> CallingMember:
+        return CallingMember(NodeName(peer.replica_set, peer.node), start=_start_of(peer))
 
-    def is_latest(self, caller: Caller) -> bool:
+    def is_latest(self, caller: CallingMember) -> bool:
         """Whether nothing is known of a later start than the caller's."""
         known = self._store.identity.peer_starts.get(caller.name, ())
         return bool(known) and known[-1] == caller.start

@@ -120,7 +120,9 @@ class LogTrimmer:
     """On every node: drops the rows that the leader lets go, in slices, when there are any."""
 
     def __init__(
-        self, store: Store, follower: FollowerLog,
+        self,
+        store: Store,
+        follower: FollowerLog,
         heal: Callable[[CorruptionError], Awaitable[bool]],
     ) -> None:
         """`heal`: has a damaged entry repaired, if it can (`repair.Repairer`)."""
@@ -152,7 +154,9 @@ class LogTrimmer:
 
     def _until(self) -> int:
         return min(
-            self._allowed_lsn, self._follower.committed_lsn, self._follower.applied_lsn,
+            self._allowed_lsn,
+            self._follower.committed_lsn,
+            self._follower.applied_lsn,
             *(lsn - 1 for lsn in self._pins.values()),
         )
 

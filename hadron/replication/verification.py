@@ -45,14 +45,22 @@ class Verification:
     """
 
     def __init__(
-        self, machine: StateMachine, *, replica_set: str = "", live: bool = False,
-        replay: bool = True, until_lsn: int | None = None,
+        self,
+        machine: StateMachine,
+        *,
+        replica_set: str = "",
+        live: bool = False,
+        replay: bool = True,
+        until_lsn: int | None = None,
     ) -> None:
         self.report = report = Report()
         self._log = LogCheck(report, partial(entry_problem, machine), until_lsn=until_lsn)
         self._checks: list[Check] = [
-            IntegrityCheck(report, live=live), MetaCheck(report), self._log,
-            KeptBodiesCheck(report), BatchesCheck(report),
+            IntegrityCheck(report, live=live),
+            MetaCheck(report),
+            self._log,
+            KeptBodiesCheck(report),
+            BatchesCheck(report),
             *(check(report) for feature in machine.features for check in feature.checks),
         ]
         if replay and not replica_set:
@@ -137,13 +145,15 @@ class KeptBodiesCheck:
             row: Any = db.execute(
                 "SELECT min(lsn) FROM"
                 f" (SELECT min(lsn) AS lsn FROM {STREAM_BATCH} WHERE lsn > ?1 AND body_lsn IS NULL"
-                f" UNION ALL SELECT min(lsn) FROM {COUNTED_BODY} WHERE lsn > ?1)", (self._lsn,)
+                f" UNION ALL SELECT min(lsn) FROM {COUNTED_BODY} WHERE lsn > ?1)",
+                (self._lsn,),
             ).fetchone()
         except apsw.Error:
             row = (None,)
         if row[0] is None:
             self._report.add(
-                f"bodies after entry {self._lsn} cannot be read: {what}", table=BODY,
+                f"bodies after entry {self._lsn} cannot be read: {what}",
+                table=BODY,
                 is_unreadable=True,
             )
             return True
@@ -169,7 +179,8 @@ class BatchesCheck:
             kept_from, gone = first_lsn(db), dropping.ids(db)
         except apsw.Error as error:
             self._report.add(
-                f"batches and entries cannot be compared: {in_words(error)}", table=STREAM_BATCH,
+                f"batches and entries cannot be compared: {in_words(error)}",
+                table=STREAM_BATCH,
                 is_unreadable=True,
             )
             return True
@@ -186,7 +197,10 @@ class BatchesCheck:
                 wrong = f"does not fit its entry {lsn}"
             if wrong:
                 self._report.add(
-                    f"stream {stream_id}: the batch at offset {base} {wrong}", table=STREAM_BATCH,
-                    lsn=lsn, stream_id=stream_id, offset=base,
+                    f"stream {stream_id}: the batch at offset {base} {wrong}",
+                    table=STREAM_BATCH,
+                    lsn=lsn,
+                    stream_id=stream_id,
+                    offset=base,
                 )
         return len(rows) < SLICE_ROWS

@@ -1,5 +1,8 @@
 """Serves `hadron.v1.Forwarding`: calls to leaders that a client cannot dial.
 
+A node in between opens the client's call at the leader, as the same `Forward` call, and says who
+makes it; the leader serves what is in it.
+
 Rules: calls are opened at the leader in the order in which they came, or a producer's batches would
 overtake each other; what one side may send is bounded by what the other side takes, so a relay
 holds a window each way and no more; what has not been opened at a leader that reads slowly, or is
@@ -10,28 +13,31 @@ forwarded twice, or two nodes with contradicting directories could send a call r
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable
-from dataclasses import replace
-from functools import cache
-from typing import Any, Final
+from collections.abc import Callable, Mapping
+from typing import Final
 
 import trio
 
-from hadron.client.background import Background
-from hadron.client.ports import ClientPorts
-from hadron.client.session import Link
+from hadron.client.connecting.background import Background
+from hadron.client.connecting.ports import ClientPorts
+from hadron.client.connecting.session import Link
 from hadron.model.errors import (
     HadronError,
     NotFoundError,
+    NotLeaderError,
     OverloadedError,
     RequestError,
     ShuttingDownError,
     UnreachableError,
 )
 from hadron.model.limits import MAX_PENDING_BYTES
-from hadron.wire.calls import Call, Handler
+from hadron.wire.calling import OpenedCall
+from hadron.wire.calls import Handler
 from hadron.wire.connection import Connection
+from hadron.wire.failures import not_served
+from hadron.wire.forwarded_calls import ForwardCall, ForwardedCall, caller_of
 from hadron.wire.messages import METHODS, Audience, Method, forward_pb2
+from hadron.wire.services import Served, served
 from hadron.wire.tunnel import FORWARD
 
 _KEEPALIVE_S: Final = 1.0
@@ -43,56 +49,55 @@ _MAX_UNSENT_BYTES: Final = MAX_PENDING_BYTES
 """For one leader: as much as that takes of its own clients before it stops reading."""
 
 
-class _Raw:
-    """A message that is passed on without being looked into."""
-
-    __slots__ = ("data",)
-
-    def __init__(self, data: bytes) -> None:
-        self.data = data
-
-    FromString: Callable[[bytes], _Raw]
-
-    def SerializeToString(self) -> bytes:  # noqa: N802 - protobuf's name
-        return self.data
-
-
-_Raw.FromString = _Raw
-
-
-@cache
-def _unopened(number: int) -> Method:
-    return replace(METHODS[number], response=_Raw)
-
-
 class ForwardingService:
     """Keeps one connection to each leader that was asked for. `run` must be running.
 
     Args:
+        replica_set: this node's own.
         leader: the address of a replica set's leader; None for an unknown one.
+        introduce: says on a connection to a leader which node this is.
     """
 
-    def __init__(self, leader: Callable[[str], str | None], ports: ClientPorts) -> None:
+    def __init__(
+        self,
+        replica_set: str,
+        leader: Callable[[str], str | None],
+        introduce: Callable[[Connection], None],
+        ports: ClientPorts,
+    ) -> None:
+        self._replica_set = replica_set
         self._leader = leader
+        self._introduce = introduce
         self._ports = ports
+        self._handlers: Mapping[int, Handler] = {}
         self._background = Background()
         self._ways: dict[str, _Way] = {}
+
+    def serve(self, handlers: Mapping[int, Handler]) -> None:
+        """From here on, serve with these what other nodes forward to this one."""
+        self._handlers = handlers
 
     async def run(self) -> None:
         """Hold the connections, until cancelled."""
         async with self._background:
             await trio.sleep_forever()
 
-    def handlers(self) -> dict[int, Handler]:
-        return {FORWARD.number: self._forward}
+    def methods(self) -> tuple[Served, ...]:
+        pb = forward_pb2
+        return (served("Forward", pb.ForwardRequest, pb.ForwardResponse, self._forward),)
 
-    def _forward(self, call: Call, request: Any, attachment: memoryview) -> None:
+    def _forward(
+        self, call: ForwardCall, request: forward_pb2.ForwardRequest, attachment: memoryview
+    ) -> None:
         inner = METHODS.get(request.method)
         if inner is None or inner.audience is not Audience.CLIENTS:
             raise RequestError(
                 f"method {inner or request.method} is not forwarded",
                 "ask the node itself; only calls of clients pass through another one, and once",
             )
+        if request.HasField("caller"):
+            self._serve(call, inner, request, attachment)
+            return
         address = self._leader(request.replica_set)
         if address is None:
             raise NotFoundError(
@@ -100,23 +105,55 @@ class ForwardingService:
             )
         way = self._ways.get(address)
         if way is None:
-            way = self._ways[address] = _Way(address, self._ports, self._background)
-        relay = _Relay(call, inner, request.message, attachment)
+            way = self._ways[address] = _Way(
+                address, self._ports, self._background, self._introduce
+            )
+        relay = _Relay(call, inner, request, attachment)
         way.check_room(request.replica_set, relay.size)
         way.take(relay)
         # A task that ends with the call: it hears of a cancel at any time.
         call.spawn(relay.run)
 
+    def _serve(
+        self,
+        call: ForwardCall,
+        inner: Method,
+        request: forward_pb2.ForwardRequest,
+        attachment: memoryview,
+    ) -> None:
+        """It came through another node, and goes no further."""
+        if request.replica_set != self._replica_set:
+            raise NotLeaderError(
+                f"this is a node of {self._replica_set}, a call to {request.replica_set} was "
+                "forwarded to it",
+                "see `hadron status` for who leads",
+            )
+        handler = self._handlers.get(inner.number)
+        if handler is None:
+            raise not_served(inner)
+        ForwardedCall(call, inner, request.caller).open(handler, request.message, attachment)
+
 
 class _Way:
     """The connection to one leader, and who waits for it."""
 
-    def __init__(self, address: str, ports: ClientPorts, background: Background) -> None:
+    def __init__(
+        self,
+        address: str,
+        ports: ClientPorts,
+        background: Background,
+        introduce: Callable[[Connection], None],
+    ) -> None:
         self._address = address
+        self._introduce = introduce
         self._background = background
         self._link = Link(
-            address, ports, background, ShuttingDownError("the node that forwards is stopping"),
-            keepalive_s=_KEEPALIVE_S, silence_limit_s=_SILENCE_LIMIT_S,
+            address,
+            ports,
+            background,
+            ShuttingDownError("the node that forwards is stopping"),
+            keepalive_s=_KEEPALIVE_S,
+            silence_limit_s=_SILENCE_LIMIT_S,
         )
         self._waiting: deque[_Relay] = deque()
         self._waiting_bytes = 0
@@ -152,11 +189,14 @@ class _Way:
         except HadronError as error:
             failure = UnreachableError(
                 f"the leader at {self._address} cannot be reached from the node that was to "
-                f"forward: {error.message}", error.hint,
+                f"forward: {error.message}",
+                error.hint,
             )
             while self._waiting:
                 self._next().fail(failure)
             return
+        # Before all calls, so that they are believed to be for others.
+        self._introduce(connection)
         while self._waiting:
             self._next().open(connection)
 
@@ -170,15 +210,19 @@ class _Relay:
     """One call: `outer` is the client's, `inner` the one at the leader."""
 
     def __init__(
-        self, outer: Call, method: Method, message: bytes, attachment: memoryview
+        self,
+        outer: ForwardCall,
+        method: Method,
+        request: forward_pb2.ForwardRequest,
+        attachment: memoryview,
     ) -> None:
         self._outer = outer
         self._method = method
-        self._inner: Call | None = None
-        self._first = message, attachment
-        self.size = len(message) + len(attachment)
+        self._inner: OpenedCall | None = None
+        self._first = request, attachment
+        self.size = len(request.message) + len(attachment)
         """Of the opening message."""
-        self._early: deque[tuple[bytes, memoryview]] = deque()
+        self._early: deque[tuple[forward_pb2.ForwardRequest, memoryview]] = deque()
         self._client_has_ended = False
         self._owed_to_client = 0
         """Bytes that the client has sent and the leader has not taken yet; and the other way."""
@@ -201,12 +245,16 @@ class _Relay:
         """Open the call at the leader and pass on what came meanwhile."""
         if self._done.is_set():
             return
-        message, attachment = self._first
+        request, attachment = self._first
+        request.caller.CopyFrom(caller_of(self._outer))
         try:
             inner = connection.call(
-                _unopened(self._method.number), _Raw(message),
-                [attachment] if attachment else (), on_message=self._from_leader,
-                on_end=self._leader_ended, end=not self._method.client_streams,
+                FORWARD,
+                request,
+                [attachment] if attachment else (),
+                on_message=self._from_leader,
+                on_end=self._leader_ended,
+                end=not self._method.client_streams,
             )
         except HadronError as error:
             self.fail(error)
@@ -215,7 +263,7 @@ class _Relay:
         inner.on_writable = self._leader_takes_more
         while self._early:
             message, attachment = self._early.popleft()
-            inner.send(_Raw(message), [attachment] if attachment else ())
+            inner.send(message, [attachment] if attachment else ())
         if self._client_has_ended:
             inner.end()
         elif inner.writable:
@@ -228,12 +276,12 @@ class _Relay:
 
     # --- from the client ------------------------------------------------------------------------
 
-    def _from_client(self, message: Any, attachment: memoryview) -> None:
+    def _from_client(self, message: forward_pb2.ForwardRequest, attachment: memoryview) -> None:
         self._owed_to_client += message.ByteSize() + len(attachment)
         if self._inner is None:
-            self._early.append((message.message, attachment))
+            self._early.append((message, attachment))
             return
-        self._inner.send(_Raw(message.message), [attachment] if attachment else ())
+        self._inner.send(message, [attachment] if attachment else ())
         if self._inner.writable:
             self._leader_takes_more()
 
@@ -248,19 +296,19 @@ class _Relay:
 
     # --- from the leader ------------------------------------------------------------------------
 
-    def _from_leader(self, message: _Raw, attachment: memoryview) -> None:
-        size = len(message.data) + len(attachment)
-        if not self._outer.connection.has_room(size):
+    def _from_leader(self, message: forward_pb2.ForwardResponse, attachment: memoryview) -> None:
+        size = message.ByteSize() + len(attachment)
+        if not self._outer.has_room(size):
             # It was not asked how much that would be.
-            self.fail(OverloadedError(
-                f"{self._outer.connection.peer} has not read the answers that it has here",
-                "read them before you ask for more",
-            ))
+            self.fail(
+                OverloadedError(
+                    f"{self._outer.peer} has not read the answers that it has here",
+                    "read them before you ask for more",
+                )
+            )
             return
         self._owed_to_leader += size
-        self._outer.send(
-            forward_pb2.ForwardResponse(message=message.data), [attachment] if attachment else ()
-        )
+        self._outer.send(message, [attachment] if attachment else ())
         if self._outer.writable:
             self._client_takes_more()
 

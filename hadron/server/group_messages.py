@@ -30,9 +30,7 @@ def describe(leading: Leading, item: Listed) -> groups_pb2.ListGroupsResponse.Gr
     return _durable(leading, item)
 
 
-def _durable(
-    leading: Leading, summary: GroupSummary
-) -> groups_pb2.ListGroupsResponse.Group | None:
+def _durable(leading: Leading, summary: GroupSummary) -> groups_pb2.ListGroupsResponse.Group | None:
     try:
         item = leading.catalog.by_id(summary.stream_id)
         next_offset = leading.visible.bounds(item.id).next_offset
@@ -75,9 +73,7 @@ def _letters(leading: Leading, options: GroupOptions) -> tuple[str, str]:
         )
 
 
-def _ephemeral(
-    leading: Leading, driver: GroupDriver
-) -> groups_pb2.ListGroupsResponse.Group | None:
+def _ephemeral(leading: Leading, driver: GroupDriver) -> groups_pb2.ListGroupsResponse.Group | None:
     try:
         item = leading.catalog.by_id(driver.progress.stream_id)
         next_offset = leading.visible.bounds(item.id).next_offset
@@ -119,7 +115,7 @@ def _member(session: MemberSession, now: float) -> groups_pb2.DescribeGroupRespo
     oldest = min((each.since for each in member.deliveries.values()), default=now)
     return groups_pb2.DescribeGroupResponse.Member(
         name=session.label,
-        peer=session.call.connection.peer,
+        peer=session.call.peer,
         connected_ms=round((now - session.joined) * 1_000),
         silent_ms=round((now - session.last_heard) * 1_000),
         max_in_flight=member.max_in_flight,

@@ -4,7 +4,7 @@ tables of its replicas compared with its own. What nodes ask of each other is in
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, Final
+from typing import Final, TypeAlias
 
 import trio
 
@@ -13,13 +13,15 @@ from hadron.partition.controller import Controller
 from hadron.replication.repair import Repairer
 from hadron.replication.scrub import Scrubber
 from hadron.serving.digests import go_round
-from hadron.serving.leading import Door, missing_majority
+from hadron.serving.entrance import Led, led
+from hadron.serving.leading import Leading, missing_majority
 from hadron.storage.report import Report
-from hadron.wire.calls import Call, Handler
-from hadron.wire.messages import check_number, integrity_pb2, method
+from hadron.wire.calls import Call
+from hadron.wire.messages import check_number, integrity_pb2
+from hadron.wire.services import Served, served
 
-_VERIFY: Final = method("Verify")
-_COMPARE: Final = method("CompareTables")
+_Verify: TypeAlias = Call[integrity_pb2.VerifyRequest, integrity_pb2.VerifyResponse]
+_Compare: TypeAlias = Call[integrity_pb2.CompareTablesRequest, integrity_pb2.CompareTablesResponse]
 
 _BYTES_PER_S: Final = 128 << 20
 """Somebody waits; more than that would take the disk from those who write."""
@@ -43,18 +45,23 @@ _NO_MAJORITY: Final = "see `hadron status` for the nodes that are away"
 
 
 class IntegrityService:
-    def __init__(self, door: Door, scrubber: Scrubber, repairer: Repairer) -> None:
-        self._door = door
+    def __init__(self, scrubber: Scrubber, repairer: Repairer) -> None:
         self._scrubber = scrubber
         self._repairer = repairer
         self._verifying = trio.Lock()
 
-    def handlers(self) -> dict[int, Handler]:
-        return {_VERIFY.number: self._verify, _COMPARE.number: self._compare}
+    def methods(self) -> tuple[Served | Led, ...]:
+        pb = integrity_pb2
+        return (
+            served("Verify", pb.VerifyRequest, pb.VerifyResponse, self._verify),
+            led("CompareTables", pb.CompareTablesRequest, pb.CompareTablesResponse, self._compare),
+        )
 
     # --- one node's disk ------------------------------------------------------------------------
 
-    def _verify(self, call: Call, request: Any, _attachment: memoryview) -> None:
+    def _verify(
+        self, call: _Verify, request: integrity_pb2.VerifyRequest, _attachment: memoryview
+    ) -> None:
         until_lsn = check_number("lsn", request.until_lsn)
         slices = 0
 
@@ -93,8 +100,14 @@ class IntegrityService:
 
     # --- the tables of all of them --------------------------------------------------------------
 
-    def _compare(self, call: Call, _request: Any, _attachment: memoryview) -> None:
-        controller = self._door.enter().controller
+    def _compare(
+        self,
+        leading: Leading,
+        call: _Compare,
+        _request: integrity_pb2.CompareTablesRequest,
+        _attachment: memoryview,
+    ) -> None:
+        controller = leading.controller
 
         def tell(rows: int) -> None:
             if call.writable:
@@ -166,10 +179,13 @@ async def _wait_applied(
         raise NotReadyError("this node stopped leading while the tables were compared")
     return [
         integrity_pb2.CompareTablesResponse.Member(
-            name=name, is_compared=compared(name),
-            trouble="" if compared(name)
+            name=name,
+            is_compared=compared(name),
+            trouble=""
+            if compared(name)
             else f"{name}'s tables differ from the leader's; a snapshot replaces them"
-            if differs(name) else _why_not(controller, name, lsn),
+            if differs(name)
+            else _why_not(controller, name, lsn),
         )
         for name in names
     ]
@@ -186,14 +202,25 @@ def _why_not(controller: Controller, name: str, lsn: int) -> str:
 
 def report_to(report: Report) -> integrity_pb2.VerifyReport:
     return integrity_pb2.VerifyReport(
-        first_lsn=report.first_lsn, last_lsn=report.last_lsn, chain=bytes.fromhex(report.chain),
-        committed_lsn=report.committed_lsn, applied_lsn=report.applied_lsn,
-        entries=report.entries, bodies=report.bodies, batches=report.batches, bytes=report.bytes,
-        dropped_bodies=report.dropped_bodies, checked=report.checked, skipped=report.skipped,
+        first_lsn=report.first_lsn,
+        last_lsn=report.last_lsn,
+        chain=bytes.fromhex(report.chain),
+        committed_lsn=report.committed_lsn,
+        applied_lsn=report.applied_lsn,
+        entries=report.entries,
+        bodies=report.bodies,
+        batches=report.batches,
+        bytes=report.bytes,
+        dropped_bodies=report.dropped_bodies,
+        checked=report.checked,
+        skipped=report.skipped,
         problem_count=report.problem_count,
         problems=[
             integrity_pb2.VerifyReport.Problem(
-                text=each.text, table=each.table, lsn=each.lsn, stream_id=each.stream_id,
+                text=each.text,
+                table=each.table,
+                lsn=each.lsn,
+                stream_id=each.stream_id,
                 offset=each.offset,
             )
             for each in report.problems
@@ -204,11 +231,18 @@ def report_to(report: Report) -> integrity_pb2.VerifyReport:
 def report_from(message: integrity_pb2.VerifyReport) -> Report:
     """The inverse of `report_to`."""
     report = Report(
-        first_lsn=message.first_lsn, last_lsn=message.last_lsn, chain=message.chain.hex(),
-        committed_lsn=message.committed_lsn, applied_lsn=message.applied_lsn,
-        entries=message.entries, bodies=message.bodies, batches=message.batches,
-        bytes=message.bytes, dropped_bodies=message.dropped_bodies,
-        checked=list(message.checked), skipped=list(message.skipped),
+        first_lsn=message.first_lsn,
+        last_lsn=message.last_lsn,
+        chain=message.chain.hex(),
+        committed_lsn=message.committed_lsn,
+        applied_lsn=message.applied_lsn,
+        entries=message.entries,
+        bodies=message.bodies,
+        batches=message.batches,
+        bytes=message.bytes,
+        dropped_bodies=message.dropped_bodies,
+        checked=list(message.checked),
+        skipped=list(message.skipped),
     )
     for each in message.problems:
         report.add(

@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
-from typing import Any, Final
+from typing import Final, TypeAlias
 
 from hadron.model.errors import HadronError, NotFoundError, RequestError
 from hadron.model.limits import MAX_MESSAGE_BYTES
+from hadron.model.pipelines import PipelineSpec
 from hadron.model.ports import Database
-from hadron.model.schema import PipelineSpec, SchemaObject
-from hadron.pipelines.driver import PipelineDriver, Pipelines
-from hadron.serving.leading import Door, Leading
+from hadron.model.schema import SchemaObject
+from hadron.pipelines.driver import PipelineDriver, Pipelines, RunnerCall
+from hadron.serving.entrance import led
+from hadron.serving.leading import Leading
 from hadron.state import pipeline_views as views
-from hadron.wire.calls import Call, Handler
-from hadron.wire.messages import common_pb2, method, pipelines_pb2
+from hadron.wire.calls import Call
+from hadron.wire.messages import common_pb2, pipelines_pb2
 
 _INSTANCE_STATUS: Final = {1: "live", 2: "done", 3: "failed"}
 _STAGE_STATUS: Final = {1: "ready", 2: "done", 3: "failed"}
@@ -22,139 +24,181 @@ _Progress = pipelines_pb2.PipelineProgressResponse
 _Instances = pipelines_pb2.ListInstancesResponse
 
 
-class PipelinesService:
-    def __init__(self, door: Door) -> None:
-        self._door = door
+_Complete: TypeAlias = Call[
+    pipelines_pb2.CompleteStagesRequest, pipelines_pb2.CompleteStagesResponse
+]
+_Fail: TypeAlias = Call[pipelines_pb2.FailStagesRequest, common_pb2.Empty]
+_Retry: TypeAlias = Call[pipelines_pb2.RetryInstancesRequest, pipelines_pb2.RetryInstancesResponse]
+_Look: TypeAlias = Call[pipelines_pb2.PipelineProgressRequest, _Progress]
+_List: TypeAlias = Call[pipelines_pb2.ListInstancesRequest, _Instances]
+_Named = (
+    pipelines_pb2.RunStagesRequest
+    | pipelines_pb2.RetryInstancesRequest
+    | pipelines_pb2.PipelineProgressRequest
+    | pipelines_pb2.ListInstancesRequest
+)
+"""What names a pipeline."""
 
-    def handlers(self) -> dict[int, Handler]:
-        return {
-            method("RunStages").number: self._run_stages,
-            method("CompleteStages").number: self._complete,
-            method("FailStages").number: self._fail,
-            method("ListInstances").number: self._list_instances,
-            method("PipelineProgress").number: self._progress,
-            method("RetryInstances").number: self._retry,
-        }
 
-    def _run_stages(self, call: Call, request: Any, _attachment: memoryview) -> None:
-        driver = self._driver(self._door.enter(), request)
-        session = driver.join(call, request)
+def _run_stages(
+    leading: Leading,
+    call: RunnerCall,
+    request: pipelines_pb2.RunStagesRequest,
+    _attachment: memoryview,
+) -> None:
+    driver = _driver(leading, request)
+    session = driver.join(call, request)
 
-        def on_message(message: Any, _attachment: memoryview) -> None:
-            driver.grant(session, message.credit)
+    def on_message(message: pipelines_pb2.RunStagesRequest, _attachment: memoryview) -> None:
+        driver.grant(session, message.credit)
 
-        def on_end(_error: HadronError | None) -> None:
-            driver.leave(session)
-            call.end()
+    def on_end(_error: HadronError | None) -> None:
+        driver.leave(session)
+        call.end()
 
-        call.on_message = on_message
-        call.on_end = on_end
+    call.on_message = on_message
+    call.on_end = on_end
 
-    def _driver(self, leading: Leading, request: Any) -> PipelineDriver:
-        return leading.part(Pipelines).driver(_find(leading, request).id)
 
-    def _complete(self, call: Call, request: Any, attachment: memoryview) -> None:
-        call.spawn(self._answer_complete, self._door.enter(), call, request, attachment)
+def _driver(leading: Leading, request: _Named) -> PipelineDriver:
+    return leading.part(Pipelines).driver(_find(leading, request).id)
 
-    async def _answer_complete(
-        self, leading: Leading, call: Call, request: Any, attachment: memoryview
-    ) -> None:
-        driver = leading.part(Pipelines).driver(request.pipeline_id)
-        completed = await driver.complete(request, attachment, leading.replica_set)
-        appended = completed.appended
+
+def _complete(
+    leading: Leading,
+    call: _Complete,
+    request: pipelines_pb2.CompleteStagesRequest,
+    attachment: memoryview,
+) -> None:
+    call.spawn(_answer_complete, leading, call, request, attachment)
+
+
+async def _answer_complete(
+    leading: Leading,
+    call: _Complete,
+    request: pipelines_pb2.CompleteStagesRequest,
+    attachment: memoryview,
+) -> None:
+    driver = leading.part(Pipelines).driver(request.pipeline_id)
+    completed = await driver.complete(request, attachment, leading.replica_set)
+    appended = completed.appended
+    call.send(
+        pipelines_pb2.CompleteStagesResponse(
+            base_offset=appended.base_offset if appended is not None else 0,
+            stale_instance_ids=completed.stale,
+        ),
+        end=True,
+    )
+
+
+def _fail(
+    leading: Leading, call: _Fail, request: pipelines_pb2.FailStagesRequest, _attachment: memoryview
+) -> None:
+    call.spawn(_answer_fail, leading, call, request)
+
+
+async def _answer_fail(
+    leading: Leading, call: _Fail, request: pipelines_pb2.FailStagesRequest
+) -> None:
+    await leading.part(Pipelines).driver(request.pipeline_id).fail(request)
+    call.send(common_pb2.Empty(), end=True)
+
+
+def _retry(
+    leading: Leading,
+    call: _Retry,
+    request: pipelines_pb2.RetryInstancesRequest,
+    _attachment: memoryview,
+) -> None:
+    call.spawn(_answer_retry, leading, call, request)
+
+
+async def _answer_retry(
+    leading: Leading, call: _Retry, request: pipelines_pb2.RetryInstancesRequest
+) -> None:
+    driver = _driver(leading, request)
+    # Which ones have failed is read, not logged, where nothing is to be done.
+    await leading.controller.confirm_leadership()
+    done, after_id, more = await driver.retry(request)
+    call.send(
+        pipelines_pb2.RetryInstancesResponse(retried=done.retried, after_id=after_id, more=more),
+        end=True,
+    )
+
+
+# --- what there is to know ------------------------------------------------------------------
+
+
+def _progress(
+    leading: Leading,
+    call: _Look,
+    request: pipelines_pb2.PipelineProgressRequest,
+    _attachment: memoryview,
+) -> None:
+    call.spawn(_answer_progress, leading, call, request)
+
+
+async def _answer_progress(
+    leading: Leading, call: _Look, request: pipelines_pb2.PipelineProgressRequest
+) -> None:
+    wanted = _find(leading, request).id if request.pipeline or request.pipeline_id else None
+    items = [
+        item
+        for item in leading.catalog.all()
+        if isinstance(item.spec, PipelineSpec)
+        and item.spec.replica_set == leading.replica_set
+        and request.namespace in ("", item.namespace)
+        and wanted in (None, item.id)
+    ]
+    await leading.controller.confirm_leadership()
+    async with call.room(MAX_MESSAGE_BYTES):
+        found = await leading.controller.query(
+            lambda db: [
+                (
+                    item,
+                    views.counts(db, item.id),
+                    [c for c in views.cursors(db) if c.pipeline_id == item.id],
+                )
+                for item in items
+            ]
+        )
+        call.send(_Progress(pipelines=[_describe(leading, *facts) for facts in found]), end=True)
+
+
+def _list_instances(
+    leading: Leading,
+    call: _List,
+    request: pipelines_pb2.ListInstancesRequest,
+    _attachment: memoryview,
+) -> None:
+    known = {name: code for code, name in _INSTANCE_STATUS.items()}
+    if request.status and request.status not in known:
+        raise RequestError(f"unknown status {request.status!r}", f"use one of {', '.join(known)}")
+    call.spawn(_answer_instances, leading, call, request, known.get(request.status))
+
+
+async def _answer_instances(
+    leading: Leading, call: _List, request: pipelines_pb2.ListInstancesRequest, status: int | None
+) -> None:
+    driver = _driver(leading, request)
+    limit = min(request.limit or _DEFAULT_LIMIT, _MAX_LIMIT)
+
+    def read(db: Database) -> list[views.InstanceStatus]:
+        return views.instances(
+            db, driver.item.id, status=status, after_id=request.after_id, limit=limit
+        )
+
+    await leading.controller.confirm_leadership()
+    async with call.room(MAX_MESSAGE_BYTES):
+        found = await leading.controller.query(read)
         call.send(
-            pipelines_pb2.CompleteStagesResponse(
-                base_offset=appended.base_offset if appended is not None else 0,
-                stale_instance_ids=completed.stale,
-            ),
-            end=True,
+            _Instances(instances=[_describe_instance(driver, item) for item in found]), end=True
         )
 
-    def _fail(self, call: Call, request: Any, _attachment: memoryview) -> None:
-        call.spawn(self._answer_fail, self._door.enter(), call, request)
 
-    async def _answer_fail(self, leading: Leading, call: Call, request: Any) -> None:
-        await leading.part(Pipelines).driver(request.pipeline_id).fail(request)
-        call.send(common_pb2.Empty(), end=True)
-
-    def _retry(self, call: Call, request: Any, _attachment: memoryview) -> None:
-        call.spawn(self._answer_retry, self._door.enter(), call, request)
-
-    async def _answer_retry(self, leading: Leading, call: Call, request: Any) -> None:
-        driver = self._driver(leading, request)
-        # Which ones have failed is read, not logged, where nothing is to be done.
-        await leading.controller.confirm_leadership()
-        done, after_id, more = await driver.retry(request)
-        call.send(
-            pipelines_pb2.RetryInstancesResponse(
-                retried=done.retried, after_id=after_id, more=more
-            ),
-            end=True,
-        )
-
-    # --- what there is to know ------------------------------------------------------------------
-
-    def _progress(self, call: Call, request: Any, _attachment: memoryview) -> None:
-        call.spawn(self._answer_progress, self._door.enter(), call, request)
-
-    async def _answer_progress(self, leading: Leading, call: Call, request: Any) -> None:
-        wanted = (
-            _find(leading, request).id if request.pipeline or request.pipeline_id else None
-        )
-        items = [
-            item for item in leading.catalog.all()
-            if isinstance(item.spec, PipelineSpec)
-            and item.spec.replica_set == leading.replica_set
-            and request.namespace in ("", item.namespace)
-            and wanted in (None, item.id)
-        ]
-        await leading.controller.confirm_leadership()
-        async with call.room(MAX_MESSAGE_BYTES):
-            found = await leading.controller.query(
-                lambda db: [
-                    (item, views.counts(db, item.id),
-                     [c for c in views.cursors(db) if c.pipeline_id == item.id])
-                    for item in items
-                ]
-            )
-            call.send(
-                _Progress(pipelines=[_describe(leading, *facts) for facts in found]), end=True
-            )
-
-    def _list_instances(self, call: Call, request: Any, _attachment: memoryview) -> None:
-        known = {name: code for code, name in _INSTANCE_STATUS.items()}
-        if request.status and request.status not in known:
-            raise RequestError(
-                f"unknown status {request.status!r}", f"use one of {', '.join(known)}"
-            )
-        call.spawn(
-            self._answer_instances, self._door.enter(), call, request, known.get(request.status)
-        )
-
-    async def _answer_instances(
-        self, leading: Leading, call: Call, request: Any, status: int | None
-    ) -> None:
-        driver = self._driver(leading, request)
-        limit = min(request.limit or _DEFAULT_LIMIT, _MAX_LIMIT)
-
-        def read(db: Database) -> list[views.InstanceStatus]:
-            return views.instances(
-                db, driver.item.id, status=status, after_id=request.after_id, limit=limit
-            )
-
-        await leading.controller.confirm_leadership()
-        async with call.room(MAX_MESSAGE_BYTES):
-            found = await leading.controller.query(read)
-            call.send(
-                _Instances(instances=[_describe_instance(driver, item) for item in found]),
-                end=True,
-            )
-
-
-def _find(leading: Leading, request: Any) -> SchemaObject:
+def _find(leading: Leading, request: _Named) -> SchemaObject:
     return leading.find(
-        "Pipeline", request.namespace, request.pipeline, request.pipeline_id,
-        request.metadata_index,
+        "Pipeline", request.namespace, request.pipeline, request.pipeline_id, request.metadata_index
     )
 
 
@@ -175,12 +219,17 @@ def _describe(
         running = driver.dispatch.count(stage.name) if driver else 0
         stages.append(
             _Progress.Stage(
-                name=stage.name, ready=max(ready - running, 0), running=running, done=done,
+                name=stage.name,
+                ready=max(ready - running, 0),
+                running=running,
+                done=done,
                 failed=failed,
                 runners=sum(
                     runner.runs(stage.name, stage.engine)
                     for runner in driver.dispatch.runners.values()
-                ) if driver else 0,
+                )
+                if driver
+                else 0,
             )
         )
     return _Progress.Pipeline(
@@ -215,7 +264,10 @@ def _describe_instance(
             status = "running"
         stages.append(
             _Instances.Stage(
-                name=stage.name, status=status, attempts=stage.attempts, reason=stage.reason,
+                name=stage.name,
+                status=status,
+                attempts=stage.attempts,
+                reason=stage.reason,
                 output=None if stage.output is None else driver.ref(stage.output),
             )
         )
@@ -226,3 +278,23 @@ def _describe_instance(
         created_ms=item.created_ms,
         stages=stages,
     )
+
+
+METHODS: Final = (
+    led("RunStages", pipelines_pb2.RunStagesRequest, pipelines_pb2.Invocations, _run_stages),
+    led(
+        "CompleteStages",
+        pipelines_pb2.CompleteStagesRequest,
+        pipelines_pb2.CompleteStagesResponse,
+        _complete,
+    ),
+    led("FailStages", pipelines_pb2.FailStagesRequest, common_pb2.Empty, _fail),
+    led("ListInstances", pipelines_pb2.ListInstancesRequest, _Instances, _list_instances),
+    led("PipelineProgress", pipelines_pb2.PipelineProgressRequest, _Progress, _progress),
+    led(
+        "RetryInstances",
+        pipelines_pb2.RetryInstancesRequest,
+        pipelines_pb2.RetryInstancesResponse,
+        _retry,
+    ),
+)

@@ -4,25 +4,28 @@ questions at every node, from its own copy."""
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Any, Final
+from typing import Final, TypeAlias
 
 import trio
 
 from hadron.metadata.adopter import SchemaAdopter
 from hadron.metadata.driver import SchemaChanges
+from hadron.metadata.judging import Key
 from hadron.metadata.messages import changes_to, check_index
 from hadron.metadata.push import split
-from hadron.metadata.validation import Key
 from hadron.model.errors import RequestError
 from hadron.model.ids import DEFAULT_NAMESPACE
+from hadron.model.kinds import spec_from_json
 from hadron.model.limits import MAX_MESSAGE_BYTES
-from hadron.model.schema import SchemaObject, spec_from_json, spec_to_json
+from hadron.model.schema import SchemaObject, spec_to_json
 from hadron.serving.catalog import Catalog
+from hadron.serving.entrance import Led, led
 from hadron.serving.leading import Door, Leading
 from hadron.serving.schema_copy import SchemaCopy
 from hadron.state.adoption import Changes
-from hadron.wire.calls import Call, Handler
-from hadron.wire.messages import method, schema_pb2
+from hadron.wire.calls import Call
+from hadron.wire.messages import schema_pb2
+from hadron.wire.services import Served, served
 
 _MAX_OBJECTS: Final = 10_000
 _MAX_WAIT_MS: Final = 60_000
@@ -31,22 +34,35 @@ _PAGE_BYTES: Final = MAX_MESSAGE_BYTES * 3 // 4
 """Of objects in one answer; the largest one alone still fits into a frame."""
 
 
+_Apply: TypeAlias = Call[schema_pb2.ApplySchemaRequest, schema_pb2.ApplySchemaResponse]
+_Get: TypeAlias = Call[schema_pb2.GetObjectsRequest, schema_pb2.GetObjectsResponse]
+_Delete: TypeAlias = Call[schema_pb2.DeleteObjectsRequest, schema_pb2.DeleteObjectsResponse]
+_Adopt: TypeAlias = Call[schema_pb2.AdoptSchemaRequest, schema_pb2.AdoptSchemaResponse]
+_Watch: TypeAlias = Call[schema_pb2.WatchSchemaRequest, schema_pb2.SchemaChanges]
+
+
 class SchemaService:
     def __init__(self, door: Door, copy: SchemaCopy) -> None:
         self._door = door
         self._copy = copy
 
-    def handlers(self) -> dict[int, Handler]:
-        return {
-            method("ApplySchema").number: self._apply,
-            method("GetObjects").number: self._get,
-            method("DeleteObjects").number: self._delete,
-            method("AdoptSchema").number: self._adopt,
-            method("WatchSchema").number: self._watch,
-        }
+    def methods(self) -> tuple[Served | Led, ...]:
+        pb = schema_pb2
+        return (
+            led("ApplySchema", pb.ApplySchemaRequest, pb.ApplySchemaResponse, self._apply),
+            served("GetObjects", pb.GetObjectsRequest, pb.GetObjectsResponse, self._get),
+            led("DeleteObjects", pb.DeleteObjectsRequest, pb.DeleteObjectsResponse, self._delete),
+            led("AdoptSchema", pb.AdoptSchemaRequest, pb.AdoptSchemaResponse, self._adopt),
+            served("WatchSchema", pb.WatchSchemaRequest, pb.SchemaChanges, self._watch),
+        )
 
-    def _apply(self, call: Call, request: Any, _attachment: memoryview) -> None:
-        leading = self._door.enter()
+    def _apply(
+        self,
+        leading: Leading,
+        call: _Apply,
+        request: schema_pb2.ApplySchemaRequest,
+        _attachment: memoryview,
+    ) -> None:
         if len(request.objects) > _MAX_OBJECTS:
             raise RequestError(
                 f"{len(request.objects)} objects in one apply are more than {_MAX_OBJECTS}"
@@ -55,7 +71,11 @@ class SchemaService:
         call.spawn(self._answer_apply, leading, call, objects, request)
 
     async def _answer_apply(
-        self, leading: Leading, call: Call, objects: list[SchemaObject], request: Any
+        self,
+        leading: Leading,
+        call: _Apply,
+        objects: list[SchemaObject],
+        request: schema_pb2.ApplySchemaRequest,
     ) -> None:
         changes, index = await leading.part(SchemaChanges).apply(
             objects, dry_run=request.dry_run, allow_destructive=request.allow_destructive
@@ -75,17 +95,25 @@ class SchemaService:
             end=True,
         )
 
-    def _delete(self, call: Call, request: Any, _attachment: memoryview) -> None:
-        leading = self._door.enter()
+    def _delete(
+        self,
+        leading: Leading,
+        call: _Delete,
+        request: schema_pb2.DeleteObjectsRequest,
+        _attachment: memoryview,
+    ) -> None:
         if len(request.names) > _MAX_OBJECTS:
             raise RequestError(
                 f"{len(request.names)} objects in one deletion are more than {_MAX_OBJECTS}"
             )
         call.spawn(self._answer_delete, leading, call, request)
 
-    async def _answer_delete(self, leading: Leading, call: Call, request: Any) -> None:
+    async def _answer_delete(
+        self, leading: Leading, call: _Delete, request: schema_pb2.DeleteObjectsRequest
+    ) -> None:
         deleted, index = await leading.part(SchemaChanges).delete(
-            [_key(name) for name in request.names], dry_run=request.dry_run,
+            [_key(name) for name in request.names],
+            dry_run=request.dry_run,
             allow_destructive=request.allow_destructive,
         )
         call.send(
@@ -93,18 +121,31 @@ class SchemaService:
             end=True,
         )
 
-    def _adopt(self, call: Call, request: Any, _attachment: memoryview) -> None:
-        call.spawn(self._answer_adopt, self._door.enter(), call, request)
+    def _adopt(
+        self,
+        leading: Leading,
+        call: _Adopt,
+        request: schema_pb2.AdoptSchemaRequest,
+        _attachment: memoryview,
+    ) -> None:
+        call.spawn(self._answer_adopt, leading, call, request)
 
-    async def _answer_adopt(self, leading: Leading, call: Call, request: Any) -> None:
+    async def _answer_adopt(
+        self, leading: Leading, call: _Adopt, request: schema_pb2.AdoptSchemaRequest
+    ) -> None:
         call.send(await leading.part(SchemaAdopter).adopt(request), end=True)
 
     def _check_known(self) -> None:
         """Raises what this node does not serve for, while it does not know the schema."""
         if not self._copy.is_known:
-            self._door.enter()
+            self._door.leading()
 
-    def _get(self, call: Call, request: Any, _attachment: memoryview) -> None:
+    def _get(
+        self, call: _Get, request: schema_pb2.GetObjectsRequest, _attachment: memoryview
+    ) -> None:
+        if request.latest:
+            call.spawn(self._confirm_and_get, call, request, self._door.leading())
+            return
         self._check_known()
         if request.min_index > self._copy.index and request.max_wait_ms:
             call.spawn(self._wait_and_get, call, request)
@@ -112,14 +153,19 @@ class SchemaService:
             self._copy.catalog.check_index(request.min_index)
             self._answer_get(call, request)
 
-    async def _wait_and_get(self, call: Call, request: Any) -> None:
-        await self._copy.at_least(
-            request.min_index, min(request.max_wait_ms, _MAX_WAIT_MS) / 1_000
-        )
+    async def _confirm_and_get(
+        self, call: _Get, request: schema_pb2.GetObjectsRequest, leading: Leading
+    ) -> None:
+        await leading.controller.confirm_leadership()
         async with call.room(MAX_MESSAGE_BYTES):
             self._answer_get(call, request)
 
-    def _answer_get(self, call: Call, request: Any) -> None:
+    async def _wait_and_get(self, call: _Get, request: schema_pb2.GetObjectsRequest) -> None:
+        await self._copy.at_least(request.min_index, min(request.max_wait_ms, _MAX_WAIT_MS) / 1_000)
+        async with call.room(MAX_MESSAGE_BYTES):
+            self._answer_get(call, request)
+
+    def _answer_get(self, call: _Get, request: schema_pb2.GetObjectsRequest) -> None:
         catalog = self._copy.catalog
         wanted = (request.kind, request.namespace, request.name)
         limit = request.limit or _MAX_OBJECTS
@@ -141,11 +187,13 @@ class SchemaService:
             end=True,
         )
 
-    def _watch(self, call: Call, request: Any, _attachment: memoryview) -> None:
+    def _watch(
+        self, call: _Watch, request: schema_pb2.WatchSchemaRequest, _attachment: memoryview
+    ) -> None:
         self._check_known()
         call.spawn(self._tell_changes, call, check_index(request.from_index))
 
-    async def _tell_changes(self, call: Call, index: int) -> None:
+    async def _tell_changes(self, call: _Watch, index: int) -> None:
         """The first message comes at once, also when it holds nothing but the index."""
         is_first = True
         while call.is_open:
@@ -157,7 +205,7 @@ class SchemaService:
             await changed.wait()
 
 
-async def _send_in_parts(call: Call, changes: Changes) -> None:
+async def _send_in_parts(call: _Watch, changes: Changes) -> None:
     parts = split(changes)
     for part in parts:
         room = trio.Event()
@@ -169,7 +217,7 @@ async def _send_in_parts(call: Call, changes: Changes) -> None:
         call.send(message)
 
 
-def _key(name: Any) -> Key:
+def _key(name: schema_pb2.DeleteObjectsRequest.Name) -> Key:
     """A namespace stands in none; its name does for it."""
     if name.kind == "Namespace":
         return name.kind, DEFAULT_NAMESPACE, name.name
@@ -177,7 +225,7 @@ def _key(name: Any) -> Key:
 
 
 def _candidates(
-    catalog: Catalog, wanted: tuple[str, str, str], request: Any
+    catalog: Catalog, wanted: tuple[str, str, str], request: schema_pb2.GetObjectsRequest
 ) -> Iterable[SchemaObject]:
     """Ascending; one that is named in full is not looked for among all others."""
     after_id = request.after_id if request.HasField("after_id") else None
@@ -198,14 +246,20 @@ def to_messages(items: Iterable[SchemaObject]) -> list[schema_pb2.SchemaObject]:
 
 def to_message(item: SchemaObject) -> schema_pb2.SchemaObject:
     return schema_pb2.SchemaObject(
-        kind=item.kind, namespace=item.namespace, name=item.name,
-        spec_json=spec_to_json(item.spec).decode(), id=item.id, metadata_index=item.metadata_index,
+        kind=item.kind,
+        namespace=item.namespace,
+        name=item.name,
+        spec_json=spec_to_json(item.spec).decode(),
+        id=item.id,
+        metadata_index=item.metadata_index,
     )
 
 
 def from_message(message: schema_pb2.SchemaObject) -> SchemaObject:
     """Raises `SchemaError` when the specification is malformed."""
     return SchemaObject(
-        kind=message.kind, namespace=message.namespace or DEFAULT_NAMESPACE, name=message.name,
+        kind=message.kind,
+        namespace=message.namespace or DEFAULT_NAMESPACE,
+        name=message.name,
         spec=spec_from_json(message.kind, message.spec_json),
     )

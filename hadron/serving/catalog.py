@@ -7,14 +7,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import TypeVar
 
 from hadron.model.errors import MetadataBehindError, NotFoundError
-from hadron.model.schema import (
-    PipelineSpec,
-    RegisteredSet,
-    SchemaObject,
-    Spec,
-    StreamSpec,
-    Tombstone,
-)
+from hadron.model.schema import RegisteredSet, SchemaObject, Spec, StreamSpec, Tombstone
 from hadron.partition.observers import Observers, Order
 from hadron.state.events import SchemaChanged
 from hadron.state.schema import MAX_TOMBSTONES
@@ -95,7 +88,9 @@ class Catalog:
     def _on_visible(self, events: Sequence[SchemaChanged]) -> None:
         for event in events:
             self.change(
-                event.metadata_index, objects=event.objects, deleted=event.deleted,
+                event.metadata_index,
+                objects=event.objects,
+                deleted=event.deleted,
                 replica_sets=event.replica_sets,
             )
         self.tell()
@@ -130,11 +125,27 @@ class Catalog:
 
     def stream(self, namespace: str, name: str) -> tuple[SchemaObject, StreamSpec]:
         """Raises `NotFoundError` naming what there is."""
-        return self._typed("Stream", StreamSpec, namespace, name)
+        item = self.named("Stream", namespace, name)
+        assert isinstance(item.spec, StreamSpec)
+        return item, item.spec
 
-    def pipeline(self, namespace: str, name: str) -> tuple[SchemaObject, PipelineSpec]:
+    def named(self, kind: str, namespace: str, name: str) -> SchemaObject:
         """Raises `NotFoundError` naming what there is."""
-        return self._typed("Pipeline", PipelineSpec, namespace, name)
+        item = self._by_name.get((kind, namespace, name))
+        if item is not None:
+            return item
+        others = sorted(
+            known.name
+            for known in self._by_name.values()
+            if known.kind == kind and known.namespace == namespace
+        )
+        listed = ", ".join(others[:10]) + (", …" if len(others) > 10 else "")
+        raise NotFoundError(
+            f"{kind.lower()} {name!r} does not exist in namespace {namespace!r}",
+            f"there are: {listed}"
+            if others
+            else f"there is no {kind.lower()} yet; declare one with `hadron apply -f FILE`",
+        )
 
     def by_id(self, object_id: int, seen_index: int = 0) -> SchemaObject:
         """The object with an id, which the caller has seen at `seen_index`.
@@ -147,7 +158,8 @@ class Catalog:
             self.check_index(seen_index)
             gone = self._gone.get(object_id)
             raise NotFoundError(
-                f"{gone.label} was deleted" if gone is not None
+                f"{gone.label} was deleted"
+                if gone is not None
                 else f"no object has the id {object_id}: it was deleted long ago, or never was",
                 "one that was created again under its name is another one",
             )
@@ -163,23 +175,6 @@ class Catalog:
         """Raises `MetadataBehindError` when the caller has seen more than this node."""
         if seen_index > self.metadata_index:
             raise behind(self.metadata_index, seen_index)
-
-    def _typed(
-        self, kind: str, spec_type: type[S], namespace: str, name: str
-    ) -> tuple[SchemaObject, S]:
-        item = self._by_name.get((kind, namespace, name))
-        if item is None or not isinstance(item.spec, spec_type):
-            others = sorted(
-                known.name for known in self._by_name.values()
-                if known.kind == kind and known.namespace == namespace
-            )
-            listed = ", ".join(others[:10]) + (", …" if len(others) > 10 else "")
-            raise NotFoundError(
-                f"{kind.lower()} {name!r} does not exist in namespace {namespace!r}",
-                f"there are: {listed}" if others else
-                f"there is no {kind.lower()} yet; declare one with `hadron apply -f FILE`",
-            )
-        return item, item.spec
 
 
 def behind(known_index: int, wanted_index: int) -> MetadataBehindError:

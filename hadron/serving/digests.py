@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Callable
 
 import trio
 
-from hadron.model.errors import HadronError
 from hadron.partition.controller import Controller
 from hadron.serving.leading import Part
+from hadron.serving.perseverance import persevere
 from hadron.state.digests import Compared, StateDigest
-
-_log = logging.getLogger(__name__)
 
 
 class DigestDriver(Part):
@@ -23,21 +20,21 @@ class DigestDriver(Part):
         """`interval_s`: 0 for never."""
         self._controller = controller
         self._interval_s = interval_s
+        self._lsn = 0
+        """Of the latest digest."""
 
     async def run(self) -> None:
-        """Until cancelled, or until leading ends."""
-        lsn = self._controller.committed_lsn
-        while self._interval_s:
-            try:
-                await self._controller.wait_committed(lsn + 1)
-                await trio.sleep(self._interval_s)
-                done: Compared = await self._controller.execute(StateDigest())
-            except HadronError as error:
-                if not self._controller.leads:
-                    return
-                _log.info("a state digest was not logged: %s", error)
-            else:
-                lsn = done.lsn
+        """Until cancelled."""
+        if self._interval_s:
+            self._lsn = self._controller.committed_lsn
+            await persevere("comparing tables by digests", self._rounds)
+
+    async def _rounds(self) -> None:
+        while True:
+            await self._controller.wait_committed(self._lsn + 1)
+            await trio.sleep(self._interval_s)
+            done: Compared = await self._controller.execute(StateDigest())
+            self._lsn = done.lsn
 
 
 async def go_round(

@@ -10,11 +10,11 @@ from typing import Final
 
 import trio
 
-from hadron.model.errors import HadronError
 from hadron.partition.controller import Controller
 from hadron.partition.observers import Order
 from hadron.serving.catalog import Catalog
 from hadron.serving.leading import Part
+from hadron.serving.perseverance import persevere
 from hadron.state import bodies, dropping
 from hadron.state.bodies import DropBodies
 from hadron.state.dropping import DropObject
@@ -24,7 +24,7 @@ from hadron.state.slices import Dropped
 _log = logging.getLogger(__name__)
 
 _HELD_BACK_S: Final = 1.0
-"""Until what a replica still needs, or what could not be dropped, is looked at again."""
+"""Until what a replica still needs is looked at again."""
 
 
 class DropDriver(Part):
@@ -43,15 +43,13 @@ class DropDriver(Part):
         self._wake()
 
     async def run(self) -> None:
-        """Drop whatever was deleted, for ever; ends when leading does."""
+        """Drop whatever was deleted, for ever."""
+        await persevere("dropping deleted objects", self._rounds)
+
+    async def _rounds(self) -> None:
         while True:
             self._changed = trio.Event()
-            try:
-                is_left = await self._round()
-            except HadronError as error:
-                # Leading ends; or the disk has no room even for this, which others say louder.
-                _log.info("dropping deleted objects pauses: %s", error)
-                is_left = True
+            is_left = await self._round()
             with trio.move_on_after(_HELD_BACK_S if is_left else float("inf")):
                 await self._changed.wait()
 
@@ -82,7 +80,10 @@ class DropDriver(Part):
             if dropped.is_done:
                 _log.info(
                     "dropped what %s %d had here: %d rows, %d bytes of records",
-                    kind.lower(), object_id, rows, size,
+                    kind.lower(),
+                    object_id,
+                    rows,
+                    size,
                 )
                 return True
             if not dropped.rows:

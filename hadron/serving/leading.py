@@ -1,4 +1,4 @@
-"""What a node has only while it leads: its parts, and the door that handlers go through to them."""
+"""What a node has only while it leads: its parts, and the door that calls go through to them."""
 
 from __future__ import annotations
 
@@ -94,17 +94,14 @@ class Leading:
     def find(
         self, kind: str, namespace: str, name: str, object_id: int, metadata_index: int
     ) -> SchemaObject:
-        """The stream or pipeline with an id, or else with a name; raises like `partition`."""
+        """The object with an id, or else with a name; raises like `partition`."""
         if object_id:
             item = self.catalog.by_id(object_id, metadata_index)
             if item.kind != kind:
-                raise NotFoundError(
-                    f"{item.label}, with the id {object_id}, is no {kind.lower()}"
-                )
+                raise NotFoundError(f"{item.label}, with the id {object_id}, is no {kind.lower()}")
             return item
         try:
-            look_up = self.catalog.stream if kind == "Stream" else self.catalog.pipeline
-            return look_up(namespace or DEFAULT_NAMESPACE, name)[0]
+            return self.catalog.named(kind, namespace or DEFAULT_NAMESPACE, name)
         except NotFoundError:
             self.catalog.check_index(metadata_index)
             raise
@@ -135,13 +132,17 @@ def missing_majority(controller: Controller) -> str:
 
 
 class Door:
-    """Lets handlers in while this node leads, and says who does or why nobody, when it does not."""
+    """Lets calls in while this node leads, and says who does or why nobody, when it does not.
+
+    Attributes:
+        current: the leadership, while there is one.
+    """
 
     def __init__(self, node: str, leader: str, leader_address: str) -> None:
         self._node = node
         self._leader = leader
         self._leader_address = leader_address
-        self._leading: Leading | None = None
+        self.current: Leading | None = None
         self.reason = "it has not shaken hands with a majority of its replica set yet"
 
     def point_to(self, leader: str, address: str) -> None:
@@ -149,19 +150,19 @@ class Door:
         self._leader, self._leader_address = leader, address
 
     def open(self, leading: Leading) -> None:
-        self._leading = leading
+        self.current = leading
 
     def close(self) -> None:
-        self._leading = None
+        self.current = None
 
     @property
     def is_open(self) -> bool:
-        return self._leading is not None
+        return self.current is not None
 
-    def enter(self) -> Leading:
+    def leading(self) -> Leading:
         """Raises `NotLeaderError` or `NotReadyError`."""
-        if self._leading is not None:
-            return self._leading
+        if self.current is not None:
+            return self.current
         if self._node == self._leader:
             raise NotReadyError(
                 f"node {self._node} does not serve: {self.reason}",

@@ -9,16 +9,18 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Sequence
+from functools import partial
 from typing import Final
 
 import trio
 
-from hadron.model.errors import CorruptionError, HadronError
+from hadron.model.errors import CorruptionError, NotFoundError
 from hadron.model.schema import Retention, StreamSpec
 from hadron.partition.controller import Controller
 from hadron.partition.observers import Order
 from hadron.serving.catalog import Catalog
 from hadron.serving.leading import Part
+from hadron.serving.perseverance import persevere
 from hadron.state import retention
 from hadron.state.events import BatchAppended
 from hadron.state.retention import Trimmed, TrimStream
@@ -63,15 +65,13 @@ class RetentionDriver(Part):
                     self._wake()
 
     async def run(self) -> None:
-        """Drop what is due, for ever; ends when leading does."""
+        """Drop what is due, for ever."""
+        await persevere("retention", self._rounds)
+
+    async def _rounds(self) -> None:
         while True:
             self._woken = trio.Event()
-            try:
-                sleep_s = await self._round()
-            except HadronError as error:
-                # Leading ends; or the disk has no room even for this, which others say louder.
-                _log.info("retention pauses: %s", error)
-                sleep_s = _HELD_BACK_S
+            sleep_s = await self._round()
             await trio.sleep(PAUSE_S)
             with trio.move_on_after(sleep_s):
                 await self._woken.wait()
@@ -80,9 +80,9 @@ class RetentionDriver(Part):
         """Returns in how many seconds the next batch gets too old."""
         self._room.clear()
         sleep_s = _LONGEST_SLEEP_S if self._limited() else float("inf")
-        for stream_id, limits in self._limited():
+        for stream_id in self._limited():
             try:
-                sleep_s = min(sleep_s, await self._trim(stream_id, limits))
+                sleep_s = min(sleep_s, await self._trim(stream_id))
             except CorruptionError as error:
                 # What is damaged is this stream's alone.
                 if self._said.get(stream_id) != error.message:
@@ -93,25 +93,41 @@ class RetentionDriver(Part):
                 self._said.pop(stream_id, None)
         return sleep_s
 
-    def _limited(self) -> list[tuple[int, Retention]]:
+    def _limited(self) -> list[int]:
         return [
-            (item.id, item.spec.retention)
+            item.id
             for item in self._catalog.all()
             if isinstance(item.spec, StreamSpec) and item.spec.retention != Retention()
         ]
 
-    async def _trim(self, stream_id: int, limits: Retention) -> float:
-        """Drop what is due of one stream, slice by slice."""
+    def _limits(self, stream_id: int) -> Retention:
+        """As they are now; none of a stream that is gone."""
+        try:
+            spec = self._catalog.by_id(stream_id).spec
+        except NotFoundError:
+            return Retention()
+        return spec.retention if isinstance(spec, StreamSpec) else Retention()
+
+    async def _trim(self, stream_id: int) -> float:
+        """Drop what is due of one stream, slice by slice. Each goes by the limits that there are by
+        then: whoever has set them too low by mistake keeps what is left."""
         while True:
+            limits = self._limits(stream_id)
+            if limits == Retention():
+                return float("inf")
             now_ms = self._controller.log_now_ms()
-            older_than_ms = now_ms - limits.max_age_ms if limits.max_age_ms else 0
-            until_lsn = self._controller.droppable_lsn
             found = await self._controller.read(
-                lambda db, older=older_than_ms, until=until_lsn: retention.due(  # type: ignore[misc]
-                    db, stream_id, older_than_ms=older, max_bytes=limits.max_bytes,
-                    until_lsn=until,
+                partial(
+                    retention.due,
+                    stream_id=stream_id,
+                    older_than_ms=now_ms - limits.max_age_ms if limits.max_age_ms else 0,
+                    max_bytes=limits.max_bytes,
+                    until_lsn=self._controller.droppable_lsn,
                 )
             )
+            if self._limits(stream_id) != limits:
+                # They were raised during the read, and whoever did it has been told that they hold.
+                continue
             if found.first_offset is None:
                 break
             trimmed: Trimmed = await self._controller.execute(
@@ -136,10 +152,16 @@ class RetentionDriver(Part):
         name = self._catalog.name_of(stream_id)
         _log.debug(
             "stream %s keeps offsets from %d on: %d batches, %d bytes dropped",
-            name, trimmed.first_offset, trimmed.batches, trimmed.bytes,
+            name,
+            trimmed.first_offset,
+            trimmed.batches,
+            trimmed.bytes,
         )
         for item in trimmed.skipped:
             _log.warning(
                 "%s %s skipped %d records of stream %s by retention",
-                item.kind, item.name or self._catalog.name_of(item.id), item.records, name,
+                item.kind,
+                item.name or self._catalog.name_of(item.id),
+                item.records,
+                name,
             )

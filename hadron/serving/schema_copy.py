@@ -30,7 +30,9 @@ T = TypeVar("T")
 def load(db: Database) -> Catalog:
     """The whole schema as these tables have it."""
     return Catalog(
-        schema.all_objects(db), schema.current_index(db), registry.registered_sets(db),
+        schema.all_objects(db),
+        schema.current_index(db),
+        registry.registered_sets(db),
         schema.tombstones(db),
     )
 
@@ -108,6 +110,10 @@ class SchemaCopy:
     def end_leading(self) -> None:
         """What the leadership has shown stays known."""
         self._leading = None
+        # The tables may have more than the leadership has shown, by entries that are committed
+        # later, or were applied before anybody asked which of them change the schema.
+        self._seen_lsn = -1
+        self._wanted.set()
         if self._catalog is not None:
             # They are what the leadership was, with all that it had in memory.
             self._catalog.forget_listeners()
@@ -140,7 +146,8 @@ class SchemaCopy:
             if not changes.is_whole:
                 if changes.to_index > index:
                     known.change(
-                        changes.to_index, objects=parse(changes.objects),
+                        changes.to_index,
+                        objects=parse(changes.objects),
                         deleted=changes.deleted,
                         replica_sets=changes.replica_sets,
                     )
@@ -166,8 +173,7 @@ class SchemaCopy:
             # Before the first entry there is no replica set, and nothing to know. What the tables
             # themselves say: of a leader that has just stopped, the last COMMIT may have come
             # before its report.
-            0 < follower.committed_lsn >= max(stood, follower.applied_lsn)
-            and not follower.diverged
+            0 < follower.committed_lsn >= max(stood, follower.applied_lsn) and not follower.diverged
         )
         return result if is_committed and self._leading is None else None
 

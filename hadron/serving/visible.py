@@ -24,12 +24,7 @@ from hadron.model.ids import Ballot
 from hadron.partition.observers import Observers, Order
 from hadron.serving.catalog import Catalog
 from hadron.state import streams
-from hadron.state.events import (
-    BatchAppended,
-    PartitionClosed,
-    PartitionOpened,
-    PartitionTrimmed,
-)
+from hadron.state.events import BatchAppended, PartitionClosed, PartitionOpened, PartitionTrimmed
 from hadron.state.streams import PartitionBounds
 from hadron.storage.store import Store
 
@@ -94,13 +89,13 @@ class VisibleStreams:
     def observe(self, observers: Observers) -> None:
         """Keep in step with what becomes visible."""
         observers.add(
-            Order.STREAMS, [BatchAppended, PartitionTrimmed, PartitionOpened, PartitionClosed],
+            Order.STREAMS,
+            [BatchAppended, PartitionTrimmed, PartitionOpened, PartitionClosed],
             self._on_visible,
         )
 
     def _on_visible(
-        self,
-        events: Sequence[BatchAppended | PartitionTrimmed | PartitionOpened | PartitionClosed],
+        self, events: Sequence[BatchAppended | PartitionTrimmed | PartitionOpened | PartitionClosed]
     ) -> None:
         moved: dict[int, None] = {}
         for event in events:
@@ -133,11 +128,10 @@ class VisibleStreams:
 
     def _advance(self, event: BatchAppended) -> None:
         stream_id = event.stream_id
+        assert event.base_offset == self._next[stream_id], (event.base_offset, stream_id)
         self._next[stream_id] = event.base_offset + event.count
         self._recent.setdefault(stream_id, deque()).append(
-            StampedBatch(
-                event.base_offset, event.count, event.append_ms, *self._ballot, event.data
-            )
+            StampedBatch(event.base_offset, event.count, event.append_ms, *self._ballot, event.data)
         )
         size = len(event.data) + STAMPED_BATCH_BYTES
         self._order.append((stream_id, size))
@@ -203,9 +197,7 @@ class VisibleStreams:
             self.check(stream_id, offset)
             raise _not_committed(f"offset {offset} is just being dropped") from None
 
-    async def _copied(
-        self, stream_id: int, offset: int, error: CorruptionError
-    ) -> StampedBatch:
+    async def _copied(self, stream_id: int, offset: int, error: CorruptionError) -> StampedBatch:
         """A batch that this disk has lost as another member has it. Raises `error` if none has
         given it to this node."""
         readers = self._store.readers
@@ -260,9 +252,12 @@ class VisibleStreams:
     async def offset_at(self, stream_id: int, at_ms: int) -> int:
         """The first visible offset appended at or after `at_ms`."""
         try:
-            found, first = await self._store.readers.run(lambda db: (
-                streams.offset_at(db, stream_id, at_ms), streams.bounds(db, stream_id).first_offset
-            ))
+            found, first = await self._store.readers.run(
+                lambda db: (
+                    streams.offset_at(db, stream_id, at_ms),
+                    streams.bounds(db, stream_id).first_offset,
+                )
+            )
         except NotFoundError:
             self.bounds(stream_id)
             raise _not_committed("the stream is just being deleted") from None

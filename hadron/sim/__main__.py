@@ -2,6 +2,6 @@
 
 import sys
 
-from hadron.sim.main import main
+from hadron.sim.command.main import main
 
 sys.exit(main())

@@ -12,8 +12,8 @@ from typing import Any, Final
 import numpy as np
 import pyarrow as pa
 
-from hadron.model.batch import RecordBatch
 from hadron.model.errors import CorruptionError
+from hadron.model.record_batch import RecordBatch
 
 TIMESTAMP: Final = pa.timestamp("us", tz="UTC")
 """Spark's TIMESTAMP in Arrow."""

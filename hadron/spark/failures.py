@@ -10,6 +10,8 @@ import re
 import traceback
 from typing import Final
 
+from hadron.model.errors import RequestError
+
 _MAX_TEXT: Final = 2_000
 """Characters of an error: enough for Spark's own message, without pages of Java stack."""
 
@@ -17,6 +19,10 @@ _FRAME: Final = re.compile(r'^\s*File "([^"\n]+)", line (\d+), in (\S+)', re.MUL
 _LIBRARIES: Final = ("site-packages", "dist-packages", "pyspark.zip", f"{os.sep}pyspark{os.sep}")
 _HERE: Final = os.path.dirname(os.path.abspath(__file__))
 _TRACEBACK: Final = "Traceback (most recent call last)"
+
+
+class StageError(RequestError):
+    """A stage function does not import, raised, or returned the wrong columns."""
 
 
 def summary(error: BaseException) -> str:

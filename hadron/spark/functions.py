@@ -15,9 +15,9 @@ from collections.abc import Callable, Sequence
 from types import ModuleType
 from typing import TYPE_CHECKING, Any, Final, cast
 
-from hadron.model.errors import StageError
+from hadron.model.pipelines import PipelineSpec, StageSpec
 from hadron.model.problems import did_you_mean
-from hadron.model.schema import PipelineSpec, StageSpec
+from hadron.spark.failures import StageError
 from hadron.spark.pickling import send_whole
 
 if TYPE_CHECKING:
@@ -48,9 +48,7 @@ def check_functions(pipeline: str, spec: PipelineSpec, stages: Sequence[str] = (
         load_function(stage)
 
 
-def spark_stages(
-    pipeline: str, spec: PipelineSpec, names: Sequence[str] = ()
-) -> list[StageSpec]:
+def spark_stages(pipeline: str, spec: PipelineSpec, names: Sequence[str] = ()) -> list[StageSpec]:
     """The Spark stages with these names, all when `names` is empty, in the declared order.
 
     Raises `StageError` for a name that is no Spark stage of the pipeline.
@@ -130,7 +128,8 @@ def _last_place(error: BaseException) -> str:
     frames = [
         frame
         for frame in traceback.extract_tb(error.__traceback__)
-        if not frame.filename.startswith("<frozen") and frame.filename != __file__
+        if not frame.filename.startswith("<frozen")
+        and frame.filename != __file__
         and not frame.filename.endswith(os.path.join("importlib", "__init__.py"))
     ]
     return f"{frames[-1].filename}, line {frames[-1].lineno}" if frames else ""
@@ -138,11 +137,17 @@ def _last_place(error: BaseException) -> str:
 
 def _near(holder: Any, name: str) -> str:
     """What may have been meant: close names, otherwise what there is."""
-    functions = [
-        each for each, value in vars(holder).items()
-        if callable(value) and not each.startswith("_")
-        and getattr(value, "__module__", None) == getattr(holder, "__name__", None)
-    ] if hasattr(holder, "__dict__") else []
+    functions = (
+        [
+            each
+            for each, value in vars(holder).items()
+            if callable(value)
+            and not each.startswith("_")
+            and getattr(value, "__module__", None) == getattr(holder, "__name__", None)
+        ]
+        if hasattr(holder, "__dict__")
+        else []
+    )
     close = difflib.get_close_matches(name, functions, n=3, cutoff=0.6)
     if close:
         return f"did you mean {' or '.join(close)}?"

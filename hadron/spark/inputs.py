@@ -16,17 +16,17 @@ from typing import Any, Final
 import numpy as np
 import pyarrow as pa
 
-from hadron.model.batch import RecordBatch, decode_batch
 from hadron.model.errors import (
     DamagedRecordError,
     NotFoundError,
     OffsetOutOfRangeError,
     RequestError,
-    StageError,
 )
+from hadron.model.pipelines import StageSpec
 from hadron.model.record import BYTES
-from hadron.model.schema import StageSpec
+from hadron.model.record_batch import RecordBatch, decode_batch
 from hadron.spark import arrow
+from hadron.spark.failures import StageError
 
 ROOT_COLUMNS: Final = ("key", "type", "timestamp", "partition", "offset")
 """What a stage is told about the trigger, besides its value in the column `root`."""
@@ -189,16 +189,13 @@ async def _batch_at(
     stream, stream_id, partition = place
     try:
         fetched = await client.fetch(
-            stream, partition, offset, max_bytes=1 if single else _FETCH_BYTES,
-            stream_id=stream_id,
+            stream, partition, offset, max_bytes=1 if single else _FETCH_BYTES, stream_id=stream_id
         )
     except OffsetOutOfRangeError:
         bounds = await client.offsets(stream, partition=partition)
         return int(bounds[0].first_offset) if bounds else 0
     found = [
-        decode_batch(
-            each.data, base_offset=each.base_offset, stream=stream, partition=partition
-        )
+        decode_batch(each.data, base_offset=each.base_offset, stream=stream, partition=partition)
         for each in fetched.batches
     ]
     # Added last to first: where the cache is too small for all, the first are what is needed.
@@ -235,15 +232,14 @@ def to_table(
     columns["partition"] = root.take(
         [pa.repeat(batch.partition, batch.count) for batch in root.batches]
     )
-    columns["offset"] = root.take([
-        pa.array(np.arange(batch.base_offset, batch.next_offset)) for batch in root.batches
-    ])
+    columns["offset"] = root.take(
+        [pa.array(np.arange(batch.base_offset, batch.next_offset)) for batch in root.batches]
+    )
     return pa.table(columns)
 
 
 def lost_records(stage: StageSpec, rows: Rows, references: Sequence[Any]) -> RequestError:
-    """The error for instances of `stage` whose records retention has deleted, or nobody can read.
-    """
+    """The error for instances of `stage` whose records retention deleted, or nobody can read."""
     if rows.damage:
         return DamagedRecordError(rows.damage)
     first = references[int(np.flatnonzero(rows.lost)[0])]

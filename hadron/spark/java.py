@@ -115,8 +115,13 @@ def _settings(executable: str, *options: str) -> str | None:
     command = [executable, *options, "-XshowSettings:properties", "-version"]
     try:
         done = subprocess.run(
-            command, capture_output=True, text=True, errors="replace",
-            timeout=_PROBE_TIMEOUT_S, stdin=subprocess.DEVNULL, check=False,
+            command,
+            capture_output=True,
+            text=True,
+            errors="replace",
+            timeout=_PROBE_TIMEOUT_S,
+            stdin=subprocess.DEVNULL,
+            check=False,
         )
     except (OSError, subprocess.TimeoutExpired):
         return None

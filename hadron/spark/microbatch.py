@@ -24,12 +24,11 @@ from hadron.model.errors import (
     HadronError,
     NotFoundError,
     PeerError,
-    StageError,
     StaleCompletionError,
 )
-from hadron.model.schema import PipelineSpec, Retry, StageSpec
+from hadron.model.pipelines import PipelineSpec, Retry, StageSpec
 from hadron.spark import inputs
-from hadron.spark.failures import brief
+from hadron.spark.failures import StageError, brief
 from hadron.spark.functions import StageCodeError, check_functions, load_function
 from hadron.spark.outputs import Completion, Output, Refusal, encode, match_rows, pack
 from hadron.spark.stage import StageRaisedError, StageResult, is_alive, run_stage
@@ -141,9 +140,18 @@ class _Course:
 
     def report(self) -> MicroBatch:
         return MicroBatch(
-            self.stage, len(self.invocations), self.completed, len(self.failed_attempts),
-            self.stale, next(iter(self.reasons), ""), self.input_s, self.spark_s, self.output_s,
-            len(self.reasons), tuple(self.failed_attempts), self.retry,
+            self.stage,
+            len(self.invocations),
+            self.completed,
+            len(self.failed_attempts),
+            self.stale,
+            next(iter(self.reasons), ""),
+            self.input_s,
+            self.spark_s,
+            self.output_s,
+            len(self.reasons),
+            tuple(self.failed_attempts),
+            self.retry,
         )
 
 
@@ -217,9 +225,9 @@ class MicroBatchWorker:
                 )
                 return
             course.splits_left -= 1
-            self._on_search(Search(
-                stage.name, len(course.invocations), len(course.open_ids), str(error)
-            ))
+            self._on_search(
+                Search(stage.name, len(course.invocations), len(course.open_ids), str(error))
+            )
             half = len(invocations) // 2
             await self._run_part(course, stage, invocations[:half], table.slice(0, half))
             await self._run_part(course, stage, invocations[half:], table.slice(half))
@@ -259,9 +267,7 @@ class MicroBatchWorker:
 
     # --- the input ------------------------------------------------------------------------------
 
-    async def _input(
-        self, course: _Course, stage: StageSpec
-    ) -> tuple[list[Any], pa.Table | None]:
+    async def _input(self, course: _Course, stage: StageSpec) -> tuple[list[Any], pa.Table | None]:
         """The invocations that can run and their table; the others are reported as failed."""
         invocations = list(course.invocations)
         columns = [[each.root for each in invocations]]
@@ -274,11 +280,13 @@ class MicroBatchWorker:
             if found.lost.any():
                 reason = str(inputs.lost_records(stage, found, refs))
                 lost = found.lost
-                course.refuse([
-                    Refusal(each.instance_id, each.attempt, reason)
-                    for each, gone in zip(invocations, lost, strict=True)
-                    if gone and each.instance_id in course.open_ids
-                ])
+                course.refuse(
+                    [
+                        Refusal(each.instance_id, each.attempt, reason)
+                        for each, gone in zip(invocations, lost, strict=True)
+                        if gone and each.instance_id in course.open_ids
+                    ]
+                )
         kept = [each.instance_id in course.open_ids for each in invocations]
         invocations = [each for each, keep in zip(invocations, kept, strict=True) if keep]
         if not invocations:
@@ -368,7 +376,10 @@ class MicroBatchWorker:
             # The runner's user is told once per micro-batch, by its report.
             _log.info(
                 "pipeline %s, stage %s: failures: %d: %s",
-                self._pipeline, course.stage, len(group), brief(reason),
+                self._pipeline,
+                course.stage,
+                len(group),
+                brief(reason),
             )
             course.reasons[reason] = None
             course.failed_attempts += [

@@ -15,12 +15,13 @@ import msgspec
 import numpy as np
 import pyarrow as pa
 
-from hadron.model.batch import BatchBuilder
-from hadron.model.errors import InvalidRecordError, RecordTooLargeError, StageError
+from hadron.model.batch_building import BatchBuilder
+from hadron.model.errors import InvalidRecordError, RecordTooLargeError
 from hadron.model.ids import EVENT_TYPE_FORM, is_event_type
 from hadron.model.limits import MAX_BATCH_BYTES
+from hadron.model.pipelines import StageSpec
 from hadron.model.record import NewRecord
-from hadron.model.schema import StageSpec
+from hadron.spark.failures import StageError
 from hadron.spark.stage import StageResult
 
 _TARGET_BYTES: Final = MAX_BATCH_BYTES // 2
@@ -65,9 +66,7 @@ def match_rows(
     found = result.table["instance_id"]
     if found.null_count:
         raise StageError(f"stage {stage.name!r} returned {found.null_count} rows without an id")
-    returned, first, counts = np.unique(
-        found.to_numpy(), return_index=True, return_counts=True
-    )
+    returned, first, counts = np.unique(found.to_numpy(), return_index=True, return_counts=True)
     wanted = np.array(instance_ids, np.int64)
     strangers = np.setdiff1d(returned, wanted)
     if strangers.size:

@@ -87,9 +87,7 @@ def _missing_paths() -> list[str]:
 
 
 def session(
-    master: str = "local[*]",
-    app_name: str = "hadron",
-    config: Mapping[str, str] | None = None,
+    master: str = "local[*]", app_name: str = "hadron", config: Mapping[str, str] | None = None
 ) -> SparkSession:
     """A Spark session on `master`; an active one of this process is returned as it is.
 
@@ -105,7 +103,7 @@ def session(
     from pyspark.errors import PySparkRuntimeError
     from pyspark.sql import SparkSession
 
-    _quiet()
+    silence_pyspark()
     _prepare_environment(is_local(master))
     settings = {**_settings(master), **(config or {})}
     builder = SparkSession.builder.master(master).appName(app_name)
@@ -121,14 +119,21 @@ def session(
         ) from error
 
 
-def _quiet() -> None:
-    """Without pyspark's own pages of JSON about an exception that it raises as well, and without
-    its warning about every UDF with plain type hints, which mean no pandas to it."""
+def silence_pyspark() -> None:
+    """Without pyspark's own pages of JSON about an exception that it raises as well, py4j's
+    tracebacks about Java that is gone, which it raises as well, and pyspark's warning about every
+    UDF with plain type hints, which mean no pandas to it."""
     from pyspark.logger import PySparkLogger
 
     for name in ("DataFrameQueryContextLogger", "SQLQueryContextLogger"):
         PySparkLogger.getLogger(name).setLevel(logging.CRITICAL)
     warnings.filterwarnings("ignore", "Cannot infer the eval type from type hints", UserWarning)
+    # py4j logs it as the root logger itself; a filter that is there already is not added again.
+    logging.getLogger().addFilter(_is_not_of_py4j)
+
+
+def _is_not_of_py4j(record: logging.LogRecord) -> bool:
+    return not (record.module == "java_gateway" and record.exc_info)
 
 
 def is_local(master: str) -> bool:
@@ -139,8 +144,12 @@ def is_local(master: str) -> bool:
 def check_master(master: str) -> None:
     """Raises `ConfigurationError` for what no Spark takes as a master: Java would need tens of
     seconds and a page to say so."""
-    if not (is_local(master) or master == "yarn" or "://" in master
-            or master.startswith("local-cluster[")):
+    if not (
+        is_local(master)
+        or master == "yarn"
+        or "://" in master
+        or master.startswith("local-cluster[")
+    ):
         raise ConfigurationError(
             f"{master!r} is no Spark master",
             "use local[*], local[4], spark://HOST:7077, k8s://https://HOST:PORT or yarn",

@@ -10,9 +10,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, cast
 
-from hadron.model.errors import ConfigurationError, HadronError, StageError
-from hadron.model.schema import StageSpec
-from hadron.spark.failures import brief, summary
+from hadron.model.errors import ConfigurationError, HadronError
+from hadron.model.pipelines import StageSpec
+from hadron.spark.failures import StageError, brief, summary
 from hadron.spark.functions import StageCodeError, StageFunction, label, load_function
 
 if TYPE_CHECKING:

@@ -16,15 +16,9 @@ from typing import ClassVar, Final
 import msgspec
 
 from hadron.model.errors import HandshakeError, SchemaError
+from hadron.model.kinds import KINDS, spec_from_json
 from hadron.model.ports import Database
-from hadron.model.schema import (
-    SPECS,
-    RegisteredSet,
-    SchemaObject,
-    StreamSpec,
-    Tombstone,
-    spec_from_json,
-)
+from hadron.model.schema import RegisteredSet, SchemaObject, StreamSpec, Tombstone
 from hadron.model.tables import PREFIX
 from hadron.state import registry, schema
 from hadron.state.events import SchemaChanged
@@ -112,9 +106,7 @@ def apply_schema_adopted(context: Context, command: SchemaAdopted) -> Adopted:
         db.execute(f"DELETE FROM {SCHEMA_STAGED}")
     _check_part(context, command)
     if not command.is_last:
-        db.execute(
-            f"INSERT INTO {SCHEMA_STAGED} VALUES(?, ?)", (command.part, encode(command))
-        )
+        db.execute(f"INSERT INTO {SCHEMA_STAGED} VALUES(?, ?)", (command.part, encode(command)))
         return Adopted(command.from_index)
     parts = [*_staged(context), command]
     db.execute(f"DELETE FROM {SCHEMA_STAGED}")
@@ -183,8 +175,9 @@ def _check_nothing_is_lost(db: Database, parts: list[SchemaAdopted]) -> None:
     Raises `HandshakeError`.
     """
     said = {item.id: item for part in parts for item in part.objects}
-    told = {gone.id: (gone.kind, gone.namespace, gone.name) for part in parts
-            for gone in part.deleted}
+    told = {
+        gone.id: (gone.kind, gone.namespace, gone.name) for part in parts for gone in part.deleted
+    }
     lost: list[str] = []
     rows = db.execute(f"SELECT id, kind, namespace, name, spec FROM {SCHEMA_OBJECT} ORDER BY id")
     known = {row[0]: row[1:] for row in rows}
@@ -204,7 +197,8 @@ def _check_nothing_is_lost(db: Database, parts: list[SchemaAdopted]) -> None:
         )
     index = schema.current_index(db)
     back = [
-        f"{item.kind} {item.namespace}/{item.name} (id {item.id})" for item in said.values()
+        f"{item.kind} {item.namespace}/{item.name} (id {item.id})"
+        for item in said.values()
         if item.id <= index and item.id not in known
     ]
     if back:
@@ -234,7 +228,9 @@ def _check_part(context: Context, command: SchemaAdopted) -> None:
     assert row is not None
     first = next(_staged(context, 1), command)
     if row[0] != command.part or (first.source, first.to_index, first.is_whole) != (
-        command.source, command.to_index, command.is_whole
+        command.source,
+        command.to_index,
+        command.is_whole,
     ):
         raise SchemaError(
             f"part {command.part} of the schema at index {command.to_index} came after "
@@ -302,9 +298,11 @@ def _check_ids(db: Database, objects: list[StoredObject]) -> None:
     has lost: what is left of it may still be being dropped under that id."""
     index = schema.current_index(db)
     for item in objects:
-        if item.id <= index and db.execute(
-            f"SELECT 1 FROM {SCHEMA_OBJECT} WHERE id = ?", (item.id,)
-        ).fetchone() is None:
+        if (
+            item.id <= index
+            and db.execute(f"SELECT 1 FROM {SCHEMA_OBJECT} WHERE id = ?", (item.id,)).fetchone()
+            is None
+        ):
             raise HandshakeError(
                 f"{item.kind} {item.namespace}/{item.name} (id {item.id}) was deleted here, of "
                 "which the metadata set knows nothing: it has lost a part of its log",
@@ -319,7 +317,8 @@ def _check_names(db: Database, objects: list[StoredObject]) -> None:
     for item in objects:
         row = db.execute(
             f"SELECT id FROM {SCHEMA_OBJECT} WHERE kind = ? AND namespace = ? AND name = ?"
-            " AND id != ?", (item.kind, item.namespace, item.name, item.id),
+            " AND id != ?",
+            (item.kind, item.namespace, item.name, item.id),
         ).fetchone()
         if row is not None:
             raise HandshakeError(
@@ -334,9 +333,7 @@ def _store(db: Database, item: StoredObject) -> None:
     db.execute(
         f"INSERT INTO {SCHEMA_OBJECT} VALUES(?, ?, ?, ?, ?, ?) ON CONFLICT(id) DO UPDATE SET"
         " spec = excluded.spec, metadata_index = excluded.metadata_index",
-        (
-            item.id, item.kind, item.namespace, item.name, item.spec_json, item.metadata_index,
-        ),
+        (item.id, item.kind, item.namespace, item.name, item.spec_json, item.metadata_index),
     )
 
 
@@ -344,10 +341,15 @@ def parse(objects: Iterable[StoredObject]) -> list[SchemaObject]:
     """Those of a kind that this version knows. Raises `SchemaError`."""
     return [
         SchemaObject(
-            kind=item.kind, namespace=item.namespace, name=item.name, id=item.id,
-            spec=spec_from_json(item.kind, item.spec_json), metadata_index=item.metadata_index,
+            kind=item.kind,
+            namespace=item.namespace,
+            name=item.name,
+            id=item.id,
+            spec=spec_from_json(item.kind, item.spec_json),
+            metadata_index=item.metadata_index,
         )
-        for item in objects if item.kind in SPECS
+        for item in objects
+        if item.kind in KINDS
     ]
 
 
@@ -389,7 +391,9 @@ def changes_since(db: Database, from_index: int, *, whole: bool = False) -> Chan
         (after,),
     )
     return Changes(
-        from_index, to_index, is_whole,
+        from_index,
+        to_index,
+        is_whole,
         tuple(StoredObject(*row) for row in objects),
         tuple(Tombstone(*row) for row in deleted),
         tuple(registry.registered_sets(db, after)),

@@ -38,9 +38,7 @@ CREATE TABLE IF NOT EXISTS {COUNTED_BODY}(
 CREATE INDEX IF NOT EXISTS {_IDLE} ON {COUNTED_BODY}(lsn) WHERE batches = 0 AND holds = 0;
 """
 
-_COUNT: Final = (
-    f"INSERT INTO {COUNTED_BODY} VALUES(?, ?, 0, 0, ?, ?, ?) ON CONFLICT DO NOTHING"
-)
+_COUNT: Final = f"INSERT INTO {COUNTED_BODY} VALUES(?, ?, 0, 0, ?, ?, ?) ON CONFLICT DO NOTHING"
 _HOLD: Final = f"UPDATE {COUNTED_BODY} SET holds = holds + 1 WHERE lsn = ?"
 _RELEASE: Final = (
     f"UPDATE {COUNTED_BODY} SET holds = holds - 1 WHERE lsn = ? AND holds > 0"
@@ -54,9 +52,7 @@ _LET_GO: Final = (
     f"UPDATE {COUNTED_BODY} SET batches = batches - ? WHERE lsn = ? RETURNING batches + holds"
 )
 _FORGET: Final = f"DELETE FROM {COUNTED_BODY} WHERE lsn = ?"
-_GET: Final = (
-    f"SELECT bytes, append_ms, epoch, incarnation FROM {COUNTED_BODY} WHERE lsn = ?"
-)
+_GET: Final = f"SELECT bytes, append_ms, epoch, incarnation FROM {COUNTED_BODY} WHERE lsn = ?"
 _GET_IDLE: Final = (
     f"SELECT lsn, bytes FROM {COUNTED_BODY} INDEXED BY {_IDLE}"
     " WHERE batches = 0 AND holds = 0 AND lsn <= ? ORDER BY lsn LIMIT ?"
@@ -156,9 +152,7 @@ def apply_drop_bodies(context: Context, command: DropBodies) -> Dropped:
     return Dropped(len(lsns), size, is_done=not has_unnamed(context.db))
 
 
-FEATURE: Final = Feature(
-    name="bodies", tables=_TABLES, commands={DropBodies: apply_drop_bodies}
-)
+FEATURE: Final = Feature(name="bodies", tables=_TABLES, commands={DropBodies: apply_drop_bodies})
 
 
 # --- reading ------------------------------------------------------------------------------------

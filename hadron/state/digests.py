@@ -144,6 +144,8 @@ def _where(table: rows.Table, command: StateDigest) -> str:
 
 
 FEATURE: Final = Feature(
-    name="digests", tables=_TABLES, commands={StateDigest: apply_state_digest},
+    name="digests",
+    tables=_TABLES,
+    commands={StateDigest: apply_state_digest},
     seals={StateDigest: seal_state_digest},
 )

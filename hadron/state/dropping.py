@@ -13,7 +13,7 @@ from typing import ClassVar, Final
 from hadron.model.ports import Database
 from hadron.model.tables import PREFIX
 from hadron.state.machine import Command, Context, Feature, NoChange
-from hadron.state.slices import SLICE_ROWS, Dropped, Room
+from hadron.state.slices import SLICE_ROWS, Dropped, Portion
 
 DROPPED: Final = PREFIX + "dropped"
 
@@ -53,8 +53,8 @@ def apply_drop_object(context: Context, command: DropObject) -> Dropped:
     row = db.execute(f"SELECT kind FROM {DROPPED} WHERE id = ?", (object_id,)).fetchone()
     if row is None:
         raise NoChange(Dropped(0, is_done=True))
-    room = Room(SLICE_ROWS, command.until_lsn)
-    dropped = context.machine.drop_some(context, row[0], object_id, room)
+    portion = Portion(SLICE_ROWS, command.until_lsn)
+    dropped = context.machine.drop_some(context, row[0], object_id, portion)
     if dropped.is_done:
         db.execute(f"DELETE FROM {DROPPED} WHERE id = ?", (object_id,))
     elif not dropped.rows:
@@ -63,9 +63,7 @@ def apply_drop_object(context: Context, command: DropObject) -> Dropped:
     return dropped
 
 
-FEATURE: Final = Feature(
-    name="dropping", tables=_TABLES, commands={DropObject: apply_drop_object}
-)
+FEATURE: Final = Feature(name="dropping", tables=_TABLES, commands={DropObject: apply_drop_object})
 
 
 # --- reading ------------------------------------------------------------------------------------

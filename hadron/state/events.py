@@ -63,17 +63,3 @@ class SchemaChanged(Event, frozen=True):
     objects: tuple[SchemaObject, ...] = ()
     deleted: tuple[Tombstone, ...] = ()
     replica_sets: tuple[RegisteredSet, ...] = ()
-
-
-class InstancesChanged(Event, frozen=True):
-    """A pipeline has other instances than before, or other stages are ready."""
-
-    pipeline_id: int
-
-
-class StagesEnded(Event, frozen=True):
-    """An attempt at a stage of these instances is over, however it ended."""
-
-    pipeline_id: int
-    stage: str
-    instance_ids: tuple[int, ...]

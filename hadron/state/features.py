@@ -15,6 +15,7 @@ from hadron.state import (
     group_endings,
     groups,
     leadership,
+    pipeline_retries,
     pipelines,
     registry,
     retention,
@@ -27,9 +28,26 @@ from hadron.state import (
 from hadron.state.machine import StateMachine
 
 FEATURES: Final = tuple(
-    room.FEATURE for room in (
-        leadership, bodies, streams, together, groups, attempts, group_endings, group_changes,
-        schema, adoption, registry, dropping, pipelines, retention, skips, digests, stream_checks,
+    room.FEATURE
+    for room in (
+        leadership,
+        bodies,
+        streams,
+        together,
+        groups,
+        attempts,
+        group_endings,
+        group_changes,
+        schema,
+        adoption,
+        registry,
+        dropping,
+        pipelines,
+        pipeline_retries,
+        retention,
+        skips,
+        digests,
+        stream_checks,
         group_checks,
     )
 )

@@ -16,6 +16,7 @@ from hadron.state import groups, skips
 from hadron.state.attempts import GROUP_ATTEMPT
 from hadron.state.groups import GROUP, GROUP_ACK
 from hadron.state.machine import Command, Context, Feature, NoChange
+from hadron.state.slices import Owned, delete_some
 
 GROUP_GARBAGE: Final = PREFIX + "group_garbage"
 
@@ -29,7 +30,9 @@ CREATE TABLE IF NOT EXISTS {GROUP_GARBAGE}(
 SLICE_ROWS: Final = 5_000
 """Rows that one command drops: a few milliseconds of the writer's time."""
 
-_ROWS_OF: Final = (GROUP_ACK, GROUP_ATTEMPT)
+_LEFT: Final = tuple(
+    Owned(table, "group_id, first", "group_id = ?") for table in (GROUP_ACK, GROUP_ATTEMPT)
+)
 
 
 class ResetGroup(Command, frozen=True, array_like=True, tag=16):
@@ -39,7 +42,7 @@ class ResetGroup(Command, frozen=True, array_like=True, tag=16):
         last_delivery: tokens of this ballot up to this number, and of earlier ballots, are void.
     """
 
-    is_of_groups: ClassVar[bool] = True
+    is_rationed: ClassVar[bool] = True
     uses_reserve: ClassVar[bool] = True
 
     group_id: int
@@ -50,7 +53,7 @@ class ResetGroup(Command, frozen=True, array_like=True, tag=16):
 class DeleteGroup(Command, frozen=True, array_like=True, tag=17):
     """Forget a group."""
 
-    is_of_groups: ClassVar[bool] = True
+    is_rationed: ClassVar[bool] = True
     uses_reserve: ClassVar[bool] = True
 
     group_id: int
@@ -59,7 +62,7 @@ class DeleteGroup(Command, frozen=True, array_like=True, tag=17):
 class CollectGroups(Command, frozen=True, array_like=True, tag=18):
     """Drop a slice of what groups have left behind that were reset or deleted."""
 
-    is_of_groups: ClassVar[bool] = True
+    is_rationed: ClassVar[bool] = True
     uses_reserve: ClassVar[bool] = True
 
     @property
@@ -108,8 +111,8 @@ def _leave_behind(context: Context, group_id: int) -> None:
     db = context.db
     skips.forget(db, "group", group_id)
     if any(
-        db.execute(f"SELECT 1 FROM {table} WHERE group_id = ? LIMIT 1", (group_id,)).fetchone()
-        for table in _ROWS_OF
+        db.execute(f"SELECT 1 FROM {table} WHERE {where} LIMIT 1", (group_id,)).fetchone()
+        for table, _, where in _LEFT
     ):
         db.execute(f"INSERT INTO {GROUP_GARBAGE} VALUES(?, ?)", (group_id, context.lsn))
 
@@ -119,24 +122,18 @@ def _collect(db: Database, max_rows: int) -> None:
     if row is None or row[0] is None:
         return
     group_id: int = row[0]
-    for table in _ROWS_OF:
-        # The key of the last row of the slice: DELETE has no LIMIT.
-        last = db.execute(
-            f"SELECT max(first) FROM (SELECT first FROM {table} WHERE group_id = ?"
-            " ORDER BY first LIMIT ?)", (group_id, max_rows),
-        ).fetchone()
-        if last is not None and last[0] is not None:
-            db.execute(
-                f"DELETE FROM {table} WHERE group_id = ? AND first <= ?", (group_id, last[0])
-            )
+    for owned in _LEFT:
+        if delete_some(db, [owned], group_id, max_rows):
             return
     db.execute(f"DELETE FROM {GROUP_GARBAGE} WHERE group_id = ?", (group_id,))
 
 
 FEATURE: Final = Feature(
-    name="group changes", tables=_TABLES,
+    name="group changes",
+    tables=_TABLES,
     commands={
-        ResetGroup: apply_reset_group, DeleteGroup: apply_delete_group,
+        ResetGroup: apply_reset_group,
+        DeleteGroup: apply_delete_group,
         CollectGroups: apply_collect_groups,
     },
 )

@@ -30,7 +30,8 @@ class GroupsCheck:
             return self._floors(db) if self._range is None else self._ranges(db, self._range)
         except apsw.Error as error:
             self._report.add(
-                f"the groups' tables cannot be read: {in_words(error)}", table=GROUP,
+                f"the groups' tables cannot be read: {in_words(error)}",
+                table=GROUP,
                 is_unreadable=True,
             )
             return True
@@ -39,7 +40,8 @@ class GroupsCheck:
         rows: list[Any] = db.execute(
             f"SELECT g.group_id, g.name, g.floor, g.stream_id, p.next_offset FROM {GROUP} g"
             f" LEFT JOIN {STREAM_PARTITION} p USING (stream_id)"
-            " WHERE g.group_id > ? ORDER BY g.group_id LIMIT ?", (self._group, SLICE_ROWS),
+            " WHERE g.group_id > ? ORDER BY g.group_id LIMIT ?",
+            (self._group, SLICE_ROWS),
         ).fetchall()
         gone = dropping.ids(db)
         for group_id, name, floor, stream_id, following in rows:
@@ -51,7 +53,9 @@ class GroupsCheck:
             elif not 0 <= floor <= following:
                 self._report.add(
                     f"group {name!r} has its floor at {floor}, the stream ends at {following}",
-                    table=GROUP, stream_id=stream_id, offset=floor,
+                    table=GROUP,
+                    stream_id=stream_id,
+                    offset=floor,
                 )
         if len(rows) < SLICE_ROWS:
             self._range = (0, -1)
@@ -63,7 +67,8 @@ class GroupsCheck:
             f" FROM {GROUP_ACK} a"
             f" LEFT JOIN {GROUP} g USING (group_id) LEFT JOIN {STREAM_PARTITION} p"
             f" USING (stream_id)"
-            " WHERE (a.group_id, a.first) > (?, ?) ORDER BY 1, 2 LIMIT ?", (*after, SLICE_ROWS),
+            " WHERE (a.group_id, a.first) > (?, ?) ORDER BY 1, 2 LIMIT ?",
+            (*after, SLICE_ROWS),
         ).fetchall()
         gone, garbage = dropping.ids(db), group_changes.garbage(db)
         for group_id, first, last, floor, following, stream_id in rows:
@@ -74,13 +79,16 @@ class GroupsCheck:
             if floor is None or following is None:
                 self._report.add(
                     f"acknowledged offsets {first} to {last} are of no group, {group_id}",
-                    table=GROUP_ACK, offset=first,
+                    table=GROUP_ACK,
+                    offset=first,
                 )
             elif not (floor < first <= last < following and first > above + 1):
                 self._report.add(
                     f"group {group_id} has {first} to {last} acknowledged, its floor is {floor} "
                     f"and the stream ends at {following}",
-                    table=GROUP_ACK, stream_id=stream_id, offset=first,
+                    table=GROUP_ACK,
+                    stream_id=stream_id,
+                    offset=first,
                 )
         return len(rows) < SLICE_ROWS
 

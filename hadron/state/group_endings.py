@@ -34,7 +34,7 @@ class EndDeliveries(Command, frozen=True, array_like=True, tag=14):
     """So many deliveries of some offsets have ended without an acknowledgement, and others, later
     ones of the same offsets perhaps, with one."""
 
-    is_of_groups: ClassVar[bool] = True
+    is_rationed: ClassVar[bool] = True
     is_joinable: ClassVar[bool] = True
     uses_reserve: ClassVar[bool] = True
 
@@ -57,7 +57,7 @@ class DeadLetterRecords(Command, frozen=True, array_like=True, tag=15):
         size: bytes of the body.
     """
 
-    is_of_groups: ClassVar[bool] = True
+    is_rationed: ClassVar[bool] = True
     is_joinable: ClassVar[bool] = True
 
     group_id: int
@@ -126,7 +126,5 @@ def _floor(db: Database, group_id: int) -> int:
 
 FEATURE: Final = Feature(
     name="group endings",
-    commands={
-        EndDeliveries: apply_end_deliveries, DeadLetterRecords: apply_dead_letter_records,
-    },
+    commands={EndDeliveries: apply_end_deliveries, DeadLetterRecords: apply_dead_letter_records},
 )

@@ -53,8 +53,12 @@ def count_above(
 
 
 def summaries(
-    db: Database, stream_id: int | None = None, name: str | None = None,
-    *, after: tuple[int, str] = (0, ""), limit: int = -1,
+    db: Database,
+    stream_id: int | None = None,
+    name: str | None = None,
+    *,
+    after: tuple[int, str] = (0, ""),
+    limit: int = -1,
 ) -> list[GroupSummary]:
     """Groups by stream's id and name, without their ranges: all, or those of one stream, or the one
     with that name; behind `after`, and so many at most."""
@@ -79,8 +83,18 @@ def summaries(
         above, counted_to = count_above(db, group_id, -1, WINDOW_ROWS)
         found.append(
             GroupSummary(
-                group_id, of_stream, group, floor, above, end, made_ms, dead, oldest_ms, skipped,
-                GroupOptions(*options), counted_to,
+                group_id,
+                of_stream,
+                group,
+                floor,
+                above,
+                end,
+                made_ms,
+                dead,
+                oldest_ms,
+                skipped,
+                GroupOptions(*options),
+                counted_to,
             )
         )
     return found

@@ -111,7 +111,7 @@ class CreateGroup(Command, frozen=True, array_like=True, tag=3):
             another group that had the name before.
     """
 
-    is_of_groups: ClassVar[bool] = True
+    is_rationed: ClassVar[bool] = True
     # A consumer asks for it whenever it joins, and then acknowledges.
     uses_reserve: ClassVar[bool] = True
 
@@ -125,7 +125,7 @@ class CreateGroup(Command, frozen=True, array_like=True, tag=3):
 class AckRecords(Command, frozen=True, array_like=True, tag=4):
     """Acknowledge offsets of a group. Acknowledged twice is acknowledged once."""
 
-    is_of_groups: ClassVar[bool] = True
+    is_rationed: ClassVar[bool] = True
     is_joinable: ClassVar[bool] = True
     uses_reserve: ClassVar[bool] = True
 
@@ -170,9 +170,16 @@ def apply_create_group(context: Context, command: CreateGroup) -> Progress:
     context.db.execute(
         f"INSERT INTO {GROUP} VALUES(?, ?, ?, ?, ?, ?, ?, ?, ?, 0, ?, ?, ?)",
         (
-            context.lsn, command.stream_id, command.name, command.floor, context.now_ms,
-            options.order, options.ack_deadline_ms, options.max_attempts,
-            options.dead_letter_stream_id, *fence,
+            context.lsn,
+            command.stream_id,
+            command.name,
+            command.floor,
+            context.now_ms,
+            options.order,
+            options.ack_deadline_ms,
+            options.max_attempts,
+            options.dead_letter_stream_id,
+            *fence,
         ),
     )
     return Progress(context.lsn, command.stream_id, command.name, command.floor, options, fence)
@@ -221,6 +228,7 @@ def acknowledge(db: Database, group_id: int, ranges: tuple[Range, ...]) -> int:
     if floor != before:
         floor = _absorb(db, group_id, floor)
         db.execute(_SET_FLOOR, (floor, group_id))
+    assert before <= floor <= next_offset, (before, floor, next_offset)
     return floor
 
 
@@ -273,35 +281,30 @@ def _has_groups(context: Context, stream_id: int) -> bool:
     return row.fetchone() is not None
 
 
-_OF_GROUPS: Final = (
-    (GROUP_ACK, "group_id, first"), (GROUP_ATTEMPT, "group_id, first"), (GROUP, "group_id"),
+_OF_STREAM: Final = f"IN (SELECT group_id FROM {GROUP} WHERE stream_id = ?)"
+
+_LEFT: Final = (
+    slices.Owned(RETENTION_SKIP, "kind, id", f"kind = 'group' AND id {_OF_STREAM}"),
+    slices.Owned(GROUP_ACK, "group_id, first", f"group_id {_OF_STREAM}"),
+    slices.Owned(GROUP_ATTEMPT, "group_id, first", f"group_id {_OF_STREAM}"),
+    slices.Owned(GROUP, "group_id", "stream_id = ?"),
 )
-"""What groups have, by key: the rows that the others are found by go last."""
+"""What a stream's groups have: the rows that the others are found by go last."""
 
 
-def _drop_some(context: Context, stream_id: int, room: slices.Room) -> slices.Dropped:
+def _drop_some(context: Context, stream_id: int, portion: slices.Portion) -> slices.Dropped:
     """Of a deleted stream's groups."""
-    db, gone = context.db, 0
-    db.execute(
-        f"DELETE FROM {RETENTION_SKIP} WHERE (kind, id) IN (SELECT 'group', group_id FROM {GROUP}"
-        " WHERE stream_id = ? ORDER BY group_id LIMIT ?)", (stream_id, room.rows),
-    )
-    gone = db.changes()
-    for table, key in _OF_GROUPS:
-        if gone < room.rows:
-            db.execute(
-                f"DELETE FROM {table} WHERE ({key}) IN (SELECT {key} FROM {table} WHERE group_id"
-                f" IN (SELECT group_id FROM {GROUP} WHERE stream_id = ?) ORDER BY {key} LIMIT ?)",
-                (stream_id, room.rows - gone),
-            )
-            gone += db.changes()
-    return slices.Dropped(gone, is_done=gone < room.rows)
+    rows = slices.delete_some(context.db, _LEFT, stream_id, portion.rows)
+    return slices.Dropped(rows, is_done=rows < portion.rows)
 
 
 FEATURE: Final = Feature(
-    name="groups", tables=_TABLES,
+    name="groups",
+    tables=_TABLES,
     commands={CreateGroup: apply_create_group, AckRecords: apply_ack_records},
-    deleted={"Stream": _has_groups}, leftovers={"Stream": _drop_some}, trimmed=_skip_below,
+    deleted={"Stream": _has_groups},
+    leftovers={"Stream": _drop_some},
+    trimmed=_skip_below,
 )
 
 
@@ -315,7 +318,12 @@ def find(db: Database, stream_id: int, name: str) -> Progress | None:
         return None
     group_id, floor = row[:2]
     return Progress(
-        group_id, stream_id, name, floor, GroupOptions(*row[2:6]), (row[6], row[7], row[8]),
+        group_id,
+        stream_id,
+        name,
+        floor,
+        GroupOptions(*row[2:6]),
+        (row[6], row[7], row[8]),
         window(db, group_id, floor),
     )
 
@@ -347,14 +355,11 @@ def window(db: Database, group_id: int, offset: int, rows: int = WINDOW_ROWS) ->
     if covering is not None and covering[0] >= offset:
         acknowledged.append((offset, covering[0]))
     acknowledged += [
-        (first, last) for first, last in db.execute(
-            _ACKS_ABOVE, (group_id, offset, rows - len(acknowledged)),
-        )
+        (first, last)
+        for first, last in db.execute(_ACKS_ABOVE, (group_id, offset, rows - len(acknowledged)))
     ]
     tried = attempts.from_offset(db, group_id, offset, rows)
-    ends = [
-        known[-1][1] + 1 for known in (acknowledged, tried) if len(known) == rows
-    ]
+    ends = [known[-1][1] + 1 for known in (acknowledged, tried) if len(known) == rows]
     end = min(ends, default=None)
     if end is not None:
         acknowledged = [(a, min(b, end - 1)) for a, b in acknowledged if a < end]

@@ -137,10 +137,7 @@ def apply_leader_started(context: Context, command: LeaderStarted) -> None:
     )
     context.db.execute(
         f"INSERT INTO {CONFIGURATION} VALUES(?, ?, ?, ?) ON CONFLICT DO NOTHING",
-        (
-            epoch, context.lsn, command.config_digest,
-            msgspec.json.encode(command.members).decode(),
-        ),
+        (epoch, context.lsn, command.config_digest, msgspec.json.encode(command.members).decode()),
     )
     if command.above_index and same_history is not None:
         schema.go_on_above(context.db, command.above_index)
@@ -168,7 +165,8 @@ def _set_rules(context: Context, version: int, leader: str) -> None:
         )
     context.db.execute(
         f"INSERT INTO {APPLY_RULES} VALUES(1, ?) ON CONFLICT(only) DO UPDATE SET"
-        " apply_version = excluded.apply_version", (version,),
+        " apply_version = excluded.apply_version",
+        (version,),
     )
 
 
@@ -206,7 +204,8 @@ def _follows(latest: Configuration, epoch: int, command: LeaderStarted) -> bool:
 
 
 FEATURE: Final = Feature(
-    name="leadership", tables=_TABLES,
+    name="leadership",
+    tables=_TABLES,
     commands={LeaderStarted: apply_leader_started, FollowRules: apply_follow_rules},
 )
 

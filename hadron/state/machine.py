@@ -25,7 +25,7 @@ from hadron.model.ids import NO_BALLOT, Ballot
 from hadron.model.ports import Database
 from hadron.model.schema import SchemaObject
 from hadron.model.tables import PREFIX
-from hadron.state.slices import Dropped, Room
+from hadron.state.slices import Dropped, Portion
 from hadron.storage.report import Check, Report
 
 _CREATED: Final = re.compile(r"CREATE (TABLE|INDEX) IF NOT EXISTS (\w+)")
@@ -45,14 +45,14 @@ class Command(msgspec.Struct, frozen=True, array_like=True, tag=0):
     Attributes:
         uses_reserve: it is logged also when the disk has no room for ordinary writes: it ends
             something, or makes room (PROTOCOL B7).
-        is_of_groups: it belongs to consumer groups, which have a share of each commit.
+        is_rationed: it comes as fast as records are read, and has a bounded share of each commit.
         is_joinable: it may be one of several in an entry.
         since: the version of the rules that has brought it: every member must know that one before
             this is logged (PROTOCOL A5).
     """
 
     uses_reserve: ClassVar[bool] = False
-    is_of_groups: ClassVar[bool] = False
+    is_rationed: ClassVar[bool] = False
     is_joinable: ClassVar[bool] = False
     since: ClassVar[int] = 1
 
@@ -140,7 +140,7 @@ Declared = Callable[[Context, SchemaObject], None]
 Deleted = Callable[[Context, int], bool]
 """Told the id of an object that is no more; whether it has left something to drop later."""
 
-Leftovers = Callable[[Context, int, Room], Dropped]
+Leftovers = Callable[[Context, int, Portion], Dropped]
 """Told (context, the id of a deleted object, what may be dropped now)."""
 
 Trimmed = Callable[[Context, int, int], None]
@@ -246,18 +246,19 @@ class StateMachine:
     def delete(self, context: Context, kind: str, object_id: int) -> bool:
         """An object is gone; whether it has left something to drop later."""
         found = [
-            deleted(context, object_id) for feature in self.features
+            deleted(context, object_id)
+            for feature in self.features
             if (deleted := feature.deleted.get(kind)) is not None
         ]
         return any(found)
 
-    def drop_some(self, context: Context, kind: str, object_id: int, room: Room) -> Dropped:
+    def drop_some(self, context: Context, kind: str, object_id: int, portion: Portion) -> Dropped:
         """Drop some of what a deleted object has left: one feature's after the other's."""
         rows = size = 0
         for feature in self.features:
             if (leftovers := feature.leftovers.get(kind)) is None:
                 continue
-            dropped = leftovers(context, object_id, Room(room.rows - rows, room.until_lsn))
+            dropped = leftovers(context, object_id, Portion(portion.rows - rows, portion.until_lsn))
             rows, size = rows + dropped.rows, size + dropped.bytes
             if not dropped.is_done:
                 return Dropped(rows, size)

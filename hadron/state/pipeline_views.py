@@ -169,7 +169,10 @@ def instances(
     ).fetchall()
     return [
         InstanceStatus(
-            instance_id, state, OutputRef(stream_id, partition, offset), created_ms,
+            instance_id,
+            state,
+            OutputRef(stream_id, partition, offset),
+            created_ms,
             _stages(db, pipeline_id, instance_id),
         )
         for instance_id, state, stream_id, partition, offset, created_ms in rows
@@ -197,8 +200,11 @@ def _stages(db: Database, pipeline_id: int, instance_id: int) -> tuple[StageStat
     )
     return tuple(
         StageStatus(
-            name, status, attempts,
-            OutputRef(stream_id, partition, offset) if offset is not None else None, reason or "",
+            name,
+            status,
+            attempts,
+            OutputRef(stream_id, partition, offset) if offset is not None else None,
+            reason or "",
         )
         for name, status, attempts, stream_id, partition, offset, reason in rows
     )

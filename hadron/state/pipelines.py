@@ -14,15 +14,17 @@ from typing import ClassVar, Final
 
 import msgspec
 
-from hadron.model.errors import NotFoundError, RequestError, SchemaError
+from hadron.model.errors import NotFoundError, SchemaError
+from hadron.model.kinds import spec_from_json
+from hadron.model.pipelines import PipelineSpec, StageSpec
 from hadron.model.ports import Database
-from hadron.model.schema import PipelineSpec, SchemaObject, StageSpec, spec_from_json
+from hadron.model.schema import SchemaObject
 from hadron.model.tables import PREFIX
 from hadron.model.units import parse_time_ms
 from hadron.state import schema, skips, slices, streams
-from hadron.state.events import InstancesChanged, StagesEnded
 from hadron.state.machine import BatchShape, Command, Context, Feature, NoChange
 from hadron.state.names import label_of
+from hadron.state.pipeline_events import InstancesChanged, StagesEnded
 from hadron.state.schema import SCHEMA_OBJECT
 
 PIPELINE: Final = PREFIX + "pipeline"
@@ -84,11 +86,17 @@ CREATE TABLE IF NOT EXISTS {STAGE_COUNT}(
 ) STRICT, WITHOUT ROWID;
 """
 
-_BY_PIPELINE: Final = (
-    (STAGE_RUN, "stage, instance_id"), (STAGE_RETRY, "stage, instance_id"),
-    (INSTANCE, "instance_id"), (STAGE_COUNT, "stage"), (PIPELINE_INPUT, "partition"),
+_LEFT: Final = tuple(
+    slices.Owned(table, f"pipeline_id, {rest}", "pipeline_id = ?")
+    for table, rest in (
+        (STAGE_RUN, "stage, instance_id"),
+        (STAGE_RETRY, "stage, instance_id"),
+        (INSTANCE, "instance_id"),
+        (STAGE_COUNT, "stage"),
+        (PIPELINE_INPUT, "partition"),
+    )
 )
-"""What a pipeline has besides its own row: (table, the rest of its key)."""
+"""What a pipeline has besides its own row."""
 
 LIVE: Final = 1
 READY: Final = 1
@@ -145,22 +153,6 @@ class FailStages(Command, frozen=True, array_like=True, tag=8):
     """As of `CompleteStages`."""
 
 
-class RetryInstances(Command, frozen=True, array_like=True, tag=23):
-    """Failed instances are live again: their failed stages are ready, with attempts that begin
-    anew; what was done of them stays. Instances that were retried before, and have not failed
-    again, are passed over, so that it may be repeated."""
-
-    pipeline_id: int
-    instance_ids: tuple[int, ...]
-
-
-class Retried(msgspec.Struct, frozen=True):
-    """`again`: of how many instances a retry was under way, or done, already."""
-
-    retried: int
-    again: int
-
-
 class Triggered(msgspec.Struct, frozen=True):
     """`stale`: the cursor had moved, nothing was done."""
 
@@ -212,7 +204,7 @@ def _adopt(context: Context, item: SchemaObject) -> None:
             " ORDER BY instance_id",
             (pipeline_id,),
         ).fetchall()
-        _catch_up(context, pipeline_id, spec, [each for (each,) in live])
+        catch_up(context, pipeline_id, spec, [each for (each,) in live])
 
 
 def input_of(db: Database, pipeline_id: int) -> int | None:
@@ -223,9 +215,7 @@ def input_of(db: Database, pipeline_id: int) -> int | None:
     return None if row is None else row[0]
 
 
-def _catch_up(
-    context: Context, pipeline_id: int, spec: PipelineSpec, ids: Sequence[int]
-) -> None:
+def catch_up(context: Context, pipeline_id: int, spec: PipelineSpec, ids: Sequence[int]) -> None:
     """Bring live instances in step with the declared stages: what a stage waits for may have
     happened before it was declared, and nothing else would ever look again."""
     for stage in spec.stages:
@@ -272,15 +262,10 @@ def _close(context: Context, pipeline_id: int) -> bool:
     return context.db.changes() > 0
 
 
-def _drop_some(context: Context, pipeline_id: int, room: slices.Room) -> slices.Dropped:
+def _drop_some(context: Context, pipeline_id: int, portion: slices.Portion) -> slices.Dropped:
     """Of what a deleted pipeline has left."""
-    rows = 0
-    for table, key in _BY_PIPELINE:
-        if rows < room.rows:
-            rows += slices.delete_some(
-                context.db, table, "pipeline_id", pipeline_id, key, room.rows - rows
-            )
-    return slices.Dropped(rows, is_done=rows < room.rows)
+    rows = slices.delete_some(context.db, _LEFT, pipeline_id, portion.rows)
+    return slices.Dropped(rows, is_done=rows < portion.rows)
 
 
 def apply_trigger_instances(context: Context, command: TriggerInstances) -> Triggered:
@@ -308,13 +293,17 @@ def apply_trigger_instances(context: Context, command: TriggerInstances) -> Trig
             f"INSERT INTO {INSTANCE} VALUES(?, ?, 1, ?, ?, ?, ?)",
             [
                 (
-                    command.pipeline_id, instance_id, row[1], command.partition, offset,
+                    command.pipeline_id,
+                    instance_id,
+                    row[1],
+                    command.partition,
+                    offset,
                     context.now_ms,
                 )
                 for instance_id, offset in zip(ids, command.offsets, strict=True)
             ],
         )
-        for stage in _spec(db, command.pipeline_id).stages:
+        for stage in spec_of(db, command.pipeline_id).stages:
             if not stage.dependencies and not stage.after:
                 _make_ready(context, command.pipeline_id, stage, ids)
     context.emit(InstancesChanged(command.pipeline_id))
@@ -351,12 +340,14 @@ def apply_complete_stages(context: Context, command: CompleteStages) -> Complete
                 command.out_stream_id or None,
                 context.replica_set if base is not None else None,
                 base + index if base is not None else None,
-                pipeline_id, command.stage, instance_id,
+                pipeline_id,
+                command.stage,
+                instance_id,
             )
             for index, instance_id in enumerate(ids)
         ],
     )
-    _count(db, pipeline_id, command.stage, ready=-len(ids), done=len(ids))
+    count_stages(db, pipeline_id, command.stage, ready=-len(ids), done=len(ids))
     _advance(context, pipeline_id, command.stage, ids)
     context.emit(StagesEnded(pipeline_id, command.stage, ids))
     return Completed(appended)
@@ -379,14 +370,15 @@ def _stale(db: Database, command: CompleteStages | FailStages) -> tuple[int, ...
         )
     }
     return tuple(
-        instance_id for instance_id, *attempt in zip(ids, command.attempts, created_ms, strict=True)
+        instance_id
+        for instance_id, *attempt in zip(ids, command.attempts, created_ms, strict=True)
         if waiting.pop(instance_id, None) != tuple(attempt)
     )
 
 
 def _advance(context: Context, pipeline_id: int, stage: str, ids: Sequence[int]) -> None:
     """Make the stages ready that waited for `stage`, and end the instances that have no more."""
-    stages = _spec(context.db, pipeline_id).stages
+    stages = spec_of(context.db, pipeline_id).stages
     going_on: set[int] = set()
     for following in stages:
         before = sorted({*following.dependencies, *following.after})
@@ -417,9 +409,7 @@ def _with_all_done(
     return [row[0] for row in rows]
 
 
-def _make_ready(
-    context: Context, pipeline_id: int, stage: StageSpec, ids: Sequence[int]
-) -> int:
+def _make_ready(context: Context, pipeline_id: int, stage: StageSpec, ids: Sequence[int]) -> int:
     """Let a stage of these instances run, unless it has begun; returns of how many."""
     if not ids:
         return 0
@@ -429,13 +419,14 @@ def _make_ready(
         (pipeline_id, stage.name, context.now_ms + stage.delay_ms, json.dumps(list(ids))),
     )
     made = context.db.changes()
-    _count(context.db, pipeline_id, stage.name, ready=made)
+    count_stages(context.db, pipeline_id, stage.name, ready=made)
     return made
 
 
-def _count(
+def count_stages(
     db: Database, pipeline_id: int, stage: str, *, ready: int = 0, done: int = 0, failed: int = 0
 ) -> None:
+    """So many more instances have a stage in each of these states."""
     db.execute(
         f"UPDATE {STAGE_COUNT} SET ready = ready + ?, done = done + ?, failed = failed + ?"
         " WHERE pipeline_id = ? AND stage = ?",
@@ -471,7 +462,7 @@ def apply_fail_stages(context: Context, command: FailStages) -> Completed:
         if instance_id not in stale
     ]
     stage = next(
-        (item for item in _spec(db, pipeline_id).stages if item.name == command.stage), None
+        (item for item in spec_of(db, pipeline_id).stages if item.name == command.stage), None
     )
     if stage is None or not failed:
         raise NoChange(Completed(None, command.instance_ids))
@@ -486,12 +477,16 @@ def apply_fail_stages(context: Context, command: FailStages) -> Completed:
             f"UPDATE {STAGE_RUN} SET status = ?, attempts = ?, ready_ms = ?, reason = ?"
             " WHERE pipeline_id = ? AND stage = ? AND instance_id = ?",
             (
-                FAILED if last else READY, attempt,
-                context.now_ms + stage.retry.pause_ms(counted), command.reason,
-                pipeline_id, command.stage, instance_id,
+                FAILED if last else READY,
+                attempt,
+                context.now_ms + stage.retry.pause_ms(counted),
+                command.reason,
+                pipeline_id,
+                command.stage,
+                instance_id,
             ),
         )
-    _count(db, pipeline_id, command.stage, ready=-len(given_up), failed=len(given_up))
+    count_stages(db, pipeline_id, command.stage, ready=-len(given_up), failed=len(given_up))
     _end(db, pipeline_id, given_up, FAILED)
     context.emit(
         StagesEnded(pipeline_id, command.stage, tuple(instance_id for instance_id, _ in failed))
@@ -512,102 +507,8 @@ def _attempts_before(
     )
 
 
-def apply_retry_instances(context: Context, command: RetryInstances) -> Retried:
-    """Raises `NotFoundError` for a pipeline or an instance that is not here, `RequestError` when
-    one of the instances has not failed; then nothing was done."""
-    db, pipeline_id = context.db, command.pipeline_id
-    failed, again = _failed_of(db, pipeline_id, sorted(set(command.instance_ids)))
-    if not failed:
-        raise NoChange(Retried(0, again))
-    ids = json.dumps(failed)
-    names = db.execute(
-        f"SELECT stage FROM {STAGE_COUNT} WHERE pipeline_id = ? ORDER BY stage", (pipeline_id,)
-    ).fetchall()
-    for (name,) in names:
-        db.execute(
-            f"INSERT INTO {STAGE_RETRY} SELECT pipeline_id, stage, instance_id, attempts"
-            f" FROM {STAGE_RUN} WHERE pipeline_id = ? AND stage = ? AND status = 3"
-            " AND instance_id IN (SELECT value FROM json_each(?))"
-            " ON CONFLICT DO UPDATE SET attempts_before = excluded.attempts_before",
-            (pipeline_id, name, ids),
-        )
-        db.execute(
-            f"UPDATE {STAGE_RUN} SET status = 1, ready_ms = ?, reason = NULL WHERE pipeline_id = ?"
-            " AND stage = ? AND status = 3 AND instance_id IN (SELECT value FROM json_each(?))",
-            (context.now_ms, pipeline_id, name, ids),
-        )
-        moved = db.changes()
-        _count(db, pipeline_id, name, ready=moved, failed=-moved)
-    db.execute(
-        f"UPDATE {INSTANCE} SET status = 1 WHERE pipeline_id = ?"
-        " AND instance_id IN (SELECT value FROM json_each(?))",
-        (pipeline_id, ids),
-    )
-    db.execute(
-        f"UPDATE {PIPELINE} SET live = live + ?1, failed = failed - ?1 WHERE pipeline_id = ?2",
-        (len(failed), pipeline_id),
-    )
-    _catch_up(context, pipeline_id, _spec(db, pipeline_id), failed)
-    context.emit(InstancesChanged(pipeline_id))
-    return Retried(len(failed), again)
-
-
-def _failed_of(
-    db: Database, pipeline_id: int, instance_ids: Sequence[int]
-) -> tuple[list[int], int]:
-    """Those that have failed, and how many of the others were retried before."""
-    row = db.execute(f"SELECT 1 FROM {PIPELINE} WHERE pipeline_id = ?", (pipeline_id,)).fetchone()
-    if row is None:
-        raise NotFoundError(f"pipeline {pipeline_id} does not live here")
-    ids = json.dumps(instance_ids)
-    statuses = dict(
-        db.execute(
-            f"SELECT instance_id, status FROM {INSTANCE} WHERE pipeline_id = ?"
-            " AND instance_id IN (SELECT value FROM json_each(?))",
-            (pipeline_id, ids),
-        ).fetchall()
-    )
-    unknown = [each for each in instance_ids if each not in statuses]
-    if unknown:
-        raise NotFoundError(
-            f"pipeline {_name(db, pipeline_id)} has no instance {_listed(unknown)}",
-            f"`hadron pipeline instances {_plain_name(db, pipeline_id)} --status failed` lists "
-            "those that may run again",
-        )
-    others = [each for each in instance_ids if statuses[each] != FAILED]
-    retried = {
-        each for (each,) in db.execute(
-            f"SELECT r.instance_id FROM {STAGE_COUNT} c CROSS JOIN {STAGE_RETRY} r"
-            " ON r.pipeline_id = c.pipeline_id AND r.stage = c.stage WHERE c.pipeline_id = ?"
-            " AND r.instance_id IN (SELECT value FROM json_each(?))",
-            (pipeline_id, json.dumps(others)),
-        )
-    }
-    refused = [each for each in others if each not in retried]
-    if refused:
-        status = "done" if statuses[refused[0]] == DONE else "live"
-        raise RequestError(
-            f"instance {_listed(refused)} of pipeline {_name(db, pipeline_id)} has not failed: "
-            f"it is {status}",
-            "only failed instances run again; leave the others out",
-        )
-    return [each for each in instance_ids if statuses[each] == FAILED], len(others)
-
-
-def _listed(ids: Sequence[int]) -> str:
-    return f"{ids[0]} (and {len(ids) - 1} more)" if len(ids) > 1 else str(ids[0])
-
-
-def _name(db: Database, pipeline_id: int) -> str:
-    return repr(_plain_name(db, pipeline_id))
-
-
-def _plain_name(db: Database, pipeline_id: int) -> str:
-    row = db.execute(f"SELECT name FROM {SCHEMA_OBJECT} WHERE id = ?", (pipeline_id,)).fetchone()
-    return str(row[0] if row is not None else pipeline_id)
-
-
-def _spec(db: Database, pipeline_id: int) -> PipelineSpec:
+def spec_of(db: Database, pipeline_id: int) -> PipelineSpec:
+    """As it is declared. Raises `NotFoundError`."""
     row = db.execute(f"SELECT spec FROM {SCHEMA_OBJECT} WHERE id = ?", (pipeline_id,)).fetchone()
     if row is None:
         raise NotFoundError(f"{label_of(db, pipeline_id)} does not exist")
@@ -617,11 +518,15 @@ def _spec(db: Database, pipeline_id: int) -> PipelineSpec:
 
 
 FEATURE: Final = Feature(
-    name="pipelines", tables=_TABLES,
+    name="pipelines",
+    tables=_TABLES,
     commands={
-        TriggerInstances: apply_trigger_instances, CompleteStages: apply_complete_stages,
-        FailStages: apply_fail_stages, RetryInstances: apply_retry_instances,
+        TriggerInstances: apply_trigger_instances,
+        CompleteStages: apply_complete_stages,
+        FailStages: apply_fail_stages,
     },
-    declared={"Pipeline": _adopt}, deleted={"Pipeline": _close},
-    leftovers={"Pipeline": _drop_some}, trimmed=_skip_below,
+    declared={"Pipeline": _adopt},
+    deleted={"Pipeline": _close},
+    leftovers={"Pipeline": _drop_some},
+    trimmed=_skip_below,
 )

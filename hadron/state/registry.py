@@ -81,8 +81,7 @@ def store(db: Database, registered: RegisteredSet) -> None:
 
 
 FEATURE: Final = Feature(
-    name="registry", tables=_TABLES,
-    commands={RegisterReplicaSet: apply_register_replica_set},
+    name="registry", tables=_TABLES, commands={RegisterReplicaSet: apply_register_replica_set}
 )
 
 

@@ -83,9 +83,7 @@ class Due(msgspec.Struct, frozen=True):
     bytes: int
 
 
-def due(
-    db: Database, stream_id: int, *, older_than_ms: int, max_bytes: int, until_lsn: int
-) -> Due:
+def due(db: Database, stream_id: int, *, older_than_ms: int, max_bytes: int, until_lsn: int) -> Due:
     """Look at the oldest batches of a stream, one slice of them.
 
     Args:
@@ -123,7 +121,8 @@ def kept(db: Database, stream_id: int, before_ms: int) -> Kept:
     limits = streams.bounds(db, stream_id)
     newer = streams.offset_at(db, stream_id, before_ms)
     return Kept(
-        limits.next_offset - limits.first_offset, newer - limits.first_offset,
+        limits.next_offset - limits.first_offset,
+        newer - limits.first_offset,
         kept_bytes(db, stream_id),
     )
 

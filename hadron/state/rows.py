@@ -40,8 +40,7 @@ class Table:
             marks = ", ".join("?" * len(key))
             where, bindings = f" WHERE ({order}) > ({marks})", list(key)
         return db.execute(
-            f'SELECT {names} FROM "{self.name}"{where} ORDER BY {order} LIMIT ?',
-            (*bindings, limit),
+            f'SELECT {names} FROM "{self.name}"{where} ORDER BY {order} LIMIT ?', (*bindings, limit)
         ).fetchall()
 
 

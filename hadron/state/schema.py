@@ -16,14 +16,9 @@ import msgspec
 
 from hadron.model.errors import NotFoundError, SchemaError
 from hadron.model.ids import DEFAULT_NAMESPACE
+from hadron.model.kinds import KINDS, spec_from_json
 from hadron.model.ports import Database
-from hadron.model.schema import (
-    SPECS,
-    SchemaObject,
-    Tombstone,
-    spec_from_json,
-    spec_to_json,
-)
+from hadron.model.schema import SchemaObject, Tombstone, spec_to_json
 from hadron.model.tables import PREFIX
 from hadron.state import dropping
 from hadron.state.events import SchemaChanged
@@ -40,7 +35,7 @@ _TABLES: Final = f"""
 CREATE TABLE IF NOT EXISTS {SCHEMA_OBJECT}(
     id INTEGER PRIMARY KEY,
     kind TEXT NOT NULL, namespace TEXT NOT NULL, name TEXT NOT NULL,
-    spec TEXT NOT NULL,                 -- JSON, see hadron.model.schema
+    spec TEXT NOT NULL,                 -- JSON, see hadron.model.kinds
     metadata_index INTEGER NOT NULL,    -- of the last change
     UNIQUE (kind, namespace, name)
 ) STRICT;
@@ -94,7 +89,6 @@ class ApplySchema(Command, frozen=True, array_like=True, tag=5):
 
     expected_index: int
     changes: tuple[ObjectChange, ...]
-
 
 
 class DeleteObjects(Command, frozen=True, array_like=True, tag=13):
@@ -158,8 +152,7 @@ def check_owns(context: Context, expected_index: int) -> int:
     index = current_index(context.db)
     if index != expected_index:
         raise SchemaError(
-            f"the schema changed from index {expected_index} to {index} meanwhile",
-            retryable=True,
+            f"the schema changed from index {expected_index} to {index} meanwhile", retryable=True
         )
     return index
 
@@ -196,14 +189,16 @@ def _store(context: Context, change: ObjectChange, index: int) -> SchemaObject:
         f"INSERT INTO {SCHEMA_OBJECT} VALUES(?, ?, ?, ?, ?, ?) ON CONFLICT(kind, namespace, name)"
         " DO UPDATE SET spec = excluded.spec, metadata_index = excluded.metadata_index"
         " RETURNING id",
-        (
-            index, change.kind, change.namespace, change.name, spec_to_json(spec).decode(), index,
-        ),
+        (index, change.kind, change.namespace, change.name, spec_to_json(spec).decode(), index),
     ).fetchone()
     assert row is not None
     return SchemaObject(
-        kind=change.kind, namespace=change.namespace, name=change.name, spec=spec,
-        id=row[0], metadata_index=index,
+        kind=change.kind,
+        namespace=change.namespace,
+        name=change.name,
+        spec=spec,
+        id=row[0],
+        metadata_index=index,
     )
 
 
@@ -230,7 +225,10 @@ def forget(context: Context, tombstone: Tombstone) -> None:
     context.db.execute(
         f"INSERT INTO {SCHEMA_TOMBSTONE} VALUES(?, ?, ?, ?, ?)",
         (
-            tombstone.metadata_index, tombstone.id, tombstone.kind, tombstone.namespace,
+            tombstone.metadata_index,
+            tombstone.id,
+            tombstone.kind,
+            tombstone.namespace,
             tombstone.name,
         ),
     )
@@ -262,7 +260,8 @@ def _note_forgotten(db: Database, until_index: int) -> None:
 
 
 FEATURE: Final = Feature(
-    name="schema", tables=_TABLES,
+    name="schema",
+    tables=_TABLES,
     commands={ApplySchema: apply_schema, DeleteObjects: apply_delete_objects},
 )
 
@@ -294,8 +293,12 @@ def find(db: Database, kind: str, namespace: str, name: str) -> SchemaObject | N
     if row is None:
         return None
     return SchemaObject(
-        kind=kind, namespace=namespace, name=name, spec=spec_from_json(kind, row[1]),
-        id=row[0], metadata_index=row[2],
+        kind=kind,
+        namespace=namespace,
+        name=name,
+        spec=spec_from_json(kind, row[1]),
+        id=row[0],
+        metadata_index=row[2],
     )
 
 
@@ -316,11 +319,15 @@ def all_objects(db: Database) -> list[SchemaObject]:
     )
     objects = [
         SchemaObject(
-            kind=kind, namespace=namespace, name=name, spec=spec_from_json(kind, spec),
-            id=object_id, metadata_index=index,
+            kind=kind,
+            namespace=namespace,
+            name=name,
+            spec=spec_from_json(kind, spec),
+            id=object_id,
+            metadata_index=index,
         )
         for kind, namespace, name, spec, object_id, index in rows
-        if kind in SPECS
+        if kind in KINDS
     ]
     if not any(item.kind == "Namespace" and item.name == DEFAULT_NAMESPACE for item in objects):
         objects.insert(

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, NamedTuple
 
 import msgspec
 
@@ -19,7 +20,7 @@ SLICE_ROWS: Final = 2_000
 
 
 @dataclass(frozen=True, slots=True)
-class Room:
+class Portion:
     """What one entry may drop: so many rows, and bodies of entries up to `until_lsn`, as a member
     may still need those above it."""
 
@@ -35,14 +36,26 @@ class Dropped(msgspec.Struct, frozen=True):
     is_done: bool = False
 
 
-def delete_some(
-    db: Database, table: str, owner: str, owner_id: int, key: str, limit: int
-) -> int:
-    """Delete the first `limit` rows, in the order of `key`, of those whose column `owner` is
-    `owner_id`; returns how many there were."""
-    db.execute(
-        f"DELETE FROM {table} WHERE {owner} = ? AND ({key}) IN"
-        f" (SELECT {key} FROM {table} WHERE {owner} = ? ORDER BY {key} LIMIT ?)",
-        (owner_id, owner_id, limit),
-    )
-    return db.changes()
+class Owned(NamedTuple):
+    """Rows of a table that belong to something: those of which `where` holds, whose one binding is
+    its id. `key` is the whole key of the table: in its order they go."""
+
+    table: str
+    key: str
+    where: str
+
+
+def delete_some(db: Database, tables: Iterable[Owned], owner_id: int, limit: int) -> int:
+    """Delete rows of `owner_id`, `limit` at most, of one table after the other; returns how many
+    there were. Where they are fewer than `limit`, none is left."""
+    count = 0
+    for table, key, where in tables:
+        if count < limit:
+            # DELETE has no LIMIT.
+            db.execute(
+                f"DELETE FROM {table} WHERE ({key}) IN"
+                f" (SELECT {key} FROM {table} WHERE {where} ORDER BY {key} LIMIT ?)",
+                (owner_id, limit - count),
+            )
+            count += db.changes()
+    return count

@@ -60,7 +60,8 @@ class StreamsCheck:
                 self._expected = None
         except apsw.Error as error:
             self._report.add(
-                f"the streams' tables cannot be read: {in_words(error)}", table=STREAM_BATCH,
+                f"the streams' tables cannot be read: {in_words(error)}",
+                table=STREAM_BATCH,
                 is_unreadable=True,
             )
             return True
@@ -98,7 +99,8 @@ class StreamsCheck:
             if not base <= first_offset < base + count:
                 self._problem(
                     f"the first batch has offsets {base} to {base + count - 1}, the first kept "
-                    f"offset is {first_offset}", base,
+                    f"offset is {first_offset}",
+                    base,
                 )
         elif base != self._expected:
             self._problem(f"offset {base} comes where {self._expected} should", self._expected)
@@ -113,7 +115,9 @@ class StreamsCheck:
         elif start is not None and length < start + size:
             self._problem(
                 f"the batch at offset {base} has bytes {start} to {start + size} of a body of "
-                f"{length}", base, lsn,
+                f"{length}",
+                base,
+                lsn,
             )
 
     def _check_end(self, limits: tuple[int, int, int]) -> None:
@@ -124,12 +128,13 @@ class StreamsCheck:
         if first == self._first and size != self._bytes:
             self._problem(f"its batches have {self._bytes} bytes, it says {size}", first)
 
-    def _problem(
-        self, text: str, offset: int, lsn: int = 0, table: str = STREAM_BATCH
-    ) -> None:
+    def _problem(self, text: str, offset: int, lsn: int = 0, table: str = STREAM_BATCH) -> None:
         self._report.add(
-            f"stream {self._stream}: {text}", table=table, lsn=lsn,
-            stream_id=self._stream, offset=offset,
+            f"stream {self._stream}: {text}",
+            table=table,
+            lsn=lsn,
+            stream_id=self._stream,
+            offset=offset,
         )
 
 
@@ -147,7 +152,8 @@ class BodiesCheck:
             rows: list[Any] = db.execute(_BODIES, (self._lsn, SLICE_ROWS)).fetchall()
         except apsw.Error as error:
             self._report.add(
-                f"counted bodies cannot be read: {in_words(error)}", table=COUNTED_BODY,
+                f"counted bodies cannot be read: {in_words(error)}",
+                table=COUNTED_BODY,
                 is_unreadable=True,
             )
             return True
@@ -164,7 +170,10 @@ class BodiesCheck:
         for lsn, stream_id, base in rows:
             self._report.add(
                 f"stream {stream_id}: the batch at offset {base} is in the body of entry {lsn}, "
-                "which is not counted", table=COUNTED_BODY, lsn=lsn, stream_id=stream_id,
+                "which is not counted",
+                table=COUNTED_BODY,
+                lsn=lsn,
+                stream_id=stream_id,
                 offset=base,
             )
         return True

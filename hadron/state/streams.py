@@ -16,12 +16,7 @@ from typing import Any, ClassVar, Final, NamedTuple
 import msgspec
 
 from hadron.model.batch import NO_SEQUENCE, BatchHead, StampedBatch, check_batch
-from hadron.model.errors import (
-    CorruptionError,
-    NotFoundError,
-    OffsetOutOfRangeError,
-    SequenceError,
-)
+from hadron.model.errors import CorruptionError, NotFoundError, OffsetOutOfRangeError, SequenceError
 from hadron.model.ids import Ballot
 from hadron.model.limits import PRODUCER_IDLE_MS, PRODUCER_WINDOW
 from hadron.model.ports import Database
@@ -79,6 +74,7 @@ _SET_PRODUCER: Final = (
     " producer_epoch = excluded.producer_epoch, next_sequence = excluded.next_sequence,"
     " last_ms = excluded.last_ms, recent = excluded.recent"
 )
+_PRODUCERS: Final = slices.Owned(PRODUCER, "stream_id, producer_id", "stream_id = ?")
 _EVICT_PRODUCERS: Final = f"DELETE FROM {PRODUCER} WHERE stream_id = ? AND last_ms < ?"
 _GET_PRODUCER: Final = (
     f"SELECT producer_epoch, next_sequence, recent FROM {PRODUCER}"
@@ -90,9 +86,7 @@ _MOVE_END: Final = (
 )
 _INSERT_BATCH: Final = f"INSERT INTO {STREAM_BATCH} VALUES(?, ?, ?, ?, ?, ?, ?, ?, NULL, NULL)"
 _INSERT_PART: Final = f"INSERT INTO {STREAM_BATCH} VALUES(?, ?, ?, ?, ?, ?, ?, ?, ?, ?)"
-_GET_BOUNDS: Final = (
-    f"SELECT first_offset, next_offset FROM {STREAM_PARTITION} WHERE stream_id = ?"
-)
+_GET_BOUNDS: Final = f"SELECT first_offset, next_offset FROM {STREAM_PARTITION} WHERE stream_id = ?"
 _BATCH_AT: Final = (
     f"SELECT {_KEPT}"
     f" FROM {STREAM_BATCH} WHERE stream_id = ? AND base_offset <= ? AND base_offset + count > ?"
@@ -185,8 +179,11 @@ def apply_append_batch(context: Context, command: AppendBatch) -> Appended:
     context.db.execute(
         _SET_PRODUCER,
         (
-            command.stream_id, command.producer_id, command.producer_epoch,
-            command.sequence + command.count, context.now_ms,
+            command.stream_id,
+            command.producer_id,
+            command.producer_epoch,
+            command.sequence + command.count,
+            context.now_ms,
             _encode_recent(recent[-PRODUCER_WINDOW:]),
         ),
     )
@@ -229,7 +226,12 @@ def _check_sequence(context: Context, command: AppendBatch) -> list[Appended]:
 
 
 def append(
-    context: Context, stream_id: int, count: int, size: int, *, sequence: int = NO_SEQUENCE,
+    context: Context,
+    stream_id: int,
+    count: int,
+    size: int,
+    *,
+    sequence: int = NO_SEQUENCE,
     place: Place | None = None,
 ) -> Appended:
     """Give a batch the next `count` offsets of a stream.
@@ -242,9 +244,7 @@ def append(
     """
     row = context.db.execute(_MOVE_END, (count, size, stream_id)).fetchone()
     if row is None:
-        raise NotFoundError(
-            f"{label_of(context.db, stream_id)} has no partition {context.place}"
-        )
+        raise NotFoundError(f"{label_of(context.db, stream_id)} has no partition {context.place}")
     base_offset = row[0] - count
     data = context.body
     batch = stream_id, base_offset, count, context.lsn, context.now_ms, size, *context.ballot
@@ -278,12 +278,10 @@ def _close(context: Context, stream_id: int) -> bool:
     db.execute(f"DELETE FROM {STREAM_PARTITION} WHERE stream_id = ?", (stream_id,))
     if db.changes():
         context.emit(PartitionClosed(stream_id))
-    row = db.execute(
-        f"SELECT EXISTS (SELECT 1 FROM {STREAM_BATCH} WHERE stream_id = ?1)"
-        f" OR EXISTS (SELECT 1 FROM {PRODUCER} WHERE stream_id = ?1)", (stream_id,),
-    ).fetchone()
-    assert row is not None
-    return bool(row[0])
+    return any(
+        db.execute(f"SELECT 1 FROM {table} WHERE stream_id = ? LIMIT 1", (stream_id,)).fetchone()
+        for table in (STREAM_BATCH, PRODUCER)
+    )
 
 
 def share(context: Context, stream_id: int, offset: int) -> tuple[Place, KeptBatch]:
@@ -350,22 +348,25 @@ def drop(context: Context, stream_id: int, batches: Slice) -> None:
     )
 
 
-def _drop_some(context: Context, stream_id: int, room: slices.Room) -> slices.Dropped:
+def _drop_some(context: Context, stream_id: int, portion: slices.Portion) -> slices.Dropped:
     """Batches first, as far as no member needs them."""
     db = context.db
-    batches = oldest(db, stream_id, lambda lsn, _end: lsn <= room.until_lsn)
+    batches = oldest(db, stream_id, lambda lsn, _end: lsn <= portion.until_lsn)
     if batches.count:
         drop(context, stream_id, batches)
         return slices.Dropped(batches.count, batches.bytes)
     if db.execute(f"SELECT 1 FROM {STREAM_BATCH} WHERE stream_id = ?", (stream_id,)).fetchone():
         return slices.Dropped(0)
-    rows = slices.delete_some(db, PRODUCER, "stream_id", stream_id, "producer_id", room.rows)
-    return slices.Dropped(rows, is_done=rows < room.rows)
+    rows = slices.delete_some(db, [_PRODUCERS], stream_id, portion.rows)
+    return slices.Dropped(rows, is_done=rows < portion.rows)
 
 
 FEATURE: Final = Feature(
-    name="streams", tables=_TABLES, commands={AppendBatch: apply_append_batch},
-    declared={"Stream": _open}, deleted={"Stream": _close},
+    name="streams",
+    tables=_TABLES,
+    commands={AppendBatch: apply_append_batch},
+    declared={"Stream": _open},
+    deleted={"Stream": _close},
     leftovers={"Stream": _drop_some},
 )
 
@@ -412,7 +413,15 @@ def read_batches(
     try:
         with _naming_damage(db, stream_id, reached):
             for (
-                lsn, base_offset, count, append_ms, epoch, incarnation, length, data, body_lsn,
+                lsn,
+                base_offset,
+                count,
+                append_ms,
+                epoch,
+                incarnation,
+                length,
+                data,
+                body_lsn,
                 start,
             ) in _rows(db, stream_id, offset, below):
                 if batches and base_offset != reached():
@@ -476,9 +485,7 @@ class KeptBatch:
 def _kept(row: Sequence[Any]) -> KeptBatch:
     base_offset, count, size, append_ms, epoch, incarnation, lsn, body_lsn, start = row
     place = Place(body_lsn, start) if body_lsn is not None else None
-    return KeptBatch(
-        base_offset, count, size, append_ms, Ballot(epoch, incarnation), lsn, place
-    )
+    return KeptBatch(base_offset, count, size, append_ms, Ballot(epoch, incarnation), lsn, place)
 
 
 def batch_at(db: Database, stream_id: int, offset: int) -> KeptBatch | None:
@@ -540,8 +547,8 @@ def _damaged(db: Database, stream_id: int, offset: int, what: str) -> Corruption
     lsn = row[0] if row is not None else 0
     stream = f"stream {named[0]!r}" if named is not None else label_of(db, stream_id)
     return damaged_entry(
-        lsn, f"the batch at offset {offset} of {stream} (entry {lsn or 'unknown'}) is damaged: "
-        f"{what}",
+        lsn,
+        f"the batch at offset {offset} of {stream} (entry {lsn or 'unknown'}) is damaged: {what}",
         "it is not served until another member has given this node a good copy; "
         "`hadron verify` shows all that is damaged",
     )

@@ -12,13 +12,7 @@ from typing import Any, Final
 
 from hadron.model.errors import RequestError
 from hadron.state import bodies, leadership
-from hadron.state.machine import (
-    Command,
-    Context,
-    Feature,
-    NoChange,
-    encode,
-)
+from hadron.state.machine import Command, Context, Feature, NoChange, encode
 
 
 class DoTogether(Command, frozen=True, array_like=True, tag=24):

@@ -44,9 +44,7 @@ class Aftermath:
     """The file may be damaged as well: it must not be opened."""
 
 
-def examine(
-    path: Path, disk: Disk, stop: LastStop, *, was_member: bool
-) -> Aftermath:
+def examine(path: Path, disk: Disk, stop: LastStop, *, was_member: bool) -> Aftermath:
     """Judge the files of a database that nobody has open. Changes nothing.
 
     Args:

@@ -64,6 +64,7 @@ class Checkpointer:
         self._pages = 0
         self._busy = False
         self._due = trio.Event()
+        self._connection: apsw.Connection | None = None
         self.pausing = threading.Lock()
         """Held by whoever works on the files themselves: no round runs meanwhile."""
         self.on_done: Callable[[], Awaitable[None]] = _nothing
@@ -88,19 +89,15 @@ class Checkpointer:
     async def run(self) -> None:
         """Checkpoint whenever it is due, for ever."""
         try:
-            connection = await self._disk.do(self._open)
-        except apsw.Error:
-            _log.exception("checkpoints of %s cannot start", self._path)
-            return
-        try:
             while True:
                 await self._due.wait()
                 self._due = trio.Event()
-                await self._checkpoint(connection)
+                await self._checkpoint()
                 self._busy = False
                 await self.on_done()
         finally:
-            connection.close()
+            if self._connection is not None:
+                self._connection.close()
 
     def _open(self) -> apsw.Connection:
         connection = connect(self._path, vfs=self._disk.vfs)
@@ -109,8 +106,13 @@ class Checkpointer:
         connection.pragma("cache_size", -256)
         return connection
 
-    async def _checkpoint(self, connection: apsw.Connection) -> None:
+    async def _checkpoint(self) -> None:
         try:
+            # Only now, and the next time if this one fails: a file that cannot be opened for a
+            # moment must not end checkpoints for good, and of one that is gone `presence` tells.
+            connection = self._connection
+            if connection is None:
+                connection = self._connection = await self._disk.do(self._open)
             for _ in range(_ROUNDS):
                 total, done = await self._disk.do(partial(self._round, connection))
                 if total - done <= _CATCH_UP_PAGES:

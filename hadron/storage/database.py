@@ -11,12 +11,7 @@ from typing import Final
 import apsw
 
 from hadron.model.errors import CorruptionError, DataDirectoryError, StorageError
-from hadron.storage.checksums import (
-    RESERVED_BYTES,
-    require_checksums,
-    way_out,
-    with_checksums,
-)
+from hadron.storage.checksums import RESERVED_BYTES, require_checksums, way_out, with_checksums
 
 MINIMUM_SQLITE: Final = (3, 51, 3)
 """Older versions have the WAL-reset bug that can lose a committed transaction."""
@@ -51,10 +46,7 @@ def check_sqlite_version() -> None:
 
 
 def connect(
-    path: Path,
-    *,
-    vfs: str = "",
-    flags: int = apsw.SQLITE_OPEN_READWRITE | apsw.SQLITE_OPEN_CREATE,
+    path: Path, *, vfs: str = "", flags: int = apsw.SQLITE_OPEN_READWRITE | apsw.SQLITE_OPEN_CREATE
 ) -> apsw.Connection:
     """A connection whose pages carry checksums. Whoever writes a node's file without them makes
     its pages unreadable, so everything opens files here.
@@ -253,9 +245,7 @@ def translated_errors(path: Path) -> Iterator[None]:
         raise StorageError(f"the disk of {path} is full", "make room, then restart") from error
     except apsw.IOError as error:
         if getattr(error, "extendedresult", 0) == apsw.SQLITE_IOERR_DATA:
-            raise CorruptionError(
-                f"{path} is damaged: {in_words(error)}", way_out(path)
-            ) from error
+            raise CorruptionError(f"{path} is damaged: {in_words(error)}", way_out(path)) from error
         raise StorageError(f"the disk under {path} failed: {error}", "replace it") from error
 
 

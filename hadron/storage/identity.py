@@ -299,8 +299,15 @@ class IdentityFile:
         assert row is not None
         cluster, replica_set, node, boot, uuid, is_member, epoch, incarnation, digest, disk = row
         return Identity(
-            cluster, replica_set, node, boot, uuid, bool(is_member),
-            Ballot(epoch, incarnation), digest, disk,
+            cluster,
+            replica_set,
+            node,
+            boot,
+            uuid,
+            bool(is_member),
+            Ballot(epoch, incarnation),
+            digest,
+            disk,
         )
 
     def _load_peers(self) -> dict[str, tuple[PeerStart, ...]]:
@@ -335,6 +342,7 @@ class IdentityFile:
                 (ballot.epoch, ballot.incarnation, config_digest),
             )
         self.current = self._load()
+        assert self.current.promised == ballot, (self.current.promised, ballot)
 
     def become_member(self, uuid: bytes) -> None:
         """Record that this disk holds the replica set's log and may count in majorities."""
@@ -355,7 +363,8 @@ class IdentityFile:
             )
             self._db.execute(
                 "DELETE FROM peer_disk WHERE name = ? AND disk NOT IN (SELECT disk FROM peer_disk"
-                " WHERE name = ? ORDER BY seen DESC LIMIT ?)", (name, name, _DISKS_REMEMBERED),
+                " WHERE name = ? ORDER BY seen DESC LIMIT ?)",
+                (name, name, _DISKS_REMEMBERED),
             )
         self.peer_starts = self._load_peers()
 
@@ -441,7 +450,8 @@ class IdentityFile:
         with self._writing():
             self._db.execute(
                 f"UPDATE identity SET {stop}, mark_lsn = ?, mark_epoch = ?, mark_incarnation = ?,"
-                " mark_chain = ?", (kernel, mark.lsn, *mark.ballot, mark.chain),
+                " mark_chain = ?",
+                (kernel, mark.lsn, *mark.ballot, mark.chain),
             )
 
     def check_epoch(self, epoch: int, config_digest: bytes) -> None:

@@ -34,7 +34,9 @@ LOG: Final = PREFIX + "log"
 ANCHOR: Final = PREFIX + "anchor"
 META: Final = PREFIX + "meta"
 
-TABLES: Final = bodies.TABLES + f"""
+TABLES: Final = (
+    bodies.TABLES
+    + f"""
 CREATE TABLE IF NOT EXISTS {LOG}(
     lsn INTEGER PRIMARY KEY,
     epoch INTEGER NOT NULL, incarnation INTEGER NOT NULL,
@@ -55,6 +57,7 @@ CREATE TABLE IF NOT EXISTS {META}(
     value ANY NOT NULL
 ) STRICT, WITHOUT ROWID;
 """
+)
 
 NO_BODY: Final = bytes(16)
 NEEDS_SNAPSHOT: Final = "whoever lacks it needs a snapshot"
@@ -104,9 +107,7 @@ def next_chain(
 ) -> bytes:
     """The chain's value at `lsn`."""
     numbers = _NUMBERS.pack(ballot.epoch, ballot.incarnation, lsn, now_ms)
-    return xxhash.xxh3_128_digest(
-        previous + numbers + xxhash.xxh3_128_digest(command) + body_hash
-    )
+    return xxhash.xxh3_128_digest(previous + numbers + xxhash.xxh3_128_digest(command) + body_hash)
 
 
 def is_well_formed(row: Sequence[Any]) -> bool:
@@ -160,6 +161,8 @@ class Log:
         self, ballot: Ballot, now_ms: int, command: bytes, body: bytes | memoryview
     ) -> Entry:
         """Write the next entry and return it. The caller owns the transaction."""
+        assert ballot >= self.head.ballot, (ballot, self.head)
+        assert now_ms >= self.last_ms, (now_ms, self.last_ms)
         lsn = self.head.lsn + 1
         body_hash = hash_body(body)
         chain = next_chain(self.head.chain, ballot, lsn, now_ms, command, body_hash)
@@ -189,12 +192,17 @@ class Log:
         )
 
     def _insert(
-        self, lsn: int, ballot: Ballot, now_ms: int, command: bytes, body: bytes | memoryview,
-        body_hash: bytes, chain: bytes,
+        self,
+        lsn: int,
+        ballot: Ballot,
+        now_ms: int,
+        command: bytes,
+        body: bytes | memoryview,
+        body_hash: bytes,
+        chain: bytes,
     ) -> None:
         self._db.execute(
-            _INSERT_LOG,
-            (lsn, ballot.epoch, ballot.incarnation, now_ms, command, body_hash, chain),
+            _INSERT_LOG, (lsn, ballot.epoch, ballot.incarnation, now_ms, command, body_hash, chain)
         )
         if len(body):
             bodies.insert(self._db, lsn, body)
@@ -203,6 +211,7 @@ class Log:
 
     def drop_after(self, lsn: int) -> None:
         """Drop the tail above `lsn`. The caller has checked that none of it was applied."""
+        assert lsn >= self.anchor.lsn, (lsn, self.anchor)
         self._db.execute(f"DELETE FROM {BODY} WHERE lsn > ?", (lsn,))
         self._db.execute(f"DELETE FROM {LOG} WHERE lsn > ?", (lsn,))
         self.reload()
@@ -315,8 +324,7 @@ def read_entries(
     previous = None if before is None else before.chain
     with reading_entry(lambda: entries[-1].lsn + 1 if entries else from_lsn):
         for row in connection.execute(
-            _SELECT_ENTRIES,
-            (from_lsn, until_lsn if until_lsn is not None else (1 << 62)),
+            _SELECT_ENTRIES, (from_lsn, until_lsn if until_lsn is not None else (1 << 62))
         ):
             _check_lsn(row[0], entries[-1].lsn + 1 if entries else from_lsn)
             try:
@@ -410,9 +418,7 @@ def drop_bodies(db: Database, lsns: Sequence[int]) -> None:
     bodies.delete(db, [lsn for lsn in lsns if lsn <= anchor_lsn])
 
 
-def sizes(
-    connection: apsw.Connection, from_lsn: int, *, max_rows: int
-) -> list[tuple[int, int]]:
+def sizes(connection: apsw.Connection, from_lsn: int, *, max_rows: int) -> list[tuple[int, int]]:
     """(lsn, bytes) of the entries from `from_lsn` on, body and a row's overhead included."""
     rows = connection.execute(
         "SELECT l.lsn, length(l.command) + ? + coalesce(length(b.bytes), 0)"

@@ -163,9 +163,7 @@ class Mending:
             content = self._file.xRead(PAGE_BYTES, (number - 1) * PAGE_BYTES)
 
             def is_sound(content: bytes) -> bool:
-                return bool(
-                    self._db.execute("SELECT verify_checksum(?)", (content,)).get == 1
-                )
+                return bool(self._db.execute("SELECT verify_checksum(?)", (content,)).get == 1)
 
         if is_sound(content):
             return content
@@ -213,7 +211,11 @@ class Mending:
             # Of an entry that was trimmed where it came from there is the body only.
             return None
         return _record(
-            None, *entry.ballot, entry.now_ms, bytes(entry.command), hash_body(entry.body),
+            None,
+            *entry.ballot,
+            entry.now_ms,
+            bytes(entry.command),
+            hash_body(entry.body),
             entry.chain,
         )
 

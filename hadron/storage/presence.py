@@ -49,7 +49,8 @@ class Presence:
                 )
             if now != known:
                 what = (
-                    "was removed or moved away" if now is None
+                    "was removed or moved away"
+                    if now is None
                     else "is not the file that was opened, but another one of its name"
                 )
                 return StorageError(

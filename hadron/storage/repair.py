@@ -27,9 +27,7 @@ from hadron.storage.log import (
     verify_chain,
 )
 
-_ROW = (
-    f"SELECT lsn, epoch, incarnation, now_ms, command, body_hash, chain FROM {LOG} WHERE lsn = ?"
-)
+_ROW = f"SELECT lsn, epoch, incarnation, now_ms, command, body_hash, chain FROM {LOG} WHERE lsn = ?"
 
 
 class NotFittingError(CorruptionError):

@@ -136,8 +136,10 @@ def decode_manifest(data: bytes, where: object) -> Manifest:
             )
         manifest = msgspec.json.decode(data, type=Manifest)
         sound = (
-            len(manifest.position.chain) == 16 and len(_unhex(manifest.uuid)) in (0, 16)
-            and manifest.size > 0 and manifest.lsn > 0
+            len(manifest.position.chain) == 16
+            and len(_unhex(manifest.uuid)) in (0, 16)
+            and manifest.size > 0
+            and manifest.lsn > 0
         )
     except (msgspec.DecodeError, ValueError) as error:
         raise CorruptionError(f"{where} is not the manifest of a copy: {error}") from error
@@ -230,13 +232,9 @@ class Copying:
             self._copy.close(True)
 
 
-def take(
-    source: Path, target: Path, disk: Disk, *, is_committed: bool = True
-) -> LogPosition:
+def take(source: Path, target: Path, disk: Disk, *, is_committed: bool = True) -> LogPosition:
     """All of `Copying` in one piece of blocking work; returns and raises what it does."""
-    with contextlib.closing(
-        Copying(source, target, disk, is_committed=is_committed)
-    ) as copying:
+    with contextlib.closing(Copying(source, target, disk, is_committed=is_committed)) as copying:
         while (position := copying.step()) is None:
             pass
     return position
@@ -294,9 +292,7 @@ def verify(path: Path, manifest: Manifest, disk: Disk) -> None:
         for (finding,) in copy.execute("PRAGMA quick_check(1)"):
             if finding != "ok":
                 raise CorruptionError(f"{path} is damaged: {finding}")
-        for key, said in (
-            ("applied_lsn", manifest.lsn), ("committed_lsn", manifest.committed_lsn)
-        ):
+        for key, said in (("applied_lsn", manifest.lsn), ("committed_lsn", manifest.committed_lsn)):
             if get_meta(copy, key) != said:
                 raise CorruptionError(
                     f"{path} has {key} {get_meta(copy, key)}, its manifest says {said}"

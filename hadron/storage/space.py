@@ -51,7 +51,10 @@ class Space:
     """The room of one database. `run` must be running."""
 
     def __init__(
-        self, disk: Disk, directory: Path, reserve_bytes: int,
+        self,
+        disk: Disk,
+        directory: Path,
+        reserve_bytes: int,
         count_free_pages: Callable[[], int | None],
     ) -> None:
         """
@@ -163,7 +166,8 @@ class Space:
             _log.error("a leader takes no writes here: %s", self.refusal().message)
         else:
             _log.warning(
-                "the disk of %s has room for %s again; writes are accepted", self._directory,
+                "the disk of %s has room for %s again; writes are accepted",
+                self._directory,
                 _rounded(self._free_bytes + self._free_pages * PAGE_BYTES),
             )
 

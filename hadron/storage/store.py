@@ -12,7 +12,7 @@ from typing import Final, TypeVar
 import apsw
 import trio
 
-from hadron.model.errors import CorruptionError, HadronError
+from hadron.model.errors import CorruptionError, HadronError, StorageError
 from hadron.model.ids import EMPTY_LOG, NO_BALLOT, LogPosition
 from hadron.model.ports import Clock, Disk
 from hadron.storage import aftermath, generations, log
@@ -176,9 +176,16 @@ class Store:
             def attempt(left: Aftermath) -> None:
                 with contextlib.ExitStack() as undo_attempt:
                     self._open(
-                        undo_attempt, tables, left, has_peers, reader_threads=reader_threads,
-                        checkpoint_bytes=checkpoint_bytes, reserve_bytes=reserve_bytes,
-                        clock=clock, post=post, on_fatal=on_fatal,
+                        undo_attempt,
+                        tables,
+                        left,
+                        has_peers,
+                        reader_threads=reader_threads,
+                        checkpoint_bytes=checkpoint_bytes,
+                        reserve_bytes=reserve_bytes,
+                        clock=clock,
+                        post=post,
+                        on_fatal=on_fatal,
                     )
                     undo_attempt.pop_all()
 
@@ -195,8 +202,7 @@ class Store:
             self.began_unclean = left.unclean
             """Whether the stop before this start was not in order."""
             self.identity.begin_run(
-                disk.boot_id() if durability == "os" else None,
-                _committed(self.writer.connection),
+                disk.boot_id() if durability == "os" else None, _committed(self.writer.connection)
             )
             self._marked_s = clock.monotonic_s()
             self._checkpointer.on_done = self._note_mark
@@ -206,15 +212,20 @@ class Store:
 
     def _own_files(self) -> list[Path]:
         return [
-            self.directory, self._lock.path, self.directory / NODE_DATABASE,
-            self.directory / generations.DATABASE, Path(f"{self.path}-wal"),
+            self.directory,
+            self._lock.path,
+            self.directory / NODE_DATABASE,
+            self.directory / generations.DATABASE,
+            Path(f"{self.path}-wal"),
         ]
 
     def _look_back(self, has_peers: bool) -> Aftermath:
         """Find out what the last stop left, and forget what may not be remembered any more: a
         member whose log lacks something must not count as if it had it (PROTOCOL B3, B4)."""
         left = aftermath.examine(
-            self.path, self._disk, self.identity.last_stop,
+            self.path,
+            self._disk,
+            self.identity.last_stop,
             was_member=self.identity.current.is_member,
         )
         if not left.amnesia:
@@ -236,7 +247,8 @@ class Store:
         )
         if not has_peers:
             raise CorruptionError(
-                why, "put the file back that belongs here, or a backup (`hadron restore --all`); "
+                why,
+                "put the file back that belongs here, or a backup (`hadron restore --all`); "
                 "or go on with what this one has (`hadron recover`)",
             )
         self._forget(why, is_unusable=False)
@@ -257,7 +269,8 @@ class Store:
     def _forget(self, why: str, *, is_unusable: bool) -> None:
         self.forgotten = why
         _log.error(
-            "%s; %sthis node counts in no majority until its leader has taught it again", why,
+            "%s; %sthis node counts in no majority until its leader has taught it again",
+            why,
             f"the file is set aside as {aftermath.ASIDE}, and " if is_unusable else "",
         )
         # Without the directory's own path, which may be another one by then.
@@ -290,7 +303,10 @@ class Store:
         self.space = Space(disk, self.directory, reserve_bytes, self._count_free_pages)
         self.writer.on_prepared = self.space.wrote
         self._checkpointer = Checkpointer(
-            self.writer, path, checkpoint_bytes=checkpoint_bytes, disk=disk,
+            self.writer,
+            path,
+            checkpoint_bytes=checkpoint_bytes,
+            disk=disk,
             hold_readers=self.readers.hold,
         )
         with translated_errors(path):
@@ -312,6 +328,11 @@ class Store:
                 mending.is_sound = False
         return mending
 
+    @property
+    def lost(self) -> StorageError | None:
+        """That its files are not there any more, or are others; None while they are its own."""
+        return self._presence.look()
+
     def _count_free_pages(self) -> int | None:
         if self.writer.is_away:
             return None
@@ -329,9 +350,7 @@ class Store:
             nursery.start_soon(self.space.run)
             nursery.start_soon(self._presence.run)
 
-    def close(
-        self, last: Callable[[apsw.Connection], None] = lambda _connection: None
-    ) -> bool:
+    def close(self, last: Callable[[apsw.Connection], None] = lambda _connection: None) -> bool:
         """Finish what is begun, then `last`, and let the directory go. Returns whether the database
         file has everything."""
         with contextlib.ExitStack() as rest:

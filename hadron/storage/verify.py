@@ -134,9 +134,7 @@ class LogCheck:
         *logged, body = row
         lsn, report = logged[0], self._report
         if lsn != self._next:
-            report.add(
-                f"entries {self._next} to {lsn - 1} are missing", table=LOG, lsn=self._next
-            )
+            report.add(f"entries {self._next} to {lsn - 1} are missing", table=LOG, lsn=self._next)
             self._stored = self._computed = None
         self._next = lsn + 1
         report.entries += 1
@@ -147,7 +145,8 @@ class LogCheck:
         body_hash, chain = logged[5:]
         follows = [
             chain_of_row(previous, logged)
-            for previous in dict.fromkeys((self._stored, self._computed)) if previous is not None
+            for previous in dict.fromkeys((self._stored, self._computed))
+            if previous is not None
         ]
         if follows and chain not in follows:
             report.add(f"entry {lsn} does not continue the hash chain", table=LOG, lsn=lsn)
@@ -168,9 +167,7 @@ class LogCheck:
         report, lsn = self._report, entry.lsn
         report.bodies += 1
         if hash_body(entry.body) != body_hash:
-            report.add(
-                f"the body of entry {lsn} does not match its hash", table=BODY, lsn=lsn
-            )
+            report.add(f"the body of entry {lsn} does not match its hash", table=BODY, lsn=lsn)
             return
         try:
             report.batches += check_body(entry.body)
@@ -222,7 +219,8 @@ class IntegrityCheck:
                 return True
             if self._tables is None:
                 self._tables = [
-                    row[0] for row in db.execute(
+                    row[0]
+                    for row in db.execute(
                         "SELECT name FROM sqlite_schema WHERE type = 'table'"
                         f" AND name NOT IN ('{LOG}', '{BODY}') ORDER BY name"
                     )
@@ -251,7 +249,8 @@ class IntegrityCheck:
             for (text,) in db.execute(pragma).fetchall():
                 if text != "ok":
                     self._report.add(
-                        f"SQLite's integrity check: {_in_one_line(str(text))}", table=table,
+                        f"SQLite's integrity check: {_in_one_line(str(text))}",
+                        table=table,
                         is_unreadable=True,
                     )
         except apsw.InterruptError:
@@ -260,7 +259,8 @@ class IntegrityCheck:
             )
         except apsw.Error as error:
             self._report.add(
-                f"the integrity check found a page it cannot read: {in_words(error)}", table=table,
+                f"the integrity check found a page it cannot read: {in_words(error)}",
+                table=table,
                 is_unreadable=True,
             )
         finally:

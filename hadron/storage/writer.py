@@ -287,7 +287,8 @@ class Writer:
         return self._do(*item)
 
     def close(
-        self, seal: Callable[[], None] = lambda: None,
+        self,
+        seal: Callable[[], None] = lambda: None,
         last: Callable[[apsw.Connection], None] = lambda _connection: None,
     ) -> bool:
         """Finish what is begun, do the jobs that wait, then `last`; move the write-ahead log into

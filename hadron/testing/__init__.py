@@ -1,1 +1,1 @@
-"""Tools for tests: a network in memory, and many nodes in one process over it."""
+"""Tools for tests: many nodes in one process, and a proxy that breaks connections."""

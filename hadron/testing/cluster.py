@@ -22,7 +22,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Final, Self
 
-from hadron.client.ports import ClientPorts
+from hadron.client.connecting.ports import ClientPorts
 from hadron.model.ports import Listener, Transport
 from hadron.node.config import load_config, render
 from hadron.node.replica_set import NodeConfig, ReplicaSetConfig
@@ -62,7 +62,11 @@ class FaultyCluster(LocalCluster):
     """
 
     def __init__(
-        self, directory: Path, *, nodes: int = 3, durability: str = "fsync",
+        self,
+        directory: Path,
+        *,
+        nodes: int = 3,
+        durability: str = "fsync",
         clients: Sequence[str] = (),
     ) -> None:
         super().__init__(directory, nodes=nodes, durability=durability)
@@ -83,7 +87,9 @@ class FaultyCluster(LocalCluster):
             raise
 
     def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None,
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
         try:
@@ -113,7 +119,9 @@ class FaultyCluster(LocalCluster):
     def _open_links(self) -> None:
         sides = (*self.names, *self._clients)
         pairs = [
-            (one, other) for one in sides for other in self.names
+            (one, other)
+            for one in sides
+            for other in self.names
             if one != other and (one, other) not in self._links
         ]
         for (source, target), address in zip(pairs, self._free_addresses(len(pairs)), strict=True):

@@ -11,6 +11,7 @@ So a set can be cut off as a whole, from any of the others and from any client.
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
@@ -18,7 +19,7 @@ from typing import Final, Self
 
 import msgspec
 
-from hadron.client.ports import ClientPorts
+from hadron.client.connecting.ports import ClientPorts
 from hadron.node.supervision.cluster import free_ports
 from hadron.node.supervision.local_fleet import LocalFleet
 from hadron.testing.cluster import Routes
@@ -38,7 +39,11 @@ class FaultyFleet(LocalFleet):
     """
 
     def __init__(
-        self, directory: Path, sets: Mapping[str, int], *, durability: str = "fsync",
+        self,
+        directory: Path,
+        sets: Mapping[str, int],
+        *,
+        durability: str = "fsync",
         clients: Sequence[str] = (),
     ) -> None:
         super().__init__(directory, sets, durability=durability)
@@ -53,14 +58,17 @@ class FaultyFleet(LocalFleet):
         try:
             self._open_links()
             for name, each in self.items():
-                each.program = ("hadron.testing.routed_node", str(self._write_routes(name)))
+                routes = str(self._write_routes(name))
+                each.program = (sys.executable, "-m", "hadron.testing.routed_node", routes)
             return super().__enter__()
         except BaseException:
             self._proxy.__exit__(None, None, None)
             raise
 
     def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None,
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
         try:
@@ -70,9 +78,7 @@ class FaultyFleet(LocalFleet):
 
     def _open_links(self) -> None:
         nodes = {name: [node.address for node in each.config.nodes] for name, each in self.items()}
-        pairs = [
-            (side, name) for side in (*self, *self._clients) for name in self if side != name
-        ]
+        pairs = [(side, name) for side in (*self, *self._clients) for name in self if side != name]
         # Nodes do not listen yet: their ports look free.
         taken = {address for addresses in nodes.values() for address in addresses}
         wanted = sum(len(nodes[name]) for _, name in pairs)
@@ -94,7 +100,8 @@ class FaultyFleet(LocalFleet):
         """The address of every node that is not of this side → what this side dials instead."""
         return {
             address: link
-            for (source, _), links in self._links.items() if source == side
+            for (source, _), links in self._links.items()
+            if source == side
             for address, link in links.items()
         }
 

@@ -18,7 +18,8 @@ from typing import Final
 import trio
 
 from hadron.client import Client, connect
-from hadron.client.ports import ClientPorts
+from hadron.client.connecting.ports import ClientPorts
+from hadron.fakes.network import SimNetwork
 from hadron.model.ports import Clock, Disk
 from hadron.node.replica_set import NodeConfig, ReplicaSetConfig
 from hadron.node.runtime import Node
@@ -27,7 +28,6 @@ from hadron.node.world import SystemDisk
 from hadron.replication.life import Life
 from hadron.state.features import MACHINE
 from hadron.state.machine import StateMachine
-from hadron.testing.network import MemoryNetwork
 from hadron.wire.connection import Connection
 from hadron.wire.dialing import dial
 from hadron.wire.messages import cluster_pb2
@@ -42,9 +42,13 @@ _PATIENCE_S: Final = 120.0
 """How long a condition may take, on trio's clock, before the test is told what was seen."""
 
 _QUICK: Final = Settings(
-    keepalive_s=2.0, silence_limit_s=6.0, checkpoint_bytes=4 << 20, reader_threads=2,
+    keepalive_s=2.0,
+    silence_limit_s=6.0,
+    checkpoint_bytes=4 << 20,
+    reader_threads=2,
     # What tests count and compare is what they have written; those of these two turn them on.
-    state_digest_interval_s=0.0, scrub_interval_s=0.0,
+    state_digest_interval_s=0.0,
+    scrub_interval_s=0.0,
 )
 
 
@@ -64,9 +68,7 @@ class SeededRandom:
 class _Started(trio.TaskStatus[None]):
     """Tells a node that cannot start from one that stops later."""
 
-    def __init__(
-        self, task_status: trio.TaskStatus[None], name: str, listening: set[str]
-    ) -> None:
+    def __init__(self, task_status: trio.TaskStatus[None], name: str, listening: set[str]) -> None:
         self._task_status = task_status
         self._name = name
         self._listening = listening
@@ -95,13 +97,13 @@ class Nodes:
         count: int,
         nursery: trio.Nursery,
         *,
-        network: MemoryNetwork | None = None,
+        network: SimNetwork | None = None,
         settings: Settings = _QUICK,
         seed: int | str = 0,
         config: ReplicaSetConfig | None = None,
     ) -> None:
         self._seed = seed
-        self.network = network or MemoryNetwork()
+        self.network = network or SimNetwork()
         self.config = config or replica_set(directory, count, settings=settings)
         self.configs: dict[str, ReplicaSetConfig] = {}
         self.clocks: dict[str, Clock] = {}
@@ -148,9 +150,12 @@ class Nodes:
     async def _run(self, name: str, task_status: trio.TaskStatus[None]) -> None:
         self._starts += 1
         node = Node(
-            self.configs.get(name, self.config), name, clock=self.clocks.get(name, SystemClock()),
+            self.configs.get(name, self.config),
+            name,
+            clock=self.clocks.get(name, SystemClock()),
             random=SeededRandom(f"{self._seed}/{name}/{self._starts}"),
-            network=self.network.host(self.host(name)), disk=self.disks.get(name) or SystemDisk(),
+            network=self.network.host(self.host(name)),
+            disk=self.disks.get(name) or SystemDisk(),
             machine=self.machines.get(name, MACHINE),
         )
         ended = trio.Event()
@@ -225,9 +230,7 @@ class Nodes:
     async def wait_in_step(self, *names: str) -> None:
         """Until the named nodes (all running ones) have applied what the leader has committed."""
         leader = self.config.leader.name
-        waited = [
-            name for name in names or tuple(self._nodes) if not self._ended[name].is_set()
-        ]
+        waited = [name for name in names or tuple(self._nodes) if not self._ended[name].is_set()]
 
         def in_step() -> bool:
             end = self.status(leader)
@@ -282,7 +285,7 @@ class Cluster(Mapping[str, Nodes]):
         self._nursery = nursery
         self._settings = settings
         self._seed = seed
-        self.network = MemoryNetwork()
+        self.network = SimNetwork()
         self.metadata = next(iter(sets))
         self.discovery = tuple(discovery) or (f"{host_of(self.metadata, 'n1')}:{_PORT}",)
         self._sets: dict[str, Nodes] = {}
@@ -293,13 +296,21 @@ class Cluster(Mapping[str, Nodes]):
         """One more replica set, not started yet; with the `config` given, if any. A set whose
         name is taken is not put into this mapping: whoever wants two of one name holds it."""
         config = config or replica_set(
-            self._directory / host_of(name, "")[:-1], count, settings=self._settings, name=name,
-            metadata=self.metadata, discovery=self.discovery,
+            self._directory / host_of(name, "")[:-1],
+            count,
+            settings=self._settings,
+            name=name,
+            metadata=self.metadata,
+            discovery=self.discovery,
             host=lambda node: host_of(name, node),
         )
         nodes = Nodes(
-            self._directory, count, self._nursery, network=self.network,
-            seed=f"{self._seed}/{name}/{config.leader.address}", config=config,
+            self._directory,
+            count,
+            self._nursery,
+            network=self.network,
+            seed=f"{self._seed}/{name}/{config.leader.address}",
+            config=config,
         )
         self._sets.setdefault(name, nodes)
         return nodes
@@ -393,14 +404,21 @@ def replica_set(
     """The configuration of n1 …, n1 leading, on the hosts that `host` names after nodes."""
     nodes = tuple(
         NodeConfig(
-            name=f"n{number}", role="leader" if number == 1 else "replica",
-            address=f"{host(f'n{number}')}:{_PORT}", data=directory / f"n{number}",
+            name=f"n{number}",
+            role="leader" if number == 1 else "replica",
+            address=f"{host(f'n{number}')}:{_PORT}",
+            data=directory / f"n{number}",
         )
         for number in range(1, count + 1)
     )
     return ReplicaSetConfig(
-        cluster=cluster, name=name, epoch=1, nodes=nodes, metadata=metadata or name,
-        discovery=tuple(discovery) or (nodes[0].address,), settings=settings,
+        cluster=cluster,
+        name=name,
+        epoch=1,
+        nodes=nodes,
+        metadata=metadata or name,
+        discovery=tuple(discovery) or (nodes[0].address,),
+        settings=settings,
     )
 
 
@@ -439,9 +457,9 @@ async def running_cluster(
 ) -> AsyncIterator[Cluster]:
     """Several replica sets for the length of a block, as `running_nodes` has one:
 
-        async with running_cluster(tmp_path, {"meta": 1, "eu/p0": 3, "us/p0": 3}) as cluster:
-            async with cluster.client() as client: ...
-            await cluster["eu/p0"].crash("n1")
+    async with running_cluster(tmp_path, {"meta": 1, "eu/p0": 3, "us/p0": 3}) as cluster:
+        async with cluster.client() as client: ...
+        await cluster["eu/p0"].crash("n1")
     """
     async with trio.open_nursery() as nursery:
         cluster = Cluster(
@@ -467,7 +485,7 @@ async def _wait_for(
 
 
 def _client(
-    network: MemoryNetwork, host: str, nodes: Sequence[NodeConfig], request_timeout_s: float
+    network: SimNetwork, host: str, nodes: Sequence[NodeConfig], request_timeout_s: float
 ) -> Client:
     return connect(
         "hadron://" + ",".join(node.address for node in nodes),

@@ -123,13 +123,18 @@ class FaultProxy:
         with self._log.open("ab") as log:
             self._process = subprocess.Popen(
                 [sys.executable, "-m", "hadron.testing.proxy"],
-                stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=log,
-                env={**os.environ, "PYTHONPATH": path}, start_new_session=True,
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=log,
+                env={**os.environ, "PYTHONPATH": path},
+                start_new_session=True,
             )
         return self
 
     def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None,
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
         process, self._process = self._process, None
@@ -273,7 +278,11 @@ class _Connection:
     """Two sockets, and what is under way between them."""
 
     def __init__(
-        self, accepted: trio.SocketStream, target: tuple[str, int], there: _Way, back: _Way,
+        self,
+        accepted: trio.SocketStream,
+        target: tuple[str, int],
+        there: _Way,
+        back: _Way,
         traffic: Traffic,
     ) -> None:
         self._accepted = accepted

@@ -1,4 +1,5 @@
-"""The native transport: frames, calls over connections, and the messages of `proto/`.
+"""The native transport: calls, in frames over connections or in memory, and the messages of
+`proto/`.
 
 Nodes and Python clients both speak it. Nothing here knows what a message means.
 """

@@ -77,7 +77,9 @@ class Budget:
     """One for all connections that clients have opened, and another one for those of peers."""
 
     def __init__(
-        self, max_bytes: int = MAX_UNSENT_BYTES, max_calls: int = MAX_OPEN_CALLS,
+        self,
+        max_bytes: int = MAX_UNSENT_BYTES,
+        max_calls: int = MAX_OPEN_CALLS,
         max_incomplete_bytes: int = MAX_INCOMPLETE_BYTES,
     ) -> None:
         self.held_bytes = 0
@@ -130,8 +132,10 @@ class Budget:
     def _press(self, marks: dict[Holder, int]) -> None:
         """Cut off who has read nothing since then, as many as it takes."""
         idle = [
-            holder for holder, sent_bytes in marks.items()
-            if holder in self._holders and holder.held > holder.reserved
+            holder
+            for holder, sent_bytes in marks.items()
+            if holder in self._holders
+            and holder.held > holder.reserved
             and holder.sent_bytes - sent_bytes < _MOVED_BYTES
         ]
         for holder in sorted(idle, key=lambda each: each.held, reverse=True):

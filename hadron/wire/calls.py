@@ -1,275 +1,145 @@
-"""One call: an exchange of messages over a connection that carries many.
+"""The port of calls: one exchange of messages, as its two sides see it, whatever carries it.
 
-The core is made of callbacks, not tasks; `MessageStream` is the comfortable face of a stream.
+`FramedCall` is carried by a connection with many of them, `LocalCall` by memory; both pass the same
+tests (`hadron/wire/tests/test_call_contract.py`). The core is made of callbacks, not tasks.
 
 Safety rule: a streaming call sends no more than its peer has given credit for.
 """
 
 from __future__ import annotations
 
-import struct
-from collections import deque
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import AbstractAsyncContextManager
-from typing import Any, Final, Protocol
+from typing import Any, Protocol, TypeAlias, TypeVar
 
-import anyio
-
-from hadron.model.errors import ConnectionLostError, FrameError, HadronError
-from hadron.model.limits import MAX_ATTACHMENT_BYTES, MAX_MESSAGE_BYTES
-from hadron.wire import frames
+from hadron.model.errors import FrameError, HadronError
+from hadron.model.principals import Principal
 from hadron.wire.budget import Budget
-from hadron.wire.frames import END, NO_MESSAGE, Bytes, Frame, Kind
-from hadron.wire.messages import Method, common_pb2, error_from_message, error_to_message
+from hadron.wire.frames import Bytes
 
-WINDOW_BYTES: Final = 1 << 20
-"""What a stream may send before its peer grants more; twice a 256 kB message in flight suffices."""
+_Said = TypeVar("_Said", contravariant=True)
+"""What this side says."""
 
-_OVERDRAFT_BYTES: Final = MAX_MESSAGE_BYTES + MAX_ATTACHMENT_BYTES + 4 * WINDOW_BYTES
-"""How far beyond the window its answers may go: the last message that is sent within it may be a
-largest one, and small ones that only say something do not wait for credit."""
+_Heard = TypeVar("_Heard")
+"""What it hears."""
 
-_CREDIT_STEP: Final = WINDOW_BYTES // 4
-_CREDIT: Final = struct.Struct("<I")
+_Request = TypeVar("_Request")
+_Response = TypeVar("_Response", contravariant=True)
 
 
-class Carrier(Protocol):
-    """What a call needs of its connection."""
+class Exchange(Protocol[_Said, _Heard]):
+    """One exchange of messages, for either side.
 
-    context: Any
+    `on_message(message, attachment)`, `on_end(error | None)` and `on_writable()` are called from
+    the task that reads and must not block. `on_end` is called exactly once: with None after the
+    peer said END, with the error otherwise. The attachment is valid for as long as it is
+    referenced.
+    """
 
-    @property
-    def peer(self) -> str: ...
-
-    @property
-    def is_closed(self) -> bool: ...
-
-    def write(self, chunks: list[Bytes]) -> None:
-        """Send a frame as soon as the socket takes it."""
-        ...
-
-    def spawn(
-        self, call: Call, function: Callable[..., Awaitable[None]], args: tuple[Any, ...]
-    ) -> None:
-        """Run a task that ends with the call."""
-        ...
-
-    def cancel_task(self, call: Call) -> None: ...
+    on_message: Callable[[_Heard, memoryview], None]
+    on_end: Callable[[HadronError | None], None]
+    on_writable: Callable[[], None]
 
     @property
-    def takes_more(self) -> bool:
-        """Whether a stream may send, as far as it is up to the connection."""
+    def writable(self) -> bool:
+        """Whether the peer's credit and the way there allow another message of a stream."""
         ...
 
-    def room(self, size: int) -> AbstractAsyncContextManager[int]:
-        """Wait until an answer of `size` bytes, or of as many as it yields, may be made."""
+    @property
+    def is_open(self) -> bool: ...
+
+    @property
+    def peer_ended(self) -> bool:
+        """Whether the peer has said END, cancelled, or gone: `on_end` was called."""
         ...
 
-    def has_room(self, size: int) -> bool:
-        """Whether so many bytes may wait to be sent beside those that do already."""
+    def send(self, message: _Said, attachments: Sequence[Bytes] = (), *, end: bool = False) -> None:
+        """Send one message; with `end`, the last one. Never blocks; see `writable`. Whoever sent it
+        may fill it anew at once.
+
+        After the call has ended, for whatever reason, nothing happens: the peer is not listening.
+        """
+        ...
+
+    def end(self) -> None:
+        """Say that nothing more follows, without a message."""
+        ...
+
+    def cancel(self) -> None:
+        """End the call without an answer; `on_end` is not called."""
+        ...
+
+    def consumed(self, size: int) -> None:
+        """Tell the peer that `size` bytes of a stream have been dealt with."""
+        ...
+
+
+class Origin(Protocol):
+    """Where calls come from: the same object for all of a connection.
+
+    Attributes:
+        principal: who has introduced itself there; a handler that hears who it is writes it down.
+    """
+
+    principal: Principal
+
+    @property
+    def peer(self) -> str:
+        """Who is at the other end, in words."""
         ...
 
     def share(self, budget: Budget) -> None:
         """Belong to another budget from here on."""
         ...
 
-    def close(self, reason: HadronError | None = None) -> None: ...
-
-    def forget(self, call: Call) -> None:
-        """Both sides have ended it."""
+    def close(self, reason: HadronError | None = None) -> None:
+        """Close it at once, and end every call that came from there."""
         ...
 
 
-class Call:
-    """One exchange of messages. The same class serves the opener and the answering side.
-
-    `on_message(message, attachment)`, `on_end(error | None)` and `on_writable()` are called from
-    the reading task and must not block. `on_end` is called exactly once: with None after the peer
-    said END, with the error otherwise. The attachment is valid for as long as it is referenced.
-    """
-
-    __slots__ = (
-        "_allowance", "_connection", "_consumed", "_ended_here", "_ended_there", "_parse",
-        "_window", "context", "id", "method", "on_end", "on_message", "on_writable",
-    )
-
-    def __init__(
-        self, connection: Carrier, call_id: int, method: Method,
-        *, opener: bool, ended: bool = False,
-    ) -> None:
-        """`ended`: this side says nothing after the opening message."""
-        self._connection = connection
-        self.id = call_id
-        self.method = method
-        self._parse = (method.response if opener else method.request).FromString
-        self._window = WINDOW_BYTES
-        self._consumed = 0
-        self._allowance = WINDOW_BYTES if opener else None
-        """What the peer may still send; None where it is the one that asks."""
-        self._ended_here = ended
-        self._ended_there = False
-        self.on_message: Callable[[Any, memoryview], None] = ignore_message
-        self.on_end: Callable[[HadronError | None], None] = ignore_end
-        self.on_writable: Callable[[], None] = _ignore_writable
-        self.context: Any = None
+class Call(Exchange[_Response, _Request], Protocol[_Request, _Response]):
+    """One exchange, as its handler sees it."""
 
     @property
-    def connection(self) -> Carrier:
-        return self._connection
+    def principal(self) -> Principal:
+        """Who calls."""
+        ...
 
     @property
-    def writable(self) -> bool:
-        """Whether the peer's credit and the connection allow another message of a stream."""
-        return (
-            self._window > 0 and not self._ended_here and not self._connection.is_closed
-            and self._connection.takes_more
-        )
+    def peer(self) -> str:
+        """Who calls, in words, with the address."""
+        ...
 
     @property
-    def is_open(self) -> bool:
-        return not (self._ended_here and self._ended_there)
-
-    @property
-    def peer_ended(self) -> bool:
-        """Whether the peer has said END, cancelled, or gone: `on_end` was called."""
-        return self._ended_there
-
-    def send(self, message: Any, attachments: Sequence[Bytes] = (), *, end: bool = False) -> None:
-        """Send one message; with `end`, the last one. Never blocks; see `writable`.
-
-        After the call has ended, for whatever reason, nothing happens: the peer is not listening.
-        """
-        if self._ended_here:
-            return
-        data = message.SerializeToString()
-        self._window -= len(data) + sum(map(len, attachments))
-        flags = END if end else 0
-        self._connection.write(
-            frames.encode(Kind.MESSAGE, self.id, data, attachments, flags=flags)
-        )
-        if end:
-            self._end_here()
-
-    def end(self) -> None:
-        """Say that nothing more follows, without a message."""
-        if not self._ended_here:
-            self._connection.write(
-                frames.encode(Kind.MESSAGE, self.id, flags=END | NO_MESSAGE)
-            )
-            self._end_here()
+    def origin(self) -> Origin: ...
 
     def fail(self, error: HadronError) -> None:
         """End the call with an error."""
-        if self._ended_here:
-            return
-        data = error_to_message(error).SerializeToString()
-        self._connection.write(frames.encode(Kind.ERROR, self.id, data))
-        self._ended_there = True
-        self._end_here()
+        ...
 
-    def abort(self, error: HadronError) -> None:
-        """Handling a message failed: both sides are told, the handler's own state through
-        `on_end`."""
-        if self._ended_there:
-            self.fail(error)
-            return
-        self.fail(error)
-        self.on_end(error)
-
-    def cancel(self) -> None:
-        """End the call without an answer; `on_end` is not called."""
-        if not self.is_open:
-            return
-        self.on_end = ignore_end
-        self._connection.write(frames.encode(Kind.CANCEL, self.id))
-        self._ended_there = True
-        self._end_here()
-
-    def consumed(self, size: int) -> None:
-        """Tell the peer that `size` bytes of a stream have been dealt with."""
-        self._consumed += size
-        if self._allowance is not None:
-            self._allowance += size
-        if self._consumed >= _CREDIT_STEP and not self._ended_there:
-            credit, self._consumed = self._consumed, 0
-            self._connection.write(frames.encode(Kind.CREDIT, self.id, _CREDIT.pack(credit)))
+    def has_room(self, size: int) -> bool:
+        """Whether so many bytes may wait to be sent beside those that do already."""
+        ...
 
     def room(self, size: int) -> AbstractAsyncContextManager[int]:
         """`async with call.room(size) as size: …`: wait until an answer of so many bytes may be
         made, or of fewer; read it and send it inside. For whatever may be large."""
-        return self._connection.room(size)
-
-    def spawn_within(
-        self, size: int, function: Callable[..., Awaitable[None]], *args: Any
-    ) -> None:
-        """`spawn` once there is room for an answer of `size` bytes."""
-
-        async def task() -> None:
-            async with self.room(size):
-                await function(*args)
-
-        self.spawn(task)
+        ...
 
     def spawn(self, function: Callable[..., Awaitable[None]], *args: Any) -> None:
-        """Run a handler that has to wait as a task of the connection; it ends with the call."""
-        self._connection.spawn(self, function, args)
+        """Run what has to wait as a task, which ends with the call."""
+        ...
 
-    def receive(self, frame: Frame) -> None:
-        """Deal with a frame of this call."""
-        if frame.kind in (Kind.MESSAGE, Kind.OPEN):
-            if self._allowance is not None:
-                self._allowance -= len(frame.message) + len(frame.attachment)
-                if self._allowance < -_OVERDRAFT_BYTES:
-                    raise FrameError(
-                        f"{self._connection.peer} sends {WINDOW_BYTES - self._allowance} bytes on "
-                        f"{self.method} that nobody has room for"
-                    )
-            if not frame.flags & NO_MESSAGE:
-                self.on_message(self._parse(bytes(frame.message)), frame.attachment)
-            if frame.flags & END:
-                self._end_there(None)
-        elif frame.kind is Kind.ERROR:
-            error = error_from_message(common_pb2.Error.FromString(bytes(frame.message)))
-            self._ended_here = True
-            self._end_there(error)
-        elif frame.kind is Kind.CANCEL:
-            self._cancelled()
-        elif frame.kind is Kind.CREDIT:
-            was_writable = self._window > 0
-            if len(frame.message) != _CREDIT.size:
-                raise FrameError(f"a credit of {len(frame.message)} bytes has no meaning")
-            # Nobody grants more than was sent; a peer that says so would get all there is at once.
-            credit: int = _CREDIT.unpack(frame.message)[0]
-            self._window = min(self._window + credit, WINDOW_BYTES)
-            if not was_writable and self._window > 0:
-                self.on_writable()
+    def spawn_within(self, size: int, function: Callable[..., Awaitable[None]], *args: Any) -> None:
+        """`spawn` once there is room for an answer of `size` bytes."""
+        ...
 
-    def _cancelled(self) -> None:
-        self._ended_here = True
-        if self._ended_there:
-            # It had said END, and `on_end` was told so; what still works on the answer is not.
-            self._connection.forget(self)
-            self._connection.cancel_task(self)
-        else:
-            self._end_there(ConnectionLostError("the caller cancelled the call"))
 
-    def lose(self, error: HadronError) -> None:
-        """The connection ended, and the call with it."""
-        self._ended_here = True
-        self._end_there(error)
+AnyCall: TypeAlias = Call[Any, Any]
+"""For who deals with calls of all methods."""
 
-    def _end_here(self) -> None:
-        self._ended_here = True
-        if self._ended_there:
-            self._connection.forget(self)
-
-    def _end_there(self, error: HadronError | None) -> None:
-        if self._ended_there:
-            return
-        self._ended_there = True
-        if self._ended_here:
-            self._connection.forget(self)
-        self.on_end(error)
+Handler = Callable[[AnyCall, Any, memoryview], None]
+"""Serves the opening message of a call; sets `call.on_message` when more may follow."""
 
 
 def ignore_message(message: Any, attachment: memoryview) -> None:
@@ -284,74 +154,5 @@ def ignore_end(error: HadronError | None) -> None:
     pass
 
 
-def _ignore_writable() -> None:
+def ignore_writable() -> None:
     pass
-
-
-Handler = Callable[[Call, Any, memoryview], None]
-"""Serves the opening message of a call; sets `call.on_message` when more may follow."""
-
-
-class MessageStream:
-    """The comfortable face of a streaming call: `async for message, attachment in stream`."""
-
-    def __init__(self, call: Call) -> None:
-        self._call = call
-        self._received: deque[tuple[Any, memoryview]] = deque()
-        self._error: HadronError | None = None
-        self._ended = False
-        self._arrival = anyio.Event()
-        self._room = anyio.Event()
-        call.on_message = self._on_message
-        call.on_end = self._on_end
-        call.on_writable = lambda: self._room.set()
-
-    def _on_message(self, message: Any, attachment: memoryview) -> None:
-        self._received.append((message, attachment))
-        self._arrival.set()
-
-    def _on_end(self, error: HadronError | None) -> None:
-        self._ended, self._error = True, error
-        self._arrival.set()
-        self._room.set()
-
-    async def send(self, message: Any, attachments: Sequence[Bytes] = ()) -> None:
-        """Send one message, waiting for the peer's credit. Raises what ended the call."""
-        while not self._call.writable and not self._ended:
-            self._room = anyio.Event()
-            await self._room.wait()
-        if self._error is not None:
-            raise self._error
-        self._call.send(message, attachments)
-
-    def send_now(self, message: Any, attachments: Sequence[Bytes] = ()) -> None:
-        """Send without waiting for credit: for small control messages only."""
-        self._call.send(message, attachments)
-
-    def receive_now(self) -> tuple[Any, memoryview] | None:
-        """The next message if one has arrived. Raises what ended the call."""
-        if self._received:
-            message, attachment = self._received.popleft()
-            self._call.consumed(len(attachment) + message.ByteSize())
-            return message, attachment
-        if self._error is not None:
-            raise self._error
-        return None
-
-    async def receive(self) -> tuple[Any, memoryview] | None:
-        """The next message and its attachment; None after the peer said END."""
-        while True:
-            item = self.receive_now()
-            if item is not None or self._ended:
-                return item
-            self._arrival = anyio.Event()
-            await self._arrival.wait()
-
-    def __aiter__(self) -> MessageStream:
-        return self
-
-    async def __anext__(self) -> tuple[Any, memoryview]:
-        item = await self.receive()
-        if item is None:
-            raise StopAsyncIteration
-        return item

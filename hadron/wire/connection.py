@@ -22,23 +22,15 @@ import anyio
 import anyio.abc
 from google.protobuf.message import DecodeError as _DecodeError
 
-from hadron.model.errors import (
-    ConnectionLostError,
-    FrameError,
-    HadronError,
-    OverloadedError,
-    UnknownMethodError,
-)
+from hadron.model.errors import ConnectionLostError, FrameError, HadronError, OverloadedError
 from hadron.model.ports import Transport
+from hadron.model.principals import ANONYMOUS, Principal
 from hadron.wire import frames
 from hadron.wire.budget import Budget
 from hadron.wire.calling import Caller
-from hadron.wire.calls import (
-    Call,
-    Handler,
-    ignore_end,
-    refuse_message,
-)
+from hadron.wire.calls import Handler, ignore_end, refuse_message
+from hadron.wire.failures import failure_of, not_served
+from hadron.wire.framed_calls import FramedCall
 from hadron.wire.frames import END, NO_MESSAGE, Bytes, Frame, FrameDecoder, Kind
 from hadron.wire.messages import METHODS, Method, common_pb2, error_from_message, error_to_message
 from hadron.wire.stalls import STALL_BYTES, Progress
@@ -123,7 +115,7 @@ class Connection(Caller):
         self._budget = budget or Budget()
         self._keepalive_s = keepalive_s
         self._silence_limit_s = silence_limit_s
-        self._calls: dict[int, Call] = {}
+        self._calls: dict[int, FramedCall] = {}
         self._ids = itertools.count(1 if dialed else 2, 2)
         self._own_parity = 1 if dialed else 0
         self._answering = 0
@@ -141,12 +133,12 @@ class Connection(Caller):
         self._flush_needed = anyio.Event()
         self._drained = anyio.Event()
         self._tasks: anyio.abc.TaskGroup | None = None
-        self._scopes: dict[Call, anyio.CancelScope] = {}
+        self._scopes: dict[FramedCall, anyio.CancelScope] = {}
         self._heard = False
         self._listening = True
         self._closed: HadronError | None = None
         self._ended = anyio.Event()
-        self.context: Any = None
+        self.principal: Principal = ANONYMOUS
 
     @property
     def peer(self) -> str:
@@ -186,7 +178,9 @@ class Connection(Caller):
     @property
     def takes_more(self) -> bool:
         """Whether another message of a stream may be sent, as far as it is up to the bounds; if
-        not, the calls are told once it may."""
+        not, the calls are told once it may. Never again once it is closed."""
+        if self._closed is not None:
+            return False
         if not self._backlog_bytes or self._budget.allows(self.held):
             return True
         self._has_blocked = True
@@ -222,8 +216,8 @@ class Connection(Caller):
         on_message: Callable[[Any, memoryview], None],
         on_end: Callable[[HadronError | None], None] = ignore_end,
         end: bool = True,
-        kind: type[Call] = Call,
-    ) -> Call:
+        kind: type[FramedCall] = FramedCall,
+    ) -> FramedCall:
         """Open a call with its first message. Raises `ConnectionLostError` when closed."""
         if self._closed is not None:
             raise ConnectionLostError(self._closed.message, self._closed.hint)
@@ -231,8 +225,12 @@ class Connection(Caller):
         call.on_message = on_message
         call.on_end = on_end
         chunks = frames.encode(
-            Kind.OPEN, call.id, message.SerializeToString(), attachments,
-            method=method.number, flags=END if end else 0,
+            Kind.OPEN,
+            call.id,
+            message.SerializeToString(),
+            attachments,
+            method=method.number,
+            flags=END if end else 0,
         )
         self._calls[call.id] = call
         self.write(chunks)
@@ -357,11 +355,7 @@ class Connection(Caller):
         method = METHODS.get(frame.method)
         handler = self._handlers.get(frame.method)
         if method is None or handler is None:
-            error = UnknownMethodError(
-                f"method {method or frame.method} is not served here",
-                "the peer may be newer than this node, or this is not the node it means",
-            )
-            data = error_to_message(error).SerializeToString()
+            data = error_to_message(not_served(method or frame.method)).SerializeToString()
             self.write(frames.encode(Kind.ERROR, frame.call, data))
             return
         if not self._budget.admits(self._answering):
@@ -373,7 +367,7 @@ class Connection(Caller):
             data = error_to_message(refusal).SerializeToString()
             self.write(frames.encode(Kind.ERROR, frame.call, data))
             return
-        call = Call(self, frame.call, method, opener=False)
+        call = FramedCall(self, frame.call, method, opener=False)
         self._calls[call.id] = call
         self._answering += 1
         self._budget.calls += 1
@@ -385,22 +379,17 @@ class Connection(Caller):
         call.on_message = opening
         self._guard(call, call.receive, frame)
 
-    def _guard(self, call: Call, function: Callable[[Frame], None], frame: Frame) -> None:
+    def _guard(self, call: FramedCall, function: Callable[[Frame], None], frame: Frame) -> None:
         """Whatever goes wrong inside one call ends that call and nothing else."""
         try:
             function(frame)
-        except HadronError as error:
-            call.abort(error)
         except _DecodeError as error:
             call.abort(FrameError(f"the message of {call.method} does not decode: {error}"))
-        except Exception:
-            _log.exception("a handler of %s failed", call.method)
-            call.abort(
-                HadronError(f"{call.method} failed inside the node", "see the node's log")
-            )
+        except Exception as error:
+            call.abort(failure_of(call.method, error))
 
     def spawn(
-        self, call: Call, function: Callable[..., Awaitable[None]], args: tuple[Any, ...]
+        self, call: FramedCall, function: Callable[..., Awaitable[None]], args: tuple[Any, ...]
     ) -> None:
         assert self._tasks is not None
         scope = anyio.CancelScope()
@@ -418,13 +407,8 @@ class Connection(Caller):
             try:
                 with scope:
                     await function(*args)
-            except HadronError as error:
-                call.fail(error)
-            except Exception:
-                _log.exception("a handler of %s failed", call.method)
-                call.fail(
-                    HadronError(f"{call.method} failed inside the node", "see the node's log")
-                )
+            except Exception as error:
+                call.fail(failure_of(call.method, error))
             finally:
                 self._scopes.pop(call, None)
 
@@ -549,12 +533,12 @@ class Connection(Caller):
                 return
             self.write(frames.encode(Kind.PING, 0))
 
-    def cancel_task(self, call: Call) -> None:
+    def cancel_task(self, call: FramedCall) -> None:
         scope = self._scopes.get(call)
         if scope is not None:
             scope.cancel()
 
-    def forget(self, call: Call) -> None:
+    def forget(self, call: FramedCall) -> None:
         if self._calls.pop(call.id, None) is not None and call.id % 2 != self._own_parity:
             self._answering -= 1
             self._budget.calls -= 1

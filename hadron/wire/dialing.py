@@ -35,15 +35,16 @@ async def dial(
     with anyio.move_on_after(timeout_s):
         transport = await network.dial(address)
         return Connection(
-            transport, dialed=True, cork=cork, keepalive_s=keepalive_s,
+            transport,
+            dialed=True,
+            cork=cork,
+            keepalive_s=keepalive_s,
             silence_limit_s=silence_limit_s,
         )
     raise TimeoutError(f"no connection within {timeout_s:g} s")
 
 
-async def talk(
-    connection: Connection, conversation: Callable[[Connection], Awaitable[T]]
-) -> T:
+async def talk(connection: Connection, conversation: Callable[[Connection], Awaitable[T]]) -> T:
     """Run a connection while a conversation takes place on it, then hang up.
 
     Raises what the conversation raises, by itself and not in a group. When the peer hangs up first,

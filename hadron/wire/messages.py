@@ -10,50 +10,24 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from google.protobuf import message_factory
-from google.protobuf.message import Message
+from google.protobuf.descriptor import MethodDescriptor
 
 from hadron.model.errors import FrameError, HadronError, error_from_code
 from hadron.model.ids import Ballot as BallotId
 from hadron.model.ids import LogPosition as LogPositionValue
-from hadron.wire._pb import (
-    cluster_pb2,
-    common_pb2,
-    forward_pb2,
-    groups_pb2,
-    integrity_pb2,
-    options_pb2,
-    pipelines_pb2,
-    replication_pb2,
-    schema_pb2,
-    snapshots_pb2,
-    streams_pb2,
-)
 
-__all__ = [
-    "METHODS",
-    "Audience",
-    "Message",
-    "Method",
-    "ballot_from",
-    "ballot_to",
-    "check_number",
-    "cluster_pb2",
-    "common_pb2",
-    "error_from_message",
-    "error_to_message",
-    "forward_pb2",
-    "groups_pb2",
-    "integrity_pb2",
-    "method",
-    "pipelines_pb2",
-    "position_from",
-    "position_to",
-    "replication_pb2",
-    "schema_pb2",
-    "snapshots_pb2",
-    "streams_pb2",
-]
-
+# One line for each file of proto/: `as` says that rooms import it from here.
+from hadron.wire._pb import cluster_pb2 as cluster_pb2
+from hadron.wire._pb import common_pb2 as common_pb2
+from hadron.wire._pb import forward_pb2 as forward_pb2
+from hadron.wire._pb import groups_pb2 as groups_pb2
+from hadron.wire._pb import integrity_pb2 as integrity_pb2
+from hadron.wire._pb import options_pb2 as options_pb2
+from hadron.wire._pb import pipelines_pb2 as pipelines_pb2
+from hadron.wire._pb import replication_pb2 as replication_pb2
+from hadron.wire._pb import schema_pb2 as schema_pb2
+from hadron.wire._pb import snapshots_pb2 as snapshots_pb2
+from hadron.wire._pb import streams_pb2 as streams_pb2
 
 _FILES: Final = tuple(module for name, module in list(globals().items()) if name.endswith("_pb2"))
 """All of them; some have services."""
@@ -70,12 +44,24 @@ class Audience(enum.IntEnum):
     """Nodes of the replica set, once they have shaken hands."""
 
 
+class Scope(enum.IntEnum):
+    """What a caller must have been granted (`proto/hadron/v1/options.proto`)."""
+
+    READ = options_pb2.READ
+    WRITE = options_pb2.WRITE
+    CONSUME = options_pb2.CONSUME
+    DECLARE = options_pb2.DECLARE
+    OPERATE = options_pb2.OPERATE
+    MEMBER = options_pb2.MEMBER
+
+
 @dataclass(frozen=True, slots=True)
 class Method:
     """One remote method: its number on the wire and the messages of both directions."""
 
     number: int
     audience: Audience
+    scope: Scope
     service: str
     name: str
     request: Any
@@ -87,25 +73,38 @@ class Method:
         return f"{self.service}.{self.name}"
 
 
+def read_method(descriptor: MethodDescriptor) -> Method:
+    """What a method's options say. Raises `ValueError` naming one that is missing."""
+    options: Any = descriptor.GetOptions().Extensions
+    number = options[options_pb2.method_number]
+    audience, scope = options[options_pb2.audience], options[options_pb2.scope]
+    for option, value in (("method_number", number), ("audience", audience), ("scope", scope)):
+        if not value:
+            raise ValueError(
+                f"{descriptor.full_name} has no option ({option}): say it in proto/, as "
+                "hadron/v1/options.proto explains, and run `make proto`"
+            )
+    return Method(
+        number,
+        Audience(audience),
+        Scope(scope),
+        descriptor.containing_service.name,
+        descriptor.name,
+        message_factory.GetMessageClass(descriptor.input_type),
+        message_factory.GetMessageClass(descriptor.output_type),
+        descriptor.client_streaming,
+        descriptor.server_streaming,
+    )
+
+
 def _collect() -> dict[int, Method]:
     methods: dict[int, Method] = {}
     for file in _FILES:
         for service in file.DESCRIPTOR.services_by_name.values():
             for descriptor in service.methods:
-                options = descriptor.GetOptions().Extensions
-                number = options[options_pb2.method_number]
-                assert number > 0, descriptor.full_name
-                assert number not in methods, descriptor.full_name
-                methods[number] = Method(
-                    number,
-                    Audience(options[options_pb2.audience]),
-                    service.name,
-                    descriptor.name,
-                    message_factory.GetMessageClass(descriptor.input_type),
-                    message_factory.GetMessageClass(descriptor.output_type),
-                    descriptor.client_streaming,
-                    descriptor.server_streaming,
-                )
+                method = read_method(descriptor)
+                other = methods.setdefault(method.number, method)
+                assert other is method, f"{method} and {other} both have number {method.number}"
     return methods
 
 
@@ -157,7 +156,9 @@ _KEPT_END: Final = 1_000
 
 def error_to_message(error: HadronError) -> common_pb2.Error:
     return common_pb2.Error(
-        code=error.code, message=_shortened(error.message), hint=_shortened(error.hint),
+        code=error.code,
+        message=_shortened(error.message),
+        hint=_shortened(error.hint),
         retryable=error.retryable,
     )
 
@@ -166,9 +167,7 @@ def _shortened(text: str) -> str:
     if len(text) <= _MAX_TEXT:
         return text
     left_out = len(text) - _MAX_TEXT
-    return (
-        f"{text[: _MAX_TEXT - _KEPT_END]} … {left_out} characters left out … {text[-_KEPT_END:]}"
-    )
+    return f"{text[: _MAX_TEXT - _KEPT_END]} … {left_out} characters left out … {text[-_KEPT_END:]}"
 
 
 def error_from_message(message: common_pb2.Error) -> HadronError:

@@ -177,9 +177,7 @@ class SocketNetwork:
             if "shutdown" not in str(error):
                 raise
             # Of asyncio, which looks names up in threads.
-            raise OSError(
-                f"{host} is not looked up any more: the program is ending"
-            ) from error
+            raise OSError(f"{host} is not looked up any more: the program is ending") from error
         raw: socket.socket = stream.extra(anyio.abc.SocketAttribute.raw_socket)
         # The readiness functions own the socket from here on: a duplicate, so that closing
         # anyio's stream leaves it open.

@@ -14,15 +14,16 @@ from weakref import WeakValueDictionary
 
 from hadron.model.errors import ConnectionLostError, HadronError
 from hadron.wire.calling import Caller
-from hadron.wire.calls import Call, ignore_end
+from hadron.wire.calls import ignore_end
 from hadron.wire.connection import Connection
+from hadron.wire.framed_calls import FramedCall
 from hadron.wire.frames import NO_MESSAGE, Bytes, Frame, Kind
 from hadron.wire.messages import METHODS, Method, forward_pb2, method
 
 FORWARD: Final = method("Forward")
 
 
-class TunnelledCall(Call):
+class TunnelledCall(FramedCall):
     """The opener's side of a call through a tunnel: wraps what is sent, unwraps what comes."""
 
     __slots__ = ("__weakref__", "tunnel")
@@ -56,7 +57,7 @@ class Tunnel(Caller):
     def __init__(self, connection: Connection, replica_set: str) -> None:
         self._connection = connection
         self._replica_set = replica_set
-        self._calls: WeakValueDictionary[int, Call] = WeakValueDictionary()
+        self._calls: WeakValueDictionary[int, FramedCall] = WeakValueDictionary()
         self._closed: HadronError | None = None
 
     @property
@@ -76,16 +77,20 @@ class Tunnel(Caller):
         on_message: Callable[[Any, memoryview], None],
         on_end: Callable[[HadronError | None], None] = ignore_end,
         end: bool = True,
-    ) -> Call:
+    ) -> FramedCall:
         if self._closed is not None:
             raise ConnectionLostError(self._closed.message, self._closed.hint)
         opening = forward_pb2.ForwardRequest(
-            replica_set=self._replica_set, method=method.number,
-            message=message.SerializeToString(),
+            replica_set=self._replica_set, method=method.number, message=message.SerializeToString()
         )
         call = self._connection.call(
-            _tunnelled(method.number), opening, attachments, on_message=on_message, on_end=on_end,
-            end=end, kind=TunnelledCall,
+            _tunnelled(method.number),
+            opening,
+            attachments,
+            on_message=on_message,
+            on_end=on_end,
+            end=end,
+            kind=TunnelledCall,
         )
         assert isinstance(call, TunnelledCall)
         call.tunnel = self

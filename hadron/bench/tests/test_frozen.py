@@ -21,9 +21,7 @@ _RECORDS, _SIZE = 100_000, 400
 
 
 def _own_members() -> list[psutil.Process]:
-    return [
-        each for each in psutil.Process().children() if "hadron.bench.frozen" in each.cmdline()
-    ]
+    return [each for each in psutil.Process().children() if "hadron.bench.frozen" in each.cmdline()]
 
 
 async def _is_blocked(client: Client) -> bool:

@@ -27,8 +27,16 @@ def plan(monkeypatch: pytest.MonkeyPatch) -> Plan:
     monkeypatch.setattr(noisy, "_RUN_IN_S", 0.05)
     monkeypatch.setattr(parts, "_SETTLE_S", 0.0)
     return Plan(
-        nodes=1, record_bytes=100, durability="fsync", seconds=0.2, rounds=1, log_records=3_000,
-        fill_s=30.0, idle_members=3, holes=100, parts=_PARTS,
+        nodes=1,
+        record_bytes=100,
+        durability="fsync",
+        seconds=0.2,
+        rounds=1,
+        log_records=3_000,
+        fill_s=30.0,
+        idle_members=3,
+        holes=100,
+        parts=_PARTS,
     )
 
 
@@ -43,11 +51,23 @@ def test_every_figure_is_measured_and_every_bar_is_judged(
     assert (figures["large_acknowledged"], figures["large_ranges"]) == (2_722, 98)
     assert figures["nothing_acknowledged"] == 0
     for name in (
-        "groups_1_records_per_s", "groups_2_records_per_s", "groups_single_2_records_per_s",
-        "members_3_records_per_s", "members_single_3_records_per_s", "alone_records_per_s",
-        "silent_records_per_s", "frozen_records_per_s", "short_log_p50_us", "long_log_p50_us",
-        "noisy_alone_sends_per_s", "noisy_nack_4_to_alone", "noisy_acknowledge_1_to_alone",
-        "long_log_middle_p50_us", "nothing_p50_us", "small_p50_us", "large_p50_us",
+        "groups_1_records_per_s",
+        "groups_2_records_per_s",
+        "groups_single_2_records_per_s",
+        "members_3_records_per_s",
+        "members_single_3_records_per_s",
+        "alone_records_per_s",
+        "silent_records_per_s",
+        "frozen_records_per_s",
+        "short_log_p50_us",
+        "long_log_p50_us",
+        "noisy_alone_sends_per_s",
+        "noisy_nack_4_to_alone",
+        "noisy_acknowledge_1_to_alone",
+        "long_log_middle_p50_us",
+        "nothing_p50_us",
+        "small_p50_us",
+        "large_p50_us",
     ):
         assert figures[name] > 0, name
     with_bar = [each for each in figures["verdicts"] if each["bar"]]
@@ -79,7 +99,8 @@ def test_verdicts_say_what_was_missed_and_what_has_no_bar(
 ) -> None:
     part = Part("Things", ("thing", "size"), [("door", "3")], {"door_size": 3.0})
     part.verdicts = [
-        Verdict("a door", "3 m", "≤ 2 m", is_met=False), Verdict("a window", "1 m", "≤ 2 m", True),
+        Verdict("a door", "3 m", "≤ 2 m", is_met=False),
+        Verdict("a window", "1 m", "≤ 2 m", True),
         Verdict("a wall", "9 m"),
     ]
     print_tables([part], "measured here")

@@ -60,7 +60,12 @@ def test_each_figure_says_what_it_stands_on(capsys: pytest.CaptureFixture[str]) 
     assert main.run(1, 100, "os", "json", 0.2) == 0
     found = json.loads(capsys.readouterr().out)
     for name in (
-        "publish_one", "publish_many", "publish_send", "read", "consume_batch", "consume_single",
+        "publish_one",
+        "publish_many",
+        "publish_send",
+        "read",
+        "consume_batch",
+        "consume_single",
         "deliver",
     ):
         assert found[f"{name}_records"] > 0, name

@@ -18,9 +18,7 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalCluster]:
 
 
 @pytest.fixture
-def environment(
-    cluster: LocalCluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def environment(cluster: LocalCluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Commands go to that node, and find nobody's contexts."""
     monkeypatch.setenv("HADRON_URL", cluster.url)
     monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path))

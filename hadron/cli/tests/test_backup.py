@@ -59,9 +59,7 @@ def test_a_backup_and_back(tmp_path: Path, say: Say) -> None:
     backup, config = tmp_path / "monday", tmp_path / "cluster.yaml"
     with LocalCluster(tmp_path, nodes=1) as cluster:
         publish(cluster, "a", "b")
-        found = json.loads(
-            say("backup", backup, "--server", cluster.url, "--output", "json")
-        )
+        found = json.loads(say("backup", backup, "--server", cluster.url, "--output", "json"))
         written = json.loads((backup / "manifest.json").read_bytes())
         del written["check"]
         assert found == {"path": str(backup), **written}
@@ -74,14 +72,10 @@ def test_a_backup_and_back(tmp_path: Path, say: Say) -> None:
             "the backup of n1, n1 agree up to entry "
             f"{found['lsn']} (chain {found['chain'][:8]}…)\neverything is right\n"
         )
-        told = say(
-            "restore", backup, "--config", config, "--all", "--accept-loss", status=1
-        )
+        told = say("restore", backup, "--config", config, "--all", "--accept-loss", status=1)
         assert "epoch 1, the backup knows epoch 1\nhint: raise `epoch` to 2" in told
         raise_epoch(cluster)
-        told = say(
-            "restore", backup, "--config", config, "--all", "--accept-loss", status=1
-        )
+        told = say("restore", backup, "--config", config, "--all", "--accept-loss", status=1)
         assert "is in use by process" in told
     told = say("restore", backup, "--config", config, "--all", "--accept-loss", status=1)
     assert told.endswith("hint: move the directory away, or say --overwrite\n")
@@ -139,9 +133,7 @@ def test_what_is_no_configuration_file(
         assert told in say(*command.split(), "--config", config, "--accept-loss", status=1)
 
 
-def test_what_is_no_backup(
-    tmp_path: Path, say: Say, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_what_is_no_backup(tmp_path: Path, say: Say, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     dev = ("--data", "data", "--accept-loss")
     assert "b is not a complete backup\nhint: a backup is a directory with" in say(
@@ -174,9 +166,13 @@ def test_a_whole_cluster_and_back(tmp_path: Path, say: Say) -> None:
     url = Fleet(list(files.values())).url
     with started():
         with hadron.connect_sync(url) as client:
-            client.apply([SchemaObject(
-                kind="Stream", name="events", spec=StreamSpec(partitions=("eu/p0", "meta"))
-            )])
+            client.apply(
+                [
+                    SchemaObject(
+                        kind="Stream", name="events", spec=StreamSpec(partitions=("eu/p0", "meta"))
+                    )
+                ]
+            )
             with client.producer("events") as producer:
                 for number in range(4):
                     producer.send(number)
@@ -191,6 +187,12 @@ def test_a_whole_cluster_and_back(tmp_path: Path, say: Say) -> None:
         assert "eu/p0: n1, n2 agree up to entry" in told
         assert "eu/p0: n1, n2 have the same" in told
         assert say("backup", tmp_path / "eu", "--replica-set", "eu/p0", "--server", url)
+        # Each node that is to be stopped first, at once.
+        every = (*config, "--all", "--accept-loss", "--overwrite", "--raise-epoch")
+        told = say("restore", backup, *every, status=1)
+        assert told.startswith("error: 3 problems before it could begin:\n  meta: the data dir")
+        assert told.count("is in use by process") == 3
+        assert told.count("stop that node first") == 1
     assert sorted(each.name for each in backup.iterdir()) == ["eu+p0", "meta"]
     assert say("verify", backup).endswith("everything is right\n")
     told = say("restore", backup, *config, "--all", "--accept-loss", "--overwrite", status=1)
@@ -199,13 +201,12 @@ def test_a_whole_cluster_and_back(tmp_path: Path, say: Say) -> None:
     assert "say whose node it is with --replica-set" in told
     # One node, however its set is named: the backup says it as well.
     for words in (
-        (backup, "--node", "eu/p0/n2"), (backup, "--node", "n2", "--replica-set", "eu/p0"),
+        (backup, "--node", "eu/p0/n2"),
+        (backup, "--node", "n2", "--replica-set", "eu/p0"),
         (tmp_path / "eu", "--node", "n2"),
     ):
         assert "n2 counts in no majority" in say("restore", *words, *config, "--overwrite")
-    told = say(
-        "restore", backup, *config, "--all", "--accept-loss", "--overwrite", "--raise-epoch"
-    )
+    told = say("restore", backup, *config, "--all", "--accept-loss", "--overwrite", "--raise-epoch")
     assert f"{files['eu/p0']}: epoch 1 -> 2" in told
     assert told.endswith(
         "start every node with its set's file:\n"
@@ -244,8 +245,9 @@ def test_what_is_missing_from_a_clusters_backup(
             assert re.search(r"^eu/p0: kept from an earlier attempt, \d+(s|m) old$", told, re.M)
     assert sorted(each.name for each in tmp_path.iterdir()) == ["cluster", "monday"]
     shutil.rmtree(backup / "eu+p0")
-    told = say("restore", backup, "--config", tmp_path / "cluster", "--all", "--accept-loss",
-               status=1)
+    told = say(
+        "restore", backup, "--config", tmp_path / "cluster", "--all", "--accept-loss", status=1
+    )
     assert told == (
         f"error: {backup} has no backup of eu/p0\nhint: it has meta; choose one with "
         "--replica-set\n"

@@ -11,8 +11,8 @@ import pytest
 import hadron
 from hadron.cli import main
 from hadron.cli.session import Session
-from hadron.client.contexts import LOCAL_CLUSTER, Contexts, contexts_path
-from hadron.client.url import DEFAULT_URL, parse_url
+from hadron.client.connecting.contexts import LOCAL_CLUSTER, Contexts, contexts_path
+from hadron.client.connecting.url import DEFAULT_URL, parse_url
 from hadron.model.errors import ConfigurationError, NotFoundError, RequestError
 from hadron.node.supervision.cluster import write_config
 from hadron.spark.source.options import parse_options
@@ -41,9 +41,7 @@ def everybody_finds(url: str) -> bool:
     )
 
 
-def test_all_look_a_server_up_in_one_place(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_all_look_a_server_up_in_one_place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A program talked to another cluster than the shell that had started it."""
     monkeypatch.chdir(tmp_path)
     assert everybody_finds(DEFAULT_URL)
@@ -76,7 +74,9 @@ def test_a_server_without_a_name_is_no_other_server(
 ) -> None:
     """A program whose variable was empty wrote to whatever runs on this machine."""
     for look in (
-        lambda: hadron.connect(""), lambda: hadron.connect_sync(""), lambda: Session(server="").url,
+        lambda: hadron.connect(""),
+        lambda: hadron.connect_sync(""),
+        lambda: Session(server="").url,
         lambda: parse_options({"stream": "s", "server": ""}, streaming=False),
     ):
         with pytest.raises(RequestError, match="the server's URL is empty"):

@@ -15,7 +15,11 @@ STREAMS = "kind: Stream\nname: {}\npartitions: [local/p0]\n"
 def hadron(*arguments: str, stdin: str = "") -> subprocess.CompletedProcess[str]:
     return subprocess.run(
         [sys.executable, "-m", "hadron", *arguments],
-        input=stdin, capture_output=True, text=True, check=False, timeout=60,
+        input=stdin,
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=60,
     )
 
 
@@ -41,7 +45,9 @@ def test_a_stream_that_is_followed() -> None:
     good("pub", "short-lived", "one")
     with subprocess.Popen(
         [sys.executable, "-m", "hadron", "sub", "short-lived", "--from", "earliest"],
-        stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
     ) as following:
         assert following.stdout is not None
         assert following.stdout.readline() == "one\n"

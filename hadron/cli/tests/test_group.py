@@ -20,7 +20,7 @@ from hadron.cli.records import RecordPrinter
 from hadron.cli.root import run
 from hadron.cli.session import Session
 from hadron.client import Client
-from hadron.client.tests.test_groups import EU, US, two_regions
+from hadron.client.consuming.tests.test_groups import EU, US, two_regions
 from hadron.model.errors import PeerError
 
 
@@ -80,7 +80,8 @@ async def test_commands_while_a_region_is_away(
         told = json.loads(out)["status"]
         assert status == 0
         assert [(each["partition"], each.get("records")) for each in told["partitions"]] == [
-            (EU, 3), (US, None),
+            (EU, 3),
+            (US, None),
         ]
         assert "cannot connect" in told["partitions"][1]["error"]
         assert [each["partition"] for each in told["groups"]] == [EU]
@@ -107,11 +108,19 @@ async def test_commands_while_a_region_is_away(
 
 async def test_a_region_that_is_away_can_be_left_out_of_reading(tmp_path: Path) -> None:
     everything = Request(
-        stream="s", group=None, start=None, partitions=(), ack="none", limit=None,
-        exit_at_end=True, form=None, output=None,
+        stream="s",
+        group=None,
+        start=None,
+        partitions=(),
+        ack="none",
+        limit=None,
+        exit_at_end=True,
+        form=None,
+        output=None,
     )
     async with (
-        two_regions(tmp_path) as (cluster, _), cluster.client(request_timeout_s=0.5) as client,
+        two_regions(tmp_path) as (cluster, _),
+        cluster.client(request_timeout_s=0.5) as client,
     ):
         await client.stream("s")
         await cluster.crash(US)
@@ -126,8 +135,15 @@ async def test_what_other_regions_have_is_printed_before_it_is_said_which_are_aw
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     everything = Request(
-        stream="s", group=None, start=Position("earliest"), partitions=(), ack="none", limit=None,
-        exit_at_end=True, form="%p %s\\n", output=None,
+        stream="s",
+        group=None,
+        start=Position("earliest"),
+        partitions=(),
+        ack="none",
+        limit=None,
+        exit_at_end=True,
+        form="%p %s\\n",
+        output=None,
     )
 
     async def read_all(client: Client, values: list[tuple[str, Any]]) -> None:
@@ -140,7 +156,8 @@ async def test_what_other_regions_have_is_printed_before_it_is_said_which_are_aw
         return capsys.readouterr().out
 
     async with (
-        two_regions(tmp_path) as (cluster, _), cluster.client(request_timeout_s=0.5) as client,
+        two_regions(tmp_path) as (cluster, _),
+        cluster.client(request_timeout_s=0.5) as client,
     ):
         whole = sorted((await printed(client, everything)).splitlines())
         assert whole == [f"{partition} {number}" for partition in (EU, US) for number in range(3)]

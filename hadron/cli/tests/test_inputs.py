@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import io
+import json
 import os
 from collections.abc import Iterable
 from pathlib import Path
@@ -15,7 +16,7 @@ from click.testing import CliRunner
 
 from hadron.cli import pub
 from hadron.cli.inputs import Recipe, Source
-from hadron.client.results import BatchReceipt
+from hadron.client.terms.results import BatchReceipt
 from hadron.model.errors import HadronError, InvalidRecordError, PeerError, RecordFates
 from hadron.model.record import JSON, NewRecord, decode_value, encode_value
 
@@ -124,6 +125,39 @@ def test_a_csv_file_of_another_encoding_is_told_by_its_line(tmp_path: Path) -> N
         read(path, PLAIN)
 
 
+@pytest.mark.parametrize(
+    ("encoding", "told"),
+    [
+        ("latin-1", r"a\.jsonl, line 2 is not UTF-8: it has the byte 0xe9 at position 10"),
+        ("utf-16", "line 1 is not UTF-8: it has the byte 0xff at position 0"),
+    ],
+)
+def test_json_of_another_encoding_is_told_by_its_line(
+    tmp_path: Path, encoding: str, told: str
+) -> None:
+    path = tmp_path / "a.jsonl"
+    path.write_text('{"n": "Anna"}\n{"n": "Ren\xe9e"}\n', encoding=encoding)
+    with pytest.raises(InvalidRecordError, match=told) as caught:
+        read(path, PLAIN)
+    assert ("UTF-16" in caught.value.hint) == (encoding == "utf-16")
+
+
+@pytest.mark.parametrize(("delimiter", "said"), [(";", ";"), ("\t", "\\t"), ("|", "|")])
+def test_csv_with_another_delimiter(
+    tmp_path: Path, delimiter: str, said: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "a.csv"
+    path.write_text(f"x{delimiter}y\n1{delimiter}2\n")
+    assert len(read(path)) == 1
+    assert f"a.csv, line 1 names one field, {f'x{delimiter}y'!r}; if it is several, say " in (
+        told := capsys.readouterr().err
+    )
+    assert told.endswith(f"--delimiter '{said}'\n")
+    [chunk] = Source.choose((), str(path), None, delimiter).chunks(PLAIN)
+    assert [json.loads(encode_value(each.value)[1]) for each in chunk] == [{"x": "1", "y": "2"}]
+    assert capsys.readouterr().err == ""
+
+
 def test_json_goes_out_as_it_was_written(tmp_path: Path) -> None:
     path = tmp_path / "a.jsonl"
     path.write_bytes(b'\xef\xbb\xbf{"price": 1.10}\n  [0.1234567890123456789, 1E2] \r\n')
@@ -160,9 +194,7 @@ def test_a_file_that_does_not_unpack_is_named(tmp_path: Path, content: bytes) ->
         read(path)
 
 
-@pytest.mark.parametrize(
-    ("given", "path", "form"), [(("a",), "file", None), (("a",), None, "csv")]
-)
+@pytest.mark.parametrize(("given", "path", "form"), [(("a",), "file", None), (("a",), None, "csv")])
 def test_contradictions_are_usage_errors(
     given: tuple[str, ...], path: str | None, form: str | None
 ) -> None:

@@ -26,7 +26,11 @@ pytestmark = pytest.mark.usefixtures("environment")
 def run(*arguments: str, stdin: str = "") -> subprocess.CompletedProcess[str]:
     done = subprocess.run(
         [sys.executable, "-m", "hadron", *arguments],
-        input=stdin, capture_output=True, text=True, check=False, timeout=60,
+        input=stdin,
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=60,
     )
     done.stderr = complaints(done.stderr)
     return done
@@ -41,19 +45,24 @@ def good(*arguments: str, stdin: str = "") -> str:
 def complaints(error: str) -> str:
     """What a command has said beside that it still waits, as it does on a machine that is busy."""
     return "".join(
-        line for line in error.splitlines(keepends=True)
+        line
+        for line in error.splitlines(keepends=True)
         if not line.startswith(("trying ", "waiting for "))
     )
 
 
 @contextmanager
 def program(
-    *arguments: str, stdin: int | None = None, stderr: int = subprocess.PIPE,
+    *arguments: str, stdin: int | None = None, stderr: int = subprocess.PIPE
 ) -> Iterator[subprocess.Popen[str]]:
     """A command that runs until it is told to stop; one that a failing test leaves is killed."""
     with subprocess.Popen(
-        [sys.executable, "-m", "hadron", *arguments], stdin=stdin, stdout=subprocess.PIPE,
-        stderr=stderr, text=True, env={**os.environ, "PYTHONUNBUFFERED": "1"},
+        [sys.executable, "-m", "hadron", *arguments],
+        stdin=stdin,
+        stdout=subprocess.PIPE,
+        stderr=stderr,
+        text=True,
+        env={**os.environ, "PYTHONUNBUFFERED": "1"},
         start_new_session=True,
     ) as process:
         try:
@@ -68,7 +77,8 @@ def as_json(*arguments: str) -> Any:
 
 @pytest.fixture
 def stream(
-    request: pytest.FixtureRequest, environment: None  # noqa: ARG001 - comes first
+    request: pytest.FixtureRequest,
+    environment: None,  # noqa: ARG001 - comes first
 ) -> str:
     name = f"s-{request.node.name}".replace("[", "-").replace("]", "")[:90]
     good("apply", "-f", "-", stdin=f"kind: Stream\nname: {name}\npartitions: [local/p0]\n")
@@ -95,15 +105,15 @@ def test_publish_files(stream: str, tmp_path: Path) -> None:
     path.write_text('{"customer": "a", "total": 1.5}\n{"customer": "b", "total": 2}\n')
     answer = as_json("pub", stream, "--file", str(path), "--key-field", "customer")
     assert answer == {
-        "stream": stream, "count": 2,
-        "partitions": [
-            {"partition": "local/p0", "count": 2, "first_offset": 0, "last_offset": 1}
-        ],
+        "stream": stream,
+        "count": 2,
+        "partitions": [{"partition": "local/p0", "count": 2, "first_offset": 0, "last_offset": 1}],
     }
     lines = good("read", stream, "--output", "json").splitlines()
     records = [json.loads(line) for line in lines]
     assert [(record["key"], record["value"]["total"]) for record in records] == [
-        ("a", 1.5), ("b", 2),
+        ("a", 1.5),
+        ("b", 2),
     ]
 
 
@@ -183,6 +193,24 @@ def test_a_group_keeps_its_options_and_refuses_others(stream: str) -> None:
     assert "has order 'key', this member asks for 'strict'" in refused.stderr
 
 
+def _find_the_stream_of_a_group(stream: str) -> None:
+    own, of = f"own-{stream}", f"of-{stream}"
+    assert good("sub", stream, "--group", own, "-c", "1", "--from", "earliest")
+    (described,) = as_json("group", "describe", own)
+    assert described["group"]["stream"] == stream
+    missing = run("group", "describe", of)
+    assert f"error: no stream has a group '{of}'" in missing.stderr
+    assert "hint: `hadron group list` shows all" in missing.stderr
+    good("create", "stream", of)
+    good("pub", of, "x")
+    assert good("sub", of, "--group", own, "-c", "1", "--from", "earliest")
+    several = run("group", "describe", own)
+    assert f"2 streams have a group '{own}': {of}, {stream}" in several.stderr
+    assert f"hint: say which one: --stream {of}" in several.stderr
+    good("group", "delete", own, "--stream", stream)
+    good("delete", "stream", of, "--allow-destructive")
+
+
 def test_groups_are_described_reset_and_deleted(stream: str) -> None:
     good("pub", stream, "a", "b", "c")
     assert good("sub", stream, "--group", "g", "-c", "2") == "a\nb\n"
@@ -194,6 +222,7 @@ def test_groups_are_described_reset_and_deleted(stream: str) -> None:
     assert described["group"]["oldest_age_ms"] > 0
     shown = good("group", "describe", "g", "--stream", stream)
     assert "local/p0: order none" in shown
+    _find_the_stream_of_a_group(stream)
     assert "given back: 2 (" in shown
     (moved,) = as_json("group", "reset", "g", "--stream", stream, "--to", "-2")
     assert moved == {"partition": "local/p0", "floor_before": 2, "floor": 1}
@@ -223,9 +252,10 @@ def test_who_deletes_a_dead_letter_stream_is_told_whose_it_was(stream: str) -> N
     assert (done.returncode, "warning: group g" in done.stderr) == (0, True)
     shown = good("group", "list", "--stream", stream)
     assert "TROUBLE" in shown
-    assert f"its dead letter stream {letters!r} was deleted" in as_json(
-        "group", "list", "--stream", stream
-    )[0]["trouble"]
+    assert (
+        f"its dead letter stream {letters!r} was deleted"
+        in as_json("group", "list", "--stream", stream)[0]["trouble"]
+    )
     shown = good("group", "describe", "g", "--stream", stream)
     assert f"2 attempts; its dead letter stream {letters!r} was deleted: records" in shown
 
@@ -357,9 +387,7 @@ def test_status_of_every_node(cluster: LocalCluster) -> None:
     assert "serving" in good("status")
 
 
-def test_contexts_reach_the_server(
-    cluster: LocalCluster, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_contexts_reach_the_server(cluster: LocalCluster, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("HADRON_URL")
     good("context", "set", "here", cluster.url)
     assert "serving" in good("status")
@@ -393,9 +421,7 @@ def test_pipelines_are_shown() -> None:
                 lambda: client.pipeline_progress("shown")[0].stages[0].runners == 1, 20
             )
             run.close()
-        assert wait_until(
-            lambda: client.pipeline_progress("shown")[0].stages[0].runners == 0, 20
-        )
+        assert wait_until(lambda: client.pipeline_progress("shown")[0].stages[0].runners == 0, 20)
     (row,) = as_json("pipeline", "show", "shown")
     assert (row["instances"], row["live"], row["stages"][0]["name"]) == (2, 2, "only")
     assert "shown: 0 of 2 instances done, 2 live" in good("pipeline", "show", "shown")
@@ -407,8 +433,14 @@ def test_pipelines_are_shown() -> None:
 
 def test_failed_instances_are_retried() -> None:
     once = "only, engine: handler, retry: {max_attempts: 1}"
-    good("apply", "-f", "-", stdin=PIPELINE.replace("only, engine: handler", once).replace(
-        "{max_attempts: 1}", "{{max_attempts: 1}}").format(name="again"))
+    good(
+        "apply",
+        "-f",
+        "-",
+        stdin=PIPELINE.replace("only, engine: handler", once)
+        .replace("{max_attempts: 1}", "{{max_attempts: 1}}")
+        .format(name="again"),
+    )
     good("pub", "again-in", "a", "b", "c")
     with hadron.connect_sync(os.environ["HADRON_URL"]) as client:
         assert wait_until(lambda: client.pipeline_progress("again")[0].instances == 3, 20)
@@ -521,7 +553,11 @@ def test_from_a_mistake_to_a_retry(tmp_path: Path) -> None:
         (tmp_path / f"{module}.py").write_text(FAULTY.format(guard=guard))
         return subprocess.run(
             [sys.executable, "-m", "hadron", "pipeline", "run", "faulty", "--until-idle"],
-            cwd=tmp_path, capture_output=True, text=True, check=False, timeout=180,
+            cwd=tmp_path,
+            capture_output=True,
+            text=True,
+            check=False,
+            timeout=180,
             env={**os.environ, "PYTHONDONTWRITEBYTECODE": "1"},
         )
 

@@ -4,11 +4,13 @@ from types import SimpleNamespace
 from typing import Any, cast
 
 from hadron.cli.objects import notes_on
-from hadron.client.sync import SyncClient
-from hadron.model.schema import Output, PipelineSpec, SchemaObject, StageSpec, StreamSpec
+from hadron.client import SyncClient
+from hadron.model.pipelines import Output, PipelineSpec, StageSpec
+from hadron.model.schema import SchemaObject, StreamSpec
 
 PIPELINE = SchemaObject(
-    kind="Pipeline", name="departures",
+    kind="Pipeline",
+    name="departures",
     spec=PipelineSpec(
         replica_set="eu/p0", input="flights", stages=(StageSpec(name="a", run="m:a"),)
     ),
@@ -24,7 +26,8 @@ def cluster_with(*objects_there: SchemaObject) -> SyncClient:
         if kind == "Pipeline":
             return [each for each in objects_there if each.kind == kind]
         return [
-            each for each in objects_there
+            each
+            for each in objects_there
             if (each.kind, each.namespace, each.name) == (kind, namespace, name)
         ]
 

@@ -10,7 +10,8 @@ from hadron.wire.messages import cluster_pb2
 
 def file(epoch: int, *names: str, leader: str) -> cluster_pb2.ReplicaSet:
     return cluster_pb2.ReplicaSet(
-        name="p0", epoch=epoch,
+        name="p0",
+        epoch=epoch,
         nodes=[
             cluster_pb2.Node(
                 name=name, role="leader" if name == leader else "replica", address=f"{name}:1"
@@ -24,11 +25,12 @@ def says(
     node: str, state: str, epoch: int, incarnation: int = 1, **peers: int
 ) -> cluster_pb2.StatusResponse:
     return cluster_pb2.StatusResponse(
-        node=node, state=state, last_lsn=100,
+        node=node,
+        state=state,
+        last_lsn=100,
         ballot={"epoch": epoch, "incarnation": incarnation},
         peers=[
-            cluster_pb2.StatusResponse.Peer(name=name, match_lsn=lsn)
-            for name, lsn in peers.items()
+            cluster_pb2.StatusResponse.Peer(name=name, match_lsn=lsn) for name, lsn in peers.items()
         ],
     )
 
@@ -43,7 +45,8 @@ def overview(early: str) -> Overview:
     for name in ("n1", "n3", "n4"):
         made.learn(f"{name}:1", NEW if name == early else OLD)
     made.found = {
-        "n1:1": says("n1", "serving", 7, n3=100, n4=90), "n3:1": says("n3", "following", 7),
+        "n1:1": says("n1", "serving", 7, n3=100, n4=90),
+        "n3:1": says("n3", "following", 7),
         "n4:1": says("n4", "following", 7),
     }
     return made
@@ -86,7 +89,9 @@ def test_members_that_come_and_go() -> None:
     made.found = {"n1:1": says("n1", "serving", 1), "n3:1": says("n3", "following", 0)}
     assert made.addresses == ["n1:1", "n3:1", "n2:1"]
     assert [(node.name, made.role(node.name)) for node in made.nodes] == [
-        ("n1", "leader"), ("n3", "pending"), ("n2", "replica")
+        ("n1", "leader"),
+        ("n3", "pending"),
+        ("n2", "replica"),
     ]
 
 
@@ -101,14 +106,30 @@ def test_order_of_learning_does_not_matter(epoch: int) -> None:
     ("found", "config", "several", "told"),
     [
         # Who has the most leads.
-        ({"n1": "gone", "n3": ("fenced", 99), "n4": ("waiting for the leader", 100)}, "", False,
-         "`hadron promote n4` and `hadron cluster restart`"),
-        ({"n1": "gone", "n3": ("waiting for the leader", 100), "n4": ("waiting for the leader", 9)},
-         " --config DIR|FILE", True,
-         "`hadron promote n3 --config DIR|FILE --replica-set p0`, then restart n3 with that file"),
-        ({"n1": "gone", "n3": ("waiting for the leader", 100), "n4": "gone"}, "", False,
-         "p0 takes no writes, and answers no reads, while n1 is away: bring it back, or others; a "
-         "majority of 3 is needed"),
+        (
+            {"n1": "gone", "n3": ("fenced", 99), "n4": ("waiting for the leader", 100)},
+            "",
+            False,
+            "`hadron promote n4` and `hadron cluster restart`",
+        ),
+        (
+            {
+                "n1": "gone",
+                "n3": ("waiting for the leader", 100),
+                "n4": ("waiting for the leader", 9),
+            },
+            " --config DIR|FILE",
+            True,
+            "`hadron promote n3 --config DIR|FILE --replica-set p0`, "
+            "then restart n3 with that file",
+        ),
+        (
+            {"n1": "gone", "n3": ("waiting for the leader", 100), "n4": "gone"},
+            "",
+            False,
+            "p0 takes no writes, and answers no reads, while n1 is away: bring it back, or others; "
+            "a majority of 3 is needed",
+        ),
         ({"n1": ("serving", 100), "n3": "gone", "n4": ("following", 100)}, "", False, ""),
         ({"n1": ("reconciling", 100), "n3": ("following", 1), "n4": "gone"}, "", False, ""),
         # Promoted already.

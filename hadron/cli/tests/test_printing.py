@@ -15,9 +15,10 @@ from hadron.cli.inputs import Recipe
 from hadron.cli.positions import Position, PositionType
 from hadron.cli.printing import print_rows
 from hadron.cli.records import RecordPrinter, compile_format, json_line
-from hadron.model.batch import BatchBuilder, decode_batch
+from hadron.model.batch_building import BatchBuilder
 from hadron.model.errors import HadronError
 from hadron.model.record import NewRecord, Record
+from hadron.model.record_batch import decode_batch
 
 
 def record(new: NewRecord) -> Record:
@@ -63,8 +64,15 @@ def test_a_format_without_a_field_is_refused(form: str) -> None:
 
 def test_json_lines() -> None:
     assert json.loads(json_line(record(FULL))) == {
-        "stream": "s", "partition": "local/p0", "offset": 41, "timestamp_ms": 1234, "type": "x.y",
-        "key": "k", "value": {"a": "ü"}, "headers": {"h": "1", "i": "2"}, "id": "s/local/p0/41",
+        "stream": "s",
+        "partition": "local/p0",
+        "offset": 41,
+        "timestamp_ms": 1234,
+        "type": "x.y",
+        "key": "k",
+        "value": {"a": "ü"},
+        "headers": {"h": "1", "i": "2"},
+        "id": "s/local/p0/41",
     }
     assert json.loads(json_line(record(NewRecord(value=b"text"))))["value"] == "text"
     assert json.loads(json_line(record(NewRecord(value=b"\xff"))))["value_base64"] == "/w=="
@@ -72,8 +80,16 @@ def test_json_lines() -> None:
 
 def test_events_come_out_as_they_went_in() -> None:
     events: list[dict[str, Any]] = [
-        {"id": "1", "source": "/s", "type": "t", "partitionkey": "k", "subject": "a",
-         "time": "2013-01-01T05:17:00Z", "tries": 3, "data": {"ü": [1, None]}},
+        {
+            "id": "1",
+            "source": "/s",
+            "type": "t",
+            "partitionkey": "k",
+            "subject": "a",
+            "time": "2013-01-01T05:17:00Z",
+            "tries": 3,
+            "data": {"ü": [1, None]},
+        },
         {"id": "2", "source": "/s", "type": "t", "datacontenttype": "text/plain", "data": "x"},
         {"id": "3", "source": "/s", "type": "t", "data_base64": "/w=="},
         {"id": "4", "source": "/s", "type": "t"},
@@ -144,8 +160,15 @@ def test_positions(text: str, expected: Position) -> None:
 
 @pytest.mark.parametrize(
     ("text", "ago_ms"),
-    [("-1h", 3_600_000), ("-30m", 1_800_000), ("-2d", 172_800_000), ("-1h30m", 5_400_000),
-     ("-1.5s", 1_500), ("-500ms", 500), ("-99999d", 1_800_000_000_000)],
+    [
+        ("-1h", 3_600_000),
+        ("-30m", 1_800_000),
+        ("-2d", 172_800_000),
+        ("-1h30m", 5_400_000),
+        ("-1.5s", 1_500),
+        ("-500ms", 500),
+        ("-99999d", 1_800_000_000_000),
+    ],
 )
 def test_positions_so_long_ago(text: str, ago_ms: int) -> None:
     now_ms = 1_800_000_000_000
@@ -168,8 +191,12 @@ def test_positions_that_are_none(text: str) -> None:
 @pytest.mark.parametrize(
     ("position", "offset"),
     [
-        (Position("earliest"), 5), (Position("latest"), 20), (Position("offset", 7), 7),
-        (Position("last", 3), 17), (Position("last", 99), 5), (Position("time", 1), 11),
+        (Position("earliest"), 5),
+        (Position("latest"), 20),
+        (Position("offset", 7), 7),
+        (Position("last", 3), 17),
+        (Position("last", 99), 5),
+        (Position("time", 1), 11),
     ],
 )
 def test_positions_in_a_partition(position: Position, offset: int) -> None:

@@ -29,8 +29,13 @@ class Shell:
 
     def run(self, *arguments: str, stdin: str = "") -> subprocess.CompletedProcess[str]:
         return subprocess.run(
-            [sys.executable, "-m", "hadron", *arguments], input=stdin, text=True,
-            capture_output=True, check=False, timeout=120, cwd=self.directory,
+            [sys.executable, "-m", "hadron", *arguments],
+            input=stdin,
+            text=True,
+            capture_output=True,
+            check=False,
+            timeout=120,
+            cwd=self.directory,
             env={**os.environ, "HADRON_URL": self.url, "XDG_CONFIG_HOME": str(self.directory)},
         )
 
@@ -40,7 +45,6 @@ class Shell:
         # A busy machine's nodes may have to wait for each other long enough to say so.
         assert not done.stderr or arguments[0] == "cluster", done.stderr
         return done.stdout
-
 
     def kill(self, name: str) -> None:
         nodes = json.loads(self.good("status", "--output", "json"))["nodes"]
@@ -62,6 +66,8 @@ def test_promote_and_restart(shell: Shell) -> None:
     assert "epoch 1 -> 2, leader n1 -> n2 (dry run: nothing was written)" in tried
     promoted = shell.good("promote", "n2")
     assert promoted.splitlines()[1] == "now:  hadron cluster restart"
+    assert json.loads(shell.good("status", "--output", "json"))["pending"] == []
+    assert "once a node was started with it" in " ".join(shell.good("promote", "--help").split())
     said = shell.good("cluster", "restart")
     print(said)
     first, *others = said.splitlines()
@@ -71,13 +77,16 @@ def test_promote_and_restart(shell: Shell) -> None:
     assert found is not None, said
     assert float(found[1]) <= SERVING_WITHIN_S
     assert [line.split(" after ")[0] for line in others] == [
-        "n1 restarted: follows", "n3 restarted: follows"
+        "n1 restarted: follows",
+        "n3 restarted: follows",
     ]
     shell.good("pub", "s", "after")
     assert shell.good("read", "s").split() == ["before", "after"]
     nodes = json.loads(shell.good("status", "--output", "json"))["nodes"]
     assert [(node["node"], node["role"], node["trouble"]) for node in nodes] == [
-        ("n1", "replica", []), ("n2", "leader", []), ("n3", "replica", [])
+        ("n1", "replica", []),
+        ("n2", "leader", []),
+        ("n3", "replica", []),
     ]
 
 
@@ -90,7 +99,9 @@ def test_the_old_leader_is_not_told_and_then_an_old_file_is_used(shell: Shell) -
     assert "with epoch 1 (the file has 2)" in up
     report = json.loads(shell.good("status", "--output", "json"))
     assert [(node["role"], node["file_epoch"]) for node in report["nodes"]] == [
-        ("leader", 1), ("replica", 2), ("replica", 1)
+        ("leader", 1),
+        ("replica", 2),
+        ("replica", 1),
     ]
     assert report["pending"] == [
         "n2 was started with epoch 2 of local/p0: n3 leads once it is started with epoch 2; until "

@@ -17,8 +17,8 @@ import pytest
 from hadron.cli import main
 from hadron.cli.root import COMMANDS, report
 from hadron.cli.session import Session
-from hadron.client.contexts import LOCAL_CLUSTER
-from hadron.client.url import DEFAULT_URL
+from hadron.client.connecting.contexts import LOCAL_CLUSTER
+from hadron.client.connecting.url import DEFAULT_URL
 from hadron.model.errors import PeerError, RequestError
 from hadron.node.supervision.cluster import LocalCluster, write_config
 from hadron.node.supervision.local_fleet import write_configs
@@ -38,8 +38,12 @@ def commands() -> list[tuple[str, click.Command]]:
 def run(*arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
         [sys.executable, "-m", "hadron", *arguments],
-        capture_output=True, text=True, env={**os.environ, **environment}, check=False,
-        stdin=subprocess.DEVNULL, timeout=60,
+        capture_output=True,
+        text=True,
+        env={**os.environ, **environment},
+        check=False,
+        stdin=subprocess.DEVNULL,
+        timeout=60,
     )
 
 
@@ -49,8 +53,12 @@ def in_a_shell(
     """`hadron LINE`, redirections and all, with contexts of its own."""
     return subprocess.run(
         ["sh", "-c", f'exec "$0" -m hadron {line}', sys.executable],
-        stdout=stdout or subprocess.DEVNULL, stderr=subprocess.PIPE, text=True, check=False,
-        env={**os.environ, "XDG_CONFIG_HOME": str(home)}, timeout=60,
+        stdout=stdout or subprocess.DEVNULL,
+        stderr=subprocess.PIPE,
+        text=True,
+        check=False,
+        env={**os.environ, "XDG_CONFIG_HOME": str(home)},
+        timeout=60,
     )
 
 
@@ -58,6 +66,21 @@ def in_a_shell(
 def test_every_command_has_help_with_an_example(name: str, command: click.Command) -> None:
     assert "Example" in (command.help or ""), name
     assert f"hadron {name.split()[0]}" in (command.help or ""), name
+
+
+@pytest.mark.parametrize(
+    ("name", "plain"),
+    [
+        ("status", {"REPLICA SET", "NODE", "ADDRESS", "STATE", "PID"}),
+        ("verify", {"REPLICA SET", "NODE", "FILE"}),
+    ],
+)
+def test_help_explains_the_columns_that_are_numbers(name: str, plain: set[str]) -> None:
+    module = importlib.import_module(f"hadron.cli.{name}")
+    headings = {heading.lstrip(">~") for heading in module._COLUMNS.values()}
+    lines = (module.command.help or "").splitlines()
+    for heading in headings - plain:
+        assert any(line.strip().startswith(f"{heading}  ") for line in lines), heading
 
 
 @pytest.mark.parametrize("name", COMMANDS)
@@ -78,23 +101,40 @@ def test_help_lists_commands_and_imports_none(capsys: pytest.CaptureFixture[str]
     done = subprocess.run(
         [sys.executable, "-c", script], capture_output=True, text=True, check=True
     )
-    needed = ["hadron", "hadron.cli", "hadron.cli.completing", "hadron.cli.root",
-              "hadron.cli.session", "hadron.cli.standard_streams"]
+    needed = [
+        "hadron",
+        "hadron.cli",
+        "hadron.cli.completing",
+        "hadron.cli.root",
+        "hadron.cli.session",
+        "hadron.cli.standard_streams",
+    ]
     assert done.stderr.strip() == str(needed)
 
 
 @pytest.mark.parametrize(
     "arguments",
-    [["nonsense"], ["--nonsense"], ["pub"], ["node"], ["get", "teapots"], ["read"],
-     ["sub", "s", "--from", "yesterday"], ["sub", "s", "-f", "%q"], ["context", "use"],
-     ["sub", "s", "--group", "g", "-e"], ["sub", "s", "--order", "key"],
-     ["sub", "s", "-G", "g", "--ack-deadline", "30"],
-     ["bench", "--nodes", "1", "groups"], ["pipeline", "show", "--watch"]],
+    [
+        ["nonsense"],
+        ["--nonsense"],
+        ["pub"],
+        ["node"],
+        ["get", "teapots"],
+        ["read"],
+        ["sub", "s", "--from", "yesterday"],
+        ["sub", "s", "-f", "%q"],
+        ["pub", "s", "-l", "a.csv", "--delimiter", ";;"],
+        ["pub", "s", "x", "--delimiter", ";"],
+        ["context", "use"],
+        ["sub", "s", "--group", "g", "-e"],
+        ["sub", "s", "--order", "key"],
+        ["sub", "s", "-G", "g", "--ack-deadline", "30"],
+        ["bench", "--nodes", "1", "groups"],
+        ["pipeline", "show", "--watch"],
+    ],
     ids=" ".join,
 )
-def test_wrong_usage_is_status_2(
-    arguments: list[str], capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_wrong_usage_is_status_2(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> None:
     assert main(arguments) == 2
     captured = capsys.readouterr()
     assert captured.out == ""
@@ -102,9 +142,24 @@ def test_wrong_usage_is_status_2(
     assert "\nhint: hadron" in captured.err
 
 
-def test_a_near_miss_is_answered_with_the_right_name(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["stauts"]) == 2
-    assert "did you mean 'status'?" in capsys.readouterr().err
+@pytest.mark.parametrize(
+    ("arguments", "meant"),
+    [
+        (["stauts"], "no such command 'stauts' (did you mean 'status'?)"),
+        (["pbu", "orders"], "no such command 'pbu' (did you mean 'pub'?)"),
+        (["group", "lsit"], "no such command 'lsit' (did you mean 'list'?)"),
+        (["--sever", "x", "status"], "no such option '--sever' (did you mean '--server'?)"),
+        (["pub", "--keyfield", "x"], "no such option '--keyfield' (did you mean '--key-field'?)"),
+        (["sub", "s", "--gruop", "g"], "no such option '--gruop' (did you mean '--group'?)"),
+        (["pub", "s", "--acks", "majorty"], "'majorty' is not one of 'majority'"),
+        (["pub", "s", "--nonsense"], "no such option '--nonsense'\n"),
+    ],
+)
+def test_a_near_miss_is_answered_with_the_right_name(
+    arguments: list[str], meant: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(arguments) == 2
+    assert meant in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(
@@ -121,6 +176,22 @@ def test_a_mistake_that_newcomers_make_names_the_way_out(
     assert way_out in capsys.readouterr().err
 
 
+@pytest.mark.parametrize(
+    ("options", "told"),
+    [
+        (["--time", "yesterday"], "the time 'yesterday' is not RFC 3339"),
+        (["--extension", "A=1"], "'A' cannot be the name of a CloudEvents extension"),
+        (["--subject", "x"], "a CloudEvent needs --source and --type"),
+        (["--time", "2013-01-01T05:17:00Z", "--source", "/x"], "a CloudEvent needs --source and"),
+    ],
+)
+def test_a_wrong_value_of_an_event_is_told_before_what_is_missing(
+    options: list[str], told: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["pub", "orders", "x", *options]) != 0
+    assert capsys.readouterr().err.startswith(f"error: {told}")
+
+
 def test_errors_say_what_happened_and_what_to_do(capsys: pytest.CaptureFixture[str]) -> None:
     assert report(RequestError("no such thing: 'x'", "ask for 'y'")) == 1
     assert capsys.readouterr().err == "error: no such thing: 'x'\nhint: ask for 'y'\n"
@@ -133,8 +204,14 @@ def test_errors_say_what_happened_and_what_to_do(capsys: pytest.CaptureFixture[s
 @pytest.mark.parametrize("redirected", ["<&-", ">&-", "2>&-", "<&- >&- 2>&-"])
 @pytest.mark.parametrize(
     ("command", "status"),
-    [("--version", 0), ("get --help", 0), ("context list -o json", 0), ("nonsense", 2),
-     ("apply -f -", 1), ("context use nowhere", 1)],
+    [
+        ("--version", 0),
+        ("get --help", 0),
+        ("context list -o json", 0),
+        ("nonsense", 2),
+        ("apply -f -", 1),
+        ("context use nowhere", 1),
+    ],
 )
 def test_closed_standard_streams_are_no_defects(
     command: str, status: int, redirected: str, tmp_path: Path
@@ -221,9 +298,7 @@ def test_no_traceback_without_debug(tmp_path: Path) -> None:
     assert "Traceback" in loud.stderr
 
 
-def test_a_local_cluster_is_the_default(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_local_cluster_is_the_default(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path))
     for name in ("HADRON_URL", "HADRON_CONTEXT"):
@@ -245,7 +320,10 @@ def test_a_reader_that_leaves_is_no_error() -> None:
     os.close(read_end)
     done = subprocess.run(
         [sys.executable, "-m", "hadron", "node", "--settings"],
-        stdout=write_end, stderr=subprocess.PIPE, text=True, check=False,
+        stdout=write_end,
+        stderr=subprocess.PIPE,
+        text=True,
+        check=False,
     )
     os.close(write_end)
     assert (done.returncode, done.stderr) == (141, "")
@@ -304,7 +382,8 @@ def test_a_file_that_is_not_there_is_told_alike(
     assert main(["node", "--config", str(file), *words]) == 2
     told = capsys.readouterr()
     assert (told.out, told.err) == (
-        "", f"error: {file}: there is no such file, expected a YAML file\n"
+        "",
+        f"error: {file}: there is no such file, expected a YAML file\n",
     )
 
 
@@ -323,8 +402,9 @@ def test_a_file_is_checked_without_a_start(
     assert "eu/p0 of cluster local, epoch 1, n1 leads\n  n1 (leader) at 127.0.0.1:" in told.out
     assert not told.err
     eu = files["eu/p0"]
-    eu.write_text(eu.read_text().replace("name: n2", "name: n2, listen: '0.0.0.0:1', "
-                                         "http: '127.0.0.1:1'"))
+    eu.write_text(
+        eu.read_text().replace("name: n2", "name: n2, listen: '0.0.0.0:1', http: '127.0.0.1:1'")
+    )
     assert main(["node", "--check", "--config", str(eu), "--name", "n2"]) == 0
     told = capsys.readouterr()
     assert "n1 (leader)" not in told.out
@@ -355,7 +435,8 @@ def test_a_check_finds_anothers_directory(
 def test_why_a_node_has_stopped(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     files = write_configs(tmp_path, {"meta": 1, "eu/p0": 2})
     for name, words in {
-        "meta-n1": "INFO serving\n", "eu-p0-n1": "error: the disk is full\nhint: make room\n",
+        "meta-n1": "INFO serving\n",
+        "eu-p0-n1": "error: the disk is full\nhint: make room\n",
         "eu-p0-n2": "error: an old one\n2026-11-22T12:00:00.000Z INFO serving again\n",
     }.items():
         (tmp_path / "var").mkdir(exist_ok=True)
@@ -364,8 +445,6 @@ def test_why_a_node_has_stopped(capsys: pytest.CaptureFixture[str], tmp_path: Pa
     told = capsys.readouterr().out
     assert told.count(" stopped: ") == 1
     assert told.endswith("\neu/p0 n1 stopped: the disk is full\n")
-    assert main(
-        ["cluster", "status", "--config", str(files["eu/p0"]), "--output", "json"]
-    ) == 0
+    assert main(["cluster", "status", "--config", str(files["eu/p0"]), "--output", "json"]) == 0
     rows = json.loads(capsys.readouterr().out)
     assert [row["last_words"] for row in rows] == ["the disk is full", ""]

@@ -34,8 +34,12 @@ def hadron(
     cluster: LocalCluster, *arguments: str, stdin: bytes = b"", url: str = ""
 ) -> subprocess.CompletedProcess[bytes]:
     return subprocess.run(
-        [sys.executable, "-m", "hadron", *arguments], input=stdin, capture_output=True,
-        env={**os.environ, "HADRON_URL": url or cluster.url}, check=False, timeout=60,
+        [sys.executable, "-m", "hadron", *arguments],
+        input=stdin,
+        capture_output=True,
+        env={**os.environ, "HADRON_URL": url or cluster.url},
+        check=False,
+        timeout=60,
     )
 
 
@@ -54,9 +58,7 @@ def test_the_leaders_file_of_a_running_cluster(three: LocalCluster) -> None:
 
 
 def test_without_its_node_what_is_left_out_is_told(three: LocalCluster) -> None:
-    done = hadron(
-        three, "sql", "--data", data(three, "n1"), QUERY, url="hadron://127.0.0.1:1"
-    )
+    done = hadron(three, "sql", "--data", data(three, "n1"), QUERY, url="hadron://127.0.0.1:1")
     assert done.returncode == 0
     assert done.stdout == b"offset  key  value\n"
     assert b"entries are left out: " in done.stderr
@@ -69,7 +71,9 @@ def test_a_backup(three: LocalCluster, tmp_path: Path) -> None:
     done = hadron(three, "sql", "--data", str(copy), QUERY, url="hadron://127.0.0.1:1")
     assert (done.returncode, done.stderr) == (0, b"")
     assert done.stdout.decode().splitlines() == [
-        "offset  key  value", '0       UA   {"n": 1.50}', r"1       -    \xff\n",
+        "offset  key  value",
+        '0       UA   {"n": 1.50}',
+        r"1       -    \xff\n",
     ]
 
 
@@ -100,9 +104,11 @@ def test_statements_and_their_rows(three: LocalCluster) -> None:
 
 @pytest.mark.parametrize(
     ("query", "said"),
-    [("SELECT nope FROM record", b"error: SQL: no such column: nope\n"),
-     ("SELEC 1", b'error: SQL: near "SELEC": syntax error\n'),
-     ("DELETE FROM record", b"error: SQL: table record may not be modified\n")],
+    [
+        ("SELECT nope FROM record", b"error: SQL: no such column: nope\n"),
+        ("SELEC 1", b'error: SQL: near "SELEC": syntax error\n'),
+        ("DELETE FROM record", b"error: SQL: table record may not be modified\n"),
+    ],
 )
 def test_mistakes_are_sentences(three: LocalCluster, query: str, said: bytes) -> None:
     done = hadron(three, "sql", "--data", data(three, "n2"), query)
@@ -116,9 +122,12 @@ def test_a_nodes_files_are_not_attached(three: LocalCluster, tmp_path: Path) -> 
     (tmp_path / "link.db").symlink_to(own / "hadron.db")
     (tmp_path / "same.db").hardlink_to(own / "hadron.db")
     for statement in (
-        f"ATTACH '{own}/hadron.db' AS m; DELETE FROM m.hadron_body", f"ATTACH '{own}/node.db' AS m",
-        f"ATTACH '{data(three, 'n1')}/hadron.db' AS m", f"ATTACH '{tmp_path}/link.db' AS m",
-        f"ATTACH '{tmp_path}/same.db' AS m", f"VACUUM INTO '{own}/hadron.db-journal'",
+        f"ATTACH '{own}/hadron.db' AS m; DELETE FROM m.hadron_body",
+        f"ATTACH '{own}/node.db' AS m",
+        f"ATTACH '{data(three, 'n1')}/hadron.db' AS m",
+        f"ATTACH '{tmp_path}/link.db' AS m",
+        f"ATTACH '{tmp_path}/same.db' AS m",
+        f"VACUUM INTO '{own}/hadron.db-journal'",
     ):
         done = hadron(three, "sql", "--data", str(own), statement)
         assert (done.returncode, done.stdout) == (1, b""), statement
@@ -138,7 +147,8 @@ def test_a_reader_that_goes_away(three: LocalCluster) -> None:
     many = "WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n) SELECT i FROM n"
     with subprocess.Popen(
         [sys.executable, "-m", "hadron", "sql", "--data", data(three, "n2"), many, "-o", "json"],
-        stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
         env={**os.environ, "HADRON_URL": three.url},
     ) as endless:
         assert endless.stdout is not None

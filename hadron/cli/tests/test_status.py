@@ -12,7 +12,8 @@ from hadron.wire.messages import cluster_pb2
 
 REFUSED = "n3:7000 does not answer: Connection refused"
 NODES = cluster_pb2.ReplicaSet(
-    name="local/p0", epoch=1,
+    name="local/p0",
+    epoch=1,
     nodes=[
         cluster_pb2.Node(name=f"n{number}", role=role, address=f"n{number}:7000")
         for number, role in ((1, "leader"), (2, "replica"), (3, "replica"))
@@ -25,7 +26,9 @@ def said(
 ) -> cluster_pb2.StatusResponse:
     """A node's status; of each peer (state, match_lsn, trouble)."""
     return cluster_pb2.StatusResponse(
-        state=state, trouble=trouble, last_lsn=last_lsn,
+        state=state,
+        trouble=trouble,
+        last_lsn=last_lsn,
         peers=[
             cluster_pb2.StatusResponse.Peer(
                 name=name, state=each[0], match_lsn=each[1], trouble=each[2]
@@ -46,7 +49,8 @@ def rows(*answers: cluster_pb2.StatusResponse | str) -> list[dict[str, Any]]:
 
 
 WELL = (
-    said("serving", n2=("in sync", 9, ""), n3=("in sync", 8, "")), said("following"),
+    said("serving", n2=("in sync", 9, ""), n3=("in sync", 8, "")),
+    said("following"),
     said("following"),
 )
 ONE_AWAY = (
@@ -81,7 +85,8 @@ def test_a_leader_that_is_away_is_told_once() -> None:
 def test_what_two_nodes_say_of_each_other_is_told() -> None:
     found = rows(
         said("serving", n2=("mismatch", 0, "its members differ"), n3=("in sync", 9, "")),
-        said("waiting for the leader", "its members differ"), said("following"),
+        said("waiting for the leader", "its members differ"),
+        said("following"),
     )
     assert found[0]["trouble"] == ["with n2 (mismatch): its members differ"]
     assert found[1]["trouble"] == ["its members differ"]
@@ -98,12 +103,17 @@ def test_what_two_nodes_say_of_each_other_is_told() -> None:
     ids=["well", "one away", "trouble", "not yet"],
 )
 def test_the_status_it_ends_with(
-    answers: tuple[Any, ...], checked: int, monkeypatch: pytest.MonkeyPatch,
+    answers: tuple[Any, ...],
+    checked: int,
+    monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     async def ask(_url: str) -> dict[str, Any]:
         return {
-            "cluster": "local", "metadata": "local/p0", "nodes": rows(*answers), "pending": [],
+            "cluster": "local",
+            "metadata": "local/p0",
+            "nodes": rows(*answers),
+            "pending": [],
             "ways_out": ["promote n2"],
         }
 
@@ -114,6 +124,4 @@ def test_the_status_it_ends_with(
     told = capsys.readouterr().out
     assert told.startswith("cluster local, metadata on local/p0; no authentication, no TLS\n")
     assert "\nway out: promote n2\n" in told
-    assert told.count("trouble at ") == 2 * sum(
-        len(row["trouble"]) for row in rows(*answers)
-    )
+    assert told.count("trouble at ") == 2 * sum(len(row["trouble"]) for row in rows(*answers))

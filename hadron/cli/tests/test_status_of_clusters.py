@@ -15,10 +15,14 @@ SETS = {"meta/p0": 1, "eu/p0": 3, "us/p0": 1}
 
 
 async def wait_known(cluster: Cluster) -> None:
-    await cluster.wait_for("all known", lambda: all(
-        len(nodes.node(name).discovery.sets()) == len(SETS)
-        for nodes in cluster.values() for name in nodes.running
-    ))
+    await cluster.wait_for(
+        "all known",
+        lambda: all(
+            len(nodes.node(name).discovery.sets()) == len(SETS)
+            for nodes in cluster.values()
+            for name in nodes.running
+        ),
+    )
 
 
 def states(report: dict[str, Any]) -> dict[str, str]:
@@ -28,15 +32,23 @@ def states(report: dict[str, Any]) -> dict[str, str]:
 async def test_any_node_tells_of_the_whole_cluster(tmp_path: Path) -> None:
     async with running_cluster(tmp_path, SETS) as cluster:
         await wait_known(cluster)
-        await cluster.wait_for("the schema pushed", lambda: all(
-            not nodes.status(name).cluster_trouble
-            for nodes in cluster.values() for name in nodes.names
-        ))
+        await cluster.wait_for(
+            "the schema pushed",
+            lambda: all(
+                not nodes.status(name).cluster_trouble
+                for nodes in cluster.values()
+                for name in nodes.names
+            ),
+        )
         for name in SETS:
             async with cluster.client(f"client-of-{name[:2]}", through=[name]) as client:
                 report = await collect(client)
             assert list(states(report)) == [
-                "meta/p0 n1", "eu/p0 n1", "eu/p0 n2", "eu/p0 n3", "us/p0 n1"
+                "meta/p0 n1",
+                "eu/p0 n1",
+                "eu/p0 n2",
+                "eu/p0 n3",
+                "us/p0 n1",
             ]
             assert set(states(report).values()) == {"serving", "following"}
             assert _troubles(report["nodes"]) == []
@@ -53,8 +65,11 @@ async def test_nodes_out_of_reach_are_asked_by_others(
         async with cluster.client(through=["us/p0"]) as client:
             report = await collect(client)
         assert states(report) == {
-            "meta/p0 n1": "serving", "eu/p0 n1": "serving", "eu/p0 n2": "following",
-            "eu/p0 n3": "unreachable", "us/p0 n1": "serving",
+            "meta/p0 n1": "serving",
+            "eu/p0 n1": "serving",
+            "eu/p0 n2": "following",
+            "eu/p0 n3": "unreachable",
+            "us/p0 n1": "serving",
         }
         rows = {f"{row['replica_set']} {row['node']}": row for row in report["nodes"]}
         assert rows["eu/p0 n2"]["trouble"][0].startswith(
@@ -69,8 +84,10 @@ def row(replica_set: str, node: str, *trouble: str) -> dict[str, Any]:
 
 def test_what_several_nodes_say_is_printed_once() -> None:
     rows = [
-        row("eu", "n1", "the disk is full"), row("eu", "n2", "who is x?"),
-        row("us", "n1", "who is x?\n at length", "b"), row("us", "n2", "who is x?"),
+        row("eu", "n1", "the disk is full"),
+        row("eu", "n2", "who is x?"),
+        row("us", "n1", "who is x?\n at length", "b"),
+        row("us", "n2", "who is x?"),
     ]
     assert _troubles(rows) == [
         "trouble at eu (n1): the disk is full",

@@ -63,7 +63,10 @@ def test_a_running_cluster_is_told_without_what_is_not_looked_at(
     report = Report(last_lsn=53, committed_lsn=53, applied_lsn=53, entries=53)
     report.add("the body of entry 9 does not match its hash", table="hadron_body", lsn=9)
     file = VerifiedFile(
-        Path("n2:7000"), Owner("local", "local/p0", "n2", b""), True, report,
+        Path("n2:7000"),
+        Owner("local", "local/p0", "n2", b""),
+        True,
+        report,
         remedy="is being repaired from another member",
     )
     monkeypatch.setattr(verify, "_verify_live", lambda _url: Verified([file]))
@@ -109,12 +112,13 @@ async def test_what_was_not_compared_is_said(
     assert last == "everything is right"
     main(["verify", str(directory), str(alone), "--output", "json"])
     assert [each["nodes"] for each in json.loads(capsys.readouterr().out)["not_compared"]] == [
-        [str(alone)], ["n1"]
+        [str(alone)],
+        ["n1"],
     ]
 
 
 def test_entries_with_the_same_problem_are_told_as_a_range(
-    capsys: pytest.CaptureFixture[str]
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
     report = Report()
     for lsn in (404, 405, 406, 408):

@@ -14,7 +14,7 @@ from typing import Any
 
 import anyio
 
-from hadron.model.batch import BatchHead, decode_batch, read_head
+from hadron.model.batch import BatchHead, read_head
 from hadron.model.errors import (
     HadronError,
     LogTruncatedError,
@@ -23,8 +23,10 @@ from hadron.model.errors import (
     SequenceError,
 )
 from hadron.model.limits import PRODUCER_WINDOW, SUBSCRIPTION_BATCH_MEMORY
-from hadron.model.schema import PipelineSpec, StageSpec, StreamSpec, spec_to_json
-from hadron.wire.calls import Call, Handler
+from hadron.model.pipelines import PipelineSpec, StageSpec
+from hadron.model.record_batch import decode_batch
+from hadron.model.schema import StreamSpec, spec_to_json
+from hadron.wire.calls import AnyCall, Handler
 from hadron.wire.connection import Connection
 from hadron.wire.messages import (
     cluster_pb2,
@@ -77,8 +79,11 @@ class Partition:
     def info(self, index: int, *, attached: bool = True) -> common_pb2.BatchInfo:
         base, head, data, stamp = self.batches[index]
         return common_pb2.BatchInfo(
-            base_offset=base, count=head.n, append_ms=stamp,
-            ballot=self.ballots[base], length=len(data) if attached else 0,
+            base_offset=base,
+            count=head.n,
+            append_ms=stamp,
+            ballot=self.ballots[base],
+            length=len(data) if attached else 0,
         )
 
     def ballot_before(self, offset: int) -> common_pb2.Ballot | None:
@@ -147,8 +152,10 @@ class Group:
             return False
         self.unheld -= offsets
         self.again = [
-            (offset, offset, attempt) for first, last, attempt in self.again
-            for offset in range(first, last + 1) if offset not in offsets
+            (offset, offset, attempt)
+            for first, last, attempt in self.again
+            for offset in range(first, last + 1)
+            if offset not in offsets
         ]
         self.ack(min(offsets), max(offsets))
         return True
@@ -157,7 +164,7 @@ class Group:
 class Member:
     """One Subscribe call."""
 
-    def __init__(self, node: FakeNode, call: Call) -> None:
+    def __init__(self, node: FakeNode, call: AnyCall) -> None:
         self.node = node
         self.call = call
         self.group: Group | None = None
@@ -216,7 +223,8 @@ class Member:
         self.group.members.append(self)
         self.max_in_flight = opening.max_in_flight
         opened = groups_pb2.SubscribeEvent.Opened(
-            floor=self.group.floor, options=opening.options,
+            floor=self.group.floor,
+            options=opening.options,
             ballot=common_pb2.Ballot(epoch=1, incarnation=self.node.incarnation),
             fence=groups_pb2.DeliveryToken(
                 ballot=common_pb2.Ballot(
@@ -302,12 +310,14 @@ class Member:
         self.held[group.deliveries] = (set(range(first, last + 1)), attempt)
         self.in_flight += last - first + 1
         delivery = groups_pb2.SubscribeEvent.Delivery(
-            delivery=group.deliveries, first_offset=first, last_offset=last, attempt=attempt,
+            delivery=group.deliveries,
+            first_offset=first,
+            last_offset=last,
+            attempt=attempt,
             batch=group.partition.info(index, attached=attach),
             ends_batch=self._ends_batch(last - first + 1),
         )
         self.call.send(groups_pb2.SubscribeEvent(delivery=delivery), [data] if attach else [])
-
 
     def _ends_batch(self, count: int) -> bool:
         self.in_batch += count
@@ -332,7 +342,8 @@ class FakeNode:
         for name in streams:
             self._store("Stream", name, StreamSpec(partitions=partitions))
         self._store(
-            "Pipeline", "pipe",
+            "Pipeline",
+            "pipe",
             PipelineSpec(
                 replica_set=partitions[0], input="s", stages=(StageSpec(name="a", run="m:f"),)
             ),
@@ -353,7 +364,7 @@ class FakeNode:
         self.completed: list[tuple[pipelines_pb2.CompleteStagesRequest, bytes]] = []
         self.failed: list[pipelines_pb2.FailStagesRequest] = []
         self.retries: list[pipelines_pb2.RetryInstancesRequest] = []
-        self.stage_calls: list[tuple[Call, list[int]]] = []
+        self.stage_calls: list[tuple[AnyCall, list[int]]] = []
         self.first_leader = self
         self.promoted: FakeNode | None = None
         """Who led in epoch 1, and who leads in epoch 2, as this node says."""
@@ -370,8 +381,12 @@ class FakeNode:
     def _store(self, kind: str, name: str, spec: Any) -> schema_pb2.SchemaObject:
         index = len(self.objects) + 1
         entry = schema_pb2.SchemaObject(
-            kind=kind, namespace="default", name=name, spec_json=spec_to_json(spec).decode(),
-            id=index, metadata_index=index,
+            kind=kind,
+            namespace="default",
+            name=name,
+            spec_json=spec_to_json(spec).decode(),
+            id=index,
+            metadata_index=index,
         )
         self.objects[kind, name] = entry
         return entry
@@ -427,19 +442,27 @@ class FakeNode:
 
     def handlers(self) -> dict[int, Handler]:
         names: dict[str, Callable[..., None]] = {
-            "Produce": self.on_produce, "Fetch": self.on_fetch, "Offsets": self.on_offsets,
-            "Subscribe": self.on_subscribe, "ListGroups": self.on_groups,
+            "Produce": self.on_produce,
+            "Fetch": self.on_fetch,
+            "Offsets": self.on_offsets,
+            "Subscribe": self.on_subscribe,
+            "ListGroups": self.on_groups,
             "DescribeGroup": self.on_describe,
-            "ApplySchema": self.on_apply, "GetObjects": self.on_objects,
-            "Topology": self.on_topology, "Status": self.on_status,
-            "RunStages": self.on_run_stages, "CompleteStages": self.on_complete,
-            "FailStages": self.on_fail, "ListInstances": self.on_instances,
-            "PipelineProgress": self.on_progress, "RetryInstances": self.on_retry,
+            "ApplySchema": self.on_apply,
+            "GetObjects": self.on_objects,
+            "Topology": self.on_topology,
+            "Status": self.on_status,
+            "RunStages": self.on_run_stages,
+            "CompleteStages": self.on_complete,
+            "FailStages": self.on_fail,
+            "ListInstances": self.on_instances,
+            "PipelineProgress": self.on_progress,
+            "RetryInstances": self.on_retry,
         }
         return {method(name).number: handler for name, handler in names.items()}
 
     def on_produce(
-        self, call: Call, request: streams_pb2.ProduceRequest, data: memoryview
+        self, call: AnyCall, request: streams_pb2.ProduceRequest, data: memoryview
     ) -> None:
         self.produce_calls += 1
         if self.refusals:
@@ -456,7 +479,7 @@ class FakeNode:
         else:
             call.send(answer, end=True)
 
-    def on_fetch(self, call: Call, request: streams_pb2.FetchRequest, _: memoryview) -> None:
+    def on_fetch(self, call: AnyCall, request: streams_pb2.FetchRequest, _: memoryview) -> None:
         self.fetches += 1
         log = self.partition(request.stream, request.partition)
         self._check_id(request)
@@ -472,7 +495,7 @@ class FakeNode:
             self._answer_fetch(call, request, log)
 
     async def _wait_records(
-        self, call: Call, request: streams_pb2.FetchRequest, log: Partition
+        self, call: AnyCall, request: streams_pb2.FetchRequest, log: Partition
     ) -> None:
         event = anyio.Event()
         log.waiting.append(event.set)
@@ -481,7 +504,7 @@ class FakeNode:
         self._answer_fetch(call, request, log)
 
     def _answer_fetch(
-        self, call: Call, request: streams_pb2.FetchRequest, log: Partition
+        self, call: AnyCall, request: streams_pb2.FetchRequest, log: Partition
     ) -> None:
         answer = streams_pb2.FetchResponse(
             first_offset=log.first_offset, next_offset=log.next_offset
@@ -497,7 +520,7 @@ class FakeNode:
             size += len(data)
         call.send(answer, chunks, end=True)
 
-    def on_offsets(self, call: Call, request: streams_pb2.OffsetsRequest, _: memoryview) -> None:
+    def on_offsets(self, call: AnyCall, request: streams_pb2.OffsetsRequest, _: memoryview) -> None:
         answer = streams_pb2.OffsetsResponse()
         for name in [request.partition] if request.partition else self.partition_names:
             log = self.partition(request.stream, name)
@@ -505,7 +528,9 @@ class FakeNode:
             later = (base for base, _, _, ms in log.batches if ms >= request.at_ms)
             at = next(later, log.next_offset)
             answer.partitions.add(
-                partition=name, first_offset=log.first_offset, next_offset=log.next_offset,
+                partition=name,
+                first_offset=log.first_offset,
+                next_offset=log.next_offset,
                 at_offset=at if request.at_ms else 0,
                 ballot=log.ballot_before(
                     request.before if request.HasField("before") else log.next_offset
@@ -518,29 +543,37 @@ class FakeNode:
             raise NotFoundError(f"no stream has the id {request.stream_id}")
 
     def on_subscribe(
-        self, call: Call, request: groups_pb2.SubscribeRequest, attachment: memoryview
+        self, call: AnyCall, request: groups_pb2.SubscribeRequest, attachment: memoryview
     ) -> None:
         Member(self, call).received(request, attachment)
 
-    def on_groups(self, call: Call, request: groups_pb2.ListGroupsRequest, _: memoryview) -> None:
+    def on_groups(
+        self, call: AnyCall, request: groups_pb2.ListGroupsRequest, _: memoryview
+    ) -> None:
         answer = groups_pb2.ListGroupsResponse()
         for (stream, partition, name), group in self.groups.items():
             if request.stream in ("", stream):
                 answer.groups.add(
-                    namespace="default", stream=stream, partition=partition, group=name,
-                    floor=group.floor, next_offset=group.partition.next_offset,
+                    namespace="default",
+                    stream=stream,
+                    partition=partition,
+                    group=name,
+                    floor=group.floor,
+                    next_offset=group.partition.next_offset,
                     members=len(group.members),
                 )
         call.send(answer, end=True)
 
     def on_describe(
-        self, call: Call, request: groups_pb2.DescribeGroupRequest, _: memoryview
+        self, call: AnyCall, request: groups_pb2.DescribeGroupRequest, _: memoryview
     ) -> None:
         group = self.groups[request.stream, request.partition, request.group]
         told = groups_pb2.ListGroupsResponse.Group(floor=group.floor, skipped=group.skipped)
         call.send(groups_pb2.DescribeGroupResponse(group=told), end=True)
 
-    def on_apply(self, call: Call, request: schema_pb2.ApplySchemaRequest, _: memoryview) -> None:
+    def on_apply(
+        self, call: AnyCall, request: schema_pb2.ApplySchemaRequest, _: memoryview
+    ) -> None:
         answer = schema_pb2.ApplySchemaResponse(metadata_index=len(self.objects))
         for entry in request.objects:
             known = self.objects.get((entry.kind, entry.name))
@@ -553,7 +586,9 @@ class FakeNode:
             change.after.CopyFrom(known or entry)
         call.send(answer, end=True)
 
-    def on_objects(self, call: Call, request: schema_pb2.GetObjectsRequest, _: memoryview) -> None:
+    def on_objects(
+        self, call: AnyCall, request: schema_pb2.GetObjectsRequest, _: memoryview
+    ) -> None:
         found = [
             entry
             for entry in self.objects.values()
@@ -564,7 +599,7 @@ class FakeNode:
         answer = schema_pb2.GetObjectsResponse(objects=found, metadata_index=len(self.objects))
         call.send(answer, end=True)
 
-    def on_topology(self, call: Call, _: Any, __: memoryview) -> None:
+    def on_topology(self, call: AnyCall, _: Any, __: memoryview) -> None:
         promoted, first = self.promoted, self.first_leader.address
         nodes = [
             cluster_pb2.Node(name="n1", role="replica" if promoted else "leader", address=first)
@@ -580,13 +615,13 @@ class FakeNode:
         )
         call.send(answer, end=True)
 
-    def on_status(self, call: Call, _: Any, __: memoryview) -> None:
+    def on_status(self, call: AnyCall, _: Any, __: memoryview) -> None:
         call.send(cluster_pb2.StatusResponse(node="n1", state="serving"), end=True)
 
     # --- pipelines ------------------------------------------------------------------------------
 
     def on_run_stages(
-        self, call: Call, request: pipelines_pb2.RunStagesRequest, _: memoryview
+        self, call: AnyCall, request: pipelines_pb2.RunStagesRequest, _: memoryview
     ) -> None:
         credit = [request.credit]
         self.stage_calls.append((call, credit))
@@ -603,29 +638,29 @@ class FakeNode:
         assert credit[0] > 0, "the runner gave no credit"
         credit[0] -= 1
         invocation = pipelines_pb2.Invocation(instance_id=instance_id, attempt=1)
-        call.send(
-            pipelines_pb2.Invocations(stage="a", pipeline_id=2, invocations=[invocation])
-        )
+        call.send(pipelines_pb2.Invocations(stage="a", pipeline_id=2, invocations=[invocation]))
 
     def on_complete(
-        self, call: Call, request: pipelines_pb2.CompleteStagesRequest, batch: memoryview
+        self, call: AnyCall, request: pipelines_pb2.CompleteStagesRequest, batch: memoryview
     ) -> None:
         self.completed.append((request, bytes(batch)))
         call.send(pipelines_pb2.CompleteStagesResponse(base_offset=7), end=True)
 
-    def on_fail(self, call: Call, request: pipelines_pb2.FailStagesRequest, _: memoryview) -> None:
+    def on_fail(
+        self, call: AnyCall, request: pipelines_pb2.FailStagesRequest, _: memoryview
+    ) -> None:
         self.failed.append(request)
         call.send(common_pb2.Empty(), end=True)
 
     def on_instances(
-        self, call: Call, request: pipelines_pb2.ListInstancesRequest, _: memoryview
+        self, call: AnyCall, request: pipelines_pb2.ListInstancesRequest, _: memoryview
     ) -> None:
         answer = pipelines_pb2.ListInstancesResponse()
         answer.instances.add(id=request.after_id + 1, status=request.status or "live")
         call.send(answer, end=True)
 
     def on_retry(
-        self, call: Call, request: pipelines_pb2.RetryInstancesRequest, _: memoryview
+        self, call: AnyCall, request: pipelines_pb2.RetryInstancesRequest, _: memoryview
     ) -> None:
         """Of its failed instances, 1 to 2,500, the slice that is asked for."""
         self.retries.append(request)
@@ -634,14 +669,15 @@ class FakeNode:
         )
         call.send(
             pipelines_pb2.RetryInstancesResponse(
-                retried=len(ids), after_id=ids[-1],
+                retried=len(ids),
+                after_id=ids[-1],
                 more=not request.instance_ids and ids[-1] < 2_500,
             ),
             end=True,
         )
 
     def on_progress(
-        self, call: Call, _: pipelines_pb2.PipelineProgressRequest, __: memoryview
+        self, call: AnyCall, _: pipelines_pb2.PipelineProgressRequest, __: memoryview
     ) -> None:
         answer = pipelines_pb2.PipelineProgressResponse()
         answer.pipelines.add(namespace="default", name="pipe", id=2, instances=3)

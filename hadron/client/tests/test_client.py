@@ -8,7 +8,7 @@ import anyio
 import pytest
 
 from hadron.client import connect
-from hadron.client.client import _warn_of_token
+from hadron.client.connecting.url import _warn_of_token
 from hadron.client.tests.fake_node import FakeNode
 from hadron.client.tests.support import both, served, start, until
 from hadron.model.errors import NotFoundError, PeerError, RequestError
@@ -176,9 +176,7 @@ async def test_pipeline_calls_reach_the_pipelines_leader() -> None:
             await client.instances("pipe", status="odd")
         with pytest.raises(NotFoundError):
             await client.pipeline_progress("nope")
-        answer = await client.complete_stages(
-            2, "a", [1, 2], [1, 1], [5, 6], b"batch", "local/p0"
-        )
+        answer = await client.complete_stages(2, "a", [1, 2], [1, 1], [5, 6], b"batch", "local/p0")
         assert answer.base_offset == 7
         request, batch = node.completed[0]
         assert (list(request.created_ms), batch) == ([5, 6], b"batch")

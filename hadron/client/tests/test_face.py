@@ -1,9 +1,8 @@
-"""What users meet of the client: what they may give, what completion shows, what mistakes say."""
+"""What users meet of the client: what they may give, and what mistakes say."""
 
 from __future__ import annotations
 
 import dataclasses
-import inspect
 import pickle
 from collections import namedtuple
 from datetime import UTC, date, datetime, timedelta
@@ -16,73 +15,11 @@ from uuid import UUID
 import pytest
 
 import hadron
-from hadron.client import Client
-from hadron.client.deliveries import DeliveryBatch
-from hadron.client.sync_consumer import SyncDeliveryBatch
 from hadron.client.tests.support import both, served
 from hadron.model.documents.reading import declared
 from hadron.model.errors import ClosedError, InvalidRecordError, RequestError, SchemaError
 from hadron.model.record import NewRecord, encode_value
 from hadron.model.schema import Retention, SchemaObject, StreamSpec
-
-# --- what completion shows ----------------------------------------------------------------------
-
-PRODUCER = {"close", "flush", "send", "send_many", "send_soon"}
-SUBSCRIPTION = {"batches", "close", "flush", "poll", "poll_batch"}
-DELIVERY = {
-    "ack", "attempt", "damage", "extend", "headers", "id", "key", "nack", "offset", "partition",
-    "record", "stream", "timestamp", "timestamp_ms", "type", "value",
-}
-BATCH = {"ack", "attempt", "extend", "first_offset", "nack", "partition", "records"}
-
-
-def public(kind: type) -> set[str]:
-    return {name for name in dir(kind) if not name.startswith("_")}
-
-
-def test_completion_shows_what_may_be_called() -> None:
-    for kinds, expected in (
-        ((hadron.Producer, hadron.SyncProducer), PRODUCER),
-        ((hadron.Subscription, hadron.SyncSubscription), SUBSCRIPTION),
-        ((hadron.Delivery, hadron.SyncDelivery), DELIVERY),
-        ((DeliveryBatch, SyncDeliveryBatch), BATCH),
-    ):
-        for kind in kinds:
-            assert public(kind) == expected, kind
-
-
-def test_instances_show_no_more_than_their_classes() -> None:
-    client = hadron.connect_sync("hadron://127.0.0.1:1")
-    for thing in (client, client.producer("s"), client.subscribe("s", group="g")):
-        shown = {name for name in vars(thing) if not name.startswith("_")}
-        assert shown <= {"namespace"}
-
-
-_ASYNC_ONLY = {
-    # A way through another node, and a raw connection: for commands, which are async.
-    "connect_to", "status_through",
-}
-
-
-def test_both_clients_offer_the_same() -> None:
-    only_async, only_sync = public(Client), public(hadron.SyncClient)
-    assert only_async - only_sync == _ASYNC_ONLY
-    # An async client is opened by its block: its tasks belong to that.
-    assert only_sync - only_async == {"open"}
-    for name in only_async & only_sync - {"close"}:
-        one = inspect.signature(getattr(Client, name)).parameters
-        other = inspect.signature(getattr(hadron.SyncClient, name)).parameters
-        assert list(one.values()) == list(other.values()), name
-    for one_kind, other_kind in (
-        (hadron.Producer, hadron.SyncProducer), (hadron.Subscription, hadron.SyncSubscription),
-        (hadron.Delivery, hadron.SyncDelivery), (DeliveryBatch, SyncDeliveryBatch),
-    ):
-        for name in public(one_kind):
-            if callable(getattr(one_kind, name)):
-                one = inspect.signature(getattr(one_kind, name)).parameters
-                other = inspect.signature(getattr(other_kind, name)).parameters
-                assert list(one.values()) == list(other.values()), (one_kind, name)
-
 
 # --- what is forgotten --------------------------------------------------------------------------
 
@@ -243,8 +180,10 @@ def test_numbers_and_frames_of_numpy_and_pandas() -> None:
     assert encode_value(row)[1] == b'{"a":1,"b":1.5,"c":true}'
     assert encode_value(pandas.Timestamp(NOON))[1] == b'"2013-01-01T12:00:00"'
     for value, why in (
-        (numpy.float64("nan"), "NaN"), (numpy.array([1, 2]), "tolist"),
-        (pandas.DataFrame({"a": [1]}), "to_dict"), (pandas.NaT, "no JSON value"),
+        (numpy.float64("nan"), "NaN"),
+        (numpy.array([1, 2]), "tolist"),
+        (pandas.DataFrame({"a": [1]}), "to_dict"),
+        (pandas.NaT, "no JSON value"),
     ):
         with pytest.raises(InvalidRecordError, match=why):
             encode_value(value)
@@ -253,6 +192,7 @@ def test_numbers_and_frames_of_numpy_and_pandas() -> None:
 @both
 async def test_serializers() -> None:
     async with served() as (_, client):
+
         def refuse(value: Any) -> bytes:
             return bytes([value])
 
@@ -347,13 +287,17 @@ def test_what_may_be_declared(tmp_path: Path) -> None:
     file = tmp_path / "schema.yaml"
     file.write_text(text)
     mapping = {
-        "kind": "Stream", "name": "a", "partitions": ("local/p0",), "retention": {"max_age": "7d"}
+        "kind": "Stream",
+        "name": "a",
+        "partitions": ("local/p0",),
+        "retention": {"max_age": "7d"},
     }
     for given in (one, text, file, mapping):
         assert declared(given) == [one]
     assert declared([one, text, mapping]) == [one] * 3
     assert declared(text + "---\n" + text.replace("a\n", "b\n")) == [
-        one, stream("b", "local/p0", retention=Retention(max_age_ms=604_800_000))
+        one,
+        stream("b", "local/p0", retention=Retention(max_age_ms=604_800_000)),
     ]
 
 
@@ -478,9 +422,7 @@ async def test_wrong_arguments_are_named() -> None:
                 await producer.send(b"x", timestamp=5)
             with pytest.raises(InvalidRecordError, match=r"timestamp .* time zone"):
                 await producer.send(b"x", timestamp=NOON)
-            assert repr(producer) == (
-                "<Producer of 's' at local/p0, open, 0 batches on their way>"
-            )
+            assert repr(producer) == ("<Producer of 's' at local/p0, open, 0 batches on their way>")
         assert repr(client).endswith("/default, open>")
         async with member(
             ack_deadline_s=timedelta(minutes=1), partitions="local/p0"
@@ -504,8 +446,16 @@ async def test_records_go_to_other_processes() -> None:
         for record in records:
             copy = pickle.loads(pickle.dumps(record))
             for name in (
-                "value", "key", "type", "id", "headers", "timestamp_ms", "offset", "partition",
-                "stream", "content_type",
+                "value",
+                "key",
+                "type",
+                "id",
+                "headers",
+                "timestamp_ms",
+                "offset",
+                "partition",
+                "stream",
+                "content_type",
             ):
                 assert getattr(copy, name) == getattr(record, name), name
 

@@ -60,7 +60,8 @@ def test_every_name_can_be_imported_and_completed() -> None:
     assert set(hadron._HOMES) == set(hadron.__all__)
     tree = ast.parse((_ROOT / "__init__.py").read_text())
     for_types = {
-        alias.name: node.module for node in ast.walk(tree)
+        alias.name: node.module
+        for node in ast.walk(tree)
         if isinstance(node, ast.ImportFrom) and str(node.module).startswith("hadron")
         for alias in node.names
     }
@@ -82,7 +83,8 @@ def test_a_node_loads_no_client() -> None:
     program = (
         "import hadron.node.main, sys\n"
         "print(*(name for name in sys.modules if name == 'asyncio' or name in\n"
-        "  ('hadron.client.client', 'hadron.client.producer', 'hadron.client.portal')))\n"
+        "  ('hadron.client.client', 'hadron.client.producing.producer',\n"
+        "  'hadron.client.blocking.portal')))\n"
     )
     ran = subprocess.run(
         [sys.executable, "-c", program], capture_output=True, text=True, check=True

@@ -12,6 +12,7 @@ import trio
 
 import hadron
 from hadron.client import Client
+from hadron.model.errors import NotFoundError, PeerError
 from hadron.model.schema import SchemaObject, StreamSpec
 from hadron.node.supervision.cluster import LocalCluster
 from hadron.testing.nodes import running_nodes
@@ -57,6 +58,21 @@ async def test_a_leader_that_crashes_again_and_again_costs_no_record(tmp_path: P
                         await trio.sleep(0.001)
         assert [record.value async for record in client.read("s")] == sent
         assert consumed == set(range(len(sent)))
+
+
+async def test_only_the_leader_says_that_there_is_no_such_stream(tmp_path: Path) -> None:
+    """A replica may have it in its log, and not know yet that it is committed."""
+    async with running_nodes(tmp_path, 3) as nodes:
+        async with nodes.client() as client:
+            with pytest.raises(NotFoundError, match="no stream is called 'made-next'"):
+                await client.stream("made-next")
+            await declare(client, "s")
+        await nodes.wait_in_step()
+        await nodes.crash("n1")
+        async with nodes.client(request_timeout_s=5.0) as client:
+            assert (await client.stream("s")).name == "s"
+            with pytest.raises(PeerError, match="only the leader of local/p0 knows"):
+                await client.stream("made-next")
 
 
 @pytest.fixture(scope="module")

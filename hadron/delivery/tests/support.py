@@ -60,7 +60,8 @@ class Consumer:
     def delivery_of(self, offset: int) -> int:
         """The number of the latest delivery that has it."""
         return next(
-            d.delivery for d in reversed(self.deliveries)
+            d.delivery
+            for d in reversed(self.deliveries)
             if d.first_offset <= offset <= d.last_offset
         )
 

@@ -15,7 +15,6 @@ from hadron.delivery import shelf
 from hadron.delivery.joining import Joining
 from hadron.delivery.progress import LoggedLedger, Receipt
 from hadron.delivery.tests.support import Consumer, progress
-from hadron.model.batch import decode_batch
 from hadron.model.errors import (
     HadronError,
     NotFoundError,
@@ -24,6 +23,7 @@ from hadron.model.errors import (
     ShuttingDownError,
 )
 from hadron.model.limits import SUBSCRIPTION_BATCH_MEMORY
+from hadron.model.record_batch import decode_batch
 from hadron.serving.tests.stack import FakeCall, Stack, leading, until
 from hadron.state.groups import AckRecords
 from hadron.wire.messages import groups_pb2
@@ -232,9 +232,7 @@ class TestAcknowledging:
                 member.acknowledge(first, last, delivery=1)
             bad = groups_pb2.Range(delivery=1, first_offset=first, last_offset=last)
             with pytest.raises(RequestError, match="are no range"):
-                member.driver.refuse(
-                    member.session, groups_pb2.SubscribeRequest.Nack(ranges=[bad])
-                )
+                member.driver.refuse(member.session, groups_pb2.SubscribeRequest.Nack(ranges=[bad]))
         member.acknowledge(0, (1 << 64) - 1, token=1, delivery=1)
         assert len(await member.confirmed(1)) == 1, "more than was held"
         assert await progress(stack) == [(100, None, None)]
@@ -366,9 +364,7 @@ class TestDriversEnd:
             members.append(await Consumer(stack, f"g{number}").join(1))
             # The order of joining is not the order of reading, which other threads do.
             await members[-1].until(0)
-        sizes = [
-            sum(map(shelf._footprint, member.driver._shelf._batches)) for member in members
-        ]
+        sizes = [sum(map(shelf._footprint, member.driver._shelf._batches)) for member in members]
         assert sum(sizes) <= 350_000
         assert [size > 0 for size in sizes[-3:]] == [True] * 3, "those that read last"
         shelves = stack.groups._on.shelves

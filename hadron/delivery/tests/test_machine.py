@@ -8,7 +8,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from hadron.delivery.effects import Assignment
+from hadron.delivery.effects import Assignment, Exhausted
 from hadron.delivery.machine import Group
 from hadron.delivery.members import Member
 from hadron.delivery.patience import again_after_s
@@ -30,7 +30,9 @@ def deliver(group: Group, end: int, now: float = 0.0) -> Assignment | None:
     wanted = group.next_wanted(end, now)
     if wanted is None:
         return None
-    return group.assign(wanted, (wanted // BATCH + 1) * BATCH, end, now)
+    found = group.assign(wanted, (wanted // BATCH + 1) * BATCH, end, now)
+    assert not isinstance(found, Exhausted), "there is no limit"
+    return found
 
 
 def drain(group: Group, end: int, now: float = 0.0) -> list[Assignment]:
@@ -70,7 +72,9 @@ class TestScenes:
         group.leave(first.number, 5.0)
         found = drain(group, 100, 5.0)
         assert [(a.member, a.first, a.last, a.attempt) for a in found] == [
-            (second.number, 0, 1, 2), (second.number, 4, 7, 2), (second.number, 8, 9, 1)
+            (second.number, 0, 1, 2),
+            (second.number, 4, 7, 2),
+            (second.number, 8, 9, 1),
         ]
 
     def test_a_late_acknowledgement_counts_while_nobody_holds_the_record(self) -> None:
@@ -330,7 +334,7 @@ class TestRetention:
         group = Group(0, [])
         member = group.join(10, lambda: True)
         first = group.assign(0, 10, 100, 0.0)
-        assert first is not None
+        assert isinstance(first, Assignment)
         assert (first.first, first.last) == (0, 9)
         group.refuse(member.number, first.delivery, 0, 4, now=0.0, delay_s=0.0)
         group.skip_below(7)
@@ -338,7 +342,7 @@ class TestRetention:
         group.leave(member.number, 1.0)
         other = group.join(10, lambda: True)
         again = group.assign(7, 10, 100, 1.0)
-        assert again is not None
+        assert isinstance(again, Assignment)
         assert (again.member, again.first, again.last) == (other.number, 7, 9)
 
     def test_the_cursor_moves_over_the_gap_and_what_is_acknowledged_behind_it(self) -> None:

@@ -14,7 +14,7 @@ from trio.testing import MockClock
 from hadron.delivery import groups as module
 from hadron.delivery import letters, machine
 from hadron.delivery.tests.support import Consumer, progress
-from hadron.model.batch import BatchBuilder, decode_batch
+from hadron.model.batch_building import BatchBuilder
 from hadron.model.errors import (
     DeadlineExceededError,
     HadronError,
@@ -24,6 +24,7 @@ from hadron.model.errors import (
     RequestError,
 )
 from hadron.model.record import NewRecord
+from hadron.model.record_batch import decode_batch
 from hadron.model.schema import StreamSpec
 from hadron.serving.tests.stack import Stack, leading, until
 from hadron.state import group_views, groups
@@ -92,9 +93,7 @@ class TestOptions:
         member.leave()
         await until(lambda: stack.groups.live(1, "billing") is None)
         letters, _ = stack.catalog.stream("default", "letters")
-        await stack.controller.execute(
-            DeleteObjects(stack.catalog.metadata_index, (letters.id,))
-        )
+        await stack.controller.execute(DeleteObjects(stack.catalog.metadata_index, (letters.id,)))
         with pytest.raises(RequestError, match="dead letter stream of group 'billing' was deleted"):
             await Consumer(stack).join(**LETTERS)
         # Who names no options goes on.
@@ -157,9 +156,9 @@ class TestDeadlines:
         assert len(await slow.confirmed(2)) == 1
         slow.say(extend={"ranges": [groups_pb2.Range(delivery=1, first_offset=1, last_offset=2)]})
         assert slow.events("revoked")[-1].reason == "not held"
-        assert await stack.rows(
-            "SELECT first, last, attempts FROM hadron_group_attempt"
-        ) == [(1, 2, 1)]
+        assert await stack.rows("SELECT first, last, attempts FROM hadron_group_attempt") == [
+            (1, 2, 1)
+        ]
 
 
 class TestHeartbeats:
@@ -325,9 +324,13 @@ class TestDeadLetters:
         assert (record.value, record.key, record.type, record.id) == ("1", "b", "t", "id-1")
         assert record.timestamp_ms == 77
         assert record.headers == {
-            "h": "b", letters.REASON: "no such flight", letters.ATTEMPTS: "2",
-            letters.ORIGIN_STREAM: "flights", letters.ORIGIN_PARTITION: "local/p0",
-            letters.ORIGIN_OFFSET: "1", letters.GROUP: "billing",
+            "h": "b",
+            letters.REASON: "no such flight",
+            letters.ATTEMPTS: "2",
+            letters.ORIGIN_STREAM: "flights",
+            letters.ORIGIN_PARTITION: "local/p0",
+            letters.ORIGIN_OFFSET: "1",
+            letters.GROUP: "billing",
         }
         member.acknowledge(0, 0)
         member.acknowledge(2, 2, token=1)
@@ -406,7 +409,8 @@ class TestDeadLetters:
         assert await progress(stack) == [(3, None, None)]
         found = [
             record.headers[letters.ORIGIN_OFFSET]
-            for batch in await stack.read(2) for record in decode_batch(batch.data).records()
+            for batch in await stack.read(2)
+            for record in decode_batch(batch.data).records()
         ]
         assert found == ["0", "2"]
 
@@ -481,7 +485,8 @@ class TestLateAcknowledgements:
         item = groups_pb2.Range(delivery=number, first_offset=offset, last_offset=offset)
         member.say(
             ack=Ack(
-                ranges=[item], token=1,
+                ranges=[item],
+                token=1,
                 ballot=common_pb2.Ballot(epoch=ballot[0], incarnation=ballot[1]),
             )
         )
@@ -593,7 +598,10 @@ class TestReading:
         "error", [OffsetOutOfRangeError("offset 0 is gone"), NotReadyError("just dropping it")]
     )
     async def test_retention_that_overtakes_a_read_ends_nobodys_membership(
-        self, stack: Stack, monkeypatch: pytest.MonkeyPatch, mock_clock: MockClock,
+        self,
+        stack: Stack,
+        monkeypatch: pytest.MonkeyPatch,
+        mock_clock: MockClock,
         error: HadronError,
     ) -> None:
         """The first would end it for good, the second mean a reset: the member would forget what
@@ -653,9 +661,7 @@ class TestEphemeral:
         member.driver.pump()
         assert member.driver.floor == 3
 
-    async def test_it_is_remembered_for_a_while(
-        self, stack: Stack, mock_clock: MockClock
-    ) -> None:
+    async def test_it_is_remembered_for_a_while(self, stack: Stack, mock_clock: MockClock) -> None:
         await stack.append(1, *[b"x"] * 4)
         member = await Consumer(stack).join(2, ephemeral=True)
         await member.until(0, 1)
@@ -717,7 +723,8 @@ class TestEphemeral:
         away.say(
             ack=Ack(
                 ranges=[groups_pb2.Range(delivery=1, first_offset=0, last_offset=0)],
-                ballot=ballot_to(stack.ballot), token=1,
+                ballot=ballot_to(stack.ballot),
+                token=1,
             )
         )
         assert len(await away.confirmed(1)) == 1
@@ -785,7 +792,8 @@ class TestChanging:
         again.say(
             ack=Ack(
                 ranges=[groups_pb2.Range(delivery=1, first_offset=5, last_offset=5)],
-                ballot=ballot_to(stack.ballot), token=1,
+                ballot=ballot_to(stack.ballot),
+                token=1,
             )
         )
         assert len(await again.confirmed(1)) == 1, "from before the reset"
@@ -828,7 +836,8 @@ class TestChanging:
         again.say(
             ack=Ack(
                 ranges=[groups_pb2.Range(delivery=1, first_offset=5, last_offset=5)],
-                ballot=ballot_to(stack.ballot), token=1,
+                ballot=ballot_to(stack.ballot),
+                token=1,
             )
         )
         assert len(again.events("acked")[-1].refused) == 1, "another group had the name"

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from hadron.delivery import machine
-from hadron.delivery.effects import Assignment, Exhausted, Rules
+from hadron.delivery.effects import Assignment, Effects, Exhausted, Rules
 from hadron.delivery.keys import BatchKeys
 from hadron.delivery.machine import Group
 from hadron.delivery.members import Member
@@ -26,14 +26,20 @@ def key_of(offset: int) -> int:
     return 0 if offset % 5 == 0 else offset % 3 + 1
 
 
-def deliver(group: Group, end: int, now: float = 0.0) -> Assignment | None:
-    """The next delivery, over whatever only has to be set aside."""
+def deliver(
+    group: Group, end: int, now: float = 0.0, dead: list[Exhausted] | None = None
+) -> Assignment | None:
+    """The next delivery, over whatever only has to be set aside; `dead` takes what has no attempts
+    left."""
     while (wanted := group.next_wanted(end, now)) is not None:
         base = wanted // BATCH * BATCH
         hashes = [key_of(n) for n in range(base, base + BATCH)]
         keys = BatchKeys(base, hashes) if group.rules.is_by_key else None
         found = group.assign(wanted, base + BATCH, end, now, keys)
-        if found is not None:
+        if isinstance(found, Exhausted):
+            assert dead is not None
+            dead.append(found)
+        elif found is not None:
             return found
     return None
 
@@ -56,10 +62,11 @@ class TestDeadlines:
         assert drain(group, 8, 1.0) == [(1, 0, 3), (2, 4, 7)]
         assert group.next_due(1.0) == 11.0
         assert group.acknowledge(quick.number, 2, 4, 7, 2.0) == [(4, 7)]
-        assert group.expire(10.9) == []
-        (expired,) = group.expire(11.0)
+        assert group.expire(10.9) == Effects()
+        effects = group.expire(11.0)
+        (expired,) = effects.expired
         assert (expired.member, expired.delivery, expired.ranges) == (slow.number, 1, ((0, 3),))
-        assert group.ended == [(0, 3, 1)]
+        assert (effects.ended, effects.exhausted) == ([(0, 3, 1)], [])
         assert drain(group, 8, 11.0) == [(2, 0, 3)]
         assert group.acknowledge(slow.number, 1, 0, 3, 12.0) == [], "it is somebody else's now"
 
@@ -77,10 +84,10 @@ class TestDeadlines:
         member = join(group, 8)
         drain(group, 16, 0.0)
         assert group.extend(member.number, 1, 6.0)
-        assert group.expire(15.9) == []
+        assert group.expire(15.9) == Effects()
         assert group.acknowledge(member.number, 1, 0, 0, 15.9), "progress is a sign of life too"
-        assert group.expire(25.0) == []
-        assert [e.ranges for e in group.expire(26.0)] == [((1, 7),)]
+        assert group.expire(25.0) == Effects()
+        assert [e.ranges for e in group.expire(26.0).expired] == [((1, 7),)]
         assert not group.extend(member.number, 1, 26.0)
 
     def test_what_comes_first_may_change_while_members_are_asked(self) -> None:
@@ -120,7 +127,7 @@ class TestDeadlines:
         drain(group, 8, 1.0)
         assert group.extend(busy.number, 1, 6.0)
         assert group.next_due(6.0) == 11.0
-        assert [e.member for e in group.expire(11.0)] == [stuck.number]
+        assert [e.member for e in group.expire(11.0).expired] == [stuck.number]
 
 
 class TestAttempts:
@@ -128,17 +135,19 @@ class TestAttempts:
         group = Group(0, (), rules=Rules(max_attempts=2))
         member = join(group)
         assert drain(group, 4) == [(1, 0, 3)]
-        group.refuse(member.number, 1, 1, 2, now=0.0, delay_s=0.0, reason="no such flight")
-        assert (group.ended, group.exhausted) == ([(1, 2, 1)], [])
+        effects = group.refuse(
+            member.number, 1, 1, 2, now=0.0, delay_s=0.0, reason="no such flight"
+        )
+        assert effects == Effects(ended=[(1, 2, 1)])
         again = deliver(group, 4)
         assert again is not None
         assert (again.first, again.last, again.attempt) == (1, 2, 2)
-        group.refuse(
+        effects = group.refuse(
             member.number, again.delivery, 2, 2, now=0.0, delay_s=0.0, reason="no such flight"
         )
-        assert group.exhausted == [Exhausted(2, 2, 2, "no such flight")]
-        group.leave(member.number, 0.0)
-        assert group.exhausted[1:] == [Exhausted(1, 1, 2, "its member has gone")]
+        assert effects.exhausted == [Exhausted(2, 2, 2, "no such flight")]
+        effects = group.leave(member.number, 0.0)
+        assert effects.exhausted == [Exhausted(1, 1, 2, "its member has gone")]
         join(group)
         assert drain(group, 4) == [(2, 0, 0), (2, 3, 3)], "dead letters are nobody's"
 
@@ -146,8 +155,8 @@ class TestAttempts:
         group = Group(0, (), rules=Rules(max_attempts=1))
         member = join(group)
         drain(group, 4)
-        group.refuse(member.number, 1, 0, 3, now=0.0, delay_s=0.0, is_unseen=True)
-        assert (group.ended, group.exhausted) == ([], [])
+        effects = group.refuse(member.number, 1, 0, 3, now=0.0, delay_s=0.0, is_unseen=True)
+        assert effects == Effects()
         again = deliver(group, 4)
         assert again is not None
         assert again.attempt == 1
@@ -156,10 +165,11 @@ class TestAttempts:
         group = Group(0, [(6, 6)], [(1, 2, 1), (4, 4, 2), (5, 5, 1)], rules=Rules(max_attempts=2))
         join(group)
         found = []
-        while (assignment := deliver(group, 8)) is not None:
+        letters: list[Exhausted] = []
+        while (assignment := deliver(group, 8, dead=letters)) is not None:
             found.append((assignment.first, assignment.last, assignment.attempt))
         assert found == [(0, 0, 1), (1, 2, 2), (3, 3, 1), (5, 5, 2), (7, 7, 1)]
-        (dead,) = group.exhausted
+        (dead,) = letters
         assert (dead.first, dead.last, dead.attempts) == (4, 4, 2)
         group.put_back(dead, 5.0)
         assert drain(group, 8, 5.0) == [(1, 4, 4)]
@@ -168,8 +178,7 @@ class TestAttempts:
         group = Group(0, (), rules=Rules(is_strict=True, max_attempts=1))
         member = join(group)
         assert drain(group, 4) == [(1, 0, 0)]
-        group.refuse(member.number, 1, 0, 0, now=0.0, delay_s=0.0)
-        (dead,) = group.exhausted
+        (dead,) = group.refuse(member.number, 1, 0, 0, now=0.0, delay_s=0.0).exhausted
         assert drain(group, 4) == [], "it may become a letter yet"
         group.put_back(dead, 5.0)
         assert drain(group, 4, 5.0) == [(1, 0, 0)]
@@ -193,7 +202,11 @@ class TestPatience:
 
     @staticmethod
     def give_back(
-        group: Group, member: Member, until_s: float, *, end: int = 1_000,
+        group: Group,
+        member: Member,
+        until_s: float,
+        *,
+        end: int = 1_000,
         delay_s: float | None = None,
     ) -> int:
         """Give everything back at once until then; returns how often."""
@@ -340,8 +353,7 @@ class TestBatches:
         assert drain(group, 9, 0.0) == []
         assert group.next_due(0.0) == 5.0
         assert [
-            (a.first, a.last, a.ends_batch)
-            for a in iter(lambda: deliver(group, 21, 1.0), None)
+            (a.first, a.last, a.ends_batch) for a in iter(lambda: deliver(group, 21, 1.0), None)
         ] == [(0, 7, False), (8, 9, True), (10, 15, False), (16, 19, True)]
 
     def test_or_when_the_first_record_has_waited(self) -> None:
@@ -369,11 +381,13 @@ class TestBatches:
         group.join(100, lambda: writable, batch_size=20)
         join(group, 100, size=20)
         assert [deliver(group, 40), deliver(group, 40)] == [
-            Assignment(1, 1, 0, 7, 1), Assignment(1, 2, 8, 15, 1)
+            Assignment(1, 1, 0, 7, 1),
+            Assignment(1, 2, 8, 15, 1),
         ]
         writable = False
         assert deliver(group, 40) == Assignment(2, 3, 16, 23, 1)
-        assert [member.number for member in group.takers.ended] == [1]
+        assert group.rest() == [1, 2], "both were begun"
+        assert group.rest() == ()
 
 
 class TestStrictOrder:
@@ -461,7 +475,6 @@ class TestLateAcknowledgements:
         join(group)
         assert drain(group, 10) == [(2, 0, 1), (2, 8, 9)]
 
-
     def test_keys_wait_for_those_that_nobody_has_looked_at(self) -> None:
         group = Group(0, (), rules=Rules(is_by_key=True))
         assert group.acknowledge_late(0, 3) == [(0, 3)]
@@ -503,9 +516,7 @@ class TestWindows:
         group.skip_below(9)
         assert group.frontier.needs_window
         group.frontier.resume([(8, 10), (12, 12)], [(9, 9, 3), (11, 11, 1)], None)
-        assert [group.next_wanted(16, 0.0), drain(group, 16)] == [
-            11, [(1, 11, 11), (1, 13, 15)]
-        ]
+        assert [group.next_wanted(16, 0.0), drain(group, 16)] == [11, [(1, 11, 11), (1, 13, 15)]]
 
 
 class TestBounds:
@@ -566,7 +577,8 @@ class Ordered(RuleBasedStateMachine):
     """
 
     @initialize(
-        order=st.sampled_from(("none", "strict", "key")), max_attempts=st.sampled_from((0, 2)),
+        order=st.sampled_from(("none", "strict", "key")),
+        max_attempts=st.sampled_from((0, 2)),
         deadline=st.sampled_from((None, 5.0)),
     )
     def begin(self, order: str, max_attempts: int, deadline: float | None) -> None:
@@ -591,7 +603,7 @@ class Ordered(RuleBasedStateMachine):
             self.floor, [], [], window_end=self.floor, rules=self.kind, numbers=self.numbers
         )
         self.read_window()
-        self.group.skip_below(self.dropped, self.now)
+        self.carry_out(self.group.skip_below(self.dropped, self.now))
 
     @property
     def floor(self) -> int:
@@ -602,7 +614,8 @@ class Ordered(RuleBasedStateMachine):
         known = RangeSet((n, n) for n in sorted(self.committed) if n >= offset).ranges()[:3]
         end = known[-1][1] + 1 if len(known) == 3 else None
         tried = [
-            (n, n, times) for n, times in sorted(self.attempts.items())
+            (n, n, times)
+            for n, times in sorted(self.attempts.items())
             if n >= offset and n not in self.committed and (end is None or n < end)
         ]
         self.group.frontier.resume(known, tried, end)
@@ -617,17 +630,18 @@ class Ordered(RuleBasedStateMachine):
         """What members hold of it they keep, and nobody gets it again."""
         self.dropped = data.draw(st.integers(self.dropped + 1, self.end))
         self.committed.update(range(self.dropped))
-        self.group.skip_below(self.dropped, self.now)
+        self.carry_out(self.group.skip_below(self.dropped, self.now))
         self.group.raise_floor(self.floor)
 
     @rule(seconds=st.integers(1, 3))
     def time_passes(self, seconds: int) -> None:
         self.now += seconds
-        for expired in self.group.expire(self.now):
+        effects = self.group.expire(self.now)
+        for expired in effects.expired:
             for first, last in expired.ranges:
                 for offset in range(first, last + 1):
                     assert self.held.pop(offset) == expired.delivery
-        self.drain_endings()
+        self.carry_out(effects)
 
     @precondition(lambda self: len(self.members) < 4)
     @rule(credit=st.sampled_from((1, 4, 30)), size=st.sampled_from((0, 0, 6)))
@@ -656,8 +670,7 @@ class Ordered(RuleBasedStateMachine):
         self.members.remove(member)
         for delivery in member.deliveries:
             self.held = {n: number for n, number in self.held.items() if number != delivery}
-        self.group.leave(member.number, self.now)
-        self.drain_endings()
+        self.carry_out(self.group.leave(member.number, self.now))
 
     @rule()
     def change_leaders(self) -> None:
@@ -668,7 +681,9 @@ class Ordered(RuleBasedStateMachine):
         for _ in range(20):
             if self.group.frontier.needs_window:
                 self.read_window()
-            found = deliver(self.group, self.end, self.now)
+            dead: list[Exhausted] = []
+            found = deliver(self.group, self.end, self.now, dead)
+            self.carry_out(Effects(exhausted=dead))
             if found is None:
                 break
             for offset in range(found.first, found.last + 1):
@@ -677,7 +692,6 @@ class Ordered(RuleBasedStateMachine):
                 assert found.attempt > self.attempts.get(offset, 0) or self.kind.max_attempts
                 self.held[offset] = found.delivery
             self.check_order(found)
-        self.drain_endings()
 
     def check_order(self, found: Assignment) -> None:
         kept = [offset for offset in self.held if offset >= self.dropped]
@@ -691,17 +705,15 @@ class Ordered(RuleBasedStateMachine):
                 earlier = {n for n in range(offset) if key_of(n) == key_of(offset) != 0}
                 assert earlier <= self.committed, "one of a key after another"
 
-    def drain_endings(self) -> None:
-        for first, last, times in self.group.ended:
+    def carry_out(self, effects: Effects) -> None:
+        for first, last, times in effects.ended:
             self.attempts.update(dict.fromkeys(range(first, last + 1), times))
-        self.group.ended.clear()
-        dead, self.group.exhausted = self.group.exhausted, []
-        for each in dead:
+        for each in effects.exhausted:
             offsets = range(each.first, each.last + 1)
             assert not set(offsets) & self.held.keys()
             assert not {n for n in offsets if n >= self.dropped} & self.committed
             self.committed.update(offsets)
-            self.group.settled([(each.first, each.last)], self.now)
+            self.carry_out(self.group.settled([(each.first, each.last)], self.now))
 
     def a_held_one(self, data: st.DataObject) -> tuple[int, int, int]:
         offset = data.draw(st.sampled_from(sorted(self.held)))
@@ -732,18 +744,18 @@ class Ordered(RuleBasedStateMachine):
     @rule(data=st.data(), delay=st.sampled_from((0, 2)), unseen=st.booleans())
     def refuse(self, data: st.DataObject, delay: int, unseen: bool) -> None:
         member, number, offset = self.a_held_one(data)
-        self.group.refuse(
-            member, number, offset, offset, self.now, delay_s=delay, is_unseen=unseen,
+        effects = self.group.refuse(
+            member, number, offset, offset, self.now, delay_s=delay, is_unseen=unseen
         )
         del self.held[offset]
-        self.drain_endings()
+        self.carry_out(effects)
 
     @rule()
     def commit(self) -> None:
         ranges, self.uncommitted = self.uncommitted, []
         for first, last in ranges:
             self.committed.update(range(first, last + 1))
-        self.group.settled(ranges, self.now)
+        self.carry_out(self.group.settled(ranges, self.now))
         self.group.raise_floor(self.floor)
 
     @invariant()
@@ -758,13 +770,12 @@ class Ordered(RuleBasedStateMachine):
         """With a member that acknowledges everything, everything is dealt with."""
         if not hasattr(self, "group"):
             return
-        for member in list(self.members):
-            self.group.leave(member.number, self.now)
         self.held.clear()
+        for member in list(self.members):
+            self.carry_out(self.group.leave(member.number, self.now))
         self.members = [join(self.group, 100)]
         for _ in range(4 * self.end + 10):
             self.now += 3
-            self.drain_endings()
             self.deliver()
             for offset, number in sorted(self.held.items()):
                 self.uncommitted += self.group.acknowledge(
@@ -811,7 +822,14 @@ class TestADeadlineThatPasses:
             group.expire(now)
             tried.append([(first, last) for _, first, last in drain(group, 5, now)])
         assert tried == [
-            [(0, 2)], [(3, 3)], [(4, 4)], [(0, 0)], [(1, 1)], [(2, 2)], [(3, 3)], [(4, 4)],
+            [(0, 2)],
+            [(3, 3)],
+            [(4, 4)],
+            [(0, 0)],
+            [(1, 1)],
+            [(2, 2)],
+            [(3, 3)],
+            [(4, 4)],
         ]
         group.expire(16.0)
         found = deliver(group, 5, 16.0)

@@ -6,7 +6,8 @@ import tracemalloc
 from typing import Any
 
 from hadron.delivery.shelf import Shelf, Shelves
-from hadron.model.batch import BatchBuilder, StampedBatch, key_hash
+from hadron.model.batch import StampedBatch, key_hash
+from hadron.model.batch_building import BatchBuilder
 from hadron.model.record import NewRecord
 
 

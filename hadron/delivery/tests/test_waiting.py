@@ -51,9 +51,7 @@ class WaitingRecords(RuleBasedStateMachine):
         due = self.waiting.due(self.now)
         assert (due is None) == all(at > self.now for _, at, _ in self.model.values())
         if due is not None and due.first < below:
-            first, last, attempt = self.waiting.pop(
-                due.first, self.now, below=below, count=count
-            )
+            first, last, attempt = self.waiting.pop(due.first, self.now, below=below, count=count)
             assert first == due.first
             gone = set(range(first, last + 1))
             assert gone

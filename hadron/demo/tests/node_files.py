@@ -15,10 +15,12 @@ import xxhash
 
 from hadron.demo.flights import flight_record, load_flights
 from hadron.demo.verdicts import expected_verdicts, expected_weather
-from hadron.model.batch import BatchBuilder, decode_batch, read_head
+from hadron.model.batch import read_head
+from hadron.model.batch_building import BatchBuilder
 from hadron.model.documents.reading import parse_documents
 from hadron.model.ids import Ballot
 from hadron.model.record import NewRecord, Record
+from hadron.model.record_batch import decode_batch
 from hadron.model.schema import spec_to_json
 from hadron.state import machine
 from hadron.state.features import MACHINE
@@ -46,8 +48,13 @@ class NodeWriter:
     def do(self, command: machine.Command, body: bytes = b"") -> Any:
         now_ms = 1_700_000_000_000 + self.log.head.lsn
         context = machine.Context(
-            machine=MACHINE, db=self.db, lsn=self.log.head.lsn + 1, now_ms=now_ms,
-            drop_bodies=drop_bodies, replica_set="local/p0", ballot=BALLOT,
+            machine=MACHINE,
+            db=self.db,
+            lsn=self.log.head.lsn + 1,
+            now_ms=now_ms,
+            drop_bodies=drop_bodies,
+            replica_set="local/p0",
+            ballot=BALLOT,
         )
         result = MACHINE.apply(context, command)
         self.log.append(BALLOT, now_ms, machine.encode(command), body)
@@ -183,5 +190,3 @@ def _rechain(db: sqlite3.Connection) -> None:
             chain + numbers + xxhash.xxh3_128_digest(command) + body_hash
         )
         db.execute("UPDATE hadron_log SET chain = ? WHERE lsn = ?", (chain, lsn))
-
-

@@ -20,7 +20,10 @@ pytestmark = [pytest.mark.spark, pytest.mark.timeout(300)]
 def start(directory: Path, *arguments: str) -> subprocess.Popen[str]:
     return subprocess.Popen(
         [sys.executable, "-m", "hadron", "demo", *arguments],
-        stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, start_new_session=True,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        start_new_session=True,
         env={**os.environ, "TMPDIR": str(directory), "PYTHONUNBUFFERED": "1"},
     )
 
@@ -28,7 +31,8 @@ def start(directory: Path, *arguments: str) -> subprocess.Popen[str]:
 def processes_of(directory: Path) -> list[psutil.Process]:
     """Nodes, and Spark's Java, whose files are in `directory`."""
     return [
-        process for process in psutil.process_iter(["cmdline"])
+        process
+        for process in psutil.process_iter(["cmdline"])
         if any(str(directory) in part for part in process.info["cmdline"] or ())
     ]
 

@@ -10,7 +10,11 @@ from hadron.demo.flights import flight_record, load_airlines, load_flights, load
 from hadron.demo.verdicts import expected_verdicts, expected_weather, verdict
 
 FAIR: dict[str, float | None] = {
-    "temp": 40.0, "wind_speed": 10.0, "wind_gust": None, "precip": 0.0, "visib": 10.0,
+    "temp": 40.0,
+    "wind_speed": 10.0,
+    "wind_gust": None,
+    "precip": 0.0,
+    "visib": 10.0,
 }
 
 
@@ -57,5 +61,8 @@ def test_without_a_report_the_weather_is_not_blamed() -> None:
 
 def test_the_verdicts_of_the_month() -> None:
     assert Counter(value["verdict"] for value in expected_verdicts()) == {
-        "on time": 21_392, "late": 3_849, "late in bad weather": 1_242, "cancelled": 521,
+        "on time": 21_392,
+        "late": 3_849,
+        "late in bad weather": 1_242,
+        "cancelled": 521,
     }

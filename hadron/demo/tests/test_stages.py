@@ -12,7 +12,7 @@ import pytest
 from hadron.demo.flights import load_flights
 from hadron.demo.verdicts import expected_verdicts, expected_weather
 from hadron.model.documents.reading import parse_documents
-from hadron.model.schema import PipelineSpec, StageSpec
+from hadron.model.pipelines import PipelineSpec, StageSpec
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -46,8 +46,9 @@ def run_over_the_month(
     table = pa.table({"instance_id": list(range(len(load_flights()))), **columns})
     result = run_stage(spark, stage, table)
     assert result.values_are_json
-    rows = sorted(zip(result.table["instance_id"].to_pylist(), result.table["value"].to_pylist(),
-                      strict=True))
+    rows = sorted(
+        zip(result.table["instance_id"].to_pylist(), result.table["value"].to_pylist(), strict=True)
+    )
     assert [instance_id for instance_id, _ in rows] == list(range(len(load_flights())))
     return [json.loads(value) for _, value in rows]
 

@@ -75,8 +75,10 @@ def test_finds_a_forgery_in_every_file(
     nodes: dict[str, Path], tmp_path: Path, stream: str, change: Callable[[Records], Records]
 ) -> None:
     """The same forgery everywhere, with all hashes mended: chains are equal, contents are not."""
-    for path in nodes.values():
-        forge(path, stream, change, reseal=True)
+    first, *others = nodes.values()
+    forge(first, stream, change, reseal=True)
+    for path in others:
+        shutil.copy(first, path)
     status, output = exit_status(tmp_path)
     assert status == 1
     assert "NOT verified" in output.splitlines()[-1]
@@ -112,8 +114,10 @@ def test_names_the_flight(nodes: dict[str, Path]) -> None:
     [
         ("DELETE FROM hadron_log WHERE lsn = 5", "log entry 5 is missing"),
         ("DELETE FROM hadron_log WHERE lsn = 23", "its log ends at lsn 22, before 23"),
-        ("UPDATE hadron_log SET now_ms = now_ms + 1 WHERE lsn = 9",
-         "log entry 9 does not continue"),
+        (
+            "UPDATE hadron_log SET now_ms = now_ms + 1 WHERE lsn = 9",
+            "log entry 9 does not continue",
+        ),
         ("DELETE FROM hadron_body WHERE lsn = 3", "the record bytes of log entry 3 are missing"),
         ("DELETE FROM hadron_stream_batch WHERE base_offset = 4000", "has no offsets 4000 to 7999"),
         ("UPDATE hadron_instance SET status = 1 WHERE instance_id = 12", "instance 12 is not done"),
@@ -131,14 +135,14 @@ def test_names_the_flight(nodes: dict[str, Path]) -> None:
             "stage weather of instance 12 never ran",
         ),
         ("DELETE FROM hadron_schema_object WHERE name = 'verdicts'", "there is no stream verdicts"),
-        ("DELETE FROM hadron_schema_object WHERE kind = 'Pipeline'",
-         "there is no pipeline departures"),
+        (
+            "DELETE FROM hadron_schema_object WHERE kind = 'Pipeline'",
+            "there is no pipeline departures",
+        ),
         ("DROP TABLE hadron_stage_run", "cannot be read: no such table: hadron_stage_run"),
     ],
 )
-def test_finds_what_is_wrong_with_tables(
-    nodes: dict[str, Path], sql: str, problem: str
-) -> None:
+def test_finds_what_is_wrong_with_tables(nodes: dict[str, Path], sql: str, problem: str) -> None:
     with opened(nodes["n2"]) as db:
         db.execute(sql)
     problems = verify(nodes, through_lsn=23).problems

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from hadron.metadata.adopter import SchemaAdopter, Standing
+from hadron.metadata.adopter import Allegiance, SchemaAdopter
 from hadron.metadata.messages import changes_from, changes_to
 from hadron.model.errors import FrameError, HandshakeError, SchemaError
 from hadron.model.schema import RegisteredSet, Tombstone
@@ -20,7 +20,7 @@ STREAM = StoredObject(1, "Stream", "default", "s", f'{{"partitions":["{SET}"]}}'
 
 
 def adopter(stack: Stack, metadata: str = "meta") -> SchemaAdopter:
-    return SchemaAdopter(Standing("test", SET, UUID, 1, metadata), stack.controller)
+    return SchemaAdopter(Allegiance("test", SET, UUID, 1, metadata), stack.controller)
 
 
 def request(changes: Changes | None = None, **fields: Any) -> schema_pb2.AdoptSchemaRequest:
@@ -95,7 +95,11 @@ async def test_numbers_that_no_node_makes_are_refused(tmp_path: Path) -> None:
 
 def test_changes_travel_without_loss() -> None:
     changes = Changes(
-        3, 9, True, (STREAM,), (Tombstone(8, 2, "Stream", "default", "g"),),
+        3,
+        9,
+        True,
+        (STREAM,),
+        (Tombstone(8, 2, "Stream", "default", "g"),),
         (RegisteredSet("p", UUID, 4, 9),),
     )
     assert changes_from(changes_to(changes)) == changes

@@ -5,23 +5,17 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from hadron.metadata.deletion import validate_deletion
-from hadron.metadata.validation import Key, key_of
-from hadron.model.schema import (
-    NamespaceSpec,
-    Output,
-    PipelineSpec,
-    SchemaObject,
-    StageSpec,
-    StreamSpec,
-)
+from hadron.metadata.judging import Key, key_of
+from hadron.model.pipelines import Output, PipelineSpec, StageSpec
+from hadron.model.schema import NamespaceSpec, SchemaObject, StreamSpec
 
 FLIGHTS = SchemaObject(kind="Stream", name="flights", spec=StreamSpec(partitions=("p",)))
 DELAYS = SchemaObject(kind="Stream", name="delays", spec=StreamSpec(partitions=("p",)))
 PIPELINE = SchemaObject(
-    kind="Pipeline", name="late",
+    kind="Pipeline",
+    name="late",
     spec=PipelineSpec(
-        replica_set="p", input="flights",
-        stages=(StageSpec(name="find", output=Output("delays")),),
+        replica_set="p", input="flights", stages=(StageSpec(name="find", output=Output("delays")),)
     ),
 )
 TEAM = SchemaObject(kind="Namespace", name="team", spec=NamespaceSpec())
@@ -32,9 +26,14 @@ EXISTING = {key_of(item): item for item in (FLIGHTS, DELAYS, PIPELINE, TEAM, LOG
 
 
 def problems(*objects: SchemaObject, allow: bool = True) -> list[str]:
-    return list(map(str, validate_deletion(
-        [key_of(item) for item in objects], EXISTING, allow_destructive=allow
-    )))
+    return list(
+        map(
+            str,
+            validate_deletion(
+                [key_of(item) for item in objects], EXISTING, allow_destructive=allow
+            ),
+        )
+    )
 
 
 def test_what_nothing_refers_to_may_go_and_so_may_all_at_once() -> None:
@@ -61,9 +60,7 @@ def test_what_has_data_takes_insisting() -> None:
         "--allow-destructive (allow_destructive=True in the client) if it is meant"
     )
     empty = SchemaObject(kind="Namespace", name="empty", spec=NamespaceSpec())
-    assert validate_deletion(
-        [key_of(empty)], {key_of(empty): empty}, allow_destructive=False
-    ) == []
+    assert validate_deletion([key_of(empty)], {key_of(empty): empty}, allow_destructive=False) == []
 
 
 def test_what_is_not_there_is_named_with_what_was_meant() -> None:
@@ -82,6 +79,7 @@ def test_what_is_not_there_is_named_with_what_was_meant() -> None:
 
 def test_the_default_namespace_stays() -> None:
     default = SchemaObject(kind="Namespace", name="default", spec=NamespaceSpec())
-    found = validate_deletion([key_of(default)], {**EXISTING, key_of(default): default},
-                              allow_destructive=True)
+    found = validate_deletion(
+        [key_of(default)], {**EXISTING, key_of(default): default}, allow_destructive=True
+    )
     assert str(found[0]) == "Namespace default: the default namespace cannot be deleted"

@@ -3,29 +3,22 @@
 from __future__ import annotations
 
 import msgspec
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from hadron.metadata.diff import Change, plan, render_diff
-from hadron.metadata.validation import key_of
+from hadron.metadata.judging import key_of
 from hadron.model.documents.checks import check_object
 from hadron.model.documents.reading import parse_documents
 from hadron.model.documents.rendering import to_yaml
-from hadron.model.schema import (
+from hadron.model.pipelines import Output, PipelineSpec, Retry, StageSpec
+from hadron.model.schema import NamespaceSpec, Retention, SchemaObject, Spec, StreamSpec
+from hadron.model.services import (
     EndpointSpec,
     ExchangeSpec,
     Lane,
-    NamespaceSpec,
-    Output,
-    PipelineSpec,
     QueueSpec,
-    Retention,
-    Retry,
     ScheduleSpec,
-    SchemaObject,
-    Spec,
-    StageSpec,
-    StreamSpec,
     Target,
     TokenSpec,
 )
@@ -240,7 +233,8 @@ _specs = st.one_of(
             QueueSpec,
             replica_set=_set_names,
             lanes=st.lists(
-                st.builds(Lane, _names, st.integers(1, 1_000)), max_size=4,
+                st.builds(Lane, _names, st.integers(1, 1_000)),
+                max_size=4,
                 unique_by=lambda lane: lane.name,
             ).map(tuple),
             max_attempts=st.integers(1, 1_000),
@@ -257,7 +251,8 @@ _specs = st.one_of(
             cron=st.sampled_from(["* * * * *", "@every 5m", "*/5 0 1-3,9 * jan,feb sun"]),
             target=st.builds(
                 Target, queue=_names, lane=_names | st.just(""), priority=st.integers(-9, 9)
-            ) | st.builds(Target, stream=_names, partition=_set_names, type=_texts, key=_texts),
+            )
+            | st.builds(Target, stream=_names, partition=_set_names, type=_texts, key=_texts),
             value=_texts,
             catch_up=st.sampled_from(["none", "latest", "all"]),
             description=_texts,
@@ -282,6 +277,7 @@ _specs = st.one_of(
 
 
 @given(_specs, _names, _names)
+@example(("Namespace", NamespaceSpec(description="24h ")), "on", "on")
 def test_rendered_and_read_again_it_is_the_same(
     kind_and_spec: tuple[str, Spec], name: str, space: str
 ) -> None:

@@ -110,6 +110,4 @@ def test_nothing_is_said_twice_or_because_of_what_could_not_be_read() -> None:
     documents.add_problems(_refusal(documents))
     with pytest.raises(SchemaError) as raised:
         _ = documents.objects
-    assert raised.value.message == (
-        "a:4: lanes is the text 'slow', expected a list of mappings"
-    )
+    assert raised.value.message == ("a:4: lanes is the text 'slow', expected a list of mappings")

@@ -9,18 +9,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hadron.model.documents.reading import load_documents, parse_documents, parse_marked_documents
-from hadron.model.errors import SchemaError
-from hadron.model.schema import (
-    NamespaceSpec,
-    Output,
-    PipelineSpec,
-    Retention,
-    Retry,
-    SchemaObject,
-    StageSpec,
-    StreamSpec,
+from hadron.model.documents.reading import (
+    declared,
+    load_documents,
+    parse_documents,
+    parse_marked_documents,
 )
+from hadron.model.documents.rendering import differences
+from hadron.model.errors import SchemaError
+from hadron.model.pipelines import Output, PipelineSpec, Retry, StageSpec
+from hadron.model.schema import NamespaceSpec, Retention, SchemaObject, StreamSpec
 
 GOOD = """\
 kind: Stream
@@ -305,3 +303,22 @@ def test_files_are_loaded_or_refused(tmp_path: Path) -> None:
 def test_a_damaged_file_is_read_or_refused(text: str, at: int, cut: int) -> None:
     with suppress(SchemaError):
         parse_documents(GOOD[:at] + text + GOOD[at + cut :], "f.yaml")
+
+
+def test_what_differs_is_named_and_how_it_was_written_is_no_difference() -> None:
+    def stream(max_age: str, description: str = "") -> SchemaObject:
+        return declared(
+            {
+                "kind": "Stream",
+                "name": "s",
+                "partitions": ["local/p0"],
+                "description": description,
+                "retention": {"max_age": max_age},
+            }
+        )[0]
+
+    assert differences(stream("7d"), stream("168h")) == ""
+    assert differences(stream("7d"), stream("1d", "d")) == (
+        "retention: it has {'max_age': '7d'}, not {'max_age': '1d'}; "
+        "description: it has none, not d"
+    )

@@ -7,20 +7,18 @@ from typing import Any
 import pytest
 
 from hadron.metadata.deletion import validate_deletion
+from hadron.metadata.judging import Key, key_of
 from hadron.metadata.tokens import keep_hashes, missing_hashes
-from hadron.metadata.validation import Key, key_of, validate
+from hadron.metadata.validation import validate
 from hadron.model.documents.reading import parse_documents
 from hadron.model.errors import SchemaError
-from hadron.model.schema import (
+from hadron.model.schema import NamespaceSpec, SchemaObject, Spec, StreamSpec
+from hadron.model.services import (
     EndpointSpec,
     ExchangeSpec,
     Lane,
-    NamespaceSpec,
     QueueSpec,
     ScheduleSpec,
-    SchemaObject,
-    Spec,
-    StreamSpec,
     Target,
     TokenSpec,
 )
@@ -66,22 +64,26 @@ sha256: {HASH}
     specs = [obj.spec for obj in parse_documents(text, "f.yaml")]
     assert specs == [
         QueueSpec(
-            replica_set="a/p0", lanes=(Lane("priority", 3), Lane("normal", 1)), max_attempts=7,
-            lease_ms=45_000, backoff_ms=2_000, result_ttl_ms=0,
+            replica_set="a/p0",
+            lanes=(Lane("priority", 3), Lane("normal", 1)),
+            max_attempts=7,
+            lease_ms=45_000,
+            backoff_ms=2_000,
+            result_ttl_ms=0,
         ),
         ScheduleSpec(
-            cron="0 3 * * *", target=Target(queue="emails", lane="priority", priority=-2),
-            value='{"a": 1}', catch_up="all",
+            cron="0 3 * * *",
+            target=Target(queue="emails", lane="priority", priority=-2),
+            value='{"a": 1}',
+            catch_up="all",
         ),
         ScheduleSpec(
-            cron="@every 5m",
-            target=Target(stream="ticks", partition="a/p0", type="tick", key="k"),
+            cron="@every 5m", target=Target(stream="ticks", partition="a/p0", type="tick", key="k")
         ),
         ExchangeSpec(replica_set="a/p0", description="Prices."),
         EndpointSpec(replica_set="a/p0"),
         TokenSpec(
-            access="read", namespaces=("default", "shop"), expires_ms=1_798_761_600_000,
-            sha256=HASH,
+            access="read", namespaces=("default", "shop"), expires_ms=1_798_761_600_000, sha256=HASH
         ),
     ]
 
@@ -201,15 +203,23 @@ def _existing(*objects: SchemaObject) -> dict[Key, SchemaObject]:
 def _problems(
     *objects: SchemaObject, existing: tuple[SchemaObject, ...] = (), allow: bool = False
 ) -> list[str]:
-    return list(map(str, validate(
-        objects, _existing(*existing), replica_sets={"a", "b"}, allow_destructive=allow
-    )))
+    return list(
+        map(
+            str,
+            validate(
+                objects, _existing(*existing), replica_sets={"a", "b"}, allow_destructive=allow
+            ),
+        )
+    )
 
 
 @pytest.mark.parametrize(
     ("kind", "spec"),
-    [("Queue", QueueSpec(replica_set="c")), ("Exchange", ExchangeSpec(replica_set="c")),
-     ("Endpoint", EndpointSpec(replica_set="c"))],
+    [
+        ("Queue", QueueSpec(replica_set="c")),
+        ("Exchange", ExchangeSpec(replica_set="c")),
+        ("Endpoint", EndpointSpec(replica_set="c")),
+    ],
 )
 def test_replica_sets_must_be_known(kind: str, spec: Spec) -> None:
     obj = _object(kind, "x", spec)

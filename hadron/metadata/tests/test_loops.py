@@ -6,9 +6,11 @@ import time
 
 import pytest
 
-from hadron.metadata.loops import Loops
-from hadron.metadata.validation import key_of, validate
-from hadron.model.schema import Output, PipelineSpec, SchemaObject, StageSpec, StreamSpec
+from hadron.metadata.judging import key_of
+from hadron.metadata.pipeline_loops import Loops
+from hadron.metadata.validation import validate
+from hadron.model.pipelines import Output, PipelineSpec, StageSpec
+from hadron.model.schema import SchemaObject, StreamSpec
 
 SETS = {"local/p0", "local/p1"}
 
@@ -20,7 +22,11 @@ def stream(name: str) -> SchemaObject:
 
 
 def pipeline(
-    name: str, source: str, *targets: str, triggers: tuple[str, ...] = (), at: str = "local/p0",
+    name: str,
+    source: str,
+    *targets: str,
+    triggers: tuple[str, ...] = (),
+    at: str = "local/p0",
     partition: str = "",
 ) -> SchemaObject:
     stages = tuple(
@@ -58,11 +64,16 @@ def test_a_longer_way_back_is_refused_with_its_names() -> None:
 
 
 def test_what_ends_somewhere_is_fine() -> None:
-    assert refused(
-        pipeline("p", "a", "b"), pipeline("q", "b", "c"), pipeline("r", "a", "c"),
-        pipeline("elsewhere", "c", "a", at="local/p1"),
-        pipeline("other-partition", "d", "d", partition="local/p1"),
-    ) == []
+    assert (
+        refused(
+            pipeline("p", "a", "b"),
+            pipeline("q", "b", "c"),
+            pipeline("r", "a", "c"),
+            pipeline("elsewhere", "c", "a", at="local/p1"),
+            pipeline("other-partition", "d", "d", partition="local/p1"),
+        )
+        == []
+    )
 
 
 def test_where_types_decide_it_is_told_and_not_refused() -> None:
@@ -72,8 +83,9 @@ def test_where_types_decide_it_is_told_and_not_refused() -> None:
     assert (loop.is_endless, str(loop)) == (False, "'a' is the pipeline's own input")
     first, second = pipeline("p", "a", "b"), pipeline("q", "b", "a", triggers=("x",))
     assert refused(first, second) == []
-    assert [loop.is_endless for each in (first, second)
-            for loop in Loops([first, second]).of(each)] == [False, False]
+    assert [
+        loop.is_endless for each in (first, second) for loop in Loops([first, second]).of(each)
+    ] == [False, False]
 
 
 def test_many_pipelines_are_judged_quickly() -> None:

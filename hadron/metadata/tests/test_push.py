@@ -28,7 +28,8 @@ def in_step(own_index: int, index: int) -> Push:
 def large(from_index: int, to_index: int) -> Changes:
     """More than fits into one part."""
     return Changes(
-        from_index, to_index,
+        from_index,
+        to_index,
         objects=tuple(obj(number, 200 << 10) for number in range(from_index + 1, to_index + 1)),
     )
 
@@ -173,7 +174,11 @@ def test_what_another_history_has_left_is_replaced_as_a_whole_and_above_its_inde
 
 def test_a_small_change_is_one_part_and_nothing_is_left_out_of_a_large_one() -> None:
     small = Changes(
-        1, 9, False, (obj(7),), (Tombstone(8, 3, "Stream", "default", "g"),),
+        1,
+        9,
+        False,
+        (obj(7),),
+        (Tombstone(8, 3, "Stream", "default", "g"),),
         (RegisteredSet("p", UUID, 1, 9),),
     )
     assert split(small) == [small]
@@ -197,8 +202,10 @@ def test_parts_are_small_and_in_order(sizes: list[int], limit: int) -> None:
 
 
 EVENT = st.one_of(
-    st.tuples(st.just("moved"), st.integers(1, 3)), st.tuples(st.just("answer"), st.just(0)),
-    st.tuples(st.just("lost"), st.just(0)), st.tuples(st.just("committed and lost"), st.just(0)),
+    st.tuples(st.just("moved"), st.integers(1, 3)),
+    st.tuples(st.just("answer"), st.just(0)),
+    st.tuples(st.just("lost"), st.just(0)),
+    st.tuples(st.just("committed and lost"), st.just(0)),
 )
 
 
@@ -221,7 +228,7 @@ class OtherSide:
 
 @given(st.lists(EVENT, max_size=40))
 def test_whatever_is_lost_on_the_way_everything_arrives_in_order(
-    events: list[tuple[str, int]]
+    events: list[tuple[str, int]],
 ) -> None:
     own, other, push = 1, OtherSide(), Push(1, META)
     for kind, number in [*events, *[("answer", 0)] * 200]:

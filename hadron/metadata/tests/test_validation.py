@@ -8,18 +8,11 @@ import msgspec
 import pytest
 
 from hadron.metadata.homes import with_partitions
-from hadron.metadata.validation import Key, key_of, validate
+from hadron.metadata.judging import Key, key_of
+from hadron.metadata.validation import validate
 from hadron.model.documents.problem import Problem, schema_error
-from hadron.model.schema import (
-    NamespaceSpec,
-    Output,
-    PipelineSpec,
-    Retention,
-    Retry,
-    SchemaObject,
-    StageSpec,
-    StreamSpec,
-)
+from hadron.model.pipelines import Output, PipelineSpec, Retry, StageSpec
+from hadron.model.schema import NamespaceSpec, Retention, SchemaObject, StreamSpec
 
 SETS = {"local/p0", "local/p1"}
 
@@ -118,8 +111,13 @@ def test_partitions_are_only_added_behind() -> None:
 def test_a_retention_is_shortened_by_whoever_insists() -> None:
     week, day, hour = 604_800_000, 86_400_000, 3_600_000
     kept = _stream("flights", retention=Retention(max_age_ms=day, max_bytes=10 << 20))
-    for longer in (Retention(week, 10 << 20), Retention(0, 10 << 20), Retention(day, 0),
-                   Retention(day, 1 << 30), kept.spec.retention):  # type: ignore[union-attr]
+    for longer in (
+        Retention(week, 10 << 20),
+        Retention(0, 10 << 20),
+        Retention(day, 0),
+        Retention(day, 1 << 30),
+        kept.spec.retention,  # type: ignore[attr-defined]
+    ):
         assert _validate(_stream("flights", retention=longer), existing=_existing(kept)) == []
     shorter = _stream("flights", retention=Retention(hour, 1 << 20))
     insist = "or --allow-destructive (allow_destructive=True in the client) if it is meant"
@@ -131,8 +129,9 @@ def test_a_retention_is_shortened_by_whoever_insists() -> None:
     ]
     assert _validate(shorter, existing=_existing(kept), allow_destructive=True) == []
     assert _validate(shorter) == []
-    (told,) = _validate(_stream("flights", retention=Retention(week)),
-                        existing=_existing(_stream("flights")))
+    (told,) = _validate(
+        _stream("flights", retention=Retention(week)), existing=_existing(_stream("flights"))
+    )
     assert "7d instead of no limit, which drops what is older than 7d at once" in told
 
 

@@ -17,9 +17,6 @@ from msgspec import inspect
 from hadron.model.marked_fields import Fields
 from hadron.model.units import Quantity
 
-_OF_EVERY_KIND: Final = ("description",)
-"""What stands before the others."""
-
 _NEVER_WRITTEN: Final = ("written",)
 """What a specification keeps of how its document was written."""
 
@@ -49,8 +46,7 @@ def _fields_of(cls: type[msgspec.Struct]) -> tuple[_Field, ...]:
     """In the order in which they are read and shown."""
     described = inspect.type_info(cls)
     assert isinstance(described, inspect.StructType)
-    fields = [_field(each) for each in described.fields if each.name not in _NEVER_WRITTEN]
-    return tuple(sorted(fields, key=lambda each: each.name not in _OF_EVERY_KIND))
+    return tuple(_field(each) for each in described.fields if each.name not in _NEVER_WRITTEN)
 
 
 def _field(declared: inspect.Field) -> _Field:
@@ -77,8 +73,15 @@ def _field(declared: inspect.Field) -> _Field:
     else:
         blank = 0 if isinstance(item, inspect.IntType) else ""
     return _Field(
-        declared.name, declared.name.removesuffix(unit), blank, quantity, inner, is_list,
-        is_optional, isinstance(item, inspect.IntType), declared.required,
+        declared.name,
+        declared.name.removesuffix(unit),
+        blank,
+        quantity,
+        inner,
+        is_list,
+        is_optional,
+        isinstance(item, inspect.IntType),
+        declared.required,
     )
 
 

@@ -7,10 +7,8 @@ from typing import Final
 
 from hadron.model.documents.problem import Notes
 from hadron.model.ids import is_valid_replica_set_name
-from hadron.model.limits import MAX_NAME_LENGTH
 from hadron.model.problems import ValuePath, shorten
 
-NAME_FORM: Final = f"1 to {MAX_NAME_LENGTH} of a-z A-Z 0-9 - _ and dots between non-empty segments"
 SET_NAME_FORM: Final = "a replica set's name such as aws.us-east-1/p0"
 
 

@@ -22,6 +22,8 @@ class Problem:
     """"" where `found` says it all."""
     unheard: str = ""
     """The replica set that it names and nobody here has heard of: other nodes may have, by now."""
+    hint: str = ""
+    """The way out, where what was expected is not one."""
 
     @property
     def text(self) -> str:
@@ -41,15 +43,14 @@ class Notes:
         self.label = label
         self.problems: list[Problem] = []
 
-    def note(
-        self, path: ValuePath, found: str, expected: str, *, unheard: str = ""
-    ) -> None:
+    def note(self, path: ValuePath, found: str, expected: str, *, unheard: str = "") -> None:
         self.problems.append(Problem(self.label, path, found, expected, unheard))
 
 
 def schema_error(problems: Sequence[Problem]) -> SchemaError:
-    """The error that refuses an apply; there must be at least one problem."""
-    return SchemaError(list_problems(_lines(problems), "with the schema"))
+    """The error that refuses an apply or a deletion; there must be at least one problem."""
+    hints = dict.fromkeys(each.hint for each in problems if each.hint)
+    return SchemaError(list_problems(_lines(problems), "with the schema"), "\n".join(hints))
 
 
 def _lines(problems: Iterable[Problem]) -> list[str]:

@@ -21,14 +21,13 @@ from hadron.model.documents.rendering import to_document
 from hadron.model.documents.spellings import spellings
 from hadron.model.errors import SchemaError
 from hadron.model.ids import DEFAULT_NAMESPACE
+from hadron.model.kinds import KINDS
 from hadron.model.marked_fields import Fields
 from hadron.model.marked_yaml import Marked, line_at, mark, parse_yaml, read_text
 from hadron.model.problems import Problems, ValuePath, did_you_mean, shorten
-from hadron.model.schema import SPECS, SchemaObject, StreamSpec
+from hadron.model.schema import SchemaObject, StreamSpec
 
-Declared: TypeAlias = (
-    "str | Path | Mapping[str, Any] | SchemaObject | Iterable[Declared]"
-)
+Declared: TypeAlias = "str | Path | Mapping[str, Any] | SchemaObject | Iterable[Declared]"
 """See `declared`."""
 
 
@@ -137,19 +136,19 @@ def declared(given: Declared) -> list[SchemaObject]:
 def _check(document: Document, problems: Problems) -> None:
     """Add what the values' rules say, unless the value could not be read in the first place."""
     for problem in check_object(document.object):
-        if not _is_moot(problem, problems.paths):
+        if not _is_moot(problem, problems.paths, KINDS[document.object.kind].mutual):
             problems.add(document.line_of(problem.path), problem.text, problem.expected)
 
 
-def _is_moot(problem: Problem, unreadable: set[ValuePath]) -> bool:
+def _is_moot(problem: Problem, unreadable: set[ValuePath], mutual: str) -> bool:
     path = problem.path
     for bad in unreadable:
         common = min(len(bad), len(path))
         if bad[:common] == path[:common]:
             return True
-        # A stage whose name is not known may be the one that others wait for.
-        names_a_stage = bad[:1] == ("stages",) and (len(bad) <= 2 or bad[2:] == ("name",))
-        if names_a_stage and path[:1] == ("stages",):
+        # An item whose name is not known may be the one that others mean.
+        is_name = bad[:1] == (mutual,) and (len(bad) <= 2 or bad[2:] == ("name",))
+        if is_name and path[:1] == (mutual,):
             return True
     return False
 
@@ -166,17 +165,17 @@ def _check_unique(documents: list[Document], problems: Problems) -> None:
 
 def _read(fields: Fields, problems: Problems, root: Marked) -> SchemaObject | None:
     """The object, as far as it can be read; None when not even its kind is known."""
-    if not fields.readable or not fields.require("kind", f"one of {', '.join(SPECS)}"):
+    if not fields.readable or not fields.require("kind", f"one of {', '.join(KINDS)}"):
         return None
     kind = fields.text("kind")
-    cls = SPECS.get(kind)
-    if cls is None:
+    known = KINDS.get(kind)
+    if known is None:
         if ("kind",) not in problems.paths:
             _note_unknown_kind(fields, kind)
         return None
     name, namespace = fields.text("name"), fields.text("namespace", DEFAULT_NAMESPACE)
-    spec = read_fields(cls, fields)
-    if cls is StreamSpec and fields.is_empty_list("partitions"):
+    spec = read_fields(known.spec, fields)
+    if known.spec is StreamSpec and fields.is_empty_list("partitions"):
         # Left out, they are where the stream lies already, or the cluster's only replica set.
         fields.note("partitions", "partitions: no partitions", "at least one replica set's name")
     obj = SchemaObject(kind=kind, name=name, namespace=namespace, spec=spec)
@@ -193,6 +192,6 @@ def _as_written(obj: SchemaObject, root: Marked) -> SchemaObject:
 
 
 def _note_unknown_kind(fields: Fields, kind: str) -> None:
-    known = f"one of {', '.join(SPECS)}"
-    meant = did_you_mean(kind, SPECS)
+    known = f"one of {', '.join(KINDS)}"
+    meant = did_you_mean(kind, KINDS)
     fields.note("kind", f"unknown kind {shorten(kind)}{meant}", known)

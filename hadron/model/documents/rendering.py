@@ -40,8 +40,19 @@ def to_document(obj: SchemaObject) -> dict[str, Any]:
     if obj.namespace != DEFAULT_NAMESPACE:
         document["namespace"] = obj.namespace
     document |= shown_fields(obj.spec)
-    respell(document, getattr(obj.spec, "written", ()))
+    respell(document, obj.spec.written)
     return document
+
+
+def differences(has: SchemaObject, wanted: SchemaObject) -> str:
+    """Each setting that differs, as it is and as it was asked for; "" when none does: `168h` is as
+    long as `7d`."""
+    one, other = shown_fields(has.spec), shown_fields(wanted.spec)
+    return "; ".join(
+        f"{name}: it has {one.get(name, 'none')}, not {other.get(name, 'none')}"
+        for name in dict.fromkeys([*one, *other])
+        if one.get(name) != other.get(name)
+    )
 
 
 def to_yaml(obj: SchemaObject) -> str:

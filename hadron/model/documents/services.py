@@ -5,13 +5,14 @@ from __future__ import annotations
 from typing import Final
 
 from hadron.model.cron import CRON_FORM, parse_cron
-from hadron.model.documents.names import NAME_FORM, SET_NAME_FORM, check_named, check_replica_set
+from hadron.model.documents.kind import Kind
+from hadron.model.documents.names import SET_NAME_FORM, check_named, check_replica_set
 from hadron.model.documents.problem import Notes
-from hadron.model.documents.stages import MAX_ATTEMPTS, check_wait
+from hadron.model.documents.waits import MAX_ATTEMPTS, check_wait
 from hadron.model.errors import RequestError
-from hadron.model.ids import is_valid_name, is_valid_replica_set_name
+from hadron.model.ids import NAME_FORM, is_valid_name, is_valid_replica_set_name
 from hadron.model.problems import did_you_mean, one_of, shorten
-from hadron.model.schema import (
+from hadron.model.services import (
     EndpointSpec,
     ExchangeSpec,
     QueueSpec,
@@ -36,18 +37,8 @@ _LAST_MS: Final = 253_402_300_799_999
 """The last millisecond of the year 9999, the last that RFC 3339 can write."""
 
 
-def check_service(
-    notes: Notes, spec: QueueSpec | ScheduleSpec | ExchangeSpec | EndpointSpec | TokenSpec
-) -> None:
-    """Note everything wrong with an object of one of these kinds."""
-    if isinstance(spec, QueueSpec):
-        _check_queue(notes, spec)
-    elif isinstance(spec, ScheduleSpec):
-        _check_schedule(notes, spec)
-    elif isinstance(spec, TokenSpec):
-        _check_token(notes, spec)
-    else:
-        check_replica_set(notes, spec.replica_set)
+def _check_home(notes: Notes, spec: ExchangeSpec | EndpointSpec) -> None:
+    check_replica_set(notes, spec.replica_set)
 
 
 def _check_queue(notes: Notes, spec: QueueSpec) -> None:
@@ -146,3 +137,24 @@ def _check_token(notes: Notes, spec: TokenSpec) -> None:
             "`hadron apply` makes a secret and prints it once"
         )
         notes.note(("sha256",), found, expected)
+
+
+KINDS: Final = (
+    Kind(
+        name="Queue", spec=QueueSpec, check=_check_queue, missing="jobs cannot be pushed or claimed"
+    ),
+    Kind(name="Schedule", spec=ScheduleSpec, check=_check_schedule, missing="nothing fires"),
+    Kind(
+        name="Exchange",
+        spec=ExchangeSpec,
+        check=_check_home,
+        missing="nobody can publish or subscribe",
+    ),
+    Kind(
+        name="Endpoint",
+        spec=EndpointSpec,
+        check=_check_home,
+        missing="it cannot be called or served",
+    ),
+    Kind(name="Token", spec=TokenSpec, check=_check_token, missing="nobody is asked for one"),
+)

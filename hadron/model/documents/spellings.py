@@ -23,7 +23,8 @@ Written = tuple[tuple[str, str], ...]
 def spellings(document: dict[str, Any], source: Marked) -> Written:
     """What `source` writes otherwise than `document`, which is how it would be shown."""
     return tuple(
-        (show_path(path), text) for path, container, key in _texts(document)
+        (show_path(path), text)
+        for path, container, key in _texts(document)
         if (text := _text_at(source, path)) and _means(text, container[key])
     )
 
@@ -63,7 +64,8 @@ def _text_at(source: Marked, path: ValuePath) -> str:
 
 def _means(text: str, shown: str) -> bool:
     """Whether `text` is another spelling of the quantity `shown`."""
-    if text == shown:
+    if text == shown.strip():
+        # Any text that says the same; a description may look like a quantity.
         return False
     for quantity in QUANTITIES:
         try:

@@ -10,21 +10,16 @@ from collections.abc import Sequence
 from typing import Final
 
 from hadron.model.documents.problem import Notes
-from hadron.model.ids import is_valid_name, is_valid_replica_set_name
-from hadron.model.limits import MAX_NAME_LENGTH
+from hadron.model.documents.waits import MAX_ATTEMPTS, check_wait
+from hadron.model.ids import NAME_FORM, is_valid_name, is_valid_replica_set_name
+from hadron.model.pipelines import StageSpec
 from hadron.model.problems import ValuePath, did_you_mean, one_of, shorten
-from hadron.model.schema import StageSpec
-from hadron.model.units import format_duration
 
 ENGINES: Final = ("spark", "handler")
 RUN_FORM: Final = "package.module:function"
 
 MAX_STAGES: Final = 100
 """Each is a row per instance, and a column for the stages that depend on it."""
-MAX_ATTEMPTS: Final = 1_000
-MAX_WAIT_MS: Final = 3_650 * 86_400_000
-"""Ten years: a delay added to the clock stays far from the end of its integer."""
-
 ROW_COLUMNS: Final = frozenset(
     ("instance_id", "root", "key", "type", "timestamp", "partition", "offset", "value")
 )
@@ -56,18 +51,14 @@ def check_stages(notes: Notes, stages: Sequence[StageSpec]) -> None:
 def _check_stage(notes: Notes, path: ValuePath, stage: StageSpec) -> None:
     name = (*path, "name")
     if not stage.name:
-        notes.note(name, "missing", f"1 to {MAX_NAME_LENGTH} of a-z A-Z 0-9 - _ .")
+        notes.note(name, "missing", NAME_FORM)
     elif not is_valid_name(stage.name):
-        found = f"{shorten(stage.name)} is not a valid name"
-        notes.note(name, found, f"1 to {MAX_NAME_LENGTH} of a-z A-Z 0-9 - _ .")
+        notes.note(name, f"{shorten(stage.name)} is not a valid name", NAME_FORM)
     elif stage.name in ROW_COLUMNS:
         found = f"{shorten(stage.name)} is a column that every stage's rows have"
         notes.note(name, found, f"a name other than {one_of(sorted(ROW_COLUMNS))}")
     _check_run(notes, path, stage)
-    for key, value, least in (
-        ("delay", stage.delay_ms, 0),
-        ("timeout", stage.timeout_ms, 1),
-    ):
+    for key, value, least in (("delay", stage.delay_ms, 0), ("timeout", stage.timeout_ms, 1)):
         check_wait(notes, (*path, key), value, least)
     check_wait(notes, (*path, "retry", "backoff"), stage.retry.backoff_ms, 0)
     if not 1 <= stage.retry.max_attempts <= MAX_ATTEMPTS:
@@ -96,17 +87,11 @@ def _check_run(notes: Notes, path: ValuePath, stage: StageSpec) -> None:
 def is_valid_run(run: str) -> bool:
     """Whether `run` is spelled `package.module:function`; it need not exist here."""
     module, colon, function = run.partition(":")
-    return bool(colon) and function.isidentifier() and all(
-        part.isidentifier() for part in module.split(".")
+    return (
+        bool(colon)
+        and function.isidentifier()
+        and all(part.isidentifier() for part in module.split("."))
     )
-
-
-def check_wait(notes: Notes, path: ValuePath, ms: int, least: int) -> None:
-    """Note a duration in milliseconds that is below `least` or above ten years."""
-    if not least <= ms <= MAX_WAIT_MS:
-        shown = format_duration(ms) if ms >= 0 else f"{ms}ms"
-        expected = f"{format_duration(least)} to {format_duration(MAX_WAIT_MS)}"
-        notes.note(path, f"{shown} is out of range", expected)
 
 
 def _check_output(notes: Notes, path: ValuePath, stage: StageSpec) -> None:

@@ -28,7 +28,8 @@ def joined(head: BatchHead, packed: bytes, codec: int = 0) -> bytes:
     packed_head = msgspec.msgpack.encode(head)
     data = bytearray(
         struct.pack("<4sQB3xII", b"HRB1", 0, codec, len(packed_head), len(packed))
-        + packed_head + packed
+        + packed_head
+        + packed
     )
     struct.pack_into("<Q", data, 4, xxhash.xxh3_64_intdigest(memoryview(data)[12:]))
     return bytes(data)
@@ -72,7 +73,8 @@ AT_THE_DOOR: Final[dict[str, bytes]] = {
     ),
     "a zstd frame that does not say its size": joined(
         BatchHead(n=3, ts=memoryview(bytes(8)), raw=len(PACKED)),
-        _frame(PACKED, write_content_size=False), codec=1,
+        _frame(PACKED, write_content_size=False),
+        codec=1,
     ),
     "a bomb": joined(
         BatchHead(n=3, ts=memoryview(bytes(8)), raw=16 << 20), _frame(bytes(1 << 30)), codec=1
@@ -92,8 +94,7 @@ AT_THE_DOOR: Final[dict[str, bytes]] = {
     "too few encodings": batch(body=values(ve=memoryview(b"\0\0"))),
     "keys that are not there": batch(kh=KEYED),
     "key offsets that go back": batch(
-        kh=KEYED,
-        body=values(k=b"kkkkkk", ko=ints(0, 4, 2, 6), ke=memoryview(b"\1")),
+        kh=KEYED, body=values(k=b"kkkkkk", ko=ints(0, 4, 2, 6), ke=memoryview(b"\1"))
     ),
     "more headers than records": batch(body=values(h=[(0, {})] * 1_000)),
 }
@@ -103,7 +104,8 @@ INSIDE: Final[dict[str, bytes]] = {
     "offsets that go back in zstd": batch(body=values(vo=ints(0, 4, 2, 6)), zstd=True),
     "a damaged zstd frame": joined(
         BatchHead(n=3, ts=memoryview(bytes(8)), raw=len(PACKED)),
-        _frame(PACKED)[:-4] + b"\xff" * 4, codec=1,
+        _frame(PACKED)[:-4] + b"\xff" * 4,
+        codec=1,
     ),
     "a zstd frame and more": joined(
         BatchHead(n=3, ts=memoryview(bytes(8)), raw=len(PACKED)), _frame(PACKED) + b"x", codec=1
@@ -123,9 +125,7 @@ SINGLE: Final[dict[str, bytes]] = {
         body=values(v=b"aa\xff\xfecc", ve=memoryview(bytes([BYTES, TEXT, BYTES])))
     ),
     "a key that is no text": batch(
-        kh=KEYED,
-        body=values(k=b"k\xffk", ko=ints(0, 1, 2, 3), ke=memoryview(bytes([TEXT]))),
+        kh=KEYED, body=values(k=b"k\xffk", ko=ints(0, 1, 2, 3), ke=memoryview(bytes([TEXT])))
     ),
 }
 """The second of three."""
-

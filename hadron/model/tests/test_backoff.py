@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hadron.model.backoff import CAP_S, FIRST_S, Backoff, doubled_s, jitter
-from hadron.model.schema import Retry
+from hadron.model.pipelines import Retry
 
 
 class Drawn:

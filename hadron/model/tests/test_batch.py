@@ -10,18 +10,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hadron.model import limits
-from hadron.model.batch import (
-    BatchBuilder,
-    check_body,
-    decode_batch,
-    encode_values,
-    key_hash,
-    matching_indexes,
-    read_head,
-    split_batches,
-)
+from hadron.model.batch import check_body, key_hash, matching_indexes, read_head, split_batches
+from hadron.model.batch_building import BatchBuilder, encode_values
 from hadron.model.errors import CorruptionError, InvalidRecordError, RecordTooLargeError
 from hadron.model.record import NewRecord
+from hadron.model.record_batch import decode_batch
 
 json_values = st.recursive(
     st.none() | st.booleans() | st.integers(-(2**53), 2**53) | st.text(),
@@ -137,7 +130,8 @@ def test_a_record_over_the_limit_is_refused_and_leaves_the_batch_whole() -> None
     builder.add(NewRecord(value=b"last"), 7)
     batch = decode_batch(builder.build())
     assert [(record.value, record.key) for record in batch.records()] == [
-        (b"first", "k"), (b"last", None),
+        (b"first", "k"),
+        (b"last", None),
     ]
     with pytest.raises(RecordTooLargeError):
         encode_values([b"x" * limits.MAX_RECORD_BYTES], 7)
@@ -205,7 +199,8 @@ def test_the_bytes_are_what_they_were() -> None:
     """The format is a promise: these bytes were written by the first version."""
     data = build(
         [NewRecord(value={"n": 1}, key="k", type="t", timestamp_ms=5), NewRecord(value=b"v")],
-        producer_id=bytes(range(16)), sequence=3,
+        producer_id=bytes(range(16)),
+        sequence=3,
     )
     assert data.hex() == GOLDEN
 

@@ -1,5 +1,4 @@
-"""Bodies that are none: told at the door or by whoever reads, and never by anything else than that.
-"""
+"""Bodies that are none: told at the door or by whoever reads, never by anything else."""
 
 from __future__ import annotations
 
@@ -16,17 +15,12 @@ import zstandard
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from hadron.model.batch import (
-    BatchBuilder,
-    BatchHead,
-    RecordBatch,
-    decode_batch,
-    judge_batch,
-    read_head,
-)
+from hadron.model.batch import BatchHead, judge_batch, read_head
+from hadron.model.batch_building import BatchBuilder
 from hadron.model.bodies import BadBodyError, _spans
 from hadron.model.errors import CorruptionError, DamagedRecordError, InvalidRecordError
 from hadron.model.record import NewRecord
+from hadron.model.record_batch import RecordBatch, decode_batch
 from hadron.model.tests import poison
 
 
@@ -86,7 +80,8 @@ def test_what_producers_build_is_judged_sound() -> None:
                 NewRecord(
                     value=(b"x", "text", {"a": [number]}, b"")[number % 4],
                     key=None if number % 3 else f"k{number}",
-                    type=f"t{number % 7}", id=str(number) if number % 5 else "",
+                    type=f"t{number % 7}",
+                    id=str(number) if number % 5 else "",
                     headers={"h": "1"} if number % 2 else None,
                 ),
                 number,
@@ -122,8 +117,11 @@ def test_sound_offsets_until_one_is_changed(sizes: list[int], data: st.DataObjec
 
 
 SEEDS = [
-    *poison.AT_THE_DOOR.values(), *poison.INSIDE.values(), *poison.SINGLE.values(),
-    poison.batch(), poison.batch(zstd=True),
+    *poison.AT_THE_DOOR.values(),
+    *poison.INSIDE.values(),
+    *poison.SINGLE.values(),
+    poison.batch(),
+    poison.batch(zstd=True),
 ]
 
 

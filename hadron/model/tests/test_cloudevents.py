@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hadron.model.batch import BatchBuilder, decode_batch
+from hadron.model.batch_building import BatchBuilder
 from hadron.model.cloudevents import (
     ABSENT,
     CloudEvent,
@@ -21,13 +21,22 @@ from hadron.model.cloudevents import (
 )
 from hadron.model.errors import InvalidRecordError
 from hadron.model.record import NewRecord, Record
+from hadron.model.record_batch import decode_batch
 
 EXAMPLE = {
-    "specversion": "1.0", "id": "A234-1234-1234", "source": "/mycontext", "subject": "sub",
-    "type": "com.example.someevent", "time": "2018-04-05T17:31:00.1239+02:00",
-    "comexampleextension1": "value", "comexampleothervalue": 5, "flag": False,
-    "datacontenttype": "application/json", "dataschema": "https://e.org/s",
-    "partitionkey": "customer-7", "data": {"much": ["wow", 1.5, None]},
+    "specversion": "1.0",
+    "id": "A234-1234-1234",
+    "source": "/mycontext",
+    "subject": "sub",
+    "type": "com.example.someevent",
+    "time": "2018-04-05T17:31:00.1239+02:00",
+    "comexampleextension1": "value",
+    "comexampleothervalue": 5,
+    "flag": False,
+    "datacontenttype": "application/json",
+    "dataschema": "https://e.org/s",
+    "partitionkey": "customer-7",
+    "data": {"much": ["wow", 1.5, None]},
 }
 
 
@@ -44,7 +53,9 @@ def logged(record: NewRecord) -> Record:
 def test_the_specifications_example_comes_back_as_it_was() -> None:
     record = to_record(from_json(json.dumps(EXAMPLE)))
     assert (record.id, record.type, record.key) == (
-        "A234-1234-1234", "com.example.someevent", "customer-7"
+        "A234-1234-1234",
+        "com.example.someevent",
+        "customer-7",
     )
     assert record.timestamp_ms == 1_522_942_260_123
     found = logged(record)
@@ -84,7 +95,9 @@ def test_a_json_string_is_stored_as_json_and_text_as_text() -> None:
 
 def test_a_record_that_is_no_event_becomes_one_and_loses_nothing() -> None:
     given_record = NewRecord(
-        value="ü", key=b"\x00k", headers={"X-Trace": "1", "tenant": "a", "data": "odd"},
+        value="ü",
+        key=b"\x00k",
+        headers={"X-Trace": "1", "tenant": "a", "data": "odd"},
         timestamp_ms=-1,
     )
     event = from_record(logged(given_record))
@@ -105,16 +118,23 @@ JSON = st.recursive(
 )
 EXTENSIONS = st.dictionaries(
     st.from_regex(r"x[a-z0-9]{0,9}", fullmatch=True) | st.just("partitionkey"),
-    st.text(max_size=9) | st.booleans() | st.integers(-(1 << 31), (1 << 31) - 1), max_size=4,
+    st.text(max_size=9) | st.booleans() | st.integers(-(1 << 31), (1 << 31) - 1),
+    max_size=4,
 )
 
 
 @given(
     st.builds(
-        CloudEvent, id=WORDS, source=WORDS, type=WORDS, subject=st.none() | WORDS,
+        CloudEvent,
+        id=WORDS,
+        source=WORDS,
+        type=WORDS,
+        subject=st.none() | WORDS,
         time=st.none() | st.datetimes().map(lambda moment: moment.isoformat() + "Z"),
-        datacontenttype=st.sampled_from([None, "application/json"]), dataschema=st.none() | WORDS,
-        data=JSON | st.binary(max_size=20) | st.just(ABSENT), extensions=EXTENSIONS,
+        datacontenttype=st.sampled_from([None, "application/json"]),
+        dataschema=st.none() | WORDS,
+        data=JSON | st.binary(max_size=20) | st.just(ABSENT),
+        extensions=EXTENSIONS,
     )
 )
 def test_any_event_survives_a_log_and_the_json_format(event: CloudEvent) -> None:
@@ -139,9 +159,7 @@ def test_any_event_survives_a_log_and_the_json_format(event: CloudEvent) -> None
         ({"hadronkey": "%"}, "hadronkey"),
     ],
 )
-def test_what_the_specification_does_not_allow_is_named(
-    change: dict[str, Any], named: str
-) -> None:
+def test_what_the_specification_does_not_allow_is_named(change: dict[str, Any], named: str) -> None:
     with pytest.raises(InvalidRecordError, match=named):
         to_record(from_json(json.dumps(EXAMPLE | change)))
 

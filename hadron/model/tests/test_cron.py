@@ -11,8 +11,12 @@ from hadron.model.errors import RequestError
 def test_five_fields_are_due_at_the_first_second() -> None:
     cron = parse_cron("*/20 3 * 2 mon-fri")
     assert cron == Cron(
-        seconds=frozenset({0}), minutes=frozenset({0, 20, 40}), hours=frozenset({3}),
-        days=frozenset(range(1, 32)), months=frozenset({2}), weekdays=frozenset({1, 2, 3, 4, 5}),
+        seconds=frozenset({0}),
+        minutes=frozenset({0, 20, 40}),
+        hours=frozenset({3}),
+        days=frozenset(range(1, 32)),
+        months=frozenset({2}),
+        weekdays=frozenset({1, 2, 3, 4, 5}),
     )
 
 
@@ -27,8 +31,15 @@ def test_six_fields_begin_with_seconds() -> None:
 
 @pytest.mark.parametrize(
     ("field", "days"),
-    [("0", {0}), ("7", {0}), ("sun", {0}), ("fri-sun", {5, 6, 0}), ("5-7", {5, 6, 0}),
-     ("*/2", {0, 2, 4, 6}), ("1/3", {1, 4, 0})],
+    [
+        ("0", {0}),
+        ("7", {0}),
+        ("sun", {0}),
+        ("fri-sun", {5, 6, 0}),
+        ("5-7", {5, 6, 0}),
+        ("*/2", {0, 2, 4, 6}),
+        ("1/3", {1, 4, 0}),
+    ],
 )
 def test_sunday_is_zero_and_seven(field: str, days: set[int]) -> None:
     assert parse_cron(f"0 0 * * {field}").weekdays == days

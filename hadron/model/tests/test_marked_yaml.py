@@ -221,6 +221,7 @@ def test_problems_are_listed_in_the_files_order_and_once() -> None:
 def test_words_for_messages() -> None:
     assert did_you_mean("durabilty", ["durability", "epoch"]) == " (did you mean 'durability'?)"
     assert did_you_mean("STREAM", ["Stream"]) == " (did you mean 'Stream'?)"
+    assert did_you_mean("pbu", ["sub", "pub"]) == " (did you mean 'pub'?)"
     assert did_you_mean("x", ["durability"]) == did_you_mean("x", []) == ""
     assert one_of(["a"]) == "a"
     assert one_of(["a", "b", "c"]) == "a, b or c"

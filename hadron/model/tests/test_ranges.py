@@ -49,9 +49,7 @@ class Ranges(RuleBasedStateMachine):
     @rule(value=st.integers(0, 60))
     def look(self, value: int) -> None:
         assert (value in self.set) == (value in self.model)
-        assert self.set.next_gap(value) == next(
-            n for n in range(value, 200) if n not in self.model
-        )
+        assert self.set.next_gap(value) == next(n for n in range(value, 200) if n not in self.model)
         assert self.set.next_member(value) == min(
             (n for n in self.model if n >= value), default=None
         )
@@ -89,9 +87,7 @@ def test_melted_ranges_are_those_of_a_set(pairs: list[tuple[int, int]]) -> None:
 
 
 @given(st.lists(st.tuples(FIRST, MORE)), FIRST, MORE)
-def test_gaps_are_what_is_not_there(
-    pairs: list[tuple[int, int]], first: int, more: int
-) -> None:
+def test_gaps_are_what_is_not_there(pairs: list[tuple[int, int]], first: int, more: int) -> None:
     ranges = [(start, start + length) for start, length in pairs]
     wanted = set(range(first, first + more + 1)) - members(ranges)
     assert RangeSet(ranges).gaps(first, first + more) == runs(sorted(wanted))

@@ -9,10 +9,11 @@ import yaml
 from msgspec.structs import replace
 
 from hadron.metadata.diff import plan
-from hadron.metadata.validation import key_of
+from hadron.metadata.judging import key_of
 from hadron.model.documents.reading import parse_documents
 from hadron.model.documents.rendering import to_document, to_yaml
-from hadron.model.schema import Retention, SchemaObject, spec_from_json, spec_to_json
+from hadron.model.kinds import spec_from_json
+from hadron.model.schema import Retention, SchemaObject, spec_to_json
 
 STREAM = "kind: Stream\nname: s\npartitions: [p]\nretention: {{max_bytes: {}, max_age: {}}}\n"
 PIPELINE = """\
@@ -34,14 +35,23 @@ def read(text: str) -> SchemaObject:
 
 @pytest.mark.parametrize(
     ("size", "age"),
-    [("10GiB", "7d"), ("128kB", "24h"), ("1024MiB", "1.5s"), ("1.5GiB", "1h30m"), ("16TB", "0.5s"),
-     ("1 GiB", "168h"), ("1000000", "60s"), ("10gib", "1d12h")],
+    [
+        ("10GiB", "7d"),
+        ("128kB", "24h"),
+        ("1024MiB", "1.5s"),
+        ("1.5GiB", "1h30m"),
+        ("16TB", "0.5s"),
+        ("1 GiB", "168h"),
+        ("1000000", "60s"),
+        ("10gib", "1d12h"),
+    ],
 )
 def test_as_they_were_written(size: str, age: str) -> None:
     obj = read(STREAM.format(size, age))
     shown: dict[str, Any] = yaml.safe_load(to_yaml(obj))
     assert shown["retention"] == {
-        "max_bytes": int(size) if size.isdecimal() else size, "max_age": age,
+        "max_bytes": int(size) if size.isdecimal() else size,
+        "max_age": age,
     }
     again = read(to_yaml(obj))
     assert again.spec == obj.spec
@@ -74,5 +84,8 @@ def test_a_spelling_of_another_number_is_not_shown() -> None:
 def test_texts_that_look_like_quantities_are_texts() -> None:
     obj = read("kind: Stream\nname: 24h\npartitions: [1d]\ndescription: 128kB\n")
     assert to_document(obj) == {
-        "kind": "Stream", "name": "24h", "description": "128kB", "partitions": ["1d"],
+        "kind": "Stream",
+        "name": "24h",
+        "description": "128kB",
+        "partitions": ["1d"],
     }

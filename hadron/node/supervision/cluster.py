@@ -43,7 +43,7 @@ from hadron.replication.life import Life, at_work
 from hadron.wire.sockets import bind_address, split_address
 
 if TYPE_CHECKING:
-    from hadron.client.sync import SyncClient
+    from hadron.client import SyncClient
     from hadron.wire.messages import cluster_pb2
 
 _PORTS: Final = range(20_000, 32_000)
@@ -74,8 +74,13 @@ class LocalCluster:
     """
 
     def __init__(
-        self, directory: Path, *, nodes: int = 3, durability: str = "fsync",
-        config: Path | None = None, die_with_parent: bool = True,
+        self,
+        directory: Path,
+        *,
+        nodes: int = 3,
+        durability: str = "fsync",
+        config: Path | None = None,
+        die_with_parent: bool = True,
     ) -> None:
         self.directory = directory.absolute()
         if config is None:
@@ -98,7 +103,9 @@ class LocalCluster:
         return self
 
     def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None,
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
         self.stop_all()
@@ -157,8 +164,11 @@ class LocalCluster:
             raise ClusterError(f"node {name} is running already")
         config = self.own_configs.get(name, self.config_path)
         self._processes[name] = spawn_node(
-            config, self.config.node(name).name, self.log(name),
-            die_with_parent=self._die_with_parent, program=self.program,
+            config,
+            self.config.node(name).name,
+            self.log(name),
+            die_with_parent=self._die_with_parent,
+            program=self.program,
         )
 
     def running(self, name: str) -> bool:
@@ -237,7 +247,9 @@ class LocalCluster:
         return self._client.status(self.address(name))
 
     def wait_ready(
-        self, names: Sequence[str], timeout_s: float = START_WITHIN_S,
+        self,
+        names: Sequence[str],
+        timeout_s: float = START_WITHIN_S,
         tell: Callable[[str], None] = lambda _: None,
     ) -> None:
         """Wait until the leader among `names` serves and the replicas follow.
@@ -272,8 +284,11 @@ class LocalCluster:
                 f"node {first} is not {self._wanted(first)} after {timeout_s:g} s: {seen[first]}",
                 "\n".join(
                     [f"{name} is not {self._wanted(name)}: {seen[name]}" for name in others]
-                    + [f"the log of {name} ends:\n{self._tail(name)}" for name in waiting
-                       if not reasons.has_answered(name)]
+                    + [
+                        f"the log of {name} ends:\n{self._tail(name)}"
+                        for name in waiting
+                        if not reasons.has_answered(name)
+                    ]
                 ),
             )
 
@@ -310,8 +325,13 @@ class LocalCluster:
         return status
 
     def wait_for(
-        self, name: str, what: str, condition: Callable[[cluster_pb2.StatusResponse], bool],
-        timeout_s: float = START_WITHIN_S, *, with_nodes: Sequence[str] = (),
+        self,
+        name: str,
+        what: str,
+        condition: Callable[[cluster_pb2.StatusResponse], bool],
+        timeout_s: float = START_WITHIN_S,
+        *,
+        with_nodes: Sequence[str] = (),
     ) -> cluster_pb2.StatusResponse:
         """Poll a node's status until `condition` holds, and return it.
 
@@ -404,15 +424,22 @@ def write_config(
     """
     addresses = [f"127.0.0.1:{port}" for port in ports or free_ports(nodes)]
     config = ReplicaSetConfig(
-        cluster="local", name="local/p0", epoch=1, metadata="local/p0",
+        cluster="local",
+        name="local/p0",
+        epoch=1,
+        metadata="local/p0",
         nodes=tuple(
             NodeConfig(
-                name=f"n{number}", role="leader" if number == 1 else "replica", address=address,
+                name=f"n{number}",
+                role="leader" if number == 1 else "replica",
+                address=address,
                 data=path.parent / f"n{number}",
             )
             for number, address in enumerate(addresses, start=1)
         ),
-        discovery=(addresses[0],), settings=Settings(durability=durability), path=path,
+        discovery=(addresses[0],),
+        settings=Settings(durability=durability),
+        path=path,
     )
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(render(config))

@@ -89,7 +89,8 @@ def find_config(given: Path | None, *, create: bool = False) -> Path:
         if not path.is_file():
             raise ConfigurationError(
                 f"there is no file {path}",
-                "give a directory to get a new one there" if create
+                "give a directory to get a new one there"
+                if create
                 else "name the file that the nodes are started with, or its directory",
             )
         return path
@@ -131,7 +132,8 @@ class DetachedCluster:
             DetachedNode(node.name, node.role, node.address, alive.get(node.name))
             for node in self.config.nodes
         ] + [
-            DetachedNode(name, "", "", process) for name, process in alive.items()
+            DetachedNode(name, "", "", process)
+            for name, process in alive.items()
             if name not in self.config.members
         ]
 
@@ -190,9 +192,7 @@ class DetachedCluster:
         return f"{message} {_STARTED_WITH}{self.config_path})"
 
     @contextlib.contextmanager
-    def _kept(
-        self, cluster: LocalCluster, known: Mapping[str, ProcessIdentity]
-    ) -> Iterator[None]:
+    def _kept(self, cluster: LocalCluster, known: Mapping[str, ProcessIdentity]) -> Iterator[None]:
         """Whatever happens in the block, nodes that run then stay, and are remembered."""
         try:
             yield
@@ -206,8 +206,9 @@ class DetachedCluster:
             error.hint = "\n".join(filter(None, [error.hint, left, lost]))
             raise
         finally:
-            running = {name: cluster.identity(name) for name in cluster.names
-                       if cluster.running(name)}
+            running = {
+                name: cluster.identity(name) for name in cluster.names if cluster.running(name)
+            }
             self._write({**known, **running})
             cluster.disown()
 

@@ -27,7 +27,7 @@ from hadron.node.supervision.processes import POLL_S, ClusterError
 from hadron.storage.generations import MANIFEST
 
 if TYPE_CHECKING:
-    from hadron.client.sync import SyncClient
+    from hadron.client import SyncClient
 
 _CONFIGURATION: Final = re.compile(r"^replica_set\s*:", re.MULTILINE)
 _SCHEMA: Final = re.compile(r"^kind\s*:", re.MULTILINE)
@@ -87,16 +87,16 @@ class Fleet:
                 except ClusterError as error:
                     error.message = each.started_with(error.message)
                     raise
-        return [
-            (each, missing) for each, (_, missing) in zip(self.clusters, begun, strict=True)
-        ]
+        return [(each, missing) for each, (_, missing) in zip(self.clusters, begun, strict=True)]
 
     def wait_acquainted(self, timeout_s: float = _ACQUAINTED_WITHIN_S) -> list[str]:
         """Wait until every running node knows every set of this fleet; returns what
         `wait_acquainted` returns."""
         asked = [
             (each.config.name, node.name, node.address)
-            for each in self.clusters for node in each.nodes() if node.process
+            for each in self.clusters
+            for node in each.nodes()
+            if node.process
         ]
         return wait_acquainted(
             self.url, [each.config.name for each in self.clusters], asked, timeout_s
@@ -165,7 +165,9 @@ def find_configs(given: Path | None, *, create: bool = False) -> list[Path]:
         return [path]
     if path.is_dir() and not (path / FILE_NAME).exists():
         found = sorted(
-            each for pattern in ("*.yaml", "*.yml") for each in path.glob(pattern)
+            each
+            for pattern in ("*.yaml", "*.yml")
+            for each in path.glob(pattern)
             if not _is_schema(each)
         )
         if found:
@@ -203,11 +205,14 @@ def check_together(configs: Sequence[ReplicaSetConfig]) -> None:
         *_repeated((each, "replica set name", each.name) for each in configs),
         *_repeated(
             (each, f"address of {node.name},", address)
-            for each in configs for node in each.nodes for address in node.addresses.values()
+            for each in configs
+            for node in each.nodes
+            for address in node.addresses.values()
         ),
         *_repeated(
             (each, f"data directory of {node.name},", str(node.data))
-            for each in configs for node in each.nodes
+            for each in configs
+            for node in each.nodes
         ),
     ]
     if problems:
@@ -218,13 +223,12 @@ def check_together(configs: Sequence[ReplicaSetConfig]) -> None:
         )
 
 
-def _differing(
-    configs: Sequence[ReplicaSetConfig], key: str, values: Sequence[str]
-) -> list[str]:
+def _differing(configs: Sequence[ReplicaSetConfig], key: str, values: Sequence[str]) -> list[str]:
     first = configs[0]
     return [
         f"{each.path}: {key} {value!r}, expected {values[0]!r} as in {first.path}"
-        for each, value in zip(configs, values, strict=True) if value != values[0]
+        for each, value in zip(configs, values, strict=True)
+        if value != values[0]
     ]
 
 

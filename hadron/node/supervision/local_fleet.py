@@ -44,16 +44,24 @@ def write_configs(
         stem = name.replace("/", "-")
         nodes = tuple(
             NodeConfig(
-                name=f"n{number}", role="leader" if number == 1 else "replica",
-                address=f"127.0.0.1:{next(ports)}", data=directory / "var" / f"{stem}-n{number}",
+                name=f"n{number}",
+                role="leader" if number == 1 else "replica",
+                address=f"127.0.0.1:{next(ports)}",
+                data=directory / "var" / f"{stem}-n{number}",
             )
             for number in range(1, count + 1)
         )
         discovery = discovery or tuple(node.address for node in nodes)
         paths[name] = path = directory / f"{stem}.yaml"
         config = ReplicaSetConfig(
-            cluster="local", name=name, epoch=1, nodes=nodes, metadata=metadata,
-            discovery=discovery, settings=Settings(durability=durability), path=path,
+            cluster="local",
+            name=name,
+            epoch=1,
+            nodes=nodes,
+            metadata=metadata,
+            discovery=discovery,
+            settings=Settings(durability=durability),
+            path=path,
         )
         path.write_text(render(config))
     return paths
@@ -102,7 +110,9 @@ class LocalFleet(Mapping[str, LocalCluster]):
         return self
 
     def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None,
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
         self.stop()
@@ -117,9 +127,13 @@ class LocalFleet(Mapping[str, LocalCluster]):
         for each in self.values():
             each.wait_ready(each.names, timeout_s)
         strangers = wait_acquainted(
-            self.url, self._clusters,
-            [(name, node.name, node.address)
-             for name, each in self.items() for node in each.config.nodes],
+            self.url,
+            self._clusters,
+            [
+                (name, node.name, node.address)
+                for name, each in self.items()
+                for node in each.config.nodes
+            ],
             timeout_s,
         )
         if strangers:
@@ -128,8 +142,10 @@ class LocalFleet(Mapping[str, LocalCluster]):
     def kill(self, *sets: str) -> None:
         """SIGKILL every running node of these sets (of all, when none is named) at once."""
         victims = [
-            (self[name], node) for name in sets or tuple(self)
-            for node in self[name].names if self[name].running(node)
+            (self[name], node)
+            for name in sets or tuple(self)
+            for node in self[name].names
+            if self[name].running(node)
         ]
         for each, node in victims:
             with contextlib.suppress(ProcessLookupError):

@@ -27,8 +27,8 @@ _CLOCK_SLACK_S: Final = 2.0
 _LOG_LINES: Final = 12
 POLL_S: Final = 0.02
 
-NODE_PROGRAM: Final = ("hadron.cli", "node")
-"""What `python -m` runs as a node, without `--config` and `--name`."""
+NODE_PROGRAM: Final = (sys.executable, "-m", "hadron.cli", "node")
+"""What runs as a node, without `--config` and `--name`."""
 
 
 class ClusterError(HadronError):
@@ -96,7 +96,11 @@ def wait_until(condition: Callable[[], bool], timeout_s: float) -> bool:
 
 
 def spawn_node(
-    config: Path, name: str, log: Path, *, die_with_parent: bool,
+    config: Path,
+    name: str,
+    log: Path,
+    *,
+    die_with_parent: bool,
     program: Sequence[str] = NODE_PROGRAM,
 ) -> subprocess.Popen[bytes]:
     """Start `hadron node --config … --name …` in a session of its own, its output into `log`.
@@ -104,10 +108,10 @@ def spawn_node(
     Args:
         die_with_parent: on Linux, the kernel ends the node when the calling *thread* ends,
             however it ends; call from a thread that lives as long as the node should.
-        program: instead of `hadron node`, a module and its first arguments.
+        program: instead of `hadron node`.
     """
     log.parent.mkdir(parents=True, exist_ok=True)
-    command = [sys.executable, "-m", *program, "--config", str(config), "--name", name]
+    command = [*program, "--config", str(config), "--name", name]
     if die_with_parent:
         command = leashed(command)
     with log.open("ab") as output:

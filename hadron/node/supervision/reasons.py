@@ -28,7 +28,8 @@ def reason_of(status: cluster_pb2.StatusResponse) -> str:
     """A node's state, with what is wrong in its own words."""
     words = [status.state, status.trouble]
     words += [
-        f"with {peer.name}: {peer.trouble}" for peer in status.peers
+        f"with {peer.name}: {peer.trouble}"
+        for peer in status.peers
         if peer.state == "mismatch" and peer.trouble != status.trouble
     ]
     return ": ".join(word for word in words if word)

@@ -55,7 +55,8 @@ def ask_running(
 
 
 def _ask_all(
-    addresses: Mapping[str, str], processes: Mapping[str, ProcessIdentity],
+    addresses: Mapping[str, str],
+    processes: Mapping[str, ProcessIdentity],
     found: dict[str, RunningNode],
 ) -> None:
     for name, process in processes.items():
@@ -133,6 +134,7 @@ def _difference(old: Mapping[str, str], new: Mapping[str, str]) -> str:
     words += [f"{name} is missing" for name in old if name not in new]
     words += [
         f"{name} was {old[name]}, is {role}"
-        for name, role in new.items() if name in old and old[name] != role
+        for name, role in new.items()
+        if name in old and old[name] != role
     ]
     return ", ".join(words)

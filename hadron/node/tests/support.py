@@ -14,7 +14,8 @@ from typing import Any, Literal
 import pytest
 
 from hadron.client import Client
-from hadron.model.batch import decode_batch, encode_values
+from hadron.model.batch_building import encode_values
+from hadron.model.record_batch import decode_batch
 from hadron.model.schema import SchemaObject, StreamSpec
 from hadron.storage.database import open_reader
 from hadron.testing.nodes import Nodes
@@ -106,6 +107,7 @@ def is_member(nodes: Nodes, name: str) -> bool:
 def assert_no_traceback(caplog: pytest.LogCaptureFixture) -> None:
     """Nobody logged an exception, and nothing worse than a warning."""
     assert not [
-        record.getMessage() for record in caplog.records
+        record.getMessage()
+        for record in caplog.records
         if record.exc_info or record.levelno >= logging.ERROR
     ]

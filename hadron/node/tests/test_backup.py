@@ -118,8 +118,12 @@ class TestTaking:
             async with nodes.client() as client:
                 with pytest.raises(HadronError, match="no majority has confirmed"):
                     await backup_live(
-                        client, nodes.config.leader.address, tmp_path / "backup", DISK,
-                        lambda _a, _b: None, lambda error: told.append(error.message),
+                        client,
+                        nodes.config.leader.address,
+                        tmp_path / "backup",
+                        DISK,
+                        lambda _a, _b: None,
+                        lambda error: told.append(error.message),
                     )
             assert len(told) == 4
             assert not (tmp_path / "backup").exists()
@@ -170,9 +174,7 @@ class TestTaking:
             with pytest.raises(DataDirectoryError, match="is in use"):
                 backup_directory(nodes.data("n2"), tmp_path / "backup", DISK, SystemClock())
             last = nodes.status("n2").last_lsn
-        manifest = backup_directory(
-            nodes.data("n2"), tmp_path / "backup", DISK, SystemClock()
-        )
+        manifest = backup_directory(nodes.data("n2"), tmp_path / "backup", DISK, SystemClock())
         assert (manifest.lsn, manifest.committed_lsn, manifest.node) == (last, last, "n2")
         assert open_backup(tmp_path / "backup", DISK) == manifest
         with pytest.raises(DataDirectoryError, match="is not the data directory"):
@@ -227,9 +229,7 @@ class TestRestoringANode:
             await nodes.wait_in_step()
             assert chains(nodes, "n2") == chains(nodes, "n3")
 
-    async def test_a_restored_leader_copies_first(
-        self, tmp_path: Path, backed_up: Nodes
-    ) -> None:
+    async def test_a_restored_leader_copies_first(self, tmp_path: Path, backed_up: Nodes) -> None:
         with pytest.raises(DataDirectoryError, match="--overwrite"):
             restore_node(tmp_path / "backup", backed_up.config, "n1", DISK, overwrite=False)
         restore_node(tmp_path / "backup", backed_up.config, "n1", DISK, overwrite=True)
@@ -249,9 +249,7 @@ class TestRestoringANode:
             assert f"its disk has the log up to entry {manifest.lsn}" in caplog.text
             assert "lost" not in nodes.status("n3").trouble
 
-    async def test_what_it_promised_stays_promised(
-        self, tmp_path: Path, backed_up: Nodes
-    ) -> None:
+    async def test_what_it_promised_stays_promised(self, tmp_path: Path, backed_up: Nodes) -> None:
         before = identity(backed_up, "n3").promised
         restore_node(tmp_path / "backup", backed_up.config, "n3", DISK, overwrite=True)
         assert identity(backed_up, "n3").promised == before
@@ -335,7 +333,11 @@ class TestRestoringAll:
 
     def found(self, tmp_path: Path, nodes: Nodes, *, overwrite: bool = False, seed: int = 1) -> Any:
         return restore_set(
-            tmp_path / "backup", nodes.config, DISK, SeededRandom(seed), SystemClock(),
+            tmp_path / "backup",
+            nodes.config,
+            DISK,
+            SeededRandom(seed),
+            SystemClock(),
             overwrite=overwrite,
         )
 
@@ -401,7 +403,10 @@ class TestRestoringAll:
                     await load(nodes, 10, again)
                     with pytest.raises(LogTruncatedError, match=f"under ballot {lost.ballot}"):
                         await client.fetch(
-                            STREAM, "local/p0", lost.next_offset, stream_id=lost.stream_id,
+                            STREAM,
+                            "local/p0",
+                            lost.next_offset,
+                            stream_id=lost.stream_id,
                             after=lost.ballot,
                         )
                 fetched = await client.fetch(
@@ -418,7 +423,10 @@ class TestRestoringAll:
         template = backed_up.config.nodes[0]
         members = tuple(
             replace(
-                template, name=name, address=f"{name}:7000", data=tmp_path / name,
+                template,
+                name=name,
+                address=f"{name}:7000",
+                data=tmp_path / name,
                 role="leader" if name == names[0] else "replica",
             )
             for name in names

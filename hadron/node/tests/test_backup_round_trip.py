@@ -9,23 +9,26 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 import trio
 from trio.testing import MockClock
 
-from hadron.model.errors import HadronError
+from hadron.model.errors import HadronError, PeerError
 from hadron.node.backup import backup_live, find_node
 from hadron.node.restore import restore_node, restore_set
-from hadron.node.tests.support import STREAM, make_stream
+from hadron.node.tests.support import STREAM, fetch, make_stream, produce
 from hadron.node.world import SystemDisk
-from hadron.sim.checker import check
-from hadron.sim.evidence import Rules
-from hadron.sim.history import History, Publish
-from hadron.sim.node_files import read_node
+from hadron.replication import ballot
+from hadron.sim.checks.checker import check
+from hadron.sim.evidence.evidence import Rules
+from hadron.sim.evidence.history import History, Publish
+from hadron.sim.evidence.node_files import read_node
 from hadron.storage.generations import DATABASE
 from hadron.storage.snapshot import Manifest
 from hadron.testing.nodes import Nodes, SeededRandom, replica_set, running_nodes, with_nodes
+from hadron.wire.connection import Connection
 from hadron.wire.system import SystemClock
 
 DISK = SystemDisk()
@@ -113,8 +116,13 @@ def forget_after(history: History, began: int) -> int:
         if isinstance(entry, Publish) and not 0 < entry.ended < began:
             forgotten += entry.outcome == "ok"
             history.entries[index] = Publish(
-                client=entry.client, began=entry.began, ended=entry.ended, producer=entry.producer,
-                stream=entry.stream, partition=entry.partition, values=entry.values,
+                client=entry.client,
+                began=entry.began,
+                ended=entry.ended,
+                producer=entry.producer,
+                stream=entry.stream,
+                partition=entry.partition,
+                values=entry.values,
             )
     return forgotten
 
@@ -167,9 +175,7 @@ async def test_a_set_is_restored_onto_nodes_that_never_were_members(
     others = replica_set(tmp_path, 6).nodes[3:]
     members = [replace(others[0], role="leader"), *others[1:]]
     config = replace(with_nodes(nodes.config, members), epoch=2, discovery=(others[0].address,))
-    restore_set(
-        tmp_path / "backup", config, DISK, SeededRandom(1), SystemClock(), overwrite=False
-    )
+    restore_set(tmp_path / "backup", config, DISK, SeededRandom(1), SystemClock(), overwrite=False)
     async with trio.open_nursery() as nursery:
         nodes = Nodes(tmp_path, 3, nursery)
         nodes.config = config
@@ -206,3 +212,38 @@ async def test_one_node_of_a_replica_set_that_goes_on(
         await nodes.wait_in_step()
         await nodes.crash()
     assert judge(nodes, history) == load.acknowledged <= read
+
+
+async def test_a_restored_leader_keeps_its_log_when_too_few_remember(
+    tmp_path: Path, clock: MockClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """X is on n1 and n2, and n3 lags. Both are heard, and n2 is lost in the ballot: what n3 has is
+    no reason to drop X."""
+    ask_promise, broken = ballot.ask_promise, 0
+
+    async def breaking(connection: Connection, *given: Any, **named: Any) -> Any:
+        nonlocal broken
+        if connection.peer == nodes.config.node("n2").address and not broken:
+            broken += 1
+            raise PeerError("n2 is away")
+        return await ask_promise(connection, *given, **named)
+
+    async with running_nodes(tmp_path, 3) as nodes:
+        await make_stream(nodes)
+        await nodes.wait_in_step()
+        nodes.network.isolate("n3", "n1", "n2")
+        async with nodes.connection("n1") as connection:
+            await produce(connection, b"X")
+        nodes.network.break_connections("n3")
+        await take_backup(nodes, "n1", tmp_path / "backup")
+        await nodes.crash("n1")
+        nodes.wipe("n1")
+        restore_node(tmp_path / "backup", nodes.config, "n1", DISK, overwrite=False)
+        nodes.network.heal_all()
+        monkeypatch.setattr(ballot, "ask_promise", breaking)
+        await nodes.start("n1")
+        await nodes.wait_serving()
+        await nodes.wait_in_step()
+        assert broken
+        async with nodes.connection("n1") as connection:
+            assert await fetch(connection) == [b"X"]

@@ -61,9 +61,18 @@ class Disk:
 
 def open_store(directory: Path) -> Store:
     return Store(
-        directory, cluster="test", replica_set=SET, node="n1", tables=MACHINE.tables,
-        durability="fsync", checkpoint_bytes=1 << 20, reader_threads=1, disk=SystemDisk(),
-        clock=SystemClock(), post=lambda report: report(), on_fatal=lambda _error: None,
+        directory,
+        cluster="test",
+        replica_set=SET,
+        node="n1",
+        tables=MACHINE.tables,
+        durability="fsync",
+        checkpoint_bytes=1 << 20,
+        reader_threads=1,
+        disk=SystemDisk(),
+        clock=SystemClock(),
+        post=lambda report: report(),
+        on_fatal=lambda _error: None,
         has_peers=False,
     )
 
@@ -94,7 +103,9 @@ def content(store: Store) -> Content:
         db.execute("ROLLBACK")
         own = store.identity.current
         return Content(
-            entries, batches, tables,
+            entries,
+            batches,
+            tables,
             (own.cluster, own.replica_set, own.node, own.uuid, own.promised, own.config_digest),
             own.is_member,
         )

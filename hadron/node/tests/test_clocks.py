@@ -43,17 +43,16 @@ async def test_a_leader_with_a_wrong_clock_does_not_lead_until_it_is_set(
         wrong = set_wrong(nodes, "n1")
         wrong.off_ms = off_ms
         await nodes.start()
-        await nodes.wait_for("refusing", lambda: "this node's clock is" in
-                             nodes.status("n1").trouble)
+        await nodes.wait_for(
+            "refusing", lambda: "this node's clock is" in nodes.status("n1").trouble
+        )
         assert f"60.0 s {said} its peers'" in nodes.status("n1").trouble
         assert nodes.status("n1").last_lsn == 0
         wrong.off_ms = 0
         await nodes.wait_serving()
 
 
-async def test_one_replica_with_a_wrong_clock_is_outvoted(
-    tmp_path: Path, clock: MockClock
-) -> None:
+async def test_one_replica_with_a_wrong_clock_is_outvoted(tmp_path: Path, clock: MockClock) -> None:
     async with running_nodes(tmp_path, 3, start=False) as nodes:
         set_wrong(nodes, "n3").off_ms = 3_600_000
         await nodes.start()

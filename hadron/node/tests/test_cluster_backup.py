@@ -38,7 +38,10 @@ class Attempts:
         self.copied, self.kept = [], []
         async with self.cluster.client(through=[through]) as client:
             return await backup_cluster(
-                client, self.destination, SystemDisk(), self._begin,
+                client,
+                self.destination,
+                SystemDisk(),
+                self._begin,
                 on_kept=lambda manifest: self.kept.append(manifest.replica_set),
             )
 

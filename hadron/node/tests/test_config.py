@@ -381,8 +381,10 @@ def test_the_digest_covers_what_members_must_agree_on() -> None:
         GOOD.replace("7003", "7009"),
         GOOD.replace("/srv/n3", "/srv/other"),
         GOOD.replace("durability: os", "durability: fsync"),
-        GOOD.replace("metadata: local/p0\ndiscovery: [127",
-                     "metadata: other/p0\ndiscovery: [10.0.0.1:7001, 127"),
+        GOOD.replace(
+            "metadata: local/p0\ndiscovery: [127",
+            "metadata: other/p0\ndiscovery: [10.0.0.1:7001, 127",
+        ),
         GOOD.replace(", grpc: 127.0.0.1:7101", ""),
         "".join([*lines[:7], lines[9], lines[8], lines[7], lines[10]]),
     ]
@@ -507,8 +509,9 @@ def test_a_damaged_file_is_read_or_refused(text: str, at: int, cut: int) -> None
 
 
 def test_a_node_listens_elsewhere_than_others_dial_it() -> None:
-    config = _parse(GOOD.replace("address: 127.0.0.1:7001,", "address: a.example:7001, "
-                                 'listen: "0.0.0.0:7000",'))
+    config = _parse(
+        GOOD.replace("address: 127.0.0.1:7001,", 'address: a.example:7001, listen: "0.0.0.0:7000",')
+    )
     assert config.leader.address == "a.example:7001"
     assert config.leader.listens_on == "0.0.0.0:7000"
     assert config.node("n2").listens_on == "127.0.0.1:7002"
@@ -521,9 +524,7 @@ def test_a_node_listens_elsewhere_than_others_dial_it() -> None:
 
 @pytest.mark.parametrize("address", ["0.0.0.0:7002", "[::]:7002", "[::0]:7002"])
 def test_what_nobody_can_dial_is_no_address(address: str) -> None:
-    told = (
-        f"'{address}' is every address of this machine, which others cannot dial, expected "
-    )
+    told = f"'{address}' is every address of this machine, which others cannot dial, expected "
     (problem,) = _problems(GOOD.replace("127.0.0.1:7002", f'"{address}"'))
     assert told in problem
     assert "others reach; to listen on all, give the node `listen: 0.0.0.0:PORT`" in problem
@@ -541,8 +542,16 @@ def test_what_is_not_served_is_warned_of() -> None:
 
 @pytest.mark.parametrize(
     ("address", "only_here"),
-    [("127.0.0.1:1", True), ("127.9.9.9:1", True), ("[::1]:1", True), ("localhost:1", True),
-     ("10.0.0.1:1", False), ("0.0.0.0:1", False), ("[::]:1", False), ("a.example:1", False)],
+    [
+        ("127.0.0.1:1", True),
+        ("127.9.9.9:1", True),
+        ("[::1]:1", True),
+        ("localhost:1", True),
+        ("10.0.0.1:1", False),
+        ("0.0.0.0:1", False),
+        ("[::]:1", False),
+        ("a.example:1", False),
+    ],
 )
 def test_whether_others_reach_an_address(address: str, only_here: bool) -> None:
     node = NodeConfig(

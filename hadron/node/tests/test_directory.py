@@ -17,14 +17,23 @@ A, B = b"a" * 16, b"b" * 16
 
 
 def statement(
-    name: str = "eu/p0", uuid: bytes = A, *, epoch: int = 1, leader: str = "n1",
-    host: str = "eu", stated: dict[str, int] | None = None, agreed: bool = True,
-    registered: int = 0, count: int = 3,
+    name: str = "eu/p0",
+    uuid: bytes = A,
+    *,
+    epoch: int = 1,
+    leader: str = "n1",
+    host: str = "eu",
+    stated: dict[str, int] | None = None,
+    agreed: bool = True,
+    registered: int = 0,
+    count: int = 3,
 ) -> KnownSet:
     nodes = tuple(
         KnownNode(
-            f"n{number}", "leader" if f"n{number}" == leader else "replica",
-            f"{host}-n{number}:7000", (stated or {}).get(f"n{number}", 0),
+            f"n{number}",
+            "leader" if f"n{number}" == leader else "replica",
+            f"{host}-n{number}:7000",
+            (stated or {}).get(f"n{number}", 0),
         )
         for number in range(1, count + 1)
     )
@@ -46,10 +55,13 @@ def reasons(heard_by: Directory) -> list[str]:
 
 
 def moved(known: KnownSet, node: str, address: str, stated_ms: int) -> KnownSet:
-    return replace(known, nodes=tuple(
-        replace(each, address=address, stated_ms=stated_ms) if each.name == node else each
-        for each in known.nodes
-    ))
+    return replace(
+        known,
+        nodes=tuple(
+            replace(each, address=address, stated_ms=stated_ms) if each.name == node else each
+            for each in known.nodes
+        ),
+    )
 
 
 # --- one uuid -----------------------------------------------------------------------------------
@@ -77,7 +89,8 @@ def test_the_same_again_changes_nothing() -> None:
 @pytest.mark.parametrize("agreed", [False, True])
 def test_a_higher_epoch_says_who_leads(newer_first: bool, agreed: bool) -> None:
     older, newer = (
-        statement(epoch=1, agreed=agreed), statement(epoch=2, leader="n2", agreed=agreed)
+        statement(epoch=1, agreed=agreed),
+        statement(epoch=2, leader="n2", agreed=agreed),
     )
     heard = [newer, older] if newer_first else [older, newer]
     known = directory(*heard).find("eu/p0")
@@ -102,7 +115,7 @@ def test_a_higher_epoch_counts_once_a_majority_serves_by_it(newer_first: bool) -
 
 def test_a_higher_epoch_does_not_take_back_where_nodes_say_they_are() -> None:
     known = directory(
-        moved(statement(epoch=1), "n3", "elsewhere:7000", 50), statement(epoch=2, leader="n2"),
+        moved(statement(epoch=1), "n3", "elsewhere:7000", 50), statement(epoch=2, leader="n2")
     ).find("eu/p0")
     assert known is not None
     assert known.node("n3") == KnownNode("n3", "replica", "elsewhere:7000", 50)
@@ -214,8 +227,7 @@ def test_a_member_with_an_empty_disk_does_not_take_another_set_for_its_own() -> 
 
 def test_what_was_heard_before_the_founding_is_forgotten_with_it() -> None:
     made = directory(
-        moved(own(uuid=b"", agreed=False), "n2", "other:7000", 5),
-        mine=own(uuid=b"", agreed=False),
+        moved(own(uuid=b"", agreed=False), "n2", "other:7000", 5), mine=own(uuid=b"", agreed=False)
     )
     made.tell_own(own(uuid=A), 0.0)
     assert made.own == own(uuid=A)
@@ -422,7 +434,8 @@ def test_directories_that_have_spoken_are_equal(
 @settings(max_examples=60, deadline=None)
 @given(
     st.lists(st.tuples(st.integers(0, 3), st.sampled_from([A, B]), st.integers(1, 3)), max_size=8),
-    st.sampled_from([A, B]), st.integers(),
+    st.sampled_from([A, B]),
+    st.integers(),
 )
 def test_once_a_name_is_registered_all_have_its_owner(
     heard: list[tuple[int, bytes, int]], owner: bytes, seed: int

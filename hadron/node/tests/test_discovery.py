@@ -45,7 +45,8 @@ async def wait_known(cluster: Cluster, *sets: str, at: str = "") -> None:
     def known() -> bool:
         return all(
             sorted(known_at(nodes, node)) == wanted
-            for name, nodes in cluster.items() if name == (at or name)
+            for name, nodes in cluster.items()
+            if name == (at or name)
             for node in nodes.running
         )
 
@@ -54,11 +55,15 @@ async def wait_known(cluster: Cluster, *sets: str, at: str = "") -> None:
 
 async def wait_registered(cluster: Cluster) -> None:
     """Until every node knows that all sets' uuids are registered."""
-    await cluster.wait_for("registered everywhere", lambda: all(
-        known.registered
-        for nodes in cluster.values() for node in nodes.running
-        for known in nodes.node(node).discovery.sets()
-    ))
+    await cluster.wait_for(
+        "registered everywhere",
+        lambda: all(
+            known.registered
+            for nodes in cluster.values()
+            for node in nodes.running
+            for known in nodes.node(node).discovery.sets()
+        ),
+    )
 
 
 def troubles(nodes: Nodes, name: str = "n1") -> list[str]:
@@ -67,6 +72,7 @@ def troubles(nodes: Nodes, name: str = "n1") -> list[str]:
 
 async def trouble_at(cluster: Cluster, nodes: Nodes, start: str) -> str:
     """Wait until n1 of a set reports what begins so; returns the whole of it."""
+
     def said() -> list[str]:
         return [text for text in troubles(nodes) if text.startswith(start)]
 
@@ -85,7 +91,8 @@ async def test_sets_find_each_other_whatever_order_they_start_in(
         await wait_known(cluster)
         digests = {
             nodes.node(node).discovery.directory.digest
-            for nodes in cluster.values() for node in nodes.names
+            for nodes in cluster.values()
+            for node in nodes.names
         }
         await cluster.wait_for(
             "the same everywhere", lambda: len({digest() for digest in digests}) == 1
@@ -178,9 +185,12 @@ async def test_a_replica_that_is_started_early_with_the_next_file_misleads_nobod
         await eu.start("n3")
         nodes = [(cluster["us/p0"], "n1"), (eu, "n1"), (eu, "n2")]
         with trio.move_on_after(2 * LIVELY_S):
-            await cluster.wait_for("misled", lambda: any(
-                known_at(each, name)["eu/p0"] != "eu-p0-n1:7000" for each, name in nodes
-            ))
+            await cluster.wait_for(
+                "misled",
+                lambda: any(
+                    known_at(each, name)["eu/p0"] != "eu-p0-n1:7000" for each, name in nodes
+                ),
+            )
             pytest.fail("n1 serves, but clients and the schema would be sent to n2")
         assert known_at(eu, "n3")["eu/p0"] == "eu-p0-n1:7000"
         # A client that comes only now finds who leads, and so does the schema.
@@ -229,13 +239,13 @@ async def test_a_second_set_of_a_name_is_refused_and_reported_on_both_sides(
         assert (
             "n1 at us-p0-n1:7000, n2 at us-p0-n2:7000, which the metadata set has registered"
         ) in text
-        await trouble_at(
-            cluster, second, "another replica set is called us/p0 as well: uuid "
-        )
+        await trouble_at(cluster, second, "another replica set is called us/p0 as well: uuid ")
         # The others go on with the first, the second with itself, and it knows all others.
         assert known_at(cluster["meta/p0"], "n1")["us/p0"] == "us-p0-n1:7000"
         assert known_at(second, "n1") == {
-            "meta/p0": "meta-p0-n1:7000", "eu/p0": "eu-p0-n1:7000", "us/p0": "other-n1:7000"
+            "meta/p0": "meta-p0-n1:7000",
+            "eu/p0": "eu-p0-n1:7000",
+            "us/p0": "other-n1:7000",
         }
         for each in (second, *cluster.values()):
             for name in each.names:
@@ -265,14 +275,19 @@ async def test_nobody_takes_a_restored_set_for_another_one(
         await nodes.start()
         await nodes.wait_serving()
         everybody = [each.node(node) for each in cluster.values() for node in each.names]
-        await cluster.wait_for("the new history known everywhere", lambda: all(
-            (known := node.discovery.directory.find(name)) is not None
-            and (known.uuid, known.registered) == (founded.uuid, 2) != (before, 2)
-            for node in everybody
-        ))
-        await cluster.wait_for("no trouble", lambda: not [
-            text for node in everybody for text in node.status().cluster_trouble
-        ], patience_s=REFUSED_FOR_S / 2)
+        await cluster.wait_for(
+            "the new history known everywhere",
+            lambda: all(
+                (known := node.discovery.directory.find(name)) is not None
+                and (known.uuid, known.registered) == (founded.uuid, 2) != (before, 2)
+                for node in everybody
+            ),
+        )
+        await cluster.wait_for(
+            "no trouble",
+            lambda: not [text for node in everybody for text in node.status().cluster_trouble],
+            patience_s=REFUSED_FOR_S / 2,
+        )
         assert "replica sets are called" not in caplog.text
         assert "another replica set is called" not in caplog.text
 
@@ -296,11 +311,14 @@ async def test_a_node_of_another_cluster_is_refused_and_reported_on_both_sides(
         await stranger.start()
         meta = cluster["meta/p0"]
         await trouble_at(
-            cluster, meta, "nodes of asia/p0 on asia call here: refused, they belong to cluster "
-            "'orders', this node to 'test' (is this node's address in their `discovery:`?)"
+            cluster,
+            meta,
+            "nodes of asia/p0 on asia call here: refused, they belong to cluster "
+            "'orders', this node to 'test' (is this node's address in their `discovery:`?)",
         )
         there = await trouble_at(
-            cluster, stranger,
+            cluster,
+            stranger,
             "meta-p0-n1:7000 in `discovery:` is refused: node n1 of meta/p0 belongs to cluster "
             "'test', this node to 'orders' (take the address out, or correct `cluster:`)",
         )
@@ -321,7 +339,8 @@ async def test_sets_that_disagree_on_where_the_schema_is_say_so(tmp_path: Path) 
             us.configs[name] = replace(us.config, metadata="us/p0")
         await cluster.start()
         await trouble_at(
-            cluster, us,
+            cluster,
+            us,
             "node n1 of meta/p0 has `metadata: meta/p0`, this node `metadata: us/p0`: one of the "
             "two configuration files is wrong",
         )
@@ -332,6 +351,7 @@ async def test_any_node_says_how_another_one_is(tmp_path: Path) -> None:
     async with running_cluster(tmp_path, SETS) as cluster:
         await wait_known(cluster)
         async with cluster["meta/p0"].connection("n1") as connection:
+
             async def ask(replica_set: str, node: str) -> cluster_pb2.StatusResponse:
                 request = cluster_pb2.StatusRequest(replica_set=replica_set, node=node)
                 answer, _ = await connection.request(method("Status"), request)
@@ -391,6 +411,7 @@ async def test_a_node_that_knows_no_other_sets_is_called_older(
     async with running_cluster(tmp_path, {"meta/p0": 1}, discovery=["old:7000"]) as cluster:
         listener = await cluster.network.host("old").listen("old:7000")
         async with trio.open_nursery() as nursery:
+
             async def serve() -> None:
                 while True:
                     connection = Connection(await listener.accept(), dialed=False)
@@ -398,8 +419,10 @@ async def test_a_node_that_knows_no_other_sets_is_called_older(
 
             nursery.start_soon(serve)
             await trouble_at(
-                cluster, cluster["meta/p0"], "old:7000 in `discovery:` does not answer: it runs an "
-                "older version of Hadron, which knows no other replica sets"
+                cluster,
+                cluster["meta/p0"],
+                "old:7000 in `discovery:` does not answer: it runs an "
+                "older version of Hadron, which knows no other replica sets",
             )
             nursery.cancel_scope.cancel()
 
@@ -419,9 +442,7 @@ async def discover(connection: Connection, **fields: Any) -> cluster_pb2.Discove
     [{"cluster": "\x1b[2J"}, {"node": ""}, {"replica_set": "a/b/c"}, {"metadata": "m" * 200}],
     ids=str,
 )
-async def test_who_has_no_name_is_not_listened_to(
-    tmp_path: Path, speaker: dict[str, str]
-) -> None:
+async def test_who_has_no_name_is_not_listened_to(tmp_path: Path, speaker: dict[str, str]) -> None:
     async with running_cluster(tmp_path, {"meta/p0": 1}) as cluster:
         async with cluster["meta/p0"].connection("n1") as connection:
             with pytest.raises(FrameError, match=r"not a (replica set's )?name"):
@@ -440,7 +461,8 @@ async def test_what_cannot_be_is_not_believed_and_reported(tmp_path: Path) -> No
             await discover(connection, replica_sets=[bad, good])
         assert sorted(known_at(cluster["meta/p0"], "n1")) == ["eu/p0", "meta/p0"]
         await trouble_at(
-            cluster, cluster["meta/p0"],
+            cluster,
+            cluster["meta/p0"],
             "node n1 of x/p0 says what cannot be: replica set 'us/p0': 'nowhere' is not an address",
         )
 
@@ -449,14 +471,16 @@ async def test_sets_alone_say_nothing_about_the_cluster(tmp_path: Path) -> None:
     async with running_cluster(tmp_path, {"eu/p0": 3}) as cluster:
         before = [
             cluster.network.dials(one, other)
-            for one in cluster.hosts() for other in cluster.hosts()
+            for one in cluster.hosts()
+            for other in cluster.hosts()
         ]
         for name in cluster["eu/p0"].names:
             cluster["eu/p0"].node(name).discovery._news()
         await trio.sleep(0.5)
         assert before == [
             cluster.network.dials(one, other)
-            for one in cluster.hosts() for other in cluster.hosts()
+            for one in cluster.hosts()
+            for other in cluster.hosts()
         ]
 
 

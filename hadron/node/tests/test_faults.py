@@ -44,7 +44,9 @@ class Traffic:
                     with trio.fail_after(5):
                         async with self._nodes.connection("n1", f"c{self._number}") as connection:
                             answer = await produce(
-                                connection, value, producer_id=self._id.ljust(16, b"."),
+                                connection,
+                                value,
+                                producer_id=self._id.ljust(16, b"."),
                                 sequence=len(self.acknowledged),
                             )
                 except (HadronError, OSError, trio.TooSlowError):

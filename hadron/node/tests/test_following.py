@@ -9,8 +9,9 @@ import pytest
 import trio
 from trio.testing import MockClock
 
+from hadron.fakes.connections import SimTransport
+from hadron.fakes.network import HostNetwork
 from hadron.replication.follower import AppendOutcome
-from hadron.testing.network import MemoryTransport
 from hadron.testing.nodes import running_nodes
 
 
@@ -23,8 +24,8 @@ async def test_a_replica_that_cannot_dial_the_leader_follows(
         dial = nodes.network.dial
         refused = trio.Event()
 
-        async def refuse(source: str, address: str) -> MemoryTransport:
-            if (source, address) == (replica, leader):
+        async def refuse(source: HostNetwork, address: str) -> SimTransport:
+            if (source.name, address) == (replica, leader):
                 refused.set()
                 raise OSError("refused by the test")
             return await dial(source, address)

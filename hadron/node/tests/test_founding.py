@@ -42,8 +42,11 @@ async def test_three_nodes_found_a_set_whatever_the_order(
             await nodes.start(name)
         first, second = order[:2]
         await nodes.wait_for(
-            "connected", lambda: nodes.status(first).peers[0].state != "connecting"
-            or nodes.status(first).peers[1].state != "connecting"
+            "connected",
+            lambda: (
+                nodes.status(first).peers[0].state != "connecting"
+                or nodes.status(first).peers[1].state != "connecting"
+            ),
         )
         for name in (first, second):
             async with nodes.connection(name) as connection:
@@ -145,5 +148,3 @@ async def test_cutting_connections_while_founding(tmp_path: Path, clock: MockClo
             nodes.network.break_connections(chance.choice(nodes.names))
         await nodes.wait_serving()
         await nodes.wait_in_step()
-
-

@@ -13,14 +13,16 @@ from trio.testing import MockClock
 
 from hadron.client import Client
 from hadron.model.errors import NotFoundError
-from hadron.model.schema import PipelineSpec, SchemaObject, StageSpec, StreamSpec
+from hadron.model.pipelines import PipelineSpec, StageSpec
+from hadron.model.schema import SchemaObject, StreamSpec
 from hadron.testing.nodes import running_nodes
 
 HERE = "local/p0"
 STREAM = SchemaObject(kind="Stream", name="s", spec=StreamSpec(partitions=(HERE,)))
 STAGE = StageSpec(name="a", engine="handler")
 PIPELINE = SchemaObject(
-    kind="Pipeline", name="p",
+    kind="Pipeline",
+    name="p",
     spec=PipelineSpec(replica_set=HERE, input="s", start="earliest", stages=(STAGE,)),
 )
 
@@ -48,7 +50,9 @@ async def test_a_fetch_by_name_is_of_the_stream_that_has_the_name_and_by_id_of_n
 ) -> None:
     # Somebody else changes the schema: this client is not told before it asks.
     async with (
-        running_nodes(tmp_path, 1) as nodes, nodes.client() as client, nodes.client() as other
+        running_nodes(tmp_path, 1) as nodes,
+        nodes.client() as client,
+        nodes.client() as other,
     ):
         first = await declare(other, STREAM)
         await send(other, "old")
@@ -59,7 +63,8 @@ async def test_a_fetch_by_name_is_of_the_stream_that_has_the_name_and_by_id_of_n
         assert (await client.fetch("s", HERE, 0)).batches == []
         await send(other, "new")
         for fetched in (
-            await client.fetch("s", HERE, 0), await client.fetch("s", HERE, 0, stream_id=again)
+            await client.fetch("s", HERE, 0),
+            await client.fetch("s", HERE, 0, stream_id=again),
         ):
             assert [each.count for each in fetched.batches] == [1]
             assert fetched.batches[0].data != batch.data
@@ -71,7 +76,9 @@ async def test_who_runs_the_stages_of_a_deleted_pipeline_is_not_given_those_of_a
     tmp_path: Path, clock: MockClock
 ) -> None:
     async with (
-        running_nodes(tmp_path, 1) as nodes, nodes.client() as client, nodes.client() as other
+        running_nodes(tmp_path, 1) as nodes,
+        nodes.client() as client,
+        nodes.client() as other,
     ):
         stream_id = await declare(other, STREAM)
         first = await declare(other, PIPELINE)
@@ -86,8 +93,12 @@ async def test_who_runs_the_stages_of_a_deleted_pipeline_is_not_given_those_of_a
             assert again != first
             with pytest.raises(NotFoundError):
                 await client.complete_stages(
-                    first, "a", [invocation.instance_id], [invocation.attempt],
-                    [invocation.created_ms], None,
+                    first,
+                    "a",
+                    [invocation.instance_id],
+                    [invocation.attempt],
+                    [invocation.created_ms],
+                    None,
                 )
             run.grant()
             with pytest.raises(NotFoundError, match="was deleted"):

@@ -15,12 +15,12 @@ import pytest
 import trio
 from trio.testing import MockClock
 
+from hadron.fakes.network import SimNetwork
 from hadron.model.errors import CorruptionError, StorageError
 from hadron.node import main
 from hadron.node.runtime import Node
 from hadron.node.tests.support import make_stream
 from hadron.storage.aftermath import ASIDE
-from hadron.testing.network import MemoryNetwork
 from hadron.testing.nodes import replica_set, running_nodes
 
 
@@ -62,7 +62,9 @@ def test_why_a_node_cannot_go_on_is_said_once(
     tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for owner, name in (
-        (main, "_configure_logging"), (gc, "freeze"), (gc, "set_threshold"),
+        (main, "_configure_logging"),
+        (gc, "freeze"),
+        (gc, "set_threshold"),
         (sys, "setswitchinterval"),
     ):
         monkeypatch.setattr(owner, name, lambda *_: None)
@@ -71,7 +73,7 @@ def test_why_a_node_cannot_go_on_is_said_once(
         node.member.fail(StorageError("the disk is gone", "buy one"))
 
     config = replica_set(tmp_path, 1)
-    network = MemoryNetwork().host(config.leader.address.rpartition(":")[0])
+    network = SimNetwork().host(config.leader.address.rpartition(":")[0])
     assert main.run(config, "n1", on_listening=fail, network=network) == 1
     assert caplog.text.count("the disk is gone (buy one)") == 1
     assert caplog.records[-1].levelno == logging.CRITICAL

@@ -117,9 +117,7 @@ async def test_a_frame_that_was_copied_into_the_file_before_anybody_saw_its_dama
         checkpoint(nodes, "n2")
         async with nodes.client() as client:
             await verify_live(client)
-            await nodes.wait_for(
-                "repaired", lambda: nodes.node("n2").member._repairer.repaired > 0
-            )
+            await nodes.wait_for("repaired", lambda: nodes.node("n2").member._repairer.repaired > 0)
             assert (await verify_live(client)).ok
         await nodes.crash("n2")
         assert problems(nodes, "n2") == []
@@ -203,9 +201,13 @@ async def test_a_source_of_a_snapshot_with_a_damaged_page_repairs_itself_first(
         elif page == "of nothing":
             change(path, _read(path).rindex(b"fillerfiller"), 0x01)
         else:
-            root = nodes.node("n1").member._store.writer.connection.execute(
-                "SELECT rootpage FROM sqlite_schema WHERE name = 'hadron_leadership'"
-            ).get
+            root = (
+                nodes.node("n1")
+                .member._store.writer.connection.execute(
+                    "SELECT rootpage FROM sqlite_schema WHERE name = 'hadron_leadership'"
+                )
+                .get
+            )
             change(path, root * 4096 - 100, 0x01)
         await nodes.crash("n3")
         nodes.wipe("n3")

@@ -60,20 +60,14 @@ async def test_damage_is_told_once_and_repaired(
         assert (await verify_live(client)).ok
 
 
-async def test_tables_that_differ_are_named_and_replaced(
-    tmp_path: Path, clock: MockClock
-) -> None:
+async def test_tables_that_differ_are_named_and_replaced(tmp_path: Path, clock: MockClock) -> None:
     async with loaded(tmp_path) as nodes, nodes.client() as client:
         damage_live(nodes, "n3", "UPDATE hadron_stream_batch SET append_ms = append_ms + 1")
         verified = await verify_live(client)
         (tables,) = verified.tables
         assert tables.members == ["n2"]
-        assert tables.problems == [
-            "n3's tables differ from the leader's; a snapshot replaces them"
-        ]
-        await nodes.wait_for(
-            "replaced", lambda: generations.current_number(nodes.data("n3")) == 1
-        )
+        assert tables.problems == ["n3's tables differ from the leader's; a snapshot replaces them"]
+        await nodes.wait_for("replaced", lambda: generations.current_number(nodes.data("n3")) == 1)
         await nodes.wait_in_step()
         assert (await verify_live(client)).ok
 
@@ -94,9 +88,7 @@ async def test_what_was_found_beside_a_damaged_entry_is_in_status_until_it_is_me
         assert nodes.status("n2").trouble.startswith(
             "found beside damaged entries, and looked at again after them: "
         )
-        await nodes.wait_for(
-            "replaced", lambda: generations.current_number(nodes.data("n2")) == 1
-        )
+        await nodes.wait_for("replaced", lambda: generations.current_number(nodes.data("n2")) == 1)
         await nodes.wait_for("no trouble", lambda: nodes.status("n2").trouble == "")
         await nodes.wait_in_step()
         assert (await verify_live(client)).ok
@@ -153,9 +145,10 @@ async def test_without_a_majority_nothing_is_logged_and_that_is_told(
         assert nodes.status("n1").last_lsn == last
         await nodes.start("n3", "n4")
         # A majority is well without the last one of them.
-        await nodes.wait_for("all are back", lambda: all(
-            peer.state == "in sync" for peer in nodes.status("n1").peers
-        ))
+        await nodes.wait_for(
+            "all are back",
+            lambda: all(peer.state == "in sync" for peer in nodes.status("n1").peers),
+        )
         verified = await verify_live(client)
         assert verified.ok, verified
 
@@ -171,9 +164,7 @@ async def test_a_majority_that_is_lost_meanwhile_ends_the_comparison(
 
         leadership = nodes.node("n1").member._leadership
         assert leadership is not None
-        monkeypatch.setattr(
-            leadership.controller, "confirm_leadership", confirmed_just_before
-        )
+        monkeypatch.setattr(leadership.controller, "confirm_leadership", confirmed_just_before)
         with trio.fail_after(60):
             verified = await verify_live(client)
         (problem,) = verified.tables[0].problems
@@ -186,15 +177,14 @@ async def test_a_node_that_is_rebuilt_says_so(tmp_path: Path, clock: MockClock) 
     async with loaded(tmp_path) as nodes, nodes.client() as client:
         damage_live(nodes, "n2", "UPDATE hadron_stream_partition SET bytes = bytes + 1")
         # Alone: digests would have its tables replaced before it looks.
-        async with nodes.connection("n2") as connection, connection.open_stream(
-            method("Verify"), integrity_pb2.VerifyRequest()
-        ) as answers:
+        async with (
+            nodes.connection("n2") as connection,
+            connection.open_stream(method("Verify"), integrity_pb2.VerifyRequest()) as answers,
+        ):
             reports = [answer.report async for answer, _ in answers if answer.HasField("report")]
         assert "it says" in reports[0].problems[0].text
         assert reports[0].remedy == "is being rebuilt from another member"
-        await nodes.wait_for(
-            "replaced", lambda: generations.current_number(nodes.data("n2")) == 1
-        )
+        await nodes.wait_for("replaced", lambda: generations.current_number(nodes.data("n2")) == 1)
         await nodes.wait_in_step()
         assert (await verify_live(client)).ok
 

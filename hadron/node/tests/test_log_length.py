@@ -12,15 +12,15 @@ from trio.testing import MockClock
 
 from hadron.model.errors import OffsetOutOfRangeError
 from hadron.model.schema import Retention, SchemaObject, StreamSpec
+from hadron.node.restore import restore_node
 from hadron.node.tests.support import STREAM, chains, fetch, make_stream, produce
+from hadron.node.tests.test_backup import DISK, take_backup
 from hadron.storage.database import open_reader
 from hadron.testing.nodes import Nodes, running_nodes
 from hadron.testing.nodes import replica_set as default_set
 
 KEEP, LAG = 64 << 10, 512 << 10
-SETTINGS = replace(
-    default_set(Path(), 1).settings, log_keep_bytes=KEEP, log_max_lag_bytes=LAG
-)
+SETTINGS = replace(default_set(Path(), 1).settings, log_keep_bytes=KEEP, log_max_lag_bytes=LAG)
 BATCH = b"x" * 2_000
 
 
@@ -142,6 +142,32 @@ async def test_a_replica_back_within_the_log_but_without_a_body_needs_a_snapshot
         await nodes.wait_for(
             "said", lambda: "retention has dropped the body" in str(nodes.status("n1").peers)
         )
+
+
+async def test_a_restored_leader_is_not_given_the_copy_that_it_was_restored_from(
+    tmp_path: Path, clock: MockClock
+) -> None:
+    """It lacks bodies that retention has dropped, and would lack them again: for ever."""
+    backup = tmp_path / "backup"
+    async with running_nodes(tmp_path, 3, settings=SETTINGS) as nodes:
+        spec = StreamSpec(partitions=("local/p0",), retention=Retention(max_bytes=20_000))
+        async with nodes.client() as client:
+            await client.apply([SchemaObject(kind="Stream", name=STREAM, spec=spec)])
+        await nodes.wait_in_step()
+        for name in ("n2", "n3"):
+            # Each still has its copy when the leader asks for one.
+            await take_backup(nodes, name, backup / name)
+        await load(nodes, KEEP)
+        await nodes.wait_for(
+            "dropped", lambda: all(kept_bytes(nodes, name) <= 20_000 for name in nodes.names)
+        )
+        end = chains(nodes, "n2")[-1:]
+        await nodes.crash("n1")
+        restore_node(backup / "n3", nodes.config, "n1", DISK, overwrite=True)
+        await nodes.start("n1")
+        await nodes.wait_serving()
+        assert end[0] in chains(nodes, "n1")
+        await load(nodes, len(BATCH))
 
 
 def kept_bytes(nodes: Nodes, name: str) -> int:

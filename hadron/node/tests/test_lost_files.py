@@ -9,9 +9,10 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+import trio
 from trio.testing import MockClock
 
-from hadron.model.errors import HadronError, StorageError
+from hadron.model.errors import DataDirectoryError, HadronError, StorageError
 from hadron.node.tests.support import make_stream, produce, read_all, send
 from hadron.testing.nodes import Nodes, running_nodes
 
@@ -64,6 +65,46 @@ async def test_a_node_whose_files_are_not_its_own_any_more_stops(
             assert await read_all(client) == ["before", "after"]
 
 
+async def test_whatever_is_met_first_the_loss_is_told(
+    tmp_path: Path, clock: MockClock, caplog: pytest.LogCaptureFixture
+) -> None:
+    """SQLite says of a file without a name that it is read only, and asks to check its owner."""
+    async with running_nodes(tmp_path, 3) as nodes:
+        await make_stream(nodes)
+        await nodes.wait_in_step()
+        shutil.rmtree(nodes.data("n2"))
+        # It is asked for a promise, which it writes down, before it looks at its files again.
+        await nodes.restart("n1")
+        error = await nodes.wait_stopped("n2")
+        assert isinstance(error, StorageError)
+        assert "n2 was removed or moved away" in error.message
+    said = [each for each in caplog.records if each.levelname == "CRITICAL"]
+    assert ["n2 was removed or moved away" in each.getMessage() for each in said] == [True]
+    assert "Traceback" not in caplog.text
+
+
+async def test_what_its_tasks_meet_after_its_end_is_not_what_ended_a_node(
+    tmp_path: Path, clock: MockClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with running_nodes(tmp_path, 3) as nodes:
+        await nodes.wait_in_step()
+        member = nodes.node("n2").member
+
+        async def stumble_at_the_end(_: object) -> None:
+            try:
+                await trio.sleep_forever()
+            finally:
+                raise DataDirectoryError("node.db cannot be opened")
+
+        await nodes.crash("n2")
+        monkeypatch.setattr(type(member._scrubber), "run", stumble_at_the_end)
+        await nodes.start("n2")
+        shutil.rmtree(nodes.data("n2"))
+        error = await nodes.wait_stopped("n2")
+        monkeypatch.undo()
+        assert "n2 was removed or moved away" in str(error)
+
+
 async def test_what_is_acknowledged_after_a_majority_of_directories_is_gone(
     tmp_path: Path, clock: MockClock
 ) -> None:
@@ -95,6 +136,7 @@ async def test_a_replacement_keeps_its_write_ahead_log(tmp_path: Path, clock: Mo
 
 def _content(nodes: Nodes) -> dict[str, bytes]:
     return {
-        path.name: path.read_bytes() for path in nodes.data("n2").iterdir()
+        path.name: path.read_bytes()
+        for path in nodes.data("n2").iterdir()
         if path.name in ("hadron.db", "hadron.db-wal", "node.db")
     }

@@ -12,7 +12,7 @@ import pytest
 import trio
 from trio.testing import MockClock
 
-from hadron.model.batch import encode_values
+from hadron.model.batch_building import encode_values
 from hadron.model.errors import (
     HadronError,
     MetadataBehindError,
@@ -20,14 +20,19 @@ from hadron.model.errors import (
     NotLeaderError,
     SchemaError,
 )
+from hadron.model.principals import NodeName, Principal
 from hadron.model.schema import Retention, SchemaObject, Spec, StreamSpec, spec_to_json
 from hadron.node.discovery import Discovery
 from hadron.node.statements import statement_to, statements_from
+from hadron.serving.entrance import Entrance, Led
+from hadron.serving.leading import Leading
 from hadron.storage.database import open_reader
 from hadron.testing.nodes import Cluster, running_cluster
-from hadron.wire.calls import MessageStream
+from hadron.wire.calling import MessageStream
+from hadron.wire.calls import AnyCall
 from hadron.wire.connection import Connection
 from hadron.wire.messages import Method, groups_pb2, method, schema_pb2, streams_pb2
+from hadron.wire.services import Served
 
 META, EU, US = "meta", "eu/p0", "us/p0"
 ON_EU = StreamSpec(partitions=(EU,))
@@ -95,7 +100,8 @@ def indexes(cluster: Cluster) -> dict[str, int]:
     """Where the schema stands at each running node."""
     return {
         f"{name}/{node}": cluster[name].status(node).metadata_index
-        for name in cluster for node in cluster[name].running
+        for name in cluster
+        for node in cluster[name].running
     }
 
 
@@ -121,9 +127,9 @@ async def test_every_node_of_every_set_has_the_schema(tmp_path: Path, clock: Moc
             async with cluster[name].connection("n1") as connection:
                 assert (await produce(connection, stream_id)).base_offset == 0
         # Added to a stream, a partition is usable at once as well.
-        index = (await apply(
-            cluster, ("Stream", "s", StreamSpec(partitions=(EU, US, META)))
-        )).metadata_index
+        index = (
+            await apply(cluster, ("Stream", "s", StreamSpec(partitions=(EU, US, META))))
+        ).metadata_index
         async with cluster[META].connection("n1") as connection:
             assert (await produce(connection, stream_id, index)).base_offset == 0
 
@@ -171,7 +177,8 @@ async def test_a_set_that_was_away_goes_on_where_it_stands(
             await objects(cluster, US, "n1", min_index=again, max_wait_ms=10)
         cluster.network.heal_all()
         assert (await objects(cluster, US, "n1", min_index=again, max_wait_ms=60_000)) == (
-            again, ["first", "second"]
+            again,
+            ["first", "second"],
         )
         async with cluster[US].connection("n1") as connection:
             with pytest.raises(NotFoundError, match="Stream default/first was deleted"):
@@ -187,14 +194,18 @@ async def test_a_set_that_goes_away_is_told_of_before_the_schema_changes_again(
         # A set that has not elected anybody yet is a trouble too, of the moment.
         await cluster.wait_for(
             "in step",
-            lambda: min(indexes(cluster).values()) >= 1
-            and not cluster[META].status("n1").cluster_trouble,
+            lambda: (
+                min(indexes(cluster).values()) >= 1
+                and not cluster[META].status("n1").cluster_trouble
+            ),
         )
         await cluster[EU].crash("n1")
         await cluster.wait_for(
-            "told of", lambda: list(cluster[META].status("n1").cluster_trouble) == [
-                "the schema cannot be pushed to eu/p0: Connection refused"
-            ]
+            "told of",
+            lambda: (
+                list(cluster[META].status("n1").cluster_trouble)
+                == ["the schema cannot be pushed to eu/p0: Connection refused"]
+            ),
         )
         await cluster[EU].start("n1")
         await cluster.wait_for(
@@ -345,22 +356,22 @@ async def test_a_set_with_a_name_that_is_taken_is_refused_and_both_sides_say_so(
         # The disk of the only member is lost, and somebody starts it anew: another set, one name.
         await cluster[EU].start()
         await cluster.wait_for(
-            "refused", lambda: any(
+            "refused",
+            lambda: any(
                 "registered with identity" in text
                 for text in cluster[META].status("n1").cluster_trouble
-            )
+            ),
         )
         await cluster.wait_for(
-            "told", lambda: any(
+            "told",
+            lambda: any(
                 "registered with identity" in text
                 for text in cluster[EU].status("n1").cluster_trouble
-            )
+            ),
         )
         assert cluster[EU].status("n1").metadata_index == 0
         with trio.fail_after(60):
             assert await objects(cluster, META, "n1") == (1, [])
-
-
 
 
 async def test_clients_go_on_while_the_metadata_set_is_away(
@@ -414,7 +425,8 @@ async def test_a_shorter_retention_is_refused_where_it_drops_something(
         return [SchemaObject(kind="Stream", name="all", spec=spec)]
 
     async with (
-        running_cluster(tmp_path, {META: 1, EU: 3, US: 1}) as cluster, cluster.client() as client
+        running_cluster(tmp_path, {META: 1, EU: 3, US: 1}) as cluster,
+        cluster.client() as client,
     ):
         # Nobody has a record yet, so nothing is lost.
         await client.apply(kept(Retention()))
@@ -454,12 +466,32 @@ async def test_a_shorter_retention_is_refused_where_a_leader_cannot_tell(
         return told
 
     monkeypatch.setattr(Discovery, "ask_leader", ask)
-    async with (
-        running_cluster(tmp_path, {META: 1, EU: 1}) as cluster, cluster.client() as client
-    ):
+    async with running_cluster(tmp_path, {META: 1, EU: 1}) as cluster, cluster.client() as client:
         await stream(cluster, "s", EU)
         await in_step(cluster)
         shorter = StreamSpec(partitions=(EU,), retention=Retention(max_bytes=1_000))
         with pytest.raises(SchemaError) as refused:
             await client.apply([SchemaObject(kind="Stream", name="s", spec=shorter)])
         assert f"unknown at {EU}, which did not tell" in str(refused.value)
+
+
+async def test_what_a_leader_asks_of_other_sets_says_who_asks(
+    tmp_path: Path, clock: MockClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The push, and the question what a shorter retention would drop."""
+    entered: dict[str, set[Principal]] = {}
+    enter = Entrance.enter
+
+    def note(entrance: Entrance, each: Served | Led, call: AnyCall) -> Leading | None:
+        entered.setdefault(each.method.name, set()).add(call.principal)
+        return enter(entrance, each, call)
+
+    monkeypatch.setattr(Entrance, "enter", note)
+    async with running_cluster(tmp_path, {META: 1, EU: 1}) as cluster, cluster.client() as client:
+        await stream(cluster, "s", EU)
+        await in_step(cluster)
+        shorter = StreamSpec(partitions=(EU,), retention=Retention(max_bytes=1_000))
+        await client.apply([SchemaObject(kind="Stream", name="s", spec=shorter)])
+    by_meta = {Principal(NodeName(META, "n1"))}
+    assert entered["AdoptSchema"] == by_meta
+    assert entered["Offsets"] == by_meta

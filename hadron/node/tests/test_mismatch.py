@@ -27,8 +27,12 @@ def fewer_members(config: ReplicaSetConfig) -> ReplicaSetConfig:
     ("change", "what", "theirs", "ours"),
     [
         (other_cluster, "cluster", "staging", "test"),
-        (fewer_members, "list of members", "n1 (leader), n3 (replica)",
-         "n1 (leader), n2 (replica), n3 (replica)"),
+        (
+            fewer_members,
+            "list of members",
+            "n1 (leader), n3 (replica)",
+            "n1 (leader), n2 (replica), n3 (replica)",
+        ),
     ],
 )
 async def test_a_node_with_another_configuration_is_left_out_and_named(
@@ -46,16 +50,16 @@ async def test_a_node_with_another_configuration_is_left_out_and_named(
         await nodes.crash("n3")
         # A directory of its own: its old one belongs to the real cluster.
         changed = change(nodes.config)
-        nodes.configs["n3"] = with_nodes(changed, [
-            replace(node, data=tmp_path / f"other-{node.name}") for node in changed.nodes
-        ])
+        nodes.configs["n3"] = with_nodes(
+            changed, [replace(node, data=tmp_path / f"other-{node.name}") for node in changed.nodes]
+        )
         caplog.clear()
         await nodes.start("n3")
         await nodes.wait_for("mismatch", lambda: trouble_with_n3(nodes) != "")
         assert f"its {what} is {theirs}, ours is {ours}" in trouble_with_n3(nodes)
         await nodes.wait_for(
-            "mismatch", lambda: f"its {what} is {ours}, ours is {theirs}" in
-            nodes.status("n3").trouble,
+            "mismatch",
+            lambda: f"its {what} is {ours}, ours is {theirs}" in nodes.status("n3").trouble,
         )
         warnings = [r.getMessage() for r in caplog.records if r.levelname == "WARNING"]
         assert any(f"{what} is {theirs}, ours is {ours}" in text for text in warnings)
@@ -96,9 +100,9 @@ async def test_the_warning_is_not_repeated_at_every_attempt(
 async def test_exchanged_addresses_are_noticed(tmp_path: Path, clock: MockClock) -> None:
     async with running_nodes(tmp_path, 3, start=False) as nodes:
         n1, n2, n3 = nodes.config.nodes
-        nodes.configs["n1"] = with_nodes(nodes.config, [
-            n1, replace(n2, address=n3.address), replace(n3, address=n2.address)
-        ])
+        nodes.configs["n1"] = with_nodes(
+            nodes.config, [n1, replace(n2, address=n3.address), replace(n3, address=n2.address)]
+        )
         await nodes.start()
         await nodes.wait_for(
             "noticed", lambda: "are two addresses exchanged" in str(nodes.status("n1").peers)

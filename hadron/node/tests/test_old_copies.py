@@ -44,9 +44,7 @@ def put_back(nodes: Nodes, name: str, copy: Path) -> None:
 
 def have_met(nodes: Nodes, name: str, peer: str) -> bool:
     """Whether `name` has shaken hands with the peer's present start."""
-    return any(
-        each.name == peer and each.state == "connected" for each in nodes.status(name).peers
-    )
+    return any(each.name == peer and each.state == "connected" for each in nodes.status(name).peers)
 
 
 async def test_an_old_copy_is_no_voice_for_what_it_has_forgotten(
@@ -129,8 +127,9 @@ async def test_a_disk_that_was_exchanged_is_believed_by_who_was_away(
         await nodes.wait_for("a member", lambda: is_member(nodes, "n2"))
         caplog.clear()
         nodes.network.heal_all()
-        await nodes.wait_for("met", lambda: have_met(nodes, "n3", "n2") and
-                             have_met(nodes, "n2", "n3"))
+        await nodes.wait_for(
+            "met", lambda: have_met(nodes, "n3", "n2") and have_met(nodes, "n2", "n3")
+        )
         assert is_member(nodes, "n2")
         assert "old copy" not in caplog.text
 
@@ -171,8 +170,12 @@ async def test_a_message_of_an_earlier_start_is_dropped(
         member = nodes.node("n1").member
         own = member.identity
         earlier = identity_message(
-            nodes.node("n1").host.membership, uuid=own.uuid, boot=own.boot,
-            start=member._links._own_identity().start, is_member=True, disk=own.disk,
+            nodes.node("n1").host.membership,
+            uuid=own.uuid,
+            boot=own.boot,
+            start=member._links._own_identity().start,
+            is_member=True,
+            disk=own.disk,
         )
         async with nodes.connection("n2", host="n1") as delayed:
             answer, _ = await delayed.request(HANDSHAKE, earlier)
@@ -182,10 +185,15 @@ async def test_a_message_of_an_earlier_start_is_dropped(
             promised = nodes.status("n2").ballot
             promised.incarnation += 7
             with pytest.raises(ConnectionLostError):
-                await delayed.request(PROMISE, replication_pb2.PromiseRequest(
-                    ballot=promised, config_digest=nodes.config.digest, leader="n1",
-                    replica_set_uuid=earlier.replica_set_uuid,
-                ))
+                await delayed.request(
+                    PROMISE,
+                    replication_pb2.PromiseRequest(
+                        ballot=promised,
+                        config_digest=nodes.config.digest,
+                        leader="n1",
+                        replica_set_uuid=earlier.replica_set_uuid,
+                    ),
+                )
         assert "n1 was started again since start" in caplog.text
         assert nodes.status("n2").ballot.incarnation == promised.incarnation - 7
         # Nor may it begin again: the handshake itself is too late.
@@ -293,9 +301,7 @@ async def test_a_database_of_the_same_run_is_older_than_its_mark(
         nodes.wipe("n2")
         shutil.copytree(killed, nodes.data("n2"))
         for ending in ("", "-wal"):
-            shutil.copyfile(
-                earlier / f"hadron.db{ending}", nodes.data("n2") / f"hadron.db{ending}"
-            )
+            shutil.copyfile(earlier / f"hadron.db{ending}", nodes.data("n2") / f"hadron.db{ending}")
         nodes.network.isolate("n2", "n1", "n3")
         await nodes.start("n2")
         assert nodes.node("n2").member._store.identity.current.boot == before + 1
@@ -390,8 +396,12 @@ async def test_only_so_many_strangers_are_remembered(tmp_path: Path, clock: Mock
 def stranger(nodes: Nodes, name: str) -> replication_pb2.HandshakeRequest:
     """A node of a later configuration, as far as it says."""
     said = identity_message(
-        nodes.node("n1").host.membership, uuid=nodes.node("n1").member.identity.uuid, boot=1,
-        start=b"start", is_member=False, disk=name.encode(),
+        nodes.node("n1").host.membership,
+        uuid=nodes.node("n1").member.identity.uuid,
+        boot=1,
+        start=b"start",
+        is_member=False,
+        disk=name.encode(),
     )
     said.epoch += 1
     said.node = name

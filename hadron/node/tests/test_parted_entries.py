@@ -20,14 +20,7 @@ from hadron.node.tests.test_repair import SETTINGS, damage
 from hadron.replication.verification import Verification
 from hadron.state.machine import BatchShape, Command
 from hadron.state.streams import AppendBatch
-from hadron.state.tests.parted import (
-    MACHINE,
-    AppendAgain,
-    AppendKept,
-    GiveUp,
-    KeepBody,
-    a_batch,
-)
+from hadron.state.tests.parted import MACHINE, AppendAgain, AppendKept, GiveUp, KeepBody, a_batch
 from hadron.state.together import DoTogether
 from hadron.storage.database import open_reader
 from hadron.testing.nodes import Nodes, running_nodes
@@ -62,10 +55,12 @@ class _Written:
         kept = [a_batch("kept"), a_batch("kept, too")]
         shapes = tuple(BatchShape(1, len(part)) for part in kept)
         lsn = self.shared_lsn = await self.execute(KeepBody(shapes), b"".join(kept))
-        await self.execute(DoTogether.of(
-            AppendKept(ids[0], 1, len(kept[0]), lsn, 0, is_last=False),
-            AppendKept(ids[1], 1, len(kept[1]), lsn, len(kept[0]), is_last=True),
-        ))
+        await self.execute(
+            DoTogether.of(
+                AppendKept(ids[0], 1, len(kept[0]), lsn, 0, is_last=False),
+                AppendKept(ids[1], 1, len(kept[1]), lsn, len(kept[0]), is_last=True),
+            )
+        )
         self.values["a"].append("kept")
         self.values["b"].append("kept, too")
         await self.execute(AppendAgain(ids[1], 3, ids[2]))
@@ -154,7 +149,8 @@ async def test_who_looks_into_the_file_sees_each_batch(tmp_path: Path, clock: Mo
                 stream_id = file.object_id("Stream", name)
                 assert stream_id is not None
                 values = [
-                    record.value for batch in file.batches(stream_id)
+                    record.value
+                    for batch in file.batches(stream_id)
                     for record in decode(batch).records()
                 ]
                 assert values == what.values[name]
@@ -169,13 +165,17 @@ async def test_a_damaged_body_that_streams_share_is_given_back_once(
     async with written(tmp_path, **kept_log) as (nodes, what):
         lsn = what.shared_lsn
         if is_trimmed:
-            await nodes.wait_for("trimmed", lambda: all(
-                nodes.node(name).member._store.log.anchor.lsn >= lsn for name in nodes.names
-            ))
+            await nodes.wait_for(
+                "trimmed",
+                lambda: all(
+                    nodes.node(name).member._store.log.anchor.lsn >= lsn for name in nodes.names
+                ),
+            )
         await nodes.crash("n1")
         # Its last bytes: the first of its two batches is sound.
         damage(
-            nodes, "n1",
+            nodes,
+            "n1",
             "UPDATE hadron_body SET bytes = CAST(substr(bytes, 1, length(bytes) - 1) || x'ff'"
             f" AS BLOB) WHERE lsn = {lsn}",
         )

@@ -24,18 +24,22 @@ from hadron.node.tests.support import (
 from hadron.testing.nodes import Nodes, running_nodes
 
 
-def changed(
-    config: ReplicaSetConfig, *members: str, leader: str, epoch: int
-) -> ReplicaSetConfig:
+def changed(config: ReplicaSetConfig, *members: str, leader: str, epoch: int) -> ReplicaSetConfig:
     """The next configuration: these members, one of them leading."""
     directory = config.nodes[0].data.parent
-    return replace(config, epoch=epoch, nodes=tuple(
-        NodeConfig(
-            name=name, role="leader" if name == leader else "replica", address=f"{name}:7000",
-            data=directory / name,
-        )
-        for name in members
-    ))
+    return replace(
+        config,
+        epoch=epoch,
+        nodes=tuple(
+            NodeConfig(
+                name=name,
+                role="leader" if name == leader else "replica",
+                address=f"{name}:7000",
+                data=directory / name,
+            )
+            for name in members
+        ),
+    )
 
 
 def file_of(nodes: Nodes, config: ReplicaSetConfig, *names: str) -> None:
@@ -59,6 +63,8 @@ async def test_a_replica_is_promoted_and_nothing_is_lost(
             assert "configuration file is old: it has epoch 1, the leader has 2" in (
                 nodes.status("n1").trouble
             )
+            # Once, and not by everybody else as well.
+            assert [each.trouble for each in nodes.status("n2").peers] == ["", ""]
             # The same client: it is told where to go.
             await send(client, ["after"])
         for name in ("n1", "n3"):
@@ -148,9 +154,7 @@ async def test_two_files_of_one_epoch_that_differ(tmp_path: Path, clock: MockClo
         file_of(nodes, three, "n3")
         await nodes.start()
         await nodes.wait_for("serving", lambda: nodes.status("n2").state == "serving")
-        await nodes.wait_for(
-            "told", lambda: "raise `epoch`" in str(nodes.status("n3").peers)
-        )
+        await nodes.wait_for("told", lambda: "raise `epoch`" in str(nodes.status("n3").peers))
         assert nodes.status("n3").state != "serving"
         assert "its list of members is" in str(nodes.status("n2").peers)
 
@@ -266,8 +270,10 @@ async def test_without_a_majority_of_the_old_members_nothing_begins(
         await nodes.start("n1", "n4", "n5")
         await nodes.wait_for(
             "refusing",
-            lambda: "a majority, 2, of the members of epoch 1 (n1, n2, n3)"
-            in nodes.status("n1").trouble,
+            lambda: (
+                "a majority, 2, of the members of epoch 1 (n1, n2, n3)"
+                in nodes.status("n1").trouble
+            ),
         )
         assert "this file has only n1 of them: take the change back" in nodes.status("n1").trouble
         assert nodes.status("n4").last_lsn == 0
@@ -300,8 +306,11 @@ async def test_a_member_of_the_epoch_before_cannot_go_on_with_strangers(
         await nodes.start("n4", "n5", "n6")
         # What was committed may be with n1 and n2 only, and none of them is a member.
         await nodes.wait_for(
-            "refusing", lambda: nodes.status("n4").state in ("waiting for a majority", "fenced")
-            and nodes.status("n4").trouble != "",
+            "refusing",
+            lambda: (
+                nodes.status("n4").state in ("waiting for a majority", "fenced")
+                and nodes.status("n4").trouble != ""
+            ),
         )
         assert nodes.status("n4").last_lsn <= max(entries.values())
         assert nodes.status("n4").state != "serving"

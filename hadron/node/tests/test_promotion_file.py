@@ -45,7 +45,8 @@ def test_comments_and_order_stay(tmp_path: Path) -> None:
     assert path.read_text() == BLOCK
     write(promotion)
     assert path.read_text() == (
-        BLOCK.replace("epoch: 7", "epoch: 8").replace("role: leader", "role: replica")
+        BLOCK.replace("epoch: 7", "epoch: 8")
+        .replace("role: leader", "role: replica")
         .replace("role: 'replica'", "role: leader")
     )
     found = load_config(path, {})
@@ -53,8 +54,11 @@ def test_comments_and_order_stay(tmp_path: Path) -> None:
     assert found.digest != promotion.old.digest
 
 
-@pytest.mark.parametrize("text", [BLOCK.replace("  epoch: 7                # raised on Monday\n",
-                                                ""), FLOW], ids=["block", "flow"])
+@pytest.mark.parametrize(
+    "text",
+    [BLOCK.replace("  epoch: 7                # raised on Monday\n", ""), FLOW],
+    ids=["block", "flow"],
+)
 def test_an_epoch_that_was_left_out_is_written(tmp_path: Path, text: str) -> None:
     path = file(tmp_path, text)
     write(plan(path, "n2", {}))

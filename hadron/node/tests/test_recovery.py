@@ -90,7 +90,11 @@ def test_where_nothing_is_left_nothing_is_changed(killed: Killed) -> None:
         recover(killed.config, "n1", DISK)
     assert killed.content() == before
     assert sorted(path.name for path in killed.data.iterdir()) == [
-        DATABASE, f"{DATABASE}-shm", f"{DATABASE}-wal", "node.db", "node.lock",
+        DATABASE,
+        f"{DATABASE}-shm",
+        f"{DATABASE}-wal",
+        "node.db",
+        "node.lock",
     ]
 
 

@@ -17,15 +17,7 @@ import trio
 from trio.testing import MockClock
 
 from hadron.model.errors import CorruptionError
-from hadron.node.tests.support import (
-    LEADER,
-    chains,
-    fetch,
-    make_stream,
-    produce,
-    read_all,
-    send,
-)
+from hadron.node.tests.support import LEADER, chains, fetch, make_stream, produce, read_all, send
 from hadron.replication.verification import Verification
 from hadron.state.features import MACHINE
 from hadron.storage.database import open_reader, open_writer
@@ -37,7 +29,7 @@ VALUES = [f"value {number}" for number in range(20)]
 
 DAMAGES = {
     "a body": "UPDATE hadron_body SET bytes = CAST(substr(bytes, 1, 30) || x'ff'"
-              " || substr(bytes, 32) AS BLOB) WHERE lsn = 9",
+    " || substr(bytes, 32) AS BLOB) WHERE lsn = 9",
     "a lost body": "DELETE FROM hadron_body WHERE lsn = 9",
     "a command": "UPDATE hadron_log SET command = CAST(command || x'00' AS BLOB) WHERE lsn = 9",
     "a stamp": "UPDATE hadron_log SET now_ms = now_ms - 1 WHERE lsn = 9",
@@ -47,7 +39,7 @@ DAMAGES = {
     "a lost entry": "DELETE FROM hadron_log WHERE lsn = 9; DELETE FROM hadron_body WHERE lsn = 9",
     "two in a row": "UPDATE hadron_log SET now_ms = now_ms + 1 WHERE lsn IN (9, 10)",
     "a body and a row": "UPDATE hadron_log SET command = x'90' WHERE lsn = 9;"
-                        " UPDATE hadron_body SET bytes = x'00' WHERE lsn = 9",
+    " UPDATE hadron_body SET bytes = x'00' WHERE lsn = 9",
 }
 
 
@@ -79,9 +71,7 @@ def problems(nodes: Nodes, name: str) -> list[str]:
 
 @asynccontextmanager
 async def loaded(tmp_path: Path, count: int = 3, **settings: Any) -> AsyncIterator[Nodes]:
-    async with running_nodes(
-        tmp_path, count, settings=replace(SETTINGS, **settings)
-    ) as nodes:
+    async with running_nodes(tmp_path, count, settings=replace(SETTINGS, **settings)) as nodes:
         await make_stream(nodes)
         async with nodes.client() as client:
             for value in VALUES:
@@ -199,9 +189,7 @@ async def test_a_leader_without_peers_says_what_is_damaged_and_how_to_go_on(
     assert sum("is not repaired" in each.message for each in caplog.records) == 1
 
 
-async def test_a_copy_that_is_damaged_too_is_not_taken(
-    tmp_path: Path, clock: MockClock
-) -> None:
+async def test_a_copy_that_is_damaged_too_is_not_taken(tmp_path: Path, clock: MockClock) -> None:
     async with loaded(tmp_path) as nodes:
         await nodes.crash()
         for name in ("n1", "n2"):
@@ -212,12 +200,11 @@ async def test_a_copy_that_is_damaged_too_is_not_taken(
             assert await read_all(client) == VALUES
         await nodes.wait_for(
             "both repaired",
-            lambda: log_of(nodes, "n1")[:20] == log_of(nodes, "n2")[:20]
-            == log_of(nodes, "n3")[:20],
+            lambda: (
+                log_of(nodes, "n1")[:20] == log_of(nodes, "n2")[:20] == log_of(nodes, "n3")[:20]
+            ),
         )
-        await nodes.wait_for(
-            "whole", lambda: problems(nodes, "n1") == problems(nodes, "n2") == []
-        )
+        await nodes.wait_for("whole", lambda: problems(nodes, "n1") == problems(nodes, "n2") == [])
 
 
 async def test_an_entry_that_nobody_has_is_never_served(tmp_path: Path, clock: MockClock) -> None:
@@ -347,9 +334,7 @@ async def test_a_leader_keeps_a_damaged_tail_that_a_majority_might_have(
         await nodes.crash()
         damage(nodes, "n1", DAMAGES["a body"].replace("lsn = 9", f"lsn = {lsn - 1}"))
         await nodes.start("n1", "n2")
-        await nodes.wait_for(
-            "told", lambda: "its log ends at entry" in nodes.status("n1").trouble
-        )
+        await nodes.wait_for("told", lambda: "its log ends at entry" in nodes.status("n1").trouble)
         began_s = trio.current_time()
         await nodes.wait_for("longer than patience", lambda: trio.current_time() > began_s + 10.0)
         assert nodes.status("n1").state != "serving"
@@ -357,6 +342,4 @@ async def test_a_leader_keeps_a_damaged_tail_that_a_majority_might_have(
         await nodes.wait_serving()
         await nodes.wait_in_step()
         async with nodes.client() as client:
-            assert await read_all(client) == [
-                *VALUES, "on n1 and n3", "and its neighbour",
-            ]
+            assert await read_all(client) == [*VALUES, "on n1 and n3", "and its neighbour"]

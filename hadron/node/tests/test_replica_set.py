@@ -79,9 +79,7 @@ async def test_a_replica_catches_up_from_the_log_under_traffic(
             nursery.start_soon(traffic)
             await nodes.wait_for("behind", lambda: len(sent) >= 100)
             await nodes.start("n3")
-            await nodes.wait_for(
-                "caught up", lambda: nodes.status("n3").applied_lsn >= len(sent)
-            )
+            await nodes.wait_for("caught up", lambda: nodes.status("n3").applied_lsn >= len(sent))
             stopping.set()
         await nodes.wait_in_step()
         assert await read_all(client) == sent
@@ -163,9 +161,7 @@ async def test_a_repetition_is_not_answered_before_the_original_is_committed(
         for _ in range(2):
             async with nodes.connection("n1") as connection:
                 with pytest.raises(DeadlineExceededError):
-                    await produce(
-                        connection, b"x", producer_id=PRODUCER, sequence=0, timeout_s=1
-                    )
+                    await produce(connection, b"x", producer_id=PRODUCER, sequence=0, timeout_s=1)
         nodes.network.heal_all()
         async with nodes.connection("n1") as connection:
             answer = await produce(connection, b"x", producer_id=PRODUCER, sequence=0)
@@ -309,9 +305,7 @@ async def test_a_silent_one_way_cut_ends_in_a_new_connection(
         await make_stream(nodes)
         nodes.network.cut_one_way("n2", "n1")
         await send(client, ["without n2"])
-        await nodes.wait_for(
-            "gone", lambda: nodes.status("n1").peers[0].state == "connecting"
-        )
+        await nodes.wait_for("gone", lambda: nodes.status("n1").peers[0].state == "connecting")
         nodes.network.heal_all()
         await nodes.wait_in_step()
         assert chains(nodes, "n2") == chains(nodes, "n1")
@@ -361,9 +355,7 @@ async def test_a_promise_that_the_leader_never_heard_of_costs_one_more_ballot(
         await nodes.wait_serving()
         assert nodes.status("n1").ballot.incarnation < 9
         await nodes.start("n5")
-        await nodes.wait_for(
-            "led above it", lambda: nodes.status("n1").ballot.incarnation > 9
-        )
+        await nodes.wait_for("led above it", lambda: nodes.status("n1").ballot.incarnation > 9)
         await nodes.wait_serving()
         await nodes.wait_in_step()
 

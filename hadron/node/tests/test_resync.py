@@ -13,7 +13,7 @@ import pytest
 import trio
 from trio.testing import MockClock
 
-from hadron.model.batch import encode_values
+from hadron.model.batch_building import encode_values
 from hadron.model.errors import HadronError
 from hadron.model.ids import Ballot
 from hadron.node.tests.support import (
@@ -52,7 +52,8 @@ def tables(nodes: Nodes, name: str) -> dict[str, list[Any]]:
     """Everything that the log has made on a node's disk."""
     with closing(open_reader(nodes.data(name) / "hadron.db")) as database:
         names = [
-            table for (table,) in database.execute(
+            table
+            for (table,) in database.execute(
                 "SELECT name FROM sqlite_schema WHERE type = 'table' ORDER BY name"
             )
             if table not in ("hadron_log", "hadron_anchor", "hadron_meta", "hadron_body")
@@ -127,14 +128,15 @@ async def test_a_replica_for_which_the_log_was_trimmed(
         assert generation(nodes, "n3") == 1
         await assert_equal(nodes)
         assert sorted(path.name for path in nodes.data("n3").iterdir()) == [
-            "gen-1", "hadron.db", "node.db", "node.lock",
+            "gen-1",
+            "hadron.db",
+            "node.db",
+            "node.lock",
         ]
     assert_no_traceback(caplog)
 
 
-async def test_a_second_absence_makes_a_second_generation(
-    tmp_path: Path, clock: MockClock
-) -> None:
+async def test_a_second_absence_makes_a_second_generation(tmp_path: Path, clock: MockClock) -> None:
     async with without_n3(tmp_path) as nodes:
         await nodes.start("n3")
         await nodes.wait_in_step()
@@ -440,8 +442,13 @@ def make_divergent_tail(path: Path, ballot: Ballot, count: int) -> None:
                 ).fetchone()
                 command = AppendBatch(row[0], 1, len(body), b"", 0, -1)
                 context = machine.Context(
-                    machine=MACHINE, db=database, lsn=log.head.lsn + 1, now_ms=log.last_ms,
-                    drop_bodies=drop_bodies, replica_set="local/p0", ballot=ballot,
+                    machine=MACHINE,
+                    db=database,
+                    lsn=log.head.lsn + 1,
+                    now_ms=log.last_ms,
+                    drop_bodies=drop_bodies,
+                    replica_set="local/p0",
+                    ballot=ballot,
                 )
                 MACHINE.apply(context, command)
                 log.append(ballot, log.last_ms, machine.encode(command), body)
@@ -559,9 +566,7 @@ async def test_a_leader_whose_log_is_behind_what_its_peers_keep(
         await load(nodes, 10)
         await nodes.wait_in_step()
         await nodes.crash("n1")
-        old = {
-            path.name: path.read_bytes() for path in nodes.data("n1").glob("hadron.db*")
-        }
+        old = {path.name: path.read_bytes() for path in nodes.data("n1").glob("hadron.db*")}
         await nodes.start("n1")
         await nodes.wait_serving()
         await load(nodes, 100)

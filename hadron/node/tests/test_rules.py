@@ -38,14 +38,16 @@ class Count(Command, frozen=True, array_like=True, tag=100):
 def apply_count(context: Context, command: Count) -> int:
     row = context.db.execute(
         "INSERT INTO counter VALUES(?, ?) ON CONFLICT DO UPDATE SET value = value + excluded.value"
-        " RETURNING value", (command.name, command.by),
+        " RETURNING value",
+        (command.name, command.by),
     ).fetchone()
     assert row is not None
     return int(row[0])
 
 
 COUNTERS = Feature(
-    name="counters", commands={Count: apply_count},
+    name="counters",
+    commands={Count: apply_count},
     tables="CREATE TABLE IF NOT EXISTS counter(name TEXT PRIMARY KEY, value INTEGER NOT NULL)"
     " STRICT;",
 )
@@ -99,9 +101,9 @@ def followed(nodes: Nodes) -> list[int]:
     versions = []
     for name in nodes.names:
         with closing(open_reader(nodes.data(name) / "hadron.db")) as db:
-            versions += [row[0] for row in db.execute(
-                "SELECT apply_version FROM hadron_apply_rules"
-            )]
+            versions += [
+                row[0] for row in db.execute("SELECT apply_version FROM hadron_apply_rules")
+            ]
     return versions
 
 

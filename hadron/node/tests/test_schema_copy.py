@@ -9,7 +9,7 @@ import pytest
 import trio
 from trio.testing import MockClock
 
-from hadron.model.errors import FencedError, HadronError, NotReadyError
+from hadron.model.errors import FencedError, HadronError, NotLeaderError, NotReadyError
 from hadron.node.tests.support import make_stream
 from hadron.testing.nodes import Nodes, running_nodes
 from hadron.wire.messages import method, schema_pb2
@@ -17,10 +17,10 @@ from hadron.wire.messages import method, schema_pb2
 GET = method("GetObjects")
 
 
-async def names(nodes: Nodes, node: str) -> list[str]:
+async def names(nodes: Nodes, node: str, *, latest: bool = False) -> list[str]:
     async with nodes.connection(node) as connection:
         answer, _ = await connection.request(
-            GET, schema_pb2.GetObjectsRequest(kind="Stream"), timeout_s=10
+            GET, schema_pb2.GetObjectsRequest(kind="Stream", latest=latest), timeout_s=10
         )
     return [item.name for item in answer.objects]
 
@@ -37,6 +37,19 @@ async def test_replicas_answer_with_what_is_committed(tmp_path: Path, clock: Moc
         await nodes.start("n3")
         await nodes.wait_for("known", lambda: nodes.status("n3").metadata_index == 1)
         assert await names(nodes, "n3") == ["a"]
+
+
+async def test_the_latest_is_known_to_who_leads_now(tmp_path: Path, clock: MockClock) -> None:
+    async with running_nodes(tmp_path, 3) as nodes:
+        await make_stream(nodes, "a")
+        await nodes.wait_in_step()
+        assert await names(nodes, "n1", latest=True) == ["a"]
+        with pytest.raises(NotLeaderError):
+            await names(nodes, "n2", latest=True)
+        await nodes.crash("n2", "n3")
+        assert await names(nodes, "n1") == ["a"]
+        with pytest.raises(NotReadyError, match="1 of 3 members"):
+            await names(nodes, "n1", latest=True)
 
 
 async def test_a_change_that_is_not_committed_is_shown_nowhere(

@@ -148,15 +148,22 @@ def test_a_reserve_has_room_for_a_checkpoint() -> None:
     assert _read("{}", {"HADRON_DISK_RESERVE_BYTES": "1"})[1] == [
         f"environment variable HADRON_DISK_RESERVE_BYTES: {told.format('1', '4MiB', '32MiB')}"
     ]
-    for good in ("disk_reserve_bytes: 32MiB", "disk_reserve_bytes: 0",
-                 "{disk_reserve_bytes: 8MiB, checkpoint_bytes: 1MiB}"):
+    for good in (
+        "disk_reserve_bytes: 32MiB",
+        "disk_reserve_bytes: 0",
+        "{disk_reserve_bytes: 8MiB, checkpoint_bytes: 1MiB}",
+    ):
         assert _read(good)[1] == []
 
 
 def test_variables_that_nothing_reads_are_named() -> None:
     environ = {
-        "HADRON_URL": "x", "HADRON_CONTEXT": "x", "HADRON_DURABILITY": "os", "PATH": "x",
-        "HADRON_KEEPALIVE_S": "5", "HADRON_XYZZY": "",
+        "HADRON_URL": "x",
+        "HADRON_CONTEXT": "x",
+        "HADRON_DURABILITY": "os",
+        "PATH": "x",
+        "HADRON_KEEPALIVE_S": "5",
+        "HADRON_XYZZY": "",
     }
     assert unknown_variables(environ) == [
         "HADRON_KEEPALIVE_S is no variable that hadron knows (did you mean 'HADRON_KEEPALIVE'?)",

@@ -11,7 +11,7 @@ import apsw
 import pytest
 from trio.testing import MockClock
 
-from hadron.model.batch import BatchBuilder
+from hadron.model.batch_building import BatchBuilder
 from hadron.model.errors import ConfigurationError, CorruptionError, DataDirectoryError
 from hadron.model.record import NewRecord
 from hadron.node.sql import AskNode, open_records
@@ -46,13 +46,22 @@ async def directory(tmp_path: Path) -> Path:
         stream, kinds = await stack.stream("events"), await stack.stream("kinds")
         for number in range(20):
             await stack.append(stream, b"value %d" % number * 400, b"second")
-        await stack.append(kinds, data=batch(
-            NewRecord(
-                value={"n": 1.5}, key="k", type="a.b", timestamp_ms=17, headers={"h": "ü"},
-                id="mine",
+        await stack.append(
+            kinds,
+            data=batch(
+                NewRecord(
+                    value={"n": 1.5},
+                    key="k",
+                    type="a.b",
+                    timestamp_ms=17,
+                    headers={"h": "ü"},
+                    id="mine",
+                ),
+                NewRecord(value="tëxt", key=b"\xff"),
+                NewRecord(value=b"\x00\xff"),
+                codec="zstd",
             ),
-            NewRecord(value="tëxt", key=b"\xff"), NewRecord(value=b"\x00\xff"), codec="zstd",
-        ))
+        )
     return directory
 
 
@@ -62,29 +71,80 @@ async def test_every_record_with_all_that_it_was_sent_with(directory: Path) -> N
         "SELECT namespace, stream, partition, offset, id, timestamp_ms, type, key, headers,"
         " content_type, value FROM record WHERE stream = 'kinds'",
     ) == [
-        ("default", "kinds", "local/p0", 0, "mine", 17, "a.b", "k", '{"h": "ü"}',
-         "application/json", '{"n":1.5}'),
-        ("default", "kinds", "local/p0", 1, "kinds/local/p0/1", 5, "", b"\xff", None,
-         "text/plain", "tëxt"),
-        ("default", "kinds", "local/p0", 2, "kinds/local/p0/2", 5, "", None, None,
-         "application/octet-stream", b"\x00\xff"),
+        (
+            "default",
+            "kinds",
+            "local/p0",
+            0,
+            "mine",
+            17,
+            "a.b",
+            "k",
+            '{"h": "ü"}',
+            "application/json",
+            '{"n":1.5}',
+        ),
+        (
+            "default",
+            "kinds",
+            "local/p0",
+            1,
+            "kinds/local/p0/1",
+            5,
+            "",
+            b"\xff",
+            None,
+            "text/plain",
+            "tëxt",
+        ),
+        (
+            "default",
+            "kinds",
+            "local/p0",
+            2,
+            "kinds/local/p0/2",
+            5,
+            "",
+            None,
+            None,
+            "application/octet-stream",
+            b"\x00\xff",
+        ),
     ]
     assert rows(directory, "SELECT value ->> '$.n' FROM record WHERE key = 'k'") == [(1.5,)]
     counted = "SELECT stream, count(*), min(append_ms) > 0 FROM record GROUP BY 1"
-    assert rows(directory, counted) == [
-        ("events", 40, 1), ("kinds", 3, 1),
-    ]
+    assert rows(directory, counted) == [("events", 40, 1), ("kinds", 3, 1)]
 
 
 @pytest.mark.parametrize(
     "condition",
-    ["offset = 7", "offset > 7", "offset >= 7", "offset < 7", "offset <= 7",
-     "offset BETWEEN 5 AND 30", "offset > 3 AND offset < 36", "offset IN (1, 39, 40)",
-     "offset >= 39", "offset > 39", "offset < 0", "offset > 6.5", "offset >= '7'", "offset IS NULL",
-     "offset = 3 AND offset = 4", "stream = 'kinds'", "stream > 'events'", "stream = NULL",
-     "stream = 'events' AND offset >= 38", "stream = 'events' AND stream = 'kinds'",
-     "namespace = 'default' AND offset = 2", "namespace = 'other'", "partition = 'local/p0'",
-     "value = 'second' AND offset > 20", "stream IN ('kinds', 'events') AND offset < 3"],
+    [
+        "offset = 7",
+        "offset > 7",
+        "offset >= 7",
+        "offset < 7",
+        "offset <= 7",
+        "offset BETWEEN 5 AND 30",
+        "offset > 3 AND offset < 36",
+        "offset IN (1, 39, 40)",
+        "offset >= 39",
+        "offset > 39",
+        "offset < 0",
+        "offset > 6.5",
+        "offset >= '7'",
+        "offset IS NULL",
+        "offset = 3 AND offset = 4",
+        "stream = 'kinds'",
+        "stream > 'events'",
+        "stream = NULL",
+        "stream = 'events' AND offset >= 38",
+        "stream = 'events' AND stream = 'kinds'",
+        "namespace = 'default' AND offset = 2",
+        "namespace = 'other'",
+        "partition = 'local/p0'",
+        "value = 'second' AND offset > 20",
+        "stream IN ('kinds', 'events') AND offset < 3",
+    ],
 )
 async def test_conditions_that_spare_reading_choose_the_same_records(
     directory: Path, condition: str
@@ -187,7 +247,8 @@ async def test_a_damaged_page_of_the_tables_themselves_is_told_as_damage(directo
 
 
 async def test_what_is_not_known_to_be_committed_is_not_shown(
-    tmp_path: Path, clock: MockClock  # noqa: ARG001 - time that passes at once
+    tmp_path: Path,
+    clock: MockClock,  # noqa: ARG001 - time that passes at once
 ) -> None:
     async with running_nodes(tmp_path, 3) as nodes, nodes.client() as client:
         await make_stream(nodes)
@@ -201,9 +262,7 @@ async def test_what_is_not_known_to_be_committed_is_not_shown(
         assert rows(nodes.data("n1"), COUNT, ask) == [(3,)]
         # As far as its file says it has led nobody yet.
         assert rows(nodes.data("n1"), COUNT) == [(0,)]
-        await nodes.wait_for(
-            "the replicas know", lambda: rows(nodes.data("n2"), COUNT) == [(3,)]
-        )
+        await nodes.wait_for("the replicas know", lambda: rows(nodes.data("n2"), COUNT) == [(3,)])
         await nodes.crash("n2", "n3")
         await send(client, ["on one disk only"], acks="leader")
         committed = nodes.status("n1").committed_lsn
@@ -240,7 +299,8 @@ async def test_files_without_records_say_why(directory: Path, tmp_path: Path) ->
 
 
 async def test_a_leader_that_was_stopped_in_order_has_written_down_what_is_committed(
-    tmp_path: Path, clock: MockClock  # noqa: ARG001 - time that passes at once
+    tmp_path: Path,
+    clock: MockClock,  # noqa: ARG001 - time that passes at once
 ) -> None:
     async with running_nodes(tmp_path, 3) as nodes, nodes.client() as client:
         await make_stream(nodes)

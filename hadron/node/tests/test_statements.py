@@ -12,9 +12,12 @@ from hadron.model.replica_sets import KnownNode, KnownSet
 from hadron.node.statements import statement_from, statement_to, statements_from
 
 KNOWN = KnownSet(
-    "eu/p0", 3, b"u" * 16,
+    "eu/p0",
+    3,
+    b"u" * 16,
     (KnownNode("n1", "leader", "h1:7000", 12), KnownNode("n2", "replica", "[::1]:7000")),
-    agreed=True, registered=2,
+    agreed=True,
+    registered=2,
 )
 
 
@@ -39,9 +42,7 @@ def test_a_statement_travels_whole() -> None:
         ({"nodes": (replace(KNOWN.nodes[0], address="nowhere"),)}, "not an address"),
         ({"nodes": (replace(KNOWN.nodes[0], name=""),)}, "not a valid name"),
         (
-            {"nodes": (
-                KNOWN.nodes[0], *(KnownNode(f"r{n}", "replica", "h:1") for n in range(15)),
-            )},
+            {"nodes": (KNOWN.nodes[0], *(KnownNode(f"r{n}", "replica", "h:1") for n in range(15)))},
             "16 nodes",
         ),
     ],

@@ -3,21 +3,13 @@
 from __future__ import annotations
 
 import os
-import re
-import shutil
 import subprocess
 import sys
-from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
 
-import hadron
-
-_ROOT = Path(hadron.__file__).parent.parent
-_PAGE = _ROOT / "CONTRIBUTING.md"
-_FILE = re.compile(r"\*\*([\w/]+\.\w+)\*\*\n\n```\w+\n(.*?)```", re.DOTALL)
-_LINE = re.compile(r"^\| `(\S+)` \| `(.+)` \| `(.+)` \|$", re.MULTILINE)
+from hadron.node.tests import toy
 
 _STORY = """
 import subprocess, sys
@@ -52,54 +44,28 @@ with LocalCluster(Path(sys.argv[1]), durability="os") as cluster:
 """
 
 
-def _parts() -> tuple[Mapping[str, str], list[tuple[str, str, str]]]:
-    """Files by name, and (file, the line behind which a line goes, that line)."""
-    page = _PAGE.read_text()
-    return dict(_FILE.findall(page)), _LINE.findall(page)
-
-
 def test_the_feature_is_small() -> None:
-    files, lines = _parts()
+    files, lines = toy.parts()
     assert len(files) == 5
     assert sum(text.count("\n") for text in files.values()) <= 150
-    assert len(lines) <= 10
+    assert len(lines) <= 8
 
 
 @pytest.mark.timeout(300)
 def test_the_feature_works(tmp_path: Path) -> None:
-    files, lines = _parts()
     tree = tmp_path / "tree"
-    for room in ("hadron", "proto"):
-        shutil.copytree(
-            _ROOT / room, tree / room, ignore=shutil.ignore_patterns("tests", "__pycache__")
-        )
-    for name, text in files.items():
-        (tree / name).write_text(text)
-    for name, before, line in lines:
-        text = (tree / name).read_text()
-        assert text.count(f"{before}\n") == 1, f"{name}: {before}"
-        (tree / name).write_text(text.replace(f"{before}\n", f"{before}\n{line}\n"))
-    _generate(tree)
+    toy.copy_with_counters(tree)
+    modules = [tree / name for name in toy.parts()[0] if name.endswith(".py")]
     subprocess.run(
-        [sys.executable, "-m", "ruff", "check", "--config", _ROOT / "pyproject.toml",
-         *(tree / name for name in files if name.endswith(".py"))],
+        [sys.executable, "-m", "ruff", "check", "--config", toy.ROOT / "pyproject.toml", *modules],
         check=True,
     )
     done = subprocess.run(
-        [sys.executable, "-c", _STORY, tmp_path / "cluster"], cwd=tmp_path, check=False,
-        env={**os.environ, "PYTHONPATH": str(tree)}, capture_output=True, text=True,
+        [sys.executable, "-c", _STORY, tmp_path / "cluster"],
+        cwd=tmp_path,
+        check=False,
+        env={**os.environ, "PYTHONPATH": str(tree)},
+        capture_output=True,
+        text=True,
     )
     assert done.returncode == 0, done.stdout + done.stderr
-
-
-def _generate(tree: Path) -> None:
-    """As `make proto` does."""
-    made = tree.parent / "made"
-    made.mkdir()
-    subprocess.run(
-        [sys.executable, "-m", "grpc_tools.protoc", f"-I{tree / 'proto'}", f"--python_out={made}",
-         tree / "proto/hadron/v1/counters.proto"], check=True,
-    )
-    text = (made / "hadron/v1/counters_pb2.py").read_text()
-    text = re.sub(r"^from hadron\.v1 import", "from hadron.wire._pb import", text, flags=re.M)
-    (tree / "hadron/wire/_pb/counters_pb2.py").write_text(text)

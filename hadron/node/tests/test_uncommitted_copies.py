@@ -13,6 +13,7 @@ import pytest
 import trio
 from trio.testing import MockClock
 
+from hadron.client.client import nodes_of
 from hadron.model.errors import HadronError
 from hadron.node.backup import backup_directory, backup_live
 from hadron.node.tests.support import chains, fetch, is_member, make_stream, produce
@@ -78,9 +79,7 @@ async def test_two_members_were_given_such_copies_and_then_the_leaders_disk_is_l
         await assert_equal(nodes)
 
 
-async def test_a_member_whose_file_is_older_gets_one_too(
-    tmp_path: Path, clock: MockClock
-) -> None:
+async def test_a_member_whose_file_is_older_gets_one_too(tmp_path: Path, clock: MockClock) -> None:
     """n1's disk is lost, n2 is promoted, and n3, which is behind, still has the old file: it may
     follow a higher epoch (PROTOCOL B1), and without it there is no majority."""
     async with without_n3(tmp_path) as nodes:
@@ -147,9 +146,7 @@ async def test_a_backup_of_a_deposed_leader_holds_nothing_that_was_withdrawn(
             await nodes.wait_serving()
             await load(nodes, 20)
             nodes.network.heal_all()
-            await nodes.wait_for(
-                "following", lambda: nodes.status("n1").committed_lsn > 25
-            )
+            await nodes.wait_for("following", lambda: nodes.status("n1").committed_lsn > 25)
             fetching._read_chunk = ORIGINAL
             go.set()
         if manifests:
@@ -272,9 +269,7 @@ async def test_the_leader_and_its_disk_go_before_it_has_said_that_it_is_committe
         await nodes.crash("n1", "n2")
         with closing(open_writer(nodes.data("n1") / "hadron.db", sync="FULL")) as database:
             # A trim may just have noted more.
-            database.execute(
-                "UPDATE hadron_meta SET value = value - 1 WHERE key = 'committed_lsn'"
-            )
+            database.execute("UPDATE hadron_meta SET value = value - 1 WHERE key = 'committed_lsn'")
         # n3 reaches n1, and nobody n3 any more once it has its copy.
         await nodes.start("n1", "n3")
         await nodes.wait_for("installed", lambda: generation(nodes, "n3") == 1)
@@ -297,11 +292,20 @@ async def test_the_leader_and_its_disk_go_before_it_has_said_that_it_is_committe
 
 @pytest.mark.parametrize(
     ("count", "behind", "wiped", "gone"),
-    [(2, ("n2",), (), ()), (2, (), ("n2",), ()), (4, ("n4",), ("n2",), ("n3",)),
-     (5, ("n4", "n5"), ("n2",), ("n3",)), (5, ("n5", "n4"), ("n2", "n3"), ())],
+    [
+        (2, ("n2",), (), ()),
+        (2, (), ("n2",), ()),
+        (4, ("n4",), ("n2",), ("n3",)),
+        (5, ("n4", "n5"), ("n2",), ("n3",)),
+        (5, ("n5", "n4"), ("n2", "n3"), ()),
+    ],
 )
 async def test_sets_of_other_sizes(
-    tmp_path: Path, clock: MockClock, count: int, behind: tuple[str, ...], wiped: tuple[str, ...],
+    tmp_path: Path,
+    clock: MockClock,
+    count: int,
+    behind: tuple[str, ...],
+    wiped: tuple[str, ...],
     gone: tuple[str, ...],
 ) -> None:
     away = behind or wiped
@@ -438,10 +442,14 @@ async def test_backups_that_cannot_be_had_do_not_keep_a_member_from_its_copy(
                 address = nodes.config.node("n1").address
                 while True:
                     try:
-                        connection = await client.connect_to(address)
+                        connection = await nodes_of(client).connect(address)
                         await fetching.fetch(
-                            connection, tmp_path / "backup", SystemDisk(), min_lsn=0,
-                            accept=lambda _: None, on_progress=lambda _a, _b: None,
+                            connection,
+                            tmp_path / "backup",
+                            SystemDisk(),
+                            min_lsn=0,
+                            accept=lambda _: None,
+                            on_progress=lambda _a, _b: None,
                         )
                     except HadronError:
                         pass
@@ -483,7 +491,10 @@ async def test_such_a_file_is_sound(tmp_path: Path, clock: MockClock) -> None:
         async with nodes.client() as client:
             with trio.move_on_after(60), pytest.raises(HadronError):
                 await backup_live(
-                    client, nodes.config.node("n3").address, tmp_path / "other", SystemDisk(),
+                    client,
+                    nodes.config.node("n3").address,
+                    tmp_path / "other",
+                    SystemDisk(),
                     lambda _a, _b: None,
                 )
         assert not (tmp_path / "other").exists()
@@ -578,6 +589,11 @@ async def test_a_client_gets_no_uncommitted_copy_by_naming_a_ballot(
             promised = nodes.node("n1").member._store.identity.current.promised
             with pytest.raises(HadronError):
                 await fetching.fetch(
-                    connection, tmp_path / "copy", SystemDisk(), min_lsn=0,
-                    accept=lambda _: None, on_progress=lambda _a, _b: None, promised=promised,
+                    connection,
+                    tmp_path / "copy",
+                    SystemDisk(),
+                    min_lsn=0,
+                    accept=lambda _: None,
+                    on_progress=lambda _a, _b: None,
+                    promised=promised,
                 )

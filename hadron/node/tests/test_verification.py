@@ -14,7 +14,7 @@ import apsw
 import pytest
 
 from hadron.model.errors import ConfigurationError
-from hadron.model.schema import PipelineSpec, StageSpec
+from hadron.model.pipelines import PipelineSpec, StageSpec
 from hadron.node.verification import verify_paths
 from hadron.node.verified import Verified
 from hadron.serving.tests.stack import leading
@@ -35,17 +35,12 @@ async def directory(tmp_path: Path) -> Path:
             await stack.append(stream, b"value %d" % number * 400, b"second")
             await stack.append(other, b"x")
         group = await stack.controller.execute(CreateGroup(stream, "readers", 0))
-        await stack.controller.execute(
-            AckRecords(group.group_id, ((0, 3), (10, 12), (20, 20)))
-        )
+        await stack.controller.execute(AckRecords(group.group_id, ((0, 3), (10, 12), (20, 20))))
         spec = PipelineSpec(
-            replica_set="local/p0", input="events", start="latest",
-            stages=(StageSpec(name="only"),),
+            replica_set="local/p0", input="events", start="latest", stages=(StageSpec(name="only"),)
         )
         pipeline = await stack.declare("Pipeline", "flow", spec)
-        await stack.controller.execute(
-            TriggerInstances(pipeline, "local/p0", 80, 80, (0, 1, 3))
-        )
+        await stack.controller.execute(TriggerInstances(pipeline, "local/p0", 80, 80, (0, 1, 3)))
     return directory
 
 
@@ -71,8 +66,15 @@ async def test_a_good_file_is_good(directory: Path) -> None:
     assert file.owner is not None
     assert (file.owner.node, file.owner.replica_set) == ("n1", "local/p0")
     assert report.checked == [
-        "integrity", "meta", "log", "kept bodies", "batches", "streams", "counted bodies",
-        "groups", "replay",
+        "integrity",
+        "meta",
+        "log",
+        "kept bodies",
+        "batches",
+        "streams",
+        "counted bodies",
+        "groups",
+        "replay",
     ]
     assert report.skipped == []
     assert (report.first_lsn, report.last_lsn, report.applied_lsn) == (1, 87, 87)
@@ -85,8 +87,7 @@ async def test_a_good_file_is_good(directory: Path) -> None:
 async def test_verifying_leaves_no_trace(directory: Path) -> None:
     def snapshot() -> dict[str, str]:
         return {
-            path.name: hashlib.sha256(path.read_bytes()).hexdigest()
-            for path in directory.iterdir()
+            path.name: hashlib.sha256(path.read_bytes()).hexdigest() for path in directory.iterdir()
         }
 
     before = snapshot()
@@ -109,48 +110,102 @@ async def test_a_running_node_is_verified_too(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("statement", "table", "said"),
     [
-        ("UPDATE hadron_body SET bytes = zeroblob(length(bytes)) WHERE lsn = 10", "hadron_body",
-         "does not match"),
+        (
+            "UPDATE hadron_body SET bytes = zeroblob(length(bytes)) WHERE lsn = 10",
+            "hadron_body",
+            "does not match",
+        ),
         ("DELETE FROM hadron_body WHERE lsn = 10", "hadron_body", "lost its bytes"),
-        ("UPDATE hadron_log SET chain = zeroblob(16) WHERE lsn = 10",
-         "hadron_log", "entry 10 does not continue"),
-        ("UPDATE hadron_log SET now_ms = now_ms + 1 WHERE lsn = 10",
-         "hadron_log", "entry 10 does not continue"),
-        ("UPDATE hadron_log SET command = x'00' WHERE lsn = 10",
-         "hadron_log", "entry 10 does not continue"),
-        ("DELETE FROM hadron_log WHERE lsn IN (10, 11)",
-         "hadron_log", "entries 10 to 11 are missing"),
+        (
+            "UPDATE hadron_log SET chain = zeroblob(16) WHERE lsn = 10",
+            "hadron_log",
+            "entry 10 does not continue",
+        ),
+        (
+            "UPDATE hadron_log SET now_ms = now_ms + 1 WHERE lsn = 10",
+            "hadron_log",
+            "entry 10 does not continue",
+        ),
+        (
+            "UPDATE hadron_log SET command = x'00' WHERE lsn = 10",
+            "hadron_log",
+            "entry 10 does not continue",
+        ),
+        (
+            "DELETE FROM hadron_log WHERE lsn IN (10, 11)",
+            "hadron_log",
+            "entries 10 to 11 are missing",
+        ),
         ("INSERT INTO hadron_body VALUES(1000, x'00')", "hadron_body", "has no entry"),
-        ("UPDATE hadron_stream_batch SET count = 3 WHERE lsn = 10",
-         "hadron_stream_batch", "comes where"),
-        ("UPDATE hadron_stream_batch SET bytes = 1 WHERE lsn = 10",
-         "hadron_stream_batch", "bytes, not 1"),
-        ("UPDATE hadron_stream_batch SET incarnation = 7 WHERE lsn = 10",
-         "hadron_stream_batch", "does not fit"),
+        (
+            "UPDATE hadron_stream_batch SET count = 3 WHERE lsn = 10",
+            "hadron_stream_batch",
+            "comes where",
+        ),
+        (
+            "UPDATE hadron_stream_batch SET bytes = 1 WHERE lsn = 10",
+            "hadron_stream_batch",
+            "bytes, not 1",
+        ),
+        (
+            "UPDATE hadron_stream_batch SET incarnation = 7 WHERE lsn = 10",
+            "hadron_stream_batch",
+            "does not fit",
+        ),
         ("DELETE FROM hadron_stream_batch WHERE lsn = 10", "hadron_stream_batch", "comes where"),
-        ("DELETE FROM hadron_stream_batch WHERE lsn = (SELECT max(lsn) FROM hadron_stream_batch)",
-         "hadron_stream_batch", "batches end at"),
-        ("UPDATE hadron_stream_partition SET bytes = bytes + 1",
-         "hadron_stream_batch", "bytes, it says"),
-        ("UPDATE hadron_stream_partition SET next_offset = 99 WHERE stream_id = 1",
-         "hadron_stream_batch",
-         "the next one is 99"),
-        ("DELETE FROM hadron_stream_partition WHERE stream_id = 1",
-         "hadron_stream_batch", "no partition"),
+        (
+            "DELETE FROM hadron_stream_batch "
+            "WHERE lsn = (SELECT max(lsn) FROM hadron_stream_batch)",
+            "hadron_stream_batch",
+            "batches end at",
+        ),
+        (
+            "UPDATE hadron_stream_partition SET bytes = bytes + 1",
+            "hadron_stream_batch",
+            "bytes, it says",
+        ),
+        (
+            "UPDATE hadron_stream_partition SET next_offset = 99 WHERE stream_id = 1",
+            "hadron_stream_batch",
+            "the next one is 99",
+        ),
+        (
+            "DELETE FROM hadron_stream_partition WHERE stream_id = 1",
+            "hadron_stream_batch",
+            "no partition",
+        ),
         ("UPDATE hadron_group SET floor = 10000", "hadron_group", "floor at 10000"),
-        ("UPDATE hadron_group_ack SET first = last + 1 WHERE first = 20",
-         "hadron_group_ack", "21 to 20"),
-        ("INSERT INTO hadron_group_ack SELECT group_id, 13, 14 FROM hadron_group",
-         "hadron_group_ack", "13 to 14"),
+        (
+            "UPDATE hadron_group_ack SET first = last + 1 WHERE first = 20",
+            "hadron_group_ack",
+            "21 to 20",
+        ),
+        (
+            "INSERT INTO hadron_group_ack SELECT group_id, 13, 14 FROM hadron_group",
+            "hadron_group_ack",
+            "13 to 14",
+        ),
         ("INSERT INTO hadron_group_ack VALUES(12345, 1, 2)", "hadron_group_ack", "of no group"),
-        ("UPDATE hadron_meta SET value = 1000 WHERE key = 'applied_lsn'",
-         "hadron_meta", "applied_lsn is 1000"),
-        ("UPDATE hadron_instance SET status = 2 WHERE instance_id = 2", "hadron_instance",
-         "instance at pipeline_id 3, instance_id 2: status is 2, the log makes it 1"),
-        ("DELETE FROM hadron_stage_run WHERE instance_id = 3",
-         "hadron_stage_run", "the row is missing"),
-        ("INSERT INTO hadron_producer VALUES(1, x'aa', 0, 0, 0, x'90')",
-         "hadron_producer", "no such row"),
+        (
+            "UPDATE hadron_meta SET value = 1000 WHERE key = 'applied_lsn'",
+            "hadron_meta",
+            "applied_lsn is 1000",
+        ),
+        (
+            "UPDATE hadron_instance SET status = 2 WHERE instance_id = 2",
+            "hadron_instance",
+            "instance at pipeline_id 3, instance_id 2: status is 2, the log makes it 1",
+        ),
+        (
+            "DELETE FROM hadron_stage_run WHERE instance_id = 3",
+            "hadron_stage_run",
+            "the row is missing",
+        ),
+        (
+            "INSERT INTO hadron_producer VALUES(1, x'aa', 0, 0, 0, x'90')",
+            "hadron_producer",
+            "no such row",
+        ),
         ("DROP TABLE hadron_producer", "hadron_producer", "is missing"),
     ],
 )
@@ -194,7 +249,8 @@ async def test_what_retention_dropped_is_no_damage(directory: Path) -> None:
     assert file.report.dropped_bodies == 1
     # No command did it, so only re-applying them tells.
     assert {problem.table for problem in file.report.problems} == {
-        "hadron_stream_batch", "hadron_stream_partition"
+        "hadron_stream_batch",
+        "hadron_stream_partition",
     }
 
 
@@ -335,6 +391,7 @@ async def test_each_file_is_in_an_agreement_or_it_is_said_why_not(
     for each in (whole, behind):
         shutil.copytree(directory, each)
     shutil.copy(directory / "hadron.db", alone)
+
     # Stopped long ago; the others have trimmed what it would need.
     def end_early(db: apsw.Connection) -> None:
         db.execute("DELETE FROM hadron_log WHERE lsn > 30")
@@ -345,12 +402,17 @@ async def test_each_file_is_in_an_agreement_or_it_is_said_why_not(
     verified = verify_paths([directory, whole, behind, alone])
     (agreement,) = verified.agreements
     assert (agreement.names, agreement.lsn, agreement.problem) == (
-        [f"n1 ({directory})", f"n1 ({whole})"], 87, ""
+        [f"n1 ({directory})", f"n1 ({whole})"],
+        87,
+        "",
     )
     assert [(each.names, each.why) for each in verified.apart] == [
         ([str(alone)], "nothing beside it tells whose it is"),
-        ([f"n1 ({behind})"], f"its log ends at entry 30, and n1 ({directory}) and n1 ({whole}) "
-                             "have trimmed what comes before 51"),
+        (
+            [f"n1 ({behind})"],
+            f"its log ends at entry 30, and n1 ({directory}) and n1 ({whole}) "
+            "have trimmed what comes before 51",
+        ),
     ]
     # Trimmed whole, a log still says what it ended with.
     edit_log(whole, lambda db: Log(db).trim(87, max_rows=100))

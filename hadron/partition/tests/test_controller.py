@@ -10,7 +10,8 @@ from typing import Any
 import pytest
 import trio
 
-from hadron.model.batch import encode_values, read_head
+from hadron.model.batch import read_head
+from hadron.model.batch_building import encode_values
 from hadron.model.errors import (
     FencedError,
     HadronError,
@@ -95,7 +96,7 @@ def _answering(name: str) -> Any:
         on_answer()
 
     return SimpleNamespace(
-        name=name, wake=lambda: None, send_notice=send_notice, notice_due=False, sent=0,
+        name=name, wake=lambda: None, send_notice=send_notice, notice_due=False, sent=0
     )
 
 
@@ -166,18 +167,14 @@ class TestGroupCommit:
             asked.append(str(number), stream_id)
         await asked.until(*map(str, range(300)))
         assert [asked.answers[str(n)].base_offset for n in range(300)] == list(range(300))
-        entries = await one.store.readers.run(
-            lambda db: read_entries(db, 1, max_bytes=1 << 30)
-        )
+        entries = await one.store.readers.run(lambda db: read_entries(db, 1, max_bytes=1 << 30))
         assert verify_chain(entries, EMPTY_LOG) == one.controller.head
         assert one.follower.applied_lsn == entries[-1].lsn
         assert await one.rows("SELECT value FROM hadron_meta WHERE key = 'applied_lsn'") == [
             (entries[-1].lsn,)
         ]
 
-    async def test_what_is_noted_as_applied_never_goes_back(
-        self, one: Stack
-    ) -> None:
+    async def test_what_is_noted_as_applied_never_goes_back(self, one: Stack) -> None:
         """A large group commits on the thread; the small one after it commits at once, inside the
         report of the large one."""
         stream_id = await one.stream("s")
@@ -386,7 +383,9 @@ class TestVisible:
                 assert found.base_offset <= offset < found.next_offset
                 expected = whole[offset // count]
                 assert (found.base_offset, bytes(found.data), found.append_ms) == (
-                    expected.base_offset, bytes(expected.data), expected.append_ms
+                    expected.base_offset,
+                    bytes(expected.data),
+                    expected.append_ms,
                 )
 
     async def test_small_batches_are_counted_with_their_overhead(self, one: Stack) -> None:

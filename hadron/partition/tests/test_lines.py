@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hadron.model.limits import GROUP_COMMIT_BYTES, GROUP_COMMIT_COMMANDS
-from hadron.partition.lines import GROUPS_ROWS, Lines
+from hadron.partition.lines import RATION_ROWS, Lines
 from hadron.partition.submission import Submission
 from hadron.partition.waiters import MAJORITY
 from hadron.state.group_changes import CollectGroups, DeleteGroup, ResetGroup
@@ -45,7 +45,7 @@ def test_a_producer_waits_for_a_bounded_part_of_what_groups_do() -> None:
     submit(lines, batch(0))
     first = commit(lines)
     assert first[-1] == batch(0), "in the very next commit"
-    assert sum(command.rows for command in first[:-1]) < GROUPS_ROWS + 100
+    assert sum(command.rows for command in first[:-1]) < RATION_ROWS + 100
 
 
 def test_groups_wait_for_no_producers() -> None:
@@ -72,7 +72,7 @@ def test_batches_of_dead_letters_leave_room_for_others() -> None:
 def test_what_is_larger_than_its_share_goes_alone() -> None:
     lines = Lines()
     submit(lines, CollectGroups())
-    submit(lines, ack(1, 2 * GROUPS_ROWS))
+    submit(lines, ack(1, 2 * RATION_ROWS))
     submit(lines, batch(0), b"x" * GROUP_COMMIT_BYTES)
     submit(lines, batch(1))
     assert [type(each) for each in commit(lines)] == [CollectGroups, AppendBatch]
@@ -82,10 +82,15 @@ def test_what_is_larger_than_its_share_goes_alone() -> None:
 
 def test_whose_commands_are_the_groups() -> None:
     of_groups = (
-        CreateGroup, AckRecords, EndDeliveries, DeadLetterRecords, ResetGroup, DeleteGroup,
+        CreateGroup,
+        AckRecords,
+        EndDeliveries,
+        DeadLetterRecords,
+        ResetGroup,
+        DeleteGroup,
         CollectGroups,
     )
-    assert {each for each in Command.__subclasses__() if each.is_of_groups} == set(of_groups)
+    assert {each for each in Command.__subclasses__() if each.is_rationed} == set(of_groups)
 
 
 @given(st.lists(st.one_of(st.integers(0, 900), st.just(None)), max_size=60))

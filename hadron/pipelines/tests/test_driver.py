@@ -10,7 +10,7 @@ import pytest
 from msgspec.structs import replace
 from trio.testing import MockClock, wait_all_tasks_blocked
 
-from hadron.model.batch import BatchBuilder, decode_batch, encode_values
+from hadron.model.batch_building import BatchBuilder, encode_values
 from hadron.model.errors import (
     CorruptionError,
     HadronError,
@@ -19,19 +19,24 @@ from hadron.model.errors import (
     RequestError,
     ShuttingDownError,
 )
+from hadron.model.pipelines import Output, PipelineSpec, Retry, StageSpec
 from hadron.model.record import NewRecord
-from hadron.model.schema import Output, PipelineSpec, Retry, StageSpec
+from hadron.model.record_batch import decode_batch
 from hadron.pipelines import driver as module
 from hadron.pipelines.driver import PipelineDriver, RunnerSession
 from hadron.serving.tests.stack import SET, FakeCall, Stack, leading, until
-from hadron.state.pipelines import Completed, Retried
+from hadron.state.pipeline_retries import Retried
+from hadron.state.pipelines import Completed
 from hadron.state.schema import DeleteObjects
 from hadron.wire.messages import pipelines_pb2
 
 IN, OUT, PIPELINE = 1, 2, 3
 ENRICH = StageSpec(name="enrich", engine="handler", output=Output("out"), retry=Retry(3, 1_000))
 DECIDE = StageSpec(
-    name="decide", engine="handler", dependencies=("enrich",), output=Output("out"),
+    name="decide",
+    engine="handler",
+    dependencies=("enrich",),
+    output=Output("out"),
     timeout_ms=60_000,
 )
 
@@ -82,11 +87,20 @@ class Runner:
 
 
 async def complete(
-    driver: PipelineDriver, stage: str, ids: Sequence[int], *, attempt: int = 1,
-    outputs: int | None = None, data: bytes = b"", partition: str = "",
+    driver: PipelineDriver,
+    stage: str,
+    ids: Sequence[int],
+    *,
+    attempt: int = 1,
+    outputs: int | None = None,
+    data: bytes = b"",
+    partition: str = "",
 ) -> Completed:
     request = pipelines_pb2.CompleteStagesRequest(
-        pipeline_id=PIPELINE, stage=stage, instance_ids=ids, attempts=[attempt] * len(ids),
+        pipeline_id=PIPELINE,
+        stage=stage,
+        instance_ids=ids,
+        attempts=[attempt] * len(ids),
         partition=partition,
     )
     count = len(ids) if outputs is None else outputs
@@ -99,7 +113,10 @@ async def fail(
 ) -> Completed:
     return await driver.fail(
         pipelines_pb2.FailStagesRequest(
-            pipeline_id=PIPELINE, stage=stage, instance_ids=ids, attempts=[attempt] * len(ids),
+            pipeline_id=PIPELINE,
+            stage=stage,
+            instance_ids=ids,
+            attempts=[attempt] * len(ids),
             reason="cold" * 1_000,
         )
     )
@@ -196,7 +213,10 @@ class TestConsuming:
         await consumed(stack, 3)
 
     async def test_trouble_of_one_pipeline_is_its_own(
-        self, stack: Stack, mock_clock: MockClock, monkeypatch: pytest.MonkeyPatch,
+        self,
+        stack: Stack,
+        mock_clock: MockClock,
+        monkeypatch: pytest.MonkeyPatch,
         caplog: pytest.LogCaptureFixture,
     ) -> None:
         await declare(stack, ENRICH)
@@ -213,7 +233,7 @@ class TestConsuming:
             await until(lambda: bool(failed))
             await wait_all_tasks_blocked()
         assert stack.visible.read == read
-        assert "Pipeline default/p: a batch's checksum is wrong" in caplog.text
+        assert "Pipeline default/p pauses: a batch's checksum is wrong" in caplog.text
         mock_clock.jump(1.5)
         await consumed(stack, 1)
 
@@ -366,7 +386,8 @@ class TestDispatching:
         await runner.call.until(lambda: len(runner.ids) == 8 + 1 + 7)
         told = {
             item.instance_id: (item.attempt, item.attempts_before)
-            for message, _ in runner.call.sent[1:] if message.stage == "enrich"
+            for message, _ in runner.call.sent[1:]
+            if message.stage == "enrich"
             for item in message.invocations
         }
         assert told == dict.fromkeys(again, (2, 1))
@@ -415,7 +436,8 @@ class TestDispatching:
         rows = await stack.rows("SELECT out_offset FROM hadron_stage_run ORDER BY out_offset")
         assert [offset for (offset,) in rows] == list(range(80))
         values = [
-            record.value for batch in await stack.read(OUT)
+            record.value
+            for batch in await stack.read(OUT)
             for record in decode_batch(batch.data).records()
         ]
         assert values == [b"out"] * 80
@@ -495,9 +517,7 @@ class TestRequests:
         with pytest.raises(NotFoundError, match="no object has the id 77"):
             stack.pipelines.driver(77)
 
-    async def test_stopping_tells_every_runner(
-        self, stack: Stack, driver: PipelineDriver
-    ) -> None:
+    async def test_stopping_tells_every_runner(self, stack: Stack, driver: PipelineDriver) -> None:
         runner = Runner(driver)
         stack.pipelines.stop(ShuttingDownError("the node is stopping"))
         assert isinstance(runner.call.failure, ShuttingDownError)
@@ -513,12 +533,10 @@ async def test_records_of_a_deleted_stream_are_spoken_of_by_its_name(stack: Stac
     await runner.until(("enrich", [1], [1]))
     await complete(driver, "enrich", [1])
     await stack.stream("elsewhere")
-    stages = tuple(
-        replace(each, output=Output("elsewhere")) for each in (ENRICH, DECIDE)
+    stages = tuple(replace(each, output=Output("elsewhere")) for each in (ENRICH, DECIDE))
+    await stack.declare(
+        "Pipeline", "p", PipelineSpec(stages=stages, replica_set=SET, input="in", start="earliest")
     )
-    await stack.declare("Pipeline", "p", PipelineSpec(
-        stages=stages, replica_set=SET, input="in", start="earliest",
-    ))
     await stack.controller.execute(DeleteObjects(stack.catalog.metadata_index, (OUT,)))
     deciding = Runner(driver, "decide")
     await deciding.until(("decide", [1], [1]))

@@ -27,9 +27,13 @@ def membership(size: int, node: str = "n1", *, epoch: int = 1) -> Membership:
     """n1 … of which n1 leads, as `node` knows them."""
     names = [f"n{number}" for number in range(1, size + 1)]
     return Membership(
-        cluster="test", replica_set="local/p0", epoch=epoch,
+        cluster="test",
+        replica_set="local/p0",
+        epoch=epoch,
         members=tuple((name, "leader" if name == "n1" else "replica") for name in names),
-        node=node, digest=DIGEST, apply_version=MACHINE.version,
+        node=node,
+        digest=DIGEST,
+        apply_version=MACHINE.version,
         addresses={name: f"{name}:7000" for name in names},
     )
 
@@ -59,7 +63,11 @@ class Follower:
     def __init__(self, store: Store) -> None:
         self.store = store
         self.log = FollowerLog(
-            store.writer.connection, store.log, store.identity, MACHINE, "local/p0",
+            store.writer.connection,
+            store.log,
+            store.identity,
+            MACHINE,
+            "local/p0",
             Watermark.noted_in(store.writer.connection),
         )
 
@@ -78,9 +86,7 @@ class Follower:
         member_of: bytes = b"",
     ) -> AppendOutcome:
         connection = self.store.writer.connection
-        prepared = self.log.prepare_append(
-            connection, ballot, after, entries, committed, member_of
-        )
+        prepared = self.log.prepare_append(connection, ballot, after, entries, committed, member_of)
         if connection.in_transaction:
             connection.execute("COMMIT")
         outcome = prepared.result
@@ -107,8 +113,16 @@ def open_store(
 ) -> Store:
     failures: list[BaseException] = []
     return Store(
-        directory, cluster="test", replica_set="local/p0", node=node, tables=MACHINE.tables,
-        durability="fsync", checkpoint_bytes=4 << 20, reader_threads=1,
-        disk=SystemDisk(), clock=SystemClock(),
-        post=post or (lambda report: report()), on_fatal=failures.append,
+        directory,
+        cluster="test",
+        replica_set="local/p0",
+        node=node,
+        tables=MACHINE.tables,
+        durability="fsync",
+        checkpoint_bytes=4 << 20,
+        reader_threads=1,
+        disk=SystemDisk(),
+        clock=SystemClock(),
+        post=post or (lambda report: report()),
+        on_fatal=failures.append,
     )

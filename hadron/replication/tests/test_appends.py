@@ -13,6 +13,7 @@ import apsw
 import pytest
 import trio
 
+from hadron.fakes.network import SimNetwork
 from hadron.model.errors import HadronError
 from hadron.model.ids import EMPTY_LOG, Ballot, LogPosition
 from hadron.model.ports import Transport
@@ -36,7 +37,6 @@ from hadron.state.features import MACHINE
 from hadron.storage.log import Entry
 from hadron.storage.store import Store
 from hadron.storage.writer import Prepared
-from hadron.testing.network import MemoryNetwork
 from hadron.wire.connection import Connection
 from hadron.wire.messages import ballot_to, method, position_to, replication_pb2
 from hadron.wire.system import SystemClock
@@ -59,7 +59,11 @@ class Replica:
     def __init__(self, store: Store, connections: Sequence[Connection]) -> None:
         self.store = store
         self.follower = FollowerLog(
-            store.writer.connection, store.log, store.identity, MACHINE, "local/p0",
+            store.writer.connection,
+            store.log,
+            store.identity,
+            MACHINE,
+            "local/p0",
             Watermark.noted_in(store.writer.connection),
         )
         self.follower.promise(FIRST, DIGEST, UUID, found=False)
@@ -75,8 +79,11 @@ class Replica:
         original = self.follower.prepare_append
 
         def prepare_append(
-            connection: apsw.Connection, ballot: Ballot, previous: LogPosition,
-            entries: list[Entry], *others: Any,
+            connection: apsw.Connection,
+            ballot: Ballot,
+            previous: LogPosition,
+            entries: list[Entry],
+            *others: Any,
         ) -> Prepared:
             self.written.append([entry.lsn for entry in entries])
             return original(connection, ballot, previous, entries, *others)
@@ -85,10 +92,17 @@ class Replica:
 
     def service(self) -> ReplicationService:
         return ReplicationService(
-            membership(3, "n2"), self.store, self.follower, SystemClock(),
+            membership(3, "n2"),
+            self.store,
+            self.follower,
+            SystemClock(),
             PeerStarts(self.store, b"start", ()),
-            on_promise=lambda *_: None, on_append=lambda _, outcome, __: self.seen.append(outcome),
-            on_trim=self.trimmed.append, on_resync=_never, on_damage=_never, on_fatal=_never,
+            on_promise=lambda *_: None,
+            on_append=lambda _, outcome, __: self.seen.append(outcome),
+            on_trim=self.trimmed.append,
+            on_resync=_never,
+            on_damage=_never,
+            on_fatal=_never,
         )
 
     def hold(self) -> None:
@@ -101,14 +115,26 @@ class Replica:
         self._let_go.set()
 
     def append(
-        self, first: int, last: int, *, committed: int = 0, on: int = 0, ballot: Ballot = FIRST,
-        entries: Sequence[Entry] = (), grant: bool = False, trim: int = 0,
+        self,
+        first: int,
+        last: int,
+        *,
+        committed: int = 0,
+        on: int = 0,
+        ballot: Ballot = FIRST,
+        entries: Sequence[Entry] = (),
+        grant: bool = False,
+        trim: int = 0,
     ) -> None:
         """Send the entries `first` to `last` (the watermark alone where there are none)."""
         headers, bodies = pack(entries or ENTRIES[first - 1 : last])
         request = replication_pb2.AppendRequest(
-            ballot=ballot_to(ballot), previous=position_to(after(first - 1)), entries=headers,
-            committed_lsn=committed, trim_lsn=trim, grant_membership=grant,
+            ballot=ballot_to(ballot),
+            previous=position_to(after(first - 1)),
+            entries=headers,
+            committed_lsn=committed,
+            trim_lsn=trim,
+            grant_membership=grant,
             replica_set_uuid=UUID if grant else b"",
         )
 
@@ -122,9 +148,7 @@ class Replica:
                 self.ended.append(type(error).__name__)
                 self._arrived.set()
 
-        self.connections[on].call(
-            _APPEND, request, bodies, on_message=answered, on_end=ended
-        )
+        self.connections[on].call(_APPEND, request, bodies, on_message=answered, on_end=ended)
 
     async def came(self) -> None:
         """Everything that was sent has come: a question that needs no disk is answered."""
@@ -154,7 +178,7 @@ async def _shake_hands(connection: Connection) -> None:
 async def replica(directory: Path) -> AsyncIterator[Replica]:
     token = trio.lowlevel.current_trio_token()
     store = open_store(directory, "n2", lambda report: token.run_sync_soon(report, idempotent=True))
-    network = MemoryNetwork()
+    network = SimNetwork()
     listener = await network.host("n2").listen("n2:0")
     dialed, accepted = [], []
     for _ in range(2):
@@ -162,7 +186,7 @@ async def replica(directory: Path) -> AsyncIterator[Replica]:
         dialed.append(Connection(transport, dialed=True))
         accepted.append(await listener.accept())
     one = Replica(store, dialed)
-    handlers = one.service().handlers()
+    handlers = {each.method.number: each.handle for each in one.service().methods()}
     store.writer.start()
     try:
         async with trio.open_nursery() as nursery:
@@ -192,9 +216,7 @@ async def test_what_waits_for_the_disk_is_one_commit(tmp_path: Path) -> None:
         answers = await one.wait_answered(20)
         assert one.written == [list(range(1, 11))]
         # Everybody is told how far it was shown, no further, in the order in which they asked.
-        assert answers == [
-            f"PERSISTED {lsn} applied 10" for lsn in range(1, 11) for _ in range(2)
-        ]
+        assert answers == [f"PERSISTED {lsn} applied 10" for lsn in range(1, 11) for _ in range(2)]
         assert [outcome.match_lsn for outcome in one.seen] == [10]
         assert one.follower.committed_lsn == one.follower.stored_applied_lsn == 10
         assert one.trimmed == [5]
@@ -229,8 +251,11 @@ async def test_what_does_not_continue_does_not_join(tmp_path: Path) -> None:
         answers = await one.wait_answered(5)
         assert one.written == [[1, 2], [3], [3, 4], [5], [7, 8]]
         assert sorted(answers) == [
-            "FENCED 0 applied 0", "MISMATCH 0 applied 0", "PERSISTED 2 applied 0",
-            "PERSISTED 4 applied 0", "PERSISTED 5 applied 0",
+            "FENCED 0 applied 0",
+            "MISMATCH 0 applied 0",
+            "PERSISTED 2 applied 0",
+            "PERSISTED 4 applied 0",
+            "PERSISTED 5 applied 0",
         ]
 
 
@@ -242,8 +267,7 @@ async def test_a_job_keeps_its_place_between_appends(tmp_path: Path) -> None:
         one.append(1, 1)
         await one.came()
         one.store.writer.submit(
-            lambda _: one.follower.promise(Ballot(1, 2), DIGEST, UUID, found=False),
-            lambda *_: None,
+            lambda _: one.follower.promise(Ballot(1, 2), DIGEST, UUID, found=False), lambda *_: None
         )
         one.append(2, 2)
         await one.came()

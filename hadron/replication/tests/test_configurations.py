@@ -80,12 +80,12 @@ class World:
         if any(disk.promise > ballot for disk in everyone.values()):
             return None
         own = everyone[members.leader]
-        known = [
-            each for disk in everyone.values() if disk.is_member for each in in_log(disk.log)
-        ]
+        known = [each for disk in everyone.values() if disk.is_member for each in in_log(disk.log)]
         committed = max(disk.committed for disk in everyone.values())
         found = stand(
-            membership(members, epoch), own_is_member=own.is_member, own_log_is_empty=not own.log,
+            membership(members, epoch),
+            own_is_member=own.is_member,
+            own_log_is_empty=not own.log,
             reports={name: (everyone[name].is_member, not everyone[name].log) for name in heard},
             configurations=still_needed(known, committed),
         )
@@ -188,8 +188,13 @@ PLAN: tuple[Members, ...] = ()
 
 def membership(members: Members, epoch: int) -> Membership:
     return Membership(
-        cluster="", replica_set="", epoch=epoch, node=members.leader, digest=b"",
-        apply_version=MACHINE.version, addresses={},
+        cluster="",
+        replica_set="",
+        epoch=epoch,
+        node=members.leader,
+        digest=b"",
+        apply_version=MACHINE.version,
+        addresses={},
         members=tuple(
             (name, "leader" if name == members.leader else "replica") for name in members.names
         ),
@@ -282,7 +287,10 @@ def play_history(world: World) -> World | None:
 
 
 HISTORY = (
-    FIRST, Members("a", ("a", "b", "d")), Members("d", ("a", "d", "e")), Members("b", ("b", "c")),
+    FIRST,
+    Members("a", ("a", "b", "d")),
+    Members("d", ("a", "d", "e")),
+    Members("b", ("b", "c")),
 )
 
 

@@ -13,14 +13,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 from trio.testing import MockClock, wait_all_tasks_blocked
 
+from hadron.fakes.network import SimNetwork
 from hadron.model.errors import HadronError, TrimmedError
 from hadron.model.ids import EMPTY_LOG, Ballot, LogPosition
 from hadron.replication.entries import unpack
-from hadron.replication.feed import Feed, Ring, find_common, make_group
+from hadron.replication.feed import Feed, Ring, find_common, pack_entries
 from hadron.replication.tests.support import FIRST, UUID, make_entries
 from hadron.storage.log import Entry
-from hadron.testing.network import MemoryNetwork
-from hadron.wire.calls import Call
+from hadron.wire.calls import AnyCall
 from hadron.wire.connection import Connection
 from hadron.wire.messages import ballot_to, method, position_from, replication_pb2
 
@@ -56,7 +56,7 @@ class Host:
         previous = self.head
         made = make_entries(previous, FIRST, [b"c"] * count, body=bytes(size))
         self.entries += made
-        group = make_group(FIRST, previous, made, self.committed_lsn)
+        group = pack_entries(FIRST, previous, made, self.committed_lsn)
         self.ring.push(group)
         if feed is not None:
             feed.offer(group)
@@ -101,9 +101,9 @@ class Peer:
         self.outcome = _Outcome.PERSISTED
         self.promised = FIRST
         self.hold = False
-        self._held: list[tuple[Call, replication_pb2.AppendResponse]] = []
+        self._held: list[tuple[AnyCall, replication_pb2.AppendResponse]] = []
 
-    def append(self, call: Call, request: Any, attachment: memoryview) -> None:
+    def append(self, call: AnyCall, request: Any, attachment: memoryview) -> None:
         self.appends += 1
         answer = replication_pb2.AppendResponse(
             outcome=self.outcome, promised=ballot_to(self.promised)
@@ -127,14 +127,14 @@ class Peer:
 
 
 class World:
-    def __init__(self, host: Host, peer: Peer, feed: Feed, network: MemoryNetwork) -> None:
+    def __init__(self, host: Host, peer: Peer, feed: Feed, network: SimNetwork) -> None:
         self.host, self.peer, self.feed, self.network = host, peer, feed, network
         self.ended: list[HadronError] = []
 
 
 @asynccontextmanager
 async def feeding(host: Host, *, window_bytes: int = 1 << 20) -> AsyncIterator[World]:
-    network = MemoryNetwork()
+    network = SimNetwork()
     listener = await network.host("peer").listen("peer:0")
     dialed = Connection(await network.host("leader").dial(listener.address), dialed=True)
     peer = Peer()
@@ -262,7 +262,9 @@ async def test_a_failing_read_ends_the_feed_and_nothing_else(autojump_clock: Moc
 
 
 @given(
-    shared=st.integers(0, 20), ours=st.integers(0, 20), theirs=st.integers(0, 20),
+    shared=st.integers(0, 20),
+    ours=st.integers(0, 20),
+    theirs=st.integers(0, 20),
     guess=st.booleans(),
 )
 def test_the_last_shared_position_is_found(
@@ -289,7 +291,10 @@ def test_the_last_shared_position_is_found(
             return position(other, lsn)
 
         return await find_common(
-            ask_own, ask_theirs, 0, min(len(own), len(other)),
+            ask_own,
+            ask_theirs,
+            0,
+            min(len(own), len(other)),
             likely=position(other, len(other)) if guess else None,
         )
 
@@ -300,7 +305,9 @@ def test_the_last_shared_position_is_found(
 
 
 @given(
-    shared=st.integers(0, 20), ours=st.integers(1, 20), theirs=st.integers(1, 20),
+    shared=st.integers(0, 20),
+    ours=st.integers(1, 20),
+    theirs=st.integers(1, 20),
     low=st.integers(1, 40),
 )
 def test_logs_that_parted_before_one_of_them_begins_have_no_shared_position(
@@ -338,10 +345,8 @@ def test_a_ring_forgets_the_oldest() -> None:
         host.write(None, size=300)
     for index in range(10):
         previous = host.entries[index - 1].position if index else EMPTY_LOG
-        ring.push(make_group(FIRST, previous, host.entries[index : index + 1], 0))
+        ring.push(pack_entries(FIRST, previous, host.entries[index : index + 1], 0))
     assert ring.starting_at(1) is None
     group = ring.starting_at(10)
     assert group is not None
     assert group.last == host.head
-
-

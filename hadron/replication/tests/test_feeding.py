@@ -26,8 +26,14 @@ class Leading:
         self.watermark = Watermark(KNOWN)
         self.moved = 0
         self.feeding = Feeding(
-            store, self.watermark, ballot=BALLOT, node="n1", members=("n1", "n2", "n3"),
-            started_lsn=STARTED, cork=Cork(), tuning=Tuning(idle_notice_s=0.005),
+            store,
+            self.watermark,
+            ballot=BALLOT,
+            node="n1",
+            members=("n1", "n2", "n3"),
+            started_lsn=STARTED,
+            cork=Cork(),
+            tuning=Tuning(idle_notice_s=0.005),
         )
         self.feeding.head = before._replace(lsn=END)
         self.feeding.quorum.admit("n2")

@@ -9,13 +9,7 @@ import pytest
 from hadron.model.errors import CorruptionError, FencedError
 from hadron.model.ids import EMPTY_LOG, Ballot
 from hadron.replication.follower import BadEntriesError, LostEntriesError
-from hadron.replication.tests.support import (
-    FIRST,
-    UUID,
-    follower,
-    make_entries,
-    namespace_command,
-)
+from hadron.replication.tests.support import FIRST, UUID, follower, make_entries, namespace_command
 from hadron.state.execute import DivergedError
 from hadron.storage.log import Entry
 
@@ -218,8 +212,11 @@ def test_an_entry_that_does_not_give_its_chain_writes_nothing(
         sent = make_entries(good[-1].position, FIRST, COMMANDS[2:5], body=b"records")
         entry = sent[bad]
         changed = {
-            "command": COMMANDS[5], "body": b"Records", "chain": b"\0" * 16,
-            "now_ms": entry.now_ms + 1, "lsn": entry.lsn + 1,
+            "command": COMMANDS[5],
+            "body": b"Records",
+            "chain": b"\0" * 16,
+            "now_ms": entry.now_ms + 1,
+            "lsn": entry.lsn + 1,
         }[part]
         sent[bad] = entry._replace(**{part: changed})  # type: ignore[arg-type]
         with pytest.raises(BadEntriesError):
@@ -228,8 +225,10 @@ def test_an_entry_that_does_not_give_its_chain_writes_nothing(
         assert one.log.head == good[-1].position
         assert (one.log.applied_lsn, one.log.committed_lsn) == (1, 1)
         outcome = one.append(
-            FIRST, make_entries(good[-1].position, FIRST, COMMANDS[2:5], body=b"records"),
-            after=good[-1].position, committed=5,
+            FIRST,
+            make_entries(good[-1].position, FIRST, COMMANDS[2:5], body=b"records"),
+            after=good[-1].position,
+            committed=5,
         )
         assert (outcome.match_lsn, outcome.applied_lsn) == (5, 5)
 

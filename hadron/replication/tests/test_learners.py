@@ -38,15 +38,11 @@ class Set:
     """n1 leads; those that are named as voters are fed, and n5 is taught."""
 
     def __init__(self, *voters: str, members: tuple[str, ...] = FIVE, **options: Any) -> None:
-        self.quorum = Quorum(
-            "n1", members, started_lsn=STARTED, older=options.get("older", ())
-        )
+        self.quorum = Quorum("n1", members, started_lsn=STARTED, older=options.get("older", ()))
         self.feeds: dict[str, Any] = {name: Fed(name) for name in voters}
         for name in voters:
             self.quorum.admit(name)
-        self.learners = Learners(
-            self.quorum, self.feeds, node="n1", started_lsn=STARTED, **options
-        )
+        self.learners = Learners(self.quorum, self.feeds, node="n1", started_lsn=STARTED, **options)
         self.five = Fed("n5")
         self.learners.teach(self.five, UUID)  # type: ignore[arg-type]
         self.feeds["n5"] = self.five
@@ -120,9 +116,7 @@ def test_who_went_away_and_comes_back_starts_over() -> None:
 
 
 def test_an_older_configuration_is_heard_until_the_epoch_has_begun() -> None:
-    older = Configuration(
-        1, 1, b"", (("n2", "leader"), ("n3", "replica"), ("n4", "replica"))
-    )
+    older = Configuration(1, 1, b"", (("n2", "leader"), ("n3", "replica"), ("n4", "replica")))
     made = Set("n2", "n3", older=[older], begins_epoch=True)
     made.feeds["n2"].answer()
     assert made.reach(STARTED) == b"", "n3 and n4 are a majority of the older one"

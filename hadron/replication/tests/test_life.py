@@ -36,8 +36,12 @@ def test_a_replica_is_at_work_when_it_follows() -> None:
 @pytest.mark.parametrize(
     "before",
     [
-        (), (Life.WAITING_FOR_MAJORITY,), (Life.FENCED,), (Life.FOLLOWING,),
-        (Life.RECONCILING, Life.NEEDS_SNAPSHOT), (Life.RECONCILING, Life.DAMAGED),
+        (),
+        (Life.WAITING_FOR_MAJORITY,),
+        (Life.FENCED,),
+        (Life.FOLLOWING,),
+        (Life.RECONCILING, Life.NEEDS_SNAPSHOT),
+        (Life.RECONCILING, Life.DAMAGED),
     ],
 )
 def test_nobody_serves_who_has_not_gathered_promises(before: tuple[Life, ...]) -> None:

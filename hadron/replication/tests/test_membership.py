@@ -63,8 +63,10 @@ def test_another_epoch_is_no_contradiction(expected: str | None) -> None:
     check_peer(membership(3), UUID, joiner, None)
     with pytest.raises(HandshakeError, match="its node name is n6, ours is one of n1"):
         check_peer(
-            membership(3), UUID,
-            identity_message(membership(5, "n6", epoch=2), uuid=UUID, boot=1), None,
+            membership(3),
+            UUID,
+            identity_message(membership(5, "n6", epoch=2), uuid=UUID, boot=1),
+            None,
         )
 
 
@@ -106,8 +108,9 @@ def test_an_empty_introduction_is_refused_without_a_traceback() -> None:
         check_peer(membership(3), UUID, replication_pb2.HandshakeRequest(), None)
 
 
-@pytest.mark.parametrize(("size", "majority", "amnesia"), [(1, 1, 1), (2, 2, 1), (3, 2, 2),
-                                                           (4, 3, 2), (5, 3, 3)])
+@pytest.mark.parametrize(
+    ("size", "majority", "amnesia"), [(1, 1, 1), (2, 2, 1), (3, 2, 2), (4, 3, 2), (5, 3, 3)]
+)
 def test_quorum_sizes(size: int, majority: int, amnesia: int) -> None:
     own = membership(size)
     assert (own.majority, own.amnesia_quorum) == (majority, amnesia)

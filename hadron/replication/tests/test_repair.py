@@ -11,7 +11,7 @@ import pytest
 import trio
 import trio.testing
 
-from hadron.model.batch import encode_values
+from hadron.model.batch_building import encode_values
 from hadron.model.errors import CorruptionError, HadronError, PeerError, TrimmedError
 from hadron.model.ids import EMPTY_LOG, LogPosition
 from hadron.replication import repair
@@ -53,8 +53,13 @@ def _repairer(one: Follower, links: _Connected) -> Repairer:
         raise AssertionError(f"the file is given up: {error}")
 
     return Repairer(
-        membership(3, "n2"), one.store, links, SystemRandom(),  # type: ignore[arg-type]
-        committed_lsn=lambda: 0, resync=resync, on_lost=lost,
+        membership(3, "n2"),
+        one.store,
+        links,  # type: ignore[arg-type]
+        SystemRandom(),
+        committed_lsn=lambda: 0,
+        resync=resync,
+        on_lost=lost,
     )
 
 
@@ -188,7 +193,8 @@ async def test_an_entry_of_a_dropped_tail(tmp_path: Path, monkeypatch: pytest.Mo
 
 
 async def test_a_tail_is_not_given_up_while_the_others_logs_come_nearer(
-    tmp_path: Path, autojump_clock: trio.testing.MockClock  # noqa: ARG001 - simulated time
+    tmp_path: Path,
+    autojump_clock: trio.testing.MockClock,  # noqa: ARG001 - simulated time
 ) -> None:
     """What a leader has just written is sent from memory: it may be on its way to them."""
     with follower(tmp_path) as one:
@@ -212,9 +218,12 @@ async def test_a_leader_takes_anothers_copy_for_tables_that_cannot_be_read(
     wanted: list[str] = []
     with follower(tmp_path) as one:
         repairer = Repairer(
-            membership(3, "n1"), one.store,
-            _Connected("n2", "n3"), SystemRandom(),  # type: ignore[arg-type]
-            committed_lsn=lambda: 0, resync=lambda reason, _lsn: wanted.append(reason),
+            membership(3, "n1"),
+            one.store,
+            _Connected("n2", "n3"),  # type: ignore[arg-type]
+            SystemRandom(),
+            committed_lsn=lambda: 0,
+            resync=lambda reason, _lsn: wanted.append(reason),
             on_lost=lambda error: wanted.append(error.message),
         )
         repairer.found_tables("page 7 cannot be read", is_unreadable)

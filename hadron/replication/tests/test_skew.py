@@ -31,9 +31,7 @@ class HandClock:
         self.steady_s += seconds
 
 
-@pytest.mark.parametrize(
-    ("theirs", "ahead"), [(90, 10), (100, 0), (107, 0), (110, 0), (125, -15)]
-)
+@pytest.mark.parametrize(("theirs", "ahead"), [(90, 10), (100, 0), (107, 0), (110, 0), (125, -15)])
 def test_what_the_messages_took_is_no_difference(theirs: int, ahead: int) -> None:
     assert ahead_ms(theirs, 100, 110) == ahead
 
@@ -77,7 +75,9 @@ class HandLinks:
     """`PeerLinks` to peers whose clocks are right; `meanwhile` happens while they answer."""
 
     def __init__(
-        self, clock: HandClock, meanwhile: Callable[[], None] = lambda: None,
+        self,
+        clock: HandClock,
+        meanwhile: Callable[[], None] = lambda: None,
         names: Sequence[str] = ("n2", "n3"),
     ) -> None:
         self._clock = clock

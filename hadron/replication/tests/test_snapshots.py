@@ -78,15 +78,22 @@ class Source:
     def describe(self, position: LogPosition) -> Manifest:
         size, digest = snapshot.measure(self.path, DISK)
         return Manifest(
-            cluster="test", replica_set="local/p0", node="n1", uuid=UUID.hex(), lsn=position.lsn,
-            epoch=position.ballot.epoch, incarnation=position.ballot.incarnation,
-            chain=position.chain.hex(), committed_lsn=position.lsn, size=size, hash=digest,
-            created_ms=1, version="0",
+            cluster="test",
+            replica_set="local/p0",
+            node="n1",
+            uuid=UUID.hex(),
+            lsn=position.lsn,
+            epoch=position.ballot.epoch,
+            incarnation=position.ballot.incarnation,
+            chain=position.chain.hex(),
+            committed_lsn=position.lsn,
+            size=size,
+            hash=digest,
+            created_ms=1,
+            version="0",
         )
 
-    async def request(
-        self, what: Any, message: Any, *, timeout_s: float
-    ) -> tuple[Any, memoryview]:
+    async def request(self, what: Any, message: Any, *, timeout_s: float) -> tuple[Any, memoryview]:
         assert timeout_s > 0
         if what is fetching._OPEN:
             answer = snapshots_pb2.OpenSnapshotResponse(manifest=self.manifest.encode())
@@ -101,8 +108,12 @@ class Source:
 
     async def fetch(self, directory: Path) -> Manifest:
         return await fetch(
-            self, directory, DISK, min_lsn=1,  # type: ignore[arg-type]
-            accept=lambda _: None, on_progress=lambda _have, _size: None,
+            self,  # type: ignore[arg-type]
+            directory,
+            DISK,
+            min_lsn=1,
+            accept=lambda _: None,
+            on_progress=lambda _have, _size: None,
         )
 
 
@@ -113,8 +124,14 @@ async def resync(
     link = PeerLink("n1", "leader", "n1:7000")
     link.connection = source  # type: ignore[assignment]
     machinery = Resync(
-        membership(3, node), one.store, one.log, None,  # type: ignore[arg-type]
-        disk, SeededRandom(1), on_ready=lambda _: None, on_unreadable=lambda _: None,
+        membership(3, node),
+        one.store,
+        one.log,
+        None,  # type: ignore[arg-type]
+        disk,
+        SeededRandom(1),
+        on_ready=lambda _: None,
+        on_unreadable=lambda _: None,
     )
     return await machinery._fetch(link, _Wanted("for a test", 1, "n1"))
 
@@ -143,8 +160,12 @@ class TestFetching:
 
             async def attempt(disk: SmallDisk = disk, spare: int = spare) -> Manifest:
                 return await fetch(
-                    source, tmp_path / "here", disk, min_lsn=1,  # type: ignore[arg-type]
-                    accept=lambda _: None, on_progress=lambda _have, _size: None,
+                    source,  # type: ignore[arg-type]
+                    tmp_path / "here",
+                    disk,
+                    min_lsn=1,
+                    accept=lambda _: None,
+                    on_progress=lambda _have, _size: None,
                     spare_bytes=spare,
                 )
 
@@ -188,7 +209,10 @@ class TestFetching:
     ) -> None:
         source = Source(tmp_path, entries(20))
         for lie in (
-            {"hash": "00" * 16}, {"chain": "00" * 16}, {"lsn": 19}, {"incarnation": 7},
+            {"hash": "00" * 16},
+            {"chain": "00" * 16},
+            {"lsn": 19},
+            {"incarnation": 7},
             {"committed_lsn": 19},
         ):
             true, source.manifest = source.manifest, replace(source.manifest, **lie)
@@ -198,9 +222,7 @@ class TestFetching:
             source.manifest = true
         await source.fetch(tmp_path / "here")
 
-    async def test_what_is_no_manifest_or_a_newer_one_touches_nothing(
-        self, tmp_path: Path
-    ) -> None:
+    async def test_what_is_no_manifest_or_a_newer_one_touches_nothing(self, tmp_path: Path) -> None:
         source = Source(tmp_path, entries(20))
         source.manifest = replace(source.manifest, format=2)
         with pytest.raises(PeerError, match="has format 2, this Hadron knows 1"):

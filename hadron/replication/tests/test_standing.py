@@ -115,7 +115,8 @@ def test_whoever_starts_has_met_every_majority(size: int) -> None:
     for own, *reports in product([MEMBER, WIPED], *[[MEMBER, WIPED, None]] * (size - 1)):
         peers = {
             f"n{number}": report
-            for number, report in zip(others, reports, strict=True) if report is not None
+            for number, report in zip(others, reports, strict=True)
+            if report is not None
         }
         assert own is not None
         found = decide(size, member=own[0], empty=own[1], peers=peers)

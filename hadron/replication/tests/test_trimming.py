@@ -11,7 +11,7 @@ import trio
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hadron.model.errors import TrimmedError
+from hadron.model.errors import PeerError, TrimmedError
 from hadron.model.ids import EMPTY_LOG, LogPosition
 from hadron.replication.feed import find_common
 from hadron.replication.follower import FollowerLog
@@ -115,7 +115,11 @@ async def trimmed(directory: Path, allowed: int, *, pin: int = 0) -> list[int]:
         async with trio.open_nursery() as nursery:
             nursery.start_soon(store.run)
             log = FollowerLog(
-                store.writer.connection, store.log, store.identity, MACHINE, "local/p0",
+                store.writer.connection,
+                store.log,
+                store.identity,
+                MACHINE,
+                "local/p0",
                 Watermark.noted_in(store.writer.connection),
             )
             trimmer = LogTrimmer(store, log, store.readers.heal)
@@ -186,7 +190,7 @@ def test_a_leader_that_speaks_of_what_went_is_told_to_look_again(tmp_path: Path)
 # --- where two logs part, when one of them begins late ------------------------------------------
 
 
-async def common(own: list[Entry], theirs: list[Entry], low: int) -> LogPosition:
+async def parting(own: list[Entry], theirs: list[Entry], low: int) -> LogPosition:
     def probe(entries: list[Entry], anchor: int) -> dict[int, LogPosition]:
         return {entry.lsn: entry.position for entry in entries if entry.lsn >= anchor} | {
             0: EMPTY_LOG
@@ -208,7 +212,7 @@ async def test_the_common_part_is_looked_for_above_the_anchor() -> None:
     own = shared + make_entries(shared[-1].position, FIRST, [b"own"] * 5)
     theirs = shared + make_entries(shared[-1].position, FIRST, [b"their"] * 9)
     for low in (0, 1, 7, 20):
-        assert await common(own, theirs, low) == shared[-1].position
+        assert await parting(own, theirs, low) == shared[-1].position
 
 
 async def test_logs_that_parted_before_the_anchor_need_a_snapshot() -> None:
@@ -216,6 +220,30 @@ async def test_logs_that_parted_before_the_anchor_need_a_snapshot() -> None:
     own = shared + make_entries(shared[-1].position, FIRST, [b"own"] * 15)
     theirs = shared + make_entries(shared[-1].position, FIRST, [b"their"] * 15)
     with pytest.raises(TrimmedError, match="parted before 10"):
-        await common(own, theirs, 10)
+        await parting(own, theirs, 10)
     with pytest.raises(TrimmedError, match="ends at 5 is before 10"):
-        await common(own, theirs[:5], 10)
+        await parting(own, theirs[:5], 10)
+
+
+@pytest.mark.parametrize("whose", ["own", "theirs"])
+@pytest.mark.parametrize("after", range(1, 6))
+async def test_what_is_trimmed_meanwhile_is_not_where_the_logs_part(whose: str, after: int) -> None:
+    """Else a node that leads next would replace entries that are committed."""
+    shared = make_entries(EMPTY_LOG, FIRST, [b"c"] * 20)
+    anchors = {"own": 3, "theirs": 0}
+    asked = 0
+
+    async def look(log: str, lsn: int) -> LogPosition | None:
+        nonlocal asked
+        await trio.lowlevel.checkpoint()
+        asked += 1
+        if asked == after:
+            anchors[whose] = 18
+        return shared[lsn - 1].position if lsn >= anchors[log] else None
+
+    try:
+        found = await find_common(partial(look, "own"), partial(look, "theirs"), 3, 20)
+    except PeerError:
+        assert anchors[whose] == 18, "asked again, from there on"
+    else:
+        assert found == shared[-1].position

@@ -5,7 +5,7 @@ from __future__ import annotations
 import apsw
 import pytest
 
-from hadron.model.batch import BatchBuilder
+from hadron.model.batch_building import BatchBuilder
 from hadron.model.ids import Ballot
 from hadron.model.record import NewRecord
 from hadron.replication.verification import Verification
@@ -58,9 +58,7 @@ def a_batch() -> bytes:
 def test_each_features_own_checks_are_made() -> None:
     report = verified(Forgetful(), b"")
     assert [each.text for each in report.problems] == ["as ever"]
-    assert report.checked[-4:] == [
-        "streams", "counted bodies", "groups", "never right"
-    ]
+    assert report.checked[-4:] == ["streams", "counted bodies", "groups", "never right"]
 
 
 @pytest.mark.parametrize(
@@ -71,9 +69,7 @@ def test_each_features_own_checks_are_made() -> None:
         (AppendBatch(1, 1, 7, b"", 0, -1), False, "entry 1: its command says 7 bytes"),
     ],
 )
-def test_a_command_and_its_body_are_compared(
-    command: Command, has_body: bool, what: str
-) -> None:
+def test_a_command_and_its_body_are_compared(command: Command, has_body: bool, what: str) -> None:
     body = a_batch() if has_body else b""
     found = [each.text for each in verified(command, body).problems]
     assert found[-1] == "as ever"
@@ -100,8 +96,9 @@ def test_each_batch_of_a_body_is_compared_with_its_command(
 ) -> None:
     size = len(a_batch())
     found = [
-        each.text for each in verified(several(*(n * size for n in sizes)), a_batch() * batches)
-        .problems if each.text != "as ever"
+        each.text
+        for each in verified(several(*(n * size for n in sizes)), a_batch() * batches).problems
+        if each.text != "as ever"
     ]
     assert found == ([f"entry 1: {what.format(size=size, more=2 * size)}"] if what else [])
 
@@ -143,7 +140,8 @@ def test_sqlites_own_check_of_a_live_file_leaves_out_the_large_tables(live: bool
     checked = {sql for sql in asked if sql.startswith("PRAGMA integrity_check")}
     names = {name for [name] in db.execute("SELECT name FROM sqlite_schema WHERE type = 'table'")}
     assert checked == (
-        {f"PRAGMA integrity_check('{name}')" for name in names - {LOG, BODY}} if live
+        {f"PRAGMA integrity_check('{name}')" for name in names - {LOG, BODY}}
+        if live
         else {"PRAGMA integrity_check(100)"}
     )
     assert {LOG, BODY} < names

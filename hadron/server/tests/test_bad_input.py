@@ -15,7 +15,9 @@ import trio
 import xxhash
 from trio.testing import MockClock
 
-from hadron.model.batch import BatchHead, encode_values
+from hadron.fakes.connections import SimTransport
+from hadron.model.batch import BatchHead
+from hadron.model.batch_building import encode_values
 from hadron.model.bodies import BatchBody
 from hadron.model.errors import (
     CorruptionError,
@@ -47,7 +49,6 @@ from hadron.node.tests.support import (
     make_stream,
     produce,
 )
-from hadron.testing.network import MemoryTransport
 from hadron.testing.nodes import Nodes, running_nodes
 from hadron.wire import frames
 from hadron.wire.connection import Connection
@@ -114,14 +115,10 @@ BAD_PRODUCES: dict[str, tuple[dict[str, Any], bytes, type[HadronError], str]] = 
     "unknown stream": ({"stream": "nope"}, GOOD, NotFoundError, "'nope' does not exist"),
     "unknown partition": ({"partition": "x/y"}, GOOD, NotFoundError, "no partition 'x/y'"),
     "unknown acks": ({"acks": 9}, GOOD, RequestError, "unknown acks 9"),
-    "unknown producer": (
-        {}, head(pid=b"p" * 16, seq=7), SequenceError, "continues at sequence 7"
-    ),
+    "unknown producer": ({}, head(pid=b"p" * 16, seq=7), SequenceError, "continues at sequence 7"),
     "sequence too large": ({}, head(pid=b"p" * 16, seq=HUGE), CorruptionError, "sequence"),
     "epoch too large": ({}, head(pid=b"p" * 16, seq=0, pep=HUGE), CorruptionError, "sequence"),
-    "a type that is a pattern": (
-        {}, head(t=["a.*"]), InvalidRecordError, "'a.*' is not a type"
-    ),
+    "a type that is a pattern": ({}, head(t=["a.*"]), InvalidRecordError, "'a.*' is not a type"),
     "no records": ({}, head(pid=b"p" * 5), CorruptionError, "producer id"),
 }
 
@@ -152,79 +149,109 @@ async def test_no_single_damaged_byte_of_a_batch_is_taken(
 
 BAD_QUESTIONS: dict[str, tuple[Method, Any, type[HadronError], str]] = {
     "offset above the end": (
-        FETCH, streams_pb2.FetchRequest(stream="events", offset=2), OffsetOutOfRangeError,
+        FETCH,
+        streams_pb2.FetchRequest(stream="events", offset=2),
+        OffsetOutOfRangeError,
         "offset 2 is out of range, the partition has 0 to 1",
     ),
     "offset beyond integers": (
-        FETCH, streams_pb2.FetchRequest(stream="events", offset=(1 << 64) - 1),
-        OffsetOutOfRangeError, "out of range",
+        FETCH,
+        streams_pb2.FetchRequest(stream="events", offset=(1 << 64) - 1),
+        OffsetOutOfRangeError,
+        "out of range",
     ),
     "unknown stream": (
-        OFFSETS, streams_pb2.OffsetsRequest(stream="nope"), NotFoundError, "does not exist"
+        OFFSETS,
+        streams_pb2.OffsetsRequest(stream="nope"),
+        NotFoundError,
+        "does not exist",
     ),
     "unknown namespace": (
-        FETCH, streams_pb2.FetchRequest(stream="events", namespace="nope"), NotFoundError,
+        FETCH,
+        streams_pb2.FetchRequest(stream="events", namespace="nope"),
+        NotFoundError,
         "namespace 'nope'",
     ),
     "a subscription that does not open": (
-        method("Subscribe"), groups_pb2.SubscribeRequest(), RequestError, "begins with `open`"
+        method("Subscribe"),
+        groups_pb2.SubscribeRequest(),
+        RequestError,
+        "begins with `open`",
     ),
     "a group without a name": (
         method("Subscribe"),
         groups_pb2.SubscribeRequest(open=groups_pb2.SubscribeRequest.Open(stream="events")),
-        RequestError, "not a valid name",
+        RequestError,
+        "not a valid name",
     ),
     "an unknown pipeline": (
-        method("PipelineProgress"), pipelines_pb2.PipelineProgressRequest(pipeline="nope"),
-        NotFoundError, "does not exist",
+        method("PipelineProgress"),
+        pipelines_pb2.PipelineProgressRequest(pipeline="nope"),
+        NotFoundError,
+        "does not exist",
     ),
     "an unknown status": (
         method("ListInstances"),
-        pipelines_pb2.ListInstancesRequest(pipeline="nope", status="odd"), RequestError,
+        pipelines_pb2.ListInstancesRequest(pipeline="nope", status="odd"),
+        RequestError,
         "unknown status 'odd'",
     ),
     "a completion of nothing": (
         method("CompleteStages"),
         pipelines_pb2.CompleteStagesRequest(pipeline_id=HUGE, instance_ids=[HUGE], attempts=[1]),
-        NotFoundError, f"the id {HUGE}",
+        NotFoundError,
+        f"the id {HUGE}",
     ),
     "an unknown kind of object": (
         method("ApplySchema"),
         schema_pb2.ApplySchemaRequest(objects=[schema_pb2.SchemaObject(kind="Odd", name="x")]),
-        SchemaError, "Odd",
+        SchemaError,
+        "Odd",
     ),
     "a specification that is no JSON": (
         method("ApplySchema"),
         schema_pb2.ApplySchemaRequest(
             objects=[schema_pb2.SchemaObject(kind="Stream", name="x", spec_json="{")]
         ),
-        SchemaError, "malformed",
+        SchemaError,
+        "malformed",
     ),
     "a deletion of what is not there": (
         method("DeleteObjects"),
         schema_pb2.DeleteObjectsRequest(
             names=[schema_pb2.DeleteObjectsRequest.Name(kind="Stream", name="nope")]
         ),
-        SchemaError, "Stream default/nope: it does not exist",
+        SchemaError,
+        "Stream default/nope: it does not exist",
     ),
     "a push by nobody": (
-        method("AdoptSchema"), schema_pb2.AdoptSchemaRequest(), HandshakeError,
+        method("AdoptSchema"),
+        schema_pb2.AdoptSchemaRequest(),
+        HandshakeError,
         "takes it from 'local/p0'",
     ),
     "an index that nobody has": (
-        method("GetObjects"), schema_pb2.GetObjectsRequest(min_index=HUGE), MetadataBehindError,
+        method("GetObjects"),
+        schema_pb2.GetObjectsRequest(min_index=HUGE),
+        MetadataBehindError,
         f"not yet at {HUGE}",
     ),
     "a stream's id that nobody has": (
-        FETCH, streams_pb2.FetchRequest(stream_id=HUGE), NotFoundError, f"the id {HUGE}",
+        FETCH,
+        streams_pb2.FetchRequest(stream_id=HUGE),
+        NotFoundError,
+        f"the id {HUGE}",
     ),
     "a stream's id that has not come yet": (
-        FETCH, streams_pb2.FetchRequest(stream_id=HUGE, metadata_index=HUGE), MetadataBehindError,
+        FETCH,
+        streams_pb2.FetchRequest(stream_id=HUGE, metadata_index=HUGE),
+        MetadataBehindError,
         f"not yet at {HUGE}",
     ),
     **{
         f"{each} without a handshake": (each, each.request(), NotReadyError, "shake hands first")
-        for each in METHODS.values() if each.audience is Audience.MEMBERS
+        for each in METHODS.values()
+        if each.audience is Audience.MEMBERS
     },
 }
 
@@ -260,8 +287,10 @@ async def test_a_subscriber_that_says_end_at_once_leaves_its_group(
     opening = groups_pb2.SubscribeRequest.Open(stream="events", group="g", max_in_flight=10)
     async with one_node(tmp_path, caplog) as (nodes, connection):
         connection.call(
-            method("Subscribe"), groups_pb2.SubscribeRequest(open=opening),
-            on_message=lambda _message, _attachment: None, end=True,
+            method("Subscribe"),
+            groups_pb2.SubscribeRequest(open=opening),
+            on_message=lambda _message, _attachment: None,
+            end=True,
         )
         async with nodes.client() as client:
             await nodes.wait_for("created", lambda: nodes.status("n1").committed_lsn >= 4)
@@ -275,7 +304,8 @@ async def test_a_schema_that_no_replica_could_be_sent(
     """A command larger than a frame's message would be logged and never replicated."""
     objects = [
         schema_pb2.SchemaObject(
-            kind="Namespace", name=f"space{number}",
+            kind="Namespace",
+            name=f"space{number}",
             spec_json='{"description": "' + "x" * 4_900 + '"}',
         )
         for number in range(700)
@@ -296,7 +326,7 @@ async def test_a_schema_that_no_replica_could_be_sent(
 # --- bytes --------------------------------------------------------------------------------------
 
 
-async def answers_to(nodes: Nodes, data: bytes) -> tuple[list[frames.Frame], MemoryTransport]:
+async def answers_to(nodes: Nodes, data: bytes) -> tuple[list[frames.Frame], SimTransport]:
     """What a node says to raw bytes, until it closes or has nothing more to say."""
     transport = await nodes.network.host("vandal").dial(nodes.config.leader.address)
     transport.send_some([data])
@@ -348,7 +378,9 @@ async def test_an_unfinished_frame_holds_nobody_up(
 
 
 async def test_more_connections_than_there_are_files_for(
-    tmp_path: Path, clock: MockClock, caplog: pytest.LogCaptureFixture,
+    tmp_path: Path,
+    clock: MockClock,
+    caplog: pytest.LogCaptureFixture,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(accepting, "most_connections", lambda: 10)
@@ -409,26 +441,39 @@ EMPTY = replication_pb2.LogPosition(chain=bytes(16), ballot=ballot(0, 0))
 
 BAD_PEERS: dict[str, tuple[str, Any, type[HadronError]]] = {
     "a promise beyond integers": (
-        "Promise", replication_pb2.PromiseRequest(ballot=ballot(HUGE)), FrameError
+        "Promise",
+        replication_pb2.PromiseRequest(ballot=ballot(HUGE)),
+        FrameError,
     ),
     "an epoch beyond integers": (
-        "Append", replication_pb2.AppendRequest(ballot=ballot(1, HUGE)), FrameError
+        "Append",
+        replication_pb2.AppendRequest(ballot=ballot(1, HUGE)),
+        FrameError,
     ),
     "a predecessor beyond integers": (
-        "Append", replication_pb2.AppendRequest(ballot=ballot(), previous=position(HUGE)),
+        "Append",
+        replication_pb2.AppendRequest(ballot=ballot(), previous=position(HUGE)),
         FrameError,
     ),
     "a question about an lsn beyond integers": (
-        "Probe", replication_pb2.ProbeRequest(ballot=ballot(9), lsn=HUGE), FrameError
+        "Probe",
+        replication_pb2.ProbeRequest(ballot=ballot(9), lsn=HUGE),
+        FrameError,
     ),
     "a question under an old ballot": (
-        "Probe", replication_pb2.ProbeRequest(ballot=ballot(0), lsn=1), FencedError
+        "Probe",
+        replication_pb2.ProbeRequest(ballot=ballot(0), lsn=1),
+        FencedError,
     ),
     "reading from before the log": (
-        "ReadLog", replication_pb2.ReadLogRequest(ballot=ballot(9), from_lsn=0), HadronError
+        "ReadLog",
+        replication_pb2.ReadLogRequest(ballot=ballot(9), from_lsn=0),
+        HadronError,
     ),
     "reading beyond integers": (
-        "ReadLog", replication_pb2.ReadLogRequest(ballot=ballot(9), from_lsn=HUGE), FrameError
+        "ReadLog",
+        replication_pb2.ReadLogRequest(ballot=ballot(9), from_lsn=HUGE),
+        FrameError,
     ),
     "bodies that are not there": (
         "Append",
@@ -468,7 +513,8 @@ async def test_entries_with_a_wrong_chain_are_refused_by_a_running_replica(
                 method("Probe"), replication_pb2.ProbeRequest(ballot=ballot(), lsn=2)
             )
             request = replication_pb2.AppendRequest(
-                ballot=ballot(), previous=answer.position,
+                ballot=ballot(),
+                previous=answer.position,
                 entries=[replication_pb2.Entry(lsn=3, ballot=ballot(), command=b"x", chain=b"?")],
             )
             with pytest.raises(HadronError, match="arrived with chain"):

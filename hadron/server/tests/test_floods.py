@@ -18,8 +18,8 @@ import psutil
 import pytest
 
 import hadron
-from hadron.client.sync import SyncClient
-from hadron.model.batch import encode_values
+from hadron.client import SyncClient
+from hadron.model.batch_building import encode_values
 from hadron.model.limits import MAX_ATTACHMENT_BYTES, MAX_MESSAGE_BYTES
 from hadron.model.schema import SchemaObject, StreamSpec
 from hadron.node.supervision.cluster import LocalCluster
@@ -93,7 +93,10 @@ def members(connect: Connect) -> None:
     sock = connect()
     for number in range(1_000):
         open_ = groups_pb2.SubscribeRequest.Open(
-            stream="events", group=f"g{number}", start="earliest", max_in_flight=100_000,
+            stream="events",
+            group=f"g{number}",
+            start="earliest",
+            max_in_flight=100_000,
             options=groups_pb2.GroupOptions(ephemeral=True),
         )
         message = groups_pb2.SubscribeRequest(open=open_)
@@ -125,9 +128,7 @@ def large_messages(connect: Connect) -> None:
         sock.sendall(b"".join(map(bytes, chunks)))
 
 
-FLOODS = [
-    announcements, unread_fetches, unread_fetches_of_many, members, pings, large_messages,
-]
+FLOODS = [announcements, unread_fetches, unread_fetches_of_many, members, pings, large_messages]
 
 
 def attack(name: str, address: str) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, TypeVar, cast
@@ -11,36 +12,48 @@ from typing import Any, TypeVar, cast
 import pytest
 import trio
 
-from hadron.client import (
-    Client,
-    Producer,
-    Subscription,
-    probing,
-    sender,
-    session,
-    tunnels,
-)
+from hadron.client import Client, Producer, Subscription
+from hadron.client.connecting import probes, session, tunnels
+from hadron.client.producing import sender
+from hadron.fakes.connections import SimTransport
+from hadron.fakes.network import HostNetwork
 from hadron.model.errors import (
     ConnectionLostError,
+    FrameError,
     HadronError,
     NotFoundError,
+    NotLeaderError,
+    NotReadyError,
     OverloadedError,
     PeerError,
     RequestError,
     UnreachableError,
 )
+from hadron.model.principals import ANONYMOUS, NodeName, Principal
 from hadron.model.schema import SchemaObject, StreamSpec
 from hadron.server import forwarding
-from hadron.testing.network import MemoryTransport
+from hadron.serving.entrance import Entrance, Led
+from hadron.serving.leading import Leading
 from hadron.testing.nodes import Cluster, host_of, running_cluster
+from hadron.wire.calls import AnyCall
 from hadron.wire.connection import Connection
-from hadron.wire.messages import METHODS, Audience, forward_pb2, method, schema_pb2, streams_pb2
+from hadron.wire.messages import (
+    METHODS,
+    Audience,
+    cluster_pb2,
+    forward_pb2,
+    method,
+    schema_pb2,
+    streams_pb2,
+)
+from hadron.wire.services import Served
 from hadron.wire.tunnel import Tunnel
 
 SETS = {"eu/p0": 1, "us/p0": 1}
 EU, US = SETS
 _Way = TypeVar("_Way", Tunnel, Connection)
 FORWARD, OFFSETS, WATCH = method("Forward"), method("Offsets"), method("WatchSchema")
+STATUS = method("Status")
 
 
 @asynccontextmanager
@@ -152,7 +165,7 @@ async def test_calls_that_are_still_in_a_tunnel_are_ended_when_somebody_else_lea
         client.subscribe("s", group="g") as subscription,
     ):
         (member,) = subscription._consumer._memberships.values()
-        feed, first = member.feed, client._session.connection_now(US)
+        channel, first = member.channel, client._session.connection_now(US)
         if way == "direct":
             cluster.network.heal_all()
         else:
@@ -160,9 +173,12 @@ async def test_calls_that_are_still_in_a_tunnel_are_ended_when_somebody_else_lea
             await client._session.connect(US)
         now = client._session.connection_now
         await cluster.wait_for("another way", lambda: now(US) not in (None, first))
-        assert (isinstance(now(US), Connection), member.feed is feed) == (way == "direct", True)
+        assert (isinstance(now(US), Connection), member.channel is channel) == (
+            way == "direct",
+            True,
+        )
         client._session._leave(US, "n2 leads since epoch 2")
-        await cluster.wait_for("left", lambda: member.feed is not feed, patience_s=10)
+        await cluster.wait_for("left", lambda: member.channel is not channel, patience_s=10)
 
 
 async def test_a_leader_behind_something_that_takes_connections_and_answers_nothing(
@@ -176,11 +192,12 @@ async def test_a_leader_behind_something_that_takes_connections_and_answers_noth
         await producer.send(b"through a tunnel")
         cluster.network.heal_all()
         await way_there(cluster, client, Connection)
-        monkeypatch.setattr(probing, "ASK_TIMEOUT_S", 0.5)
-        hole, dial = cluster.network.listen("hole", "hole:1"), cluster.network.dial
+        monkeypatch.setattr(probes, "ASK_TIMEOUT_S", 0.5)
+        hole = await cluster.network.host("hole").listen("hole:1")
+        dial = cluster.network.dial
 
-        async def into_the_hole(source: str, address: str) -> MemoryTransport:
-            leads_there = source == "client" and address.startswith(cluster[US].host("n1"))
+        async def into_the_hole(source: HostNetwork, address: str) -> SimTransport:
+            leads_there = source.name == "client" and address.startswith(cluster[US].host("n1"))
             return await dial(source, "hole:1" if leads_there else address)
 
         monkeypatch.setattr(cluster.network, "dial", into_the_hole)
@@ -197,15 +214,19 @@ async def quick(
     """A client that reaches all of three sets, a stream on the one in America, a producer that has
     published to it and a member that has read that. What takes seconds takes tenths; but the limit
     for silence, 15 s, is what it is."""
-    monkeypatch.setattr(probing, "ASK_TIMEOUT_S", 0.3)
+    monkeypatch.setattr(probes, "ASK_TIMEOUT_S", 0.3)
     monkeypatch.setattr(session, "_DIRECT_S", 0.2)
     monkeypatch.setattr(sender, "AWAY_AFTER_S", 0.2)
     sets = {**SETS, "ap/p0": 1}
     async with running_cluster(directory, sets) as cluster, cluster.client() as client:
         discovery = cluster[EU].node("n1").discovery
-        await cluster.wait_for("all sets registered", lambda: [
-            each.name for each in discovery.sets() if each.registered or each.name == EU
-        ] == sorted(sets))
+        await cluster.wait_for(
+            "all sets registered",
+            lambda: (
+                [each.name for each in discovery.sets() if each.registered or each.name == EU]
+                == sorted(sets)
+            ),
+        )
         stream = SchemaObject(kind="Stream", name="s", spec=StreamSpec(partitions=(US,)))
         await client.apply([stream])
         async with (
@@ -251,7 +272,7 @@ async def test_nodes_that_cannot_reach_the_leader_either_are_not_waited_for(
         cluster.network.cut("client", leader)
         cluster.network.cut("ap-p0-n1", leader)
         # Longer than the test may take: nobody says that there is no way.
-        monkeypatch.setattr(probing, "ASK_TIMEOUT_S", 60.0)
+        monkeypatch.setattr(probes, "ASK_TIMEOUT_S", 60.0)
         with trio.fail_after(10):
             for _ in range(4):
                 tunnel = await client._session.tunnels.open(US)
@@ -282,7 +303,9 @@ async def test_a_node_that_forwards_says_so_when_the_leader_is_silent(
         tunnel = await client._session.connect(US)
         outcome: list[Any] = []
         tunnel.call(
-            WATCH, schema_pb2.WatchSchemaRequest(), on_message=lambda *_: None,
+            WATCH,
+            schema_pb2.WatchSchemaRequest(),
+            on_message=lambda *_: None,
             on_end=outcome.append,
         )
         cluster.network.cut(cluster[EU].host("n1"), cluster[US].host("n1"))
@@ -304,7 +327,9 @@ async def test_a_cancelled_call_is_cancelled_at_the_leader(
         await cluster.wait_for("cancelled", lambda: calls_at_leader(cluster) == before)
         outcome: list[Any] = []
         tunnel.call(
-            WATCH, schema_pb2.WatchSchemaRequest(), on_message=lambda *_: None,
+            WATCH,
+            schema_pb2.WatchSchemaRequest(),
+            on_message=lambda *_: None,
             on_end=outcome.append,
         )
         tunnel.close(PeerError("somebody else leads"))
@@ -312,9 +337,7 @@ async def test_a_cancelled_call_is_cancelled_at_the_leader(
         await cluster.wait_for("cancelled", lambda: calls_at_leader(cluster) == before)
 
 
-async def test_what_is_not_forwarded(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_what_is_not_forwarded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     async with (
         cut_off(tmp_path, monkeypatch) as (cluster, _),
         cluster[EU].connection("n1") as connection,
@@ -367,8 +390,11 @@ async def test_what_waits_to_be_forwarded_is_bounded(
             tunnel = Tunnel(connection, US)
             for _ in range(4):
                 tunnel.call(
-                    method("Produce"), streams_pb2.ProduceRequest(stream="s"), [bytes(4_000)],
-                    on_message=lambda *_: None, on_end=answers.append,
+                    method("Produce"),
+                    streams_pb2.ProduceRequest(stream="s"),
+                    [bytes(4_000)],
+                    on_message=lambda *_: None,
+                    on_end=answers.append,
                 )
             await cluster.wait_for("refusals", lambda: len(answers) == 2)
             assert {type(each) for each in answers} == {OverloadedError}
@@ -383,9 +409,7 @@ async def test_a_member_through_a_tunnel(tmp_path: Path, monkeypatch: pytest.Mon
     async with cut_off(tmp_path, monkeypatch) as (cluster, client):
         async with client.producer("s") as producer:
             await producer.send_many([b"%d" % n for n in range(5)])
-        tunnelled = client.subscribe(
-            "s", group="g", max_in_flight=2, ack_deadline_s=20.0
-        )
+        tunnelled = client.subscribe("s", group="g", max_in_flight=2, ack_deadline_s=20.0)
         async with tunnelled as subscription:
             await way_there(cluster, client, Tunnel)
             first, second = await anext(subscription), await anext(subscription)
@@ -411,6 +435,109 @@ async def test_a_member_through_a_tunnel(tmp_path: Path, monkeypatch: pytest.Mon
         (group,) = await client.groups("s")
         assert group.members == 0
         await cluster.wait_for("all calls over", lambda: calls_at_leader(cluster) == 0)
+
+
+@dataclass
+class Entered:
+    """Calls that have entered some node, as who its handlers are told calls."""
+
+    calls: list[tuple[str, Principal, str]]
+
+    def of(self, name: str) -> list[tuple[Principal, str]]:
+        return [(principal, peer) for each, principal, peer in self.calls if each == name]
+
+
+@pytest.fixture
+def entered(monkeypatch: pytest.MonkeyPatch) -> Entered:
+    found, enter = Entered([]), Entrance.enter
+
+    def note(entrance: Entrance, each: Served | Led, call: AnyCall) -> Leading | None:
+        found.calls.append((each.method.name, call.principal, call.peer))
+        return enter(entrance, each, call)
+
+    monkeypatch.setattr(Entrance, "enter", note)
+    return found
+
+
+async def test_the_leader_is_told_who_calls_through_a_node(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, entered: Entered
+) -> None:
+    async with cut_off(tmp_path, monkeypatch) as (_, client):
+        tunnel = await client._session.connect(US)
+        entered.calls.clear()
+        await tunnel.request(STATUS, cluster_pb2.StatusRequest())
+        [(principal, peer)] = entered.of("Status")
+        assert principal == Principal(forwarded_by=NodeName(EU, "n1"))
+        assert peer.startswith("client")
+        assert peer.endswith(" through node n1 of eu/p0")
+
+
+CLAIMED = forward_pb2.ForwardRequest.Caller(peer="somebody", replica_set=US, node="n1")
+"""What a client would like to be taken for."""
+
+
+async def test_a_client_that_says_who_calls_is_itself(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, entered: Entered
+) -> None:
+    """It speaks as a node that forwards, for a node; and gets what it gets without."""
+    forged = forward_pb2.ForwardRequest(replica_set=US, method=STATUS.number, caller=CLAIMED)
+    async with (
+        cut_off(tmp_path, monkeypatch) as (cluster, _),
+        cluster[US].connection("n1", "mallory") as connection,
+    ):
+        answer, _ = await connection.request(FORWARD, forged)
+        assert cluster_pb2.StatusResponse.FromString(answer.message).replica_set == US
+        [(principal, peer)] = entered.of("Status")
+        assert principal == ANONYMOUS
+        assert peer.startswith("mallory")
+        assert "somebody" not in peer
+
+
+async def test_a_client_that_says_who_calls_gets_nothing_that_only_nodes_do(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with (
+        cut_off(tmp_path, monkeypatch) as (cluster, _),
+        cluster[US].connection("n1", "mallory") as connection,
+    ):
+        for inner in METHODS.values():
+            if inner.audience is not Audience.CLIENTS:
+                forged = forward_pb2.ForwardRequest(
+                    replica_set=US, method=inner.number, caller=CLAIMED
+                )
+                with pytest.raises(RequestError, match=f"method {inner} is not forwarded"):
+                    await connection.request(FORWARD, forged)
+            if inner.audience is Audience.MEMBERS:
+                # Nor does it count for anything that it does next.
+                with pytest.raises(NotReadyError, match="shake hands first"):
+                    await connection.request(inner, inner.request())
+
+
+async def test_what_came_through_another_node_goes_no_further(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, entered: Entered
+) -> None:
+    forged = forward_pb2.ForwardRequest(replica_set=US, method=STATUS.number, caller=CLAIMED)
+    async with (
+        cut_off(tmp_path, monkeypatch) as (cluster, _),
+        cluster[EU].connection("n1") as connection,
+    ):
+        with pytest.raises(NotLeaderError, match="a node of eu/p0, a call to us/p0"):
+            await connection.request(FORWARD, forged)
+        assert entered.of("Status") == []
+
+
+async def test_a_message_that_makes_no_sense_is_named_as_the_leader_has_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    nonsense = forward_pb2.ForwardRequest(
+        replica_set=US, method=OFFSETS.number, message=b"\xff\xff\xff"
+    )
+    async with (
+        cut_off(tmp_path, monkeypatch) as (cluster, _),
+        cluster[EU].connection("n1") as connection,
+    ):
+        with pytest.raises(FrameError, match=r"the message of Streams\.Offsets does not decode"):
+            await connection.request(FORWARD, nonsense)
 
 
 class _Opened:
@@ -444,7 +571,7 @@ async def test_calls_are_opened_in_the_order_in_which_they_came() -> None:
     opened: list[str] = []
     async with trio.open_nursery() as nursery:
         background: Any = SimpleNamespace(start=nursery.start_soon)
-        way = forwarding._Way("leader:7000", cast(Any, None), background)
+        way = forwarding._Way("leader:7000", cast(Any, None), background, lambda _: None)
         link = _Dialed()
         way._link = cast(Any, link)
         for name in "abcd":

@@ -15,7 +15,7 @@ import trio
 from google.protobuf.descriptor import FieldDescriptor
 from trio.testing import MockClock
 
-from hadron.model.batch import encode_values
+from hadron.model.batch_building import encode_values
 from hadron.model.errors import ConnectionLostError, DeadlineExceededError, HadronError
 from hadron.model.tests import poison
 from hadron.node.tests.support import assert_no_traceback, fetch, make_stream, produce
@@ -30,13 +30,46 @@ PEERS: Final = ("Replication", "Snapshots", "Integrity")
 """Services that only members of the set may use; the rest is for everybody."""
 
 _TEXTS: Final = (
-    "", "events", "local/p0", "default", "g", "n1", "n2", "n3", "nope", "earliest", "latest", "0",
-    "Stream", "Namespace", "{}", '{"partitions": ["local/p0"]}', "test", "\0" * 5, "é" * 300,
-    "x" * 70_000, "-1", "1e999", "default/events",
+    "",
+    "events",
+    "local/p0",
+    "default",
+    "g",
+    "n1",
+    "n2",
+    "n3",
+    "nope",
+    "earliest",
+    "latest",
+    "0",
+    "Stream",
+    "Namespace",
+    "{}",
+    '{"partitions": ["local/p0"]}',
+    "test",
+    "\0" * 5,
+    "é" * 300,
+    "x" * 70_000,
+    "-1",
+    "1e999",
+    "default/events",
 )
 _NUMBERS: Final = (
-    0, 1, 2, 3, 4, 7, 100, (1 << 31) - 1, 1 << 31, (1 << 32) - 1, 1 << 53, (1 << 62), (1 << 63) - 1,
-    1 << 63, (1 << 64) - 1,
+    0,
+    1,
+    2,
+    3,
+    4,
+    7,
+    100,
+    (1 << 31) - 1,
+    1 << 31,
+    (1 << 32) - 1,
+    1 << 53,
+    (1 << 62),
+    (1 << 63) - 1,
+    1 << 63,
+    (1 << 64) - 1,
 )
 _LIMITS: Final = {
     FieldDescriptor.CPPTYPE_INT32: (-(1 << 31), (1 << 31) - 1),
@@ -90,8 +123,16 @@ def _value(rng: random.Random, field: Any) -> Any:
 
 
 def attachment(rng: random.Random) -> list[bytes]:
-    return rng.choice(([], [], [b"x"], [rng.randbytes(300)], [encode_values([b"v"], 1)],
-                       [rng.choice(list(poison.AT_THE_DOOR.values()))]))
+    return rng.choice(
+        (
+            [],
+            [],
+            [b"x"],
+            [rng.randbytes(300)],
+            [encode_values([b"v"], 1)],
+            [rng.choice(list(poison.AT_THE_DOOR.values()))],
+        )
+    )
 
 
 async def ask(connection: Connection, what: Method, message: Any, data: list[bytes]) -> str:

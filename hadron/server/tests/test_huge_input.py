@@ -31,7 +31,8 @@ Open = groups_pb2.SubscribeRequest.Open
 
 REQUESTS: dict[str, tuple[str, Any]] = {
     "a group to join": (
-        "Subscribe", groups_pb2.SubscribeRequest(open=Open(stream="events", group=LONG))
+        "Subscribe",
+        groups_pb2.SubscribeRequest(open=Open(stream="events", group=LONG)),
     ),
     "a start": (
         "Subscribe",
@@ -45,15 +46,18 @@ REQUESTS: dict[str, tuple[str, Any]] = {
         groups_pb2.ResetGroupRequest(stream="events", group=LONG, to="earliest"),
     ),
     "where to reset": (
-        "ResetGroup", groups_pb2.ResetGroupRequest(stream="events", group="g", to=LONG)
+        "ResetGroup",
+        groups_pb2.ResetGroupRequest(stream="events", group="g", to=LONG),
     ),
     "a group to delete": (
-        "DeleteGroup", groups_pb2.DeleteGroupRequest(stream="events", group=LONG)
+        "DeleteGroup",
+        groups_pb2.DeleteGroupRequest(stream="events", group=LONG),
     ),
     "a stream of groups": ("ListGroups", groups_pb2.ListGroupsRequest(stream=LONG)),
     "a stream": ("Produce", streams_pb2.ProduceRequest(stream=LONG)),
     "an object to delete": (
-        "DeleteObjects", schema_pb2.DeleteObjectsRequest(names=[Name(kind="Stream", name=LONG)])
+        "DeleteObjects",
+        schema_pb2.DeleteObjectsRequest(names=[Name(kind="Stream", name=LONG)]),
     ),
     "an object to apply": (
         "ApplySchema",
@@ -61,11 +65,13 @@ REQUESTS: dict[str, tuple[str, Any]] = {
     ),
     "a cluster that pushes": ("AdoptSchema", schema_pb2.AdoptSchemaRequest(cluster=LONG)),
     "a set to forward to": (
-        "Forward", forward_pb2.ForwardRequest(replica_set=LONG, method=method("Fetch").number)
+        "Forward",
+        forward_pb2.ForwardRequest(replica_set=LONG, method=method("Fetch").number),
     ),
     "a node to ask": ("Status", cluster_pb2.StatusRequest(replica_set=LONG, node="n1")),
     "a cluster that discovers": (
-        "Discover", cluster_pb2.DiscoverRequest(speaker=cluster_pb2.Speaker(cluster=LONG))
+        "Discover",
+        cluster_pb2.DiscoverRequest(speaker=cluster_pb2.Speaker(cluster=LONG)),
     ),
 }
 
@@ -97,10 +103,12 @@ OPENINGS: dict[str, tuple[Any, str]] = {
     "a batch": (Open(max_in_flight=1, batch_size=HUGE32), f"batch_size is {HUGE32}"),
     "a wait": (Open(max_in_flight=1, batch_wait_ms=HUGE32), f"batch_wait_ms is {HUGE32}"),
     "a deadline": (
-        Open(max_in_flight=1, options=Options(ack_deadline_ms=HUGE)), f"ack_deadline_ms is {HUGE}"
+        Open(max_in_flight=1, options=Options(ack_deadline_ms=HUGE)),
+        f"ack_deadline_ms is {HUGE}",
     ),
     "attempts": (
-        Open(max_in_flight=1, options=Options(max_attempts=HUGE32)), f"max_attempts is {HUGE32}"
+        Open(max_in_flight=1, options=Options(max_attempts=HUGE32)),
+        f"max_attempts is {HUGE32}",
     ),
     "a stream by id": (Open(max_in_flight=1, stream_id=HUGE), f"the id {HUGE}"),
     "an index": (Open(max_in_flight=1, stream_id=HUGE, metadata_index=HUGE), f"at {HUGE}"),
@@ -128,27 +136,31 @@ BALLOT = common_pb2.Ballot(epoch=1, incarnation=1)
 
 MESSAGES: dict[str, tuple[Any, str]] = {
     "a range the wrong way round": (
-        Subscribe(ack=Subscribe.Ack(ranges=[_range(5, 1)])), "5 to 1 are no range"
+        Subscribe(ack=Subscribe.Ack(ranges=[_range(5, 1)])),
+        "5 to 1 are no range",
     ),
     "more ranges than it can hold records": (
-        Subscribe(ack=Subscribe.Ack(ranges=[_range(0, 0, 1)] * 100_001)), "more than 100000"
+        Subscribe(ack=Subscribe.Ack(ranges=[_range(0, 0, 1)] * 100_001)),
+        "more than 100000",
     ),
     "a ballot": (
-        Subscribe(ack=Subscribe.Ack(
-            ranges=[_range(0, 0)], ballot=common_pb2.Ballot(epoch=HUGE)
-        )), f"epoch {HUGE}",
+        Subscribe(ack=Subscribe.Ack(ranges=[_range(0, 0)], ballot=common_pb2.Ballot(epoch=HUGE))),
+        f"epoch {HUGE}",
     ),
     "a window": (Subscribe(flow=Subscribe.Flow(max_in_flight=HUGE32)), f"{HUGE32}"),
     "a second opening": (Subscribe(open=Open()), "opened twice"),
     "nothing": (Subscribe(), "opened twice"),
     "an acknowledgement of everything": (
-        Subscribe(ack=Subscribe.Ack(ranges=[_range(0, HUGE)], token=HUGE)), ""
+        Subscribe(ack=Subscribe.Ack(ranges=[_range(0, HUGE)], token=HUGE)),
+        "",
     ),
     "a late one": (
-        Subscribe(ack=Subscribe.Ack(ranges=[_range(0, HUGE, 0)], token=1, ballot=BALLOT)), ""
+        Subscribe(ack=Subscribe.Ack(ranges=[_range(0, HUGE, 0)], token=1, ballot=BALLOT)),
+        "",
     ),
     "a delay and a reason": (
-        Subscribe(nack=Subscribe.Nack(ranges=[_range(0, 0, 1)], delay_ms=HUGE32, reason=LONG)), ""
+        Subscribe(nack=Subscribe.Nack(ranges=[_range(0, 0, 1)], delay_ms=HUGE32, reason=LONG)),
+        "",
     ),
     "more time": (Subscribe(extend=Subscribe.Extend(ranges=[_range(0, HUGE)])), ""),
 }
@@ -168,12 +180,12 @@ async def test_a_member_that_says_something_absurd(
                 event = await member.receive()
                 assert event is not None
                 kinds.append(event[0].WhichOneof("kind"))
-            member.send_now(message)
+            await member.send(message)
             if says:
                 with pytest.raises(HadronError, match=says):
                     await member.receive()
             else:
-                member.send_now(Subscribe(heartbeat=Subscribe.Heartbeat()))
+                await member.send(Subscribe(heartbeat=Subscribe.Heartbeat()))
                 while (event := await member.receive()) is not None:
                     if event[0].WhichOneof("kind") == "heartbeat":
                         break
@@ -184,16 +196,22 @@ async def test_a_member_that_says_something_absurd(
 
 NUMBERS: dict[str, tuple[str, Any, str]] = {
     "groups behind a stream": (
-        "ListGroups", groups_pb2.ListGroupsRequest(after_stream_id=HUGE), f"stream id {HUGE}"
+        "ListGroups",
+        groups_pb2.ListGroupsRequest(after_stream_id=HUGE),
+        f"stream id {HUGE}",
     ),
     "so many groups": ("ListGroups", groups_pb2.ListGroupsRequest(limit=HUGE32), ""),
     "so many objects": ("GetObjects", schema_pb2.GetObjectsRequest(limit=HUGE32), ""),
     "objects behind an id": ("GetObjects", schema_pb2.GetObjectsRequest(after_id=HUGE), ""),
     "a group of a stream by id": (
-        "DescribeGroup", groups_pb2.DescribeGroupRequest(stream_id=HUGE, group="g"), f"{HUGE}"
+        "DescribeGroup",
+        groups_pb2.DescribeGroupRequest(stream_id=HUGE, group="g"),
+        f"{HUGE}",
     ),
     "changes since an index": (
-        "WatchSchema", schema_pb2.WatchSchemaRequest(from_index=HUGE), f"{HUGE}"
+        "WatchSchema",
+        schema_pb2.WatchSchemaRequest(from_index=HUGE),
+        f"{HUGE}",
     ),
     "a method to forward": ("Forward", forward_pb2.ForwardRequest(method=HUGE32), f"{HUGE32}"),
 }

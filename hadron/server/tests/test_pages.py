@@ -7,7 +7,8 @@ from typing import Any
 
 import pytest
 
-from hadron.client import catalog, groups
+from hadron.client.consuming import groups
+from hadron.client.schema import catalog
 from hadron.model.errors import RequestError
 from hadron.model.schema import NamespaceSpec, SchemaObject, StreamSpec
 from hadron.state.groups import AckRecords, CreateGroup
@@ -108,8 +109,12 @@ async def test_groups(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         await client.apply([stream("s"), stream("t")])
         wanted = []
         for name, of, ephemeral in (
-            ("c", "s", False), ("a", "t", True), ("b", "s", True), ("a", "s", False),
-            ("d", "s", True), ("b", "t", False),
+            ("c", "s", False),
+            ("a", "t", True),
+            ("b", "s", True),
+            ("a", "s", False),
+            ("d", "s", True),
+            ("b", "t", False),
         ):
             async with client.subscribe(of, group=name, ephemeral=ephemeral):
                 wanted.append((of, name, ephemeral))

@@ -102,7 +102,10 @@ async def test_a_command_says_what_it_passed_over(
         found = await log_poison(nodes)
         async with nodes.client() as client:
             for form, output in (
-                (None, None), (None, "json"), (None, "table"), ("cloudevents", None),
+                (None, None),
+                (None, "json"),
+                (None, "table"),
+                ("cloudevents", None),
                 ("%k %K %h %T %y", None),
             ):
                 printer = RecordPrinter(form, output, None)
@@ -121,7 +124,10 @@ async def test_a_command_says_what_it_passed_over(
 
 @pytest.mark.parametrize("batches", [False, True])
 async def test_a_group_gets_past_it(
-    tmp_path: Path, clock: MockClock, open_door: None, caplog: pytest.LogCaptureFixture,
+    tmp_path: Path,
+    clock: MockClock,
+    open_door: None,
+    caplog: pytest.LogCaptureFixture,
     batches: bool,
 ) -> None:
     async with running_nodes(tmp_path, 1) as nodes:
@@ -157,9 +163,7 @@ async def test_it_becomes_a_dead_letter_like_any_other(
     async with running_nodes(tmp_path, 1) as nodes:
         await make_stream(nodes)
         await make_stream(nodes, "letters")
-        kinds = {
-            name: data for name, data in ALL.items() if read_head(data).n <= 5
-        }
+        kinds = {name: data for name, data in ALL.items() if read_head(data).n <= 5}
         async with nodes.connection("n1") as connection:
             for data in kinds.values():
                 await connection.request(

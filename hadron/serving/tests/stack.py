@@ -15,7 +15,8 @@ import trio
 import trio.testing
 
 from hadron.delivery.groups import Groups
-from hadron.model.batch import StampedBatch, encode_values, read_head
+from hadron.model.batch import StampedBatch, read_head
+from hadron.model.batch_building import encode_values
 from hadron.model.errors import HadronError, ShuttingDownError
 from hadron.model.ids import Ballot
 from hadron.model.schema import Spec, StreamSpec, spec_to_json
@@ -68,7 +69,7 @@ async def until(condition: Callable[[], bool]) -> None:
 
 
 class FakeCall:
-    """What drivers need of a `wire.connection.Call`; keeps what is sent."""
+    """What drivers need of a `wire.calls.Call`; keeps what is sent."""
 
     def __init__(self) -> None:
         self.sent: list[tuple[Any, bytes]] = []
@@ -115,12 +116,24 @@ class Stack:
         store.identity.promise(self.ballot, DIGEST)
         cork = Cork()
         feeding = Feeding(
-            store, watermark, ballot=self.ballot, node="n1", members=members,
-            started_lsn=store.log.head.lsn + 1, cork=cork, tuning=tuning,
+            store,
+            watermark,
+            ballot=self.ballot,
+            node="n1",
+            members=members,
+            started_lsn=store.log.head.lsn + 1,
+            cork=cork,
+            tuning=tuning,
         )
         self.controller = Controller(
-            store, self.follower, feeding, replica_set=SET, clock=self.clock, cork=cork,
-            gate=self.gate, on_fatal=self.fatal.append,
+            store,
+            self.follower,
+            feeding,
+            replica_set=SET,
+            clock=self.clock,
+            cork=cork,
+            gate=self.gate,
+            on_fatal=self.fatal.append,
         )
         self.catalog: Catalog
         self.visible: VisibleStreams
@@ -137,9 +150,7 @@ class Stack:
             lambda db: (streams.all_bounds(db), schema.all_objects(db), schema.current_index(db))
         )
         self.catalog = Catalog(objects, index)
-        self.visible = VisibleStreams(
-            self.store, self.ballot, bounds, SET, self.catalog
-        )
+        self.visible = VisibleStreams(self.store, self.ballot, bounds, SET, self.catalog)
         self.catalog.observe(controller.observers)
         self.visible.observe(controller.observers)
         self.groups = Groups(controller, self.visible, self.catalog, SET, self.random)
@@ -154,9 +165,7 @@ class Stack:
     async def declare(self, kind: str, name: str, spec: Spec) -> int:
         """Create or change an object; returns its id."""
         change = ObjectChange(kind, "default", name, spec_to_json(spec).decode())
-        (item,) = await self.controller.execute(
-            ApplySchema(self.catalog.metadata_index, (change,))
-        )
+        (item,) = await self.controller.execute(ApplySchema(self.catalog.metadata_index, (change,)))
         assert isinstance(item.id, int)
         return item.id
 
@@ -186,10 +195,18 @@ async def leading(
     token = trio.lowlevel.current_trio_token()
     fatal: list[BaseException] = []
     store = Store(
-        directory, cluster="test", replica_set=SET, node="n1", tables=MACHINE.tables,
-        durability="os", checkpoint_bytes=1 << 20, reader_threads=2,
-        disk=SystemDisk(), clock=SystemClock(),
-        post=partial(token.run_sync_soon, idempotent=True), on_fatal=fatal.append,
+        directory,
+        cluster="test",
+        replica_set=SET,
+        node="n1",
+        tables=MACHINE.tables,
+        durability="os",
+        checkpoint_bytes=1 << 20,
+        reader_threads=2,
+        disk=SystemDisk(),
+        clock=SystemClock(),
+        post=partial(token.run_sync_soon, idempotent=True),
+        on_fatal=fatal.append,
     )
     try:
         stack = Stack(store, members, Tuning(idle_notice_s=0.005))

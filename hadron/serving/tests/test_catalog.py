@@ -34,10 +34,14 @@ def test_deleted_objects_keep_their_names() -> None:
 
 
 def test_only_so_many_names_are_kept() -> None:
-    catalog = Catalog([], MAX_TOMBSTONES, tombstones=[
-        Tombstone(index, index, "Stream", "default", f"s{index}")
-        for index in range(1, MAX_TOMBSTONES + 1)
-    ])
+    catalog = Catalog(
+        [],
+        MAX_TOMBSTONES,
+        tombstones=[
+            Tombstone(index, index, "Stream", "default", f"s{index}")
+            for index in range(1, MAX_TOMBSTONES + 1)
+        ],
+    )
     assert catalog.name_of(1) == "s1"
     catalog.change(20_000, deleted=[Tombstone(20_000, 15_000, "Stream", "default", "latest")])
     assert [catalog.name_of(number) for number in (1, 2, 15_000)] == ["#1", "s2", "latest"]

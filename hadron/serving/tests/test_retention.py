@@ -17,6 +17,7 @@ from hadron.model.schema import Retention, StreamSpec
 from hadron.serving.retention import PAUSE_S, RetentionDriver
 from hadron.serving.tests.stack import SET, Stack, leading
 from hadron.state import retention as retention_module
+from hadron.state import slices
 from hadron.state.groups import CreateGroup
 from hadron.state.retention import TrimStream
 
@@ -92,9 +93,7 @@ async def test_a_stream_forgets_what_is_old(tmp_path: Path, mock_clock: MockCloc
         await until(mock_clock, lambda: stack.visible.bounds(stream_id) == (5, 5))
 
 
-async def test_a_limit_that_is_declared_later_counts(
-    tmp_path: Path, mock_clock: MockClock
-) -> None:
+async def test_a_limit_that_is_declared_later_counts(tmp_path: Path, mock_clock: MockClock) -> None:
     async with keeping(tmp_path, Retention()) as (stack, stream_id):
         await fill(stack, stream_id, 30)
         await pass_by(mock_clock, 1)
@@ -105,12 +104,68 @@ async def test_a_limit_that_is_declared_later_counts(
         await until(mock_clock, lambda: stack.visible.bounds(stream_id).first_offset >= 25)
 
 
+async def test_limits_that_are_raised_again_save_what_is_left(
+    tmp_path: Path, mock_clock: MockClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Somebody writes 1 kB for 1 MB, and corrects it when ten of a hundred batches are gone."""
+    monkeypatch.setattr(slices, "SLICE_BATCHES", 1)
+    async with keeping(tmp_path, Retention()) as (stack, stream_id):
+        await fill(stack, stream_id, 100)
+        execute, dropped = stack.controller.execute, 0
+
+        async def limit(max_bytes: int) -> None:
+            retention = Retention(max_bytes=max_bytes)
+            await stack.declare("Stream", "s", StreamSpec(partitions=(SET,), retention=retention))
+
+        async def corrected(command: Any) -> Any:
+            nonlocal dropped
+            result = await execute(command)
+            dropped += isinstance(command, TrimStream)
+            if isinstance(command, TrimStream) and dropped == 10:
+                await limit(1_000_000)
+            return result
+
+        monkeypatch.setattr(stack.controller, "execute", corrected)
+        await limit(1_000)
+        await until(mock_clock, lambda: dropped == 10)
+        await pass_by(mock_clock, 1)
+        assert stack.visible.bounds(stream_id) == (10, 100)
+
+
+async def test_limits_that_are_raised_while_the_oldest_are_looked_at_hold(
+    tmp_path: Path, mock_clock: MockClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What was found to be due by limits that are no more is not asked to be dropped."""
+    async with keeping(tmp_path, Retention()) as (stack, stream_id):
+        await fill(stack, stream_id, 100)
+        read = stack.controller.read
+        is_raised = False
+
+        async def limit(max_bytes: int) -> None:
+            retention = Retention(max_bytes=max_bytes)
+            await stack.declare("Stream", "s", StreamSpec(partitions=(SET,), retention=retention))
+
+        async def slow(look: Callable[[Any], Any]) -> Any:
+            nonlocal is_raised
+            found = await read(look)
+            if getattr(found, "first_offset", None) is not None and not is_raised:
+                await limit(1_000_000)
+                is_raised = True
+            return found
+
+        monkeypatch.setattr(stack.controller, "read", slow)
+        await limit(1_000)
+        await until(mock_clock, lambda: is_raised)
+        await pass_by(mock_clock, 1)
+        assert stack.visible.bounds(stream_id) == (0, 100)
+
+
 async def test_a_node_without_limits_sleeps(tmp_path: Path, mock_clock: MockClock) -> None:
     async with keeping(tmp_path, Retention()) as (stack, stream_id):
         rounds = 0
         limited = RetentionDriver._limited
 
-        def counted(driver: RetentionDriver) -> list[tuple[int, Retention]]:
+        def counted(driver: RetentionDriver) -> list[int]:
             nonlocal rounds
             rounds += 1
             return limited(driver)
@@ -132,8 +187,7 @@ async def test_who_is_overtaken_is_told_of(
             await until(mock_clock, lambda: stack.visible.bounds(stream_id).first_offset > 12)
         lines = [r.getMessage() for r in caplog.records]
         assert any(
-            line.startswith("group billing skipped ") and "of stream s" in line
-            for line in lines
+            line.startswith("group billing skipped ") and "of stream s" in line for line in lines
         )
 
 
@@ -173,7 +227,9 @@ async def test_what_is_dropped_but_not_committed_is_asked_for_again(tmp_path: Pa
 
 
 async def test_a_stream_that_cannot_be_read_keeps_no_other_from_its_retention(
-    tmp_path: Path, mock_clock: MockClock, monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
+    mock_clock: MockClock,
+    monkeypatch: pytest.MonkeyPatch,
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     original = retention_module.due

@@ -7,6 +7,7 @@ from typing import Any
 
 import apsw
 import pytest
+import trio
 
 from hadron.model.errors import NotReadyError
 from hadron.model.schema import SchemaObject, StreamSpec, Tombstone
@@ -92,3 +93,26 @@ async def test_what_was_deleted_goes_from_a_replicas_copy(monkeypatch: pytest.Mo
     assert copy.catalog.all() == [item]
     await copy._refresh()
     assert (copy.index, copy.catalog.all()) == (3, [])
+
+
+async def test_what_was_committed_after_it_led_is_read(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It led, another leader has committed what it had written, and it applies that as a replica:
+    no entry that it applied as a leader was ever noted as one that changes the schema."""
+    nothing: Any = None
+    follower: Any = SimpleNamespace(schema_lsn=0, stored_applied_lsn=0)
+    copy = SchemaCopy(nothing, follower)
+    found: list[Any] = [Catalog((), 5), Changes(5, 6)]
+
+    async def read(_read: Any) -> Any:
+        return found.pop(0)
+
+    monkeypatch.setattr(copy, "_read_committed", read)
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(copy.run)
+        with trio.fail_after(10):
+            await copy.at_least(5, 10)
+            copy.lead(Catalog((), 5), nothing)
+            copy.end_leading()
+            copy.note_applied()
+            assert (await copy.at_least(6, 10)).metadata_index == 6
+        nursery.cancel_scope.cancel()

@@ -33,8 +33,7 @@ def forgetful(stack: Stack, stream_id: int = 1) -> VisibleStreams:
     """One with nothing in memory."""
     bounds = {stream_id: stack.visible.bounds(stream_id)}
     return VisibleStreams(
-        stack.store, stack.ballot, bounds, stack.visible._replica_set,
-        stack.catalog,
+        stack.store, stack.ballot, bounds, stack.visible._replica_set, stack.catalog
     )
 
 

@@ -43,8 +43,7 @@ def ask(db: Database) -> list[Answered]:
             found.append(Answered("offset at", (stream_id, at_ms), answer))
         for older_than_ms, max_bytes in _limits(rows):
             due = retention.due(
-                db, stream_id, older_than_ms=older_than_ms, max_bytes=max_bytes,
-                until_lsn=1 << 62,
+                db, stream_id, older_than_ms=older_than_ms, max_bytes=max_bytes, until_lsn=1 << 62
             )
             found.append(Answered("due", (stream_id, older_than_ms, max_bytes), due))
     for group_id, floor in db.execute("SELECT group_id, floor FROM hadron_group").fetchall():
@@ -104,5 +103,8 @@ def _due(model: Model, stream_id: int, older_than_ms: int, max_bytes: int) -> di
         left -= batch.size
         first_offset = batch.end
     return {
-        "first_offset": first_offset, "held_back": False, "bytes": total, "oldest_ms": oldest_ms,
+        "first_offset": first_offset,
+        "held_back": False,
+        "bytes": total,
+        "oldest_ms": oldest_ms,
     }

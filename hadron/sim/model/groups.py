@@ -74,10 +74,17 @@ class Groups:
         self._check_start(command.stream_id, command.floor)
         given = command.options
         options = (
-            given.order, given.ack_deadline_ms, given.max_attempts, given.dead_letter_stream_id
+            given.order,
+            given.ack_deadline_ms,
+            given.max_attempts,
+            given.dead_letter_stream_id,
         )
         group = self.by_id[entry.lsn] = Group(
-            command.stream_id, command.name, command.floor, entry.now_ms, options,
+            command.stream_id,
+            command.name,
+            command.floor,
+            entry.now_ms,
+            options,
             (*entry.ballot, command.last_delivery),
         )
         return _progress(entry.lsn, group)
@@ -124,7 +131,8 @@ class Groups:
             group = self.find(command.group_id)
             if any(
                 group.is_done(offset)
-                for first, last in command.ranges for offset in range(first, last + 1)
+                for first, last in command.ranges
+                for offset in range(first, last + 1)
             ):
                 raise Refused(RequestError)
         self.streams.bounds(command.out_stream_id)
@@ -147,8 +155,13 @@ class Groups:
         self._check_start(group.stream_id, command.floor)
         self._leave(entry, command.group_id, group)
         self.by_id[entry.lsn] = Group(
-            group.stream_id, group.name, command.floor, group.created_ms, group.options,
-            (*entry.ballot, command.last_delivery), group.dead_lettered,
+            group.stream_id,
+            group.name,
+            command.floor,
+            group.created_ms,
+            group.options,
+            (*entry.ballot, command.last_delivery),
+            group.dead_lettered,
         )
         return entry.lsn
 
@@ -163,8 +176,7 @@ class Groups:
             self.garbage[group_id] = entry.lsn, list(acknowledged), list(attempts)
 
     def collect(self) -> bool:
-        """One step of one of them: some ranges, or some attempts, or its id. Whether any is left.
-        """
+        """A step of one of them: some ranges, or some attempts, or its id. Whether any is left."""
         if not self.garbage:
             raise Known(result=False)
         group_id = min(self.garbage)
@@ -178,22 +190,20 @@ class Groups:
         return bool(self.garbage)
 
     def trimmed(self, entry: Entry, stream_id: int, first_offset: int) -> list[dict[str, Any]]:
-        """Retention has moved a stream's beginning: whom that has moved over what it had not seen.
-        """
+        """Retention has moved a stream's beginning: whom that moved over what it had not seen."""
         skipped = []
         for group_id, group in sorted(self.by_id.items()):
             if group.stream_id != stream_id or group.floor >= first_offset:
                 continue
-            unseen = sum(
-                not group.is_done(offset) for offset in range(group.floor, first_offset)
-            )
+            unseen = sum(not group.is_done(offset) for offset in range(group.floor, first_offset))
             if unseen:
                 self.skip(entry, "group", group_id, unseen)
                 skipped.append(
                     {"kind": "group", "id": group_id, "records": unseen, "name": group.name}
                 )
             group.attempts = {
-                offset: number for offset, number in group.attempts.items()
+                offset: number
+                for offset, number in group.attempts.items()
                 if offset >= first_offset
             }
             group.raise_floor(first_offset)
@@ -236,8 +246,16 @@ class Groups:
             attempts += [(group_id, *each) for each in others]
         return {
             "group": [
-                (each, g.stream_id, g.name, g.floor, g.created_ms, *g.options, g.dead_lettered,
-                 *g.fence)
+                (
+                    each,
+                    g.stream_id,
+                    g.name,
+                    g.floor,
+                    g.created_ms,
+                    *g.options,
+                    g.dead_lettered,
+                    *g.fence,
+                )
                 for each, g in self.by_id.items()
             ],
             "group_ack": acknowledged,
@@ -264,13 +282,20 @@ def numbered(numbers: dict[int, int]) -> list[tuple[int, int, int]]:
 
 
 def _progress(group_id: int, group: Group) -> dict[str, Any]:
-    options = dict(zip(
-        ("order", "ack_deadline_ms", "max_attempts", "dead_letter_stream_id"), group.options,
-        strict=True,
-    ))
+    options = dict(
+        zip(
+            ("order", "ack_deadline_ms", "max_attempts", "dead_letter_stream_id"),
+            group.options,
+            strict=True,
+        )
+    )
     return {
-        "group_id": group_id, "stream_id": group.stream_id, "name": group.name,
-        "floor": group.floor, "options": options, "fence": group.fence,
+        "group_id": group_id,
+        "stream_id": group.stream_id,
+        "name": group.name,
+        "floor": group.floor,
+        "options": options,
+        "fence": group.fence,
         "window": Window(ranges_of(group.acknowledged), numbered(group.attempts)),
     }
 
@@ -285,9 +310,8 @@ class Window:
     def holds(self, found: Any) -> bool:
         """Whether that is the beginning of this."""
         end = found.end if found.end is not None else float("inf")
-        return (
-            list(found.acknowledged)
-            == [(a, min(b, end - 1)) for a, b in self.acknowledged if a < end]
-            and list(found.attempts)
-            == [(a, min(b, end - 1), number) for a, b, number in self.attempts if a < end]
-        )
+        return list(found.acknowledged) == [
+            (a, min(b, end - 1)) for a, b in self.acknowledged if a < end
+        ] and list(found.attempts) == [
+            (a, min(b, end - 1), number) for a, b, number in self.attempts if a < end
+        ]

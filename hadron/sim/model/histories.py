@@ -97,7 +97,10 @@ class Histories:
         self._at[id(db)] = node, replica_set, at
 
     def applied(
-        self, apply: Callable[[Context, Command], Any], context: Context, command: Command,
+        self,
+        apply: Callable[[Context, Command], Any],
+        context: Context,
+        command: Command,
         is_heard: Callable[[apsw.Connection], bool],
     ) -> Any:
         db: Any = context.db
@@ -118,7 +121,12 @@ class Histories:
         return result
 
     def _note(
-        self, db: apsw.Connection, context: Context, command: Command, *, result: Any = None,
+        self,
+        db: apsw.Connection,
+        context: Context,
+        command: Command,
+        *,
+        result: Any = None,
         refusal: Exception | None = None,
     ) -> None:
         """Nothing is looked at in the middle of a commit: what a disk refuses to read would roll
@@ -143,7 +151,9 @@ class Histories:
         key = (replica_set, *entry.ballot, entry.lsn, entry.now_ms)
         known = self._known.get(key)
         if (
-            known is None or known.parent is not at or known.entry is None
+            known is None
+            or known.parent is not at
+            or known.entry is None
             or known.entry.command != entry.command
         ):
             known = self._known[key] = Applied(at, entry, entry.lsn)
@@ -331,9 +341,7 @@ def read(db: apsw.Connection) -> Rows:
     for table in TABLES:
         rows: list[Any] = db.execute(f'SELECT * FROM "{PREFIX}{table}"').fetchall()
         if table == "producer":
-            rows = [
-                (*row[:5], tuple(map(tuple, msgspec.msgpack.decode(row[5])))) for row in rows
-            ]
+            rows = [(*row[:5], tuple(map(tuple, msgspec.msgpack.decode(row[5])))) for row in rows]
         elif table == "schema_staged":
             rows = [(part, MACHINE.decode(data)) for part, data in rows]
         elif table == "digest_cursor":

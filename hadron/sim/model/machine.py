@@ -8,7 +8,8 @@ from dataclasses import replace
 from typing import Any, Final
 
 from hadron.model.errors import RequestError
-from hadron.model.schema import StreamSpec, spec_from_json
+from hadron.model.kinds import spec_from_json
+from hadron.model.schema import StreamSpec
 from hadron.sim.model.entry import Entry, Known, Refused, Rows
 from hadron.sim.model.groups import Groups
 from hadron.sim.model.pipelines import Pipelines, parsed
@@ -24,12 +25,8 @@ from hadron.state.group_endings import DeadLetterRecords, EndDeliveries
 from hadron.state.groups import AckRecords, CreateGroup
 from hadron.state.leadership import FollowRules, LeaderStarted
 from hadron.state.machine import Command
-from hadron.state.pipelines import (
-    CompleteStages,
-    FailStages,
-    RetryInstances,
-    TriggerInstances,
-)
+from hadron.state.pipeline_retries import RetryInstances
+from hadron.state.pipelines import CompleteStages, FailStages, TriggerInstances
 from hadron.state.registry import RegisterReplicaSet
 from hadron.state.retention import TrimStream
 from hadron.state.schema import ApplySchema, DeleteObjects
@@ -45,13 +42,24 @@ SCHEMA: Final = "M schema"
 AREAS: Final[dict[str, tuple[type[Command], ...]]] = {
     STREAMS: (AppendBatch, TrimStream, DoTogether, DropBodies),
     GROUPS: (
-        CreateGroup, AckRecords, EndDeliveries, DeadLetterRecords, ResetGroup, DeleteGroup,
+        CreateGroup,
+        AckRecords,
+        EndDeliveries,
+        DeadLetterRecords,
+        ResetGroup,
+        DeleteGroup,
         CollectGroups,
     ),
     PIPELINES: (TriggerInstances, CompleteStages, FailStages, RetryInstances),
     SCHEMA: (
-        LeaderStarted, FollowRules, ApplySchema, DeleteObjects, SchemaAdopted, RegisterReplicaSet,
-        DropObject, StateDigest,
+        LeaderStarted,
+        FollowRules,
+        ApplySchema,
+        DeleteObjects,
+        SchemaAdopted,
+        RegisterReplicaSet,
+        DropObject,
+        StateDigest,
     ),
 }
 """By complaint: what is modelled."""
@@ -64,11 +72,7 @@ AREA_OF: Final = {command: area for area, commands in AREAS.items() for command 
 TABLES: Final[dict[str, str]] = {
     **dict.fromkeys(("stream_partition", "stream_batch", "counted_body", "producer"), STREAMS),
     **dict.fromkeys(
-        (
-            "group", "group_ack", "group_attempt", "group_garbage",
-            "retention_skip",
-        ),
-        GROUPS,
+        ("group", "group_ack", "group_attempt", "group_garbage", "retention_skip"), GROUPS
     ),
     **dict.fromkeys(
         ("pipeline", "pipeline_input", "instance", "stage_run", "stage_retry", "stage_count"),
@@ -76,9 +80,19 @@ TABLES: Final[dict[str, str]] = {
     ),
     **dict.fromkeys(
         (
-            "schema_object", "schema_index", "schema_tombstone", "schema_forgotten",
-            "schema_lost", "schema_source", "schema_staged", "replica_set", "dropped",
-            "leadership", "apply_rules", "configuration", "digest_cursor",
+            "schema_object",
+            "schema_index",
+            "schema_tombstone",
+            "schema_forgotten",
+            "schema_lost",
+            "schema_source",
+            "schema_staged",
+            "replica_set",
+            "dropped",
+            "leadership",
+            "apply_rules",
+            "configuration",
+            "digest_cursor",
         ),
         SCHEMA,
     ),
@@ -86,7 +100,12 @@ TABLES: Final[dict[str, str]] = {
 """By table, in the model's words, which have no prefix: who complains of it."""
 
 _JOINABLE: Final = (
-    AppendBatch, AckRecords, EndDeliveries, DeadLetterRecords, CompleteStages, FailStages,
+    AppendBatch,
+    AckRecords,
+    EndDeliveries,
+    DeadLetterRecords,
+    CompleteStages,
+    FailStages,
 )
 """What may be one of several commands of an entry."""
 
@@ -120,24 +139,38 @@ class Model:
         if isinstance(command, DoTogether):
             return self._together(entry, command)
         runs: dict[type[Command], Callable[[Entry, Any], Any]] = {
-            AppendBatch: self.streams.append_batch, TrimStream: self._trim,
-            CreateGroup: self.groups.create, AckRecords: self.groups.acknowledge,
+            AppendBatch: self.streams.append_batch,
+            TrimStream: self._trim,
+            CreateGroup: self.groups.create,
+            AckRecords: self.groups.acknowledge,
             EndDeliveries: self.groups.end_deliveries,
-            DeadLetterRecords: self.groups.dead_letter, ResetGroup: self.groups.reset,
-            DeleteGroup: self.groups.delete, CollectGroups: self._collect,
-            TriggerInstances: self.pipelines.trigger, CompleteStages: self.pipelines.complete,
-            FailStages: self.pipelines.fail, RetryInstances: self.pipelines.retry,
-            LeaderStarted: self._started, FollowRules: self.ballots.follow,
-            ApplySchema: self.schema.apply, DeleteObjects: self.schema.delete,
-            SchemaAdopted: self.schema.adopt, RegisterReplicaSet: self.schema.register,
-            DropObject: self._drop, DropBodies: self._drop_bodies, StateDigest: self._digest,
+            DeadLetterRecords: self.groups.dead_letter,
+            ResetGroup: self.groups.reset,
+            DeleteGroup: self.groups.delete,
+            CollectGroups: self._collect,
+            TriggerInstances: self.pipelines.trigger,
+            CompleteStages: self.pipelines.complete,
+            FailStages: self.pipelines.fail,
+            RetryInstances: self.pipelines.retry,
+            LeaderStarted: self._started,
+            FollowRules: self.ballots.follow,
+            ApplySchema: self.schema.apply,
+            DeleteObjects: self.schema.delete,
+            SchemaAdopted: self.schema.adopt,
+            RegisterReplicaSet: self.schema.register,
+            DropObject: self._drop,
+            DropBodies: self._drop_bodies,
+            StateDigest: self._digest,
         }
         return runs[type(command)](entry, command)
 
     def rows(self) -> Rows:
         return {
-            **self.streams.rows(), **self.groups.rows(), **self.pipelines.rows(),
-            **self.schema.rows(), **self.ballots.rows(),
+            **self.streams.rows(),
+            **self.groups.rows(),
+            **self.pipelines.rows(),
+            **self.schema.rows(),
+            **self.ballots.rows(),
             "digest_cursor": [] if self.digested is None else [(1, *self.digested)],
         }
 
@@ -200,7 +233,9 @@ class Model:
         """D2: whole batches, the oldest; whoever had not seen them is moved, and that is told."""
         first, gone = self.streams.trim(command.stream_id, command.first_offset)
         result = {
-            "first_offset": first, "batches": len(gone), "bytes": sum(each.size for each in gone)
+            "first_offset": first,
+            "batches": len(gone),
+            "bytes": sum(each.size for each in gone),
         }
         if not gone:
             raise Known(result)
@@ -252,8 +287,11 @@ class Model:
         ids = groups.of_stream(object_id)
         return [
             *(_without(producers, each) for each in sorted(producers)),
-            *(_without(groups.skipped, ("group", each)) for each in ids
-              if ("group", each) in groups.skipped),
+            *(
+                _without(groups.skipped, ("group", each))
+                for each in ids
+                if ("group", each) in groups.skipped
+            ),
             *(row for each in ids for row in groups.left_acknowledged(each)),
             *(row for each in ids for row in groups.left_attempts(each)),
             *(_without(groups.by_id, each) for each in ids),

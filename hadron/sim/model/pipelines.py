@@ -10,16 +10,13 @@ from functools import lru_cache
 from typing import Any, Final, Protocol
 
 from hadron.model.errors import NotFoundError, RequestError, SchemaError
-from hadron.model.schema import PipelineSpec, StageSpec, spec_from_json
+from hadron.model.kinds import spec_from_json
+from hadron.model.pipelines import PipelineSpec, StageSpec
 from hadron.model.units import parse_time_ms
 from hadron.sim.model.entry import Entry, Known, Refused, Rows
 from hadron.sim.model.streams import Streams, appended
-from hadron.state.pipelines import (
-    CompleteStages,
-    FailStages,
-    RetryInstances,
-    TriggerInstances,
-)
+from hadron.state.pipeline_retries import RetryInstances
+from hadron.state.pipelines import CompleteStages, FailStages, TriggerInstances
 
 LIVE: Final = 1
 READY: Final = 1
@@ -82,8 +79,10 @@ class Pipeline:
                     self.runs[key] = Run(now_ms + stage.delay_ms)
             instance = self.instances.get(instance_id)
             names = {stage.name for stage in spec.stages}
-            if instance is not None and instance.status == LIVE and self.has_done(
-                names, instance_id
+            if (
+                instance is not None
+                and instance.status == LIVE
+                and self.has_done(names, instance_id)
             ):
                 instance.status = DONE
 
@@ -202,8 +201,11 @@ class Pipelines:
             run = pipeline.runs.get((command.stage, instance_id))
             instance = pipeline.instances.get(instance_id)
             waits = (
-                run is not None and instance is not None and instance_id not in seen
-                and run.status == READY and run.attempts + 1 == attempt
+                run is not None
+                and instance is not None
+                and instance_id not in seen
+                and run.status == READY
+                and run.attempts + 1 == attempt
                 and made_ms in (None, instance.created_ms)
             )
             seen.add(instance_id)
@@ -299,8 +301,14 @@ class Pipelines:
 
     def rows(self) -> Rows:
         found: Rows = {
-            name: [] for name in (
-                "pipeline", "pipeline_input", "instance", "stage_run", "stage_retry", "stage_count"
+            name: []
+            for name in (
+                "pipeline",
+                "pipeline_input",
+                "instance",
+                "stage_run",
+                "stage_retry",
+                "stage_count",
             )
         }
         for each, pipeline in self.by_id.items():
@@ -317,10 +325,18 @@ class Pipelines:
                 for number, i in pipeline.instances.items()
             ]
             for (stage, number), run in pipeline.runs.items():
-                found["stage_run"].append((
-                    each, stage, number, run.status, run.ready_ms, run.attempts, *run.output,
-                    run.reason,
-                ))
+                found["stage_run"].append(
+                    (
+                        each,
+                        stage,
+                        number,
+                        run.status,
+                        run.ready_ms,
+                        run.attempts,
+                        *run.output,
+                        run.reason,
+                    )
+                )
             found["stage_retry"] += [(each, *key, at) for key, at in pipeline.retried.items()]
             counts = pipeline.counted
             if pipeline.is_here:

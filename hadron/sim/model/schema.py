@@ -9,13 +9,9 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-from hadron.model.errors import (
-    FencedError,
-    HandshakeError,
-    NotFoundError,
-    SchemaError,
-)
-from hadron.model.schema import SPECS, StreamSpec, spec_from_json, spec_to_json
+from hadron.model.errors import FencedError, HandshakeError, NotFoundError, SchemaError
+from hadron.model.kinds import KINDS, spec_from_json
+from hadron.model.schema import StreamSpec, spec_to_json
 from hadron.sim.model.entry import Entry, Known, Refused, Rows
 from hadron.state.adoption import SchemaAdopted
 from hadron.state.leadership import FollowRules, LeaderStarted
@@ -130,9 +126,7 @@ class Schema:
             raise Refused(SchemaError)
         if not command.is_last:
             self.staged = [*staged, command]
-            return {
-                "metadata_index": index, "objects": [], "deleted": [], "replica_sets": []
-            }
+            return {"metadata_index": index, "objects": [], "deleted": [], "replica_sets": []}
         parts = [*staged, command]
         if is_another:
             self._check_nothing_is_lost(parts)
@@ -160,7 +154,8 @@ class Schema:
         said = {item.id: item for part in parts for item in part.objects}
         told = {
             (gone.id, (gone.kind, gone.namespace, gone.name))
-            for part in parts for gone in part.deleted
+            for part in parts
+            for gone in part.deleted
         }
         for object_id, known in self.objects.items():
             item = said.get(object_id)
@@ -177,18 +172,19 @@ class Schema:
     def _take_effect(self, entry: Entry, parts: Sequence[SchemaAdopted]) -> dict[str, Any]:
         last = parts[-1]
         said = sorted(
-            (item for part in parts for item in part.objects),
-            key=lambda item: item.metadata_index,
+            (item for part in parts for item in part.objects), key=lambda item: item.metadata_index
         )
         gone = [
             (each.metadata_index, each.id, (each.kind, each.namespace, each.name))
-            for part in parts for each in part.deleted
+            for part in parts
+            for each in part.deleted
         ]
         if last.is_whole:
             kept = {item.id for item in said}
             gone = [
                 (-each, each, item.name)
-                for each, item in sorted(self.objects.items()) if each not in kept
+                for each, item in sorted(self.objects.items())
+                if each not in kept
             ]
         for index, object_id, name in gone:
             self._forget(entry, index, object_id, name)
@@ -211,7 +207,7 @@ class Schema:
         for each in replica_sets:
             self.registered[each.name] = each.uuid, each.epoch, each.metadata_index
         self.index = last.to_index
-        known = [(each.id, self.objects[each.id]) for each in said if each.kind in SPECS]
+        known = [(each.id, self.objects[each.id]) for each in said if each.kind in KINDS]
         self._declare(entry, known, refuse=False)
         return {
             "metadata_index": last.to_index,
@@ -225,9 +221,7 @@ class Schema:
 
     # --- both ------------------------------------------------------------------------------------
 
-    def _declare(
-        self, entry: Entry, items: Sequence[tuple[int, Object]], *, refuse: bool
-    ) -> None:
+    def _declare(self, entry: Entry, items: Sequence[tuple[int, Object]], *, refuse: bool) -> None:
         """Streams first; of an object that one command changes twice, each change."""
         for object_id, item in sorted(items, key=lambda each: each[1].name[0] != _STREAM):
             try:
@@ -258,8 +252,7 @@ class Schema:
         self.forgotten = max(self.index, self.forgotten or 0)
 
     def go_on_above(self, above_index: int) -> None:
-        """After a recovery: whoever has seen more keeps it, and stands where nobody knows what was.
-        """
+        """After a recovery: who has seen more keeps it, and stands where nobody knows what was."""
         index = self.index or 0
         if index < above_index:
             self.lost[above_index], self.index = index, above_index
@@ -288,7 +281,10 @@ class Schema:
 def _told(object_id: int, item: Object) -> dict[str, Any]:
     kind, namespace, called = item.name
     return {
-        "id": object_id, "kind": kind, "namespace": namespace, "name": called,
+        "id": object_id,
+        "kind": kind,
+        "namespace": namespace,
+        "name": called,
         "metadata_index": item.index,
     }
 
@@ -296,7 +292,10 @@ def _told(object_id: int, item: Object) -> dict[str, Any]:
 def _tombstone(index: int, object_id: int, name: Name) -> dict[str, Any]:
     kind, namespace, called = name
     return {
-        "metadata_index": index, "id": object_id, "kind": kind, "namespace": namespace,
+        "metadata_index": index,
+        "id": object_id,
+        "kind": kind,
+        "namespace": namespace,
         "name": called,
     }
 
@@ -331,9 +330,7 @@ class Ballots:
                 raise Refused(FencedError)
         self.version = command.apply_version
         is_another = not self.led or self.led[-1][-1] != command.uuid
-        self.led.append((
-            *entry.ballot, entry.lsn, command.leader, entry.now_ms, command.uuid
-        ))
+        self.led.append((*entry.ballot, entry.lsn, command.leader, entry.now_ms, command.uuid))
         members = json.dumps(command.members, separators=(",", ":"), ensure_ascii=False)
         self.configurations.setdefault(epoch, (entry.lsn, command.config_digest, members))
         return is_another
@@ -347,7 +344,5 @@ class Ballots:
         return {
             "leadership": list(self.led),
             "apply_rules": [] if self.version is None else [(1, self.version)],
-            "configuration": [
-                (epoch, *known) for epoch, known in self.configurations.items()
-            ],
+            "configuration": [(epoch, *known) for epoch, known in self.configurations.items()],
         }

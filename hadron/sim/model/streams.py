@@ -83,7 +83,8 @@ class Streams:
         """How many batches are parts of a body."""
         return sum(
             batch.place is not None and batch.place[0] == lsn
-            for batches in self.batches.values() for batch in batches
+            for batches in self.batches.values()
+            for batch in batches
         )
 
     def _let_go(self, gone: list[Batch]) -> None:
@@ -191,10 +192,17 @@ class Streams:
             ],
             "stream_batch": [
                 (
-                    each, b.base, b.count, b.lsn, b.append_ms, b.size, *b.ballot,
+                    each,
+                    b.base,
+                    b.count,
+                    b.lsn,
+                    b.append_ms,
+                    b.size,
+                    *b.ballot,
                     *(b.place or (None, None)),
                 )
-                for each, batches in self.batches.items() for b in batches
+                for each, batches in self.batches.items()
+                for b in batches
             ],
             "counted_body": [
                 (lsn, b.size, self.in_body(lsn), b.holds, b.append_ms, *b.ballot)
@@ -202,7 +210,8 @@ class Streams:
             ],
             "producer": [
                 (each, producer_id, p.epoch, p.next_sequence, p.last_ms, tuple(p.recent))
-                for each, known in self.producers.items() for producer_id, p in known.items()
+                for each, known in self.producers.items()
+                for producer_id, p in known.items()
             ],
         }
 
@@ -216,6 +225,9 @@ def appended(
     base: int, count: int, append_ms: int, sequence: int, *, duplicate: bool = False
 ) -> dict[str, Any]:
     return {
-        "base_offset": base, "count": count, "append_ms": append_ms, "sequence": sequence,
+        "base_offset": base,
+        "count": count,
+        "append_ms": append_ms,
+        "sequence": sequence,
         "duplicate": duplicate,
     }

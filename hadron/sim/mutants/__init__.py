@@ -1,10 +1,10 @@
 """Planted bugs: does the harness find what it is made to find?
 
-    seams        patching a named function or constant
-    mutant       what a planted bug is
-    replication, visibility, storage, state, groups, regions
-                 the bugs, by where they are
-    hunt         looks for each with random seeds and directed scenarios
+seams        patching a named function or constant
+mutant       what a planted bug is
+replication, visibility, storage, state, groups, regions
+             the bugs, by where they are
+hunt         looks for each with random seeds and directed scenarios
 """
 
 from hadron.sim.mutants import groups, regions, replication, state, storage, visibility
@@ -12,6 +12,14 @@ from hadron.sim.mutants.mutant import MUTANTS, Mutant
 from hadron.sim.mutants.seams import SeamError, patched
 
 __all__ = [
-    "MUTANTS", "Mutant", "SeamError", "groups", "patched", "regions", "replication", "state",
-    "storage", "visibility",
+    "MUTANTS",
+    "Mutant",
+    "SeamError",
+    "groups",
+    "patched",
+    "regions",
+    "replication",
+    "state",
+    "storage",
+    "visibility",
 ]

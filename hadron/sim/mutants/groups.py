@@ -8,9 +8,7 @@ from hadron.sim.mutants.seams import Edit
 plant(
     "group floor past an unacknowledged offset",
     "an acknowledgement next to the floor takes the offset between along",
-    Edit(
-        "state.groups:acknowledge", "if first <= floor:", "if first <= floor + 1:",
-    ),
+    Edit("state.groups:acknowledge", "if first <= floor:", "if first <= floor + 1:"),
     scenarios=("records-acknowledged-out-of-turn",),
 )
 
@@ -18,8 +16,7 @@ plant(
     "floor absorbs a range that it has not reached",
     "the floor goes over what is acknowledged above it, and takes the offset between along",
     Edit(
-        "state.groups:_absorb",
-        "_ACK_BELOW, (group_id, floor)", "_ACK_BELOW, (group_id, floor + 1)",
+        "state.groups:_absorb", "_ACK_BELOW, (group_id, floor)", "_ACK_BELOW, (group_id, floor + 1)"
     ),
     scenarios=("gaps-in-a-groups-progress-after-a-failover",),
 )
@@ -51,7 +48,7 @@ plant(
     "acknowledgement from before a reset counted",
     "nobody looks whether a delivery is from before the group was reset, the client neither",
     Edit("delivery.driver:GroupDriver._count", "if token <= self.progress.fence:", "if False:"),
-    Edit("client.acks:LateAcks.fenced", "if fence <= self._fence:", "if True:"),
+    Edit("client.consuming.acks:LateAcks.fenced", "if fence <= self._fence:", "if True:"),
     scenarios=("acknowledgement-from-before-a-reset",),
 )
 
@@ -59,7 +56,7 @@ plant(
     "client acknowledges again what a reset gave back",
     "a member that was away during a reset acknowledges at once what it had dealt with before, and "
     "hands it out to nobody",
-    Edit("client.acks:LateAcks.fenced", "if fence <= self._fence:", "if True:"),
+    Edit("client.consuming.acks:LateAcks.fenced", "if fence <= self._fence:", "if True:"),
     scenarios=("acknowledgement-from-before-a-failover-and-a-reset",),
 )
 
@@ -74,7 +71,7 @@ plant(
     "acknowledgement from before a deletion counted",
     "a group knows nothing of who had its name before, and takes acknowledgements of that one's",
     Edit(
-        "state.groups:apply_create_group", "(*context.ballot, command.last_delivery)", "(0, 0, 0)",
+        "state.groups:apply_create_group", "(*context.ballot, command.last_delivery)", "(0, 0, 0)"
     ),
     scenarios=("acknowledgement-from-before-a-deletion",),
 )
@@ -83,7 +80,7 @@ plant(
     "refusal told to one of those who wait",
     "of two tasks that wait for acknowledgements only the first hears that some were refused",
     Edit(
-        "client.membership:Membership.flush",
+        "client.consuming.membership:Membership.flush",
         "lost = self._late.told = self._late.lost",
         "known, lost = self._late.told, self._late.lost\n        self._late.told = lost",
     ),
@@ -95,8 +92,9 @@ plant(
     "a member whose machine was suspended for longer than it had promised says that it is there, "
     "and hands out what it held",
     Edit(
-        "client.membership:Membership.look_at_clock", "feed.held_until) <= 0:",
-        "feed.held_until) < 1e9:",
+        "client.consuming.membership:Membership.look_at_clock",
+        "channel.held_until) <= 0:",
+        "channel.held_until) < 1e9:",
     ),
     scenarios=("member-whose-machine-was-suspended",),
 )
@@ -104,7 +102,11 @@ plant(
 plant(
     "record without a dead letter forgotten",
     "a record whose dead letter could not be written is not delivered again",
-    Edit("delivery.machine:Group.put_back", "self._put_again(", "0 and self._put_again("),
+    Edit(
+        "delivery.machine:Group.put_back",
+        "        self._put_again(",
+        "        0 and self._put_again(",
+    ),
     scenarios=("dead-letter-without-a-stream",),
 )
 
@@ -113,7 +115,7 @@ plant(
     "a member acknowledges what has taken the place of a record that it has dealt with, and hands "
     "it out to nobody",
     Edit(
-        "client.acks:LateAcks.claim",
+        "client.consuming.acks:LateAcks.claim",
         "if before == written and (attempt > 1 or token[0] != ballot)",
         "if attempt > 1 or token[0] != ballot",
     ),
@@ -126,7 +128,8 @@ plant(
     "as well",
     Edit(
         "delivery.letters:DeadLetters._write",
-        "self._on_trouble(Exhausted(offset,", "self._on_trouble(Exhausted(dead.first,",
+        "self._on_trouble(Exhausted(offset,",
+        "self._on_trouble(Exhausted(dead.first,",
     ),
     scenarios=("dead-letters-that-are-written-in-part",),
 )
@@ -137,7 +140,8 @@ plant(
     "from their turn",
     Edit(
         "delivery.machine:Group.skip_below",
-        "            self._free_keys(dropped, now)\n", "            pass\n",
+        "            self._free_keys(dropped, now, effects)\n",
+        "            pass\n",
     ),
     scenarios=("key-of-a-record-that-retention-drops",),
 )

@@ -21,7 +21,7 @@ import msgspec
 
 from hadron.sim.mutants.mutant import MUTANTS, Mutant
 from hadron.sim.mutants.seams import Edit, patched
-from hadron.sim.run import Outcome
+from hadron.sim.runs.run import Outcome
 from hadron.sim.scenarios import SCENARIOS
 
 SEEDS: Final = 20
@@ -100,13 +100,18 @@ class _Hunt:
     @property
     def idle(self) -> tuple[str, ...]:
         return tuple(
-            patch.where for index, patch in enumerate(self._mutant.patches)
+            patch.where
+            for index, patch in enumerate(self._mutant.patches)
             if isinstance(patch, Edit) and index not in self._reached
         )
 
 
 def hunt(
-    mutant: Mutant, run: RunSeed, *, seeds: range, tries: int = TRIES,
+    mutant: Mutant,
+    run: RunSeed,
+    *,
+    seeds: range,
+    tries: int = TRIES,
     patience_s: float = PATIENCE_S,
 ) -> Found:
     """Play `tries` worlds of each of the bug's scenarios, until one shows it; then, whether one did
@@ -206,8 +211,18 @@ def hunt_elsewhere(jobs: int, seeds: range, patience_s: float = PATIENCE_S) -> I
 
 def _hunt_elsewhere(name: str, seeds: range, patience_s: float) -> Found:
     command = [
-        sys.executable, "-m", "hadron.sim", "--worker", "--mutant", name,
-        "--start", str(seeds.start), "--seeds", str(len(seeds)), "--patience", str(patience_s),
+        sys.executable,
+        "-m",
+        "hadron.sim",
+        "--worker",
+        "--mutant",
+        name,
+        "--start",
+        str(seeds.start),
+        "--seeds",
+        str(len(seeds)),
+        "--patience",
+        str(patience_s),
     ]
     environment = {**os.environ, "PYTHONHASHSEED": "0"}
     limit_s = patience_s + _LAST_RUNS_S

@@ -18,7 +18,8 @@ plant(
     "a push begins at the metadata set's latest change, wherever the other side stands",
     Edit(
         "metadata.push:Push._note_position",
-        "self._position = index", "self._position = max(index, self._own_index - 1)",
+        "self._position = index",
+        "self._position = max(index, self._own_index - 1)",
     ),
     scenarios=("region-that-misses-changes",),
 )
@@ -27,7 +28,7 @@ plant(
     "failover publishing twice",
     "a batch that may be in the log of its partition is published in another one",
     Edit(
-        "client.failover:may_move",
+        "client.producing.failover:may_move",
         "batch.state is BatchState.UNANSWERED and not batch.doubtful",
         "batch.state in (BatchState.SENT, BatchState.UNANSWERED)",
     ),
@@ -40,7 +41,8 @@ plant(
     Edit("node.leadership:Leadership._above_index", "return ballot.first_index", "return 0"),
     Edit(
         "state.registry:apply_register_replica_set",
-        "max(index, command.above_index) + 1", "index + 1",
+        "max(index, command.above_index) + 1",
+        "index + 1",
     ),
     scenarios=("metadata-set-that-lost-its-logs-end",),
 )
@@ -56,7 +58,8 @@ plant(
     "ids given again after two recoveries",
     "a metadata set that lost its log's end twice goes on where it went on the first time",
     Edit(
-        "node.leadership:Leadership._above_index", "return ballot.first_index",
+        "node.leadership:Leadership._above_index",
+        "return ballot.first_index",
         "return ballot._replace(incarnation=1_000_000).first_index",
     ),
     scenarios=("ids-lost-while-others-are-cut-off",),
@@ -73,7 +76,8 @@ plant(
     "new stream called missing",
     "a leader that has not heard of a stream yet says that there is none, which is final",
     Edit(
-        "serving.leading:Leading.find", "self.catalog.by_id(object_id, metadata_index)",
+        "serving.leading:Leading.find",
+        "self.catalog.by_id(object_id, metadata_index)",
         "self.catalog.by_id(object_id)",
     ),
     scenarios=("stream-that-is-news-to-its-leader",),
@@ -82,8 +86,6 @@ plant(
 plant(
     "deleted objects stay",
     "a replica goes on to show what was deleted",
-    Edit(
-        "serving.schema_copy:SchemaCopy._refresh", "deleted=changes.deleted,", "",
-    ),
+    Edit("serving.schema_copy:SchemaCopy._refresh", "deleted=changes.deleted,", ""),
     scenarios=("metadata-leader-that-changes",),
 )

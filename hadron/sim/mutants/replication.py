@@ -10,7 +10,8 @@ plant(
     "one node less than a majority is enough",
     Edit(
         "replication.quorum:Quorum.__init__",
-        "len(self._persisted) // 2 + 1", "len(self._persisted) // 2",
+        "len(self._persisted) // 2 + 1",
+        "len(self._persisted) // 2",
     ),
     scenarios=("read-of-an-uncommitted-record",),
 )
@@ -21,8 +22,7 @@ plant(
     Edit(
         "replication.feeding:Feeding.offer",
         "self.head = entries[-1].position",
-        "self.head = entries[-1].position\n"
-        "        self.quorum.record(self.node, self.head.lsn)",
+        "self.head = entries[-1].position\n        self.quorum.record(self.node, self.head.lsn)",
     ),
     scenarios=("leader-dies-before-its-own-sync",),
 )
@@ -41,8 +41,7 @@ plant(
         "            writer.commit(prepare, partial(self._appended, joined))\n",
     ),
     Edit(
-        "replication.service:ReplicationService._appended",
-        "self._answer_append(call, own)", "pass",
+        "replication.service:ReplicationService._appended", "self._answer_append(call, own)", "pass"
     ),
     scenarios=("replica-dies-before-its-own-sync",),
 )
@@ -52,7 +51,8 @@ plant(
     "of two logs the longer one is chosen, whatever its last ballot",
     Edit(
         "replication.ballot:Candidate._reconcile",
-        "(last.ballot, last.lsn) > (best.ballot, best.lsn)", "last.lsn > best.lsn",
+        "(last.ballot, last.lsn) > (best.ballot, best.lsn)",
+        "last.lsn > best.lsn",
     ),
     scenarios=("long-tail-of-an-old-ballot",),
 )
@@ -62,7 +62,8 @@ plant(
     "a replica acknowledges its own last entry, not what it has verified to be equal",
     Edit(
         "replication.appends:JoinedAppends.outcomes",
-        "match_lsn=each.end.lsn", "match_lsn=self._follower.head.lsn",
+        "match_lsn=each.end.lsn",
+        "match_lsn=self._follower.head.lsn",
     ),
     scenarios=("divergent-tail-counts-for-nothing",),
 )
@@ -72,11 +73,13 @@ plant(
     "a node whose disk is new counts like one that remembers",
     Edit(
         "replication.standing:stand",
-        "memories = 0 if begins else membership.amnesia_quorum", "memories = 0",
+        "memories = 0 if begins else membership.amnesia_quorum",
+        "memories = 0",
     ),
     Edit(
         "replication.configurations:what_is_missing",
-        "len(names.intersection(remembering)) < configuration.amnesia_quorum", "False",
+        "len(names.intersection(remembering)) < configuration.amnesia_quorum",
+        "False",
     ),
     scenarios=("wiped-leader-meets-the-one-that-lags",),
 )
@@ -86,7 +89,8 @@ plant(
     "a replica applies entries when it receives them; there is no undo",
     Edit(
         "replication.follower:FollowerLog._begin_write",
-        "committed if until is None else until", "self._log.head.lsn",
+        "committed if until is None else until",
+        "self._log.head.lsn",
     ),
     scenarios=("replica-with-a-lost-claim",),
 )
@@ -101,9 +105,7 @@ plant(
 plant(
     "stale leader still commits",
     "a replica takes entries of a ballot below the one that it has promised",
-    Edit(
-        "replication.follower:FollowerLog.prepare_append", "if ballot != promised:", "if False:"
-    ),
+    Edit("replication.follower:FollowerLog.prepare_append", "if ballot != promised:", "if False:"),
     scenarios=("stale-leader-after-a-promotion",),
 )
 
@@ -112,11 +114,13 @@ plant(
     "a leader takes a refusal, because of a higher ballot, for an acknowledgement",
     Edit(
         "replication.feed:Feed._on_answer",
-        "answer.outcome == _Outcome.PERSISTED", "answer.outcome != _Outcome.MISMATCH",
+        "answer.outcome == _Outcome.PERSISTED",
+        "answer.outcome != _Outcome.MISMATCH",
     ),
     Edit(
         "replication.feed:Feed._on_answer",
-        "answer.match_lsn,", "answer.match_lsn or self._previous.lsn,",
+        "answer.match_lsn,",
+        "answer.match_lsn or self._previous.lsn,",
     ),
     scenarios=("stale-leader-after-a-promotion",),
 )
@@ -126,7 +130,8 @@ plant(
     "a new epoch's leader asks nobody of the configuration before",
     Edit(
         "replication.configurations:still_needed",
-        "return ordered[committed[-1] :] if committed else ordered", "return []",
+        "return ordered[committed[-1] :] if committed else ordered",
+        "return []",
     ),
     scenarios=("members-leave-while-others-lag",),
 )
@@ -134,9 +139,7 @@ plant(
 plant(
     "old ballots committed by counting",
     "entries of an older ballot count as committed before this ballot's first one (Figure 8)",
-    Edit(
-        "replication.quorum:Quorum._advance", " or candidate < self._started_lsn", "",
-    ),
+    Edit("replication.quorum:Quorum._advance", " or candidate < self._started_lsn", ""),
     scenarios=("figure-8",),
 )
 
@@ -154,9 +157,7 @@ plant(
 plant(
     "tail that the leader lost is not fetched",
     "a leader begins with what its own disk holds, and gives lost entries' offsets away again",
-    Edit(
-        "replication.ballot:Candidate._reconcile", "if best is None or best == own:", "if True:"
-    ),
+    Edit("replication.ballot:Candidate._reconcile", "if best is None or best == own:", "if True:"),
     scenarios=("wiped-leader-under-load",),
 )
 
@@ -176,7 +177,8 @@ plant(
     "a leader counts what a node without memory has on disk, as if it had never lost any",
     Edit(
         "replication.learners:Learners.teach",
-        "self._quorum.demote(feed.name)", "self._quorum.admit(feed.name)",
+        "self._quorum.demote(feed.name)",
+        "self._quorum.admit(feed.name)",
     ),
     scenarios=("learner-who-had-promised-another",),
 )
@@ -198,7 +200,8 @@ plant(
     "a node without memory counts again when it holds the log, whatever it may have promised",
     Edit(
         "replication.learners:Learners._grant_if_caught_up",
-        "            and self._has_heard_enough(learner)\n", "",
+        "            and self._has_heard_enough(learner)\n",
+        "",
     ),
     scenarios=("learner-who-had-promised-another",),
 )
@@ -208,7 +211,8 @@ plant(
     "a node without memory counts again while it is still being sent the log",
     Edit(
         "replication.learners:Learners._grant_if_caught_up",
-        "            and max(self._quorum.committed, self._started_lsn) <= match_lsn\n", "",
+        "            and max(self._quorum.committed, self._started_lsn) <= match_lsn\n",
+        "",
     ),
     scenarios=("learner-that-everybody-has-heard-of",),
 )
@@ -217,10 +221,7 @@ plant(
     "learner confirms leadership",
     "who has no memory, and may have promised another ballot, counts when a leader asks a majority "
     "whether it still leads",
-    Edit(
-        "replication.feeding:Feeding.hear",
-        "if self.quorum.is_voter(name):", "if True:",
-    ),
+    Edit("replication.feeding:Feeding.hear", "if self.quorum.is_voter(name):", "if True:"),
     scenarios=("learner-who-had-promised-another",),
 )
 
@@ -235,7 +236,8 @@ plant(
     "any clock is trusted that nobody contradicts",
     "a leader goes by a clock that has jumped while its peers stood still",
     Edit(
-        "replication.skew:StampClock.compare", "if len(found) < (len(links.links) + 1) // 2:",
+        "replication.skew:StampClock.compare",
+        "if len(found) < (len(links.links) + 1) // 2:",
         "if False:",
     ),
     scenarios=("clock-jumps-while-peers-stand-still",),
@@ -269,7 +271,8 @@ plant(
     "a new epoch begins when a majority of its own members has its first entry",
     Edit(
         "replication.quorum:Quorum._advance",
-        "for configuration in self._older:", "for configuration in ():",
+        "for configuration in self._older:",
+        "for configuration in ():",
     ),
     scenarios=("epoch-that-others-have-not-begun",),
 )

@@ -123,11 +123,15 @@ def _edited(function: FunctionType, where: str, edits: Sequence[tuple[int, Edit]
         _mark(definition, source.count("\n", 0, offset) + 1, index)
     ast.increment_lineno(tree, function.__code__.co_firstlineno - 1)
     compiled = compile(
-        tree, function.__code__.co_filename, "exec",
-        flags=__future__.annotations.compiler_flag, dont_inherit=True,
+        tree,
+        function.__code__.co_filename,
+        "exec",
+        flags=__future__.annotations.compiler_flag,
+        dont_inherit=True,
     )
     code = next(
-        constant for constant in compiled.co_consts
+        constant
+        for constant in compiled.co_consts
         if isinstance(constant, CodeType) and constant.co_name == function.__name__
     )
     if code.co_freevars != function.__code__.co_freevars:

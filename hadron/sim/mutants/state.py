@@ -10,8 +10,8 @@ plant(
     "producers' sequences are gone when a node starts",
     Edit(
         "storage.store:_prepare",
-        '        mark_format(connection, FORMAT_VERSION)\n',
-        '        mark_format(connection, FORMAT_VERSION)\n'
+        "        mark_format(connection, FORMAT_VERSION)\n",
+        "        mark_format(connection, FORMAT_VERSION)\n"
         '        connection.execute("DELETE FROM hadron_producer")\n',
     ),
     scenarios=("retry-after-a-restart",),
@@ -36,8 +36,9 @@ plant(
     "stamps go back",
     "an entry gets its leader's clock, also when that is behind the entry before",
     Edit(
-        "partition.group_commit:GroupWriter.prepare",
-        "max(clock_ms(), self._log.last_ms)", "clock_ms()",
+        "partition.group_commit:GroupCommitter.prepare",
+        "max(clock_ms(), self._log.last_ms)",
+        "clock_ms()",
     ),
     scenarios=("clock-that-jumps-back",),
 )
@@ -47,7 +48,8 @@ plant(
     "a replica takes its leader's word for what the log makes of its tables",
     Edit(
         "state.digests:apply_state_digest",
-        "if (is_last, digest) != (command.is_last, command.digest):", "if False:",
+        "if (is_last, digest) != (command.is_last, command.digest):",
+        "if False:",
     ),
     scenarios=("row-changed-by-somebody",),
 )

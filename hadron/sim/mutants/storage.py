@@ -81,11 +81,10 @@ plant(
     "pages are read without a look at their checksums",
     Edit(
         "storage.checksums:with_checksums",
-        "    with _lock:\n", "    if base:\n        return base\n    with _lock:\n",
+        "    with _lock:\n",
+        "    if base:\n        return base\n    with _lock:\n",
     ),
-    Edit(
-        "storage.checksums:require_checksums", "if not has_checksums(connection):", "if False:"
-    ),
+    Edit("storage.checksums:require_checksums", "if not has_checksums(connection):", "if False:"),
     scenarios=("one-bit-in-a-table",),
 )
 
@@ -94,7 +93,8 @@ plant(
     "a record is taken from the leader's disk without a look at its hash, and sent",
     Edit(
         "storage.log:_sound_body",
-        "if type(data) is not bytes or hash_body(data) != body_hash:", "if False:",
+        "if type(data) is not bytes or hash_body(data) != body_hash:",
+        "if False:",
     ),
     scenarios=("body-changed-by-somebody",),
 )
@@ -132,7 +132,8 @@ plant(
     "a copy ends where its tables stand, but for the bodies of the entries that it cuts off",
     Edit(
         "storage.snapshot:_cut_off_tail",
-        '        copy.execute(f"DELETE FROM {BODY} WHERE lsn > ?", (lsn,))\n', "",
+        '        copy.execute(f"DELETE FROM {BODY} WHERE lsn > ?", (lsn,))\n',
+        "",
     ),
     scenarios=("backup-of-a-node-with-a-tail",),
 )
@@ -141,7 +142,8 @@ plant(
     "copy of a replaced entry",
     "a copy whose last entry another leader's has replaced is given out as committed",
     Edit(
-        "replication.snapshots:SnapshotService._wait_committed", "if now != position:",
+        "replication.snapshots:SnapshotService._wait_committed",
+        "if now != position:",
         "if now is None:",
     ),
     scenarios=("backup-of-a-leader-that-is-deposed-meanwhile",),
@@ -152,7 +154,8 @@ plant(
     "a backup of a stopped node's files says that all is committed that its tables hold",
     Edit(
         "storage.snapshot:_cut_off_tail",
-        'lsn if is_committed else min(lsn, get_meta(copy, "committed_lsn"))', "lsn",
+        'lsn if is_committed else min(lsn, get_meta(copy, "committed_lsn"))',
+        "lsn",
     ),
     scenarios=("backup-of-a-leader-that-was-killed",),
 )
@@ -161,8 +164,7 @@ plant(
     "mark of the log's end",
     "a node notes for ever that it has its last entry, which a leader may have it drop",
     Edit(
-        "storage.store:Store._note_mark", "await self.readers.run_once(_committed)",
-        "self.log.head",
+        "storage.store:Store._note_mark", "await self.readers.run_once(_committed)", "self.log.head"
     ),
     scenarios=("tail-that-goes-with-its-leader",),
 )
@@ -199,7 +201,8 @@ plant(
     "a database without what its own node.db knows of is taken for the latest",
     Edit(
         "storage.store:Store._compare_with_mark",
-        "if not (self.identity.current.is_member and", "if True or not (",
+        "if not (self.identity.current.is_member and",
+        "if True or not (",
     ),
     scenarios=("older-database-beside-its-identity",),
 )
@@ -207,9 +210,7 @@ plant(
 plant(
     "orderly stop remembered",
     "a node that does not flush and was stopped in order once takes the next stop for such a one",
-    Edit(
-        "storage.identity:IdentityFile.begin_run", "clean = 0, kernel", "clean = clean, kernel",
-    ),
+    Edit("storage.identity:IdentityFile.begin_run", "clean = 0, kernel", "clean = clean, kernel"),
     scenarios=("majority-loses-power-without-fsync",),
 )
 
@@ -225,7 +226,8 @@ plant(
     "what was stored between the copying of the log's end and the closing of the old file is gone",
     Edit(
         "replication.resync:Installation.finish",
-        "kept = copy_tail(old, self.generation / DATABASE, self.position, disk)", "pass",
+        "kept = copy_tail(old, self.generation / DATABASE, self.position, disk)",
+        "pass",
     ),
     scenarios=("records-stored-while-a-copy-is-installed",),
 )
@@ -234,7 +236,7 @@ plant(
     "log kept for copies that are gone",
     "the log stays pinned at the place of every copy that was ever given out",
     Edit(
-        "replication.snapshots:SnapshotService._drop_current", "            current.unpin()\n", "",
+        "replication.snapshots:SnapshotService._drop_current", "            current.unpin()\n", ""
     ),
     scenarios=("log-goes-on-after-a-backup",),
 )
@@ -243,11 +245,13 @@ plant(
     "deleted while others are dropped",
     "what is deleted while an earlier deletion is being dropped is not dropped",
     Edit(
-        "serving.dropping:DropDriver.run",
-        "            self._changed = trio.Event()\n            try:\n", "            try:\n",
+        "serving.dropping:DropDriver._rounds",
+        "            self._changed = trio.Event()\n            is_left",
+        "            is_left",
     ),
     Edit(
-        "serving.dropping:DropDriver.run", "            with trio.move_on_after(",
+        "serving.dropping:DropDriver._rounds",
+        "            with trio.move_on_after(",
         "            self._changed = trio.Event()\n            with trio.move_on_after(",
     ),
     scenarios=("streams-deleted-while-others-are-dropped",),
@@ -257,7 +261,8 @@ plant(
     "held back counts as dropped",
     "a deleted stream of which nothing may go yet counts as dropped, and its records stay",
     Edit(
-        "state.machine:StateMachine.drop_some", "if not dropped.is_done:",
+        "state.machine:StateMachine.drop_some",
+        "if not dropped.is_done:",
         "if dropped.rows and not dropped.is_done:",
     ),
     scenarios=("streams-deleted-while-others-are-dropped",),
@@ -266,9 +271,7 @@ plant(
 plant(
     "retention's clock not started",
     "the first batch of an empty stream with an age limit does not start retention's clock",
-    Edit(
-        "serving.retention:RetentionDriver._trim", "if found.oldest_ms is None:", "if False:",
-    ),
+    Edit("serving.retention:RetentionDriver._trim", "if found.oldest_ms is None:", "if False:"),
     scenarios=("burst-after-silence",),
 )
 
@@ -277,7 +280,8 @@ plant(
     "a replica that looks while a schema change is being stored notes it as seen, and has not",
     Edit(
         "serving.schema_copy:SchemaCopy.run",
-        "min(follower.schema_lsn, follower.stored_applied_lsn)", "follower.schema_lsn",
+        "min(follower.schema_lsn, follower.stored_applied_lsn)",
+        "follower.schema_lsn",
     ),
     scenarios=("objects-declared-one-after-the-other",),
 )

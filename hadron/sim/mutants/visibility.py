@@ -24,7 +24,8 @@ plant(
     "what the leader has on its own disk is shown to readers and groups",
     Edit(
         "partition.controller:Controller._release",
-        "self._written[0].lsn <= committed:", "self._written[0].lsn <= self._persisted_lsn:",
+        "self._written[0].lsn <= committed:",
+        "self._written[0].lsn <= self._persisted_lsn:",
     ),
     scenarios=("read-of-an-uncommitted-record", "delivery-of-an-uncommitted-record"),
 )
@@ -39,10 +40,7 @@ plant(
 plant(
     "acks of a majority at the leader",
     "every acks is answered when the leader's own disk has the entry",
-    Edit(
-        "partition.waiters:Waiters.take",
-        "reached = (committed,", "reached = (persisted,",
-    ),
+    Edit("partition.waiters:Waiters.take", "reached = (committed,", "reached = (persisted,"),
     scenarios=("read-of-an-uncommitted-record",),
 )
 
@@ -63,8 +61,8 @@ plant(
     "the end",
     Edit(
         "state.group_endings:apply_dead_letter_records",
-        "    db.execute(_COUNT_DEAD_LETTERS", "    context.events.clear()\n"
         "    db.execute(_COUNT_DEAD_LETTERS",
+        "    context.events.clear()\n    db.execute(_COUNT_DEAD_LETTERS",
     ),
     scenarios=("dead-letter-of-a-record-given-back-twice",),
 )
@@ -72,9 +70,7 @@ plant(
 plant(
     "any history goes on",
     "who reads on is not told that the log has other records now at the offsets that it has read",
-    Edit(
-        "serving.visible:VisibleStreams.check_after", "if has in (None, ballot):", "if True:",
-    ),
+    Edit("serving.visible:VisibleStreams.check_after", "if has in (None, ballot):", "if True:"),
     scenarios=("follower-of-a-log-that-lost-its-end",),
 )
 
@@ -83,8 +79,9 @@ plant(
     "once a batch was given up, later ones leave under a new producer id while an earlier one is "
     "sent again under the old one",
     Edit(
-        "client.accumulator:PartitionAccumulator.next_batch",
-        "if not self._queue or (self._hole and self._sent):", "if not self._queue:",
+        "client.producing.accumulator:PartitionAccumulator.next_batch",
+        "if not self._queue or (self._hole and self._sent):",
+        "if not self._queue:",
     ),
     scenarios=("batch-in-doubt-behind-one-that-was-given-up",),
 )

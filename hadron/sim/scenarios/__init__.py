@@ -4,7 +4,9 @@
     leadership   B: ballots, memory, damage
     learners     B: members without memory
     membership   B: promotion, members that come and go
-    files        A, B, F: trimming, copies, room, write-ahead logs
+    files        A, B, D, F: what is dropped, room, write-ahead logs
+    snapshots    A, B: what was trimmed comes by a copy
+    damage       A, B, C: disks that change beneath a node
     copies       B: nodes that have what nobody else has, and what their copies say of it
     pipelines    A: stages' outputs, exactly once
     groups       D: members that are late, leaders that come and go
@@ -16,6 +18,7 @@
 
 from hadron.sim.scenarios import (
     copies,
+    damage,
     files,
     groups,
     leadership,
@@ -24,11 +27,24 @@ from hadron.sim.scenarios import (
     pipelines,
     promises,
     regions,
+    snapshots,
     visibility,
 )
 from hadron.sim.scenarios.play import SCENARIOS, Directed
 
 __all__ = [
-    "SCENARIOS", "Directed", "copies", "files", "groups", "leadership", "learners", "membership",
-    "pipelines", "promises", "regions", "visibility",
+    "SCENARIOS",
+    "Directed",
+    "copies",
+    "damage",
+    "files",
+    "groups",
+    "leadership",
+    "learners",
+    "membership",
+    "pipelines",
+    "promises",
+    "regions",
+    "snapshots",
+    "visibility",
 ]

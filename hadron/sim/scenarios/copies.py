@@ -10,7 +10,7 @@ import trio
 
 from hadron.model.errors import HadronError, PeerError
 from hadron.sim.scenarios.play import Play, scenario
-from hadron.sim.world import SETTINGS
+from hadron.sim.world.replica_set import SETTINGS
 from hadron.storage.generations import OUTGOING
 
 _ALL = ("n1", "n2", "n3")

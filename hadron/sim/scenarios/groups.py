@@ -9,18 +9,18 @@ from typing import Final
 
 import trio
 
-from hadron.client.deliveries import Delivery
-from hadron.client.subscription import Subscription
+from hadron.client.consuming.deliveries import Delivery
+from hadron.client.consuming.subscription import Subscription
+from hadron.fakes.disk import SLOW
 from hadron.model.errors import ConnectionLostError
 from hadron.model.record import NewRecord
 from hadron.model.schema import Retention, SchemaObject, StreamSpec
-from hadron.sim.disk import SLOW
-from hadron.sim.group_plans import LETTERS, GroupPlan
-from hadron.sim.history import Settle
-from hadron.sim.members import DrainingMember
+from hadron.sim.actors.clients import STREAM, text
+from hadron.sim.actors.group_plans import LETTERS, GroupPlan
+from hadron.sim.actors.members import DrainingMember
+from hadron.sim.evidence.history import Settle
 from hadron.sim.scenarios.play import Play, scenario
 from hadron.sim.scenarios.promises import OS
-from hadron.sim.workload_clients import STREAM, text
 
 _ALL: Final = ("n1", "n2", "n3")
 _PLAN: Final = GroupPlan("g")
@@ -45,8 +45,14 @@ class _Member:
                 record = await anext(self.subscription)
                 self.taken[record.offset] = record
                 history.deliver(
-                    self.host, self.plan.name, self.host, STREAM, partition, record.offset,
-                    [text(record.value)], attempt=record.attempt,
+                    self.host,
+                    self.plan.name,
+                    self.host,
+                    STREAM,
+                    partition,
+                    record.offset,
+                    [text(record.value)],
+                    attempt=record.attempt,
                 )
 
     async def give_all_back(self) -> None:
@@ -55,8 +61,14 @@ class _Member:
         async for record in self.subscription:
             self.taken[record.offset] = record
             history.deliver(
-                self.host, self.plan.name, self.host, STREAM, partition, record.offset,
-                [text(record.value)], attempt=record.attempt,
+                self.host,
+                self.plan.name,
+                self.host,
+                STREAM,
+                partition,
+                record.offset,
+                [text(record.value)],
+                attempt=record.attempt,
             )
             await self.nack(record.offset)
 
@@ -72,8 +84,13 @@ class _Member:
 
     def _settle(self, offset: int, how: str) -> Settle:
         return self.play.history.settle(
-            self.host, self.plan.name, self.host, STREAM, self.play.world.config.name,
-            [(offset, offset)], how="ack" if how == "ack" else "nack",
+            self.host,
+            self.plan.name,
+            self.host,
+            STREAM,
+            self.play.world.config.name,
+            [(offset, offset)],
+            how="ack" if how == "ack" else "nack",
         )
 
     async def confirm(self, sent: list[Settle] | None = None) -> bool:
@@ -93,14 +110,21 @@ class _Member:
 
 @asynccontextmanager
 async def _member(
-    play: Play, host: str, plan: GroupPlan = _PLAN, *, max_in_flight: int = 10,
+    play: Play,
+    host: str,
+    plan: GroupPlan = _PLAN,
+    *,
+    max_in_flight: int = 10,
     heartbeat_s: float = 0.0,
 ) -> AsyncIterator[_Member]:
     now_ms = play.world.clocks["n1"].now_ms()
     async with (
         play.world.client(host) as client,
         client.subscribe(
-            STREAM, max_in_flight=max_in_flight, member=host, heartbeat_s=heartbeat_s,
+            STREAM,
+            max_in_flight=max_in_flight,
+            member=host,
+            heartbeat_s=heartbeat_s,
             **plan.options(now_ms),
         ) as subscription,
     ):
@@ -401,6 +425,23 @@ async def dead_letter_of_a_record_given_back_twice(play: Play) -> None:
         await member.nack(1)
         await member.ack(2)
         await member.confirm()
+    await _drain(play, plan)
+
+
+@scenario("D2: of what nobody can use, that was acknowledged after all which was, and no more")
+async def dead_letters_of_which_one_is_acknowledged(play: Play) -> None:
+    """Six records that are one batch are given back for the last time. The third of them is
+    acknowledged in the log, and who serves the group does not know: the other five must be letters,
+    whatever is said of the six."""
+    plan = GroupPlan("g", max_attempts=1)
+    await play.publish(*(f"letter {number}" for number in range(6)))
+    async with _member(play, "g0", plan) as member:
+        await member.take(*range(6))
+        member.sent.append(member._settle(2, "ack"))
+        await play.acknowledge("g", 2)
+        await member.nack(0, 1, 2, 3, 4, 5)
+        await member.confirm()
+        await play.world.wait_for("letters", lambda: play.dead_letters("g") == 5)
     await _drain(play, plan)
 
 

@@ -11,7 +11,7 @@ import apsw
 import trio
 
 from hadron.sim.scenarios.play import Play, scenario
-from hadron.sim.world import SETTINGS
+from hadron.sim.world.replica_set import SETTINGS
 
 _BIG: Final = 700_000
 """A record of this size; two of them fill a feed's chunk."""

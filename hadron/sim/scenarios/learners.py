@@ -6,9 +6,9 @@ from typing import Final
 
 import trio
 
+from hadron.sim.actors.clients import STREAM
 from hadron.sim.scenarios.leadership import NARROW
 from hadron.sim.scenarios.play import Play, scenario
-from hadron.sim.workload_clients import STREAM
 from hadron.wire.messages import groups_pb2
 
 _BIG: Final = 700_000

@@ -9,13 +9,13 @@ from typing import Any
 
 import trio
 
+from hadron.fakes.disk import Speed
 from hadron.model.errors import FencedError
 from hadron.model.schema import SchemaObject, StreamSpec
 from hadron.replication.life import Life
-from hadron.sim.disk import Speed
-from hadron.sim.members import DrainingMember
+from hadron.sim.actors.clients import STREAM
+from hadron.sim.actors.members import DrainingMember
 from hadron.sim.scenarios.play import Play, scenario
-from hadron.sim.workload_clients import STREAM
 from hadron.wire.messages import groups_pb2
 
 _ALL = ("n1", "n2", "n3")
@@ -243,9 +243,7 @@ async def old_copy_of_the_leaders_disk(play: Play) -> None:
     await play.fill(3)
     await world.wait_in_step()
     await world.stop("n1")
-    image = {
-        path.name: path.read_bytes() for path in world.data("n1").iterdir() if path.is_file()
-    }
+    image = {path.name: path.read_bytes() for path in world.data("n1").iterdir() if path.is_file()}
     await world.start("n1")
     await world.wait_serving()
     await world.wait_in_step()

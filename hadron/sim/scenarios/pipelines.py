@@ -9,10 +9,11 @@ import trio
 
 from hadron.client import Client
 from hadron.model.errors import HadronError
-from hadron.model.schema import PipelineSpec, SchemaObject, StageSpec
-from hadron.sim.pipeline_work import FLOW, RunnerActor, objects
+from hadron.model.pipelines import PipelineSpec, StageSpec
+from hadron.model.schema import SchemaObject
+from hadron.sim.actors.clients import STREAM
+from hadron.sim.actors.pipelines import FLOW, RunnerActor, objects
 from hadron.sim.scenarios.play import Play, scenario
-from hadron.sim.workload_clients import STREAM
 from hadron.wire.messages import pipelines_pb2
 
 _RECORDS: Final = 30
@@ -106,10 +107,15 @@ def _reporting(play: Play, *names: str) -> list[SchemaObject]:
     """A pipeline of stages that do not wait for each other, but for the audit that the report
     waits for where there is one."""
     flow = PipelineSpec(
-        replica_set=play.world.config.name, input=STREAM, start="earliest", max_parallel=_RECORDS,
+        replica_set=play.world.config.name,
+        input=STREAM,
+        start="earliest",
+        max_parallel=_RECORDS,
         stages=tuple(
             StageSpec(
-                name=name, engine="handler", timeout_ms=60_000,
+                name=name,
+                engine="handler",
+                timeout_ms=60_000,
                 after=("audit",) if name == "report" and "audit" in names else (),
             )
             for name in names
@@ -118,9 +124,7 @@ def _reporting(play: Play, *names: str) -> list[SchemaObject]:
     return [SchemaObject(kind="Pipeline", name=FLOW, spec=flow)]
 
 
-async def _taken(
-    client: Client, *names: str
-) -> dict[str, list[pipelines_pb2.Invocations]]:
+async def _taken(client: Client, *names: str) -> dict[str, list[pipelines_pb2.Invocations]]:
     """What a runner is handed: these stages of every record's instance."""
     given: dict[str, list[pipelines_pb2.Invocations]] = {name: [] for name in names}
     async with client.run_stages(FLOW, engine="handler", max_batch=10, credit=10) as stages:
@@ -145,9 +149,7 @@ async def _complete_all(client: Client, given: list[pipelines_pb2.Invocations]) 
         assert not answer.stale_instance_ids
 
 
-async def _declared(
-    play: Play, *, max_attempts: int, failing: float = 0.15
-) -> list[RunnerActor]:
+async def _declared(play: Play, *, max_attempts: int, failing: float = 0.15) -> list[RunnerActor]:
     """Declare the pipeline; its runners, which are not running yet."""
     world = play.world
     async with world.client("c0") as client:
@@ -156,7 +158,11 @@ async def _declared(
         )
     return [
         RunnerActor(
-            world, play.history, f"w{number}", f"{world.seed}/w{number}", is_hopeful=True,
+            world,
+            play.history,
+            f"w{number}",
+            f"{world.seed}/w{number}",
+            is_hopeful=True,
             failing=failing,
         )
         for number in range(2)

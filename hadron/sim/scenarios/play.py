@@ -16,20 +16,22 @@ import trio
 from google.protobuf.message import Message
 
 from hadron.client import Client
-from hadron.client.results import BatchReceipt
-from hadron.model.batch import decode_batch, encode_values
+from hadron.client.terms.results import BatchReceipt
+from hadron.fakes.trace import Trace
+from hadron.model.batch_building import encode_values
 from hadron.model.errors import HadronError
+from hadron.model.record_batch import decode_batch
 from hadron.node.settings import Settings
-from hadron.sim.backups import Backups
-from hadron.sim.group_notes import noting_groups
-from hadron.sim.history import Acks, Publish, Read
-from hadron.sim.observing import noting_divergence
-from hadron.sim.raw_producer import ask_once, produce_once
-from hadron.sim.run import Judgement, Outcome, run_seed
-from hadron.sim.trace import Trace
-from hadron.sim.workload import Run, judgement
-from hadron.sim.workload_clients import STREAM, text
-from hadron.sim.world import SETTINGS, World
+from hadron.sim.actors.clients import STREAM, text
+from hadron.sim.actors.raw_producer import ask_once, produce_once
+from hadron.sim.evidence.history import Acks, Publish, Read
+from hadron.sim.notes.groups import noting_groups
+from hadron.sim.notes.nodes import noting_divergence
+from hadron.sim.runs.run import Judgement, Outcome, run_seed
+from hadron.sim.runs.workload import Run, judgement
+from hadron.sim.world.backups import Backups
+from hadron.sim.world.replica_set import SETTINGS, World
+from hadron.state.groups import AckRecords
 from hadron.state.streams import AppendBatch
 from hadron.state.together import DoTogether
 from hadron.wire.messages import method, streams_pb2
@@ -76,8 +78,15 @@ class Play(Run):
         return operation
 
     async def produce(
-        self, *values: str, producer: bytes = b"", sequence: int = -1, acks: Acks = "majority",
-        timeout_s: float = 5.0, host: str = "c1", node: str = "n1", again: Publish | None = None,
+        self,
+        *values: str,
+        producer: bytes = b"",
+        sequence: int = -1,
+        acks: Acks = "majority",
+        timeout_s: float = 5.0,
+        host: str = "c1",
+        node: str = "n1",
+        again: Publish | None = None,
     ) -> Publish:
         """One request to one node on a connection of its own, without retries: a client that hangs
         up after `timeout_s`. `again` is the operation that this is a retry of."""
@@ -120,6 +129,28 @@ class Play(Run):
             operation.runs = [(each.base_offset, each.count) for each in results]
             self.history.ok(operation)
         return operation
+
+    async def acknowledge(self, group: str, *offsets: int) -> None:
+        """Log that a group has dealt with these, behind the back of who serves it."""
+        leader = self.world.node(self.world.config.leader.name).member
+        assert leader._leadership is not None
+        ranges = tuple((offset, offset) for offset in offsets)
+        await leader._leadership.controller.execute(AckRecords(self._group(group)[0], ranges))
+
+    def dead_letters(self, group: str) -> int:
+        """How many the leader's tables count."""
+        return self._group(group)[1]
+
+    def _group(self, name: str) -> tuple[int, int]:
+        leader = self.world.node(self.world.config.leader.name).member
+        row = leader._store.writer.connection.execute(
+            "SELECT group_id, dead_lettered FROM hadron_group WHERE name = ?", (name,)
+        ).fetchone()
+        assert row is not None, f"there is no group {name}"
+        group_id, count = row
+        assert isinstance(group_id, int)
+        assert isinstance(count, int)
+        return group_id, count
 
     async def read(self, *, timeout_s: float = 5.0, host: str = "r1", offset: int = 0) -> Read:
         """What a reader is shown from `offset` on."""
@@ -327,9 +358,7 @@ SCENARIOS: Final[dict[str, Playable]] = {}
 """Every directed scenario, by name."""
 
 
-def scenario(
-    rule: str, *, nodes: int = 3, settings: Settings = SETTINGS
-) -> Callable[[Body], Body]:
+def scenario(rule: str, *, nodes: int = 3, settings: Settings = SETTINGS) -> Callable[[Body], Body]:
     """Register a scenario under its function's name; its docstring is the history."""
 
     def register(body: Body) -> Body:
@@ -341,4 +370,3 @@ def scenario(
         return body
 
     return register
-

@@ -7,12 +7,12 @@ from typing import Final
 
 import trio
 
-from hadron.model.batch import decode_batch
-from hadron.sim.files import STYLES
-from hadron.sim.node_files import read_node
+from hadron.fakes.files import STYLES
+from hadron.model.record_batch import decode_batch
+from hadron.sim.actors.clients import STREAM, text
+from hadron.sim.evidence.node_files import read_node
 from hadron.sim.scenarios.play import Play, scenario
-from hadron.sim.workload_clients import STREAM, text
-from hadron.sim.world import SETTINGS
+from hadron.sim.world.replica_set import SETTINGS
 
 OS: Final = replace(SETTINGS, durability="os")
 
@@ -57,7 +57,8 @@ def _holds(play: Play, name: str, value: str) -> bool:
     file = read_node(name, play.world.data(name) / "hadron.db", vfs="unix")
     return any(
         text(record.value) == value
-        for row in file.log.values() if row.body
+        for row in file.log.values()
+        if row.body
         for record in decode_batch(row.body).records()
     )
 

@@ -10,20 +10,20 @@ from pathlib import Path
 
 import trio
 
-from hadron.client.failover import Failover
-from hadron.client.producer import Producer
+from hadron.client.producing.failover import Failover
+from hadron.client.producing.producer import Producer
+from hadron.fakes.trace import Trace
 from hadron.model.schema import SchemaObject
 from hadron.node.settings import Settings
-from hadron.sim.backups import Backups
-from hadron.sim.history import CLUSTER, Publish
-from hadron.sim.region_run import RegionRun
-from hadron.sim.regions import AMERICA, EUROPE, METADATA, Regions, open_regions
-from hadron.sim.run import Judgement, Outcome, run_in
+from hadron.sim.actors.clients import STREAM
+from hadron.sim.evidence.history import CLUSTER, Publish
+from hadron.sim.runs.region_run import RegionRun
+from hadron.sim.runs.run import Judgement, Outcome, run_in
+from hadron.sim.runs.workload import judgement
 from hadron.sim.scenarios.play import SCENARIOS
-from hadron.sim.trace import Trace
-from hadron.sim.workload import judgement
-from hadron.sim.workload_clients import STREAM
-from hadron.sim.world import SETTINGS, World
+from hadron.sim.world.backups import Backups
+from hadron.sim.world.regions import AMERICA, EUROPE, METADATA, Regions, open_regions
+from hadron.sim.world.replica_set import SETTINGS, World
 
 
 class RegionPlay(RegionRun):
@@ -69,7 +69,11 @@ class RegionPlay(RegionRun):
 
     @asynccontextmanager
     async def producer(
-        self, host: str = "c1", *, failover: Failover = "any", region: str | None = None,
+        self,
+        host: str = "c1",
+        *,
+        failover: Failover = "any",
+        region: str | None = None,
         timeout_s: float = 60.0,
     ) -> AsyncIterator[Callable[..., Awaitable[Publish]]]:
         """A producer for the length of the block, as a function that publishes one value."""
@@ -87,7 +91,12 @@ class RegionPlay(RegionRun):
             yield publish
 
     async def _publish(
-        self, producer: Producer, host: str, value: str, key: str | None, failover: str,
+        self,
+        producer: Producer,
+        host: str,
+        value: str,
+        key: str | None,
+        failover: str,
         allowed: tuple[str, ...],
     ) -> Publish:
         operation = self.history.publish(
@@ -139,14 +148,20 @@ class DirectedRegions:
         """Run it in the world of `seed`."""
         trace = trace or Trace()
         opening = open_regions(
-            seed, nodes=self.nodes, settings=self.settings, trace=trace,
+            seed,
+            nodes=self.nodes,
+            settings=self.settings,
+            trace=trace,
             metadata_name=self.metadata_name,
         )
         return run_in(seed, opening, self, trace=trace)
 
 
 def region_scenario(
-    rule: str, *, nodes: tuple[int, int, int] = (1, 1, 1), settings: Settings = SETTINGS,
+    rule: str,
+    *,
+    nodes: tuple[int, int, int] = (1, 1, 1),
+    settings: Settings = SETTINGS,
     metadata_name: str = METADATA,
 ) -> Callable[[RegionBody], RegionBody]:
     """Register a scenario under its function's name; its docstring is the history."""
@@ -156,9 +171,7 @@ def region_scenario(
         history = " ".join((body.__doc__ or "").split())
         assert name not in SCENARIOS, name
         assert history, name
-        SCENARIOS[name] = DirectedRegions(
-            name, rule, history, body, nodes, settings, metadata_name
-        )
+        SCENARIOS[name] = DirectedRegions(name, rule, history, body, nodes, settings, metadata_name)
         return body
 
     return register

@@ -9,10 +9,10 @@ from typing import Final
 import trio
 
 from hadron.model.schema import SchemaObject, StreamSpec
-from hadron.sim.raw_producer import ask_once
-from hadron.sim.regions import AMERICA, EUROPE
+from hadron.sim.actors.raw_producer import ask_once
 from hadron.sim.scenarios.region_play import RegionPlay, region_scenario
-from hadron.sim.world import SETTINGS
+from hadron.sim.world.regions import AMERICA, EUROPE
+from hadron.sim.world.replica_set import SETTINGS
 from hadron.wire.messages import method, schema_pb2
 
 PATIENT: Final = replace(SETTINGS, keepalive_s=10.0, silence_limit_s=30.0)
@@ -114,18 +114,21 @@ async def region_without_room_for_what_another_has(play: RegionPlay) -> None:
 
 @region_scenario("A4: parts of a push take effect together")
 async def push_in_several_parts(play: RegionPlay) -> None:
-    """Europe has missed so much that it comes in two parts, slowly; between them its leader dies.
-    """
+    """Europe has missed so much that it comes in two parts; between them its leader dies."""
     regions, network = play.regions, play.regions.network
     regions.cut(play.metadata, play.europe)
     await trio.sleep(5.0)
     for number in range(6):
-        await play.change([
-            SchemaObject(kind="Stream", name=f"wide{number}{letter}", spec=StreamSpec(
-                partitions=(EUROPE,), description=letter * 4_900
-            ))
-            for letter in "abcdefghijkl"
-        ])
+        await play.change(
+            [
+                SchemaObject(
+                    kind="Stream",
+                    name=f"wide{number}{letter}",
+                    spec=StreamSpec(partitions=(EUROPE,), description=letter * 4_900),
+                )
+                for letter in "abcdefghijkl"
+            ]
+        )
     network.slow("m1", "e1", 1e5)
     regions.join(play.metadata, play.europe)
     await trio.sleep(3.0)
@@ -207,9 +210,10 @@ async def ids_lost_while_others_are_cut_off(play: RegionPlay) -> None:
     for number in range(3):
         await play.declare(f"lost-later-{number}")
     regions.join(metadata, play.america)
-    await regions.wait_for("America told", lambda: (
-        play.america.status("g1").metadata_index == metadata.status("m1").metadata_index
-    ))
+    await regions.wait_for(
+        "America told",
+        lambda: play.america.status("g1").metadata_index == metadata.status("m1").metadata_index,
+    )
     regions.cut(metadata, play.america)
     await _go_on_with(play, earlier)
     for number in range(3):

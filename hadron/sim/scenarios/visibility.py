@@ -4,24 +4,28 @@ from __future__ import annotations
 
 from contextlib import closing
 from dataclasses import replace
+from functools import partial
 from typing import Final
 
 import apsw
 import trio
 
-from hadron.client.publishing import Pending
+from hadron.client.producing.publisher import Pending
+from hadron.fakes.disk import FAST, SLOW
 from hadron.model.errors import HadronError
 from hadron.replication.life import Life
-from hadron.sim.disk import FAST, SLOW
-from hadron.sim.history import Publish
-from hadron.sim.members import DrainingMember
+from hadron.sim.actors.clients import STREAM, text
+from hadron.sim.actors.members import DrainingMember
+from hadron.sim.evidence.history import Publish
 from hadron.sim.scenarios.play import Play, scenario
-from hadron.sim.workload_clients import STREAM, text
-from hadron.sim.world import SETTINGS
+from hadron.sim.world.replica_set import SETTINGS
 from hadron.storage.checksums import with_checksums
 
 _PRODUCER = b"a producer's id."
 _DIGESTS: Final = replace(SETTINGS, state_digest_interval_s=1.0)
+
+_NARROW: Final = replace(SETTINGS, replication_window_bytes=1)
+"""One group of entries is on its way to a replica at a time."""
 
 _SOON_S: Final = 6.0
 """A few flushes of a slow disk, two of which may stall for two seconds each."""
@@ -221,9 +225,7 @@ async def retry_after_a_restart(play: Play) -> None:
             await play.lose("n1")
         await world.start("n1")
         await world.wait_serving()
-        await play.produce(
-            str(number - 1), producer=_PRODUCER, sequence=number - 1, again=last
-        )
+        await play.produce(str(number - 1), producer=_PRODUCER, sequence=number - 1, again=last)
         last = await play.produce(str(number), producer=_PRODUCER, sequence=number)
         await world.wait_in_step()
 
@@ -398,6 +400,7 @@ async def batch_in_doubt_behind_one_that_was_given_up(play: Play) -> None:
         world.client("c1") as client,
         client.producer(STREAM, linger_ms=0.0, delivery_timeout_s=6.0) as producer,
     ):
+
         async def send(value: str) -> None:
             operation = play.history.publish("c1", "c1", STREAM, world.config.name, [value])
             sent.append((operation, await producer.send_soon(value)))
@@ -426,3 +429,20 @@ async def batch_in_doubt_behind_one_that_was_given_up(play: Play) -> None:
     outcomes = [operation.outcome for operation, _ in sent]
     if outcomes != ["unknown", "ok", "ok"]:
         raise AssertionError(f"A, B and C came out as {outcomes}")
+
+
+@scenario("A3: what a replica lacks is sent, whoever waits", settings=_NARROW)
+async def producer_that_waits_for_slow_replicas(play: Play) -> None:
+    """Eight send at once, over slow wires and with small windows, and nobody sends more before
+    all of that is acknowledged."""
+    network = play.world.network
+    for name in ("n2", "n3"):
+        network.delay("n1", name, 0.05)
+    for _ in range(3):
+        async with trio.open_nursery() as nursery:
+            for number in range(8):
+                nursery.start_soon(partial(play.fill, 3, 500, host=f"c{number + 1}"))
+    network.heal_all()
+    published = [each for each in play.history.of(Publish) if each.outcome != "ok"]
+    if published:
+        raise AssertionError("who waits for the replicas waits for ever")

@@ -7,17 +7,8 @@ import random
 from collections.abc import Collection
 from typing import Any, Final
 
-from hadron.model.schema import (
-    Output,
-    PipelineSpec,
-    RegisteredSet,
-    Retry,
-    Spec,
-    StageSpec,
-    StreamSpec,
-    Tombstone,
-    spec_to_json,
-)
+from hadron.model.pipelines import Output, PipelineSpec, Retry, StageSpec
+from hadron.model.schema import RegisteredSet, Spec, StreamSpec, Tombstone, spec_to_json
 from hadron.state.adoption import SchemaAdopted, StoredObject
 from hadron.state.bodies import DropBodies
 from hadron.state.digests import StateDigest
@@ -27,12 +18,8 @@ from hadron.state.group_endings import DeadLetterRecords, EndDeliveries
 from hadron.state.groups import AckRecords, CreateGroup, GroupOptions
 from hadron.state.leadership import FollowRules, LeaderStarted
 from hadron.state.machine import Command
-from hadron.state.pipelines import (
-    CompleteStages,
-    FailStages,
-    RetryInstances,
-    TriggerInstances,
-)
+from hadron.state.pipeline_retries import RetryInstances
+from hadron.state.pipelines import CompleteStages, FailStages, TriggerInstances
 from hadron.state.registry import RegisterReplicaSet
 from hadron.state.retention import TrimStream
 from hadron.state.schema import ApplySchema, DeleteObjects, ObjectChange
@@ -115,10 +102,13 @@ class Commands:
         names = rng.sample(_STAGES, rng.randint(1, 3))
         stages = tuple(
             StageSpec(
-                name=name, run="m:f", dependencies=tuple(names[:at][-rng.randint(0, 2) :] if at
-                                                        else ()),
-                after=tuple(names[: rng.randint(0, at)]), delay_ms=rng.choice((0, 10)),
-                retry=Retry(rng.randint(1, 3), 100), output=rng.choice((None, Output("b"))),
+                name=name,
+                run="m:f",
+                dependencies=tuple(names[:at][-rng.randint(0, 2) :] if at else ()),
+                after=tuple(names[: rng.randint(0, at)]),
+                delay_ms=rng.choice((0, 10)),
+                retry=Retry(rng.randint(1, 3), 100),
+                output=rng.choice((None, Output("b"))),
             )
             for at, name in enumerate(names)
         )
@@ -141,9 +131,10 @@ class Commands:
         if rng.random() < 0.1:
             free = "SELECT id FROM hadron_schema_object WHERE kind = 'Pipeline' OR name = 'letters'"
             return DeleteObjects(index, (self._one(free),))
-        streams = {name for (name,) in self._rows(
-            "SELECT name FROM hadron_schema_object WHERE kind = 'Stream'"
-        )}
+        streams = {
+            name
+            for (name,) in self._rows("SELECT name FROM hadron_schema_object WHERE kind = 'Stream'")
+        }
         changes = [
             ObjectChange(kind, "default", name, spec_to_json(self._spec(kind)).decode())
             for kind, name in (self._name(streams) for _ in range(rng.randint(1, 3)))
@@ -179,15 +170,21 @@ class Commands:
             back = rng.choice(gone_here)
             spec = spec_to_json(self._spec(back.kind)).decode()
             name = f"{back.name}-{back.id}"
-            objects.append(
-                StoredObject(back.id, back.kind, "default", name, spec, self._index)
-            )
+            objects.append(StoredObject(back.id, back.kind, "default", name, spec, self._index))
         sets = (RegisteredSet("eu/p0", b"u" * 16, 1, self._index),)
         cuts = [objects[at : at + 1] for at in range(len(objects))] or [[]]
         self._parts = [
             SchemaAdopted(
-                self._source, self._epoch, begins, self._index, number, number == len(cuts) - 1,
-                is_whole, tuple(some), deleted if not number else (), sets if not number else (),
+                self._source,
+                self._epoch,
+                begins,
+                self._index,
+                number,
+                number == len(cuts) - 1,
+                is_whole,
+                tuple(some),
+                deleted if not number else (),
+                sets if not number else (),
             )
             for number, some in enumerate(cuts)
         ]
@@ -210,8 +207,11 @@ class Commands:
         raised = rng.randint(0, 1)
         self._tables.ballot = type(self._tables.ballot)(epoch + raised, incarnation + 1)
         return LeaderStarted(
-            "n1", rng.choice((b"u", b"u", b"v")) * 16, (("n1", "voter"), ("nö", "voter")),
-            before[0][0] if before and not raised else rng.randbytes(16), 1,
+            "n1",
+            rng.choice((b"u", b"u", b"v")) * 16,
+            (("n1", "voter"), ("nö", "voter")),
+            before[0][0] if before and not raised else rng.randbytes(16),
+            1,
             before[0][0] if before else b"",
             0 if self._adopts or rng.random() < 0.5 else max(self._stands_at() + raised * 9 - 3, 0),
         )
@@ -228,7 +228,9 @@ class Commands:
         producer_id = rng.choice(_PRODUCERS)
         known = self._tables.rows(
             "SELECT producer_epoch, next_sequence FROM hadron_producer WHERE stream_id = ?"
-            " AND producer_id = ?", stream_id, producer_id,
+            " AND producer_id = ?",
+            stream_id,
+            producer_id,
         )
         epoch, sequence = known[0] if known else (0, 0)
         if rng.random() < 0.3:
@@ -264,9 +266,7 @@ class Commands:
             stream_id = self._stream()
             options = rng.choice((GroupOptions(), GroupOptions(1, 0, 3, 2)))
             floor = rng.randint(0, self._end(stream_id))
-            return CreateGroup(
-                stream_id, rng.choice("gh"), floor, options, rng.choice((-1, 0, 7))
-            )
+            return CreateGroup(stream_id, rng.choice("gh"), floor, options, rng.choice((-1, 0, 7)))
         if chance < 0.2:
             return CollectGroups()
         group_id = self._one("SELECT group_id FROM hadron_group")
@@ -301,24 +301,26 @@ class Commands:
             begins, stream_id = cursor[0]
             end = max(self._end(stream_id), begins)
             offsets = tuple(at for at in range(begins, end) if rng.random() < 0.4)
-            return TriggerInstances(
-                pipeline_id, SET, begins + (rng.random() < 0.1), end, offsets
-            )
+            return TriggerInstances(pipeline_id, SET, begins + (rng.random() < 0.1), end, offsets)
         if rng.random() < 0.2:
             failed = self._tables.rows(
                 "SELECT instance_id FROM hadron_instance WHERE pipeline_id = ? AND status = 3"
-                " ORDER BY instance_id LIMIT 3", pipeline_id,
+                " ORDER BY instance_id LIMIT 3",
+                pipeline_id,
             )
             return RetryInstances(pipeline_id, tuple(each for (each,) in failed) or (1,))
         stages = self._tables.rows(
             "SELECT DISTINCT stage FROM hadron_stage_run WHERE pipeline_id = ? AND status = 1"
-            " ORDER BY stage", pipeline_id,
+            " ORDER BY stage",
+            pipeline_id,
         )
         stage = rng.choice([name for (name,) in stages] or _STAGES)
         ready = self._tables.rows(
             "SELECT instance_id, attempts + 1, created_ms FROM hadron_stage_run r"
             " JOIN hadron_instance i USING (pipeline_id, instance_id)"
-            " WHERE pipeline_id = ? AND stage = ? AND r.status = 1 LIMIT 4", pipeline_id, stage,
+            " WHERE pipeline_id = ? AND stage = ? AND r.status = 1 LIMIT 4",
+            pipeline_id,
+            stage,
         )
         chosen = rng.sample(ready, rng.randint(min(1, len(ready)), len(ready))) or [(1, 1, 0)]
         if rng.random() < 0.1:

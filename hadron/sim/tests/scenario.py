@@ -11,9 +11,9 @@ import trio
 
 from hadron.model.errors import HadronError
 from hadron.model.schema import SchemaObject, StreamSpec
-from hadron.sim.nemesis import FaultPlan
-from hadron.sim.run import Judgement
-from hadron.sim.world import World, run_faults
+from hadron.sim.faults.nemesis import FaultPlan, run_faults
+from hadron.sim.runs.run import Judgement
+from hadron.sim.world.replica_set import World
 
 PARTITION = "local/p0"
 

@@ -11,22 +11,27 @@ from typing import Any, Literal
 import apsw
 
 from hadron.delivery import letters
-from hadron.model.batch import BatchBuilder, read_head
+from hadron.model.batch import read_head
+from hadron.model.batch_building import BatchBuilder
 from hadron.model.ids import Ballot
+from hadron.model.pipelines import Output, PipelineSpec, StageSpec
 from hadron.model.record import NewRecord
-from hadron.model.schema import (
-    Output,
-    PipelineSpec,
-    Retention,
-    StageSpec,
-    StreamSpec,
-    spec_to_json,
+from hadron.model.schema import Retention, StreamSpec, spec_to_json
+from hadron.sim.actors.group_plans import LETTERS
+from hadron.sim.checks.checker import Verdict, check
+from hadron.sim.evidence.evidence import Rules
+from hadron.sim.evidence.history import (
+    Acks,
+    Assign,
+    History,
+    Join,
+    Leave,
+    Publish,
+    Read,
+    Serve,
+    Settle,
 )
-from hadron.sim.checker import Verdict, check
-from hadron.sim.evidence import Rules
-from hadron.sim.group_plans import LETTERS
-from hadron.sim.history import Acks, Assign, History, Join, Leave, Publish, Read, Serve, Settle
-from hadron.sim.node_files import LogRow, NodeFile, read_node
+from hadron.sim.evidence.node_files import LogRow, NodeFile, read_node
 from hadron.state import machine
 from hadron.state.features import MACHINE
 from hadron.state.group_changes import ResetGroup
@@ -75,8 +80,13 @@ class Scene:
         lsn, now_ms = self._log.head.lsn + 1, self.clock_ms + self._log.head.lsn
         ballot = Ballot(1, 1)
         context = Context(
-            machine=MACHINE, db=self._db, lsn=lsn, now_ms=now_ms, drop_bodies=log.drop_bodies,
-            replica_set=PARTITION, ballot=ballot,
+            machine=MACHINE,
+            db=self._db,
+            lsn=lsn,
+            now_ms=now_ms,
+            drop_bodies=log.drop_bodies,
+            replica_set=PARTITION,
+            ballot=ballot,
         )
         result = MACHINE.apply(context, command)
         self._log.append(ballot, now_ms, machine.encode(command), body)
@@ -160,16 +170,27 @@ class Scene:
         self._driver += 1
         self.history.note(
             Serve(
-                at=self.history.tick(), driver=self._driver, partition=PARTITION, group=GROUP,
-                stream=STREAM, group_id=self.group_id, epoch=1, incarnation=incarnation, floor=0,
+                at=self.history.tick(),
+                driver=self._driver,
+                partition=PARTITION,
+                group=GROUP,
+                stream=STREAM,
+                group_id=self.group_id,
+                epoch=1,
+                incarnation=incarnation,
+                floor=0,
                 **options,
             )
         )
         for session, member in enumerate(members, 1):
             self.history.note(
                 Join(
-                    at=self.history.tick(), driver=self._driver, partition=PARTITION,
-                    session=session, member=member, max_in_flight=most,
+                    at=self.history.tick(),
+                    driver=self._driver,
+                    partition=PARTITION,
+                    session=session,
+                    member=member,
+                    max_in_flight=most,
                 )
             )
 
@@ -177,16 +198,20 @@ class Scene:
         self._number += 1
         self.history.note(
             Assign(
-                at=self.history.tick(), driver=self._driver, partition=PARTITION, session=session,
-                number=self._number, first=first, last=max(first, last), attempt=attempt,
+                at=self.history.tick(),
+                driver=self._driver,
+                partition=PARTITION,
+                session=session,
+                number=self._number,
+                first=first,
+                last=max(first, last),
+                attempt=attempt,
             )
         )
 
     def leave(self, session: int = 0) -> None:
         self.history.note(
-            Leave(
-                at=self.history.tick(), driver=self._driver, partition=PARTITION, session=session
-            )
+            Leave(at=self.history.tick(), driver=self._driver, partition=PARTITION, session=session)
         )
 
     def letter(self, offset: int, value: str, **headers: str) -> None:
@@ -198,8 +223,11 @@ class Scene:
             assert row is not None
             self._letters_id = row[0]
         said = {
-            letters.REASON: "refused", letters.ATTEMPTS: "2", letters.ORIGIN_STREAM: STREAM,
-            letters.ORIGIN_PARTITION: PARTITION, letters.ORIGIN_OFFSET: str(offset),
+            letters.REASON: "refused",
+            letters.ATTEMPTS: "2",
+            letters.ORIGIN_STREAM: STREAM,
+            letters.ORIGIN_PARTITION: PARTITION,
+            letters.ORIGIN_OFFSET: str(offset),
             letters.GROUP: GROUP,
         }
         builder = BatchBuilder()
@@ -214,17 +242,23 @@ class Scene:
     def pipeline(self) -> int:
         """A pipeline over the stream, whose one stage writes to `out`; returns its id."""
         flow = PipelineSpec(
-            replica_set=PARTITION, input=STREAM, start="earliest", max_parallel=10,
+            replica_set=PARTITION,
+            input=STREAM,
+            start="earliest",
+            max_parallel=10,
             stages=(StageSpec(name="copy", engine="handler", output=Output("out")),),
         )
         out = spec_to_json(StreamSpec(partitions=(PARTITION,))).decode()
         row = self._db.execute("SELECT metadata_index FROM hadron_schema_index").fetchone()
         assert row is not None
         self.log(
-            ApplySchema(row[0], (
-                ObjectChange("Stream", "default", "out", out),
-                ObjectChange("Pipeline", "default", "flow", spec_to_json(flow).decode()),
-            ))
+            ApplySchema(
+                row[0],
+                (
+                    ObjectChange("Stream", "default", "out", out),
+                    ObjectChange("Pipeline", "default", "flow", spec_to_json(flow).decode()),
+                ),
+            )
         )
         found = self._db.execute("SELECT pipeline_id FROM hadron_pipeline").fetchone()
         assert found is not None
@@ -244,7 +278,12 @@ class Scene:
         assert row is not None
         made = self.history.publish("w", "", "out", PARTITION, [f"out of {instance_id}"])
         noted = self.history.settle(
-            "w", f"flow#{self.flow_id}", "copy", STREAM, PARTITION, [(instance_id, instance_id)],
+            "w",
+            f"flow#{self.flow_id}",
+            "copy",
+            STREAM,
+            PARTITION,
+            [(instance_id, instance_id)],
             how="complete",
         )
         builder = BatchBuilder()

@@ -8,9 +8,9 @@ import pytest
 import trio
 import trio.testing
 
-from hadron.sim.alarms import Alarm
-from hadron.sim.scheduling import run_seeded
-from hadron.sim.trace import Trace
+from hadron.fakes.alarms import Alarm
+from hadron.fakes.scheduling import run_seeded
+from hadron.fakes.trace import Trace
 
 Main = Callable[[], Awaitable[None]]
 Loop = Callable[[Main], None]

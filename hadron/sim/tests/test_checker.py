@@ -13,18 +13,17 @@ import pytest
 
 from hadron.model.errors import SchemaError
 from hadron.model.schema import Retention
-from hadron.sim.checker import CHECKS
-from hadron.sim.evidence import SECOND
-from hadron.sim.history import History
-from hadron.sim.node_files import NodeFile, read_node
+from hadron.sim.checks.checker import CHECKS
+from hadron.sim.evidence.evidence import SECOND
+from hadron.sim.evidence.history import History
+from hadron.sim.evidence.node_files import NodeFile, read_node
 from hadron.sim.tests.support import PARTITION, STREAM, Scene, change, cut_log, rewrite
 from hadron.sim.tests.test_group_replay import CASES as GROUP_CASES
-from hadron.state.pipelines import FailStages, RetryInstances
+from hadron.state.pipeline_retries import RetryInstances
+from hadron.state.pipelines import FailStages
 from hadron.state.retention import TrimStream
 
 Spoil = Callable[[Scene], None]
-
-
 
 
 @pytest.fixture
@@ -584,9 +583,7 @@ CASES: list[tuple[Spoil, str]] = [
 @pytest.mark.parametrize(
     ("spoil", "invariant"), CASES, ids=[getattr(spoil, "__name__", "") for spoil, _ in CASES]
 )
-def test_only_the_check_that_it_is_for_finds_it(
-    scene: Scene, spoil: Spoil, invariant: str
-) -> None:
+def test_only_the_check_that_it_is_for_finds_it(scene: Scene, spoil: Spoil, invariant: str) -> None:
     spoil(scene)
     assert scene.broken() == {invariant}
     assert scene.verdict().status == "invalid"
@@ -596,7 +593,8 @@ def test_every_check_has_a_history_that_it_finds_fault_with() -> None:
     rules = {invariant for _, invariant in CASES}
     checks = {check.__name__ for check in CHECKS}
     assert rules | {invariant for _, invariant in GROUP_CASES} >= checks - {
-        "deliveries_keep_the_rules", "one_letter_each",
+        "deliveries_keep_the_rules",
+        "one_letter_each",
     }
     assert rules <= checks
 
@@ -615,6 +613,7 @@ def test_every_check_has_a_history_that_it_finds_fault_with() -> None:
         ("wipe", "n2", "fsync", True),
         ("damage", "n1", "fsync", False),
         ("promote", "n2", "fsync", False),
+        ("reconfigure", "n2", "fsync", False),
     ],
 )
 def test_acks_of_the_leader_alone(
@@ -727,7 +726,10 @@ def test_a_file_is_read_with_its_log_tables_and_digests(scene: Scene) -> None:
     assert node.groups[0].floor == 1
     assert node.groups[0].ranges == ((2, 2),)
     assert node.digests.keys() >= {
-        "hadron_stream_batch", "hadron_group", "hadron_producer", "hadron_schema_object",
+        "hadron_stream_batch",
+        "hadron_group",
+        "hadron_producer",
+        "hadron_schema_object",
     }
     assert not {"hadron_log", "hadron_body", "hadron_meta"} & node.digests.keys()
 
@@ -736,8 +738,11 @@ def test_a_file_is_read_with_its_log_tables_and_digests(scene: Scene) -> None:
     ("statement", "lsn", "what"),
     [
         ("UPDATE hadron_body SET bytes = zeroblob(9) WHERE lsn = 3", 3, "does not match its hash"),
-        ("UPDATE hadron_log SET now_ms = now_ms + 1 WHERE lsn = 3",
-         3, "does not continue the chain"),
+        (
+            "UPDATE hadron_log SET now_ms = now_ms + 1 WHERE lsn = 3",
+            3,
+            "does not continue the chain",
+        ),
         ("UPDATE hadron_log SET command = x'00' WHERE lsn = 2", 2, "does not continue the chain"),
         ("DELETE FROM hadron_log WHERE lsn = 2", 3, "entry 2 is missing"),
         ("UPDATE hadron_log SET incarnation = 9 WHERE lsn = 3", 4, "of an earlier ballot"),

@@ -11,9 +11,10 @@ from pathlib import Path
 
 import pytest
 
-from hadron.sim import checker, region_checks
+from hadron.sim.checks import checker
+from hadron.sim.checks import regions as region_checks
+from hadron.sim.checks.rules import ORACLES
 from hadron.sim.mutants import MUTANTS
-from hadron.sim.rules import ORACLES
 from hadron.sim.scenarios import SCENARIOS
 from hadron.sim.tests.test_rules import complaints
 
@@ -72,8 +73,11 @@ def cited(text: str) -> set[str]:
 def _code() -> tuple[Path, ...]:
     folders = {"hadron": ("*.py", "*.md"), "proto": ("*.proto",), "cluster-tests": ("*.py",)}
     return tuple(
-        path for folder, patterns in folders.items() for pattern in patterns
-        for path in sorted((_ROOT / folder).rglob(pattern)) if path != Path(__file__)
+        path
+        for folder, patterns in folders.items()
+        for pattern in patterns
+        for path in sorted((_ROOT / folder).rglob(pattern))
+        if path != Path(__file__)
     )
 
 
@@ -177,10 +181,17 @@ def test_each_scenario_holds_a_rule() -> None:
 
 def test_citations_are_found_however_they_are_written() -> None:
     assert cited("one (PROTOCOL A1, B2), PROTOCOL\n    D4. A PROTOCOL_VERSION = 1") == {
-        "A1", "B2", "D4",
+        "A1",
+        "B2",
+        "D4",
     }
     assert cited("// the file (PROTOCOL\n// B6) PROTOCOL B1 to B3, B5; PROTOCOL F: a") == {
-        "B6", "B1", "B2", "B3", "B5", "F",
+        "B6",
+        "B1",
+        "B2",
+        "B3",
+        "B5",
+        "F",
     }
     assert cited("# PROTOCOL A and B). Every start PROTOCOL C) and") == {"A", "B", "C"}
 

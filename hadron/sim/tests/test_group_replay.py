@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from hadron.sim.group_plans import LETTERS
-from hadron.sim.history import Stuck
+from hadron.sim.actors.group_plans import LETTERS
+from hadron.sim.evidence.history import Stuck
 from hadron.sim.tests.support import GROUP, PARTITION, Scene
 from hadron.state.groups import AckRecords
 
@@ -101,8 +101,12 @@ def said_again_by_its_client_to_the_next_leader(scene: Scene) -> None:
 
 
 GOOD = [
-    given_back_and_given_again, a_deposed_leader_in_good_faith, strict_and_one_by_one,
-    keys_pass_each_other, a_dead_letter, given_again_after_a_reset,
+    given_back_and_given_again,
+    a_deposed_leader_in_good_faith,
+    strict_and_one_by_one,
+    keys_pass_each_other,
+    a_dead_letter,
+    given_again_after_a_reset,
     said_again_by_its_client_to_the_next_leader,
 ]
 

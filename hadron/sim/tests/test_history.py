@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from hadron.model.errors import OutcomeUnknownError
-from hadron.sim.history import Deliver, History, Operation, Publish, Read, Settle
+from hadron.sim.evidence.history import Deliver, History, Operation, Publish, Read, Settle
 
 
 def full_history() -> History:
@@ -32,7 +32,8 @@ def full_history() -> History:
 def test_times_rise_even_when_the_clock_stands_still() -> None:
     history = full_history()
     times = [
-        time for entry in history.entries
+        time
+        for entry in history.entries
         for time in ([entry.began, entry.ended] if isinstance(entry, Operation) else [entry.at])
         if time
     ]
@@ -57,7 +58,8 @@ def test_what_is_not_completed_is_unknown() -> None:
     assert [entry.outcome for entry in history.of(Publish)] == ["ok", "unknown"]
     assert history.of(Publish)[1].error == "OutcomeUnknownError: it may be (look)"
     assert [(entry.how, entry.outcome) for entry in history.of(Settle)] == [
-        ("ack", "ok"), ("nack", "unknown"),
+        ("ack", "ok"),
+        ("nack", "unknown"),
     ]
 
 
@@ -82,7 +84,12 @@ def test_histories_of_several_processes_are_merged_by_time(tmp_path: Path) -> No
         history.save(paths[-1])
     merged = History.load(*paths)
     assert [entry.client for entry in merged.of(Read)] == [
-        "one0", "two0", "one1", "two1", "one2", "two2",
+        "one0",
+        "two0",
+        "one1",
+        "two1",
+        "one2",
+        "two2",
     ]
 
 

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
-from hadron.sim.history import History, Serve
-from hadron.sim.labels import labelled, labelled_in, of_those_that_exist, streams_of
-from hadron.sim.node_files import NodeFile
+from hadron.sim.evidence.history import History, Serve
+from hadron.sim.evidence.labels import labelled, labelled_in, of_those_that_exist, streams_of
+from hadron.sim.evidence.node_files import NodeFile
 
-FILE = NodeFile("n1", objects={
-    1: ("Stream", "default", "events"), 9: ("Stream", "default", "passing0"),
-    12: ("Pipeline", "default", "passing0"),
-})
+FILE = NodeFile(
+    "n1",
+    objects={
+        1: ("Stream", "default", "events"),
+        9: ("Stream", "default", "passing0"),
+        12: ("Pipeline", "default", "passing0"),
+    },
+)
 
 
 def test_files_call_streams_as_the_history_does() -> None:
@@ -38,8 +42,15 @@ def test_what_was_done_with_a_stream_that_is_gone_is_left_out_but_for_its_groups
     unheard = history.settle("m", "h", "m", "passing0#4", "here", [(0, 0)])
     settled = history.settle("m", "g", "m", "passing0#4", "here", [(0, 0)])
     serve = Serve(
-        at=1, driver=1, partition="here", group="g", stream="passing0#4", group_id=5, epoch=1,
-        incarnation=1, floor=0,
+        at=1,
+        driver=1,
+        partition="here",
+        group="g",
+        stream="passing0#4",
+        group_id=5,
+        epoch=1,
+        incarnation=1,
+        floor=0,
     )
     history.note(serve)
     left = of_those_that_exist(history.entries, {"events", "passing0#9"})

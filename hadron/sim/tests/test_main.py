@@ -8,22 +8,26 @@ import time
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Final
 
 import pytest
 
-from hadron.sim import fleet
-from hadron.sim import main as sim_main
-from hadron.sim.main import main
+from hadron.sim.command import main as sim_main
+from hadron.sim.command import processes as fleet
+from hadron.sim.command.main import main
+from hadron.sim.command.summary import Progress, Summary, decode_outcome, encode_outcome
 from hadron.sim.mutants import MUTANTS
-from hadron.sim.run import Outcome
-from hadron.sim.shapes import shape_of
-from hadron.sim.summary import Progress, Summary, decode_outcome, encode_outcome
+from hadron.sim.runs.run import Outcome
+from hadron.sim.runs.shapes import shape_of
+
+_CHEAP: Final = "77"
+"""A seed of two nodes, whose run is a short one."""
 
 
 def test_a_replay_tells_what_happened_by_names_and_times(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    main(["--seed", "1", "--replay"])
+    main(["--seed", _CHEAP, "--replay"])
     shown = capsys.readouterr().out
     assert "n1: starts" in shown
     assert "n1 -> n2 #" in shown
@@ -99,10 +103,8 @@ def test_shapes_are_the_seeds() -> None:
     assert any(shape.plan.lying_disks for shape in shapes)
 
 
-def test_a_seed_without_replay_prints_its_summary_alone(
-    capsys: pytest.CaptureFixture[str],
-) -> None:
-    status = main(["--seed", "1"])
+def test_a_seed_without_replay_prints_its_summary_alone(capsys: pytest.CaptureFixture[str]) -> None:
+    status = main(["--seed", _CHEAP])
     shown = capsys.readouterr().out
     assert shown.startswith("1 seed, ")
     assert len(shown.splitlines()) < 10
@@ -182,7 +184,11 @@ def test_a_seed_that_is_interrupted_ends_without_a_traceback(
 def test_output_that_nobody_reads_ends_a_run_without_a_traceback() -> None:
     ended = subprocess.run(
         f"{sys.executable} -m hadron.sim --seed 1 --replay | head -n 1; echo ${{PIPESTATUS[0]}}",
-        shell=True, executable="/bin/bash", capture_output=True, text=True, check=True,
+        shell=True,
+        executable="/bin/bash",
+        capture_output=True,
+        text=True,
+        check=True,
     )
     assert ended.stderr == ""
     assert ended.stdout.splitlines()[-1] == "141"

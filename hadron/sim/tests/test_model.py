@@ -19,8 +19,8 @@ from hadron.sim.model.histories import Histories
 from hadron.sim.model.machine import AREA_OF, AREAS, NOT_MODELLED, TABLES
 from hadron.sim.mutants import patched
 from hadron.sim.mutants.seams import Edit
+from hadron.sim.notes.wrapping import wrapped
 from hadron.sim.tests.random_commands import Commands
-from hadron.sim.wrapping import wrapped
 from hadron.state.features import MACHINE
 from hadron.state.machine import Command, Context, StateMachine
 from hadron.state.streams import AppendBatch
@@ -31,8 +31,11 @@ _COMMANDS = 400
 PLANTED: dict[str, tuple[str, Edit]] = {
     "a batch less is remembered": (
         "M streams",
-        Edit("state.streams:apply_append_batch", "recent[-PRODUCER_WINDOW:]",
-             "recent[1 - PRODUCER_WINDOW:]"),
+        Edit(
+            "state.streams:apply_append_batch",
+            "recent[-PRODUCER_WINDOW:]",
+            "recent[1 - PRODUCER_WINDOW:]",
+        ),
     ),
     "a time leaves out its own millisecond": (
         "M streams",
@@ -43,26 +46,36 @@ PLANTED: dict[str, tuple[str, Edit]] = {
         Edit("state.together:apply_do_together", "context.start += sum(", "0 and sum("),
     ),
     "a body goes with its first batch": (
-        "M streams", Edit("state.bodies:let_go", "not row[0]:", "row[0] < 2:"),
+        "M streams",
+        Edit("state.bodies:let_go", "not row[0]:", "row[0] < 2:"),
     ),
     "a body stays when its last batch goes": (
-        "M streams", Edit("state.bodies:let_go", "    _drop(context, gone)\n", ""),
+        "M streams",
+        Edit("state.bodies:let_go", "    _drop(context, gone)\n", ""),
     ),
     "half of an entry is done again": (
-        "M streams", Edit("state.together:apply_do_together", "    if known:", "    if 0:"),
+        "M streams",
+        Edit("state.together:apply_do_together", "    if known:", "    if 0:"),
     ),
     "the newest batch goes for its size": (
-        "M streams", Edit("state.retention:due", " and left > size", ""),
+        "M streams",
+        Edit("state.retention:due", " and left > size", ""),
     ),
     "ranges that touch are not joined": (
         "M groups",
-        Edit("state.groups:_acknowledge_above", "group_id, first, first - 1)",
-             "group_id, first, first)"),
+        Edit(
+            "state.groups:_acknowledge_above",
+            "group_id, first, first - 1)",
+            "group_id, first, first)",
+        ),
     ),
     "a new group has no fence": (
         "M groups",
-        Edit("state.groups:apply_create_group", "(*context.ballot, command.last_delivery)",
-             "(0, 0, 0)"),
+        Edit(
+            "state.groups:apply_create_group",
+            "(*context.ballot, command.last_delivery)",
+            "(0, 0, 0)",
+        ),
     ),
     "what was given back is not told after a reset": (
         "M groups",
@@ -78,8 +91,11 @@ PLANTED: dict[str, tuple[str, Edit]] = {
     ),
     "what is below the floor becomes a dead letter": (
         "M groups",
-        Edit("state.group_endings:apply_dead_letter_records", "if first < floor or",
-             "if last < floor or"),
+        Edit(
+            "state.group_endings:apply_dead_letter_records",
+            "if first < floor or",
+            "if last < floor or",
+        ),
     ),
     "an instance that has failed fails again": (
         "M pipelines",
@@ -87,13 +103,17 @@ PLANTED: dict[str, tuple[str, Edit]] = {
     ),
     "what is declared looks only at what was declared before it": (
         "M schema",
-        Edit("state.schema:adopt", 'sorted(items, key=lambda item: item.kind != "Stream")',
-             "items"),
+        Edit(
+            "state.schema:adopt", 'sorted(items, key=lambda item: item.kind != "Stream")', "items"
+        ),
     ),
     "parts of a push stay": (
         "M schema",
-        Edit("state.adoption:apply_schema_adopted",
-             '    if command.part == 0:\n        db.execute(f"DELETE FROM {SCHEMA_STAGED}")\n', ""),
+        Edit(
+            "state.adoption:apply_schema_adopted",
+            '    if command.part == 0:\n        db.execute(f"DELETE FROM {SCHEMA_STAGED}")\n',
+            "",
+        ),
     ),
     "a deleted object comes back under its id": (
         "M schema",
@@ -109,9 +129,11 @@ PLANTED: dict[str, tuple[str, Edit]] = {
     ),
     "a changed object keeps its index": (
         "M schema",
-        Edit("state.adoption:_store",
-             " spec = excluded.spec, metadata_index = excluded.metadata_index",
-             " spec = excluded.spec"),
+        Edit(
+            "state.adoption:_store",
+            " spec = excluded.spec, metadata_index = excluded.metadata_index",
+            " spec = excluded.spec",
+        ),
     ),
 }
 """By what it does: who complains, and the edit of the product."""
@@ -153,8 +175,9 @@ def test_the_model_does_what_the_product_does(*, adopts: bool) -> None:
     assert run.complaints == []
     assert not run.histories.unjudged
     assert all(run.histories.judged[area] for area in AREAS)
-    others = {"SchemaAdopted"} if not adopts else {"ApplySchema", "DeleteObjects",
-                                                   "RegisterReplicaSet"}
+    others = (
+        {"SchemaAdopted"} if not adopts else {"ApplySchema", "DeleteObjects", "RegisterReplicaSet"}
+    )
     assert {each.__name__ for each in AREA_OF} - {"FollowRules", "DropBodies"} - others == {
         each.__name__ for each in run.done
     }
@@ -197,16 +220,15 @@ def test_logs_that_part_are_each_held_against_a_model_of_their_own() -> None:
     histories.look(heads[0].db)
     histories.judge()
     assert {rule for rule, _ in complaints} == {"M streams"}
-    assert "n1 has at entry 4 in stream_partition (1, 0, 99, 30), the model (1, 0, 12, 30)" in (
-        complaints[0][1]
+    assert (
+        "n1 has at entry 4 in stream_partition (1, 0, 99, 30), the model (1, 0, 12, 30)"
+        in (complaints[0][1])
     )
 
 
 def _heard(histories: Histories, original: Any) -> Any:
     def apply(machine: StateMachine, context: Context, command: Command) -> Any:
-        return histories.applied(
-            partial(original, machine), context, command, lambda _db: True
-        )
+        return histories.applied(partial(original, machine), context, command, lambda _db: True)
 
     return apply
 

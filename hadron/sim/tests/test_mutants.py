@@ -8,12 +8,12 @@ from collections.abc import Callable
 
 import pytest
 
-from hadron.sim.main import main, run_default
+from hadron.sim.command.main import main, run_default
 from hadron.sim.mutants import MUTANTS, SeamError, patched
 from hadron.sim.mutants.hunt import Found, Report, describe, hunt
 from hadron.sim.mutants.mutant import Mutant
 from hadron.sim.mutants.seams import Constant, Edit
-from hadron.sim.run import Outcome
+from hadron.sim.runs.run import Outcome
 from hadron.sim.scenarios import SCENARIOS
 
 
@@ -80,12 +80,14 @@ def test_the_command_line_hunts_one_bug(capsys: pytest.CaptureFixture[str]) -> N
 
 
 def test_a_bug_that_is_not_caught_fails_the_report() -> None:
-    report = Report([
-        Found("a", seeds=1, seeds_tried=1, violation="v"),
-        Found("b", tries=4, seeds_tried=2, idle=("sim.x:f",)),
-        Found("c", seeds=2, seeds_tried=2, violation="v", dirty="d"),
-        Found("d", scenario="s", tries=2, seeds_tried=7, violation="v"),
-    ])
+    report = Report(
+        [
+            Found("a", seeds=1, seeds_tried=1, violation="v"),
+            Found("b", tries=4, seeds_tried=2, idle=("sim.x:f",)),
+            Found("c", seeds=2, seeds_tried=2, violation="v", dirty="d"),
+            Found("d", scenario="s", tries=2, seeds_tried=7, violation="v"),
+        ]
+    )
     assert report.status() == 1
     told = report.to_json()
     assert told["missed"] == ["b", "c"]
@@ -94,8 +96,10 @@ def test_a_bug_that_is_not_caught_fails_the_report() -> None:
     assert told["random_seeds"]["d"] == {"needed": None, "tried": 7}
     lines = report.describe()
     assert [line.partition(":")[2] for line in lines[:4]] == [
-        " 1 random seed: v", " NOT CAUGHT; never ran: sim.x:f",
-        " PROVES NOTHING, without the bug: d", " scenario s, try 2; not by 7 random seeds: v",
+        " 1 random seed: v",
+        " NOT CAUGHT; never ran: sim.x:f",
+        " PROVES NOTHING, without the bug: d",
+        " scenario s, try 2; not by 7 random seeds: v",
     ]
     assert lines[4] == "2 of 4 bugs caught, 1 by random seeds alone"
 

@@ -9,13 +9,13 @@ from typing import Any
 
 import pytest
 
-from hadron.sim.connections import SimTransport
-from hadron.sim.files import SimFile
-from hadron.sim.frame_text import without_checksums
-from hadron.sim.run import run_seed
+from hadron.fakes.connections import SimTransport
+from hadron.fakes.files import SimFile
+from hadron.fakes.frame_text import without_checksums
+from hadron.fakes.trace import Trace
+from hadron.fakes.volume import Volume
+from hadron.sim.runs.run import run_seed
 from hadron.sim.tests.scenario import PublishUnderFaults
-from hadron.sim.trace import Trace
-from hadron.sim.volume import Volume
 from hadron.wire import frames
 from hadron.wire.frames import Kind
 
@@ -66,7 +66,11 @@ def test_one_byte_of_one_write_is_another(
     monkeypatch: pytest.MonkeyPatch, undisturbed: str
 ) -> None:
     def disturb(
-        written: Callable[..., None], volume: Volume, path: str, file: SimFile, offset: int,
+        written: Callable[..., None],
+        volume: Volume,
+        path: str,
+        file: SimFile,
+        offset: int,
         data: bytes,
     ) -> None:
         written(volume, path, file, offset, bytes([data[0] ^ 1]) + data[1:])
@@ -90,8 +94,12 @@ def test_the_hash_covers_kind_place_number_bytes_and_time() -> None:
     now_s = [0.0]
     seen = set()
     for kind, where, number, data, at_s in (
-        (1, "a", 0, b"", 0.0), (2, "a", 0, b"", 0.0), (1, "b", 0, b"", 0.0),
-        (1, "a", 1, b"", 0.0), (1, "a", 0, b"x", 0.0), (1, "a", 0, b"", 1.0),
+        (1, "a", 0, b"", 0.0),
+        (2, "a", 0, b"", 0.0),
+        (1, "b", 0, b"", 0.0),
+        (1, "a", 1, b"", 0.0),
+        (1, "a", 0, b"x", 0.0),
+        (1, "a", 0, b"", 1.0),
     ):
         trace = Trace(lambda: now_s[0])
         now_s[0] = at_s
@@ -102,6 +110,7 @@ def test_the_hash_covers_kind_place_number_bytes_and_time() -> None:
 
 def test_a_hidden_name_inside_a_frame_does_not_matter_and_another_byte_does() -> None:
     """The frame's checksum covers the name as well."""
+
     def frames_hash(name: str, rest: bytes) -> str:
         trace = Trace()
         trace.hide(f"/tmp/{name}")
@@ -130,7 +139,7 @@ def test_the_first_world_of_a_process_draws_what_later_ones_draw() -> None:
     """Loading the checksum extension draws some of SQLite's random numbers, once per process."""
     code = (
         "import apsw\n"
-        "from hadron.sim import vfs\n"
+        "from hadron.fakes import vfs\n"
         "from hadron.storage.checksums import with_checksums\n"
         "def draw():\n"
         "    vfs.install(1)\n"

@@ -8,15 +8,15 @@ import pytest
 import trio
 import trio.testing
 
-from hadron.sim import plots
-from hadron.sim.nemesis import FaultPlan, Nemesis
-from hadron.sim.node_files import read_node
-from hadron.sim.observing import noting_divergence, observe, open_history
-from hadron.sim.plots import Plots
-from hadron.sim.run import Judgement, run_seed
+from hadron.sim.evidence.node_files import read_node
+from hadron.sim.faults import plots
+from hadron.sim.faults.nemesis import FaultPlan, Nemesis
+from hadron.sim.faults.plots import Plots
+from hadron.sim.notes.nodes import noting_divergence, observe, open_history
+from hadron.sim.runs.run import Judgement, run_seed
+from hadron.sim.runs.workload import RandomRun
 from hadron.sim.scenarios.play import Play
-from hadron.sim.workload import RandomRun
-from hadron.sim.world import World
+from hadron.sim.world.replica_set import World
 
 REACHED = {
     "promotion": ("promotion", "leader copies what it lacks"),
@@ -34,9 +34,7 @@ def test_a_plot_leads_where_it_should(kind: str) -> None:
     fault, path = REACHED[kind]
     fired = reached = 0
     for seed in range(4):
-        outcome = run_seed(
-            seed, RandomRun(plan=FaultPlan({kind: 1.0}), least_s=12.0), spares=1
-        )
+        outcome = run_seed(seed, RandomRun(plan=FaultPlan({kind: 1.0}), least_s=12.0), spares=1)
         assert outcome.violations == []
         fired += outcome.faults.get(fault, 0)
         reached += outcome.rare_paths[path]

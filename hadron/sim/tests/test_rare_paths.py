@@ -8,10 +8,10 @@ from collections import Counter
 import pytest
 
 from hadron.replication.quorum import Quorum
-from hadron.sim import rare_paths
-from hadron.sim.rare_paths import RarePath
+from hadron.sim.command.summary import Summary
+from hadron.sim.runs import rare_paths
+from hadron.sim.runs.rare_paths import RarePath
 from hadron.sim.scenarios import SCENARIOS
-from hadron.sim.summary import Summary
 
 
 def test_no_function_that_is_watched_has_vanished() -> None:
@@ -33,7 +33,8 @@ def test_functions_are_watched_where_they_are_called() -> None:
         if "." not in name and name[0].islower():
             watched = bound[f"hadron.{module}", name]
             users = {
-                where for (where, attribute), value in bound.items()
+                where
+                for (where, attribute), value in bound.items()
                 if value is watched and where not in (watched.__module__, f"hadron.{module}")
             }
             assert not users, (path.name, users)
@@ -44,7 +45,8 @@ def test_calls_results_and_errors_are_counted_until_the_block_ends(
 ) -> None:
     where = "replication.quorum:Quorum.record"
     monkeypatch.setattr(
-        rare_paths, "PATHS",
+        rare_paths,
+        "PATHS",
         (
             RarePath("called", where, before=lambda given: given[2] == 7),
             RarePath("moved", where, after=lambda result, _error, _given: bool(result)),

@@ -1,16 +1,15 @@
-"""The random run over several replica sets keeps every promise, and is the same for the same seed.
-"""
+"""A random run over several replica sets keeps every promise, the same for the same seed."""
 
 from __future__ import annotations
 
-from hadron.sim.main import run_default
-from hadron.sim.nemesis import FaultPlan
-from hadron.sim.region_faults import WEIGHTS
-from hadron.sim.region_workload import RegionsRun
-from hadron.sim.regions import Regions, open_regions
-from hadron.sim.run import Judgement, Outcome, run_in
-from hadron.sim.shapes import shape_of
-from hadron.sim.trace import Trace
+from hadron.fakes.trace import Trace
+from hadron.sim.command.main import run_default
+from hadron.sim.faults.nemesis import FaultPlan
+from hadron.sim.faults.regions import WEIGHTS
+from hadron.sim.runs.region_workload import RegionsRun
+from hadron.sim.runs.run import Judgement, Outcome, run_in
+from hadron.sim.runs.shapes import shape_of
+from hadron.sim.world.regions import Regions, open_regions
 
 
 def run(seed: int, scenario: RegionsRun, nodes: tuple[int, int, int] = (1, 1, 1)) -> Outcome:

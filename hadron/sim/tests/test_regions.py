@@ -1,5 +1,4 @@
-"""Several replica sets in one world: they find each other, share a schema, and are judged together.
-"""
+"""Several replica sets in one world: they find each other, share a schema, are judged together."""
 
 from __future__ import annotations
 
@@ -7,22 +6,22 @@ import copy
 from dataclasses import replace
 
 import pytest
+import trio
 
-from hadron.sim.history import History, Publish
-from hadron.sim.node_files import NodeFile
-from hadron.sim.region_checks import check_regions
-from hadron.sim.region_evidence import Cluster
-from hadron.sim.region_run import RegionRun
-from hadron.sim.regions import AMERICA, EUROPE, METADATA, Regions, open_regions
-from hadron.sim.run import Judgement, Outcome, run_in
+from hadron.fakes.trace import Trace
+from hadron.sim.actors.clients import STREAM
+from hadron.sim.checks.regions import check_regions
+from hadron.sim.evidence.history import History, Publish
+from hadron.sim.evidence.node_files import NodeFile
+from hadron.sim.evidence.regions import Cluster
+from hadron.sim.runs.debts import settle
+from hadron.sim.runs.region_run import RegionRun
+from hadron.sim.runs.run import Judgement, Outcome, run_in
 from hadron.sim.scenarios.region_play import RegionPlay
-from hadron.sim.trace import Trace
-from hadron.sim.workload_clients import STREAM
+from hadron.sim.world.regions import AMERICA, EUROPE, METADATA, Regions, open_regions
 
 
-def run(
-    seed: int, body: object, nodes: tuple[int, int, int] = (1, 1, 1)
-) -> Outcome:
+def run(seed: int, body: object, nodes: tuple[int, int, int] = (1, 1, 1)) -> Outcome:
     trace = Trace()
     opening = open_regions(seed, nodes=nodes, trace=trace)
     return run_in(seed, opening, body, trace=trace)  # type: ignore[arg-type]
@@ -44,6 +43,58 @@ def test_sets_find_each_other_and_share_a_schema(nodes: tuple[int, int, int]) ->
     assert first.violations == []
     assert first.acknowledged == 20
     assert first.trace_hash == second.trace_hash
+
+
+def test_a_node_that_has_moved_is_heard_of_everywhere() -> None:
+    """And until it is, that is owed."""
+
+    async def body(regions: Regions) -> Judgement:
+        world = regions.sets[EUROPE]
+        world.move("e1")
+        assert set(await settle(regions.sets.values(), patience_s=0.0)) == {"m1", "e1", "g1"}
+        await world.restart("e1")
+        await regions.wait_serving()
+        assert await settle(regions.sets.values()) == {}
+        return Judgement(acknowledged=1)
+
+    assert run(3, body).violations == []
+
+
+def test_who_moves_keeps_its_role_in_an_older_file() -> None:
+    """e1 has not heard that e2 is to lead."""
+
+    async def body(regions: Regions) -> Judgement:
+        world = regions.sets[EUROPE]
+        world.promote("e2")
+        world.move("e1")
+        await world.restart("e1")
+        assert world.configs["e1"].leader.address == world.config.node("e1").address == "e1:7001"
+        assert world.config.leader.name == "e2"
+        world.hand_out("e1")
+        world.hand_out("e2")
+        await world.restart()
+        await regions.wait_serving()
+        return Judgement(acknowledged=1)
+
+    assert run(3, body, (1, 2, 1)).violations == []
+
+
+def test_a_second_set_of_a_name_gets_nothing_and_changes_nothing() -> None:
+    async def body(regions: Regions) -> Judgement:
+        await RegionRun(regions).declare()
+        await regions.wait_same_schema()
+        world = regions.sets[EUROPE]
+        index = regions.metadata.status("m1").metadata_index
+        async with world.another() as other:
+            await other.wait_serving()
+            await trio.sleep(5.0)
+            assert other.status("e1").metadata_index == 0
+        await world.start()
+        await regions.wait_same_schema()
+        assert regions.metadata.status("m1").metadata_index == index
+        return Judgement(acknowledged=1)
+
+    assert run(3, body).violations == []
 
 
 class Scene:

@@ -12,36 +12,77 @@ from typing import Final
 
 import pytest
 
-from hadron.sim import region_faults
-from hadron.sim.checker import CHECKS
-from hadron.sim.main import main
+from hadron.sim.checks.checker import CHECKS
+from hadron.sim.command.main import main
+from hadron.sim.faults import regions as region_faults
 
 FEW: Final = 4
 MANY: Final = 100
 
-FAULTS: Final = frozenset({
-    # the network
-    "slow wire", "thin wire", "reordered", "dropped", "duplicate at reconnect", "cut",
-    "one-way cut", "isolation", "held back by a cut", "broken connections",
-    "message of an old incarnation",
-    # disks
-    "write kept", "write dropped", "write torn", "read error", "write error", "sync error",
-    "disk full", "bit flip", "lying sync", "wiped disk",
-    # nodes
-    "kill", "power loss", "crash at write", "crash at sync", "all at once", "stop", "pause",
-    "clock jump", "clock drift", "clock far off", "little room", "changed row", "promotion",
-    "members exchanged",
-    # clients
-    "frozen member", "suspended member",
-    # replica sets
-    *region_faults.WEIGHTS,
-})
+FAULTS: Final = frozenset(
+    {
+        # the network
+        "slow wire",
+        "thin wire",
+        "reordered",
+        "dropped",
+        "duplicate at reconnect",
+        "cut",
+        "one-way cut",
+        "isolation",
+        "held back by a cut",
+        "broken connections",
+        "message of an old incarnation",
+        # disks
+        "write kept",
+        "write dropped",
+        "write torn",
+        "read error",
+        "write error",
+        "sync error",
+        "disk full",
+        "bit flip",
+        "lying sync",
+        "wiped disk",
+        # nodes
+        "kill",
+        "power loss",
+        "crash at write",
+        "crash at sync",
+        "all at once",
+        "stop",
+        "pause",
+        "clock jump",
+        "clock drift",
+        "clock far off",
+        "little room",
+        "changed row",
+        "promotion",
+        "members exchanged",
+        # clients
+        "frozen member",
+        "suspended member",
+        # replica sets
+        *region_faults.WEIGHTS,
+    }
+)
 
-ALWAYS: Final = frozenset({
-    "acknowledged_is_durable", "confirmed_acks_stay", "everything_is_delivered", "files_agree",
-    "nothing_acknowledged_by_nobody", "shown_is_committed", "stamps_are_the_time", "tables_agree",
-    "tables_follow_the_log", "M streams", "M groups", "M schema",
-})
+ALWAYS: Final = frozenset(
+    {
+        "acknowledged_is_durable",
+        "confirmed_acks_stay",
+        "everything_is_delivered",
+        "files_agree",
+        "nothing_acknowledged_by_nobody",
+        "shown_is_committed",
+        "stamps_are_the_time",
+        "tables_agree",
+        "tables_follow_the_log",
+        "M streams",
+        "M groups",
+        "M schema",
+    }
+)
 """Checks that have something to judge in most seeds."""
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import hadron
-from hadron.sim.small_limits import LIMITS, drawn, limited
+from hadron.sim.runs.small_limits import LIMITS, drawn, limited
 
 _ROOT = Path(hadron.__file__).parent
 
@@ -44,7 +44,8 @@ def test_whoever_imports_a_constant_by_its_name_is_among_its_holders() -> None:
             if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("hadron."):
                 home = (node.module or "").removeprefix("hadron.")
                 missing += [
-                    f"{here}:{each.name}" for each in node.names
+                    f"{here}:{each.name}"
+                    for each in node.names
                     if f"{home}:{each.name}" in named and f"{here}:{each.name}" not in named
                 ]
     assert missing == []

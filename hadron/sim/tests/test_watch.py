@@ -15,13 +15,13 @@ import pytest
 from hadron.model.errors import NotFoundError, NotReadyError
 from hadron.sim.mutants import MUTANTS, patched
 from hadron.sim.mutants.seams import Edit, Patch
-from hadron.sim.run import Judgement, Scenario, run_seed
+from hadron.sim.runs.run import Judgement, Scenario, run_seed
 from hadron.sim.scenarios import SCENARIOS
 from hadron.sim.watch.answers import Answers
 from hadron.sim.watch.entries import SCHEMA, Ends
-from hadron.sim.watch.hub import Watcher
+from hadron.sim.watch.hearing.tables import HearsTables
 from hadron.sim.watch.views import Complaints, NodeView
-from hadron.sim.world import World
+from hadron.sim.world.replica_set import World
 
 _TRIES = 3
 
@@ -59,19 +59,33 @@ PLANTED: dict[str, str] = {
 """By complaint: a planted bug, in one of its own scenarios."""
 
 EDITED: dict[str, tuple[str, tuple[Patch, ...]]] = {
+    "A3 what a member lacks is sent": (
+        "producer-that-waits-for-slow-replicas",
+        (Edit("replication.feed:Feed._on_answer", "if not self.is_live:", "if self._failure:"),),
+    ),
+    "D2 what is settled is acknowledged": (
+        "dead-letters-of-which-one-is-acknowledged",
+        (Edit("delivery.letters:DeadLetters._write_some", "if last > offset:", "if False:"),),
+    ),
     "leaders leave nothing in the gate": (
         "commands-that-wait-for-a-deposed-leader",
-        (Edit(
-            "partition.controller:Controller.stop",
-            "            self._gate.remove(submission.size)\n", "",
-        ),),
+        (
+            Edit(
+                "partition.controller:Controller.stop",
+                "            self._gate.remove(submission.size)\n",
+                "",
+            ),
+        ),
     ),
     "who serves lets in": (
         "retry-after-a-restart",
-        (Edit(
-            "node.leadership:Leadership._serve", "self._door.open(self.leading)",
-            "nursery.start_soon(trio.lowlevel.checkpoint)",
-        ),),
+        (
+            Edit(
+                "node.leadership:Leadership._serve",
+                "self._door.open(self.leading)",
+                "nursery.start_soon(trio.lowlevel.checkpoint)",
+            ),
+        ),
     ),
     "A2 answers wait for what they were read from": (
         "delivery-of-an-uncommitted-record",
@@ -80,8 +94,7 @@ EDITED: dict[str, tuple[str, tuple[Patch, ...]]] = {
     "A2 a deposed leader does not answer": (
         "delivery-of-an-uncommitted-record",
         tuple(
-            Edit(f"server.groups:GroupsService.{name}",
-                 "        await leading.controller.confirm_leadership()\n", "")
+            Edit(f"server.groups:{name}", "    await leading.controller.confirm_leadership()\n", "")
             for name in ("_answer_list", "_answer_describe")
         ),
     ),
@@ -91,10 +104,13 @@ EDITED: dict[str, tuple[str, tuple[Patch, ...]]] = {
     ),
     "A2 the schema is read at the watermark": (
         "retry-after-a-restart",
-        (Edit(
-            "serving.schema_copy:SchemaCopy._read_committed",
-            "return result if is_committed and self._leading is None else None", "return result",
-        ),),
+        (
+            Edit(
+                "serving.schema_copy:SchemaCopy._read_committed",
+                "return result if is_committed and self._leading is None else None",
+                "return result",
+            ),
+        ),
     ),
     "A7 only what is committed is trimmed": (
         "trimmed-while-one-lags",
@@ -102,18 +118,24 @@ EDITED: dict[str, tuple[str, tuple[Patch, ...]]] = {
     ),
     "A3 what is acknowledged has no holes": (
         "append-that-is-rolled-back-while-others-come",
-        (Edit(
-            "replication.follower:FollowerLog._begin_write",
-            "            self._log.reload()\n", "",
-        ),),
+        (
+            Edit(
+                "replication.follower:FollowerLog._begin_write",
+                "            self._log.reload()\n",
+                "",
+            ),
+        ),
     ),
     "B3 who counts has what it acknowledged": (
         "log-removed-after-a-kill",
-        (Edit(
-            "storage.aftermath:examine", "    if len(data) < HEADER_BYTES:\n",
-            "    if not data:\n        return Aftermath(unclean)\n"
-            "    if len(data) < HEADER_BYTES:\n",
-        ),),
+        (
+            Edit(
+                "storage.aftermath:examine",
+                "    if len(data) < HEADER_BYTES:\n",
+                "    if not data:\n        return Aftermath(unclean)\n"
+                "    if len(data) < HEADER_BYTES:\n",
+            ),
+        ),
     ),
     "B3 a power loss is noticed": (
         "minority-loses-power-without-fsync",
@@ -121,23 +143,27 @@ EDITED: dict[str, tuple[str, tuple[Patch, ...]]] = {
     ),
     "B6 a copy has the bodies that were committed": (
         "copies-of-bodies-that-outlived-their-log",
-        (Edit(
-            "replication.snapshots:SnapshotService._check", ", KeptBodiesCheck(report)]", "]",
-        ),),
+        (Edit("replication.snapshots:SnapshotService._check", ", KeptBodiesCheck(report)]", "]"),),
     ),
     "B6 what is installed has bodies of its own entries": (
         "copy-without-the-latest-entry",
-        (Edit(
-            "storage.snapshot:_append_rows", "VALUES(?, ?)\", (lsn, body)",
-            "VALUES(?, ?)\", (lsn + 1, body)",
-        ),),
+        (
+            Edit(
+                "storage.snapshot:_append_rows",
+                'VALUES(?, ?)", (lsn, body)',
+                'VALUES(?, ?)", (lsn + 1, body)',
+            ),
+        ),
     ),
     "D4 a reader names what it has read": (
         "follower-of-a-log-that-lost-its-end",
-        (Edit(
-            "client.fetching:FetchFeed._on_message",
-            "self._request.after.CopyFrom(last.ballot)", "self._request.after.incarnation += 1",
-        ),),
+        (
+            Edit(
+                "client.reading.prefetch:Prefetch._on_message",
+                "self._request.after.CopyFrom(last.ballot)",
+                "self._request.after.incarnation += 1",
+            ),
+        ),
     ),
     "connections leave nothing in the budget": (
         "retry-after-a-restart",
@@ -145,10 +171,13 @@ EDITED: dict[str, tuple[str, tuple[Patch, ...]]] = {
     ),
     "B8 stamps are the time": (
         "retry-after-a-restart",
-        (Edit(
-            "partition.group_commit:GroupWriter.prepare", "max(clock_ms(),",
-            "max(clock_ms() + 3_600_000,",
-        ),),
+        (
+            Edit(
+                "partition.group_commit:GroupCommitter.prepare",
+                "max(clock_ms(),",
+                "max(clock_ms() + 3_600_000,",
+            ),
+        ),
     ),
     "D1 sequences follow each other": (
         "producers-idle-for-a-day",
@@ -156,69 +185,103 @@ EDITED: dict[str, tuple[str, tuple[Patch, ...]]] = {
     ),
     "D1 what may be logged is sent as it was": (
         "batch-in-doubt-behind-one-that-was-given-up",
-        (Edit(
-            "client.accumulator:PartitionAccumulator.resume", "if not batch.doubtful:", "if True:",
-        ),),
+        (
+            Edit(
+                "client.producing.accumulator:PartitionAccumulator.resume",
+                "if not batch.doubtful:",
+                "if True:",
+            ),
+        ),
     ),
     "D1 what may be logged is not called lost": (
         "region-without-room-for-what-another-has",
-        (Edit(
-            "client.outgoing:OutgoingBatch.move",
-            "        self.doubtful_elsewhere |= self.doubtful\n", "",
-        ),),
+        (
+            Edit(
+                "client.producing.outgoing_batch:OutgoingBatch.move",
+                "        self.doubtful_elsewhere |= self.doubtful\n",
+                "",
+            ),
+        ),
     ),
     "D1 a share counts what has no outcome": (
         "region-without-room-for-what-another-has",
-        (Edit(
-            "client.accumulator:PartitionAccumulator.take",
-            "            self.held_bytes -= batch.size\n", "",
-        ),),
+        (
+            Edit(
+                "client.producing.accumulator:PartitionAccumulator.take",
+                "            self.held_bytes -= batch.size\n",
+                "",
+            ),
+        ),
     ),
     "D2 a deadline ends a delivery": (
         "acknowledgement-after-the-deadline",
-        (Edit(
-            "delivery.machine:Group._arm", "now + self.rules.deadline_s",
-            "now + 3 * self.rules.deadline_s",
-        ),),
+        (
+            Edit(
+                "delivery.machine:Group._arm",
+                "now + self.rules.deadline_s",
+                "now + 3 * self.rules.deadline_s",
+            ),
+        ),
     ),
     "D2 a group is served as the tables have it": (
         "member-that-joins-during-a-reset",
-        (Edit(
-            "delivery.groups:Groups.reset",
-            "            self._send_away((stream_id, name), reason)\n", "",
-        ),),
+        (
+            Edit(
+                "delivery.groups:Groups.reset",
+                "            self._send_away((stream_id, name), reason)\n",
+                "",
+            ),
+        ),
     ),
     "D2 what follows waits for the commit": (
         "keys-in-order-over-a-failover",
-        (Edit(
-            "delivery.driver:GroupDriver.acknowledge", "self.ledger.acknowledge(counted)",
-            "self.ledger.acknowledge(counted)\n            self.machine.settled(counted, now)",
-        ),),
+        (
+            Edit(
+                "delivery.driver:GroupDriver.acknowledge",
+                "self.ledger.acknowledge(counted)",
+                "self.ledger.acknowledge(counted)\n            self.machine.settled(counted, now)",
+            ),
+        ),
     ),
     "D2 what others may have is not handed out": (
         "member-whose-machine-was-suspended",
-        (Edit("client.consumer:Consumer.holds", "self._clock() <= feed.held_until", "feed.alive"),),
+        (
+            Edit(
+                "client.consuming.consumer:Consumer.holds",
+                "self._clock() <= channel.held_until",
+                "channel.alive",
+            ),
+        ),
     ),
     "D2 who is silent is gone": (
         "refusal-that-two-wait-for",
-        (Edit(
-            "delivery.sessions:MemberSession.patience_s", "self.heartbeat_threshold / 1_000",
-            "self.heartbeat_threshold / 200",
-        ),),
+        (
+            Edit(
+                "delivery.sessions:MemberSession.patience_s",
+                "self.heartbeat_threshold / 1_000",
+                "self.heartbeat_threshold / 200",
+            ),
+        ),
     ),
     "E3 a stage has all its attempts": (
         "failed-instances-are-retried",
-        (Edit(
-            "state.pipelines:apply_fail_stages", "counted = attempt - before.get(instance_id, 0)",
-            "counted = attempt",
-        ),),
+        (
+            Edit(
+                "state.pipelines:apply_fail_stages",
+                "counted = attempt - before.get(instance_id, 0)",
+                "counted = attempt",
+            ),
+        ),
     ),
     "E3 the latest attempt counts": (
         "failed-instances-are-retried",
-        (Edit(
-            "state.pipelines:_stale", "waiting.pop(instance_id, None) != tuple(attempt)",
-            "waiting.pop(instance_id, None) is None",
-        ),),
+        (
+            Edit(
+                "state.pipelines:_stale",
+                "waiting.pop(instance_id, None) != tuple(attempt)",
+                "waiting.pop(instance_id, None) is None",
+            ),
+        ),
     ),
     "M streams": (
         "retry-after-a-restart",
@@ -226,16 +289,17 @@ EDITED: dict[str, tuple[str, tuple[Patch, ...]]] = {
     ),
     "M groups": (
         "acknowledgement-from-before-a-deletion",
-        (Edit(
-            "state.groups:apply_create_group", "(*context.ballot, command.last_delivery)",
-            "(0, 0, 0)",
-        ),),
+        (
+            Edit(
+                "state.groups:apply_create_group",
+                "(*context.ballot, command.last_delivery)",
+                "(0, 0, 0)",
+            ),
+        ),
     ),
     "M schema": (
         "stream-that-is-made-again",
-        (Edit(
-            "state.schema:apply_delete_objects", "    set_index(context.db, index)\n", "",
-        ),),
+        (Edit("state.schema:apply_delete_objects", "    set_index(context.db, index)\n", ""),),
     ),
 }
 """By complaint: a scenario, and an edit that breaks the rule in it."""
@@ -277,7 +341,7 @@ def test_what_a_copy_of_tables_has_replaced_is_known_no_more() -> None:
 
 def test_a_second_retry_begins_where_the_attempts_are() -> None:
     edit = Edit(
-        "state.pipelines:apply_retry_instances",
+        "state.pipeline_retries:apply_retry_instances",
         " ON CONFLICT DO UPDATE SET attempts_before = excluded.attempts_before",
         " ON CONFLICT DO NOTHING",
     )
@@ -295,7 +359,8 @@ def test_a_promise_is_missed_after_a_start_that_a_power_loss_took() -> None:
     """Nor was that start written down, so that the next one has the same number: it is from no old
     copy, which would know less of what was promised."""
     edit = Edit(
-        "storage.identity:IdentityFile.promise", "        with self._writing():",
+        "storage.identity:IdentityFile.promise",
+        "        with self._writing():",
         "        self._db.pragma('synchronous', 'off')\n        with self._writing():",
     )
     with patched(edit):
@@ -344,16 +409,15 @@ def _rules_broken(body: Scenario, seed: int = 1) -> set[str]:
 @pytest.mark.parametrize("handler", ["_answer_retry", "_answer_instances", "_answer_progress"])
 def test_a_deposed_leader_tells_nothing_of_pipelines(handler: str) -> None:
     edit = Edit(
-        f"server.pipelines:PipelinesService.{handler}",
-        "        await leading.controller.confirm_leadership()\n", "",
+        f"server.pipelines:{handler}", "    await leading.controller.confirm_leadership()\n", ""
     )
     complaints = _complaints("failed-instances-are-retried", (edit,))
     assert "A2 a deposed leader does not answer" in complaints
 
 
 @pytest.mark.parametrize(
-    ("query",
-     "raises"), [("SELECT bytes FROM hadron_body", False), ("SELECT blob FROM hadron_body", True)]
+    ("query", "raises"),
+    [("SELECT bytes FROM hadron_body", False), ("SELECT blob FROM hadron_body", True)],
 )
 def test_a_query_that_does_not_fit_the_tables_is_no_damage(query: str, raises: bool) -> None:
     """A column that was renamed would turn a rule off without a word."""
@@ -369,7 +433,8 @@ def test_a_query_that_does_not_fit_the_tables_is_no_damage(query: str, raises: b
 async def test_what_a_failed_query_has_read_goes_with_it() -> None:
     """Whoever asks again after that tells nothing of it; what a read raises is told."""
     answers = Answers(Complaints(), cast(Any, None), cast(Any, None), cast(Any, None))
-    queries = Watcher.queries(cast(Any, SimpleNamespace(answers=answers)), _query)
+    known = SimpleNamespace(answers=answers)
+    queries = HearsTables(cast(Any, known)).queries(_query)
 
     def refused(_db: object) -> None:
         answers.read(29)

@@ -9,16 +9,16 @@ import trio
 
 from hadron.model.errors import StorageError
 from hadron.model.schema import Retention
-from hadron.sim.crowd import actors
-from hadron.sim.group_plans import plans
-from hadron.sim.history import Deliver, Publish, Read, Settle
-from hadron.sim.nemesis import FaultPlan
-from hadron.sim.observing import observe, open_history
-from hadron.sim.passing import GROUP
-from hadron.sim.run import Judgement, Outcome, run_seed
-from hadron.sim.workload import NO_RETENTION, RandomRun, Run
-from hadron.sim.workload_clients import STREAM, ProducerActor
-from hadron.sim.world import World
+from hadron.sim.actors.clients import STREAM, ProducerActor
+from hadron.sim.actors.crowd import actors
+from hadron.sim.actors.group_plans import plans
+from hadron.sim.actors.passing import GROUP
+from hadron.sim.evidence.history import Deliver, Publish, Read, Settle
+from hadron.sim.faults.nemesis import FaultPlan
+from hadron.sim.notes.nodes import observe, open_history
+from hadron.sim.runs.run import Judgement, Outcome, run_seed
+from hadron.sim.runs.workload import NO_RETENTION, RandomRun, Run
+from hadron.sim.world.replica_set import World
 from hadron.state.execute import DivergedError
 
 QUIET = FaultPlan(weights={"clock drift": 1.0})
@@ -34,7 +34,7 @@ def runs(monkeypatch: pytest.MonkeyPatch) -> list[Run]:
             super().__init__(world, retention)
             made.append(self)
 
-    monkeypatch.setattr("hadron.sim.workload.Run", Kept)
+    monkeypatch.setattr("hadron.sim.runs.workload.Run", Kept)
     return made
 
 
@@ -71,7 +71,7 @@ def test_retention_drops_records_under_everybodys_eyes() -> None:
 
 
 def test_the_pipeline_is_changed_deleted_and_retried() -> None:
-    outcome = run_seed(85, RandomRun(plan=QUIET))
+    outcome = run_seed(103, RandomRun(plan=QUIET))
     assert outcome.violations == []
     assert outcome.rare_paths["live instances caught up with a change"] > 0
     assert outcome.rare_paths["failed instances retried"] > 0
@@ -134,7 +134,11 @@ def test_what_befalls_nodes_is_noted() -> None:
         world.disks["n2"].flip_bits(2)
         seen = [(event.kind, event.subject) for event in history.events()]
         assert seen == [
-            ("crash", "n1"), ("power", "n2"), ("crash", "n3"), ("wipe", "n3"), ("damage", "n2"),
+            ("crash", "n1"),
+            ("power", "n2"),
+            ("crash", "n3"),
+            ("wipe", "n3"),
+            ("damage", "n2"),
         ]
         return Judgement(acknowledged=1)
 

@@ -11,21 +11,21 @@ from collections import Counter
 import pytest
 import trio
 
+from hadron.fakes.scheduling import StuckError, run_seeded
+from hadron.fakes.trace import Trace
 from hadron.model.errors import CorruptionError
 from hadron.model.ports import Listener
 from hadron.node.runtime import Node
-from hadron.sim.nemesis import FaultPlan
-from hadron.sim.run import Judgement, Outcome, Scenario, run_seed
-from hadron.sim.scheduling import StuckError, run_seeded
+from hadron.sim.faults.nemesis import FaultPlan
+from hadron.sim.runs.run import Judgement, Outcome, Scenario, run_seed
 from hadron.sim.tests.scenario import PublishUnderFaults, declare, read_all
-from hadron.sim.trace import Trace
-from hadron.sim.world import World
+from hadron.sim.world.replica_set import World
 
 _IN_ANOTHER_PROCESS = """
 import gc
 gc.disable()
-from hadron.sim.nemesis import FaultPlan
-from hadron.sim.run import run_seed
+from hadron.sim.faults.nemesis import FaultPlan
+from hadron.sim.runs.run import run_seed
 from hadron.sim.tests.scenario import PublishUnderFaults
 print(run_seed(3, PublishUnderFaults()).trace_hash)
 """
@@ -49,8 +49,12 @@ def test_same_seed_same_trace() -> None:
 def test_same_trace_in_a_fresh_process_with_another_hash_seed_and_no_collector() -> None:
     here = run_seed(3, PublishUnderFaults()).trace_hash
     there = subprocess.run(
-        [sys.executable, "-c", _IN_ANOTHER_PROCESS], check=True, capture_output=True, text=True,
-        env={**os.environ, "PYTHONHASHSEED": "4711"}, timeout=60,
+        [sys.executable, "-c", _IN_ANOTHER_PROCESS],
+        check=True,
+        capture_output=True,
+        text=True,
+        env={**os.environ, "PYTHONHASHSEED": "4711"},
+        timeout=60,
     )
     assert there.stdout.strip() == here
 
@@ -138,7 +142,7 @@ def test_a_world_where_everybody_waits_ends_with_the_names_of_those_who_wait() -
 
 
 def test_a_world_that_spins_ends(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("hadron.sim.scheduling._SPIN_STEPS", 1000)
+    monkeypatch.setattr("hadron.fakes.scheduling._SPIN_STEPS", 1000)
 
     async def main(_time: object) -> None:
         while True:
@@ -199,9 +203,9 @@ def test_a_node_that_is_starting_can_be_asked_for(monkeypatch: pytest.MonkeyPatc
 
     async def body(world: World) -> Judgement:
         async def look_and_listen(node: Node) -> Listener:
-            seen.append((
-                world.running("n1"), world.listens("n1"), world.is_serving(), world.describe("n1")
-            ))
+            seen.append(
+                (world.running("n1"), world.listens("n1"), world.is_serving(), world.describe("n1"))
+            )
             return await listen(node)
 
         await world.crash("n1")

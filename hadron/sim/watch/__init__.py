@@ -1,6 +1,10 @@
 """Watching a run from inside: rules of PROTOCOL that are broken long before a record is lost.
 
-    hub        what is heard: nodes as they open their disks, questions and answers, promises, acks
+    hub        listens, for the length of a run
+    hearing    what is heard: nodes as they open their disks, questions and answers, promises, acks
+    known      what is known of nodes, and everybody who judges
+    views      each node, and each question that it was asked
+    marks      what each ballot has really reached
     answers    A2: nothing leaves before what it was derived from is committed
     ballots    A1, A3, A7, B1 to B5: promises, acks, the watermark, the log's length, torn logs
     entries    A4, B7, B8, D1, D2, E3: what commands may do to tables, and when they say that it was
@@ -12,6 +16,7 @@
     meanings   D3: what ids and indexes of the schema stand for
     reads_on   D4: readers that go on
     sending    D1: what leaves producers
+    feeds      A3: what members lack is sent
 
 What each entry does to the tables is held against a model of them (`hadron.sim.model`).
 

@@ -12,6 +12,8 @@ from contextlib import contextmanager
 from contextvars import ContextVar
 from typing import Any, Final
 
+import apsw
+
 from hadron.delivery.driver import GroupDriver
 from hadron.delivery.progress import LoggedLedger, Receipt
 from hadron.model.errors import HadronError, NotFoundError, RequestError, SchemaError
@@ -34,16 +36,19 @@ _UNWAITED: ContextVar[int] = ContextVar("unwaited", default=0)
 
 _HAS_READ: ContextVar[bool] = ContextVar("has_read", default=False)
 
-_BESIDE_TABLES: Final = frozenset({"Replication", "Snapshots", "Cluster", "Forward", "Integrity"})
+_BESIDE_TABLES: Final = frozenset(
+    {"Replication", "Snapshots", "Cluster", "Forwarding", "Integrity"}
+)
 """Services whose answers are about logs, copies and files; `Ballots` and `copy_opened` judge them.
 """
 
 _BY_THE_WATERMARK: Final = frozenset({"Fetch", "Offsets", "AdoptSchema"})
 """Answers that say what is visible, or how far a schema was pushed, which stays true."""
 
-_QUESTIONS: Final = frozenset(
-    method.name for method in METHODS.values() if not method.server_streams
-) - _BY_THE_WATERMARK
+_QUESTIONS: Final = (
+    frozenset(method.name for method in METHODS.values() if not method.server_streams)
+    - _BY_THE_WATERMARK
+)
 """What a deposed leader must not answer from a stale table: every call with one answer, but these.
 Of a stream of answers each says what happens."""
 
@@ -119,7 +124,9 @@ class Answers:
         self._check_waited(question)
         controller = view.controller
         if (
-            question.method in _QUESTIONS and _HAS_READ.get() and controller is not None
+            question.method in _QUESTIONS
+            and _HAS_READ.get()
+            and controller is not None
             and not self._ballots.has_followers(controller, question.order)
         ):
             self._complaints.add(
@@ -160,7 +167,8 @@ class Answers:
             "SELECT epoch, incarnation, base_offset + count FROM hadron_stream_batch"
             " WHERE stream_id = ?"
             " AND base_offset < ? ORDER BY base_offset DESC LIMIT 1",
-            request.stream_id, request.offset,
+            request.stream_id,
+            request.offset,
         )
         if row is not None and row[2] >= request.offset and row[:2] != ballot_from(request.after):
             self._complaints.add(
@@ -197,7 +205,9 @@ class Answers:
         row = mark.view.select(
             "SELECT attempts FROM hadron_group_attempt WHERE group_id = ? AND first <= ?"
             " AND last >= ?",
-            driver.progress.group_id, first, first,
+            driver.progress.group_id,
+            first,
+            first,
         )
         if row is not None and attempt <= row[0]:
             self._complaints.add(
@@ -269,9 +279,13 @@ class Answers:
         if mark is None or visible is None or not mark.view.is_alive or not controller.leads:
             return
         connection = mark.view.store.writer.connection
-        if tables_lsn(connection) != controller.quorum.committed:
+        try:
+            if tables_lsn(connection) != controller.quorum.committed:
+                return
+            bounds = all_bounds(connection)
+        except apsw.IOError:
+            # The disk fails, and it was not the node that looked: there is nothing to compare.
             return
-        bounds = all_bounds(connection)
         shown = {stream_id: visible.bounds(stream_id) for stream_id in visible._next}
         if shown != bounds:
             self._complaints.add(

@@ -10,7 +10,7 @@ from typing import Any
 
 from hadron.model.ids import Ballot
 from hadron.partition.controller import Controller
-from hadron.partition.group_commit import WrittenGroup
+from hadron.partition.group_commit import GroupCommit
 from hadron.sim.watch.marks import Key, Mark, is_majority
 from hadron.sim.watch.views import Complaints, NodeView, Question
 from hadron.storage import wal_scan
@@ -48,7 +48,8 @@ class Ballots:
         self._complaints = complaints
         self._views = views
         self._promises: dict[Key, dict[str, bool]] = {}
-        """Who has promised a ballot, and whether it remembered the log then."""
+        """Who has promised a ballot, and whether it remembered the log then, or has said since that
+        it was granted its membership under that ballot."""
         self._promised: dict[tuple[str, bytes], Ballot] = {}
         self._boots: dict[tuple[str, bytes], int] = {}
         self._begun: dict[str, tuple[int, frozenset[str]]] = {}
@@ -106,7 +107,8 @@ class Ballots:
                 min(mark.acked.get(name, 0), mark.true_lsn)
                 for key, mark in self.marks.items()
                 if key[0] == identity.replica_set and key not in self._past
-            ), default=0,
+            ),
+            default=0,
         )
         if view.store.log.head.lsn < acknowledged:
             self._complaints.add(
@@ -198,7 +200,12 @@ class Ballots:
         if begun is not None and begun[0] < controller.ballot.epoch:
             older = begun[1] if view.replica_set not in self.recovered else older
         mark = Mark(
-            key, view, controller, members, started_lsn, written_lsn=controller.head.lsn,
+            key,
+            view,
+            controller,
+            members,
+            started_lsn,
+            written_lsn=controller.head.lsn,
             older=older,
         )
         self.marks[key] = self._of[controller] = mark
@@ -223,19 +230,19 @@ class Ballots:
 
     def admits(self, controller: Controller, name: str) -> None:
         """B3: whose disk is counted remembered when it promised this ballot, to the feed that is
-        here, or was granted its membership since."""
-        mark, asked = self._of.get(controller), self._views.get(name)
+        here, or was granted its membership since. It may have lost it again while its answer was
+        on its way: what it acknowledges is on a disk that is lost then, as any may be."""
+        mark = self._of.get(controller)
         if mark is None or not mark.view.is_alive:
             return
-        remembered = self._promises.get(mark.key, {}).get(name, False)
-        if not remembered and (asked is None or not asked.identity.is_member):
+        if not self._promises.get(mark.key, {}).get(name, False):
             self._complaints.add(
                 "B3 who counts remembers",
                 f"{mark.view.name} counts the disk of {name} under {mark.key[1]}, which had no "
                 "memory when it promised that, and was not granted any",
             )
 
-    def wrote(self, controller: Controller, group: WrittenGroup | None) -> None:
+    def wrote(self, controller: Controller, group: GroupCommit | None) -> None:
         """A3: what a leader counts of its own is on its disk."""
         mark = self._of.get(controller)
         if mark is None or group is None or not group.entries or not mark.view.is_alive:
@@ -322,7 +329,8 @@ class Ballots:
         row = mark.view.select(
             "SELECT sum(length(l.command) + coalesce(length(b.bytes), 0) + 200),"
             " sum(l.body_hash != zeroblob(16) AND b.bytes = x'') FROM hadron_log l"
-            " LEFT JOIN hadron_body b USING (lsn) WHERE l.lsn > ?", lsn,
+            " LEFT JOIN hadron_body b USING (lsn) WHERE l.lsn > ?",
+            lsn,
         )
         limit = mark.controller.feeding.tuning.log_max_lag_bytes
         # How large those were that retention has dropped, nobody can tell any more.
@@ -371,6 +379,8 @@ class Ballots:
         mark = self.marks.get((view.replica_set, ballot))
         if mark is None:
             return
+        if request.grant_membership and identity.is_member:
+            self._promises.setdefault(mark.key, {})[view.name] = True
         if identity.is_member:
             mark.acked[view.name] = max(mark.acked.get(view.name, 0), answer.match_lsn)
         else:
@@ -403,9 +413,7 @@ class Ballots:
         if view.follower is None:
             return
         since = min(max(view.whole_lsn, view.follower.anchor.lsn), lsn)
-        row = view.select(
-            "SELECT count(*) FROM hadron_log WHERE lsn > ? AND lsn <= ?", since, lsn
-        )
+        row = view.select("SELECT count(*) FROM hadron_log WHERE lsn > ? AND lsn <= ?", since, lsn)
         if row is None or self._is_forgetful(view):
             return
         view.whole_lsn = lsn
@@ -417,7 +425,12 @@ class Ballots:
             )
 
     def append_heard(
-        self, view: NodeView, request: Any, answer: Any, peer: str, asked: NodeView | None,
+        self,
+        view: NodeView,
+        request: Any,
+        answer: Any,
+        peer: str,
+        asked: NodeView | None,
         sent: int,
     ) -> None:
         """A member's answer has come to its leader. B3: who has no memory may have promised

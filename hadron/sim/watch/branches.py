@@ -11,7 +11,7 @@ from typing import Any
 
 from hadron.model.ids import LogPosition
 from hadron.partition.controller import Controller
-from hadron.partition.group_commit import WrittenGroup
+from hadron.partition.group_commit import GroupCommit
 from hadron.sim.watch.ballots import Ballots
 from hadron.sim.watch.marks import Key
 from hadron.sim.watch.views import Complaints, NodeView
@@ -38,7 +38,7 @@ class Branches:
         self._sent: dict[tuple[Key, int], bytes] = {}
         """What stands where in the log of each leader, as it has sent it."""
 
-    def prepared(self, group: WrittenGroup) -> None:
+    def prepared(self, group: GroupCommit) -> None:
         """A leader has made entries."""
         for entry in group.entries:
             self.bodies[entry.chain] = hash_body(entry.body)

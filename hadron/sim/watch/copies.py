@@ -15,9 +15,9 @@ from typing import Any
 
 import apsw
 
+from hadron.fakes.volume import volume_of
 from hadron.model.ids import NO_BALLOT, Ballot, LogPosition
 from hadron.node.cluster_backup import find_backups
-from hadron.sim.volume import volume_of
 from hadron.sim.watch.branches import Branches
 from hadron.sim.watch.entries import tables_lsn
 from hadron.sim.watch.views import Complaints, NodeView
@@ -70,11 +70,16 @@ class Copies:
         self._branches = branches
 
     def known(self) -> dict[NodeView, int]:
-        """Up to where each node's tables hold what it knows to be committed."""
-        return {
-            view: min(view.committed_lsn, tables_lsn(view.store.writer.connection))
-            for view in self._views.values() if view.is_alive and view.follower is not None
-        }
+        """Up to where each node's tables hold what it knows to be committed, for whoever reads its
+        file: what an open transaction has applied is not there yet."""
+        found = {}
+        for view in self._views.values():
+            if view.is_alive and view.follower is not None:
+                connection = view.store.writer.connection
+                is_open = connection.in_transaction
+                lsn = view.follower.stored_applied_lsn if is_open else tables_lsn(connection)
+                found[view] = min(view.committed_lsn, lsn)
+        return found
 
     def taken(self, path: Path, known: Mapping[NodeView, int]) -> None:
         """A backup of a running node is whole; `known` is as it was when somebody asked for it."""

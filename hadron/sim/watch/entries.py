@@ -10,16 +10,21 @@ from typing import Any, Final
 
 import apsw
 
-from hadron.model.schema import PipelineSpec, StreamSpec, spec_from_json
-from hadron.partition.group_commit import WrittenGroup
-from hadron.sim.clocks import wall_ms
+from hadron.fakes.clocks import wall_ms
+from hadron.model.kinds import spec_from_json
+from hadron.model.pipelines import PipelineSpec
+from hadron.model.ports import Database
+from hadron.model.schema import Retention, StreamSpec
+from hadron.partition.controller import Controller
+from hadron.partition.group_commit import GroupCommit
 from hadron.sim.watch.meanings import Meanings
 from hadron.sim.watch.views import Complaints, NodeView
 from hadron.state.adoption import SchemaAdopted
 from hadron.state.group_endings import DeadLetterRecords, EndDeliveries
 from hadron.state.groups import AckRecords
 from hadron.state.machine import Command, Context
-from hadron.state.pipelines import CompleteStages, FailStages, RetryInstances
+from hadron.state.pipeline_retries import RetryInstances
+from hadron.state.pipelines import CompleteStages, FailStages
 from hadron.state.registry import RegisterReplicaSet
 from hadron.state.retention import TrimStream
 from hadron.state.schema import ApplySchema, DeleteObjects
@@ -54,6 +59,7 @@ _READY: Final = 1
 _FAILED: Final = 3
 
 _MOVES_FLOOR: Final = (AckRecords, DeadLetterRecords, EndDeliveries)
+_STREAMS: Final = "SELECT id, spec FROM hadron_schema_object WHERE kind = 'Stream'"
 _CHANGES_SCHEMA: Final = (ApplySchema, DeleteObjects, SchemaAdopted, RegisterReplicaSet)
 
 SCHEMA: Final = "schema"
@@ -129,12 +135,22 @@ class Entries:
         self._acknowledged = acknowledged
         self._meanings = meanings
         self._views: dict[int, NodeView] = {}
+        self._limits: dict[tuple[str, int], list[tuple[int, Retention]]] = {}
+        """By node and stream: since which entry which limits hold, since its tables were opened."""
+        self._asked: dict[int, tuple[TrimStream, int]] = {}
+        """What was committed when somebody asked for it."""
 
     def opened(self, view: NodeView) -> None:
         connection = view.store.writer.connection
         self._views[id(connection)] = view
         self._ends.opened(view.name, tables_lsn(connection))
         self._acknowledged.opened(view.name)
+        self._open_limits(view.name, connection)
+
+    def submitted(self, controller: Controller, command: Command) -> None:
+        """A leader is to run it."""
+        if isinstance(command, TrimStream):
+            self._asked[id(command)] = command, controller.committed_lsn
 
     def is_heard(self, connection: apsw.Connection) -> bool:
         """Whether it is a node's, which has not crashed."""
@@ -167,7 +183,8 @@ class Entries:
         if isinstance(command, AppendBatch) and command.producer_id and command.sequence >= 0:
             row = context.db.execute(
                 "SELECT next_sequence, producer_epoch FROM hadron_producer WHERE stream_id = ?"
-                " AND producer_id = ?", (command.stream_id, command.producer_id),
+                " AND producer_id = ?",
+                (command.stream_id, command.producer_id),
             ).fetchone()
             result = apply(context, command)
             self._judging(self._check_sequence, view, context, command, row)
@@ -203,11 +220,10 @@ class Entries:
             self._ends.note(view.name, stream_id, context.lsn, appended.base_offset, end)
         if isinstance(command, _CHANGES_SCHEMA):
             self._ends.note(view.name, SCHEMA, context.lsn, before, _schema_index(context))
+            self._note_limits(view, context)
             self._meanings.applied(view, context, result)
         elif isinstance(command, _MOVES_FLOOR) and command.group_id:
-            ranges = (
-                command.acknowledged if isinstance(command, EndDeliveries) else command.ranges
-            )
+            ranges = command.acknowledged if isinstance(command, EndDeliveries) else command.ranges
             self._acknowledged.note(view.name, command.group_id, context.lsn, ranges)
             after = context.db.execute(_FLOOR, (command.group_id,)).fetchone()
             if after is not None and before is not None and after[2] > before[2]:
@@ -226,6 +242,37 @@ class Entries:
                 f"{view.name} appends sequence {command.sequence} of producer "
                 f"{command.producer_id.hex()} at entry {context.lsn}, {expected} was next",
             )
+
+    def _open_limits(self, node: str, connection: apsw.Connection) -> None:
+        """Its tables may be a copy of another node's: the entries that have changed limits there
+        were not heard here. Whoever leads with these tables knows no others."""
+        for key in [key for key in self._limits if key[0] == node]:
+            del self._limits[key]
+        try:
+            found = _retentions(connection)
+        except apsw.Error:
+            # There are no tables yet, or none that can be read.
+            return
+        for stream_id, limits in found:
+            self._limits[node, stream_id] = [(0, limits)]
+
+    def _note_limits(self, view: NodeView, context: Context) -> None:
+        for stream_id, now in _retentions(context.db):
+            known = self._limits.setdefault((view.name, stream_id), [(0, Retention())])
+            while known[-1][0] >= context.lsn:
+                # Rolled back, or another leader's has taken its place.
+                known.pop()
+            if known[-1][1] != now:
+                known.append((context.lsn, now))
+
+    def _allowed(self, view: NodeView, command: TrimStream, limits: Retention) -> list[Retention]:
+        """By which limits a stream may be trimmed: those of before, too, where whoever asked for it
+        could not know yet that others were to come."""
+        _, committed_lsn = self._asked.pop(id(command), (command, view.committed_lsn))
+        known = self._limits.get((view.name, command.stream_id), [])
+        ends = [lsn for lsn, _ in known[1:]]
+        before = [each for (_, each), end in zip(known, ends, strict=False) if end > committed_lsn]
+        return [limits, *before]
 
     def _check_trim(
         self, view: NodeView, context: Context, command: TrimStream, before: list[Any]
@@ -246,23 +293,30 @@ class Entries:
         spec = spec_from_json("Stream", row[0]) if row is not None else None
         if not isinstance(spec, StreamSpec):
             return
-        limits = spec.retention
+        if view.controller is None or not view.controller.leads:
+            # Its leader has answered for it.
+            return
+        allowed = self._allowed(view, command, spec.retention)
         left = sum(batch[3] for batch in before)
         for base, count, append_ms, size, _lsn in dropped:
-            is_old = 0 < limits.max_age_ms < context.now_ms - append_ms
-            is_over = 0 < limits.max_bytes < left and left > size
+            age_ms = context.now_ms - append_ms
+            is_old = any(0 < limits.max_age_ms < age_ms for limits in allowed)
+            is_over = left > size and any(0 < limits.max_bytes < left for limits in allowed)
             if not is_old and not is_over:
                 self._complaints.add(
                     "D2 retention drops what is due",
                     f"{view.name} at entry {context.lsn} drops offsets {base} to "
-                    f"{base + count - 1}, {context.now_ms - append_ms} ms old, of {left} bytes; "
-                    f"the limits are {limits.max_age_ms} ms and {limits.max_bytes} bytes",
+                    f"{base + count - 1}, {age_ms} ms old, of {left} bytes; the limits are "
+                    f"{spec.retention.max_age_ms} ms and {spec.retention.max_bytes} bytes",
                 )
                 return
             left -= size
 
     def _check_attempts(
-        self, view: NodeView, context: Context, command: FailStages | RetryInstances,
+        self,
+        view: NodeView,
+        context: Context,
+        command: FailStages | RetryInstances,
         before: dict[tuple[str, int], tuple[int, int, int]],
     ) -> None:
         """E3: a stage is given up with its last attempt, which is counted since the last retry.
@@ -302,7 +356,10 @@ class Entries:
             )
 
     def _check_completed(
-        self, view: NodeView, context: Context, command: CompleteStages,
+        self,
+        view: NodeView,
+        context: Context,
+        command: CompleteStages,
         before: dict[tuple[str, int], tuple[int, int, int]],
     ) -> None:
         """E3: only the attempt that is under way completes a stage, and no other one after it."""
@@ -316,7 +373,7 @@ class Entries:
                     f"{attempts} that failed",
                 )
 
-    def stamped(self, view: NodeView, group: WrittenGroup, members: int) -> None:
+    def stamped(self, view: NodeView, group: GroupCommit, members: int) -> None:
         """B8: the log's time is the world's, as far as clocks that agree can tell."""
         if not group.entries or not view.is_alive:
             return
@@ -335,15 +392,24 @@ def _runs(
     context: Context, command: CompleteStages | FailStages | RetryInstances
 ) -> dict[tuple[str, int], tuple[int, int, int]]:
     """(status, attempts, attempts before the last retry) by (stage, instance id)."""
-    rows: Any = context.db.execute(
-        _RUNS, (command.pipeline_id, json.dumps(command.instance_ids))
-    )
+    rows: Any = context.db.execute(_RUNS, (command.pipeline_id, json.dumps(command.instance_ids)))
     return {(stage, instance_id): tuple(run) for stage, instance_id, *run in rows}
 
 
 def _schema_index(context: Context) -> int:
     row: Any = context.db.execute("SELECT metadata_index FROM hadron_schema_index").fetchone()
     return row[0] if row is not None else 0
+
+
+def _retentions(db: Database) -> list[tuple[int, Retention]]:
+    """What each stream is to keep, by its id."""
+    found = []
+    rows: Any = db.execute(_STREAMS)
+    for stream_id, text in rows:
+        spec = spec_from_json("Stream", text)
+        assert isinstance(spec, StreamSpec)
+        found.append((stream_id, spec.retention))
+    return found
 
 
 def tables_lsn(connection: apsw.Connection) -> int:

@@ -45,13 +45,22 @@ class Places:
                     "which is acknowledged, or a dead letter",
                 )
 
+    def settled(self, driver: GroupDriver, mark: Mark, first: int, last: int) -> None:
+        """Records are over for the group: each is acknowledged by now, or a dead letter."""
+        for offset in range(first, last + 1):
+            if not _is_acknowledged(driver, mark, offset):
+                self._complaints.add(
+                    "D2 what is settled is acknowledged",
+                    f"{mark.view.name} takes offset {offset} of group {driver.progress.name} for "
+                    "dealt with; it is neither acknowledged nor a dead letter",
+                )
+                return
+
     def look(self, driver: GroupDriver, mark: Mark, settling: set[int]) -> None:
         """Now and then; `settling` are offsets that are to be acknowledged, or dead letters."""
         machine = driver.machine
         places = _places(machine)
-        odd = {
-            offset: "is in two places" for offset, count in places.items() if count > 1
-        }
+        odd = {offset: "is in two places" for offset, count in places.items() if count > 1}
         kept = max(machine.floor, machine.dropped_below)
         for offset in range(kept, machine.frontier.cursor):
             is_somewhere = offset in places or offset in settling

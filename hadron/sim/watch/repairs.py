@@ -51,8 +51,10 @@ class Repairs:
             self._complain(view, lsn, "has another body than its hash says")
         previous, following = view.select(_ROW, lsn - 1), view.select(_ROW, lsn + 1)
         # A neighbour with a chain that nobody has ever sent is damaged itself.
-        if previous is not None and previous[6] in self._branches.before and before not in (
-            None, previous[6],
+        if (
+            previous is not None
+            and previous[6] in self._branches.before
+            and before not in (None, previous[6])
         ):
             self._complain(view, lsn, f"does not go on from entry {lsn - 1}")
         if following is not None and self._branches.before.get(following[6], chain) != chain:

@@ -11,8 +11,8 @@ outcome there: no more, or it has no room in the end, and no less, or there is n
 
 from __future__ import annotations
 
-from hadron.client.accumulator import NOT_LOGGED, PartitionAccumulator
-from hadron.client.outgoing import OutgoingBatch
+from hadron.client.producing.accumulator import NOT_LOGGED, PartitionAccumulator
+from hadron.client.producing.outgoing_batch import OutgoingBatch
 from hadron.model.batch import BatchHead, read_head
 from hadron.model.errors import (
     CorruptionError,

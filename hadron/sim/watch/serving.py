@@ -13,18 +13,19 @@ from weakref import WeakKeyDictionary
 
 import trio
 
-from hadron.client.acks import LateAcks
-from hadron.client.consumer import Consumer
-from hadron.client.feed import Feed, Parcel
-from hadron.client.membership import Membership
+from hadron.client.consuming.acks import LateAcks
+from hadron.client.consuming.channel import Channel, Parcel
+from hadron.client.consuming.consumer import Consumer
+from hadron.client.consuming.membership import Membership
 from hadron.delivery.driver import GroupDriver
 from hadron.delivery.effects import Assignment, Exhausted
 from hadron.delivery.progress import LoggedLedger
 from hadron.delivery.sessions import MemberSession
-from hadron.model.batch import StampedBatch, decode_batch
+from hadron.model.batch import StampedBatch
 from hadron.model.errors import NotFoundError
 from hadron.model.ranges import Range
 from hadron.model.record import Record
+from hadron.model.record_batch import decode_batch
 from hadron.sim.watch.ballots import Ballots
 from hadron.sim.watch.entries import Acknowledged
 from hadron.sim.watch.marks import Mark
@@ -57,7 +58,7 @@ class Serving:
         """Offsets that are acknowledged or to be dead letters; some of them are committed."""
         self._keys: dict[tuple[str, int, int], Any] = {}
         """By replica set, stream and offset: keys of records that a group by key was given."""
-        self._held_until: WeakKeyDictionary[Feed, float] = WeakKeyDictionary()
+        self._held_until: WeakKeyDictionary[Channel, float] = WeakKeyDictionary()
         self._seen: WeakKeyDictionary[LateAcks, dict[int, list[Any]]] = WeakKeyDictionary()
         """Of each member, by offset: what its program was given there."""
 
@@ -162,6 +163,14 @@ class Serving:
         if isinstance(driver.ledger, LoggedLedger):
             self.acknowledged(driver.ledger, ((each.first, each.last) for each in dead))
 
+    def settled(self, driver: GroupDriver, ranges: Iterable[Range]) -> None:
+        """These are over for their group, as far as its leader knows: nobody gets them any more."""
+        mark = self._mark(driver)
+        if mark is None or driver.is_closed or not isinstance(driver.ledger, LoggedLedger):
+            return
+        for first, last in ranges:
+            self._places.settled(driver, mark, first, last)
+
     def put_back(self, driver: GroupDriver, dead: Exhausted) -> None:
         """These could not be written."""
         if isinstance(driver.ledger, LoggedLedger):
@@ -219,16 +228,16 @@ class Serving:
     def beats(self, member: Membership) -> None:
         """A member has said, or says again, that it is there. Once its time is over that comes too
         late: the leader may have given its records to others."""
-        opening, feed, now = member._opening.open, member.feed, member._clock()
+        opening, channel, now = member._opening.open, member.channel, member._clock()
         patience_s = opening.heartbeat_interval_ms * opening.heartbeat_threshold / 1_000
-        if feed is not None and patience_s and now <= self._held_until.get(feed, now):
-            self._held_until[feed] = now + patience_s
+        if channel is not None and patience_s and now <= self._held_until.get(channel, now):
+            self._held_until[channel] = now + patience_s
 
     def acknowledged_at_once(self, parcel: Parcel) -> None:
         """A member hands some of these out to nobody, for its program has dealt with them: with
         these, not with others that were at their offsets before."""
         assert parcel._skipped is not None
-        seen = self._seen.get(parcel.feed._late, {})
+        seen = self._seen.get(parcel.channel._late, {})
         for record in parcel.batch.records(parcel.first, parcel.last):
             if record.offset in parcel._skipped and record.value not in seen.get(record.offset, ()):
                 self._complaints.add(
@@ -242,11 +251,11 @@ class Serving:
     ) -> None:
         """A program is given records of a partition: those that are its member's still."""
         now = consumer._clock()
-        seen = self._seen.setdefault(parcels[0].feed._late, {})
+        seen = self._seen.setdefault(parcels[0].channel._late, {})
         for record in records:
             seen.setdefault(record.offset, []).append(record.value)
         for parcel in parcels:
-            late_s = now - self._held_until.get(parcel.feed, now)
+            late_s = now - self._held_until.get(parcel.channel, now)
             if late_s > 0:
                 self._complaints.add(
                     "D2 what others may have is not handed out",

@@ -9,10 +9,10 @@ from typing import Any
 
 import apsw
 
+from hadron.fakes.volume import Volume
 from hadron.model.ids import Ballot
 from hadron.partition.controller import Controller
 from hadron.replication.follower import FollowerLog
-from hadron.sim.volume import Volume
 from hadron.storage.identity import Identity
 from hadron.storage.store import Store
 

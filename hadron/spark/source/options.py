@@ -60,8 +60,17 @@ class SourceOptions:
 
 
 _KNOWN: Final = (
-    "server", "namespace", "stream", "partitions", "startingOffsets", "startingTimestamp",
-    "endingOffsets", "endingTimestamp", "maxOffsetsPerTrigger", "minPartitions", "failOnDataLoss",
+    "server",
+    "namespace",
+    "stream",
+    "partitions",
+    "startingOffsets",
+    "startingTimestamp",
+    "endingOffsets",
+    "endingTimestamp",
+    "maxOffsetsPerTrigger",
+    "minPartitions",
+    "failOnDataLoss",
     "includeHeaders",
 )
 
@@ -109,8 +118,8 @@ def _refuse_unknown(given: Mapping[str, str]) -> None:
 
 def _url(given: Mapping[str, str]) -> str:
     # Here, because it loads the whole client: finding the connector must stay quick.
-    from hadron.client.contexts import find_server
-    from hadron.client.url import parse_url
+    from hadron.client.connecting.contexts import find_server
+    from hadron.client.connecting.url import parse_url
 
     url = find_server(given.get("server"))
     parse_url(url)
@@ -144,8 +153,10 @@ def _offsets(option: str, text: str) -> dict[str, int]:
         parsed: Any = json.loads(text)
     except ValueError:
         parsed = None
-    good = isinstance(parsed, dict) and parsed and all(
-        type(offset) is int and offset >= _EARLIEST for offset in parsed.values()
+    good = (
+        isinstance(parsed, dict)
+        and parsed
+        and all(type(offset) is int and offset >= _EARLIEST for offset in parsed.values())
     )
     if not good:
         raise RequestError(
@@ -155,9 +166,7 @@ def _offsets(option: str, text: str) -> dict[str, int]:
     return dict(parsed)
 
 
-def _optional(
-    given: Mapping[str, str], name: str, read: Callable[[str, str], _T]
-) -> _T | None:
+def _optional(given: Mapping[str, str], name: str, read: Callable[[str, str], _T]) -> _T | None:
     text = given.get(name.lower())
     return None if text is None else read(name, text)
 

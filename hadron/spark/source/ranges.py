@@ -67,10 +67,7 @@ def bounds(client: Any, options: SourceOptions, at_ms: int = 0) -> dict[str, Bou
 
     Raises `RequestError` when the options name a partition that the stream does not have.
     """
-    found = {
-        each.partition: each
-        for each in client.offsets(options.stream, at_ms=at_ms or None)
-    }
+    found = {each.partition: each for each in client.offsets(options.stream, at_ms=at_ms or None)}
     _refuse_strangers(options.partitions, found, options.stream)
     if not options.partitions:
         return dict(sorted(found.items()))
@@ -86,9 +83,7 @@ def _refuse_strangers(names: Iterable[str], known: Iterable[str], stream: str) -
         )
 
 
-def locate(
-    position: Position, known: Mapping[str, Bounds], options: SourceOptions
-) -> Offsets:
+def locate(position: Position, known: Mapping[str, Bounds], options: SourceOptions) -> Offsets:
     """Turn a position into one offset for each partition in `known`.
 
     Raises `RequestError` when an offsets object leaves a partition out or names another, or an
@@ -136,7 +131,10 @@ def check_order(start: Offsets, end: Offsets, options: SourceOptions) -> None:
 
 
 def cursors_at(
-    client: Any, options: SourceOptions, offsets: Mapping[str, int], known: Mapping[str, Bounds],
+    client: Any,
+    options: SourceOptions,
+    offsets: Mapping[str, int],
+    known: Mapping[str, Bounds],
     before: Mapping[str, Cursor],
 ) -> dict[str, Cursor]:
     """Make cursors of offsets: of what was just asked (`known`), of what the query has had
@@ -169,7 +167,8 @@ def check_ends(
         end = known[name]
         if cursor.offset > end.next_offset:
             raise truncated(
-                options.stream, name,
+                options.stream,
+                name,
                 f"it ends at offset {end.next_offset}, before offset {cursor.offset}",
             )
         if cursor.offset == end.next_offset and None not in (cursor.ballot, end.ballot):
@@ -182,7 +181,8 @@ def compare(
     """Raises `LogTruncatedError` when the record before `offset` came under another ballot."""
     if had != has and options.fail_on_data_loss:
         raise truncated(
-            options.stream, name,
+            options.stream,
+            name,
             f"the record before offset {offset} is of ballot {has}, it was of {had}",
         )
 
@@ -204,12 +204,17 @@ def between(
         begin = start.get(name, Cursor(0))
         if begin.offset > stop.offset and options.fail_on_data_loss:
             raise truncated(
-                options.stream, name,
+                options.stream,
+                name,
                 f"it ends at offset {stop.offset}, before offset {begin.offset} to start from",
             )
         ranges.append(
             OffsetRange(
-                name, begin.offset, stop.offset, stop.stream_id or begin.stream_id, begin.ballot,
+                name,
+                begin.offset,
+                stop.offset,
+                stop.stream_id or begin.stream_id,
+                begin.ballot,
                 stop.ballot,
             )
         )
@@ -257,7 +262,10 @@ def split(ranges: Sequence[OffsetRange], min_partitions: int | None) -> list[Off
         edges = [each.start + len(each) * i // count for i in range(count + 1)]
         pieces += [
             replace(
-                each, start=a, stop=b, after=each.after if a == each.start else None,
+                each,
+                start=a,
+                stop=b,
+                after=each.after if a == each.start else None,
                 last=each.last if b == each.stop else None,
             )
             for a, b in itertools.pairwise(edges)

@@ -37,7 +37,6 @@ from pyspark.sql.types import (
 )
 
 from hadron.model.backoff import Backoff
-from hadron.model.batch import decode_batch
 from hadron.model.errors import (
     ConfigurationError,
     HadronError,
@@ -46,6 +45,7 @@ from hadron.model.errors import (
     RequestError,
 )
 from hadron.model.ids import Ballot
+from hadron.model.record_batch import decode_batch
 from hadron.spark.extra import INSTALL
 from hadron.spark.source.cursors import (
     Checkpoint,
@@ -328,7 +328,10 @@ class _ReadTask:
                 ballot = Ballot(stamped.epoch, stamped.incarnation)
                 if self.wanted.last is not None and stamped.next_offset >= self.wanted.stop:
                     compare(
-                        self.options, self.wanted.partition, self.wanted.stop, self.wanted.last,
+                        self.options,
+                        self.wanted.partition,
+                        self.wanted.stop,
+                        self.wanted.last,
                         ballot,
                     )
                 batch = self._to_arrow(stamped)
@@ -348,14 +351,16 @@ class _ReadTask:
         while True:
             try:
                 fetched = client.fetch(
-                    self.options.stream, wanted.partition, wanted.start, max_wait_ms=1_000,
-                    stream_id=wanted.stream_id or None, after=wanted.after,
+                    self.options.stream,
+                    wanted.partition,
+                    wanted.start,
+                    max_wait_ms=1_000,
+                    stream_id=wanted.stream_id or None,
+                    after=wanted.after,
                 )
             except LogTruncatedError as error:
                 if self.options.fail_on_data_loss:
-                    raise truncated(
-                        self.options.stream, wanted.partition, error.message
-                    ) from None
+                    raise truncated(self.options.stream, wanted.partition, error.message) from None
                 self.wanted = replace(wanted, after=None)
                 return ()
             except OffsetOutOfRangeError:

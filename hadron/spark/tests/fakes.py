@@ -8,11 +8,14 @@ from typing import Any
 
 import trio
 
-from hadron.client.results import Fetched, PartitionOffsets
-from hadron.model.batch import BatchBuilder, StampedBatch, decode_batch
+from hadron.client.terms.results import Fetched, PartitionOffsets
+from hadron.model.batch import StampedBatch
+from hadron.model.batch_building import BatchBuilder
 from hadron.model.errors import HadronError, OffsetOutOfRangeError
+from hadron.model.pipelines import Output, PipelineSpec, StageSpec
 from hadron.model.record import NewRecord, Record
-from hadron.model.schema import Output, PipelineSpec, SchemaObject, StageSpec
+from hadron.model.record_batch import decode_batch
+from hadron.model.schema import SchemaObject
 from hadron.wire.messages import pipelines_pb2
 
 PARTITION = "local/p0"
@@ -96,7 +99,12 @@ class FakeClient:
         partition.append(build(records))
 
     def invoke(
-        self, stage: str, offsets: Sequence[int], first_id: int = 1, *, attempt: int = 1,
+        self,
+        stage: str,
+        offsets: Sequence[int],
+        first_id: int = 1,
+        *,
+        attempt: int = 1,
         before: int = 0,
     ) -> None:
         """Make one micro-batch: instance first_id + i has root offset `offsets[i]`."""
@@ -137,8 +145,13 @@ class FakeClient:
         return [SchemaObject(kind=kind, name=name, spec=self.spec, id=PIPELINE_ID)]
 
     async def fetch(
-        self, stream: str, partition: str, offset: int, max_bytes: int = 4 << 20,
-        max_wait_ms: int = 0, stream_id: int | None = None,
+        self,
+        stream: str,
+        partition: str,
+        offset: int,
+        max_bytes: int = 4 << 20,
+        max_wait_ms: int = 0,
+        stream_id: int | None = None,
     ) -> Fetched:
         del max_wait_ms, stream_id
         await trio.lowlevel.checkpoint()
@@ -168,14 +181,16 @@ class FakeClient:
             yield self
         finally:
             for message in self.handed_out:
-                if any(self._is_open(message.stage, each.instance_id)
-                       for each in message.invocations):
+                if any(
+                    self._is_open(message.stage, each.instance_id) for each in message.invocations
+                ):
                     self._send.send_nowait(message)
 
     def _is_open(self, stage: str, instance: int) -> bool:
         place = stage, instance
         return instance not in self.stale and not (
-            place in self.outputs or place in self.failures
+            place in self.outputs
+            or place in self.failures
             or place in self.completed_without_output
         )
 
@@ -198,8 +213,14 @@ class FakeClient:
         self._more_credit = trio.Event()
 
     async def complete_stages(
-        self, pipeline_id: int, stage: str, instance_ids: Sequence[int], attempts: Sequence[int],
-        created_ms: Sequence[int], batch: bytes | None, partition: str = "",
+        self,
+        pipeline_id: int,
+        stage: str,
+        instance_ids: Sequence[int],
+        attempts: Sequence[int],
+        created_ms: Sequence[int],
+        batch: bytes | None,
+        partition: str = "",
     ) -> pipelines_pb2.CompleteStagesResponse:
         await trio.lowlevel.checkpoint()
         self._trouble("complete_stages")
@@ -232,8 +253,13 @@ class FakeClient:
         return base
 
     async def fail_stages(
-        self, pipeline_id: int, stage: str, instance_ids: Sequence[int], attempts: Sequence[int],
-        created_ms: Sequence[int], reason: str,
+        self,
+        pipeline_id: int,
+        stage: str,
+        instance_ids: Sequence[int],
+        attempts: Sequence[int],
+        created_ms: Sequence[int],
+        reason: str,
     ) -> None:
         await trio.lowlevel.checkpoint()
         assert pipeline_id == PIPELINE_ID

@@ -10,8 +10,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from hadron.model.batch import RecordBatch, decode_batch, encode_batch
+from hadron.model.batch import encode_batch
 from hadron.model.record import NewRecord
+from hadron.model.record_batch import RecordBatch, decode_batch
 from hadron.model.tests import poison
 from hadron.spark.arrow import SCHEMA, coalesced, to_arrow, values
 from hadron.spark.tests.fakes import build

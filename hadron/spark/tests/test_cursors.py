@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMaxRows
 
-from hadron.client.results import Fetched, PartitionOffsets
-from hadron.model.batch import StampedBatch, decode_batch
+from hadron.client.terms.results import Fetched, PartitionOffsets
+from hadron.model.batch import StampedBatch
 from hadron.model.errors import (
     HadronError,
     LogTruncatedError,
@@ -22,15 +22,11 @@ from hadron.model.errors import (
 )
 from hadron.model.ids import Ballot
 from hadron.model.record import NewRecord
+from hadron.model.record_batch import decode_batch
 from hadron.spark.source import readers
 from hadron.spark.source.cursors import Cursor, from_json, to_json
 from hadron.spark.source.options import parse_options
-from hadron.spark.source.readers import (
-    BatchReader,
-    HadronDataSource,
-    RangePartition,
-    StreamReader,
-)
+from hadron.spark.source.readers import BatchReader, HadronDataSource, RangePartition, StreamReader
 from hadron.spark.tests.fakes import build
 
 P0 = "local/p0"
@@ -52,9 +48,7 @@ class Log:
 
     def append(self, count: int) -> None:
         data = build([NewRecord(value={"n": n}) for n in range(count)])
-        self.batches.append(
-            StampedBatch(self.next_offset, count, 1_000, 1, self.incarnation, data)
-        )
+        self.batches.append(StampedBatch(self.next_offset, count, 1_000, 1, self.incarnation, data))
 
     def lose(self, offset: int) -> None:
         """A recovery drops what was appended from here on."""
@@ -81,8 +75,14 @@ class Log:
         ]
 
     def fetch(
-        self, _stream: str, _partition: str, offset: int, *, stream_id: int | None,
-        after: Ballot | None, **_: Any
+        self,
+        _stream: str,
+        _partition: str,
+        offset: int,
+        *,
+        stream_id: int | None,
+        after: Ballot | None,
+        **_: Any,
     ) -> Fetched:
         if stream_id not in (None, self.stream_id):
             raise NotFoundError(f"no stream has the id {stream_id}")
@@ -144,8 +144,18 @@ def test_a_checkpoint_can_be_read_by_people_and_back() -> None:
 
 @pytest.mark.parametrize(
     "entry",
-    [-1, 1.5, "12", None, True, {}, {"stream_id": 7}, {"offset": -1}, {"offset": 1, "lsn": 2},
-     {"offset": "1"}],
+    [
+        -1,
+        1.5,
+        "12",
+        None,
+        True,
+        {},
+        {"stream_id": 7},
+        {"offset": -1},
+        {"offset": 1, "lsn": 2},
+        {"offset": "1"},
+    ],
 )
 def test_what_is_no_cursor_is_refused(entry: Any) -> None:
     with pytest.raises(RequestError, match=r"the checkpoint has .* for partition 'a'"):
@@ -178,9 +188,7 @@ def test_an_old_checkpoint_is_read_and_becomes_one_of_cursors(log: Log) -> None:
 
 @pytest.mark.parametrize("again", [5, 10, 20])
 @pytest.mark.parametrize("forgiving", [False, True])
-def test_a_stream_that_was_made_anew_is_another_one(
-    log: Log, again: int, forgiving: bool
-) -> None:
+def test_a_stream_that_was_made_anew_is_another_one(log: Log, again: int, forgiving: bool) -> None:
     log.append(10)
     _, at = step(query(), {P0: 0})
     log.make_anew()

@@ -30,7 +30,10 @@ def without(*missing: str, then: str) -> subprocess.CompletedProcess[str]:
     """A Python without these packages."""
     return subprocess.run(
         [sys.executable, "-c", _WITHOUT.format(missing=set(missing), then=then)],
-        capture_output=True, text=True, timeout=100, check=False,
+        capture_output=True,
+        text=True,
+        timeout=100,
+        check=False,
     )
 
 
@@ -75,8 +78,9 @@ def test_the_connector_needs_pyarrow(monkeypatch: pytest.MonkeyPatch) -> None:
 
     HadronDataSource({"stream": "flights"})
     monkeypatch.setitem(sys.modules, "pyarrow", None)
-    with pytest.raises(ConfigurationError, match="reading Hadron from Spark needs pyarrow in ") \
-            as caught:
+    with pytest.raises(
+        ConfigurationError, match="reading Hadron from Spark needs pyarrow in "
+    ) as caught:
         HadronDataSource({"stream": "flights"})
     assert "pip install 'hadron[spark]'" in caught.value.hint
 
@@ -103,7 +107,8 @@ def test_no_java(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     )
     old.chmod(0o755)
     monkeypatch.setattr(java, "_candidates", lambda: iter([old, tmp_path / "none"]))
-    with pytest.raises(ConfigurationError, match=r"bin/java \(version 11\), .*\(does not start\)") \
-            as caught:
+    with pytest.raises(
+        ConfigurationError, match=r"bin/java \(version 11\), .*\(does not start\)"
+    ) as caught:
         extra.check_extra()
     assert "pip install 'hadron[spark]'" in caught.value.hint

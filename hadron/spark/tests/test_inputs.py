@@ -7,12 +7,12 @@ import random
 import pyarrow as pa
 import pytest
 
-from hadron.model.batch import decode_batch
-from hadron.model.errors import StageError
+from hadron.model.pipelines import StageSpec
 from hadron.model.record import NewRecord
-from hadron.model.schema import StageSpec
+from hadron.model.record_batch import decode_batch
 from hadron.model.tests import poison
 from hadron.spark import inputs
+from hadron.spark.failures import StageError
 from hadron.spark.tests.fakes import PARTITION, FakeClient, build
 from hadron.wire.messages import pipelines_pb2
 
@@ -21,8 +21,7 @@ STAGE = StageSpec(name="s", run="a:b")
 
 def references(offsets: list[int], stream: str = "in") -> list[pipelines_pb2.RecordRef]:
     return [
-        pipelines_pb2.RecordRef(stream=stream, partition=PARTITION, offset=each)
-        for each in offsets
+        pipelines_pb2.RecordRef(stream=stream, partition=PARTITION, offset=each) for each in offsets
     ]
 
 
@@ -99,7 +98,9 @@ async def test_records_that_are_damaged_at_their_source_are_marked() -> None:
     assert "record in/local/p0/3 is damaged at its source" in said
     kept = rows.only([True, True, False, True])
     assert inputs.to_table(STAGE, [1, 2, 4], kept, [])["root"].to_pylist() == [
-        "v0", "after it", "v1",
+        "v0",
+        "after it",
+        "v1",
     ]
 
 

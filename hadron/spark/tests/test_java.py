@@ -102,9 +102,9 @@ def test_the_shim_drops_one_argument_and_no_other(tmp_path: Path) -> None:
     target.write_text('#!/bin/sh\nfor each do printf "<%s>" "$each"; done\n')
     target.chmod(0o755)
     shim = tmp_path / "shim"
-    java._write_executable(shim, java._SHIM.format(
-        dropped="--add-modules=jdk.incubator.vector", java=f'"{target}"'
-    ))
+    java._write_executable(
+        shim, java._SHIM.format(dropped="--add-modules=jdk.incubator.vector", java=f'"{target}"')
+    )
     given = ["-Xmx1g", "--add-modules=jdk.incubator.vector", "a b", "", "*", "-Dx=--add-modules"]
     done = subprocess.run([shim, *given], capture_output=True, text=True, check=True)
     assert done.stdout == "<-Xmx1g><a b><><*><-Dx=--add-modules>"
@@ -166,8 +166,15 @@ def test_spark_runs_without_java_and_without_a_home(tmp_path: Path) -> None:
             (tools / name).symlink_to(found)
     (tmp_path / "work").mkdir()
     command = [
-        shutil.which("env") or "env", "-i", f"PATH={tools}", "HOME=", f"TMPDIR={tmp_path}",
-        f"PYTHONPATH={ROOT}", sys.executable, "-c", _JOB,
+        shutil.which("env") or "env",
+        "-i",
+        f"PATH={tools}",
+        "HOME=",
+        f"TMPDIR={tmp_path}",
+        f"PYTHONPATH={ROOT}",
+        sys.executable,
+        "-c",
+        _JOB,
     ]
     done = subprocess.run(
         command, capture_output=True, text=True, cwd=tmp_path / "work", timeout=100, check=False

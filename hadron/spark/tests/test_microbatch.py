@@ -12,8 +12,8 @@ import trio
 import trio.testing
 
 from hadron.model.errors import DiskFullError, HadronError, RequestError
-from hadron.model.schema import Output as Declared
-from hadron.model.schema import StageSpec
+from hadron.model.pipelines import Output as Declared
+from hadron.model.pipelines import StageSpec
 from hadron.spark import microbatch
 from hadron.spark.microbatch import MicroBatchWorker, _Course
 from hadron.spark.outputs import Completion, Output
@@ -40,9 +40,7 @@ class HeldClient:
             raise self.error
         return pipelines_pb2.CompleteStagesResponse(base_offset=7)
 
-    async def fail_stages(
-        self, _pipeline: int, _stage: str, ids: list[int], *_others: Any
-    ) -> None:
+    async def fail_stages(self, _pipeline: int, _stage: str, ids: list[int], *_others: Any) -> None:
         self.failed += ids
 
 

@@ -7,12 +7,12 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from hadron.model.batch import decode_batch
-from hadron.model.errors import StageError
 from hadron.model.limits import MAX_BATCH_BYTES, MAX_RECORD_BYTES
+from hadron.model.pipelines import Output as OutputSpec
+from hadron.model.pipelines import StageSpec
 from hadron.model.record import NewRecord
-from hadron.model.schema import Output as OutputSpec
-from hadron.model.schema import StageSpec
+from hadron.model.record_batch import decode_batch
+from hadron.spark.failures import StageError
 from hadron.spark.outputs import Output, encode, match_rows, pack
 from hadron.spark.stage import StageResult
 

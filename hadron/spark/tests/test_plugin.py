@@ -25,9 +25,7 @@ assert not {"apsw", "grpc", "trio", "google.protobuf", "anyio"} & set(sys.module
 
 
 def test_discovery_loads_neither_server_nor_client() -> None:
-    environment = os.environ | {
-        "PYTHONPATH": os.pathsep.join([str(ROOT), str(SPARK / "plugin")])
-    }
+    environment = os.environ | {"PYTHONPATH": os.pathsep.join([str(ROOT), str(SPARK / "plugin")])}
     done = subprocess.run(
         [sys.executable, "-c", _PROBE], env=environment, capture_output=True, text=True, check=False
     )

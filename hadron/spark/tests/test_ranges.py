@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hadron.client.results import PartitionOffsets
+from hadron.client.terms.results import PartitionOffsets
 from hadron.model.errors import LogTruncatedError, OffsetOutOfRangeError, RequestError
 from hadron.model.ids import Ballot
 from hadron.spark.source.cursors import Cursor
@@ -27,10 +27,7 @@ from hadron.spark.source.ranges import (
 
 OPTIONS = parse_options({"stream": "flights"}, streaming=False)
 FORGIVING = replace(OPTIONS, fail_on_data_loss=False)
-KNOWN = {
-    "a": PartitionOffsets("a", 10, 100, 40),
-    "b": PartitionOffsets("b", 0, 50, 50),
-}
+KNOWN = {"a": PartitionOffsets("a", 10, 100, 40), "b": PartitionOffsets("b", 0, 50, 50)}
 
 
 class OffsetsClient:
@@ -70,9 +67,7 @@ def test_positions(position: Position, expected: dict[str, int]) -> None:
         ({"a": 100, "b": 51}, "offset 51 is beyond the end of flights/b, which is 50"),
     ],
 )
-def test_offsets_name_each_partition_within_its_end(
-    offsets: dict[str, int], message: str
-) -> None:
+def test_offsets_name_each_partition_within_its_end(offsets: dict[str, int], message: str) -> None:
     with pytest.raises(RequestError, match=message):
         locate(Position("offsets", offsets), KNOWN, OPTIONS)
 
@@ -173,5 +168,3 @@ def test_a_limit_is_kept_and_something_always_moves(
 
 def test_a_limit_is_shared_by_what_waits() -> None:
     assert spread({"a": 0, "b": 0}, {"a": 900, "b": 100}, 100) == {"a": 90, "b": 10}
-
-

@@ -11,8 +11,8 @@ import pytest
 
 from hadron.cli.stage_running import failure_line
 from hadron.model.errors import ConnectionLostError, HadronError, NotFoundError, OverloadedError
+from hadron.model.pipelines import Output, Retry, StageSpec
 from hadron.model.record import NewRecord
-from hadron.model.schema import Output, Retry, StageSpec
 from hadron.spark import microbatch
 from hadron.spark.functions import StageCodeError, StageLoadError
 from hadron.spark.runner import MicroBatch, Search, StageRunner
@@ -49,14 +49,20 @@ class Play:
         self.seen: list[MicroBatch] = []
         self.searched: list[Search] = []
         self.runner = StageRunner(
-            "hadron://nowhere", "p", spark=spark, connect=client.connect,
-            on_progress=self.seen.append, on_search=self.searched.append,
+            "hadron://nowhere",
+            "p",
+            spark=spark,
+            connect=client.connect,
+            on_progress=self.seen.append,
+            on_search=self.searched.append,
         )
 
     def until(self, outcomes: int) -> MicroBatch:
-        self.runner.run(until=lambda: sum(
-            each.completed + each.failed + each.stale for each in self.seen
-        ) >= outcomes)
+        self.runner.run(
+            until=lambda: (
+                sum(each.completed + each.failed + each.stale for each in self.seen) >= outcomes
+            )
+        )
         return self.seen[-1]
 
 
@@ -87,7 +93,10 @@ def test_two_stages_one_joining_the_other(spark: SparkSession) -> None:
     for instance in range(1, 21):
         airport = ("Kennedy", "Newark", None)[(instance - 1) % 3]
         assert client.output("join", instance).value == {
-            "carrier": "UA", "doubled": 2 * (instance - 1), "airport": airport, "note": None,
+            "carrier": "UA",
+            "doubled": 2 * (instance - 1),
+            "airport": airport,
+            "note": None,
         }
     assert play.runner.totals.completed == 40
     assert client.failures == {}

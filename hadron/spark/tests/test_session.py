@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import logging
+import socket
+import struct
 import subprocess
 import sys
+import threading
 
 import pytest
 
 from hadron.model.errors import ConfigurationError
-from hadron.spark.session import check_master
+from hadron.spark.session import check_master, silence_pyspark
 
 _PROBE = """
 import os, signal
@@ -54,6 +58,35 @@ def test_a_session_whose_java_was_killed_ends_quietly() -> None:
     assert "Traceback" not in done.stderr
 
 
+def test_java_that_resets_a_connection_is_an_error_but_no_page_of_the_log(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """As a process that is killed does with what it was sent and has not read."""
+    py4j = pytest.importorskip("py4j.java_gateway")
+    with socket.create_server(("127.0.0.1", 0)) as java:
+        threading.Thread(target=_reset_all, args=(java,), daemon=True).start()
+        parameters = py4j.GatewayParameters(port=java.getsockname()[1])
+        gateway = py4j.JavaGateway(gateway_parameters=parameters)
+        silence_pyspark()
+        silence_pyspark()
+        with pytest.raises(Exception, match="An error occurred while calling"):
+            gateway.entry_point.anything()
+        java.close()
+    logging.getLogger().error("of somebody else")
+    assert [record.getMessage() for record in caplog.records] == ["of somebody else"]
+
+
+def _reset_all(java: socket.socket) -> None:
+    while True:
+        try:
+            connection, _ = java.accept()
+        except OSError:
+            return
+        with connection:
+            connection.recv(1)
+            connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+
+
 @pytest.mark.spark
 def test_java_that_finds_no_memory_ends() -> None:
     """It would end the thread that wanted some, and let those who wait for that wait for ever."""
@@ -68,6 +101,12 @@ def test_java_that_finds_no_memory_ends() -> None:
 def test_what_is_no_master_is_told_before_java_starts() -> None:
     with pytest.raises(ConfigurationError, match=r"'localhost:7077' is no Spark master .*spark://"):
         check_master("localhost:7077")
-    for master in ("local", "local[*]", "local-cluster[2,1,1024]", "spark://h:7077", "yarn",
-                   "k8s://https://h:443"):
+    for master in (
+        "local",
+        "local[*]",
+        "local-cluster[2,1,1024]",
+        "spark://h:7077",
+        "yarn",
+        "k8s://https://h:443",
+    ):
         check_master(master)

@@ -32,13 +32,20 @@ class Served:
     def publish(self, partition: str, first: int, count: int, per_batch: int = 10) -> None:
         log = self.node.partition("s", partition)
         for start in range(first, first + count, per_batch):
-            log.append(build([
-                NewRecord(
-                    value={"n": n}, key=f"k{n}" if n % 2 else None, type="t.made",
-                    timestamp_ms=1_357_000_000_000 + n, headers={"n": str(n)},
+            log.append(
+                build(
+                    [
+                        NewRecord(
+                            value={"n": n},
+                            key=f"k{n}" if n % 2 else None,
+                            type="t.made",
+                            timestamp_ms=1_357_000_000_000 + n,
+                            headers={"n": str(n)},
+                        )
+                        for n in range(start, min(start + per_batch, first + count))
+                    ]
                 )
-                for n in range(start, min(start + per_batch, first + count))
-            ]))
+            )
 
     def trim(self, partition: str, offset: int) -> None:
         log = self.node.partition("s", partition)
@@ -85,11 +92,24 @@ def test_a_batch_read_gives_every_record_as_it_was_sent(
 ) -> None:
     frame = served.read(spark, includeHeaders="true")
     assert frame.columns == [
-        "key", "value", "stream", "partition", "offset", "timestamp", "type", "headers"
+        "key",
+        "value",
+        "stream",
+        "partition",
+        "offset",
+        "timestamp",
+        "type",
+        "headers",
     ]
     rows = frame.selectExpr(
-        "CAST(key AS STRING) AS key", "CAST(value AS STRING) AS value", "stream", "partition",
-        "offset", "unix_millis(timestamp) AS ms", "type", "headers",
+        "CAST(key AS STRING) AS key",
+        "CAST(value AS STRING) AS value",
+        "stream",
+        "partition",
+        "offset",
+        "unix_millis(timestamp) AS ms",
+        "type",
+        "headers",
     ).collect()
     found = {(row.partition, row.offset): row for row in rows}
     assert sorted(found) == spans(p0=(0, 95), p1=(0, 30))
@@ -103,7 +123,10 @@ def test_a_batch_read_gives_every_record_as_it_was_sent(
 
 def test_offsets_partitions_and_tasks_of_a_batch_read(spark: SparkSession, served: Served) -> None:
     some = served.read(
-        spark, partitions=P0, startingOffsets=f'{{"{P0}": 17}}', endingOffsets=f'{{"{P0}": 61}}',
+        spark,
+        partitions=P0,
+        startingOffsets=f'{{"{P0}": 17}}',
+        endingOffsets=f'{{"{P0}": 61}}',
         minPartitions=4,
     )
     assert places(some) == spans(p0=(17, 61))
@@ -144,9 +167,7 @@ def test_an_empty_stream_is_an_empty_table(spark: SparkSession) -> None:
         assert empty.read(spark).count() == 0
 
 
-def test_deleted_records_fail_the_read_or_are_skipped(
-    spark: SparkSession, served: Served
-) -> None:
+def test_deleted_records_fail_the_read_or_are_skipped(spark: SparkSession, served: Served) -> None:
     served.trim(P0, 40)
     start = f'{{"{P0}": 5, "{P1}": 0}}'
     with pytest.raises(Exception, match="keeps nothing before offset 40; offset 5 was asked for"):
@@ -201,9 +222,9 @@ def test_available_now_reads_what_there_is_in_limited_steps_and_goes_on_later(
     assert sorted(place for step in steps for place in step) == spans(p0=(0, 95), p1=(0, 30))
     offsets = (tmp_path / "offsets" / "2").read_text().splitlines()[-1]
     cursor = {"epoch": 1, "incarnation": 1, "stream_id": 1}
-    assert json.loads(offsets) == {
-        P0: {"offset": 95, **cursor}, P1: {"offset": 30, **cursor}
-    }, "people can read a checkpoint"
+    assert json.loads(offsets) == {P0: {"offset": 95, **cursor}, P1: {"offset": 30, **cursor}}, (
+        "people can read a checkpoint"
+    )
 
     served.publish(P1, 1_030, 7)
     steps = Query(served.stream(spark, **options), tmp_path).run()
@@ -235,8 +256,10 @@ def test_a_running_query_follows_the_stream(
 ) -> None:
     query = (
         served.stream(spark, startingOffsets="earliest")
-        .writeStream.format("memory").queryName("followed")
-        .option("checkpointLocation", str(tmp_path)).start()
+        .writeStream.format("memory")
+        .queryName("followed")
+        .option("checkpointLocation", str(tmp_path))
+        .start()
     )
     try:
         query.processAllAvailable()

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 import pytest
 
-from hadron.model.errors import StageError
-from hadron.model.schema import Output, StageSpec
+from hadron.model.pipelines import Output, StageSpec
+from hadron.spark.failures import StageError
 from hadron.spark.functions import StageLoadError, load_function
 from hadron.spark.stage import run_stage
 
@@ -25,16 +25,18 @@ def stage(function: str, **more: Any) -> StageSpec:
 
 def table(values: list[Any], **more: Any) -> pa.Table:
     count = len(values)
-    return pa.table({
-        "instance_id": pa.array(range(1, count + 1), pa.int64()),
-        "root": values,
-        **more,
-        "key": pa.array(["k"] * count, pa.string()),
-        "type": ["t"] * count,
-        "timestamp": pa.array([1_357_000_000_000_000] * count, pa.timestamp("us", tz="UTC")),
-        "partition": ["local/p0"] * count,
-        "offset": pa.array(range(count), pa.int64()),
-    })
+    return pa.table(
+        {
+            "instance_id": pa.array(range(1, count + 1), pa.int64()),
+            "root": values,
+            **more,
+            "key": pa.array(["k"] * count, pa.string()),
+            "type": ["t"] * count,
+            "timestamp": pa.array([1_357_000_000_000_000] * count, pa.timestamp("us", tz="UTC")),
+            "partition": ["local/p0"] * count,
+            "offset": pa.array(range(count), pa.int64()),
+        }
+    )
 
 
 def values(spark: SparkSession, which: StageSpec, given: pa.Table) -> list[Any]:
@@ -71,13 +73,13 @@ def test_a_stage_is_told_everything_about_the_trigger(spark: SparkSession) -> No
     ("declared", "airport"),
     [
         ("carrier STRING, delay INT, airport STRING, note STRING", "Kennedy"),
-        ("root STRUCT<carrier STRING, delay INT, note STRING>, enrich STRUCT<airport STRING>",
-         "Kennedy"),
+        (
+            "root STRUCT<carrier STRING, delay INT, note STRING>, enrich STRUCT<airport STRING>",
+            "Kennedy",
+        ),
     ],
 )
-def test_a_declared_schema_makes_structs(
-    spark: SparkSession, declared: str, airport: str
-) -> None:
+def test_a_declared_schema_makes_structs(spark: SparkSession, declared: str, airport: str) -> None:
     given = table(
         ['{"carrier": "UA", "delay": 4}', "not JSON"], enrich=[f'{{"airport": "{airport}"}}'] * 2
     )

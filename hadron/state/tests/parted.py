@@ -9,7 +9,7 @@ from typing import Any, Final
 
 import apsw
 
-from hadron.model.batch import BatchBuilder
+from hadron.model.batch_building import BatchBuilder
 from hadron.model.ids import Ballot
 from hadron.model.record import NewRecord
 from hadron.model.schema import StreamSpec, spec_to_json
@@ -112,8 +112,14 @@ class Parted:
 
     def run(self, command: Command, body: bytes = b"") -> Outcome:
         context = Context(
-            machine=MACHINE, db=self.db, lsn=self.number + 1, now_ms=1_000 + self.number,
-            drop_bodies=self.drop_bodies, replica_set=SET, ballot=BALLOT, body=body,
+            machine=MACHINE,
+            db=self.db,
+            lsn=self.number + 1,
+            now_ms=1_000 + self.number,
+            drop_bodies=self.drop_bodies,
+            replica_set=SET,
+            ballot=BALLOT,
+            body=body,
         )
         self.db.execute("BEGIN")
         outcome = execute(context, command)
@@ -149,7 +155,10 @@ class Parted:
         """All of a stream's batches."""
         limits = streams.bounds(self.db, self.streams[stream])
         found = streams.read_batches(
-            self.db, self.streams[stream], limits.first_offset, below=limits.next_offset,
+            self.db,
+            self.streams[stream],
+            limits.first_offset,
+            below=limits.next_offset,
             max_bytes=1 << 30,
         )
         return [bytes(each.data) for each in found]

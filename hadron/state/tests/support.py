@@ -49,8 +49,13 @@ class Replicated:
         answered with the original's result and `again` set."""
         self.again = False
         context = Context(
-            machine=MACHINE, db=self.db, lsn=len(self.log) + 1, now_ms=self.now_ms,
-            drop_bodies=log.drop_bodies, replica_set=self.replica_set, ballot=self.ballot,
+            machine=MACHINE,
+            db=self.db,
+            lsn=len(self.log) + 1,
+            now_ms=self.now_ms,
+            drop_bodies=log.drop_bodies,
+            replica_set=self.replica_set,
+            ballot=self.ballot,
         )
         before = self.db.total_changes()
         self.db.execute("BEGIN; SAVEPOINT command")
@@ -87,8 +92,13 @@ class Replicated:
         db.execute("BEGIN")
         for lsn, ballot, now_ms, data in self.log:
             context = Context(
-                machine=MACHINE, db=db, lsn=lsn, now_ms=now_ms, drop_bodies=log.drop_bodies,
-                replica_set=self.replica_set, ballot=ballot,
+                machine=MACHINE,
+                db=db,
+                lsn=lsn,
+                now_ms=now_ms,
+                drop_bodies=log.drop_bodies,
+                replica_set=self.replica_set,
+                ballot=ballot,
             )
             MACHINE.apply(context, MACHINE.decode(data))
         db.execute("COMMIT")

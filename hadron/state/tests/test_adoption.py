@@ -9,7 +9,8 @@ from hypothesis import strategies as st
 
 from hadron.model.errors import HandshakeError, NotFoundError, SchemaError
 from hadron.model.ids import Ballot
-from hadron.model.schema import PipelineSpec, RegisteredSet, StageSpec, StreamSpec, spec_to_json
+from hadron.model.pipelines import PipelineSpec, StageSpec
+from hadron.model.schema import RegisteredSet, StreamSpec, spec_to_json
 from hadron.state import adoption, dropping, registry, schema, streams
 from hadron.state.adoption import Changes, SchemaAdopted, StoredObject, changes_since
 from hadron.state.groups import CreateGroup
@@ -27,8 +28,16 @@ def adopted(
     changes: Changes, *, part: int = 0, is_last: bool = True, source: bytes = UUID, epoch: int = 1
 ) -> SchemaAdopted:
     return SchemaAdopted(
-        source, epoch, changes.from_index, changes.to_index, part, is_last, changes.is_whole,
-        changes.objects, changes.deleted, changes.replica_sets,
+        source,
+        epoch,
+        changes.from_index,
+        changes.to_index,
+        part,
+        is_last,
+        changes.is_whole,
+        changes.objects,
+        changes.deleted,
+        changes.replica_sets,
     )
 
 
@@ -307,7 +316,8 @@ def test_a_set_with_a_schema_of_its_own_does_not_adopt_and_one_that_adopts_owns_
     push(meta, adopting)
     for command in (
         ApplySchema(1, (ObjectChange("Stream", "default", "x", '{"partitions":["p"]}'),)),
-        DeleteObjects(1, (1,)), RegisterReplicaSet("x", UUID, 1),
+        DeleteObjects(1, (1,)),
+        RegisterReplicaSet("x", UUID, 1),
     ):
         with pytest.raises(SchemaError, match="adopts its schema from the metadata set"):
             adopting.submit(command)
@@ -318,8 +328,15 @@ def parts_of(changes: Changes) -> list[SchemaAdopted]:
     count = len(changes.objects)
     return [
         SchemaAdopted(
-            UUID, 1, changes.from_index, changes.to_index, number, number == count - 1,
-            changes.is_whole, (item,), changes.deleted if number == 0 else (),
+            UUID,
+            1,
+            changes.from_index,
+            changes.to_index,
+            number,
+            number == count - 1,
+            changes.is_whole,
+            (item,),
+            changes.deleted if number == 0 else (),
             changes.replica_sets if number == 0 else (),
         )
         for number, item in enumerate(changes.objects)
@@ -463,7 +480,7 @@ STEP = st.tuples(
 @settings(max_examples=60, deadline=None)
 @given(st.lists(STEP, max_size=25))
 def test_whenever_it_is_pushed_the_other_set_comes_to_the_same(
-    steps: list[tuple[str, int]]
+    steps: list[tuple[str, int]],
 ) -> None:
     meta, other = Replicated(META), Replicated(OTHER)
     for action, number in steps:

@@ -12,7 +12,7 @@ from typing import Any
 import apsw
 import pytest
 
-from hadron.model.batch import BatchBuilder
+from hadron.model.batch_building import BatchBuilder
 from hadron.model.errors import OffsetOutOfRangeError, OldMemberError, SequenceError
 from hadron.model.ids import Ballot
 from hadron.model.record import NewRecord
@@ -44,8 +44,13 @@ class Alone:
 
     def run(self, command: Command, body: bytes = b"", **more: Any) -> Outcome:
         context = Context(
-            machine=self.machine, db=self.db, lsn=self.number + 1, now_ms=1_000 + self.number,
-            drop_bodies=bodies.delete, body=body, **more,
+            machine=self.machine,
+            db=self.db,
+            lsn=self.number + 1,
+            now_ms=1_000 + self.number,
+            drop_bodies=bodies.delete,
+            body=body,
+            **more,
         )
         self.db.execute("BEGIN")
         outcome = execute(context, command)
@@ -141,7 +146,9 @@ def test_state_is_imported_without_a_log_a_loop_or_replication() -> None:
     rooms = {name.split(".")[1] for name in loaded if name.startswith("hadron.")}
     assert rooms == {"model", "state", "storage"}
     assert {name for name in loaded if name.startswith("hadron.storage.")} == {
-        "hadron.storage.bodies", "hadron.storage.checksums", "hadron.storage.database",
+        "hadron.storage.bodies",
+        "hadron.storage.checksums",
+        "hadron.storage.database",
         "hadron.storage.report",
     }
     assert not loaded & {"trio", "anyio", "asyncio", "google.protobuf"}

@@ -105,7 +105,8 @@ def test_one_batch_with_others_that_have_none_is_a_body_like_any(file: Parted) -
     assert file.read(1) == [B]
     assert counted(file) == []
     assert file.db.execute(f"SELECT body_lsn, start FROM {STREAM_BATCH}").fetchall() == [
-        (None, None), (None, None)
+        (None, None),
+        (None, None),
     ]
 
 
@@ -169,9 +170,11 @@ def test_kept_bodies_are_appended_together_with_own_bytes(file: Parted) -> None:
     lsn = file.result(kept(A), A)
     file.result(
         DoTogether.of(
-            appended(file, 0, B), AppendKept(file.streams[0], 1, len(A), lsn, 0, is_last=True),
+            appended(file, 0, B),
+            AppendKept(file.streams[0], 1, len(A), lsn, 0, is_last=True),
             appended(file, 0, C),
-        ), B + C,
+        ),
+        B + C,
     )
     assert file.read(0) == [B, A, C]
     shown = [bytes(event.data) for event in file.events if isinstance(event, BatchAppended)]
@@ -313,7 +316,9 @@ def test_a_verification_finds_what_does_not_fit(file: Parted, sql: str, what: st
 
 STEP = st.tuples(
     st.sampled_from(["append", "append", "keep", "finish", "give up", "again", "trim", "drop"]),
-    st.integers(0, 7), st.integers(0, 7), st.integers(0, 7),
+    st.integers(0, 7),
+    st.integers(0, 7),
+    st.integers(0, 7),
 )
 
 
@@ -332,7 +337,8 @@ class Naive:
 
     def needed(self) -> set[int]:
         in_streams = {
-            lsn for first, each in zip(self.first, self.streams, strict=True)
+            lsn
+            for first, each in zip(self.first, self.streams, strict=True)
             for lsn, _ in each[first:]
         }
         return in_streams | self.held.keys() | self.idle
@@ -411,7 +417,12 @@ def _assert_a_replica_is_the_same(file: Parted) -> None:
     dropped: list[int] = []
     for lsn, command, _ in file.log:
         context = Context(
-            machine=MACHINE, db=db, lsn=lsn, now_ms=999 + lsn, replica_set=SET, ballot=BALLOT,
+            machine=MACHINE,
+            db=db,
+            lsn=lsn,
+            now_ms=999 + lsn,
+            replica_set=SET,
+            ballot=BALLOT,
             drop_bodies=lambda _db, lsns: dropped.extend(lsns),
         )
         execute_logged(context, encode(command))

@@ -43,7 +43,12 @@ def logged(tables: Replicated) -> StateDigest:
 
 def context_of(db: apsw.Connection, lsn: int) -> Context:
     return Context(
-        machine=MACHINE, db=db, lsn=lsn, now_ms=1, drop_bodies=drop_bodies, replica_set=SET,
+        machine=MACHINE,
+        db=db,
+        lsn=lsn,
+        now_ms=1,
+        drop_bodies=drop_bodies,
+        replica_set=SET,
         ballot=BALLOT,
     )
 

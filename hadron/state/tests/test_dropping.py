@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from hadron.model.batch import encode_values, read_head
+from hadron.model.batch import read_head
+from hadron.model.batch_building import encode_values
 from hadron.model.errors import NotFoundError
-from hadron.model.schema import PipelineSpec, StageSpec, StreamSpec
+from hadron.model.pipelines import PipelineSpec, StageSpec
+from hadron.model.schema import StreamSpec
 from hadron.replication.verification import Verification
 from hadron.state import dropping, schema, skips, slices, streams
 from hadron.state.dropping import DropObject
@@ -72,7 +74,11 @@ def test_a_deleted_stream_is_closed_at_once_and_its_data_goes_in_slices(
         dropped.append(replicated.submit(DropObject(stream_id, EVERYTHING)))
     assert [each.rows for each in dropped] == [2, 2, 1, 3, 3, 2]
     assert left(replicated) == {
-        "stream_partition": 1, "stream_batch": 1, "producer": 1, "group": 0, "group_ack": 0,
+        "stream_partition": 1,
+        "stream_batch": 1,
+        "producer": 1,
+        "group": 0,
+        "group_ack": 0,
         "dropped": 0,
     }
     assert dropping.waiting(replicated.db) == []
@@ -116,7 +122,9 @@ def test_a_deleted_pipeline_goes_with_its_instances(monkeypatch: pytest.MonkeyPa
     monkeypatch.setattr(dropping, "SLICE_ROWS", 4)
     replicated, stream_id = with_data(5)
     spec = PipelineSpec(
-        replica_set=SET, input="s", start="earliest",
+        replica_set=SET,
+        input="s",
+        start="earliest",
         stages=(StageSpec(name="one"), StageSpec(name="two", after=("one",))),
     )
     (pipeline_id,) = replicated.declare(("Pipeline", "p", spec))

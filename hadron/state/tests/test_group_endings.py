@@ -21,17 +21,10 @@ from hadron.state.features import MACHINE
 from hadron.state.group_changes import CollectGroups, DeleteGroup, ResetGroup
 from hadron.state.group_checks import GroupsCheck
 from hadron.state.group_endings import DeadLetterRecords, EndDeliveries
-from hadron.state.groups import (
-    ORDER_KEY,
-    AckRecords,
-    CreateGroup,
-    GroupOptions,
-    Progress,
-    Window,
-)
+from hadron.state.groups import ORDER_KEY, AckRecords, CreateGroup, GroupOptions, Progress, Window
 from hadron.state.machine import Context
 from hadron.state.retention import TrimStream
-from hadron.state.slices import Room
+from hadron.state.slices import Portion
 from hadron.state.streams import AppendBatch
 from hadron.state.tests.support import SET, Replicated
 from hadron.storage.log import drop_bodies
@@ -102,9 +95,7 @@ class TestAttempts:
         """A dead letter overtakes the attempt that it had: nobody would ever clear that."""
         tables.submit(AckRecords(group, ((4, 5), (8, 8), (12, 20))))
         tables.submit(EndDeliveries(group, ((3, 14, 3), (5, 5, 3), (20, 21, 1))))
-        assert found(tables).window.attempts == (
-            (3, 3, 3), (6, 7, 3), (9, 11, 3), (21, 21, 1)
-        )
+        assert found(tables).window.attempts == ((3, 3, 3), (6, 7, 3), (9, 11, 3), (21, 21, 1))
 
     def test_below_the_floor_there_are_none(self, tables: Replicated, group: int) -> None:
         tables.submit(AckRecords(group, ((0, 5),)))
@@ -123,9 +114,7 @@ class TestAttempts:
 
     @settings(max_examples=80, deadline=None)
     @given(
-        st.lists(
-            st.tuples(st.integers(0, 30), st.integers(0, 8), st.integers(0, 3)), max_size=25
-        ),
+        st.lists(st.tuples(st.integers(0, 30), st.integers(0, 8), st.integers(0, 3)), max_size=25),
         st.integers(0, 30),
     )
     def test_ranges_stand_for_what_was_recorded(
@@ -241,10 +230,15 @@ class TestGarbage:
         other = tables.submit(CreateGroup(2, "other", 0)).group_id
         tables.submit(EndDeliveries(group, ((2, 2, 1), (4, 4, 2))))
         context = Context(
-            machine=MACHINE, db=tables.db, lsn=1_000, now_ms=0, drop_bodies=drop_bodies,
-            replica_set=SET, ballot=tables.ballot,
+            machine=MACHINE,
+            db=tables.db,
+            lsn=1_000,
+            now_ms=0,
+            drop_bodies=drop_bodies,
+            replica_set=SET,
+            ballot=tables.ballot,
         )
-        turns = [groups.FEATURE.leftovers["Stream"](context, 1, Room(10, 0)) for _ in range(5)]
+        turns = [groups.FEATURE.leftovers["Stream"](context, 1, Portion(10, 0)) for _ in range(5)]
         assert [each.is_done for each in turns] == [False, False, False, True, True]
         assert turns[-1].rows == 0
         assert rows(tables, "SELECT group_id FROM hadron_group") == [(other,)]

@@ -11,17 +11,13 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 from hadron.model.errors import HadronError, NotFoundError, RequestError, SequenceError
 from hadron.model.ids import Ballot
 from hadron.model.limits import PRODUCER_IDLE_MS, PRODUCER_WINDOW
-from hadron.model.schema import Output, PipelineSpec, Retry, StageSpec, StreamSpec
+from hadron.model.pipelines import Output, PipelineSpec, Retry, StageSpec
+from hadron.model.schema import StreamSpec
 from hadron.state import group_views, groups, pipeline_views, streams
 from hadron.state.groups import AckRecords, CreateGroup
 from hadron.state.leadership import LeaderStarted
-from hadron.state.pipelines import (
-    CompleteStages,
-    FailStages,
-    Retried,
-    RetryInstances,
-    TriggerInstances,
-)
+from hadron.state.pipeline_retries import Retried, RetryInstances
+from hadron.state.pipelines import CompleteStages, FailStages, TriggerInstances
 from hadron.state.streams import AppendBatch
 from hadron.state.tests.support import SET, Replicated, dump
 
@@ -32,8 +28,12 @@ HAS_OUTPUT = ("a", "b", "d")
 
 def stage(name: str, *dependencies: str, after: tuple[str, ...] = ()) -> StageSpec:
     return StageSpec(
-        name=name, engine="handler", dependencies=dependencies, after=after,
-        retry=Retry(3, 1_000), output=Output("out") if name in HAS_OUTPUT else None,
+        name=name,
+        engine="handler",
+        dependencies=dependencies,
+        after=after,
+        retry=Retry(3, 1_000),
+        output=Output("out") if name in HAS_OUTPUT else None,
     )
 
 
@@ -88,7 +88,8 @@ class Histories(RuleBasedStateMachine):
         expected = sum(batches[-1][:2]) if batches and epoch == known_epoch else 0
         sequence = max(expected + (step if step < 0 else max(step - 1, 0)), 0)
         repeated = [
-            base for first, size, base in batches[-PRODUCER_WINDOW:]
+            base
+            for first, size, base in batches[-PRODUCER_WINDOW:]
             if (first, size) == (sequence, count)
         ]
         before = self.end
@@ -240,7 +241,8 @@ class Histories(RuleBasedStateMachine):
     def attempt(self, name: str, instance: int) -> int:
         rows = self.tables.rows(
             "SELECT attempts + 1 FROM hadron_stage_run WHERE stage = ? AND instance_id = ?",
-            name, instance,
+            name,
+            instance,
         )
         return rows[0][0] if rows else 1
 
@@ -300,7 +302,8 @@ class Histories(RuleBasedStateMachine):
         ):
             counted = self.tables.rows(
                 "SELECT sum(status = 1), sum(status = 2), sum(status = 3) FROM hadron_stage_run"
-                " WHERE stage = ?", name,
+                " WHERE stage = ?",
+                name,
             )[0]
             assert counts == [number or 0 for number in counted]
 

@@ -7,8 +7,10 @@ from typing import Any
 import pytest
 
 from hadron.model.errors import NotFoundError, RequestError, SchemaError
-from hadron.model.schema import Output, PipelineSpec, Retry, StageSpec, StreamSpec
+from hadron.model.pipelines import Output, PipelineSpec, Retry, StageSpec
+from hadron.model.schema import StreamSpec
 from hadron.state import pipeline_views as views
+from hadron.state.pipeline_retries import Retried, RetryInstances
 from hadron.state.pipelines import (
     DONE,
     FAILED,
@@ -17,8 +19,6 @@ from hadron.state.pipelines import (
     Completed,
     CompleteStages,
     FailStages,
-    Retried,
-    RetryInstances,
     Triggered,
     TriggerInstances,
 )
@@ -30,8 +30,11 @@ IN, OUT, PIPELINE = 1, 2, 3
 
 def stage(name: str, *dependencies: str, output: bool = True, **fields: Any) -> StageSpec:
     return StageSpec(
-        name=name, engine="handler", dependencies=dependencies,
-        output=Output("out") if output else None, **fields,
+        name=name,
+        engine="handler",
+        dependencies=dependencies,
+        output=Output("out") if output else None,
+        **fields,
     )
 
 
@@ -67,7 +70,11 @@ class Pipe(Replicated):
     def complete(self, name: str, *ids: int, attempt: int = 1, output: bool = True) -> Completed:
         result = self.submit(
             CompleteStages(
-                PIPELINE, name, ids, (attempt,) * len(ids), OUT if output else 0,
+                PIPELINE,
+                name,
+                ids,
+                (attempt,) * len(ids),
+                OUT if output else 0,
                 100 if output else 0,
             )
         )
@@ -94,18 +101,23 @@ class Pipe(Replicated):
         return views.counts(self.db, PIPELINE)
 
     def statuses(self) -> list[int]:
-        return [row[0] for row in self.rows(
-            "SELECT status FROM hadron_instance ORDER BY instance_id"
-        )]
+        return [
+            row[0] for row in self.rows("SELECT status FROM hadron_instance ORDER BY instance_id")
+        ]
 
 
 class TestStart:
     @pytest.mark.parametrize(
         ("start", "offset"),
         [
-            ("earliest", 0), ("latest", 100), ("40", 40), ("999999999999999999", 100),
-            ("1970-01-01T00:00:00Z", 0), ("1970-01-01t00:10:00z", 0),
-            ("1970-01-01T02:00:00.5+01:00", 100), ("2100-01-01T00:00:00Z", 100),
+            ("earliest", 0),
+            ("latest", 100),
+            ("40", 40),
+            ("999999999999999999", 100),
+            ("1970-01-01T00:00:00Z", 0),
+            ("1970-01-01t00:10:00z", 0),
+            ("1970-01-01T02:00:00.5+01:00", 100),
+            ("2100-01-01T00:00:00Z", 100),
         ],
     )
     def test_the_cursor_begins_where_it_is_told(self, start: str, offset: int) -> None:
@@ -125,7 +137,8 @@ class TestTrigger:
         pipe = Pipe(stage("a"), stage("b", "a"), stage("also"))
         assert pipe.trigger(3, 7, to=10) == Triggered(10, 2)
         assert pipe.rows("SELECT instance_id, status, offset FROM hadron_instance") == [
-            (1, LIVE, 3), (2, LIVE, 7)
+            (1, LIVE, 3),
+            (2, LIVE, 7),
         ]
         assert (pipe.ready("a"), pipe.ready("b", "a"), pipe.ready("also")) == ([1, 2], [], [1, 2])
         assert pipe.trigger(10, start=10, to=100) == Triggered(100, 1)
@@ -171,8 +184,11 @@ class TestComplete:
             pipe.db, PIPELINE, "d", ("a", "b"), now_ms=pipe.now_ms, limit=9
         )
         assert first == views.ReadyStage(
-            1, 1, views.OutputRef(IN, SET, 3),
-            (views.OutputRef(OUT, SET, 1), views.OutputRef(OUT, SET, 2)), first.created_ms,
+            1,
+            1,
+            views.OutputRef(IN, SET, 3),
+            (views.OutputRef(OUT, SET, 1), views.OutputRef(OUT, SET, 2)),
+            first.created_ms,
         )
         assert [(first.created_ms,)] == pipe.rows(
             "SELECT created_ms FROM hadron_instance WHERE instance_id = 1"
@@ -182,9 +198,7 @@ class TestComplete:
         pipe.complete("d", 1)
         assert pipe.statuses() == [DONE, LIVE]
         pipe.complete("d", 2)
-        assert pipe.counts() == views.PipelineCounts(
-            0, 2, 0, dict.fromkeys("abcd", (0, 2, 0))
-        )
+        assert pipe.counts() == views.PipelineCounts(0, 2, 0, dict.fromkeys("abcd", (0, 2, 0)))
         assert bounds(pipe.db, OUT).next_offset == 6
 
     @pytest.mark.parametrize(
@@ -222,7 +236,6 @@ class TestComplete:
         with pytest.raises(NotFoundError, match="the id 77"):
             pipe.submit(CompleteStages(PIPELINE, "a", (1,), (1,), 77, 100))
         assert pipe.ready("a") == [1]
-
 
     def test_another_instance_of_that_number_is_stale(self) -> None:
         """It was made in a history that a restore has ended."""
@@ -318,13 +331,15 @@ class TestRetry:
         assert pipe.statuses() == [FAILED, LIVE, LIVE]
         counts = {"a": (0, 3, 0), "b": (0, 3, 0), "c": (0, 3, 0), "d": (2, 0, 1)}
         assert pipe.counts() == views.PipelineCounts(2, 0, 1, counts)
-        again = views.ready_stages(
-            pipe.db, PIPELINE, "d", ("a", "b"), now_ms=pipe.now_ms, limit=9
-        )
+        again = views.ready_stages(pipe.db, PIPELINE, "d", ("a", "b"), now_ms=pipe.now_ms, limit=9)
         (item,) = [each for each in again if each.instance_id == 2]
         assert item == views.ReadyStage(
-            2, 3, views.OutputRef(IN, SET, 7),
-            (views.OutputRef(OUT, SET, 1), views.OutputRef(OUT, SET, 4)), item.created_ms, 2,
+            2,
+            3,
+            views.OutputRef(IN, SET, 7),
+            (views.OutputRef(OUT, SET, 1), views.OutputRef(OUT, SET, 4)),
+            item.created_ms,
+            2,
         )
         assert pipe.complete("d", 2, attempt=3).stale == ()
         assert pipe.statuses() == [FAILED, DONE, LIVE]
@@ -525,9 +540,7 @@ class TestViews:
         assert (ids(None, 2, 3), ids(None, (1 << 64) - 1)) == ([3, 4, 5], [])
         (done, *_) = views.instances(pipe.db, PIPELINE, status=DONE, after_id=0, limit=1)
         assert done.root == views.OutputRef(IN, SET, 0)
-        assert done.stages == (
-            views.StageStatus("a", DONE, 0, views.OutputRef(OUT, SET, 0), ""),
-        )
+        assert done.stages == (views.StageStatus("a", DONE, 0, views.OutputRef(OUT, SET, 0), ""),)
 
     def test_ready_stages_wait_their_turn(self) -> None:
         pipe = Pipe(stage("a", retry=Retry(5, 0)))

@@ -5,8 +5,9 @@ from __future__ import annotations
 import pytest
 
 from hadron.model.errors import NotFoundError, OffsetOutOfRangeError
+from hadron.model.pipelines import PipelineSpec, StageSpec
 from hadron.model.ranges import Range
-from hadron.model.schema import PipelineSpec, StageSpec, StreamSpec
+from hadron.model.schema import StreamSpec
 from hadron.state import groups, retention, skips, streams
 from hadron.state.events import RecordsSkipped
 from hadron.state.groups import AckRecords, CreateGroup
@@ -101,9 +102,7 @@ class TestGroups:
         assert self.progress(tables, "done") == (30, ())
         tables.submit(TrimStream(STREAM, 60))
         assert self.progress(tables, "behind") == (60, ())
-        assert skips.skips(tables.db) == {
-            ("group", behind): 18 + 16 + 8, ("group", done): 30
-        }
+        assert skips.skips(tables.db) == {("group", behind): 18 + 16 + 8, ("group", done): 30}
 
     def test_a_late_acknowledgement_of_what_went_is_harmless(self, tables: Replicated) -> None:
         group = self.group(tables, "g")
@@ -118,7 +117,9 @@ class TestGroups:
 
 def test_pipelines_are_moved_over_input_that_goes(tables: Replicated) -> None:
     spec = PipelineSpec(
-        replica_set=SET, input="flights", start="earliest",
+        replica_set=SET,
+        input="flights",
+        start="earliest",
         stages=(StageSpec(name="one", run="a:b"),),
     )
     (pipeline_id,) = tables.declare(("Pipeline", "departures", spec))

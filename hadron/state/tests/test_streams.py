@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from hadron.model.batch import encode_values
+from hadron.model.batch_building import encode_values
 from hadron.model.errors import CorruptionError, NotFoundError, OffsetOutOfRangeError, SequenceError
 from hadron.model.ids import Ballot
 from hadron.model.limits import PRODUCER_IDLE_MS, PRODUCER_WINDOW
@@ -179,7 +179,11 @@ class TestReading:
 
     def test_the_batch_that_holds_the_offset_comes_first(self, filled: Replicated) -> None:
         assert [self.bases(filled, offset)[0] for offset in (0, 9, 10, 35, 59)] == [
-            0, 0, 10, 30, 50
+            0,
+            0,
+            10,
+            30,
+            50,
         ]
 
     def test_size_bounds_it_after_the_first(self, filled: Replicated) -> None:

@@ -41,7 +41,10 @@ def append(store: Store, count: int = 1, size: int = 100) -> None:
 
 
 def run_and_crash(
-    directory: Path, *, count: int = 5, between: Callable[[Store], object] = lambda _: None,
+    directory: Path,
+    *,
+    count: int = 5,
+    between: Callable[[Store], object] = lambda _: None,
     **changes: Any,
 ) -> Path:
     """A member that has written something; returns its files as `kill -9` leaves them."""

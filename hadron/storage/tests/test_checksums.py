@@ -15,12 +15,7 @@ from hadron.model.errors import CorruptionError, DataDirectoryError, StorageErro
 from hadron.model.ids import Ballot
 from hadron.storage import database
 from hadron.storage.checksums import RESERVED_BYTES, has_checksums, with_checksums
-from hadron.storage.database import (
-    PAGE_BYTES,
-    check_sqlite_version,
-    connect,
-    open_reader,
-)
+from hadron.storage.database import PAGE_BYTES, check_sqlite_version, connect, open_reader
 from hadron.storage.identity import IdentityFile
 from hadron.storage.log import position_at, read_entries
 from hadron.storage.report import Report
@@ -90,7 +85,7 @@ async def test_900_flips_of_a_closed_file_are_found(tmp_path: Path) -> None:
 
 
 async def test_a_flipped_byte_is_told_as_a_checksum_and_not_as_a_failing_disk(
-    tmp_path: Path
+    tmp_path: Path,
 ) -> None:
     path = closed_file(tmp_path)
     with closing(open_reader(path)) as connection:

@@ -215,9 +215,7 @@ class Busy:
         with trio.fail_after(PATIENCE_S):
             async with trio.open_nursery() as nursery:
                 nursery.start_soon(
-                    partial(
-                        trio.to_thread.run_sync, self.host.writer.close, abandon_on_cancel=True
-                    )
+                    partial(trio.to_thread.run_sync, self.host.writer.close, abandon_on_cancel=True)
                 )
                 # Released before that, the thread would take of the commits what it can.
                 while not self.host.writer._is_ending:  # noqa: ASYNC110

@@ -18,13 +18,13 @@ from typing import Any, Literal
 import apsw
 import pytest
 
+from hadron.fakes import vfs
+from hadron.fakes.clocks import SimClock
+from hadron.fakes.disk import SimDisk
+from hadron.fakes.files import STYLES, Style
+from hadron.fakes.volume import no_room
 from hadron.model.errors import HadronError, StorageError
 from hadron.model.ids import Ballot
-from hadron.sim import vfs
-from hadron.sim.clocks import SimClock
-from hadron.sim.disk import SimDisk
-from hadron.sim.files import STYLES, Style
-from hadron.sim.volume import no_room
 from hadron.storage.log import Entry, read_entries
 from hadron.storage.store import Store
 from hadron.storage.tests.test_store import TABLES
@@ -80,9 +80,18 @@ class Life:
         self._seen = seen
         self._disk, self._volume = disk, disk.volume
         self.store = Store(
-            disk.volume.path, cluster="flights", replica_set="local/p0", node="n1", tables=TABLES,
-            durability="fsync", checkpoint_bytes=1 << 20, reader_threads=1, disk=disk.volume,
-            clock=SimClock(), post=lambda report: report(), on_fatal=seen.fatal.append,
+            disk.volume.path,
+            cluster="flights",
+            replica_set="local/p0",
+            node="n1",
+            tables=TABLES,
+            durability="fsync",
+            checkpoint_bytes=1 << 20,
+            reader_threads=1,
+            disk=disk.volume,
+            clock=SimClock(),
+            post=lambda report: report(),
+            on_fatal=seen.fatal.append,
         )
 
     @property
@@ -231,9 +240,7 @@ async def test_a_crash_at_points_of_a_whole_life(
 ) -> None:
     """Each style at every fourth point, so that all of them together are at every one."""
     number = 1 + STYLES.index(style)
-    while crash_at(
-        make_disk(tmp_path / str(number), number), whole_life, point, number, style
-    ):
+    while crash_at(make_disk(tmp_path / str(number), number), whole_life, point, number, style):
         number += len(STYLES)
     assert number > (100 if point == "crash_at_write_in" else 30)
 

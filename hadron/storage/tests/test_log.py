@@ -41,7 +41,9 @@ def fill(log: Log, count: int) -> list[Entry]:
     """Entries with and without a body, under rising ballots."""
     return [
         log.append(
-            Ballot(1, 1 + number // 4), 1_000 + number, b"command %d" % number,
+            Ballot(1, 1 + number // 4),
+            1_000 + number,
+            b"command %d" % number,
             b"" if number % 3 == 0 else bytes([number]) * number * 100,
         )
         for number in range(count)
@@ -114,7 +116,9 @@ def test_positions(db: apsw.Connection) -> None:
     log = Log(db)
     entries = fill(log, 4)
     assert [log.position_at(lsn) for lsn in range(6)] == [
-        EMPTY_LOG, *(entry.position for entry in entries), None
+        EMPTY_LOG,
+        *(entry.position for entry in entries),
+        None,
     ]
     assert position_at(db, 3) == entries[2].position
 
@@ -221,15 +225,19 @@ def test_a_lost_body_is_never_read_as_an_empty_one(db: apsw.Connection) -> None:
 
 
 DAMAGES = [
-    ("now_ms", 1), ("command", b"x"), ("chain", bytes(16)), ("epoch", 9), ("incarnation", 9),
-    ("body_hash", b"h" * 16), ("epoch", -1), ("chain", b"short"),
+    ("now_ms", 1),
+    ("command", b"x"),
+    ("chain", bytes(16)),
+    ("epoch", 9),
+    ("incarnation", 9),
+    ("body_hash", b"h" * 16),
+    ("epoch", -1),
+    ("chain", b"short"),
 ]
 
 
 @pytest.mark.parametrize(("column", "value"), DAMAGES)
-def test_a_damaged_row_is_never_read(
-    db: apsw.Connection, column: str, value: int | bytes
-) -> None:
+def test_a_damaged_row_is_never_read(db: apsw.Connection, column: str, value: int | bytes) -> None:
     fill(Log(db), 8)
     db.execute(f"UPDATE hadron_log SET {column} = ? WHERE lsn = 4", (value,))
     reads: list[Callable[[], object]] = [
@@ -269,10 +277,7 @@ class TestVerifyChain:
 
     @pytest.mark.parametrize(
         ("column", "value"),
-        [
-            ("now_ms", 1), ("command", b"x"), ("chain", bytes(16)), ("epoch", 9),
-            ("incarnation", 9),
-        ],
+        [("now_ms", 1), ("command", b"x"), ("chain", bytes(16)), ("epoch", 9), ("incarnation", 9)],
     )
     def test_a_changed_row_is_named(
         self, db: apsw.Connection, column: str, value: int | bytes

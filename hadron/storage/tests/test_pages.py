@@ -44,7 +44,9 @@ class _Database:
             log = Log(self.db)
             self.entries = [
                 log.append(
-                    Ballot(1, 1 + lsn // 100), 1_700_000_000_000 + lsn, chance.randbytes(lsn % 90),
+                    Ballot(1, 1 + lsn // 100),
+                    1_700_000_000_000 + lsn,
+                    chance.randbytes(lsn % 90),
                     chance.randbytes(chance.choice((0, 60, 120, 700, 4_050, 5_000, 20_000))),
                 )
                 for lsn in range(1, COUNT + 1)
@@ -77,9 +79,7 @@ class _Database:
         with closing(open_reader(self.path)) as reader:
             for entry in self.entries:
                 try:
-                    (read,) = read_entries(
-                        reader, entry.lsn, max_bytes=1, until_lsn=entry.lsn
-                    )
+                    (read,) = read_entries(reader, entry.lsn, max_bytes=1, until_lsn=entry.lsn)
                 except CorruptionError:
                     found.append(entry.lsn)
                 else:
@@ -137,7 +137,8 @@ def test_a_page_is_mended_where_it_is_read(tmp_path: Path, copied: str) -> None:
             database.db.wal_checkpoint(mode=apsw.SQLITE_CHECKPOINT_PASSIVE)
         content = {file: file.read_bytes() for file in (database.path, database.wal)}
         both = [
-            entry for entry in database.entries
+            entry
+            for entry in database.entries
             if all(data.count(entry.chain) == 1 for data in content.values())
         ]
         seen = set()
@@ -224,6 +225,4 @@ def test_a_page_of_nothing_but_noise_is_left_alone(database: _Database) -> None:
     for lsn in database.damaged():
         database.mend(lsn, everything)
     still = database.file.read_bytes()
-    assert all(
-        new in (old, was) for new, old, was in zip(still, spoilt, content, strict=True)
-    )
+    assert all(new in (old, was) for new, old, was in zip(still, spoilt, content, strict=True))

@@ -51,7 +51,8 @@ def _statements(tree: ast.Module) -> Iterator[tuple[str, str]]:
 
 def _naming(tree: ast.Module, constant: str) -> list[str]:
     return [
-        node.name for node in ast.walk(tree)
+        node.name
+        for node in ast.walk(tree)
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)
         and any(isinstance(inner, ast.Name) and inner.id == constant for inner in ast.walk(node))
     ]

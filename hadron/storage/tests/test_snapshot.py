@@ -16,13 +16,7 @@ from hadron.model.errors import CorruptionError, DataDirectoryError
 from hadron.model.ids import EMPTY_LOG, Ballot, LogPosition
 from hadron.node.world import SystemDisk
 from hadron.storage import generations, snapshot
-from hadron.storage.database import (
-    FORMAT_VERSION,
-    connect,
-    mark_format,
-    open_writer,
-    transaction,
-)
+from hadron.storage.database import FORMAT_VERSION, connect, mark_format, open_writer, transaction
 from hadron.storage.identity import IdentityFile
 from hadron.storage.log import TABLES, Log, set_meta
 from hadron.storage.snapshot import Manifest, NothingToCopyError
@@ -57,10 +51,19 @@ def append(connection: apsw.Connection, count: int) -> LogPosition:
 def manifest_of(path: Path, position: LogPosition) -> Manifest:
     size, digest = snapshot.measure(path, DISK)
     return Manifest(
-        cluster="flights", replica_set="local/p0", node="n1", uuid="", lsn=position.lsn,
-        epoch=position.ballot.epoch, incarnation=position.ballot.incarnation,
-        chain=position.chain.hex(), committed_lsn=position.lsn, size=size, hash=digest,
-        created_ms=1, version="0",
+        cluster="flights",
+        replica_set="local/p0",
+        node="n1",
+        uuid="",
+        lsn=position.lsn,
+        epoch=position.ballot.epoch,
+        incarnation=position.ballot.incarnation,
+        chain=position.chain.hex(),
+        committed_lsn=position.lsn,
+        size=size,
+        hash=digest,
+        created_ms=1,
+        version="0",
     )
 
 
@@ -93,17 +96,13 @@ class TestTaking:
         source = make_database(tmp_path / "a.db", 50)
         set_meta(source, "committed_lsn", 40)
         source.close()
-        position = snapshot.take(
-            tmp_path / "a.db", tmp_path / "b.db", DISK, is_committed=False
-        )
+        position = snapshot.take(tmp_path / "a.db", tmp_path / "b.db", DISK, is_committed=False)
         manifest = replace(manifest_of(tmp_path / "b.db", position), committed_lsn=40)
         snapshot.verify(tmp_path / "b.db", manifest, DISK)
         with pytest.raises(CorruptionError, match="has committed_lsn 40"):
             snapshot.verify(tmp_path / "b.db", replace(manifest, committed_lsn=50), DISK)
 
-    def test_a_writer_beside_it_leaves_no_trace_of_half_a_transaction(
-        self, tmp_path: Path
-    ) -> None:
+    def test_a_writer_beside_it_leaves_no_trace_of_half_a_transaction(self, tmp_path: Path) -> None:
         source = make_database(tmp_path / "a.db", 2_000)
         stop = threading.Event()
 
@@ -168,8 +167,10 @@ class TestVerifying:
             ("UPDATE hadron_body SET bytes = x'00' WHERE lsn = 20", "the body of entry 20"),
             ("DELETE FROM hadron_log WHERE lsn = 50", "ends at entry 49"),
             ("UPDATE hadron_meta SET value = 49 WHERE key = 'applied_lsn'", "has applied_lsn 49"),
-            ("UPDATE hadron_meta SET value = 51 WHERE key = 'committed_lsn'",
-             "has committed_lsn 51"),
+            (
+                "UPDATE hadron_meta SET value = 51 WHERE key = 'committed_lsn'",
+                "has committed_lsn 51",
+            ),
         ],
     )
     def test_a_file_with_a_right_hash_and_a_wrong_content_is_found(
@@ -195,7 +196,8 @@ class TestVerifying:
         cut = [data[:at] for at in range(len(data) - 1)]
         flipped = [
             data[:at] + bytes([data[at] ^ 1 << bit]) + data[at + 1 :]
-            for at in range(len(data)) for bit in range(8)
+            for at in range(len(data))
+            for bit in range(8)
         ]
         for damaged in cut + flipped:
             # A flipped bit may make the format a higher number.
@@ -324,7 +326,10 @@ class TestInstalling:
         fill(store, 1, b"more")
         assert (tmp_path / "gen-1" / "hadron.db-wal").stat().st_size > 0
         assert sorted(path.name for path in tmp_path.iterdir()) == [
-            "gen-1", "hadron.db", "node.db", "node.lock",
+            "gen-1",
+            "hadron.db",
+            "node.db",
+            "node.lock",
         ]
         store.close()
 

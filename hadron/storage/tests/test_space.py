@@ -38,9 +38,7 @@ class Host:
     def __init__(self, room: int, reserve_bytes: int = RESERVE) -> None:
         self.disk = RoomDisk(room)
         self.free_pages = 0
-        self.space = Space(
-            self.disk, Path("/data"), reserve_bytes, lambda: self.free_pages
-        )
+        self.space = Space(self.disk, Path("/data"), reserve_bytes, lambda: self.free_pages)
 
     def has(self, room: int) -> bool:
         """Whether writes are refused with so much room."""

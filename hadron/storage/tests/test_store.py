@@ -24,10 +24,18 @@ TABLES = "CREATE TABLE IF NOT EXISTS t(i INTEGER PRIMARY KEY) STRICT;"
 
 def open_store(directory: Path, **changes: Any) -> Store:
     arguments: dict[str, Any] = {
-        "cluster": "flights", "replica_set": "local/p0", "node": "n1", "tables": TABLES,
-        "durability": "os", "checkpoint_bytes": 1 << 20, "reader_threads": 2,
-        "disk": SystemDisk(), "clock": SystemClock(),
-        "post": lambda _: None, "on_fatal": lambda _: None, **changes,
+        "cluster": "flights",
+        "replica_set": "local/p0",
+        "node": "n1",
+        "tables": TABLES,
+        "durability": "os",
+        "checkpoint_bytes": 1 << 20,
+        "reader_threads": 2,
+        "disk": SystemDisk(),
+        "clock": SystemClock(),
+        "post": lambda _: None,
+        "on_fatal": lambda _: None,
+        **changes,
     }
     return Store(directory, **arguments)
 
@@ -61,9 +69,7 @@ async def test_durability_is_sqlites(tmp_path: Path, durability: str) -> None:
 class TestRefusedFiles:
     """Each leaves the directory unlocked and the file as it was."""
 
-    def refuse(
-        self, directory: Path, error: type[Exception], match: str, **changes: Any
-    ) -> str:
+    def refuse(self, directory: Path, error: type[Exception], match: str, **changes: Any) -> str:
         with pytest.raises(error, match=match) as caught:
             open_store(directory, **changes)
         with pytest.raises(error, match=match):

@@ -110,9 +110,7 @@ def test_a_dropped_body_is_not_damage_and_a_missing_one_is(db: apsw.Connection) 
     drop_bodies(db, [2, 6])
     assert db.execute(
         "SELECT lsn, length(bytes) FROM hadron_body ORDER BY lsn LIMIT 3"
-    ).fetchall() == [
-        (4, 50), (6, 0), (8, 50)
-    ]
+    ).fetchall() == [(4, 50), (6, 0), (8, 50)]
     assert [entry.lsn for entry in read_entries(db, 5, max_bytes=1 << 20)] == [5]
     with pytest.raises(TrimmedError, match="retention has dropped the body of entry 6"):
         read_entries(db, 6, max_bytes=1 << 20)

@@ -151,7 +151,8 @@ def test_200_crashes_before_the_fsync_are_called_torn(host: Host, tmp_path: Path
         for frame in range(begin, end):
             # SQLite writes a frame's header and its page one after the other.
             for start, size in (
-                (start_of(frame), FRAME_HEADER_BYTES), (start_of(frame) + 24, PAGE),
+                (start_of(frame), FRAME_HEADER_BYTES),
+                (start_of(frame) + 24, PAGE),
             ):
                 lost = rng.choice((0, 0, size, rng.randrange(size)))
                 stop = start + size
@@ -159,9 +160,7 @@ def test_200_crashes_before_the_fsync_are_called_torn(host: Host, tmp_path: Path
         scan = scan_wal(bytes(wal), PAGE)
         assert scan.verdict is not Verdict.DAMAGED, scan.reason
         whole += scan.frames == end
-        assert rows_after_recovery(image, bytes(wal), tmp_path) == (
-            6 if scan.frames == end else 5
-        )
+        assert rows_after_recovery(image, bytes(wal), tmp_path) == (6 if scan.frames == end else 5)
     assert whole < 10
 
 

@@ -17,6 +17,7 @@ import trio.testing
 from hadron.model.errors import CorruptionError, FencedError, StorageError
 from hadron.node.world import SystemDisk
 from hadron.storage.checkpoint import Checkpointer
+from hadron.storage.database import connect
 from hadron.storage.writer import Writer
 from hadron.wire.system import SystemClock
 
@@ -36,11 +37,18 @@ class Host:
         self.held: list[bool] = []
         self._token = trio.lowlevel.current_trio_token()
         self.writer = Writer(
-            path, sync="NORMAL", disk=DISK, clock=SystemClock(), post=self._post,
+            path,
+            sync="NORMAL",
+            disk=DISK,
+            clock=SystemClock(),
+            post=self._post,
             on_fatal=self.fatal.append,
         )
         self.checkpointer = Checkpointer(
-            self.writer, path, checkpoint_bytes=checkpoint_bytes, disk=DISK,
+            self.writer,
+            path,
+            checkpoint_bytes=checkpoint_bytes,
+            disk=DISK,
             hold_readers=self.held.append,
         )
         self.writer.connection.execute("CREATE TABLE t(i INTEGER PRIMARY KEY, b BLOB)")
@@ -129,8 +137,12 @@ async def test_reports_that_are_ready_together_wake_the_loop_once(tmp_path: Path
             token.run_sync_soon(ready.set)
 
     writer = Writer(
-        tmp_path / "hadron.db", sync="NORMAL", disk=DISK, clock=SystemClock(),
-        post=post, on_fatal=lambda _: None,
+        tmp_path / "hadron.db",
+        sync="NORMAL",
+        disk=DISK,
+        clock=SystemClock(),
+        post=post,
+        on_fatal=lambda _: None,
     )
     writer.start()
     reports: list[int] = []
@@ -261,6 +273,32 @@ async def test_a_foreign_reader_does_not_stop_reads_for_good(tmp_path: Path) -> 
             await host.insert(128 << 10)
 
 
+async def test_a_file_that_cannot_be_opened_at_first_is_checkpointed_later(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """As when it has just been deleted, of which others tell; or without a free file descriptor."""
+    attempts = 0
+
+    def fails_at_first(path: Path, *, vfs: str) -> apsw.Connection:
+        nonlocal attempts
+        attempts += 1
+        if attempts == 1:
+            raise apsw.CantOpenError("unable to open database file")
+        return connect(path, vfs=vfs)
+
+    monkeypatch.setattr("hadron.storage.checkpoint.connect", fails_at_first)
+    async with running_host(tmp_path, 1 << 20) as host:
+        await trio.testing.wait_all_tasks_blocked()
+        assert caplog.text == ""
+        for _ in range(_PATIENCE_WRITES):
+            await host.insert(128 << 10)
+            if host.wal_restarts:
+                break
+        assert host.wal_restarts
+    assert "a checkpoint of" in caplog.text
+    assert "Traceback" not in caplog.text
+
+
 async def test_closing_finishes_what_is_queued(tmp_path: Path) -> None:
     path = tmp_path / "hadron.db"
     host = Host(path, checkpoint_bytes=1 << 20)
@@ -292,7 +330,11 @@ async def test_without_threads_no_job_is_left_behind(tmp_path: Path) -> None:
     """Whoever waits for a job that nothing may interrupt would wait for ever."""
     disk: Any = OneTurnDisk()
     writer = Writer(
-        tmp_path / "db", sync="FULL", disk=disk, clock=SystemClock(), post=lambda _: None,
+        tmp_path / "db",
+        sync="FULL",
+        disk=disk,
+        clock=SystemClock(),
+        post=lambda _: None,
         on_fatal=lambda _: None,
     )
     done: list[str] = []
@@ -316,7 +358,11 @@ async def test_a_file_that_cannot_be_tidied_up_is_closed_all_the_same(
 ) -> None:
     disk: Any = OneTurnDisk()
     writer = Writer(
-        tmp_path / "db", sync="FULL", disk=disk, clock=SystemClock(), post=lambda _: None,
+        tmp_path / "db",
+        sync="FULL",
+        disk=disk,
+        clock=SystemClock(),
+        post=lambda _: None,
         on_fatal=lambda _: None,
     )
     connection = writer.connection

@@ -9,6 +9,7 @@ import trio
 
 import hadron
 from hadron.client import Client
+from hadron.client.client import nodes_of
 from hadron.model.errors import HadronError
 from hadron.model.schema import SchemaObject, StreamSpec
 from hadron.testing.fleet import FaultyFleet
@@ -57,11 +58,9 @@ async def declare(client: Client, name: str) -> int:
     return applied.metadata_index
 
 
-async def wait_index(
-    client: Client, address: str, index: int, within_s: float = 30
-) -> None:
+async def wait_index(client: Client, address: str, index: int, within_s: float = 30) -> None:
     """Until a node stands at `index`. Raises `MetadataBehindError`."""
-    connection = await client.connect_to(address)
+    connection = await nodes_of(client).connect(address)
     await connection.request(
         method("GetObjects"),
         schema_pb2.GetObjectsRequest(min_index=index, max_wait_ms=round(within_s * 1_000)),

@@ -49,9 +49,7 @@ async def test_a_set_is_cut_off_from_another_and_not_from_itself(tmp_path: Path)
             assert (await client.topology()).replica_set == "eu/p0"
 
 
-async def test_a_condition_that_never_holds_fails_with_what_every_node_says(
-    tmp_path: Path,
-) -> None:
+async def test_a_condition_that_never_holds_fails_with_what_every_node_says(tmp_path: Path) -> None:
     async with running_cluster(tmp_path, SETS) as cluster:
         with pytest.raises(AssertionError, match=r"not done after 0.01 s: (?s:.*)us/p0: n1 serv"):
             await cluster.wait_for("done", lambda: False, patience_s=0.01)

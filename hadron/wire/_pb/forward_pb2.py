@@ -25,7 +25,7 @@ _sym_db = _symbol_database.Default()
 from hadron.wire._pb import options_pb2 as hadron_dot_v1_dot_options__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x17hadron/v1/forward.proto\x12\thadron.v1\x1a\x17hadron/v1/options.proto\"F\n\x0e\x46orwardRequest\x12\x13\n\x0breplica_set\x18\x01 \x01(\t\x12\x0e\n\x06method\x18\x02 \x01(\r\x12\x0f\n\x07message\x18\x03 \x01(\x0c\"\"\n\x0f\x46orwardResponse\x12\x0f\n\x07message\x18\x01 \x01(\x0c\x32\\\n\nForwarding\x12N\n\x07\x46orward\x12\x19.hadron.v1.ForwardRequest\x1a\x1a.hadron.v1.ForwardResponse\"\x08\x90\x82\x19,\x98\x82\x19\x02(\x01\x30\x01\x62\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x17hadron/v1/forward.proto\x12\thadron.v1\x1a\x17hadron/v1/options.proto\"\xb3\x01\n\x0e\x46orwardRequest\x12\x13\n\x0breplica_set\x18\x01 \x01(\t\x12\x0e\n\x06method\x18\x02 \x01(\r\x12\x0f\n\x07message\x18\x03 \x01(\x0c\x12\x30\n\x06\x63\x61ller\x18\x04 \x01(\x0b\x32 .hadron.v1.ForwardRequest.Caller\x1a\x39\n\x06\x43\x61ller\x12\x0c\n\x04peer\x18\x01 \x01(\t\x12\x13\n\x0breplica_set\x18\x02 \x01(\t\x12\x0c\n\x04node\x18\x03 \x01(\t\"\"\n\x0f\x46orwardResponse\x12\x0f\n\x07message\x18\x01 \x01(\x0c\x32`\n\nForwarding\x12R\n\x07\x46orward\x12\x19.hadron.v1.ForwardRequest\x1a\x1a.hadron.v1.ForwardResponse\"\x0c\x90\x82\x19,\x98\x82\x19\x02\xa0\x82\x19\x01(\x01\x30\x01\x62\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -33,11 +33,13 @@ _builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'hadron.v1.forward_pb2', _gl
 if not _descriptor._USE_C_DESCRIPTORS:
   DESCRIPTOR._loaded_options = None
   _globals['_FORWARDING'].methods_by_name['Forward']._loaded_options = None
-  _globals['_FORWARDING'].methods_by_name['Forward']._serialized_options = b'\220\202\031,\230\202\031\002'
-  _globals['_FORWARDREQUEST']._serialized_start=63
-  _globals['_FORWARDREQUEST']._serialized_end=133
-  _globals['_FORWARDRESPONSE']._serialized_start=135
-  _globals['_FORWARDRESPONSE']._serialized_end=169
-  _globals['_FORWARDING']._serialized_start=171
-  _globals['_FORWARDING']._serialized_end=263
+  _globals['_FORWARDING'].methods_by_name['Forward']._serialized_options = b'\220\202\031,\230\202\031\002\240\202\031\001'
+  _globals['_FORWARDREQUEST']._serialized_start=64
+  _globals['_FORWARDREQUEST']._serialized_end=243
+  _globals['_FORWARDREQUEST_CALLER']._serialized_start=186
+  _globals['_FORWARDREQUEST_CALLER']._serialized_end=243
+  _globals['_FORWARDRESPONSE']._serialized_start=245
+  _globals['_FORWARDRESPONSE']._serialized_end=279
+  _globals['_FORWARDING']._serialized_start=281
+  _globals['_FORWARDING']._serialized_end=377
 # @@protoc_insertion_point(module_scope)

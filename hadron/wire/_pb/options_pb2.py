@@ -25,7 +25,7 @@ _sym_db = _symbol_database.Default()
 from google.protobuf import descriptor_pb2 as google_dot_protobuf_dot_descriptor__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x17hadron/v1/options.proto\x12\thadron.v1\x1a google/protobuf/descriptor.proto*N\n\x08\x41udience\x12\x18\n\x14\x41UDIENCE_UNSPECIFIED\x10\x00\x12\x0b\n\x07\x43LIENTS\x10\x01\x12\x0e\n\nNEIGHBOURS\x10\x02\x12\x0b\n\x07MEMBERS\x10\x03:7\n\rmethod_number\x12\x1e.google.protobuf.MethodOptions\x18\xa2\x90\x03 \x01(\r:G\n\x08\x61udience\x12\x1e.google.protobuf.MethodOptions\x18\xa3\x90\x03 \x01(\x0e\x32\x13.hadron.v1.Audienceb\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x17hadron/v1/options.proto\x12\thadron.v1\x1a google/protobuf/descriptor.proto*N\n\x08\x41udience\x12\x18\n\x14\x41UDIENCE_UNSPECIFIED\x10\x00\x12\x0b\n\x07\x43LIENTS\x10\x01\x12\x0e\n\nNEIGHBOURS\x10\x02\x12\x0b\n\x07MEMBERS\x10\x03*f\n\x05Scope\x12\x15\n\x11SCOPE_UNSPECIFIED\x10\x00\x12\x08\n\x04READ\x10\x01\x12\t\n\x05WRITE\x10\x02\x12\x0b\n\x07\x43ONSUME\x10\x03\x12\x0b\n\x07\x44\x45\x43LARE\x10\x04\x12\x0b\n\x07OPERATE\x10\x05\x12\n\n\x06MEMBER\x10\x06:7\n\rmethod_number\x12\x1e.google.protobuf.MethodOptions\x18\xa2\x90\x03 \x01(\r:G\n\x08\x61udience\x12\x1e.google.protobuf.MethodOptions\x18\xa3\x90\x03 \x01(\x0e\x32\x13.hadron.v1.Audience:A\n\x05scope\x12\x1e.google.protobuf.MethodOptions\x18\xa4\x90\x03 \x01(\x0e\x32\x10.hadron.v1.Scopeb\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -34,4 +34,6 @@ if not _descriptor._USE_C_DESCRIPTORS:
   DESCRIPTOR._loaded_options = None
   _globals['_AUDIENCE']._serialized_start=72
   _globals['_AUDIENCE']._serialized_end=150
+  _globals['_SCOPE']._serialized_start=152
+  _globals['_SCOPE']._serialized_end=254
 # @@protoc_insertion_point(module_scope)

@@ -51,7 +51,7 @@ class ApplySchemaResponse(_message.Message):
     def __init__(self, changes: _Optional[_Iterable[_Union[ApplySchemaResponse.Change, _Mapping]]] = ..., metadata_index: _Optional[int] = ...) -> None: ...
 
 class GetObjectsRequest(_message.Message):
-    __slots__ = ("kind", "namespace", "name", "min_index", "max_wait_ms", "limit", "after_id")
+    __slots__ = ("kind", "namespace", "name", "min_index", "max_wait_ms", "limit", "after_id", "latest")
     KIND_FIELD_NUMBER: _ClassVar[int]
     NAMESPACE_FIELD_NUMBER: _ClassVar[int]
     NAME_FIELD_NUMBER: _ClassVar[int]
@@ -59,6 +59,7 @@ class GetObjectsRequest(_message.Message):
     MAX_WAIT_MS_FIELD_NUMBER: _ClassVar[int]
     LIMIT_FIELD_NUMBER: _ClassVar[int]
     AFTER_ID_FIELD_NUMBER: _ClassVar[int]
+    LATEST_FIELD_NUMBER: _ClassVar[int]
     kind: str
     namespace: str
     name: str
@@ -66,7 +67,8 @@ class GetObjectsRequest(_message.Message):
     max_wait_ms: int
     limit: int
     after_id: int
-    def __init__(self, kind: _Optional[str] = ..., namespace: _Optional[str] = ..., name: _Optional[str] = ..., min_index: _Optional[int] = ..., max_wait_ms: _Optional[int] = ..., limit: _Optional[int] = ..., after_id: _Optional[int] = ...) -> None: ...
+    latest: bool
+    def __init__(self, kind: _Optional[str] = ..., namespace: _Optional[str] = ..., name: _Optional[str] = ..., min_index: _Optional[int] = ..., max_wait_ms: _Optional[int] = ..., limit: _Optional[int] = ..., after_id: _Optional[int] = ..., latest: _Optional[bool] = ...) -> None: ...
 
 class GetObjectsResponse(_message.Message):
     __slots__ = ("objects", "metadata_index", "more")

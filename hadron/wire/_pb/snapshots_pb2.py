@@ -26,7 +26,7 @@ from hadron.wire._pb import common_pb2 as hadron_dot_v1_dot_common__pb2
 from hadron.wire._pb import options_pb2 as hadron_dot_v1_dot_options__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x19hadron/v1/snapshots.proto\x12\thadron.v1\x1a\x16hadron/v1/common.proto\x1a\x17hadron/v1/options.proto\"h\n\x13OpenSnapshotRequest\x12\x0f\n\x07min_lsn\x18\x01 \x01(\x04\x12\x0c\n\x04hash\x18\x02 \x01(\t\x12#\n\x08promised\x18\x03 \x01(\x0b\x32\x11.hadron.v1.Ballot\x12\r\n\x05leads\x18\x04 \x01(\x08\"(\n\x14OpenSnapshotResponse\x12\x10\n\x08manifest\x18\x01 \x01(\x0c\"F\n\x13ReadSnapshotRequest\x12\x0c\n\x04hash\x18\x01 \x01(\t\x12\x0e\n\x06offset\x18\x02 \x01(\x04\x12\x11\n\tmax_bytes\x18\x03 \x01(\r\"$\n\x14ReadSnapshotResponse\x12\x0c\n\x04hash\x18\x01 \x01(\x0c\x32\xc1\x01\n\tSnapshots\x12Y\n\x0cOpenSnapshot\x12\x1e.hadron.v1.OpenSnapshotRequest\x1a\x1f.hadron.v1.OpenSnapshotResponse\"\x08\x90\x82\x19\x41\x98\x82\x19\x02\x12Y\n\x0cReadSnapshot\x12\x1e.hadron.v1.ReadSnapshotRequest\x1a\x1f.hadron.v1.ReadSnapshotResponse\"\x08\x90\x82\x19\x42\x98\x82\x19\x02\x62\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x19hadron/v1/snapshots.proto\x12\thadron.v1\x1a\x16hadron/v1/common.proto\x1a\x17hadron/v1/options.proto\"h\n\x13OpenSnapshotRequest\x12\x0f\n\x07min_lsn\x18\x01 \x01(\x04\x12\x0c\n\x04hash\x18\x02 \x01(\t\x12#\n\x08promised\x18\x03 \x01(\x0b\x32\x11.hadron.v1.Ballot\x12\r\n\x05leads\x18\x04 \x01(\x08\"(\n\x14OpenSnapshotResponse\x12\x10\n\x08manifest\x18\x01 \x01(\x0c\"F\n\x13ReadSnapshotRequest\x12\x0c\n\x04hash\x18\x01 \x01(\t\x12\x0e\n\x06offset\x18\x02 \x01(\x04\x12\x11\n\tmax_bytes\x18\x03 \x01(\r\"$\n\x14ReadSnapshotResponse\x12\x0c\n\x04hash\x18\x01 \x01(\x0c\x32\xc9\x01\n\tSnapshots\x12]\n\x0cOpenSnapshot\x12\x1e.hadron.v1.OpenSnapshotRequest\x1a\x1f.hadron.v1.OpenSnapshotResponse\"\x0c\x90\x82\x19\x41\x98\x82\x19\x02\xa0\x82\x19\x05\x12]\n\x0cReadSnapshot\x12\x1e.hadron.v1.ReadSnapshotRequest\x1a\x1f.hadron.v1.ReadSnapshotResponse\"\x0c\x90\x82\x19\x42\x98\x82\x19\x02\xa0\x82\x19\x05\x62\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -34,9 +34,9 @@ _builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'hadron.v1.snapshots_pb2', _
 if not _descriptor._USE_C_DESCRIPTORS:
   DESCRIPTOR._loaded_options = None
   _globals['_SNAPSHOTS'].methods_by_name['OpenSnapshot']._loaded_options = None
-  _globals['_SNAPSHOTS'].methods_by_name['OpenSnapshot']._serialized_options = b'\220\202\031A\230\202\031\002'
+  _globals['_SNAPSHOTS'].methods_by_name['OpenSnapshot']._serialized_options = b'\220\202\031A\230\202\031\002\240\202\031\005'
   _globals['_SNAPSHOTS'].methods_by_name['ReadSnapshot']._loaded_options = None
-  _globals['_SNAPSHOTS'].methods_by_name['ReadSnapshot']._serialized_options = b'\220\202\031B\230\202\031\002'
+  _globals['_SNAPSHOTS'].methods_by_name['ReadSnapshot']._serialized_options = b'\220\202\031B\230\202\031\002\240\202\031\005'
   _globals['_OPENSNAPSHOTREQUEST']._serialized_start=89
   _globals['_OPENSNAPSHOTREQUEST']._serialized_end=193
   _globals['_OPENSNAPSHOTRESPONSE']._serialized_start=195
@@ -46,5 +46,5 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_READSNAPSHOTRESPONSE']._serialized_start=309
   _globals['_READSNAPSHOTRESPONSE']._serialized_end=345
   _globals['_SNAPSHOTS']._serialized_start=348
-  _globals['_SNAPSHOTS']._serialized_end=541
+  _globals['_SNAPSHOTS']._serialized_end=549
 # @@protoc_insertion_point(module_scope)

@@ -11,12 +11,13 @@ import pytest
 import trio
 from trio.testing import MockClock, wait_all_tasks_blocked
 
+from hadron.fakes.connections import SimTransport
 from hadron.model.errors import ConnectionLostError, FrameError, OverloadedError
 from hadron.model.limits import MAX_ATTACHMENT_BYTES, MAX_MESSAGE_BYTES
-from hadron.testing.network import MemoryTransport
 from hadron.wire import frames
 from hadron.wire.budget import CONNECTION_BYTES, LEAST_BYTES, Budget
-from hadron.wire.calls import Call, Handler
+from hadron.wire.calls import AnyCall, Handler
+from hadron.wire.framed_calls import FramedCall
 from hadron.wire.frames import END, FrameDecoder, Kind
 from hadron.wire.messages import common_pb2, groups_pb2, streams_pb2
 from hadron.wire.stalls import STALL_LIMIT_S
@@ -124,10 +125,10 @@ class Reader:
         self.served = 0
         self.most = 0
 
-    def fetch(self, call: Call, request: Any, _attachment: memoryview) -> None:
+    def fetch(self, call: AnyCall, request: Any, _attachment: memoryview) -> None:
         call.spawn(self._answer, call, request.max_bytes)
 
-    async def _answer(self, call: Call, size: int) -> None:
+    async def _answer(self, call: AnyCall, size: int) -> None:
         async with call.room(size) as granted:
             await trio.sleep(0.01)
             self.served += 1
@@ -154,7 +155,7 @@ async def test_answers_wait_for_room_before_they_are_read(autojump_clock: MockCl
         assert reader.budget.held_bytes == 0
 
 
-async def read(transport: MemoryTransport, count: int) -> list[frames.Frame]:
+async def read(transport: SimTransport, count: int) -> list[frames.Frame]:
     """So many frames."""
     decoder = FrameDecoder()
     found: list[frames.Frame] = []
@@ -173,16 +174,16 @@ async def test_who_reads_gets_all_that_was_asked_for(autojump_clock: MockClock) 
         assert reader.budget.held_bytes == 0
 
 
-async def test_those_that_read_nothing_leave_room_for_who_reads(
-    autojump_clock: MockClock,
-) -> None:
+async def test_those_that_read_nothing_leave_room_for_who_reads(autojump_clock: MockClock) -> None:
     budget = Budget(max_bytes=64 * MIB)
     reader = Reader(budget)
     options: dict[str, Any] = {"budget": budget}
     handlers: dict[int, Handler] = {FETCH.number: reader.fetch}
     async with (
-        raw_peer(handlers, **options) as (one, _), raw_peer(handlers, **options) as (two, _),
-        raw_peer(handlers, **options) as (three, _), raw_peer(handlers, **options) as (four, _),
+        raw_peer(handlers, **options) as (one, _),
+        raw_peer(handlers, **options) as (two, _),
+        raw_peer(handlers, **options) as (three, _),
+        raw_peer(handlers, **options) as (four, _),
         connected(handlers, **options) as (pair, _),
     ):
         for silent in (one, two, three, four):
@@ -210,7 +211,9 @@ async def test_a_stream_waits_for_what_others_have_not_read(autojump_clock: Mock
     """Each call has a window of its own: a thousand of them must not be sent at once."""
     sent = 0
 
-    def subscribe(call: Call, _request: Any, _attachment: memoryview) -> None:
+    def subscribe(call: AnyCall, _request: Any, _attachment: memoryview) -> None:
+        assert isinstance(call, FramedCall)
+
         def pump() -> None:
             nonlocal sent
             while call.writable:
@@ -236,7 +239,9 @@ async def test_what_a_stream_sends_once_there_is_room_leaves_by_itself(
     """No other frame is needed to push it out."""
     sent = 0
 
-    def subscribe(call: Call, _request: Any, _attachment: memoryview) -> None:
+    def subscribe(call: AnyCall, _request: Any, _attachment: memoryview) -> None:
+        assert isinstance(call, FramedCall)
+
         def pump() -> None:
             nonlocal sent
             while sent < 60 and call.writable:
@@ -293,9 +298,10 @@ async def test_a_slow_reader_and_a_slow_writer_are_not_cut_off(autojump_clock: M
     async with raw_peer({FETCH.number: reader.fetch}, budget=reader.budget) as (transport, server):
         message = streams_pb2.FetchRequest(max_bytes=MIB).SerializeToString()
         data = b"".join(
-            map(bytes, frames.encode(
-                Kind.OPEN, 1, message, [bytes(MIB)], method=FETCH.number, flags=END
-            ))
+            map(
+                bytes,
+                frames.encode(Kind.OPEN, 1, message, [bytes(MIB)], method=FETCH.number, flags=END),
+            )
         )
         for start in range(0, len(data), 16_000):
             transport.send_some([data[start : start + 16_000]])
@@ -334,12 +340,11 @@ async def test_frames_under_way_are_bounded_for_all_connections(
 # --- a server that says too much ----------------------------------------------------------------
 
 
-async def test_a_server_that_ignores_its_credit_is_not_believed(
-    autojump_clock: MockClock,
-) -> None:
+async def test_a_server_that_ignores_its_credit_is_not_believed(autojump_clock: MockClock) -> None:
     """A member takes a window of records unread, and not all that somebody sends."""
 
-    def pour(call: Call, _request: Any, _attachment: memoryview) -> None:
+    def pour(call: AnyCall, _request: Any, _attachment: memoryview) -> None:
+        assert isinstance(call, FramedCall)
         for _ in range(100):
             call._window = 1 << 30
             call.send(groups_pb2.SubscribeEvent(), [bytes(MIB)])
@@ -359,7 +364,10 @@ async def test_a_server_that_ignores_its_credit_is_not_believed(
             over.set()
 
         pair.client.call(
-            SUBSCRIBE, groups_pb2.SubscribeRequest(), on_message=on_message, on_end=on_end,
+            SUBSCRIBE,
+            groups_pb2.SubscribeRequest(),
+            on_message=on_message,
+            on_end=on_end,
             end=False,
         )
         with trio.fail_after(60):
@@ -369,7 +377,7 @@ async def test_a_server_that_ignores_its_credit_is_not_believed(
 
 
 async def test_a_second_answer_to_a_question_is_dropped(autojump_clock: MockClock) -> None:
-    def answer_again_and_again(call: Call, _request: Any, _attachment: memoryview) -> None:
+    def answer_again_and_again(call: AnyCall, _request: Any, _attachment: memoryview) -> None:
         for number in range(20):
             call.send(streams_pb2.FetchResponse(next_offset=number), [bytes(MIB)])
 

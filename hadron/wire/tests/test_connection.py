@@ -11,6 +11,8 @@ import pytest
 import trio
 from trio.testing import MockClock, wait_all_tasks_blocked
 
+from hadron.fakes.connections import SimTransport
+from hadron.fakes.network import SimNetwork
 from hadron.model.errors import (
     ConnectionLostError,
     DeadlineExceededError,
@@ -19,12 +21,14 @@ from hadron.model.errors import (
     NotFoundError,
     UnknownMethodError,
 )
-from hadron.testing.network import MemoryNetwork, MemoryTransport
-from hadron.wire import frames
-from hadron.wire.calls import WINDOW_BYTES, Call, Handler, MessageStream
+from hadron.model.version import VERSION
+from hadron.wire import connection, failures, frames
+from hadron.wire.calling import MessageStream
+from hadron.wire.calls import AnyCall, Handler
 from hadron.wire.connection import Connection, Cork
+from hadron.wire.framed_calls import WINDOW_BYTES
 from hadron.wire.frames import END, NO_MESSAGE, Kind
-from hadron.wire.messages import cluster_pb2, common_pb2, groups_pb2, method, streams_pb2
+from hadron.wire.messages import Method, cluster_pb2, common_pb2, groups_pb2, method, streams_pb2
 
 STATUS, FETCH, SUBSCRIBE = method("Status"), method("Fetch"), method("Subscribe")
 
@@ -32,7 +36,7 @@ STATUS, FETCH, SUBSCRIBE = method("Status"), method("Fetch"), method("Subscribe"
 class Pair:
     """A client's and a server's connection, and the raw ends for bad bytes."""
 
-    def __init__(self, network: MemoryNetwork, client: Connection, server: Connection) -> None:
+    def __init__(self, network: SimNetwork, client: Connection, server: Connection) -> None:
         self.network, self.client, self.server = network, client, server
 
 
@@ -40,7 +44,7 @@ class Pair:
 async def connected(
     handlers: dict[int, Handler], **options: Any
 ) -> AsyncIterator[tuple[Pair, trio.Nursery]]:
-    network = MemoryNetwork()
+    network = SimNetwork()
     listener = await network.host("server").listen("server:0")
     dialed = await network.host("client").dial(listener.address)
     accepted = await listener.accept()
@@ -62,9 +66,9 @@ async def connected(
 @asynccontextmanager
 async def raw_peer(
     handlers: dict[int, Handler], **options: Any
-) -> AsyncIterator[tuple[MemoryTransport, Connection]]:
+) -> AsyncIterator[tuple[SimTransport, Connection]]:
     """A server's connection whose other end is ours, byte by byte."""
-    network = MemoryNetwork()
+    network = SimNetwork()
     listener = await network.host("server").listen("server:0")
     dialed = await network.host("client").dial(listener.address)
     server = Connection(await listener.accept(), dialed=False, handlers=handlers, **options)
@@ -77,7 +81,7 @@ async def raw_peer(
     listener.close()
 
 
-async def read_frames(transport: MemoryTransport) -> list[frames.Frame]:
+async def read_frames(transport: SimTransport) -> list[frames.Frame]:
     """Everything until the other side closes, or nothing more comes for a while."""
     decoder = frames.FrameDecoder()
     found: list[frames.Frame] = []
@@ -87,19 +91,19 @@ async def read_frames(transport: MemoryTransport) -> list[frames.Frame]:
     return found
 
 
-def write(transport: MemoryTransport, *args: Any, **options: Any) -> None:
+def write(transport: SimTransport, *args: Any, **options: Any) -> None:
     transport.send_some(frames.encode(*args, **options))
 
 
-def answer_status(call: Call, _request: Any, _attachment: memoryview) -> None:
+def answer_status(call: AnyCall, _request: Any, _attachment: memoryview) -> None:
     call.send(cluster_pb2.StatusResponse(node="n1"), end=True)
 
 
-def echo_fetch(call: Call, request: Any, attachment: memoryview) -> None:
+def echo_fetch(call: AnyCall, request: Any, attachment: memoryview) -> None:
     call.send(streams_pb2.FetchResponse(next_offset=request.offset), [attachment], end=True)
 
 
-def never(_call: Call, _request: Any, _attachment: memoryview) -> None:
+def never(_call: AnyCall, _request: Any, _attachment: memoryview) -> None:
     pass
 
 
@@ -137,7 +141,7 @@ async def test_many_questions_at_once_find_their_answers(autojump_clock: MockClo
 
 
 async def test_an_error_keeps_its_class_message_and_hint(autojump_clock: MockClock) -> None:
-    def refuse(_call: Call, _request: Any, _attachment: memoryview) -> None:
+    def refuse(_call: AnyCall, _request: Any, _attachment: memoryview) -> None:
         raise NotFoundError("no such thing", "look elsewhere")
 
     async with connected({STATUS.number: refuse}) as (pair, _):
@@ -152,12 +156,32 @@ async def test_an_unknown_method_is_named(autojump_clock: MockClock) -> None:
             await pair.client.request(STATUS, cluster_pb2.StatusRequest())
 
 
-async def test_no_answer_in_time_cancels_the_call_on_both_sides(
-    autojump_clock: MockClock,
+async def test_an_unknown_method_is_told_with_the_versions_of_both_sides(
+    autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """Either may be the older one. Each says its own: when the answer was written, it was 0.9."""
+    make = failures.not_served
+
+    def not_served(method: Method | int) -> UnknownMethodError:
+        with monkeypatch.context() as patch:
+            patch.setattr(failures, "VERSION", "0.9")
+            return make(method)
+
+    monkeypatch.setattr(connection, "not_served", not_served)
+    async with connected({}) as (pair, _):
+        with pytest.raises(UnknownMethodError) as raised:
+            await pair.client.request(STATUS, cluster_pb2.StatusRequest())
+    assert raised.value.message == "method Cluster.Status is not served here, by Hadron 0.9"
+    assert raised.value.hint.startswith(f"it was called by Hadron {VERSION}: the older one is")
+
+
+async def test_no_answer_in_time_cancels_the_call_on_both_sides(autojump_clock: MockClock) -> None:
     async with connected({STATUS.number: never}) as (pair, _):
-        with pytest.raises(DeadlineExceededError, match="no answer within 3 s"):
+        with pytest.raises(
+            DeadlineExceededError, match=r"^\S+ does not answer \(within 3 s\)"
+        ) as e:
             await pair.client.request(STATUS, cluster_pb2.StatusRequest(), timeout_s=3)
+        assert e.value.__notes__ == ["the call was Cluster.Status"]
         await wait_all_tasks_blocked()
         assert not pair.client._calls
         assert not pair.server._calls
@@ -174,7 +198,7 @@ async def test_a_cancelled_question_ends_the_task_that_works_on_it(
         finally:
             ended.append("cancelled")
 
-    def start(call: Call, _request: Any, _attachment: memoryview) -> None:
+    def start(call: AnyCall, _request: Any, _attachment: memoryview) -> None:
         call.spawn(work)
 
     async with connected({STATUS.number: start}) as (pair, _):
@@ -189,22 +213,21 @@ async def test_a_cancelled_question_ends_the_task_that_works_on_it(
 async def test_a_handler_that_fails_costs_one_call(
     autojump_clock: MockClock, caplog: pytest.LogCaptureFixture
 ) -> None:
-    def broken(_call: Call, _request: Any, _attachment: memoryview) -> None:
+    def broken(_call: AnyCall, _request: Any, _attachment: memoryview) -> None:
         raise ZeroDivisionError
 
     async def broken_later() -> None:
         await trio.sleep(1)
         raise ZeroDivisionError
 
-    def spawn_broken(call: Call, _request: Any, _attachment: memoryview) -> None:
+    def spawn_broken(call: AnyCall, _request: Any, _attachment: memoryview) -> None:
         call.spawn(broken_later)
 
-    handlers = {
-        STATUS.number: broken, SUBSCRIBE.number: spawn_broken, FETCH.number: echo_fetch
-    }
+    handlers = {STATUS.number: broken, SUBSCRIBE.number: spawn_broken, FETCH.number: echo_fetch}
     async with connected(handlers) as (pair, _):
         for what, request in (
-            (STATUS, cluster_pb2.StatusRequest()), (SUBSCRIBE, groups_pb2.SubscribeRequest())
+            (STATUS, cluster_pb2.StatusRequest()),
+            (SUBSCRIBE, groups_pb2.SubscribeRequest()),
         ):
             with pytest.raises(HadronError, match=r"failed inside the node.*see the node's log"):
                 await pair.client.request(what, request)
@@ -216,15 +239,19 @@ async def test_a_handler_that_fails_costs_one_call(
 async def test_calls_end_when_the_connection_does(autojump_clock: MockClock) -> None:
     ends: list[HadronError | None] = []
 
-    def start(call: Call, _request: Any, _attachment: memoryview) -> None:
+    def start(call: AnyCall, _request: Any, _attachment: memoryview) -> None:
         call.on_end = ends.append
 
     async with connected({SUBSCRIBE.number: start}) as (pair, nursery):
+
         def broken_end(_error: HadronError | None) -> None:
             raise ZeroDivisionError
 
         pair.client.call(
-            SUBSCRIBE, groups_pb2.SubscribeRequest(), on_message=ignore, on_end=broken_end,
+            SUBSCRIBE,
+            groups_pb2.SubscribeRequest(),
+            on_message=ignore,
+            on_end=broken_end,
             end=False,
         )
         failed: list[HadronError] = []
@@ -253,7 +280,7 @@ def ignore(_message: Any, _attachment: memoryview) -> None:
 # --- streams ------------------------------------------------------------------------------------
 
 
-def echo_acks(call: Call, _request: Any, _attachment: memoryview) -> None:
+def echo_acks(call: AnyCall, _request: Any, _attachment: memoryview) -> None:
     """Answers each message of a Subscribe call with its token."""
 
     def on_message(message: Any, attachment: memoryview) -> None:
@@ -286,9 +313,9 @@ async def test_messages_flow_both_ways_and_leaving_cancels(autojump_clock: MockC
 
 
 async def test_a_stream_sends_no_more_than_it_has_credit_for(autojump_clock: MockClock) -> None:
-    opened: list[Call] = []
+    opened: list[AnyCall] = []
 
-    def start(call: Call, _request: Any, _attachment: memoryview) -> None:
+    def start(call: AnyCall, _request: Any, _attachment: memoryview) -> None:
         opened.append(call)
         call.on_message = lambda _message, attachment: arrived.append(len(attachment))
 
@@ -337,7 +364,7 @@ async def test_a_writer_without_credit_hears_of_the_end(autojump_clock: MockCloc
             assert failed
 
 
-def never_consumes(call: Call, _request: Any, _attachment: memoryview) -> None:
+def never_consumes(call: AnyCall, _request: Any, _attachment: memoryview) -> None:
     call.on_message = ignore
 
 
@@ -402,7 +429,7 @@ async def test_many_small_messages_of_one_peer_keep_no_other_waiting(
     served: list[str] = []
 
     def note(whose: str) -> dict[int, Handler]:
-        def handler(call: Call, request: Any, attachment: memoryview) -> None:
+        def handler(call: AnyCall, request: Any, attachment: memoryview) -> None:
             served.append(whose)
             answer_status(call, request, attachment)
 
@@ -427,14 +454,15 @@ async def test_many_small_messages_of_one_peer_keep_no_other_waiting(
 async def test_a_peer_that_does_not_read_is_not_read_from(autojump_clock: MockClock) -> None:
     served = 0
 
-    def large(call: Call, _request: Any, _attachment: memoryview) -> None:
+    def large(call: AnyCall, _request: Any, _attachment: memoryview) -> None:
         nonlocal served
         served += 1
         call.send(streams_pb2.FetchResponse(), [bytes(1 << 20)], end=True)
 
-    async with raw_peer(
-        {FETCH.number: large}, keepalive_s=1e6, silence_limit_s=2e6
-    ) as (transport, server):
+    async with raw_peer({FETCH.number: large}, keepalive_s=1e6, silence_limit_s=2e6) as (
+        transport,
+        server,
+    ):
         request = streams_pb2.FetchRequest().SerializeToString()
         for number in range(100):
             write(transport, Kind.OPEN, 2 * number + 1, request, method=FETCH.number, flags=END)
@@ -452,9 +480,9 @@ async def test_a_peer_that_does_not_read_is_not_read_from(autojump_clock: MockCl
 
 async def test_a_cork_sends_in_the_order_of_writing(autojump_clock: MockClock) -> None:
     cork = Cork()
-    calls: list[Call] = []
+    calls: list[AnyCall] = []
 
-    def keep(call: Call, _request: Any, _attachment: memoryview) -> None:
+    def keep(call: AnyCall, _request: Any, _attachment: memoryview) -> None:
         calls.append(call)
 
     async with (
@@ -490,17 +518,23 @@ OPEN_STATUS = {"method": STATUS.number, "flags": END}
     [
         lambda transport: transport.send_some([b"GET / HTTP/1.1\r\nHost: me\r\n\r\n" * 3]),
         lambda transport: write(transport, Kind.OPEN, 0, b"", **OPEN_STATUS),
-        lambda transport: write(transport, Kind.OPEN, 1, flags=END | NO_MESSAGE,
-                                method=STATUS.number),
+        lambda transport: write(
+            transport, Kind.OPEN, 1, flags=END | NO_MESSAGE, method=STATUS.number
+        ),
         lambda transport: write(transport, Kind.ERROR, 0, b"\xff\xff\xff"),
-        lambda transport: write(transport, Kind.ERROR, 0, common_pb2.Error(
-            code="OutbidError", message="?").SerializeToString()),
+        lambda transport: write(
+            transport,
+            Kind.ERROR,
+            0,
+            common_pb2.Error(code="OutbidError", message="?").SerializeToString(),
+        ),
     ],
     ids=["http", "call 0", "open without a message", "garbled error", "error"],
 )
 async def test_bytes_that_make_no_sense_end_the_connection(
-    autojump_clock: MockClock, caplog: pytest.LogCaptureFixture,
-    send: Callable[[MemoryTransport], None],
+    autojump_clock: MockClock,
+    caplog: pytest.LogCaptureFixture,
+    send: Callable[[SimTransport], None],
 ) -> None:
     async with raw_peer({STATUS.number: answer_status}) as (transport, server):
         send(transport)
@@ -517,9 +551,10 @@ async def test_bytes_that_make_no_sense_end_the_connection(
 async def test_garbage_inside_a_call_ends_the_call_only(
     autojump_clock: MockClock, caplog: pytest.LogCaptureFixture, kind: Kind
 ) -> None:
-    async with raw_peer(
-        {SUBSCRIBE.number: echo_acks, STATUS.number: answer_status}
-    ) as (transport, server):
+    async with raw_peer({SUBSCRIBE.number: echo_acks, STATUS.number: answer_status}) as (
+        transport,
+        server,
+    ):
         opening = groups_pb2.SubscribeRequest().SerializeToString()
         write(transport, Kind.OPEN, 1, opening, method=SUBSCRIBE.number)
         write(transport, kind, 1, b"\xff\xff\xff\xff\xff")
@@ -543,7 +578,7 @@ async def test_a_garbled_request_is_refused(autojump_clock: MockClock) -> None:
 async def test_nothing_may_follow_a_question(autojump_clock: MockClock) -> None:
     served = 0
 
-    def count(_call: Call, _request: Any, _attachment: memoryview) -> None:
+    def count(_call: AnyCall, _request: Any, _attachment: memoryview) -> None:
         nonlocal served
         served += 1
 
@@ -555,9 +590,7 @@ async def test_nothing_may_follow_a_question(autojump_clock: MockClock) -> None:
         assert served == 1
 
 
-async def test_late_frames_of_a_call_that_has_ended_are_ignored(
-    autojump_clock: MockClock,
-) -> None:
+async def test_late_frames_of_a_call_that_has_ended_are_ignored(autojump_clock: MockClock) -> None:
     async with raw_peer({STATUS.number: answer_status}) as (transport, server):
         write(transport, Kind.OPEN, 1, b"", **OPEN_STATUS)
         for kind in (Kind.MESSAGE, Kind.CREDIT, Kind.CANCEL, Kind.ERROR):
@@ -565,14 +598,13 @@ async def test_late_frames_of_a_call_that_has_ended_are_ignored(
         write(transport, Kind.OPEN, 3, b"", **OPEN_STATUS)
         found = await read_frames(transport)
         assert [(frame.kind, frame.call) for frame in found] == [
-            (Kind.MESSAGE, 1), (Kind.MESSAGE, 3)
+            (Kind.MESSAGE, 1),
+            (Kind.MESSAGE, 3),
         ]
         assert not server.is_closed
 
 
-async def test_a_client_told_that_its_bytes_were_damaged_says_so(
-    autojump_clock: MockClock,
-) -> None:
+async def test_a_client_told_that_its_bytes_were_damaged_says_so(autojump_clock: MockClock) -> None:
     async with connected({STATUS.number: never}) as (pair, nursery):
         failed: list[HadronError] = []
 

@@ -12,9 +12,9 @@ import pytest
 import trio
 from trio.testing import MockClock
 
+from hadron.fakes.network import SimListener, SimNetwork
 from hadron.model.errors import ConnectionLostError, HadronError, NotFoundError
-from hadron.testing.network import MemoryListener, MemoryNetwork
-from hadron.wire.calls import Call
+from hadron.wire.calls import AnyCall
 from hadron.wire.connection import Connection
 from hadron.wire.dialing import DIAL_TIMEOUT_S, dial, talk
 from hadron.wire.messages import cluster_pb2, method
@@ -25,20 +25,21 @@ STATUS = method("Status")
 class Served:
     """A server of one connection after the other."""
 
-    def __init__(self, network: MemoryNetwork, listener: MemoryListener) -> None:
+    def __init__(self, network: SimNetwork, listener: SimListener) -> None:
         self.network, self.address = network, listener.address
         self._listener = listener
         self.accepted: list[Connection] = []
 
     async def run(self) -> None:
-        def status(call: Call, request: Any, attachment: memoryview) -> None:
+        def status(call: AnyCall, request: Any, attachment: memoryview) -> None:
             call.send(cluster_pb2.StatusResponse(node="n1"), end=True)
 
         async with trio.open_nursery() as nursery:
             while True:
                 self.accepted.append(
                     Connection(
-                        await self._listener.accept(), dialed=False,
+                        await self._listener.accept(),
+                        dialed=False,
                         handlers={STATUS.number: status},
                     )
                 )
@@ -56,7 +57,7 @@ class Served:
 
 @asynccontextmanager
 async def serving() -> AsyncIterator[Served]:
-    network = MemoryNetwork()
+    network = SimNetwork()
     served = Served(network, await network.host("server").listen("server:0"))
     async with trio.open_nursery() as nursery:
         nursery.start_soon(served.run)
@@ -97,7 +98,7 @@ async def test_a_network_that_drops_packets_is_waited_for_so_long(
 
 async def test_who_is_not_there_is_told_apart_from_who_does_not_answer() -> None:
     with pytest.raises(ConnectionRefusedError):
-        await dial(MemoryNetwork().host("client"), "server:1")
+        await dial(SimNetwork().host("client"), "server:1")
 
 
 @pytest.mark.parametrize("error", [NotFoundError("no"), OSError("disk"), ValueError("a bug")])
@@ -159,7 +160,7 @@ async def test_options_reach_the_connection(
 ) -> None:
     """A peer that says nothing is given up after the silence that whoever dials allows."""
     caplog.set_level(logging.CRITICAL)
-    network = MemoryNetwork()
+    network = SimNetwork()
     listener = await network.host("server").listen("server:0")
     connection = await dial(
         network.host("client"), listener.address, keepalive_s=0.2, silence_limit_s=0.6

@@ -67,7 +67,11 @@ def test_what_is_encoded_is_decoded_however_it_is_cut(
     found = feed(decoder, b"".join(map(to_bytes, frames)), sizes)
     assert [plain(frame) for frame in found] == [
         (
-            frame["kind"], frame["method"], frame["flags"], frame["call"], frame["message"],
+            frame["kind"],
+            frame["method"],
+            frame["flags"],
+            frame["call"],
+            frame["message"],
             b"".join(frame["attachments"]),  # type: ignore[arg-type]
         )
         for frame in frames
@@ -138,8 +142,15 @@ def test_every_byte_of_a_frame_is_covered() -> None:
 
 def header(**changes: int | bytes) -> bytes:
     fields: dict[str, int | bytes] = {
-        "magic": b"HD", "version": 1, "kind": 1, "method": 1, "flags": 0, "call": 1, "message": 0,
-        "attachment": 0, "checksum": 0,
+        "magic": b"HD",
+        "version": 1,
+        "kind": 1,
+        "method": 1,
+        "flags": 0,
+        "call": 1,
+        "message": 0,
+        "attachment": 0,
+        "checksum": 0,
     }
     return HEADER.pack(*(fields | changes).values())
 

@@ -1,4 +1,4 @@
-"""What is true of TCP only; `testing/tests/test_network_contract.py` has what networks share."""
+"""What is true of TCP only; `fakes/tests/test_network_contract.py` has what networks share."""
 
 from __future__ import annotations
 

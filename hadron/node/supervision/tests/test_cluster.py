@@ -81,9 +81,9 @@ def test_a_leader_that_is_away_is_named(cluster: LocalCluster) -> None:
             pytest.raises(PeerError) as caught,
         ):
             # What the schema is, replicas tell as well; changing it is for the leader alone.
-            client.apply([
-                SchemaObject(kind="Stream", name="any", spec=StreamSpec(partitions=("local/p0",)))
-            ])
+            client.apply(
+                [SchemaObject(kind="Stream", name="any", spec=StreamSpec(partitions=("local/p0",)))]
+            )
     finally:
         cluster.start("n1")
     address = cluster.address("n1")
@@ -99,10 +99,7 @@ def test_a_node_that_cannot_start_says_why(tmp_path: Path) -> None:
         taken.listen()
         port = taken.getsockname()[1]
         config = write_config(tmp_path / "cluster.yaml", 1, "os", [port])
-        with (
-            pytest.raises(ClusterError) as caught,
-            LocalCluster(tmp_path, config=config),
-        ):
+        with pytest.raises(ClusterError) as caught, LocalCluster(tmp_path, config=config):
             pytest.fail("it should not have started")
     assert "n1" in caught.value.message
     assert f"cannot listen on 127.0.0.1:{port}" in caught.value.message
@@ -137,9 +134,16 @@ def test_no_port_is_given_out_twice_by_any_process(monkeypatch: pytest.MonkeyPat
     monkeypatch.setattr(supervised, "_PORTS", range(first, first + 100))
     own = free_ports(40)
     other = subprocess.run(
-        [sys.executable, "-c", "from hadron.node.supervision import cluster\n"
-         f"cluster._PORTS = range({first}, {first + 100})\nprint(*cluster.free_ports(5))"],
-        capture_output=True, text=True, check=True, timeout=60,
+        [
+            sys.executable,
+            "-c",
+            "from hadron.node.supervision import cluster\n"
+            f"cluster._PORTS = range({first}, {first + 100})\nprint(*cluster.free_ports(5))",
+        ],
+        capture_output=True,
+        text=True,
+        check=True,
+        timeout=60,
     )
     assert not set(own) & set(map(int, other.stdout.split()))
     assert not set(own) & set(free_ports(5))
@@ -165,7 +169,10 @@ def test_the_examples_are_valid(name: str) -> None:
 def run(*arguments: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
         [sys.executable, "-m", "hadron", "cluster", *arguments],
-        capture_output=True, text=True, check=False, timeout=60,
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=60,
     )
 
 

@@ -29,7 +29,10 @@ def write(directory: Path, counts: dict[str, int]) -> dict[str, ReplicaSetConfig
 def run(*arguments: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
         [sys.executable, "-m", "hadron", *arguments],
-        capture_output=True, text=True, check=False, timeout=120,
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=120,
     )
 
 
@@ -57,14 +60,19 @@ def test_a_cluster_of_several_sets_comes_up_and_goes_down(directory: Path) -> No
         status = run("status", "--server", f"hadron://{address}", "--output", "json")
         rows = json.loads(status.stdout)["nodes"]
         assert [(row["replica_set"], row["state"]) for row in rows] == [
-            ("meta/p0", "serving"), ("eu/p0", "serving"), ("eu/p0", "following"),
+            ("meta/p0", "serving"),
+            ("eu/p0", "serving"),
+            ("eu/p0", "following"),
             ("us/p0", "serving"),
         ]
     one = run("cluster", "down", *config, "--replica-set", "eu/p0")
     assert one.stdout == "stopped eu/p0 n2, eu/p0 n1\n"
     table = run("cluster", "status", *config, "--output", "json")
     assert [(row["replica_set"], row["state"]) for row in json.loads(table.stdout)] == [
-        ("meta/p0", "running"), ("eu/p0", "stopped"), ("eu/p0", "stopped"), ("us/p0", "running"),
+        ("meta/p0", "running"),
+        ("eu/p0", "stopped"),
+        ("eu/p0", "stopped"),
+        ("us/p0", "running"),
     ]
     back = run("cluster", "restart", *config, "--replica-set", "eu/p0")
     assert "eu/p0 n1 started: leads eu/p0 with epoch 1, serving after " in back.stdout
@@ -86,14 +94,20 @@ def test_a_set_that_cannot_start_is_named_and_the_others_stay(directory: Path) -
     assert f"(started with {bad})" in up.stderr
     fleet = Fleet(find_configs(directory))
     assert [node.process is not None for each in fleet.clusters for node in each.nodes()] == [
-        True, True, True, False,
+        True,
+        True,
+        True,
+        False,
     ]
 
 
 def test_the_example_with_two_regions_fits_together() -> None:
     fleet = Fleet(find_configs(CONFIG / "two-regions"))
     assert [each.config.name for each in fleet.clusters] == [
-        "global/metadata", "aws.us-east-1/p0", "aws.us-east-1/p1", "gcp.us-east4/p0",
+        "global/metadata",
+        "aws.us-east-1/p0",
+        "aws.us-east-1/p1",
+        "gcp.us-east4/p0",
         "gcp.us-east4/p1",
     ]
     assert all(len(each.config.nodes) == 3 for each in fleet.clusters)
@@ -143,13 +157,15 @@ def test_one_file_is_meant_where_one_can_be(tmp_path: Path) -> None:
         find_config_of(tmp_path, "")
 
 
-def test_files_that_do_not_fit_together_are_refused_with_all_that_is_wrong(
-    tmp_path: Path,
-) -> None:
+def test_files_that_do_not_fit_together_are_refused_with_all_that_is_wrong(tmp_path: Path) -> None:
     configs = write(tmp_path, {"meta/p0": 1, "eu/p0": 1})
     first, second = configs["meta/p0"], configs["eu/p0"]
     wrong = replace(
-        second, cluster="other", name="meta/p0", metadata="elsewhere/p0", nodes=first.nodes,
+        second,
+        cluster="other",
+        name="meta/p0",
+        metadata="elsewhere/p0",
+        nodes=first.nodes,
         discovery=("127.0.0.1:1",),
     )
     (tmp_path / "eu-p0.yaml").write_text(render(wrong))
@@ -173,8 +189,10 @@ def test_a_region_of_processes_is_killed_and_comes_back(tmp_path: Path) -> None:
         assert not any(fleet["eu/p0"].running(name) for name in ("n1", "n2"))
         eu = fleet["eu/p0"].config.nodes[0]
         (stranger,) = wait_acquainted(
-            fleet["meta"].url, ["meta", "nowhere"],
-            [("meta", "n1", fleet["meta"].address("n1"))], 0.0,
+            fleet["meta"].url,
+            ["meta", "nowhere"],
+            [("meta", "n1", fleet["meta"].address("n1"))],
+            0.0,
         )
         assert stranger == "n1 of meta does not know nowhere"
         (stranger,) = wait_acquainted(

@@ -83,7 +83,9 @@ def test_the_leash_refuses_a_parent_that_is_gone() -> None:
     leash = str(Path(processes.__file__).with_name("leash.py"))
     done = subprocess.run(
         [sys.executable, leash, str(os.getppid()), sys.executable, "-c", "print('ran')"],
-        capture_output=True, text=True, check=False,
+        capture_output=True,
+        text=True,
+        check=False,
     )
     if sys.platform.startswith("linux"):
         assert (done.returncode, done.stdout) == (1, "")

@@ -20,10 +20,17 @@ from hadron.wire.messages import cluster_pb2
 
 def config(epoch: int, *names: str, leader: str = "n1", cluster: str = "c") -> ReplicaSetConfig:
     return ReplicaSetConfig(
-        cluster=cluster, name="p0", epoch=epoch, metadata="p0", discovery=(), path=Path("c.yaml"),
+        cluster=cluster,
+        name="p0",
+        epoch=epoch,
+        metadata="p0",
+        discovery=(),
+        path=Path("c.yaml"),
         nodes=tuple(
             NodeConfig(
-                name=name, role="leader" if name == leader else "replica", address="h:1",
+                name=name,
+                role="leader" if name == leader else "replica",
+                address="h:1",
                 data=Path("/d"),
             )
             for name in names
@@ -40,7 +47,8 @@ def running(
             cluster="c", replica_set="p0", state=state, ballot={"epoch": promised}
         ),
         cluster_pb2.ReplicaSet(
-            name="p0", epoch=epoch,
+            name="p0",
+            epoch=epoch,
             nodes=[cluster_pb2.Node(name=name, role=role) for name, role in roles.items()],
         ),
     )
@@ -85,9 +93,7 @@ def test_files_that_cannot_work(new: ReplicaSetConfig, node: RunningNode, says: 
 
 def status(state: str, trouble: str = "", mismatch: str = "") -> cluster_pb2.StatusResponse:
     peers = [cluster_pb2.StatusResponse.Peer(name="n9", state="mismatch", trouble=mismatch)]
-    return cluster_pb2.StatusResponse(
-        state=state, trouble=trouble, peers=peers if mismatch else []
-    )
+    return cluster_pb2.StatusResponse(state=state, trouble=trouble, peers=peers if mismatch else [])
 
 
 def test_reasons_are_told_once_when_they_stay() -> None:
@@ -141,12 +147,17 @@ def test_a_file_is_looked_at_before_nodes_are_touched(tmp_path: Path) -> None:
         cluster.up()
         before = [node.process for node in cluster.nodes()]
         assert {name: node.status.state for name, node in cluster.ask().items()} == {
-            "n1": "serving", "n2": "following"
+            "n1": "serving",
+            "n2": "following",
         }
         written = yaml.safe_load(good)
         nodes = written["replica_set"]["nodes"]
-        extra = {"name": "n3", "role": "replica", "address": f"127.0.0.1:{free_ports(1)[0]}",
-                 "data": str(tmp_path / "n3")}
+        extra = {
+            "name": "n3",
+            "role": "replica",
+            "address": f"127.0.0.1:{free_ports(1)[0]}",
+            "data": str(tmp_path / "n3"),
+        }
         written["replica_set"]["nodes"] = [*nodes, extra]
         path.write_text(yaml.safe_dump(written))
         grown = DetachedCluster(path)
@@ -162,7 +173,8 @@ def test_a_file_is_looked_at_before_nodes_are_touched(tmp_path: Path) -> None:
             list(shrunk.restart())
         # Not in the file any more, and yet it runs.
         assert [(node.name, node.role, node.process) for node in shrunk.nodes()] == [
-            ("n1", "leader", before[0]), ("n2", "", before[1])
+            ("n1", "leader", before[0]),
+            ("n2", "", before[1]),
         ]
     finally:
         DetachedCluster(path).down()

@@ -1,0 +1,1 @@
+"""What users of the blocking client call, made by `make faces`."""

@@ -1,0 +1,591 @@
+"""The blocking face of `hadron.client.client`, made of it by `make faces`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from datetime import datetime
+from functools import partial
+from typing import Literal
+
+from hadron.client.blocking.bases import ClientBase
+from hadron.client.blocking.faces.producer import SyncProducer
+from hadron.client.blocking.faces.stage_run import SyncStageRun
+from hadron.client.blocking.faces.subscription import SyncSubscription
+from hadron.client.blocking.reader import SyncReader, batch_reader, record_reader
+from hadron.client.client import CONNECT_TIMEOUT_S, REQUEST_TIMEOUT_S, connect
+from hadron.client.connecting.ports import ClientPorts
+from hadron.client.consuming.groups import GroupReset
+from hadron.client.consuming.settings import (
+    DEFAULT_HEARTBEAT_MISSES,
+    DEFAULT_HEARTBEAT_S,
+    DEFAULT_MAX_IN_FLIGHT,
+    Order,
+)
+from hadron.client.pipelines.stage_run import DEFAULT_CREDIT, DEFAULT_MAX_BATCH
+from hadron.client.producing.failover import Failover
+from hadron.client.producing.new_records import Serializer
+from hadron.client.producing.settings import (
+    DEFAULT_BATCH_BYTES,
+    DEFAULT_DELIVERY_TIMEOUT_S,
+    DEFAULT_LINGER_MS,
+    DEFAULT_MAX_BUFFER_BYTES,
+)
+from hadron.client.reading.calls import FETCH_BYTES
+from hadron.client.terms.results import Applied, Fetched, PartitionOffsets
+from hadron.model.documents.reading import Declared
+from hadron.model.ids import Ballot
+from hadron.model.record import Deserializer, Record
+from hadron.model.record_batch import RecordBatch
+from hadron.model.schema import SchemaObject
+from hadron.wire.messages import cluster_pb2, groups_pb2, pipelines_pb2
+
+
+class SyncClient(ClientBase):
+    """A connection to a cluster; made by `hadron.connect_sync`.
+
+    Use it in a `with` block, or keep it in a module: it connects at its first use (or `open`), and
+    is closed by `close` or when the program ends, which flushes its producers for 10 s, or until
+    Ctrl-C, and logs what could not be sent. It may be used from several threads, and closed by any.
+    Python comes to the end of a program when all its threads have ended but daemons: a thread that
+    loops over a subscription for ever is one (`Thread(…, daemon=True)`), or main calls `close`,
+    which ends the loop; else the program goes on, as does the thread.
+
+    After `fork()` the child's client and producers connect anew; its subscriptions raise
+    `ForkedError`. Every call raises `ClosedError` once it has been closed, `PeerError` when the
+    cluster does not answer in time, and `NotFoundError` for names that do not exist.
+    """
+
+    def producer(
+        self,
+        stream: str,
+        *,
+        acks: Literal["majority", "leader", "all"] = "majority",
+        partition: str | None = None,
+        region: str | None = None,
+        partitioner: Literal["key", "round_robin"] = "key",
+        failover: Failover = "unkeyed",
+        codec: Literal["none", "zstd"] = "none",
+        batch_bytes: int = DEFAULT_BATCH_BYTES,
+        linger_ms: float = DEFAULT_LINGER_MS,
+        max_buffer_bytes: int = DEFAULT_MAX_BUFFER_BYTES,
+        delivery_timeout_s: float = DEFAULT_DELIVERY_TIMEOUT_S,
+        value_serializer: Serializer | None = None,
+    ) -> SyncProducer:
+        """A producer, for use as `with client.producer(...) as producer`.
+
+        Args:
+            acks: what a receipt promises: on the leader's disk, a majority's, or all.
+            partition: a replica set's name, for all records, wherever it is.
+            region: only partitions whose names begin with it, up to a `/` or `.`, such as
+                `aws.us-east-1`: records never leave it.
+            partitioner: "key" sends equal keys to one partition (`xxh3_64(key) % partitions`, see
+                `producing.partitioner`) and records without one round robin, a batch at a time;
+                "round_robin" does so with all.
+            failover: what happens to records whose partition is away; what order they keep then,
+                `SyncProducer` says. "unkeyed": those without a key go to another one at once, those
+                with a key wait. "any": all go, keys out of order too. "none": all wait. These three
+                never publish a record twice: one that may be in the log already waits for its
+                partition until the delivery timeout, then fails with `OutcomeUnknownError`.
+                "duplicate" sends that one elsewhere as well: rather twice than unknown.
+            codec: compression of the records' bodies.
+            batch_bytes: a batch is complete at this size, 1 MiB at most.
+            linger_ms: how long records gather while an earlier batch is under way; a record that
+                finds nothing under way leaves at once.
+            max_buffer_bytes: unresolved records; beyond it senders wait. Of several partitions
+                each may have as much as is left: one that is away holds up its own senders only.
+            delivery_timeout_s: after this long without an outcome a record fails.
+            value_serializer: called with each value, gives what is sent: bytes, str or anything
+                JSON.
+        """
+        return SyncProducer(
+            self._hold,
+            lambda client: client.producer(
+                stream,
+                acks=acks,
+                partition=partition,
+                region=region,
+                partitioner=partitioner,
+                failover=failover,
+                codec=codec,
+                batch_bytes=batch_bytes,
+                linger_ms=linger_ms,
+                max_buffer_bytes=max_buffer_bytes,
+                delivery_timeout_s=delivery_timeout_s,
+                value_serializer=value_serializer,
+            ),
+        )
+
+    def subscribe(
+        self,
+        stream: str,
+        *,
+        group: str,
+        start: Literal["earliest", "latest"] | int | datetime = "earliest",
+        partitions: str | Sequence[str] | None = None,
+        max_in_flight: int = DEFAULT_MAX_IN_FLIGHT,
+        batch_size: int | None = None,
+        batch_wait_s: float = 0.0,
+        order: Order | None = None,
+        ack_deadline_s: float | None = None,
+        max_attempts: int | None = None,
+        dead_letter: str | None = None,
+        ephemeral: bool | None = None,
+        heartbeat_s: float = DEFAULT_HEARTBEAT_S,
+        heartbeat_misses: int = DEFAULT_HEARTBEAT_MISSES,
+        member: str = "",
+        value_deserializer: Deserializer | None = None,
+    ) -> SyncSubscription:
+        """A member of a group, for use as `with client.subscribe(...) as subscription`.
+
+        A group keeps what it was created with: `order` to `ephemeral` left out mean "as the group
+        has it", and given otherwise than it has are refused with a `RequestError`.
+
+        Args:
+            start: where a group that does not exist yet begins; a datetime means the first record
+                appended then or later.
+            partitions: which ones to consume, or the one; None is all, also those that are added
+                later.
+            max_in_flight: records delivered and not acknowledged, per partition, at most.
+            batch_size: `batches()` gives up to so many records of a partition at a time.
+            batch_wait_s: how long the first record of a batch waits for the others.
+            order: "strict" has one record of a partition in flight, "key" one of each key, "none"
+                (the default) as many as `max_in_flight`.
+            ack_deadline_s: a record that is not acknowledged for so long after its delivery, or
+                after `extend`, goes to another member; 0 is no deadline. What the program has not
+                been handed is given back before that, and was no attempt, while the client's event
+                loop gets its turns.
+            max_attempts: after so many deliveries without an acknowledgement a record goes to the
+                stream `dead_letter`, which has a partition on the same replica set. One that is
+                still at work with the record counts each time that its deadline passes.
+            ephemeral: progress is kept in the leader's memory only.
+            heartbeat_s: the member says something at least this often; 0 is never.
+            heartbeat_misses: after so many intervals of silence its records go to others, and the
+                member gives a leader up that is silent for as long.
+            member: what it is called in descriptions and errors.
+            value_deserializer: called with a record's value when it is touched, as it was sent
+                (bytes, str or anything JSON): `.value` is what it gives.
+
+        Heartbeats are sent by the client's own thread, however long a handler takes.
+        """
+        return SyncSubscription(
+            self._hold,
+            lambda client: client.subscribe(
+                stream,
+                group=group,
+                start=start,
+                partitions=partitions,
+                max_in_flight=max_in_flight,
+                batch_size=batch_size,
+                batch_wait_s=batch_wait_s,
+                order=order,
+                ack_deadline_s=ack_deadline_s,
+                max_attempts=max_attempts,
+                dead_letter=dead_letter,
+                ephemeral=ephemeral,
+                heartbeat_s=heartbeat_s,
+                heartbeat_misses=heartbeat_misses,
+                member=member,
+                value_deserializer=value_deserializer,
+            ),
+        )
+
+    def read(
+        self,
+        stream: str,
+        *,
+        partition: str | None = None,
+        start: Literal["earliest", "latest"] | int | datetime = "earliest",
+        offset: int | Literal["earliest", "latest"] | None = None,
+        limit: int | None = None,
+        follow: bool = False,
+        value_deserializer: Deserializer | None = None,
+    ) -> SyncReader[Record]:
+        """Records in order: `for record in client.read(...)`.
+
+        Args:
+            partition: None reads all, one after the other, or as records arrive when following;
+                what has a leader that is away comes after the others, as far as it can be read.
+            start: where to begin; an offset holds for every partition that is read, -2 means the
+                last two of each, a datetime the first record appended then or later.
+            offset: `start` by its other name.
+            limit: stop after this many records.
+            follow: wait for new records instead of ending at the high watermark as of the call;
+                it ends when the client is closed.
+            value_deserializer: see `subscribe`.
+
+        Raises:
+            OffsetOutOfRangeError: `offset` lies before the first kept record, or after the next.
+            CorruptionError: a batch does not match its checksum.
+        """
+        return record_reader(
+            self._hold,
+            lambda client: client.read(
+                stream,
+                partition=partition,
+                start=start,
+                offset=offset,
+                limit=limit,
+                follow=follow,
+                value_deserializer=value_deserializer,
+            ),
+        )
+
+    def read_batches(
+        self,
+        stream: str,
+        *,
+        partition: str | None = None,
+        start: Literal["earliest", "latest"] | int | datetime = "earliest",
+        offset: int | Literal["earliest", "latest"] | None = None,
+        limit: int | None = None,
+        follow: bool = False,
+        value_deserializer: Deserializer | None = None,
+    ) -> SyncReader[RecordBatch]:
+        """Like `read`, a `RecordBatch` at a time, cut to the records that were asked for."""
+        return batch_reader(
+            self._hold,
+            lambda client: client.read_batches(
+                stream,
+                partition=partition,
+                start=start,
+                offset=offset,
+                limit=limit,
+                follow=follow,
+                value_deserializer=value_deserializer,
+            ),
+        )
+
+    def fetch(
+        self,
+        stream: str,
+        partition: str,
+        offset: int,
+        *,
+        max_bytes: int = FETCH_BYTES,
+        max_wait_ms: int = 0,
+        stream_id: int | None = None,
+        after: Ballot | None = None,
+    ) -> Fetched:
+        """Batches as they stand in the partition, from the one that holds `offset` on.
+
+        Args:
+            max_bytes: whole batches up to this size, and at least one.
+            max_wait_ms: how long to wait when there is nothing at `offset` yet.
+            stream_id: the stream's id, if it is known: `NotFoundError` when that was deleted, also
+                where another stream has its name by now. None: whichever has the name.
+            after: the ballot of the batch with the record before `offset`, as it was read, or as
+                `offsets` told it: `LogTruncatedError` where the log has lost that.
+        """
+        return self._call(
+            lambda client: client.fetch(
+                stream,
+                partition,
+                offset,
+                max_bytes=max_bytes,
+                max_wait_ms=max_wait_ms,
+                stream_id=stream_id,
+                after=after,
+            )
+        )
+
+    def offsets(
+        self,
+        stream: str,
+        *,
+        partition: str | None = None,
+        at_ms: int | datetime | None = None,
+        before: int | None = None,
+    ) -> list[PartitionOffsets]:
+        """How far the stream's partitions reach, the first offset at or after `at_ms`
+        (milliseconds since the Unix epoch, or a datetime), and the
+        ballot of the batch with the record before offset `before` (before the next offset, when
+        that is None).
+        """
+        return self._call(
+            lambda client: client.offsets(stream, partition=partition, at_ms=at_ms, before=before)
+        )
+
+    def create_stream(
+        self,
+        name: str,
+        *,
+        partitions: str | Sequence[str] | None = None,
+        retention: Mapping[str, str] | None = None,
+        description: str = "",
+    ) -> SchemaObject:
+        """Declare a stream in the client's namespace; one that is there already is returned.
+
+        Args:
+            partitions: the replica sets, by name, on which it has one; None is the cluster's only
+                one, and `RequestError` where it has several.
+            retention: `{"max_age": "7d", "max_bytes": "10GiB"}`, or one of them; None keeps all.
+
+        Raises `SchemaError` when the cluster refuses it, or has it with other settings.
+        """
+        return self._call(
+            lambda client: client.create_stream(
+                name, partitions=partitions, retention=retention, description=description
+            )
+        )
+
+    def apply(
+        self, objects: Declared, *, dry_run: bool = False, allow_destructive: bool = False
+    ) -> Applied:
+        """Declare objects: all of them or, with `SchemaError`, none. Repeated, changes nothing.
+
+        Args:
+            objects: YAML text of one or more documents, the `Path` of such a file, a mapping with
+                a document's keys, a `SchemaObject`, or several of these.
+        """
+        return self._call(
+            lambda client: client.apply(
+                objects, dry_run=dry_run, allow_destructive=allow_destructive
+            )
+        )
+
+    def delete(
+        self,
+        names: Sequence[tuple[str, str, str]],
+        *,
+        dry_run: bool = False,
+        allow_destructive: bool = False,
+    ) -> list[SchemaObject]:
+        """Delete the objects with these (kind, namespace, name): all of them or, with
+        `SchemaError`, none. Returns them as they were.
+
+        What has data (a stream its records, a pipeline its instances) takes `allow_destructive`.
+        """
+        return self._call(
+            lambda client: client.delete(
+                names, dry_run=dry_run, allow_destructive=allow_destructive
+            )
+        )
+
+    def objects(self, kind: str = "", namespace: str = "", name: str = "") -> list[SchemaObject]:
+        """Declared objects; "" means any."""
+        return self._call(lambda client: client.objects(kind, namespace, name))
+
+    def stream(self, name: str) -> SchemaObject:
+        """The stream called `name` in the client's namespace, looked up once."""
+        return self._call(lambda client: client.stream(name))
+
+    def topology(self, address: str | None = None) -> cluster_pb2.TopologyResponse:
+        """Replica sets, their nodes and who leads, as some node, or the one at `address`, sees it
+        now. While a configuration is being changed nodes differ: the higher epoch is right.
+        """
+        return self._call(lambda client: client.topology(address))
+
+    def status(self, address: str | None = None) -> cluster_pb2.StatusResponse:
+        """How the node at `address` is; None asks any node. One try: raises `PeerError`."""
+        return self._call(lambda client: client.status(address))
+
+    def groups(
+        self, stream: str = "", *, within_s: float | None = None
+    ) -> list[groups_pb2.ListGroupsResponse.Group]:
+        """Consumer groups and their progress, per partition; "" is all streams.
+
+        All leaders are asked at once, for `within_s` (None: the client's `request_timeout_s`).
+        Raises `IncompleteError`, with the groups of the others, when some did not answer.
+        """
+        return self._call(lambda client: client.groups(stream, within_s=within_s))
+
+    def describe_group(
+        self,
+        stream: str,
+        group: str,
+        *,
+        partitions: Sequence[str] = (),
+        within_s: float | None = None,
+    ) -> list[groups_pb2.DescribeGroupResponse]:
+        """A group with its members, per partition (() is all of the stream's that know it).
+
+        Raises `NotFoundError` when no partition knows it, `IncompleteError` as `groups` does.
+        """
+        return self._call(
+            lambda client: client.describe_group(
+                stream, group, partitions=partitions, within_s=within_s
+            )
+        )
+
+    def reset_group(
+        self,
+        stream: str,
+        group: str,
+        to: str | int | datetime,
+        *,
+        partitions: Sequence[str] = (),
+        force: bool = False,
+        within_s: float | None = None,
+    ) -> list[GroupReset]:
+        """Move a group's progress at some partitions (() is all that know it).
+
+        Args:
+            to: "earliest", "latest", an offset, a datetime or "@" and milliseconds since the
+                Unix epoch (the first record appended then or later), or -N: so many records before
+                each partition's end.
+            force: also while members are connected, who join again; refused then without it.
+
+        Raises `NotFoundError` when no partition knows it; `IncompleteError` when some (`found`)
+        have done it and others have not, or did not say so: it may be repeated.
+        """
+        return self._call(
+            lambda client: client.reset_group(
+                stream, group, to, partitions=partitions, force=force, within_s=within_s
+            )
+        )
+
+    def delete_group(
+        self,
+        stream: str,
+        group: str,
+        *,
+        partitions: Sequence[str] = (),
+        force: bool = False,
+        within_s: float | None = None,
+    ) -> list[str]:
+        """Forget a group at some partitions (() is all that know it); returns which.
+
+        With `force` also while members are connected, who fail. Raises as `reset_group` does.
+        """
+        return self._call(
+            lambda client: client.delete_group(
+                stream, group, partitions=partitions, force=force, within_s=within_s
+            )
+        )
+
+    def pipeline_progress(
+        self, name: str = "", *, within_s: float | None = None
+    ) -> list[pipelines_pb2.PipelineProgressResponse.Pipeline]:
+        """Counts of instances and stages of one pipeline, or of all. Raises `IncompleteError` as
+        `groups` does.
+        """
+        return self._call(lambda client: client.pipeline_progress(name, within_s=within_s))
+
+    def instances(
+        self, pipeline: str, *, status: str = "", after_id: int = 0, limit: int = 100
+    ) -> list[pipelines_pb2.ListInstancesResponse.Instance]:
+        """A page of a pipeline's instances, by id; `status` is "", "live", "done" or "failed"."""
+        return self._call(
+            lambda client: client.instances(pipeline, status=status, after_id=after_id, limit=limit)
+        )
+
+    def retry_instances(
+        self,
+        pipeline: str,
+        instance_ids: Sequence[int] | None = None,
+        *,
+        on_progress: Callable[[int], None] | None = None,
+    ) -> int:
+        """Let failed instances of a pipeline run again; returns how many do.
+
+        What was done of them stays: only the stages that failed run again, with the attempts that
+        they are declared to have. It may be repeated: instances that were retried already and have
+        not failed again are passed over.
+
+        Args:
+            instance_ids: which ones; None is all that have failed. 1,000 at a time are one step.
+            on_progress: called after each step with how many it were so far.
+
+        Raises `NotFoundError` for a pipeline or an instance that does not exist, `RequestError`
+        for one that has not failed; of its step nothing was done then, earlier ones stand.
+        """
+        return self._call(
+            lambda client: client.retry_instances(pipeline, instance_ids, on_progress=on_progress)
+        )
+
+    def run_stages(
+        self,
+        pipeline: str,
+        *,
+        engine: str = "spark",
+        stages: Sequence[str] = (),
+        max_batch: int = DEFAULT_MAX_BATCH,
+        credit: int = DEFAULT_CREDIT,
+    ) -> SyncStageRun:
+        """Ready invocations: `with client.run_stages(...) as run`, iterate, `run.grant()`.
+
+        Args:
+            stages: which ones this runner can run; none means all of `engine`.
+            max_batch: invocations per micro-batch, at most.
+            credit: micro-batches that come before the first `grant`.
+        """
+        return SyncStageRun(
+            self._hold,
+            lambda client: client.run_stages(
+                pipeline, engine=engine, stages=stages, max_batch=max_batch, credit=credit
+            ),
+        )
+
+    def complete_stages(
+        self,
+        pipeline_id: int,
+        stage: str,
+        instance_ids: Sequence[int],
+        attempts: Sequence[int],
+        created_ms: Sequence[int],
+        batch: bytes | None,
+        partition: str = "",
+    ) -> pipelines_pb2.CompleteStagesResponse:
+        """Commit outputs and completions together, all or none.
+
+        Args:
+            attempts, created_ms: of the invocations, in the order of `instance_ids`.
+            batch: one encoded record batch with one output per instance in the same order; None
+                for a stage without an output.
+            partition: of the outputs; "" is the pipeline's own replica set.
+
+        Returns:
+            The outputs' base offset; or `stale_instance_ids`, and then nothing was done.
+        """
+        return self._call(
+            lambda client: client.complete_stages(
+                pipeline_id, stage, instance_ids, attempts, created_ms, batch, partition
+            )
+        )
+
+    def fail_stages(
+        self,
+        pipeline_id: int,
+        stage: str,
+        instance_ids: Sequence[int],
+        attempts: Sequence[int],
+        created_ms: Sequence[int],
+        reason: str,
+    ) -> None:
+        """These attempts failed; the stage's retry policy decides what follows."""
+        self._call(
+            lambda client: client.fail_stages(
+                pipeline_id, stage, instance_ids, attempts, created_ms, reason
+            )
+        )
+
+
+def connect_sync(
+    url: str | None = None,
+    *,
+    connect_timeout_s: float = CONNECT_TIMEOUT_S,
+    request_timeout_s: float = REQUEST_TIMEOUT_S,
+    ports: ClientPorts | None = None,
+) -> SyncClient:
+    """A blocking client, for `with hadron.connect_sync() as client` or for use as it is, such as
+    in a module; `SyncClient` tells of its life.
+
+    Args:
+        url: `hadron://[token@]host1,host2[/namespace][?tls=1]`; any nodes of the cluster. None
+            looks it up as commands do: `HADRON_URL`, the context of `HADRON_CONTEXT` or the current
+            one, the cluster in this directory, `hadron://127.0.0.1:7000`.
+        connect_timeout_s: how long opening it tries to reach a node.
+        request_timeout_s: how long one question is retried.
+        ports: clock, randomness and network, for tests.
+
+    Raises `RequestError` for a malformed URL; opening raises `PeerError` when nobody answers.
+    """
+    return SyncClient(
+        partial(
+            connect,
+            url,
+            connect_timeout_s=connect_timeout_s,
+            request_timeout_s=request_timeout_s,
+            ports=ports,
+        )
+    )

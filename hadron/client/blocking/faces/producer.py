@@ -1,0 +1,120 @@
+"""The blocking face of `hadron.client.producing.producer`, made of it by `make faces`."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from datetime import datetime
+from typing import Any
+
+from hadron.client.blocking.outbox import ProducerBase, SyncPending
+from hadron.client.terms.results import BatchReceipt, Receipt
+from hadron.model.record import Headers
+
+
+class SyncProducer(ProducerBase):
+    """Publishes to one stream. Made by `SyncClient.producer`; used in a `with` block or, as well,
+    without one and closed with `close`, with its client, or when the program ends; one that nobody
+    refers to any more flushes and closes by itself. To keep one is far cheaper than to make one for
+    each record. Calls may come from many threads: each waits for room for its own records only.
+
+    Every record is in the log at most once, however often connections break and whatever goes away
+    (twice only with `failover="duplicate"`). Its order is that of one thread's calls; calls of
+    several threads may pass each other. What is published is in order
+
+    * for each key, while `failover` is "unkeyed" or "none" and keys choose the partition (which is
+      the default); anew from when partitions are added to the stream, as keys change places then;
+    * for each partition that records name, always;
+    * for the records without a key of a partition, with `failover="none"` only, and all records
+      together where the producer has one partition. Otherwise there is none between them: batches
+      go round the partitions, and one whose partition is away goes behind what another has.
+
+    A record that ended with `OutcomeUnknownError` may still come, behind later ones. While a
+    partition is away others take its records, as `failover` allows; it is used again once it
+    answers. So are partitions that are added to the stream. Calls may come from many threads.
+    Cancelling a call does not take back a record that was accepted.
+    """
+
+    def send(
+        self,
+        value: Any,
+        *,
+        key: bytes | str | None = None,
+        type: str = "",
+        timestamp_ms: int | None = None,
+        headers: Headers | None = None,
+        id: str = "",
+        partition: str | None = None,
+        timestamp: datetime | None = None,
+    ) -> Receipt:
+        """Publish one record and wait until it is as durable as the producer's `acks` asks.
+
+        Args:
+            value: bytes, str, anything JSON (`NewRecord` tells what readers get for a set, number
+                keys, UUID, Decimal), or a whole `NewRecord` or `CloudEvent`; whatever the
+                producer's `value_serializer` takes.
+            key: equal keys go to the same partition and keep their order; see the class for what
+                `failover` has to do with it.
+            type: event type, dot segments; pipelines match on it.
+            timestamp_ms: event time; None stamps the time of this call.
+            headers: small texts by name, as a mapping or as pairs.
+            id: the record's own id.
+            partition: where it goes and stays, whatever its key and the producer's `failover`;
+                one of those that the producer may use.
+            timestamp: event time as a datetime with its time zone, in place of `timestamp_ms`.
+
+        Raises:
+            InvalidRecordError, RecordTooLargeError, NotFoundError: nothing was sent.
+            OutcomeUnknownError: the delivery timeout passed and it may or may not be in the log.
+            DeadlineExceededError: the delivery timeout passed and it is not in the log.
+            RequestError: the cluster refused it.
+        """
+        return (self._lazy.core or self._lazy.get()).send(
+            value, key, type, timestamp_ms, headers, id, partition, timestamp
+        )
+
+    def send_soon(
+        self,
+        value: Any,
+        *,
+        key: bytes | str | None = None,
+        type: str = "",
+        timestamp_ms: int | None = None,
+        headers: Headers | None = None,
+        id: str = "",
+        partition: str | None = None,
+        timestamp: datetime | None = None,
+    ) -> SyncPending:
+        """Publish one record and return once it is buffered; waits only while the buffer is full.
+
+        Arguments and errors are those of `send`; what happens later is told by `SyncPending.wait`.
+        """
+        return (self._lazy.core or self._lazy.get()).send_soon(
+            value, key, type, timestamp_ms, headers, id, partition, timestamp
+        )
+
+    def send_many(self, values: Iterable[Any]) -> list[BatchReceipt]:
+        """Publish many records and wait for all of them: the fast way for bulk.
+
+        Args:
+            values: what `send` takes as `value`, in any mixture. A list of bytes is fastest; what
+                an iterator gives goes while it comes.
+
+        Returns:
+            The runs of consecutive offsets that the records got, in the order in which each
+            run's first record was given.
+
+        Raises:
+            What `send` raises, once every record has its outcome: then some may be in the log. A
+            record that cannot be sent stops those behind it; the error says how many were before,
+            and so does a note of what `values` raises.
+
+        `values` are iterated, and serialized, in the caller's thread, while it waits.
+        """
+        return (self._lazy.core or self._lazy.get()).send_many(values)
+
+    def flush(self) -> None:
+        """Send what is buffered and wait until everything sent so far has its outcome.
+
+        Raises the first failure that nobody has seen.
+        """
+        (self._lazy.core or self._lazy.get()).flush()

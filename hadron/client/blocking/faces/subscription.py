@@ -1,0 +1,53 @@
+"""The blocking face of `hadron.client.consuming.subscription`, made of it by `make faces`."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from hadron.client.blocking.faces.deliveries import SyncDelivery, SyncDeliveryBatch
+from hadron.client.blocking.intake import Intake, SubscriptionBase
+
+
+class SyncSubscription(SubscriptionBase):
+    """A member of a group. Made by `SyncClient.subscribe`; used in a `with` block or, as well,
+    without one and closed with `close`, with its client, or when the program ends. One thread at a
+    time takes deliveries; any may acknowledge them, and close it. Loops end when the subscription
+    or the client is closed; what is acknowledged after that is delivered again.
+
+    Iterate it for one `SyncDelivery` at a time, or `batches()`, or `poll`. When a connection is
+    lost the member joins again by itself, for as long as it takes; what it had not acknowledged is
+    delivered again, perhaps to another member. Partitions that are added to the stream are joined.
+    What ends the membership for good is raised by the iteration, which ends when the subscription
+    or the client is closed. Leaving the block sends the acks, then leaves the group: the rest goes
+    to others.
+    """
+
+    def batches(self) -> Iterator[SyncDeliveryBatch]:
+        """Batches of `batch_size`; without one, records as the leader sends them, consecutive
+        ones of a stored batch at a time.
+        """
+        return self._batches()
+
+    def poll(self, timeout_s: float | None = None) -> SyncDelivery | None:
+        """The next record, or None when none comes within `timeout_s` (0: what is here already;
+        None: wait for as long as it takes).
+
+        Raises `ClosedError` when the subscription is closed, and what ended the membership.
+
+        At the first use connecting and joining count as well: they go on after that, and a later
+        call raises what they fail with.
+        """
+        return self._within(timeout_s, Intake.poll)
+
+    def poll_batch(self, timeout_s: float | None = None) -> SyncDeliveryBatch | None:
+        """Like `poll`, the next one of `batches()`."""
+        return self._within(timeout_s, Intake.poll_batch)
+
+    def flush(self, timeout_s: float | None = None) -> None:
+        """Until every ack so far is committed; while a partition is away, until it is back.
+
+        Raises `ConnectionLostError` when some came too late, because others had got the records
+        meanwhile and have not acknowledged them either, or when it takes longer than `timeout_s`
+        (default: the client's `request_timeout_s`). Those records are delivered again.
+        """
+        self._lazy.get().flush(timeout_s)

@@ -1,0 +1,61 @@
+"""How a cluster is named: URLs, and what is wrong with one."""
+
+from __future__ import annotations
+
+import pytest
+
+from hadron.client.connecting.url import Endpoint, parse_url
+from hadron.model.errors import RequestError
+
+
+@pytest.mark.parametrize(
+    ("url", "endpoint"),
+    [
+        ("hadron://127.0.0.1:7001", Endpoint(addresses=("127.0.0.1:7001",))),
+        ("hadron://a,b:9,a", Endpoint(addresses=("a:7000", "b:9"))),
+        ("hadron://a/ns.x", Endpoint(addresses=("a:7000",), namespace="ns.x")),
+        ("hadron://a/", Endpoint(addresses=("a:7000",))),
+        ("hadron://t0k@a?tls=1", Endpoint(addresses=("a:7000",), token="t0k", tls=True)),
+        ("hadron://[::1]:7001,[::2]", Endpoint(addresses=("[::1]:7001", "[::2]:7000"))),
+    ],
+)
+def test_urls(url: str, endpoint: Endpoint) -> None:
+    assert parse_url(url) == endpoint
+
+
+@pytest.mark.parametrize(
+    ("url", "meant"),
+    [
+        ("127.0.0.1:17000", "write it as hadron://127.0.0.1:17000"),
+        ("a,b:7001/ns", "write it as hadron://a,b:7001/ns"),
+        ("http://a:7000/", "write it as hadron://a:7000/"),
+        ("t0k@a", "write it as hadron://***@a"),
+        ("a b:c:d", "write it as hadron://[token@]host1,host2[/namespace][?tls=1]"),
+    ],
+)
+def test_a_url_without_its_scheme_is_corrected(url: str, meant: str) -> None:
+    with pytest.raises(RequestError) as caught:
+        parse_url(url)
+    assert caught.value.hint == meant
+
+
+@pytest.mark.parametrize(
+    ("url", "named"),
+    [
+        ("http://a", "http://a"),
+        ("hadron://", "''"),
+        ("hadron://a:port", "'port'"),
+        ("hadron://a:0", "'0'"),
+        ("hadron://a:70000", "'70000'"),
+        ("hadron://::1", "'::1'"),
+        ("hadron://a,,b", "''"),
+        ("hadron://a/no/slash", "'no/slash'"),
+        ("hadron://a?tls=yes", "'tls=yes'"),
+        ("hadron://a?ssl=1", "'ssl=1'"),
+    ],
+)
+def test_bad_urls_are_named(url: str, named: str) -> None:
+    with pytest.raises(RequestError) as caught:
+        parse_url(url)
+    assert named in caught.value.message
+    assert caught.value.hint

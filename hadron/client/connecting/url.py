@@ -1,0 +1,125 @@
+"""Where a client connects to: `hadron://[token@]host1,host2[/namespace][?tls=1]`.
+
+A module of its own because the CLI, the Spark connector and the client read the same form, and a
+mistyped address should be told apart from a node that is down before anything is dialed.
+"""
+
+from __future__ import annotations
+
+import functools
+import logging
+import re
+from typing import Final
+
+import msgspec
+
+from hadron.model.errors import RequestError
+from hadron.model.ids import DEFAULT_NAMESPACE, check_name
+
+_log = logging.getLogger(__name__)
+
+DEFAULT_PORT: Final = 7000
+DEFAULT_URL: Final = f"hadron://127.0.0.1:{DEFAULT_PORT}"
+
+_SCHEME: Final = "hadron://"
+_TOKEN: Final = re.compile(r"(?<=//)[^@/]*@")
+_FORM: Final = "write it as hadron://[token@]host1,host2[/namespace][?tls=1]"
+
+
+class Endpoint(msgspec.Struct, frozen=True, kw_only=True):
+    """A parsed URL.
+
+    Attributes:
+        addresses: `host:port` of nodes to ask first; any node of the cluster will do.
+        namespace: where stream and pipeline names are looked up.
+        token: who is asking; "" for nobody in particular.
+        tls: whether connections are encrypted.
+    """
+
+    addresses: tuple[str, ...]
+    namespace: str = DEFAULT_NAMESPACE
+    token: str = ""
+    tls: bool = False
+
+
+def without_token(url: str) -> str:
+    """The URL as it may be shown."""
+    return _TOKEN.sub("***@", url)
+
+
+def parse_url(url: str) -> Endpoint:
+    """Parse a client URL. Raises `RequestError` naming the part that is wrong."""
+    if not isinstance(url, str):
+        raise RequestError(f"{url!r} is not a Hadron URL", _FORM)
+    shown = without_token(url)
+    if not url.startswith(_SCHEME):
+        raise RequestError(f"{shown!r} is not a Hadron URL", _corrected(url) or _FORM)
+    rest, _, query = url[len(_SCHEME) :].partition("?")
+    authority, _, namespace = rest.partition("/")
+    token, _, hosts = authority.rpartition("@")
+    addresses = tuple(_address(shown, host) for host in hosts.split(","))
+    if namespace:
+        check_name("namespace", namespace)
+    return Endpoint(
+        addresses=tuple(dict.fromkeys(addresses)),
+        namespace=namespace or DEFAULT_NAMESPACE,
+        token=token,
+        tls=_tls(shown, query),
+    )
+
+
+def _corrected(url: str) -> str:
+    """How to write what has no scheme, or another one; "" when that is not all."""
+    meant = _SCHEME + url.rpartition("://")[2]
+    try:
+        parse_url(meant)
+    except RequestError:
+        return ""
+    return f"write it as {without_token(meant)}"
+
+
+def endpoint_of(url: str) -> Endpoint:
+    """What `url` names, for a client of this version. Raises `RequestError` for what it cannot do,
+    and says once per process what it does not."""
+    endpoint = parse_url(url)
+    if endpoint.tls:
+        raise RequestError(
+            f"{without_token(url)!r} asks for TLS, which this version does not speak",
+            "leave ?tls=1 out inside a trusted network; elsewhere put a tunnel between",
+        )
+    if endpoint.token:
+        _warn_of_token()
+    return endpoint
+
+
+@functools.cache
+def _warn_of_token() -> None:
+    """Once per process."""
+    _log.warning(
+        "the token in the URL is checked by nobody: there is no authentication yet, and whoever "
+        "reaches a node can read and write everything"
+    )
+
+
+def _address(url: str, text: str) -> str:
+    """One `host[:port]` with the port filled in; `[::1]:7000` for IPv6."""
+    host, separator, port = text, "", ""
+    if not text.endswith("]"):
+        host, separator, port = text.rpartition(":")
+        if not separator:
+            host, port = text, ""
+    if not host or (":" in host and not (host.startswith("[") and host.endswith("]"))):
+        raise RequestError(f"{text!r} in {url!r} is not a host", _FORM)
+    if separator and not (port.isascii() and port.isdigit() and 0 < int(port) < 65_536):
+        raise RequestError(f"{port!r} in {url!r} is not a port", "use a number from 1 to 65535")
+    return f"{host}:{port or DEFAULT_PORT}"
+
+
+def _tls(url: str, query: str) -> bool:
+    tls = False
+    for item in filter(None, query.split("&")):
+        name, _, value = item.partition("=")
+        if name != "tls" or value not in ("0", "1"):
+            raise RequestError(f"{item!r} in {url!r} is not a setting", "the only one is tls=1")
+        tls = value == "1"
+    return tls

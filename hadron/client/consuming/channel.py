@@ -1,0 +1,415 @@
+"""One call of a group's member: what it has brought, and what is to be acknowledged on it.
+
+Bounds: what a call may bring unread is its window; in batch delivery the batch that is being
+gathered is granted again at once while no other one waits, so one batch may be larger.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections import OrderedDict
+from collections.abc import Callable, Iterable, Sequence
+from copy import copy
+from dataclasses import dataclass
+from typing import Final
+
+import anyio
+
+from hadron.client.consuming.acks import AckBuffer, AckRange, LateAcks
+from hadron.model.ids import NO_BALLOT, Ballot
+from hadron.model.limits import SUBSCRIPTION_BATCH_MEMORY
+from hadron.model.ranges import Range, RangeSet
+from hadron.model.record import Record
+from hadron.model.record_batch import RecordBatch, decode_batch
+from hadron.wire.calling import OpenedCall
+from hadron.wire.messages import ballot_from, ballot_to, groups_pb2
+
+_RECORDS_PER_TOKEN: Final = 1_000
+"""Acks are confirmed at least this often, so that few are in doubt when a call is lost."""
+
+_RANGES_PER_MESSAGE: Final = 5_000
+"""Late acks of many single records must not make a message too large for its receiver."""
+
+
+class LazyBatch:
+    """A batch that came on a call; decoded when its first record is wanted."""
+
+    __slots__ = ("_attachment", "_base_offset", "_batch", "_partition", "_stream", "record_type")
+
+    def __init__(
+        self, stream: str, partition: str, base_offset: int, attachment: memoryview
+    ) -> None:
+        self._stream = stream
+        self._partition = partition
+        self._base_offset = base_offset
+        self._attachment = attachment
+        self._batch: RecordBatch | None = None
+        self.record_type = Record
+
+    def records(self, first_offset: int, last_offset: int) -> list[Record]:
+        """Records by offset, both ends inclusive. Raises `CorruptionError`."""
+        batch = self._batch
+        if batch is None:
+            batch = self._batch = decode_batch(
+                self._attachment,
+                base_offset=self._base_offset,
+                stream=self._stream,
+                partition=self._partition,
+            )
+            self._attachment = memoryview(b"")
+            batch.record_type = self.record_type
+        return batch.records(first_offset - self._base_offset, last_offset + 1 - self._base_offset)
+
+
+@dataclass(slots=True)
+class _Sent:
+    """Acks on their way: confirmed together by one token."""
+
+    count: int
+    ranges: list[tuple[Ballot | None, AckRange]]
+    late: bool
+    confirmed: anyio.Event | None
+
+
+class Channel:
+    """One call of the member.
+
+    Args:
+        late: of the member: takes what is in doubt when the call ends.
+        on_late: told of an acknowledgement that came after the call had ended.
+    """
+
+    def __init__(self, call: OpenedCall, late: LateAcks, on_late: Callable[[], None]) -> None:
+        self.call = call
+        self.alive = True
+        self.ballot = NO_BALLOT
+        self.acks = AckBuffer()
+        self.unconfirmed = 0
+        """Records acknowledged on the call without a confirmation yet."""
+        self.heard = True
+        """Whether the leader has said anything since somebody last looked."""
+        self.silent_beats = 0
+        self.unread: dict[int, Parcel] = {}
+        """Parcels that nobody has opened, by number."""
+        self.assembling: list[Parcel] = []
+        self.batches_ready = 0
+        self.held_until = float("inf")
+        """By the client's clock: afterwards the leader may have given to others what this has
+        brought, as it has heard nothing for so long. Once the call has ended, long ago."""
+        self.has_revoked = False
+        """Some parcel was given to others: its acks are late ones from here on."""
+        self.settled: set[int] = set()
+        """Parcels of which something was acknowledged, or that were extended, since somebody
+        last looked: their deadline began again."""
+        self._late = late
+        self._on_late = on_late
+        self._tokens: dict[int, _Sent] = {}
+        self._next_token = itertools.count(1)
+        self._without_token: list[tuple[Ballot | None, AckRange]] = []
+        self._count_without_token = 0
+        self._memory: OrderedDict[int, LazyBatch] = OrderedDict()
+
+    # --- parcels --------------------------------------------------------------------------------
+
+    def batch(
+        self, stream: str, partition: str, base_offset: int, attachment: memoryview
+    ) -> LazyBatch | None:
+        """The batch of a parcel: attached, or one of those that both sides remember."""
+        if not attachment:
+            return self._memory.get(base_offset)
+        batch = LazyBatch(stream, partition, base_offset, attachment)
+        self._memory.pop(base_offset, None)
+        self._memory[base_offset] = batch
+        if len(self._memory) > SUBSCRIPTION_BATCH_MEMORY:
+            self._memory.popitem(last=False)
+        return batch
+
+    def gather(self, parcel: Parcel) -> None:
+        """Batch delivery: one more parcel of the batch that is being gathered."""
+        self.assembling.append(parcel)
+        if not self.batches_ready:
+            parcel.grant()
+
+    def complete(self) -> list[Parcel]:
+        """Batch delivery: the parcels of the batch that is now complete; the last one says so."""
+        parts, self.assembling = self.assembling, []
+        if parts:
+            parts[-1].ends_batch = True
+            self.batches_ready += 1
+        return parts
+
+    def batch_taken(self) -> None:
+        """The user has the oldest of the complete batches."""
+        self.batches_ready -= 1
+        if not self.batches_ready:
+            for parcel in self.assembling:
+                parcel.grant()
+
+    def revoke(self, number: int, first: int, last: int) -> None:
+        """Others have these records now; those that nobody has looked at are not handed out."""
+        self.has_revoked = True
+        parcel = self.unread.get(number)
+        if parcel is not None:
+            parcel.skip(first, last)
+
+    # --- acknowledgements -----------------------------------------------------------------------
+
+    def acknowledge(self, parcel: Parcel, first: int, last: int) -> None:
+        """Collect an ack; after the call has ended it is sent on the next one."""
+        if self.alive:
+            self.settled.add(parcel.number)
+            if self.has_revoked:
+                self._acknowledge_again(parcel, first, last)
+            else:
+                self.acks.add(parcel.number, first, last, parcel.written)
+        elif self.ballot != NO_BALLOT:
+            self._late.add(self.ballot, [AckRange(parcel.number, first, last, parcel.written)])
+            self._on_late()
+
+    def _acknowledge_again(self, parcel: Parcel, first: int, last: int) -> None:
+        """What an ack deadline took away may have come here again. Nobody has looked at it, so it
+        is that parcel which is acknowledged."""
+        for unread in self.unread.values():
+            start, stop = max(first, unread.first), min(last, unread.last)
+            if start <= stop and unread.number != parcel.number:
+                unread.skip(start, stop)
+                self.acks.add(unread.number, start, stop, unread.written)
+                if first < start:
+                    self._acknowledge_again(parcel, first, start - 1)
+                if stop < last:
+                    self._acknowledge_again(parcel, stop + 1, last)
+                return
+        self.acks.add(parcel.number, first, last, parcel.written)
+
+    def send_acks(self, confirmed: anyio.Event | None = None) -> None:
+        """Send what is acknowledged; `confirmed` is set once all acks so far are committed."""
+        if not self.alive or not (self.acks.count or confirmed is not None):
+            return
+        ballot = self.ballot if self.has_revoked else None
+        self._send(self.acks.take_counted(), ballot, confirmed)
+
+    def send_late(self) -> None:
+        """Send what earlier calls of the member left in doubt."""
+        if self._count_without_token:
+            # What is refused of this call's own acks is told apart from what is refused of those.
+            self._send((0, []), None, anyio.Event())
+        for ballot, ranges in self._late.take():
+            for start in range(0, len(ranges), _RANGES_PER_MESSAGE):
+                part = ranges[start : start + _RANGES_PER_MESSAGE]
+                count = sum(entry.last - entry.first + 1 for entry in part)
+                self._send((count, part), ballot, anyio.Event(), late=True)
+
+    def ask_confirmation(self) -> None:
+        """Acks that no token covers should not stay in doubt for long."""
+        if self._count_without_token and not self._tokens:
+            self._send((0, []), None, anyio.Event())
+
+    def _send(
+        self,
+        taken: tuple[int, list[AckRange]],
+        ballot: Ballot | None,
+        confirmed: anyio.Event | None,
+        *,
+        late: bool = False,
+    ) -> None:
+        count, ranges = taken
+        self.unconfirmed += count
+        self._count_without_token += count
+        self._without_token.extend((ballot, entry) for entry in ranges)
+        token = 0
+        if confirmed is not None or self._count_without_token >= _RECORDS_PER_TOKEN:
+            token = next(self._next_token)
+            self._tokens[token] = _Sent(
+                self._count_without_token, self._without_token, late, confirmed
+            )
+            self._count_without_token, self._without_token = 0, []
+        ack = groups_pb2.SubscribeRequest.Ack(
+            ranges=to_ranges(ranges),
+            token=token,
+            ballot=ballot_to(ballot) if ballot is not None else None,
+        )
+        self.call.send(groups_pb2.SubscribeRequest(ack=ack))
+
+    def confirmed(self, acked: groups_pb2.SubscribeEvent.Acked) -> None:
+        """The leader has committed every ack up to the one with this token."""
+        for token in [known for known in self._tokens if known <= acked.token]:
+            sent = self._tokens.pop(token)
+            self.unconfirmed -= sent.count
+            if token == acked.token and sent.late:
+                refused = [(entry.first_offset, entry.last_offset) for entry in acked.refused]
+                self._late.answered([entry for _, entry in sent.ranges], refused, acked.floor)
+            elif token == acked.token:
+                self._late.floor_moved(acked.floor)
+                self._late.lost += sum(
+                    entry.last_offset + 1 - max(entry.first_offset, acked.floor)
+                    for entry in acked.refused
+                    if entry.last_offset >= acked.floor
+                )
+            if sent.confirmed is not None:
+                sent.confirmed.set()
+
+    def send_nack(
+        self,
+        number: int,
+        ranges: Iterable[Range],
+        delay_ms: int | None = None,
+        reason: str = "",
+        *,
+        unseen: bool = False,
+    ) -> None:
+        """Give records back, to be delivered again after `delay_ms`; None is up to the leader."""
+        if self.alive:
+            self.send_acks()
+            nack = groups_pb2.SubscribeRequest.Nack(
+                ranges=to_ranges([AckRange(number, first, last) for first, last in ranges]),
+                delay_ms=delay_ms,
+                reason=reason,
+                unseen=unseen,
+            )
+            self.call.send(groups_pb2.SubscribeRequest(nack=nack))
+
+    def send_extend(self, number: int, ranges: Iterable[Range]) -> None:
+        """Start the ack deadline of a parcel again."""
+        if self.alive:
+            self.settled.add(number)
+            extend = groups_pb2.SubscribeRequest.Extend(
+                ranges=to_ranges([AckRange(number, first, last) for first, last in ranges])
+            )
+            self.call.send(groups_pb2.SubscribeRequest(extend=extend))
+
+    def pause(self) -> None:
+        """Bring nothing more: what is given back must not come here again."""
+        if self.alive:
+            flow = groups_pb2.SubscribeRequest.Flow(max_in_flight=0)
+            self.call.send(groups_pb2.SubscribeRequest(flow=flow))
+
+    def give_unread_back(self) -> None:
+        """The member leaves: nobody has looked at these, so the attempts do not count."""
+        for parcel in list(self.unread.values()):
+            self.give_back(parcel)
+
+    def give_old_back(self, before: float) -> None:
+        """Those that have lain here since before then, by the client's clock."""
+        for parcel in list(self.unread.values()):
+            if parcel.since <= before:
+                self.give_back(parcel)
+
+    def give_back(self, parcel: Parcel) -> None:
+        """A parcel that nobody has looked at, and nobody will here."""
+        self.send_nack(parcel.number, parcel.ranges(), unseen=True)
+        self.unread.pop(parcel.number, None)
+        parcel.skip(parcel.first, parcel.last)
+        parcel.grant()
+
+    def end(self) -> None:
+        """The call is over; what may not have been committed is late from here on."""
+        if not self.alive:
+            return
+        self.alive = False
+        self.held_until = float("-inf")
+        tokens, self._tokens = self._tokens, {}
+        in_doubt = [entry for sent in tokens.values() for entry in sent.ranges]
+        in_doubt += self._without_token
+        in_doubt += [(None, entry) for entry in self.acks.take()]
+        for ballot, entry in in_doubt:
+            self._late.add(ballot or self.ballot, [entry])
+        self.unconfirmed = 0
+        self._without_token = []
+        self.unread.clear()
+        self.assembling.clear()
+        for sent in tokens.values():
+            if sent.confirmed is not None:
+                sent.confirmed.set()
+
+
+class Parcel:
+    """Consecutive records of one batch, which came in one message."""
+
+    __slots__ = (
+        "_granted",
+        "_skipped",
+        "attempt",
+        "batch",
+        "channel",
+        "ends_batch",
+        "first",
+        "last",
+        "number",
+        "since",
+        "size",
+        "written",
+    )
+
+    def __init__(
+        self,
+        channel: Channel,
+        message: groups_pb2.SubscribeEvent.Delivery,
+        batch: LazyBatch,
+        size: int,
+        *,
+        ends_batch: bool,
+        since: float,
+    ) -> None:
+        """`since`: when it came, by the client's clock."""
+        self.channel = channel
+        self.since = since
+        self.batch = batch
+        self.number = message.delivery
+        self.first = message.first_offset
+        self.last = message.last_offset
+        self.attempt = message.attempt
+        self.written = ballot_from(message.batch.ballot)
+        self.size = size
+        self.ends_batch = ends_batch
+        self._granted = False
+        self._skipped: RangeSet | None = None
+        channel.unread[self.number] = self
+
+    def skip(self, first: int, last: int) -> None:
+        """These are not handed out."""
+        if self._skipped is None:
+            self._skipped = RangeSet()
+        self._skipped.add(first, last)
+
+    @property
+    def is_empty(self) -> bool:
+        return not self.ranges()
+
+    def ranges(self) -> Sequence[Range]:
+        """What it hands out."""
+        if self._skipped is None:
+            return ((self.first, self.last),)
+        return self._skipped.gaps(self.first, self.last)
+
+    def grant(self) -> None:
+        """What it took of the call's window may be used again."""
+        if not self._granted:
+            self._granted = True
+            self.channel.call.consumed(self.size)
+
+    def open(self) -> list[Record]:
+        """Its records; what they took of the call's window is granted again."""
+        self.channel.unread.pop(self.number, None)
+        self.grant()
+        records: list[Record] = []
+        for first, last in self.ranges():
+            records += self.batch.records(first, last)
+        return records
+
+    def part(self, first: int, last: int) -> Parcel:
+        """One of its `ranges` by itself."""
+        part = copy(self)
+        part.first, part.last, part._skipped = first, last, None
+        return part
+
+    def acknowledge(self) -> None:
+        """All that it handed out is dealt with."""
+        for first, last in self.ranges():
+            self.channel.acknowledge(self, first, last)
+
+
+def to_ranges(ranges: Iterable[AckRange]) -> list[groups_pb2.Range]:
+    return [
+        groups_pb2.Range(delivery=entry.delivery, first_offset=entry.first, last_offset=entry.last)
+        for entry in ranges
+    ]

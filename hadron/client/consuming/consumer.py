@@ -1,0 +1,537 @@
+"""What a member of a group does: the inside of `subscription.Subscription` and of the blocking one,
+by itself so that what users see of those is what they may call.
+
+Acks cost no wait: they are collected and sent by a task that runs at the next turn of the event
+loop, when the loop over deliveries runs dry, or when many have gathered.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from itertools import repeat
+from typing import Final
+
+import anyio
+
+from hadron.client.connecting import forks
+from hadron.client.connecting.session import Session
+from hadron.client.consuming.channel import Channel, Parcel
+from hadron.client.consuming.deliveries import AckSender, Delivery
+from hadron.client.consuming.membership import Membership
+from hadron.client.consuming.settings import MemberSettings
+from hadron.client.schema.catalog import Catalog
+from hadron.model.errors import ClosedError, HadronError, NotFoundError, PeerError
+from hadron.model.ranges import runs
+from hadron.model.record import Record, record_type
+from hadron.model.schema import SchemaObject, StreamSpec
+from hadron.wire.messages import groups_pb2, method
+
+_log = logging.getLogger(__name__)
+
+ACKS_PER_MESSAGE: Final = 128
+"""Acks that go out without waiting for the next turn, so that the leader can send more records
+while the user works on those that are here."""
+
+_DESCRIBE: Final = method("DescribeGroup")
+
+_BEAT: Final = 0.75
+"""Of the promised interval: so that a late one is not a missed one."""
+
+_OTHERS_S: Final = 3.0
+"""For partitions that do not answer, once a member is known at another one: its records wait for
+the program to enter the block. A region that is cut off counts as silent only after 15 s."""
+
+_LEAVE_S: Final = 5.0
+"""For acks at leaving, while a partition is away: what is lost then is delivered again."""
+
+
+_LIES: Final = 3 / 8
+_LOOK: Final = 1 / 8
+"""Of the ack deadline: after so much of it what the program has not been handed is given back, and
+so often it is looked for. An acknowledgement that has begun the deadline again is noticed a look
+later at most; so all is on its way back after five eighths."""
+
+
+class Consumer(AckSender):
+    """A member of a group at some partitions; an iterator over `Delivery`s.
+
+    What ends the membership for good is raised by the iteration; it ends when the member leaves,
+    or the client is closed.
+    """
+
+    def __init__(
+        self,
+        session: Session,
+        catalog: Catalog,
+        stream: SchemaObject,
+        partitions: Iterable[str],
+        settings: MemberSettings,
+        *,
+        follows: bool,
+        open_timeout_s: float,
+    ) -> None:
+        """`follows`: also partitions that are added later."""
+        self._session = session
+        self._clock = session.ports.clock.monotonic_s
+        self._catalog = catalog
+        self._stream = stream
+        self._settings = settings
+        self._open_timeout_s = open_timeout_s
+        self._follows = follows
+        self._memberships: dict[str, Membership] = {}
+        self._parcels: deque[Parcel] = deque()
+        self._parts: deque[tuple[Parcel, Sequence[Record]]] = deque()
+        self._news: anyio.Event | None = None
+        self._ack_news: anyio.Event | None = None
+        self._schema_news: anyio.Event | None = None
+        self._deliveries: Iterator[Delivery] = iter(())
+        self._parcel: Parcel | None = None
+        self._scopes: list[anyio.CancelScope] = []
+        self._closed = False
+        self._paused = False
+        self._told_late = False
+        self._told_nack = False
+        self._record_type = record_type(settings.value_deserializer)
+        self.on_look: Callable[[float], None] = lambda _: None
+        """Of who has taken parcels to hand them out itself; see `give_old_back`."""
+        for name in partitions:
+            self._make(name)
+
+    def _make(self, partition: str, *, added: bool = False) -> Membership:
+        opening = self._settings.opening(self._stream, partition, added=added)
+        member = self._memberships[partition] = Membership(
+            self._session,
+            opening,
+            on_parcel=self._arrived,
+            on_revoked=self._revoked,
+            on_change=self._notify,
+            clock=self._clock,
+        )
+        if self._paused:
+            member.pause()
+        return member
+
+    def __str__(self) -> str:
+        # A list first: another thread may print what the loop's thread is changing.
+        joined = [name for name, each in list(self._memberships.items()) if each.is_open]
+        state = "closed" if self._closed else f"joined at {', '.join(joined) or 'none'}"
+        return f"{self._stream.name!r}, group {self._settings.group!r}, {state}"
+
+    # --- iterating ------------------------------------------------------------------------------
+
+    def __aiter__(self) -> Consumer:
+        return self
+
+    async def __anext__(self) -> Delivery:
+        parcel = self._parcel
+        if parcel is not None and self._clock() <= parcel.channel.held_until:
+            for delivery in self._deliveries:
+                return delivery
+        while True:
+            parcel = await self.next_parcel()
+            if parcel is None:
+                raise StopAsyncIteration
+            self._begin(parcel, parcel.open())
+            for delivery in self._deliveries:
+                return delivery
+
+    def _begin(self, parcel: Parcel, records: Iterable[Record]) -> None:
+        self._parcel = parcel
+        self._deliveries = map(Delivery, repeat(self), repeat(parcel), records)
+
+    async def next_batch(self) -> tuple[list[Parcel], list[Record]] | None:
+        """The parts of the next batch and their records; None once the subscription is closed.
+        What an iteration has left comes first."""
+        left, self._deliveries = [each.record for each in self._deliveries], iter(())
+        if self._parcel is not None:
+            self.set_aside(self._parcel, left)
+        while True:
+            while self._parts:
+                part, records = self._parts.popleft()
+                if self.holds(part.channel):
+                    return [part], list(records)
+            parcel = await self.next_parcel()
+            if parcel is None:
+                return None
+            if not self._settings.batch_size:
+                self.set_aside(parcel, parcel.open())
+                continue
+            parcels, records = [parcel], parcel.open()
+            while not parcel.ends_batch and self._parcels:
+                # All parts are there: they arrived one after the other.
+                parcel = self._parcels.popleft()
+                parcels.append(parcel)
+                records += parcel.open()
+            parcel.channel.batch_taken()
+            if records:
+                return parcels, records
+
+    def set_aside(self, parcel: Parcel, records: Sequence[Record]) -> None:
+        """These of a parcel are to be handed out next. Where some in the middle are not, the others
+        are several batches."""
+        parts, start = [], 0
+        for first, last in runs(each.offset for each in records):
+            stop = start + last - first + 1
+            parts.append((parcel.part(first, last), records[start:stop]))
+            start = stop
+        self._parts.extendleft(reversed(parts))
+
+    async def next_parcel(self) -> Parcel | None:
+        """The next parcel; None once the subscription is closed.
+
+        Raises what ended the membership for good.
+        """
+        self.check_process()
+        while True:
+            parcel = self.next_parcel_now()
+            if parcel is not None:
+                return parcel
+            if self._closed:
+                self._session.check_end()
+                return None
+            self._check_failure()
+            self.send_acks()
+            await self._wait_news()
+
+    def next_parcel_now(self) -> Parcel | None:
+        """The next parcel if one has arrived, or what is left of one."""
+        while self._parts:
+            parcel, _ = self._parts.popleft()
+            if self.holds(parcel.channel):
+                return parcel
+        while self._parcels:
+            parcel = self._parcels.popleft()
+            if self.holds(parcel.channel):
+                return parcel
+        return None
+
+    def holds(self, channel: Channel) -> bool:
+        """Whether what the call has brought is this member's still, as far as it can know."""
+        return self._clock() <= channel.held_until
+
+    # --- acknowledging --------------------------------------------------------------------------
+
+    def acknowledged(self, channel: Channel, again: bool) -> bool:
+        if not channel.alive:
+            self.ack_too_late(again)
+            return False
+        if channel.acks.count >= ACKS_PER_MESSAGE:
+            channel.send_acks()
+            return True
+        if self._ack_news is not None:
+            self._ack_news.set()
+            self._ack_news = None
+        return False
+
+    def check_process(self) -> None:
+        """Raises `ForkedError` in a child process."""
+        self._session.check_process()
+
+    def ack_too_late(self, again: bool) -> None:
+        """Say once that an acknowledgement came after the subscription was closed. Not an error:
+        whoever closes it while others work, as at a program's end, expects that of the last
+        records. Nor is it told of what was acknowledged before, and is now again."""
+        self.check_process()
+        if self._closed and not self._told_late and not again:
+            self._told_late = True
+            _log.warning(
+                "records of %s were acknowledged after the subscription had been closed: they are "
+                "delivered again",
+                self._stream.name,
+            )
+
+    def nack_too_late(self) -> None:
+        """Say once that a record was given back after it had been acknowledged. Not an error: an
+        acknowledgement is the last line of many a block, and whatever ends the block gives back."""
+        self.check_process()
+        if not self._told_nack:
+            self._told_nack = True
+            _log.warning(
+                "records of %s were given back after they had been acknowledged: they are not "
+                "delivered again",
+                self._stream.name,
+            )
+
+    def send_acks(self) -> None:
+        """Send what is acknowledged now."""
+        for membership in self._memberships.values():
+            if membership.is_open and membership.channel is not None:
+                membership.channel.send_acks()
+
+    async def flush(self, timeout_s: float | None = None) -> None:
+        """Until every ack so far is committed; while a partition is away, until it is back.
+
+        Raises `ConnectionLostError` when some came too late, because others had got the records
+        meanwhile and have not acknowledged them either, or when it takes longer than `timeout_s`
+        (default: the client's `request_timeout_s`). Those records are delivered again.
+        """
+        limit_s = self._session.request_timeout_s if timeout_s is None else timeout_s
+        deadline = anyio.current_time() + limit_s
+        trouble: HadronError | None = None
+        for membership in list(self._memberships.values()):
+            try:
+                await membership.flush(max(0.0, deadline - anyio.current_time()))
+            except HadronError as error:
+                trouble = error
+        self._session.check_open()
+        if trouble is not None:
+            raise trouble
+
+    async def _send_acks_soon(self) -> None:
+        while True:
+            self._ack_news = event = anyio.Event()
+            await event.wait()
+            self.send_acks()
+
+    async def _beat(self) -> None:
+        while True:
+            await anyio.sleep(self._settings.heartbeat_s * _BEAT)
+            for membership in list(self._memberships.values()):
+                membership.beat(self._settings.heartbeat_misses)
+
+    # --- arrivals -------------------------------------------------------------------------------
+
+    def _arrived(self, parcel: Parcel) -> None:
+        parcel.batch.record_type = self._record_type
+        self._parcels.append(parcel)
+        self._notify()
+
+    def _revoked(self, channel: Channel, number: int, first: int, last: int) -> None:
+        """Others have these records now: what the user has not seen of them is not handed out."""
+        parcel = self._parcel
+        if parcel is not None and parcel.channel is channel and parcel.number == number:
+            left = [delivery.record for delivery in self._deliveries]
+            self._begin(parcel, [each for each in left if not first <= each.offset <= last])
+
+    def _notify(self) -> None:
+        if self._news is not None:
+            self._news.set()
+            self._news = None
+
+    async def _wait_news(self) -> None:
+        if self._news is None:
+            self._news = anyio.Event()
+        await self._news.wait()
+
+    def _check_failure(self) -> None:
+        for membership in self._memberships.values():
+            failure = membership.failure
+            if failure is not None and failure is not self._session.closed:
+                raise type(failure)(failure.message, failure.hint, retryable=failure.retryable)
+
+    # --- partitions that are added --------------------------------------------------------------
+
+    async def _follow(self) -> None:
+        """Join partitions that are added to the stream."""
+        stop = self._catalog.listen(self._schema_changed)
+        try:
+            while True:
+                self._schema_news = event = anyio.Event()
+                try:
+                    stream = await self._catalog.stream(self._stream.name)
+                except (NotFoundError, ClosedError):
+                    # Deleted: the leaders end the memberships, and say so. Or the program leaves.
+                    return
+                except HadronError as error:
+                    _log.warning("partitions added to %s: %s", self._stream.name, error)
+                    stream = self._stream
+                if stream.id != self._stream.id:
+                    return
+                self._join_added(stream)
+                await event.wait()
+        finally:
+            stop()
+
+    def _schema_changed(self) -> None:
+        if self._schema_news is not None:
+            self._schema_news.set()
+
+    def _join_added(self, stream: SchemaObject) -> None:
+        self._stream = stream
+        assert isinstance(stream.spec, StreamSpec)
+        for name in stream.spec.partitions:
+            if name not in self._memberships and not self._closed:
+                _log.info("partition %s was added to %s", name, stream.name)
+                member = self._make(name, added=True)
+                self._scopes.append(self._session.background.start(member.reconnecting.run))
+
+    # --- life -----------------------------------------------------------------------------------
+
+    async def join(self) -> None:
+        """Until the member is known to the leaders. Raises `PeerError` when none answers."""
+        forks.watch(self)
+        self._session.on_close[self._close] = None
+        start = self._session.background.start
+        members = list(self._memberships.values())
+        self._scopes = [start(self._send_acks_soon)]
+        self._scopes += [start(member.reconnecting.run) for member in members]
+        if self._settings.heartbeat_s:
+            self._scopes.append(start(self._beat))
+        if self._follows:
+            self._scopes.append(start(self._follow))
+        try:
+            await self._wait_open(members)
+        except BaseException:
+            self._close()
+            raise
+        self._scopes.append(start(self._tell_skipped, members))
+        deadlines = [each.options.ack_deadline_ms for each in members if each.options is not None]
+        if any(deadlines):
+            self._scopes.append(start(self._give_back_in_time, max(deadlines) / 1_000))
+
+    async def _wait_open(self, members: list[Membership]) -> None:
+        """Until the member is known everywhere; partitions that are down are joined later."""
+        waiting = members
+        with anyio.move_on_after(self._open_timeout_s) as scope:
+            while waiting:
+                await self._wait_news()
+                self._check_failure()
+                if self._closed:
+                    self._session.check_open()
+                    raise ClosedError("the subscription was closed while it was opened")
+                waiting = [member for member in members if not member.is_open]
+                if len(waiting) == len(members):
+                    continue
+                if all(member.trouble for member in waiting):
+                    # Some are there, the others are known not to be: records are not kept waiting.
+                    break
+                scope.deadline = min(scope.deadline, anyio.current_time() + _OTHERS_S)
+        if len(waiting) == len(members):
+            trouble = waiting[0].trouble or "no answer"
+            raise PeerError(
+                f"no partition of {waiting[0].stream} could be joined within "
+                f"{self._open_timeout_s:g} s: {trouble}",
+                "are the partitions' leaders up? see `hadron status`",
+            )
+        for member in waiting:
+            reason = member.trouble or "no answer yet"
+            if not member.outage.told:
+                member.outage.told = True
+                _log.warning("%s is joined later: %s", member.partition, reason)
+
+    async def _tell_skipped(self, members: Iterable[Membership]) -> None:
+        """Say what the group will not be given: retention was quicker. Only its leaders know."""
+        for partition in [each.partition for each in members if each.is_open]:
+            request = groups_pb2.DescribeGroupRequest(
+                namespace=self._stream.namespace,
+                stream=self._stream.name,
+                partition=partition,
+                group=self._settings.group,
+                stream_id=self._stream.id,
+                metadata_index=self._stream.metadata_index,
+            )
+            try:
+                answer, _ = await self._session.request(partition, _DESCRIBE, request)
+            except HadronError as error:
+                _log.debug("what group %s has missed is not known: %s", request.group, error)
+                continue
+            if answer.group.skipped:
+                _log.warning(
+                    "group %s has missed %d records of %s/%s so far: retention had dropped them "
+                    "before they were acknowledged; see `hadron group describe`",
+                    request.group,
+                    answer.group.skipped,
+                    request.stream,
+                    partition,
+                )
+
+    @property
+    def is_closed(self) -> bool:
+        return self._closed
+
+    async def leave(self, *, waits: bool = True) -> None:
+        """Send the acks, give back the rest, and leave the group; a second time does nothing.
+
+        Args:
+            waits: for the acks to be committed; not in a block that was cancelled.
+        """
+        if self._closed:
+            return
+        try:
+            self.give_back_unseen()
+            if waits:
+                await self.flush(min(_LEAVE_S, self._session.request_timeout_s))
+        except HadronError as trouble:
+            _log.warning("leaving a group: %s", trouble)
+        finally:
+            self._close()
+
+    def pause(self) -> None:
+        """Send the acks, and get nothing more; also where the member has not joined yet, or joins
+        again."""
+        self._paused = True
+        for membership in self._memberships.values():
+            membership.pause()
+        self.send_acks()
+
+    def give_back_unseen(self) -> None:
+        """Send the acks, and give back what nobody has looked at; those attempts do not count."""
+        self.pause()
+        left, self._deliveries = [each.offset for each in self._deliveries], iter(())
+        if left and self._parcel is not None:
+            self._parcel.channel.send_nack(self._parcel.number, runs(left), unseen=True)
+        for part, _ in self._parts:
+            part.channel.send_nack(part.number, part.ranges(), unseen=True)
+        self._parts.clear()
+        for membership in self._memberships.values():
+            if membership.is_open and membership.channel is not None:
+                membership.channel.give_unread_back()
+        self._parcels.clear()
+
+    async def _give_back_in_time(self, deadline_s: float) -> None:
+        """What a program that is busy has not been handed, before its deadline: else the group
+        would count attempts that nobody has made, and write records to the dead letters that no
+        program has seen."""
+        while True:
+            await anyio.sleep(deadline_s * _LOOK)
+            self.give_old_back(self._clock() - deadline_s * _LIES)
+            for membership in self._memberships.values():
+                if membership.channel is not None:
+                    membership.channel.settled.clear()
+
+    def give_old_back(self, before: float) -> None:
+        """Give back what came before then, and has not been handed out."""
+        self.on_look(before)
+        if self.is_lying(self._parcel, before):
+            assert self._parcel is not None
+            left, self._deliveries = [each.offset for each in self._deliveries], iter(())
+            if left:
+                self._parcel.channel.send_nack(self._parcel.number, runs(left), unseen=True)
+        for part, records in list(self._parts):
+            if self.is_lying(part, before):
+                self._parts.remove((part, records))
+                part.channel.send_nack(part.number, part.ranges(), unseen=True)
+        for membership in self._memberships.values():
+            if membership.is_open and membership.channel is not None:
+                membership.channel.give_old_back(before)
+
+    def is_lying(self, parcel: Parcel | None, before: float) -> bool:
+        """Whether the deadline of a parcel that is being handed out has begun before then."""
+        if parcel is None:
+            return False
+        if parcel.number in parcel.channel.settled:
+            parcel.since = self._clock()
+        return parcel.since <= before
+
+    def forked(self) -> None:
+        """In a child process: the records here are its parent's."""
+        self._closed = True
+        self._deliveries = iter(())
+        self._parcels.clear()
+        self._parts.clear()
+        for membership in self._memberships.values():
+            if membership.channel is not None:
+                membership.channel.alive = False
+
+    def _close(self) -> None:
+        self._closed = True
+        self._session.on_close.pop(self._close, None)
+        for scope in self._scopes:
+            scope.cancel()
+        for membership in self._memberships.values():
+            membership.close()
+        self._parcels.clear()
+        self._deliveries = iter(())
+        self._notify()

@@ -1,0 +1,205 @@
+"""The pipeline calls of a client; each goes to the leader of the pipeline's replica set."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, Final
+
+from hadron.client.connecting.leaders import LOOK_HINT, ask_each, check_complete
+from hadron.client.connecting.session import Session
+from hadron.client.pipelines.homes import Homes
+from hadron.client.pipelines.stage_run import ReadyStages, StageRun
+from hadron.client.schema.catalog import Catalog
+from hadron.client.terms.arguments import text_of, text_or_none_of
+from hadron.client.terms.opening import Opening
+from hadron.model.errors import RequestError
+from hadron.wire.messages import method, pipelines_pb2
+
+_COMPLETE: Final = method("CompleteStages")
+_FAIL: Final = method("FailStages")
+_INSTANCES: Final = method("ListInstances")
+_PROGRESS: Final = method("PipelineProgress")
+_RETRY: Final = method("RetryInstances")
+_RETRY_SLICE: Final = 1_000
+"""Instances that one call names: one entry of the log."""
+
+_STATUSES: Final = ("", "live", "done", "failed")
+
+
+class PipelineCalls:
+    """What `Client` says and asks about pipelines. Every call may be repeated safely: the
+    attempt numbers make a completion or failure count once."""
+
+    def __init__(self, session: Session, catalog: Catalog) -> None:
+        self._session = session
+        self._homes = Homes(catalog)
+        self._namespace = session.endpoint.namespace
+
+    async def progress(
+        self, name: str, within_s: float | None = None
+    ) -> list[pipelines_pb2.PipelineProgressResponse.Pipeline]:
+        name = text_or_none_of("pipeline", name)
+        homes = self._session.topology.names()
+        request = pipelines_pb2.PipelineProgressRequest(namespace=self._namespace, pipeline=name)
+        if name:
+            homes = [await self._find(name, request)]
+
+        async def ask(home: str) -> list[pipelines_pb2.PipelineProgressResponse.Pipeline]:
+            answer, _ = await self._session.request(home, _PROGRESS, request, timeout_s=within_s)
+            return list(answer.pipelines)
+
+        answers, failed = await ask_each(self._session, homes, ask)
+        found = [pipeline for home in homes for pipeline in answers.get(home, ())]
+        check_complete(found, failed, len(homes), "could not be asked", LOOK_HINT)
+        return found
+
+    async def instances(
+        self, pipeline: str, status: str, after_id: int, limit: int
+    ) -> list[pipelines_pb2.ListInstancesResponse.Instance]:
+        pipeline = text_of("pipeline", pipeline)
+        if status not in _STATUSES:
+            raise RequestError(f"status {status!r} is unknown", f"use one of {_STATUSES}")
+        if limit < 1 or after_id < 0:
+            raise RequestError(
+                f"limit {limit} or after_id {after_id} is out of bounds",
+                "a page has 1 record or more, ids start at 1",
+            )
+        request = pipelines_pb2.ListInstancesRequest(
+            namespace=self._namespace,
+            pipeline=pipeline,
+            status=status,
+            after_id=after_id,
+            limit=limit,
+        )
+        home = await self._find(pipeline, request)
+        answer, _ = await self._session.request(home, _INSTANCES, request)
+        return list(answer.instances)
+
+    async def retry(
+        self,
+        pipeline: str,
+        instance_ids: Sequence[int] | None,
+        on_progress: Callable[[int], None] | None,
+    ) -> int:
+        """Slice by slice: each is an entry of the log, and all of them may be repeated."""
+        pipeline = text_of("pipeline", pipeline)
+        request = pipelines_pb2.RetryInstancesRequest(namespace=self._namespace, pipeline=pipeline)
+        ids = None if instance_ids is None else sorted({_instance_id(n) for n in instance_ids})
+        home = await self._find(pipeline, request)
+        retried = 0
+        while ids is None or ids:
+            if ids is not None:
+                request.ClearField("instance_ids")
+                request.instance_ids.extend(ids[:_RETRY_SLICE])
+                ids = ids[_RETRY_SLICE:]
+            answer, _ = await self._session.request(home, _RETRY, request)
+            retried += answer.retried
+            if on_progress is not None:
+                on_progress(retried)
+            if ids is None:
+                if not answer.more:
+                    break
+                request.after_id = answer.after_id
+        return retried
+
+    def run(
+        self, pipeline: str, engine: str, stages: Sequence[str], max_batch: int, credit: int
+    ) -> Opening[StageRun]:
+        pipeline = text_of("pipeline", pipeline)
+        if engine not in ("spark", "handler"):
+            raise RequestError(f"engine {engine!r} is unknown", "use spark or handler")
+        if max_batch < 1 or credit < 1:
+            raise RequestError(
+                f"max_batch {max_batch} or credit {credit} is out of bounds", "use 1 or more"
+            )
+
+        async def make() -> StageRun:
+            opening = pipelines_pb2.RunStagesRequest(
+                namespace=self._namespace,
+                pipeline=pipeline,
+                stages=stages,
+                engine=engine,
+                max_batch=max_batch,
+                credit=credit,
+            )
+            home = await self._find(pipeline, opening)
+            return StageRun(ReadyStages(self._session, home, opening))
+
+        return Opening(make, "run", "run_stages", f"of {pipeline!r}")
+
+    async def _find(
+        self,
+        name: str,
+        request: pipelines_pb2.PipelineProgressRequest
+        | pipelines_pb2.ListInstancesRequest
+        | pipelines_pb2.RunStagesRequest
+        | pipelines_pb2.RetryInstancesRequest,
+    ) -> str:
+        """Say in a request which pipeline is meant, by its id (PROTOCOL D3); returns its replica
+        set. Raises `NotFoundError`."""
+        item, home = await self._homes.find(name)
+        request.pipeline_id, request.metadata_index = item.id, item.metadata_index
+        return home
+
+    async def complete(
+        self,
+        pipeline_id: int,
+        stage: str,
+        instance_ids: Sequence[int],
+        attempts: Sequence[int],
+        created_ms: Sequence[int],
+        batch: bytes | None,
+        partition: str,
+    ) -> pipelines_pb2.CompleteStagesResponse:
+        _check_pairs(instance_ids, attempts, created_ms)
+        request = pipelines_pb2.CompleteStagesRequest(
+            pipeline_id=pipeline_id,
+            stage=stage,
+            instance_ids=instance_ids,
+            attempts=attempts,
+            created_ms=created_ms,
+            partition=partition,
+        )
+        home = await self._homes.of_id(pipeline_id)
+        answer, _ = await self._session.request(
+            home, _COMPLETE, request, [] if batch is None else [batch]
+        )
+        return answer  # type: ignore[no-any-return]
+
+    async def fail(
+        self,
+        pipeline_id: int,
+        stage: str,
+        instance_ids: Sequence[int],
+        attempts: Sequence[int],
+        created_ms: Sequence[int],
+        reason: str,
+    ) -> None:
+        _check_pairs(instance_ids, attempts, created_ms)
+        request = pipelines_pb2.FailStagesRequest(
+            pipeline_id=pipeline_id,
+            stage=stage,
+            instance_ids=instance_ids,
+            attempts=attempts,
+            created_ms=created_ms,
+            reason=reason,
+        )
+        home = await self._homes.of_id(pipeline_id)
+        await self._session.request(home, _FAIL, request)
+
+
+def _instance_id(given: Any) -> int:
+    if isinstance(given, bool) or not isinstance(given, int) or not 1 <= given < 1 << 63:
+        raise RequestError(f"{given!r} is no instance's id", "ids are whole numbers from 1 on")
+    return given
+
+
+def _check_pairs(
+    instance_ids: Sequence[int], attempts: Sequence[int], created_ms: Sequence[int]
+) -> None:
+    if not len(instance_ids) == len(attempts) == len(created_ms):
+        raise RequestError(
+            f"{len(instance_ids)} instance ids were given with {len(attempts)} attempts and "
+            f"{len(created_ms)} times of creation",
+            "give the attempt and the `created_ms` of each invocation, in the same order",
+        )

@@ -1,0 +1,151 @@
+"""Running a pipeline's stages: the call that hands ready invocations to this client."""
+
+from __future__ import annotations
+
+from collections import deque
+from typing import Any, Final
+
+import anyio
+
+from hadron.client.connecting.reconnecting_call import ReconnectingCall
+from hadron.client.connecting.session import Session
+from hadron.client.terms.opening import EnteredOnce
+from hadron.model.errors import HadronError, RequestError
+from hadron.wire.calling import OpenedCall
+from hadron.wire.messages import method, pipelines_pb2
+
+_RUN_STAGES: Final = method("RunStages")
+
+DEFAULT_MAX_BATCH: Final = 4_096
+"""Invocations per micro-batch: a DataFrame of this size costs Spark little more than one of 1."""
+
+DEFAULT_CREDIT: Final = 2
+"""One micro-batch is worked on while the next one waits here."""
+
+
+class ReadyStages:
+    """The call to the pipeline's leader, and what it has brought (`reconnecting_call.Owner`)."""
+
+    def __init__(
+        self, session: Session, replica_set: str, opening: pipelines_pb2.RunStagesRequest
+    ) -> None:
+        self._session = session
+        self._opening = opening
+        self._credit = opening.credit
+        self._ready: deque[tuple[pipelines_pb2.Invocations, int]] = deque()
+        self._call: OpenedCall | None = None
+        self._failure: HadronError | None = None
+        self._closed = False
+        self._news: anyio.Event | None = None
+        self._standing = ReconnectingCall(session, replica_set, _RUN_STAGES, self)
+        self._scope: anyio.CancelScope | None = None
+
+    def __str__(self) -> str:
+        state = "closed" if self._closed else f"open, {len(self._ready)} micro-batches ready"
+        return f"of {self._opening.pipeline!r}, {state}"
+
+    def start(self) -> None:
+        self._scope = self._session.background.start(self._standing.run)
+
+    def stop(self) -> None:
+        self._closed = True
+        if self._scope is not None:
+            self._scope.cancel()
+        self._ready.clear()
+        self._notify()
+
+    def grant(self, count: int) -> None:
+        if count < 1:
+            raise RequestError(f"{count} is no number of micro-batches", "grant 1 or more")
+        self._credit += count
+        if self._call is not None:
+            message = pipelines_pb2.RunStagesRequest()
+            message.CopyFrom(self._opening)
+            message.credit = count
+            self._call.send(message)
+
+    async def take(self) -> pipelines_pb2.Invocations | None:
+        """The next micro-batch; None once the run is over. Raises what ended it for good."""
+        while not self._ready:
+            if self._closed:
+                return None
+            if self._failure is not None:
+                raise self._failure
+            if self._news is None:
+                self._news = anyio.Event()
+            await self._news.wait()
+        invocations, size = self._ready.popleft()
+        if self._call is not None:
+            self._call.consumed(size)
+        return invocations
+
+    # --- reconnecting_call.Owner --------------------------------------------------------------
+
+    def opening(self) -> pipelines_pb2.RunStagesRequest:
+        message = pipelines_pb2.RunStagesRequest()
+        message.CopyFrom(self._opening)
+        message.credit = self._credit
+        return message
+
+    def opened(self, call: OpenedCall) -> None:
+        self._call = call
+
+    def received(self, message: pipelines_pb2.Invocations, attachment: memoryview) -> None:
+        self._credit = max(0, self._credit - 1)
+        self._ready.append((message, message.ByteSize() + len(attachment)))
+        self._notify()
+
+    def lost(self, error: HadronError | None) -> None:  # noqa: ARG002 - the protocol's
+        # What nobody has taken yet goes to another runner, and its credit is ours again.
+        self._call = None
+        self._credit += len(self._ready)
+        self._ready.clear()
+
+    def failed(self, error: HadronError) -> None:
+        self.lost(error)
+        self._failure = error
+        self._notify()
+
+    def _notify(self) -> None:
+        if self._news is not None:
+            self._news.set()
+            self._news = None
+
+
+class StageRun(EnteredOnce):
+    """Ready invocations of a pipeline. Made by `Client.run_stages`, used inside its block.
+
+    Iterate it; call `grant` for each micro-batch that is done, so that another one comes. When
+    the connection is lost, what is still waiting here goes to another runner; completing an
+    invocation that was given away is refused by its attempt number.
+    """
+
+    def __init__(self, stages: ReadyStages) -> None:
+        self._stages = stages
+
+    def __repr__(self) -> str:
+        return f"<StageRun {self._stages}>"
+
+    def __str__(self) -> str:
+        return str(self._stages)
+
+    def grant(self, count: int = 1) -> None:
+        """Ask for `count` more micro-batches."""
+        self._stages.grant(count)
+
+    def __aiter__(self) -> StageRun:
+        return self
+
+    async def __anext__(self) -> pipelines_pb2.Invocations:
+        invocations = await self._stages.take()
+        if invocations is None:
+            raise StopAsyncIteration
+        return invocations
+
+    async def __aenter__(self) -> StageRun:
+        self._enter("run")
+        self._stages.start()
+        return self
+
+    async def __aexit__(self, *exc_info: Any) -> None:
+        self._stages.stop()

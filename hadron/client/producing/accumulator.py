@@ -1,0 +1,373 @@
+"""The producer's state for one partition: which batch is sent when, under which sequence.
+
+Pure: no I/O and no clock; a driver sends what `next_batch` gives and reports what came of it.
+
+Rules (PROTOCOL D1):
+
+* Sequences count records. A batch is numbered when it is first sent, under one random producer
+  id, so numbered batches have no gap between them; at most `window` of them are unresolved.
+* A batch whose call ended without a clear answer is *doubtful* from then on: it may be in the log,
+  or still get there from a connection that the node has not read to its end. It is sent again
+  with identical bytes, in order, and the server's dedupe gives the original answer.
+* After any answer but success nothing is sent until all calls under way have ended (`stalled`);
+  then `resume` sorts what is left. So order never depends on how answers interleave.
+* When a numbered batch fails, its sequence is a hole that the server would never step over. The
+  simplest cure that cannot double a record: doubtful batches keep their numbers and are sent
+  again; those that "do not follow" (`SequenceError`) are given up with `OutcomeUnknownError`,
+  because another copy of them may still be under way. Once nothing is in doubt, the others, of
+  which no copy can be anywhere, are numbered again from 0 under a *new* producer id.
+* "Does not follow" without a hole means that the server forgot the producer (24 idle hours, or a
+  tail lost with `acks=leader`): the same cure.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Iterable, Sequence
+from typing import Final
+
+from hadron.client.producing.outgoing_batch import BatchState, OutgoingBatch
+from hadron.model.errors import (
+    CorruptionError,
+    DeadlineExceededError,
+    HadronError,
+    InvalidRecordError,
+    MetadataBehindError,
+    NotLeaderError,
+    NotReadyError,
+    OutcomeUnknownError,
+    OverloadedError,
+    RequestError,
+    SequenceError,
+    UnreachableError,
+)
+from hadron.model.limits import PRODUCER_WINDOW
+from hadron.model.record import NewRecord
+
+NOT_LOGGED: Final = (
+    NotLeaderError,
+    NotReadyError,
+    OverloadedError,
+    MetadataBehindError,
+    UnreachableError,
+)
+"""Answers that a node gives before it logs anything: the batch is not in the log because of
+this call."""
+
+MAX_REFUSALS: Final = 3
+"""Times that a batch may be renumbered because it "does not follow". Once is normal after a
+failure or 24 idle hours; a server that refuses fresh producer ids is broken."""
+
+
+class PartitionAccumulator:
+    """Batches of one partition, in the order in which their records were given.
+
+    Args:
+        new_producer_id: gives 16 random bytes.
+        on_resolved: called with every batch that is acked or failed.
+        batch_bytes: a batch is complete once it holds this much.
+    """
+
+    def __init__(
+        self,
+        stream: str,
+        partition: str,
+        *,
+        new_producer_id: Callable[[], bytes],
+        on_resolved: Callable[[OutgoingBatch], None],
+        batch_bytes: int,
+        codec: str = "none",
+        window: int = PRODUCER_WINDOW,
+    ) -> None:
+        self.stream = stream
+        self.partition = partition
+        self.stalled = False
+        """An answer was not a success: nothing is sent before `resume`."""
+        self.in_flight = 0
+        """Calls under way."""
+        self.held_bytes = 0
+        """Of records without an outcome."""
+        self._new_producer_id = new_producer_id
+        self._on_resolved = on_resolved
+        self._batch_bytes = batch_bytes
+        self._codec = codec
+        self._window = window
+        self._producer_id = new_producer_id()
+        self._next_sequence = 0
+        self._next_order = 0
+        self._hole = False
+        self._open: OutgoingBatch | None = None
+        self._queue: deque[OutgoingBatch] = deque()
+        self._resend: deque[OutgoingBatch] = deque()
+        self._sent: list[OutgoingBatch] = []
+
+    # --- what is there --------------------------------------------------------------------------
+
+    @property
+    def has_open(self) -> bool:
+        return self._open is not None
+
+    @property
+    def is_empty(self) -> bool:
+        """Nothing is unresolved."""
+        return self._open is None and not (self._queue or self._resend or self._sent)
+
+    def unresolved(self) -> list[OutgoingBatch]:
+        """Every batch without an outcome, in order."""
+        last = [] if self._open is None else [self._open]
+        batches = [*self._sent, *self._resend, *self._queue, *last]
+        return sorted(batches, key=lambda batch: batch.order)
+
+    @property
+    def needs_patience(self) -> bool:
+        """Whether trying again makes sense only after a while."""
+        return any(
+            batch.state is BatchState.UNANSWERED and not batch.out_of_sequence
+            for batch in (*self._sent, *self._resend)
+        )
+
+    # --- filling --------------------------------------------------------------------------------
+
+    def add(self, record: NewRecord, now_ms: int, now_s: float) -> tuple[OutgoingBatch, int]:
+        """Put one record into the open batch; return the batch and the record's index in it.
+
+        Raises `InvalidRecordError` or `RecordTooLargeError`, and nothing has changed.
+        """
+        batch = self._open
+        if batch is None:
+            batch = self._new_batch(now_s)
+        index = batch.add(record, now_ms)
+        self.held_bytes += batch.added
+        self._open = batch
+        if batch.is_full(self._batch_bytes):
+            self.seal()
+        return batch, index
+
+    def add_values(
+        self, values: Sequence[bytes], size: int, now_ms: int, now_s: float
+    ) -> OutgoingBatch:
+        """Append a whole batch of plain values that take `size` bytes of the buffer."""
+        self.seal()
+        batch = self._new_batch(now_s)
+        batch.fill(values, size, now_ms)
+        self.held_bytes += size
+        batch.state = BatchState.QUEUED
+        self._queue.append(batch)
+        return batch
+
+    def _new_batch(self, now_s: float) -> OutgoingBatch:
+        self._next_order += 1
+        return OutgoingBatch(self.stream, self.partition, self._next_order, now_s)
+
+    def seal(self) -> None:
+        """Let the open batch go as soon as the window allows, however small it is."""
+        batch = self._open
+        if batch is not None:
+            batch.state = BatchState.QUEUED
+            self._queue.append(batch)
+            self._open = None
+
+    # --- sending --------------------------------------------------------------------------------
+
+    def next_batch(self, *, eager: bool = False) -> OutgoingBatch | None:
+        """The batch to send now, encoded, or None. It counts as under way from here on.
+
+        The open batch goes when nothing is under way (so a lone record never waits), or when
+        `eager`; otherwise it keeps growing until an answer comes or somebody seals it.
+        """
+        while not self.stalled and len(self._sent) < self._window:
+            if self._resend:
+                return self._launch(self._resend.popleft())
+            if self._open is not None and not self._queue and (eager or not self._sent):
+                self.seal()
+            if not self._queue or (self._hole and self._sent):
+                return None
+            if self._hole:
+                self._start_afresh()
+            batch = self._queue.popleft()
+            if self._number(batch):
+                return self._launch(batch)
+        return None
+
+    def _launch(self, batch: OutgoingBatch) -> OutgoingBatch:
+        batch.state = BatchState.SENT
+        batch.out_of_sequence = False
+        self._sent.append(batch)
+        self.in_flight += 1
+        return batch
+
+    def _number(self, batch: OutgoingBatch) -> bool:
+        try:
+            batch.number(self._producer_id, self._next_sequence, self._codec)
+        except HadronError as error:
+            self._fail(batch, error)
+            return False
+        except Exception as error:
+            # Each record was looked at before, so this is a bug; who sent them hears of it, and the
+            # task that came to send this batch goes on with the others.
+            self._fail(batch, _no_batch(batch, error))
+            return False
+        self._next_sequence += batch.count
+        return True
+
+    def _start_afresh(self) -> None:
+        self._producer_id = self._new_producer_id()
+        self._next_sequence = 0
+        self._hole = False
+
+    # --- answers --------------------------------------------------------------------------------
+
+    def acked(
+        self, batch: OutgoingBatch, base_offset: int, append_ms: int, duplicate: bool
+    ) -> None:
+        """The batch under way is in the log."""
+        self._sent.remove(batch)
+        self.in_flight -= 1
+        batch.acked(base_offset, append_ms, duplicate)
+        self.held_bytes -= batch.size
+        self._on_resolved(batch)
+
+    def refused(self, batch: OutgoingBatch, error: HadronError) -> None:
+        """The call of a batch under way ended with an error; sorts out what it means."""
+        self.in_flight -= 1
+        self.stalled = True
+        if isinstance(error, SequenceError) and batch.refusals < MAX_REFUSALS:
+            batch.state = BatchState.UNANSWERED
+            batch.refusals += 1
+            batch.out_of_sequence = True
+        elif isinstance(error, (RequestError, CorruptionError)):
+            self._sent.remove(batch)
+            self._hole = True
+            self._fail(batch, _unknown(batch, str(error)) if batch.may_be_logged else error)
+        else:
+            batch.state = BatchState.UNANSWERED
+            batch.trouble = error
+            if not isinstance(error, NOT_LOGGED):
+                batch.doubtful = True
+
+    def resume(self) -> None:
+        """Sort what is unresolved and allow sending again. Only while nothing is under way."""
+        assert self.in_flight == 0
+        self.stalled = False
+        waiting = sorted([*self._sent, *self._resend], key=lambda batch: batch.order)
+        self._sent = []
+        if waiting and waiting[0].out_of_sequence:
+            # Everything before it is in the log, and still it does not follow.
+            self._hole = True
+        if not self._hole:
+            self._resend = deque(waiting)
+            return
+        self._resend = deque()
+        for batch in waiting:
+            if not batch.doubtful:
+                batch.state = BatchState.QUEUED
+                self._queue.append(batch)
+            elif batch.out_of_sequence:
+                self._fail(batch, _unknown(batch, "it no longer follows what is in the log"))
+            else:
+                self._resend.append(batch)
+        self._queue = deque(sorted(self._queue, key=lambda batch: batch.order))
+
+    # --- to another partition -------------------------------------------------------------------
+
+    def take(
+        self, may_move: Callable[[OutgoingBatch], bool]
+    ) -> tuple[list[OutgoingBatch], list[OutgoingBatch]]:
+        """Part with the batches that may move; return them in order, and those of them whose calls
+        should be cancelled."""
+        taken = [batch for batch in self.unresolved() if may_move(batch)]
+        under_way = []
+        for batch in taken:
+            self.held_bytes -= batch.size
+            if self._withdraw(batch):
+                under_way.append(batch)
+                batch.doubtful = True
+        return taken, under_way
+
+    def adopt(self, batch: OutgoingBatch) -> None:
+        """Append a batch that another partition's accumulator has parted with."""
+        self.seal()
+        self._next_order += 1
+        batch.move(self.partition, self._next_order)
+        self.held_bytes += batch.size
+        self._queue.append(batch)
+
+    # --- giving up ------------------------------------------------------------------------------
+
+    def expire(self, created_before_s: float) -> list[OutgoingBatch]:
+        """Fail what is older; return the batches whose calls should be cancelled."""
+        old = [batch for batch in self.unresolved() if batch.created_s <= created_before_s]
+        return self._give_up(old, "the delivery timeout passed")
+
+    def close(self, reason: str) -> list[OutgoingBatch]:
+        """Fail everything; return the batches whose calls should be cancelled."""
+        return self._give_up(self.unresolved(), reason)
+
+    def _give_up(self, batches: Iterable[OutgoingBatch], reason: str) -> list[OutgoingBatch]:
+        under_way = []
+        for batch in batches:
+            was_sent = self._withdraw(batch)
+            if was_sent:
+                under_way.append(batch)
+            if was_sent or batch.may_be_logged:
+                self._fail(batch, _unknown(batch, reason))
+            else:
+                self._fail(batch, _not_sent(batch, reason))
+        return under_way
+
+    def _withdraw(self, batch: OutgoingBatch) -> bool:
+        """Forget a batch; returns whether a call carries it."""
+        was_sent = batch.state is BatchState.SENT
+        self._forget(batch)
+        if was_sent:
+            self.in_flight -= 1
+        if was_sent or batch.state is BatchState.UNANSWERED:
+            self._hole = True
+            self.stalled = True
+        return was_sent
+
+    def _forget(self, batch: OutgoingBatch) -> None:
+        if batch is self._open:
+            self._open = None
+        elif batch in self._sent:
+            self._sent.remove(batch)
+        elif batch in self._resend:
+            self._resend.remove(batch)
+        else:
+            self._queue.remove(batch)
+
+    def _fail(self, batch: OutgoingBatch, error: HadronError) -> None:
+        batch.failed(error)
+        self.held_bytes -= batch.size
+        self._on_resolved(batch)
+
+
+def _unknown(batch: OutgoingBatch, reason: str) -> OutcomeUnknownError:
+    last = f"; last trouble: {batch.trouble.message}" if batch.trouble is not None else ""
+    return OutcomeUnknownError(
+        f"{_count(batch)} may or may not be in the log: {reason}{last}",
+        "look for them in the stream before sending them again",
+    )
+
+
+def _no_batch(batch: OutgoingBatch, error: Exception) -> InvalidRecordError:
+    return InvalidRecordError(
+        f"not sent: {_count(batch)} cannot be encoded: {type(error).__name__}: {error}",
+        "nothing of that is in the log; this is a bug: `send` refuses what cannot be sent",
+    )
+
+
+def _not_sent(batch: OutgoingBatch, reason: str) -> DeadlineExceededError:
+    last = f"; last trouble: {batch.trouble.message}" if batch.trouble is not None else ""
+    hint = "is the partition's leader up? see `hadron status`"
+    if isinstance(batch.trouble, OverloadedError) and batch.trouble.hint:
+        # It is up, and has said itself what would help.
+        hint = batch.trouble.hint
+    return DeadlineExceededError(
+        f"not sent, and not in the log: {_count(batch)}: {reason}{last}", hint
+    )
+
+
+def _count(batch: OutgoingBatch) -> str:
+    records = "1 record" if batch.count == 1 else f"{batch.count} records"
+    return f"{records} to {batch.stream}/{batch.partition}"

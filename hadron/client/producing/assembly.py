@@ -1,0 +1,150 @@
+"""From a producer's settings to a producer: looks the stream up and wires the parts together."""
+
+from __future__ import annotations
+
+import logging
+from typing import Final
+
+import anyio
+
+from hadron.client.connecting.session import Session
+from hadron.client.producing.accumulator import PartitionAccumulator
+from hadron.client.producing.outgoing_batch import OutgoingBatch
+from hadron.client.producing.producer import Producer
+from hadron.client.producing.publisher import Publisher
+from hadron.client.producing.router import Router
+from hadron.client.producing.sender import PartitionSender, Substitutes
+from hadron.client.producing.settings import ACKS, ProducerSettings
+from hadron.client.schema.catalog import Catalog
+from hadron.model.errors import HadronError, NotFoundError
+from hadron.wire.messages import streams_pb2
+
+_log = logging.getLogger(__name__)
+
+_WARM_UP_S: Final = 1.0
+"""How long opening waits for the leaders, so that the first record finds a connection."""
+
+
+async def open_producer(
+    session: Session, catalog: Catalog, stream: str, settings: ProducerSettings
+) -> Producer:
+    """Raises `NotFoundError` for an unknown stream, partition or region."""
+    if settings.partition is not None:
+        await catalog.partitions(stream, settings.partition)
+    item = await catalog.stream(stream)
+    names = settings.choose(item)
+    opening = streams_pb2.ProduceRequest(
+        namespace=session.endpoint.namespace,
+        stream=stream,
+        acks=ACKS[settings.acks],
+        stream_id=item.id,
+        metadata_index=item.metadata_index,
+    )
+    publishers: list[Publisher] = []
+
+    def resolved(batch: OutgoingBatch) -> None:
+        publishers[0].resolved(batch)
+
+    def make(partition: str, substitutes: Substitutes | None) -> PartitionSender:
+        accumulator = PartitionAccumulator(
+            stream,
+            partition,
+            new_producer_id=lambda: session.ports.random.token_bytes(16),
+            on_resolved=resolved,
+            batch_bytes=settings.batch_bytes,
+            codec=settings.codec,
+        )
+        request = streams_pb2.ProduceRequest(partition=partition)
+        request.MergeFrom(opening)
+        return PartitionSender(
+            session, accumulator, request, eager=settings.linger_ms <= 0, substitutes=substitutes
+        )
+
+    router = Router(
+        make,
+        names,
+        failover=settings.failover,
+        pinned=settings.partition is not None,
+        by_key=settings.partitioner == "key",
+        # Producers that start together should not all begin with the same partition.
+        first=lambda count: int(session.ports.random.uniform(0, count)),
+    )
+    publisher = Publisher(
+        session,
+        router,
+        linger_ms=settings.linger_ms,
+        batch_bytes=settings.batch_bytes,
+        max_buffer_bytes=settings.max_buffer_bytes,
+        delivery_timeout_s=settings.delivery_timeout_s,
+        serializer=settings.value_serializer,
+    )
+    publishers.append(publisher)
+    await _warm_up(session, names)
+    for sender in router.senders:
+        if session.connection_now(sender.accumulator.partition) is None:
+            sender.go_away("its leader was not found")
+    _follow(session, catalog, opening, settings, router, publisher)
+    return Producer(publisher)
+
+
+def _follow(
+    session: Session,
+    catalog: Catalog,
+    opening: streams_pb2.ProduceRequest,
+    settings: ProducerSettings,
+    router: Router,
+    publisher: Publisher,
+) -> None:
+    """Use partitions that are added to the stream while the producer is open.
+
+    `opening` is what senders are made with: from the index at which the stream has a partition on,
+    so that a leader there which has not heard of it says that it is behind.
+    """
+
+    async def look() -> None:
+        try:
+            now = await catalog.stream(opening.stream)
+        except NotFoundError as error:
+            publisher.gone = error
+            return
+        except HadronError as error:
+            _log.debug("stream %s was not looked up again: %s", opening.stream, error)
+            return
+        # Another stream of that name is none of this producer's business (PROTOCOL D3).
+        if now.id != opening.stream_id:
+            publisher.gone = NotFoundError(
+                f"stream {opening.stream!r} was deleted; another one has its name now",
+                "make another producer for that one",
+            )
+        if publisher.gone is not None or publisher.is_closed:
+            return
+        for request in (opening, *(sender.request for sender in router.senders)):
+            request.metadata_index = now.metadata_index
+        if router.extend(settings.choose(now)):
+            _log.info("stream %s has the partitions %s now", opening.stream, router.partitions)
+            publisher.grown()
+
+    def changed() -> None:
+        session.background.start(look)
+
+    def not_found() -> None:
+        catalog.forget(opening.stream)
+        changed()
+
+    publisher.stop_following = catalog.listen(changed)
+    publisher.on_not_found = not_found
+
+
+async def _warm_up(session: Session, names: list[str]) -> None:
+    """Dial all leaders at once; records wait for those that do not answer, or go elsewhere."""
+
+    async def dial(name: str) -> None:
+        try:
+            await session.connect(name)
+        except HadronError as error:
+            _log.debug("the leader of %s cannot be dialed yet: %s", name, error)
+
+    with anyio.move_on_after(_WARM_UP_S):
+        async with anyio.create_task_group() as tasks:
+            for name in names:
+                tasks.start_soon(dial, name)

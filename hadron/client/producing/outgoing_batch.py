@@ -1,0 +1,195 @@
+"""A batch on its way out: from its first record to its outcome.
+
+Pure. The accumulator moves it through its states; whoever sent a record looks here for what
+became of it.
+"""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Sequence
+from typing import Protocol
+
+from hadron.model.batch import encode_batch
+from hadron.model.batch_building import BatchBuilder, encode_values
+from hadron.model.errors import HadronError
+from hadron.model.record import NewRecord
+from hadron.model.record_batch import decode_batch
+
+
+class Waiter(Protocol):
+    """What is told once a batch is done: an event of the world that the client runs in."""
+
+    def set(self) -> object: ...
+
+    async def wait(self) -> object: ...
+
+
+class BatchState(enum.Enum):
+    OPEN = enum.auto()
+    """Takes more records."""
+    QUEUED = enum.auto()
+    """Complete; known not to be in the log; not numbered."""
+    SENT = enum.auto()
+    """A call that carries it is under way."""
+    UNANSWERED = enum.auto()
+    """Numbered and sent before; to be sent again with the same bytes."""
+    ACKED = enum.auto()
+    FAILED = enum.auto()
+
+
+class OutgoingBatch:
+    """Records of one partition that share one sequence number and one outcome."""
+
+    __slots__ = (
+        "_builder",
+        "_now_ms",
+        "_values",
+        "added",
+        "append_ms",
+        "base_offset",
+        "count",
+        "created_s",
+        "data",
+        "doubtful",
+        "doubtful_elsewhere",
+        "duplicate",
+        "error",
+        "failure_seen",
+        "order",
+        "out_of_sequence",
+        "partition",
+        "refusals",
+        "size",
+        "state",
+        "stream",
+        "trouble",
+        "waiter",
+        "waiting",
+    )
+
+    def __init__(self, stream: str, partition: str, order: int, created_s: float) -> None:
+        self.stream = stream
+        self.partition = partition
+        self.order = order
+        self.created_s = created_s
+        self.state = BatchState.OPEN
+        self.count = 0
+        self.size = 0
+        """What its records take of the producer's buffer, bytes."""
+        self.added = 0
+        """What the last record added to `size`."""
+        self.data = b""
+        """Encoded and numbered; empty before the first send."""
+        self.doubtful = False
+        """It may be in the log, or get there, although nobody said so."""
+        self.doubtful_elsewhere = False
+        """It was when it moved here from another partition (`failover="duplicate"`)."""
+        self.out_of_sequence = False
+        """The last answer was that it does not follow what is in the log."""
+        self.refusals = 0
+        self.trouble: HadronError | None = None
+        """Why an earlier try came to nothing."""
+        self.error: HadronError | None = None
+        self.failure_seen = False
+        self.base_offset = 0
+        self.append_ms = 0
+        self.duplicate = False
+        self.waiter: Waiter | None = None
+        self.waiting = 0
+        """Tasks that wait for one of its records, and so will see a failure."""
+        self._builder: BatchBuilder | None = None
+        self._values: Sequence[bytes] = ()
+        self._now_ms = 0
+
+    # --- filling --------------------------------------------------------------------------------
+
+    def add(self, record: NewRecord, now_ms: int) -> int:
+        """Append one record and return its index. Raises `InvalidRecordError`, changing nothing."""
+        builder = self._builder
+        if builder is None:
+            builder = BatchBuilder()
+        index = builder.add(record, now_ms)
+        self._builder = builder
+        self.count = index + 1
+        self.added = builder.size - self.size
+        self.size = builder.size
+        return index
+
+    def fill(self, values: Sequence[bytes], size: int, now_ms: int) -> None:
+        """Make the batch out of plain values; `size` is what they take of the buffer."""
+        self._values = values
+        self._now_ms = now_ms
+        self.count = len(values)
+        self.size = size
+
+    def is_full(self, batch_bytes: int) -> bool:
+        builder = self._builder
+        return self.size >= batch_bytes or (builder is not None and builder.full)
+
+    # --- sending --------------------------------------------------------------------------------
+
+    def number(self, producer_id: bytes, sequence: int, codec: str) -> None:
+        """Encode under a sequence, or once more under another one.
+
+        Raises `RecordTooLargeError` or `InvalidRecordError` when the records make no batch.
+        """
+        if self.data:
+            # Its records went when it was first encoded; only a hole in the sequence leads here.
+            decoded = decode_batch(self.data)
+            decoded.head.pid = producer_id
+            decoded.head.seq = sequence
+            self.data = encode_batch(decoded.head, decoded.body, codec)
+        elif self._builder is not None:
+            self.data = self._builder.build(producer_id=producer_id, sequence=sequence, codec=codec)
+            self._builder = None
+        else:
+            self.data = encode_values(
+                self._values, self._now_ms, producer_id=producer_id, sequence=sequence, codec=codec
+            )
+            self._values = ()
+
+    def move(self, partition: str, order: int) -> None:
+        """To the end of another partition's queue, to be numbered there."""
+        self.partition = partition
+        self.order = order
+        self.state = BatchState.QUEUED
+        self.doubtful_elsewhere |= self.doubtful
+        self.doubtful = self.out_of_sequence = False
+        self.refusals = 0
+
+    # --- outcome --------------------------------------------------------------------------------
+
+    @property
+    def is_done(self) -> bool:
+        return self.state is BatchState.ACKED or self.state is BatchState.FAILED
+
+    @property
+    def may_be_logged(self) -> bool:
+        """Whether nobody knows that it is in no log."""
+        return self.doubtful or self.doubtful_elsewhere
+
+    def acked(self, base_offset: int, append_ms: int, duplicate: bool) -> None:
+        self.base_offset = base_offset
+        self.append_ms = append_ms
+        self.duplicate = duplicate
+        self._done(BatchState.ACKED)
+
+    def failed(self, error: HadronError) -> None:
+        self.error = error
+        self._done(BatchState.FAILED)
+
+    def _done(self, state: BatchState) -> None:
+        self.state = state
+        self.data = b""
+        self._builder = None
+        self._values = ()
+        if self.waiter is not None:
+            self.waiter.set()
+
+    def failure(self) -> HadronError:
+        """The batch's error as an exception of its own: several waiters raise it."""
+        error = self.error
+        assert error is not None
+        self.failure_seen = True
+        return type(error)(error.message, error.hint, retryable=error.retryable)

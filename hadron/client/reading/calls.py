@@ -1,0 +1,207 @@
+"""The reading calls of a client: offsets, single fetches, and the sources of readers."""
+
+from __future__ import annotations
+
+from datetime import datetime
+from typing import Final
+
+from hadron.client.connecting.session import Session
+from hadron.client.reading.reader import Position, ReadPlan, SpanReader
+from hadron.client.schema.catalog import Catalog
+from hadron.client.terms.arguments import check_deserializer, instant_ms, text_of, whole_of
+from hadron.client.terms.results import Fetched, PartitionOffsets
+from hadron.model.batch import StampedBatch
+from hadron.model.errors import NotFoundError, PeerError, RequestError
+from hadron.model.ids import Ballot
+from hadron.model.limits import MAX_ATTACHMENT_BYTES
+from hadron.model.record import Deserializer, record_type
+from hadron.wire.messages import ballot_from, ballot_to, method, streams_pb2
+
+FETCH_BYTES: Final = 4 << 20
+
+_FETCH: Final = method("Fetch")
+_OFFSETS: Final = method("Offsets")
+
+
+def start_of(start: Position, offset: int | str | None) -> Position:
+    """Where a read begins: `start`, or `offset` when that is given. Raises `RequestError` when
+    both are."""
+    if offset is None:
+        return start
+    if start != "earliest":
+        raise RequestError(f"both start={start!r} and offset={offset!r} are given", "use one")
+    return offset
+
+
+class ReadCalls:
+    """What `Client` answers about the contents of streams."""
+
+    def __init__(self, session: Session, catalog: Catalog) -> None:
+        self._session = session
+        self._catalog = catalog
+        self._namespace = session.endpoint.namespace
+
+    def spans(
+        self,
+        stream: str,
+        partition: str | None,
+        position: Position,
+        limit: int | None,
+        follow: bool,
+        deserializer: Deserializer | None = None,
+    ) -> SpanReader:
+        """The source of a reader. Raises `RequestError` for arguments that make no sense."""
+        if isinstance(position, datetime):
+            instant_ms("start", position)
+        check_deserializer(deserializer)
+        stream = text_of("stream", stream)
+        plan = ReadPlan(
+            namespace=self._namespace,
+            stream=stream,
+            offset=position,
+            limit=None if limit is None else whole_of("limit", limit, 0),
+            follow=follow,
+            record_type=record_type(deserializer),
+        )
+        plan.check()
+        at = position if isinstance(position, datetime) else None
+        return SpanReader(
+            self._session,
+            plan,
+            lambda: self._catalog.partitions(stream, partition),
+            lambda name: self.offsets(stream, name, at),
+            lambda: self._catalog.stream(stream),
+        )
+
+    async def offsets(
+        self,
+        stream: str,
+        partition: str | None,
+        at: int | datetime | None,
+        before: int | None = None,
+    ) -> list[PartitionOffsets]:
+        # 0 is none on the wire.
+        at_ms = None if at is None else max(1, instant_ms("at_ms", at))
+        try:
+            return await self._offsets(stream, partition, at_ms, before)
+        except NotFoundError:
+            # It may have been deleted, and created again, since it was looked up.
+            self._catalog.forget(stream)
+            return await self._offsets(stream, partition, at_ms, before)
+
+    async def _offsets(
+        self, stream: str, partition: str | None, at_ms: int | None, before: int | None
+    ) -> list[PartitionOffsets]:
+        found: list[PartitionOffsets] = []
+        names = await self._catalog.partitions(stream, partition)
+        item = await self._catalog.stream(stream)
+        for name in names:
+            request = streams_pb2.OffsetsRequest(
+                namespace=self._namespace,
+                stream=stream,
+                partition=name,
+                at_ms=at_ms or 0,
+                stream_id=item.id,
+                metadata_index=item.metadata_index,
+                before=before,
+            )
+            answer, _ = await self._session.request(name, _OFFSETS, request)
+            found.extend(
+                PartitionOffsets(
+                    entry.partition,
+                    entry.first_offset,
+                    entry.next_offset,
+                    entry.at_offset,
+                    item.id,
+                    ballot_from(entry.ballot) if entry.HasField("ballot") else None,
+                )
+                for entry in answer.partitions
+            )
+        return found
+
+    async def fetch(
+        self,
+        stream: str,
+        partition: str,
+        offset: int,
+        max_bytes: int,
+        max_wait_ms: int,
+        stream_id: int | None,
+        after: Ballot | None,
+    ) -> Fetched:
+        partition = text_of("partition", partition)
+        if offset < 0 or not 0 < max_bytes <= MAX_ATTACHMENT_BYTES or max_wait_ms < 0:
+            raise RequestError(
+                f"offset {offset}, max_bytes {max_bytes} or max_wait_ms {max_wait_ms} is out of "
+                "bounds",
+                f"none may be negative, max_bytes is 1 to {MAX_ATTACHMENT_BYTES}",
+            )
+        request = streams_pb2.FetchRequest(
+            namespace=self._namespace,
+            stream=stream,
+            partition=partition,
+            offset=offset,
+            max_bytes=max_bytes,
+            max_wait_ms=max_wait_ms,
+            stream_id=stream_id or 0,
+            after=ballot_to(after) if after is not None else None,
+        )
+        if stream_id is not None:
+            return await self._fetch(request)
+        try:
+            return await self._fetch(await self._identified(stream, request))
+        except NotFoundError:
+            # It may have been deleted, and created again, since it was looked up.
+            self._catalog.forget(stream)
+            return await self._fetch(await self._identified(stream, request))
+
+    async def _identified(
+        self, stream: str, request: streams_pb2.FetchRequest
+    ) -> streams_pb2.FetchRequest:
+        """`request` with the id of the stream that has the name now (PROTOCOL D3)."""
+        item = await self._catalog.stream(stream)
+        request.stream_id, request.metadata_index = item.id, item.metadata_index
+        return request
+
+    async def _fetch(self, request: streams_pb2.FetchRequest) -> Fetched:
+        answer, attachment = await self._session.request(
+            request.partition,
+            _FETCH,
+            request,
+            timeout_s=self._session.request_timeout_s + request.max_wait_ms / 1000,
+        )
+        return Fetched(_split(answer, attachment, request), answer.first_offset, answer.next_offset)
+
+
+def _split(
+    answer: streams_pb2.FetchResponse, attachment: memoryview, request: streams_pb2.FetchRequest
+) -> list[StampedBatch]:
+    partition, offset = request.partition, request.offset
+    batches = []
+    start = 0
+    for info in answer.batches:
+        if info.base_offset + info.count <= offset:
+            # Whoever goes on after them would ask for the same, for ever.
+            raise PeerError(
+                f"{partition} was asked for offset {offset} and answered with "
+                f"{info.count} records from {info.base_offset} on",
+                retryable=False,
+            )
+        offset = info.base_offset + info.count
+        batches.append(
+            StampedBatch(
+                info.base_offset,
+                info.count,
+                info.append_ms,
+                info.ballot.epoch,
+                info.ballot.incarnation,
+                attachment[start : start + info.length],
+            )
+        )
+        start += info.length
+    if start != len(attachment):
+        raise PeerError(
+            f"an answer from {partition} has {len(attachment)} bytes of batches, it says {start}",
+            retryable=False,
+        )
+    return batches

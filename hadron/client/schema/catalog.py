@@ -1,0 +1,368 @@
+"""The schema as a client sees it: looking objects up, and changing it.
+
+The leader of the metadata set is asked first, so that what one client has applied another one
+finds; while it cannot be reached, any node answers from its copy, as long as that is not older than
+what this client has seen. Streams that were looked up are followed: `listen` tells of partitions
+that were added to them, and of their end (PROTOCOL D3).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any, Final
+
+import anyio
+import msgspec
+
+from hadron.client.connecting.session import Session
+from hadron.client.terms.arguments import text_of
+from hadron.client.terms.results import Applied, Change
+from hadron.model.backoff import Backoff
+from hadron.model.errors import (
+    HadronError,
+    MetadataBehindError,
+    NotFoundError,
+    PeerError,
+    RequestError,
+    UnknownMethodError,
+)
+from hadron.model.ids import DEFAULT_NAMESPACE
+from hadron.model.kinds import spec_from_json
+from hadron.model.problems import did_you_mean
+from hadron.model.schema import SchemaObject, StreamSpec, spec_to_json
+from hadron.model.services import TokenSpec
+from hadron.model.tokens import hash_secret, make_secret
+from hadron.wire.calling import Caller
+from hadron.wire.messages import method, schema_pb2
+
+_APPLY: Final = method("ApplySchema")
+_GET: Final = method("GetObjects")
+_DELETE: Final = method("DeleteObjects")
+_WATCH: Final = method("WatchSchema")
+
+_PAGE_OBJECTS: Final = 1_000
+"""Asked for at a time: some ten milliseconds of a node's time."""
+
+_FIRST_S: Final = 1.0
+"""For the metadata set's leader, before another node's copy of the schema has to do."""
+
+
+class Catalog:
+    """Schema calls of one client, and the streams it has looked up."""
+
+    def __init__(self, session: Session) -> None:
+        self._session = session
+        self._namespace = session.endpoint.namespace
+        self._streams: dict[str, SchemaObject] = {}
+        self._index = 0
+        """The highest metadata index that any answer named."""
+        self._watched: int | None = None
+        self._listeners: dict[Callable[[], None], None] = {}
+
+    async def apply(
+        self, objects: Sequence[SchemaObject], *, dry_run: bool, allow_destructive: bool
+    ) -> Applied:
+        secrets = {} if dry_run else await self._make_secrets(objects)
+        request = schema_pb2.ApplySchemaRequest(
+            objects=[
+                _to_message(_with_secret(entry, secrets.get((entry.namespace, entry.name))))
+                for entry in objects
+            ],
+            dry_run=dry_run,
+            allow_destructive=allow_destructive,
+        )
+        answer, _ = await self._session.request(self._session.topology.metadata, _APPLY, request)
+        self._streams.clear()
+        self._index = max(self._index, answer.metadata_index)
+        changes = [
+            Change(
+                change.action,
+                _from_message(change.before) if change.HasField("before") else None,
+                _from_message(change.after) if change.HasField("after") else None,
+                secrets.get((change.after.namespace, change.after.name), "")
+                if change.after.kind == "Token"
+                else "",
+            )
+            for change in answer.changes
+        ]
+        return Applied(changes, answer.metadata_index)
+
+    async def _make_secrets(self, objects: Sequence[SchemaObject]) -> dict[tuple[str, str], str]:
+        """Secrets for tokens that are new and come without a hash, by (namespace, name)."""
+        wanted = {
+            (entry.namespace, entry.name): ""
+            for entry in objects
+            if isinstance(entry.spec, TokenSpec) and not entry.spec.sha256
+        }
+        if wanted:
+            for known in await self.objects("Token", "", ""):
+                wanted.pop((known.namespace, known.name), None)
+        return {key: make_secret(self._session.ports.random) for key in wanted}
+
+    async def delete(
+        self, names: Sequence[tuple[str, str, str]], *, dry_run: bool, allow_destructive: bool
+    ) -> tuple[list[SchemaObject], int]:
+        """Delete the objects with these (kind, namespace, name), all or none. Returns them as they
+        were, and the metadata index after it."""
+        request = schema_pb2.DeleteObjectsRequest(
+            names=[
+                schema_pb2.DeleteObjectsRequest.Name(kind=kind, namespace=namespace, name=name)
+                for kind, namespace, name in names
+            ],
+            dry_run=dry_run,
+            allow_destructive=allow_destructive,
+        )
+        answer, _ = await self._session.request(self._session.topology.metadata, _DELETE, request)
+        self._streams.clear()
+        self._index = max(self._index, answer.metadata_index)
+        return [_from_message(entry) for entry in answer.deleted], answer.metadata_index
+
+    async def objects(self, kind: str, namespace: str, name: str) -> list[SchemaObject]:
+        """All objects that match, by id; "" matches all. Asked for a page at a time: what is there
+        throughout is in the answer."""
+        found, _ = await self._ask(kind, namespace, name)
+        return found
+
+    async def _ask(self, kind: str, namespace: str, name: str) -> tuple[list[SchemaObject], int]:
+        """The objects that match, and the metadata index as of which, at least."""
+        found: list[SchemaObject] = []
+        indexes: list[int] = []
+        more = True
+        while more:
+            answer = await self._page(
+                schema_pb2.GetObjectsRequest(
+                    kind=kind,
+                    namespace=namespace,
+                    name=name,
+                    min_index=self._index,
+                    limit=_PAGE_OBJECTS,
+                    after_id=found[-1].id if found else None,
+                )
+            )
+            found += [_from_message(entry) for entry in answer.objects]
+            indexes.append(answer.metadata_index)
+            more = answer.more
+        return found, min(indexes)
+
+    async def _ask_leader(
+        self, kind: str, namespace: str, name: str
+    ) -> tuple[list[SchemaObject], int]:
+        """The same of one name, as the metadata set's leader has it. Raises `PeerError` where that
+        does not answer: then nobody knows that there is no such object.
+
+        *(A stream was made, and its leader crashed: replicas that had it in their logs, and had not
+        heard that it is committed, said that it does not exist.)*
+        """
+        request = schema_pb2.GetObjectsRequest(
+            kind=kind, namespace=namespace, name=name, latest=True
+        )
+        metadata = self._session.topology.metadata
+        try:
+            answer, _ = await self._session.request(metadata, _GET, request)
+        except PeerError as error:
+            raise PeerError(
+                f"no {kind.lower()} {name!r} is known, but only the leader of {metadata} knows all "
+                f"that are: {error.message}",
+                error.hint,
+            ) from error
+        self._index = max(self._index, answer.metadata_index)
+        return [_from_message(entry) for entry in answer.objects], answer.metadata_index
+
+    async def _page(self, request: schema_pb2.GetObjectsRequest) -> schema_pb2.GetObjectsResponse:
+        answer, _ = await self._session.request(
+            self._session.topology.metadata,
+            _GET,
+            request,
+            any_after_s=min(_FIRST_S, self._session.request_timeout_s / 2),
+        )
+        self._index = max(self._index, answer.metadata_index)
+        assert isinstance(answer, schema_pb2.GetObjectsResponse)
+        return answer
+
+    async def stream(self, name: str) -> SchemaObject:
+        """The stream called `name` in the client's namespace. Raises `NotFoundError`.
+
+        With its `id` and `metadata_index` any node knows which stream, and which state of it, is
+        meant."""
+        if not isinstance(name, str):
+            text_of("stream", name)
+        while (known := self._streams.get(name)) is None:
+            found, index = await self._one("Stream", name)
+            if index < self._index:
+                # The watch was quicker than this answer: what it has told meanwhile is not in it,
+                # and does not come again.
+                continue
+            self._streams[name] = found
+            if self._watched is None:
+                self._watched = index
+                self._session.background.start(self._follow)
+        return known
+
+    def forget(self, name: str) -> None:
+        """What is known of a stream has turned out to be old."""
+        self._streams.pop(name, None)
+
+    # --- following ------------------------------------------------------------------------------
+
+    def listen(self, listener: Callable[[], None]) -> Callable[[], None]:
+        """Call `listener` when a stream that was looked up has changed, or was deleted (`stream`
+        tells); returns how to stop that."""
+        self._listeners[listener] = None
+        return lambda: self._listeners.pop(listener, None)
+
+    async def _follow(self) -> None:
+        """Watch the schema at some node, for as long as the client lives."""
+        backoff = Backoff(self._session.ports.random)
+        ask_leader = False
+        while True:
+            try:
+                connection = await (
+                    self._session.connect(self._session.topology.metadata)
+                    if ask_leader
+                    else self._session.connect_any()
+                )
+                await self._watch(connection, backoff)
+            except UnknownMethodError:
+                # An older node: changes are found out when something fails.
+                return
+            except HadronError:
+                # Another node, when this one is behind, or away.
+                ask_leader = not ask_leader
+            await anyio.sleep(backoff.next_s())
+
+    async def _watch(self, connection: Caller, backoff: Backoff) -> None:
+        """Until the call ends; raises what ended it."""
+        seen: set[int] = set()
+        request = schema_pb2.WatchSchemaRequest(from_index=self._watched or 0)
+        async with connection.open_stream(_WATCH, request) as changes:
+            async for message, _ in changes:
+                if message.to_index < (self._watched or 0):
+                    raise MetadataBehindError(f"{connection.peer} knows less of the schema")
+                backoff.reset()
+                seen.update(entry.id for entry in message.objects)
+                changed = self._take(message)
+                if not message.more_follows:
+                    if message.is_whole:
+                        changed |= self._keep_only(seen)
+                    self._watched = message.to_index
+                    self._index = max(self._index, message.to_index)
+                    seen.clear()
+                if changed:
+                    for listener in list(self._listeners):
+                        listener()
+
+    def _take(self, message: Any) -> bool:
+        """Whether a stream may have changed that somebody has looked up. What is known here does
+        not tell: it is forgotten when this client changes the schema, and a later look-up may have
+        been quicker than this message."""
+        for told in (*message.objects, *message.deleted):
+            self._index = max(self._index, told.metadata_index)
+        changed = any(
+            entry.kind == "Stream" and entry.namespace == self._namespace
+            for entry in message.objects
+        )
+        gone = {entry.id for entry in message.deleted}
+        before = dict(self._streams)
+        for name, known in before.items():
+            if known.id in gone:
+                del self._streams[name]
+        for entry in message.objects:
+            old = before.get(entry.name) if entry.kind == "Stream" else None
+            if (
+                old is not None
+                and entry.namespace == old.namespace
+                and entry.metadata_index > old.metadata_index
+            ):
+                self._streams[entry.name] = _from_message(entry)
+        return changed or self._streams != before
+
+    def _keep_only(self, ids: set[int]) -> bool:
+        kept = {name: known for name, known in self._streams.items() if known.id in ids}
+        changed = kept != self._streams
+        self._streams = kept
+        return changed
+
+    # --- looking up -----------------------------------------------------------------------------
+
+    async def partitions(self, stream: str, partition: str | None = None) -> list[str]:
+        """The stream's partitions, or the one asked for. Raises `NotFoundError`."""
+        spec = (await self.stream(stream)).spec
+        assert isinstance(spec, StreamSpec)
+        if partition is None:
+            return list(spec.partitions)
+        if partition not in spec.partitions:
+            # It may have been added since the stream was looked up.
+            self._streams.pop(stream, None)
+            spec = (await self.stream(stream)).spec
+            assert isinstance(spec, StreamSpec)
+        if partition not in spec.partitions:
+            raise NotFoundError(
+                f"stream {self._namespace}/{stream} has no partition {partition!r}",
+                f"it has {', '.join(spec.partitions)}",
+            )
+        return [partition]
+
+    async def one(self, kind: str, name: str) -> SchemaObject:
+        """The object called `name` in the client's namespace, as it is now. Raises
+        `NotFoundError`."""
+        found, _ = await self._one(kind, name)
+        return found
+
+    async def _one(self, kind: str, name: str) -> tuple[SchemaObject, int]:
+        """The object, and the metadata index as of which. Raises `NotFoundError`."""
+        if not isinstance(name, str):
+            text_of(kind.lower(), name)
+        if not name:
+            raise RequestError(f"a {kind.lower()} needs a name", f"see `hadron get {kind}`")
+        found, index = await self._ask(kind, self._namespace, name)
+        if not found:
+            # Whoever has answered may be a replica that is behind.
+            found, index = await self._ask_leader(kind, self._namespace, name)
+        if not found:
+            if self._namespace != DEFAULT_NAMESPACE:
+                check_namespace(self._namespace, await self.objects("Namespace", "", ""))
+            make = f"create it with `hadron create stream {name}`, " if kind == "Stream" else ""
+            raise NotFoundError(
+                f"no {kind.lower()} is called {name!r} in namespace {self._namespace!r}",
+                f"{make}declare it with `hadron apply`, or look with `hadron get {kind.lower()}s`",
+            )
+        return found[0], index
+
+
+def check_namespace(name: str, declared: Iterable[SchemaObject]) -> None:
+    """Raises `NotFoundError` when it is not one of those: who finds nothing in it is to know."""
+    known = [each.name for each in declared]
+    if name != DEFAULT_NAMESPACE and name not in known:
+        raise NotFoundError(
+            f"there is no namespace {name!r}{did_you_mean(name, known)}",
+            f"`hadron create namespace {name}` makes it; else name another one, at the end of the "
+            "server's URL",
+        )
+
+
+def _with_secret(entry: SchemaObject, secret: str | None) -> SchemaObject:
+    """A token with its secret's hash: the secret itself goes nowhere."""
+    if not isinstance(entry.spec, TokenSpec) or secret is None:
+        return entry
+    spec = msgspec.structs.replace(entry.spec, sha256=hash_secret(secret))
+    return msgspec.structs.replace(entry, spec=spec)
+
+
+def _to_message(entry: SchemaObject) -> schema_pb2.SchemaObject:
+    return schema_pb2.SchemaObject(
+        kind=entry.kind,
+        namespace=entry.namespace,
+        name=entry.name,
+        spec_json=spec_to_json(entry.spec).decode(),
+    )
+
+
+def _from_message(message: schema_pb2.SchemaObject) -> SchemaObject:
+    return SchemaObject(
+        kind=message.kind,
+        namespace=message.namespace,
+        name=message.name,
+        spec=spec_from_json(message.kind, message.spec_json),
+        id=message.id,
+        metadata_index=message.metadata_index,
+    )

@@ -1,0 +1,106 @@
+"""Declaring objects from a program: what the calls of `catalog` take, made of what people write."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from hadron.client.connecting.session import Session
+from hadron.client.schema.catalog import Catalog
+from hadron.client.terms.arguments import (
+    kind_or_none_of,
+    names_of,
+    objects_of,
+    text_of,
+    text_or_none_of,
+)
+from hadron.client.terms.results import Applied
+from hadron.model.documents.reading import Declared, declared
+from hadron.model.documents.rendering import differences
+from hadron.model.errors import RequestError, SchemaError
+from hadron.model.kinds import only_stored
+from hadron.model.schema import SchemaObject, StreamSpec
+
+_log = logging.getLogger(__name__)
+
+
+class Declarations:
+    """What `Client` declares, and finds declared."""
+
+    def __init__(self, session: Session, catalog: Catalog) -> None:
+        self._session = session
+        self._catalog = catalog
+
+    async def apply(self, given: Declared, *, dry_run: bool, allow_destructive: bool) -> Applied:
+        objects = declared(given)
+        applied = await self._catalog.apply(
+            objects, dry_run=dry_run, allow_destructive=allow_destructive
+        )
+        for note in only_stored(objects):
+            _log.warning("%s", note)
+        return applied
+
+    async def delete(
+        self, names: Sequence[tuple[str, str, str]], *, dry_run: bool, allow_destructive: bool
+    ) -> list[SchemaObject]:
+        deleted, _ = await self._catalog.delete(
+            objects_of(names), dry_run=dry_run, allow_destructive=allow_destructive
+        )
+        return deleted
+
+    async def find(self, kind: str, namespace: str, name: str) -> list[SchemaObject]:
+        return await self._catalog.objects(
+            kind_or_none_of(kind),
+            text_or_none_of("namespace", namespace),
+            text_or_none_of("name", name),
+        )
+
+    async def create_stream(
+        self,
+        name: str,
+        partitions: str | Sequence[str] | None,
+        retention: Mapping[str, str] | None,
+        description: str,
+    ) -> SchemaObject:
+        name = text_of("name", name)
+        chosen = names_of("partitions", partitions)
+        namespace = self._session.endpoint.namespace
+        known = await self._catalog.objects("Stream", namespace, name)
+        if chosen is None:
+            chosen = list(_partitions_of(known[0]) if known else await self._only_set(name))
+        document: dict[str, Any] = {
+            "kind": "Stream",
+            "namespace": namespace,
+            "name": name,
+            "description": description,
+            "partitions": chosen,
+            "retention": retention,
+        }
+        (wanted,) = declared(document)
+        if known:
+            if other := differences(known[0], wanted):
+                raise SchemaError(
+                    f"{wanted.label} exists with another {other}", "`apply` changes it"
+                )
+            return known[0]
+        applied = await self._catalog.apply([wanted], dry_run=False, allow_destructive=False)
+        created = applied.changes[0].after
+        assert created is not None
+        return created
+
+    async def _only_set(self, name: str) -> Sequence[str]:
+        """The cluster's replica set, if it has one only: where records lie is not to be guessed."""
+        await self._session.refresh()
+        names = self._session.topology.names()
+        if len(names) != 1:
+            raise RequestError(
+                f"the cluster has {len(names)} replica sets: {', '.join(names)}",
+                f"say where the records of {name!r} shall lie: partitions=[...]",
+            )
+        return names
+
+
+def _partitions_of(stream: SchemaObject) -> Sequence[str]:
+    assert isinstance(stream.spec, StreamSpec)
+    return stream.spec.partitions

@@ -1,0 +1,70 @@
+"""What a client keeps of the schema, when answers and what it watches overtake each other."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from types import SimpleNamespace
+from typing import Any, cast
+
+from hadron.client.connecting.session import Session
+from hadron.client.schema.catalog import Catalog
+from hadron.model.schema import StreamSpec, spec_to_json
+from hadron.wire.messages import schema_pb2
+
+
+def stream_at(index: int, *partitions: str) -> schema_pb2.SchemaObject:
+    """Stream `s`, created at index 3, as of a later change."""
+    return schema_pb2.SchemaObject(
+        kind="Stream",
+        namespace="default",
+        name="s",
+        id=3,
+        metadata_index=index,
+        spec_json=spec_to_json(StreamSpec(partitions=partitions)).decode(),
+    )
+
+
+class SlowAnswers:
+    """A session that gives prepared answers, each after something else has happened."""
+
+    def __init__(self) -> None:
+        self.endpoint = SimpleNamespace(namespace="default")
+        self.topology = SimpleNamespace(metadata="meta")
+        self.background = SimpleNamespace(start=lambda _run: None)
+        self.request_timeout_s = 30.0
+        self.answers: list[tuple[Callable[[], object], schema_pb2.GetObjectsResponse]] = []
+        self.asked: list[int] = []
+        """The lowest index that each request could use."""
+
+    async def request(
+        self, _replica_set: str, _method: object, request: Any, **_options: object
+    ) -> tuple[schema_pb2.GetObjectsResponse, memoryview]:
+        self.asked.append(request.min_index)
+        happens, answer = self.answers.pop(0)
+        happens()
+        return answer, memoryview(b"")
+
+
+async def test_a_change_that_overtakes_the_answer_is_not_missed() -> None:
+    """The watch tells each change once: an older answer must not be kept after it."""
+    session = SlowAnswers()
+    catalog = Catalog(cast(Session, session))
+    change = schema_pb2.SchemaChanges(
+        from_index=3, to_index=4, objects=[stream_at(4, "eu/p0", "us/p0")]
+    )
+    session.answers = [
+        (
+            lambda: catalog._take(change),
+            schema_pb2.GetObjectsResponse(objects=[stream_at(3, "eu/p0")], metadata_index=3),
+        ),
+        (
+            lambda: None,
+            schema_pb2.GetObjectsResponse(
+                objects=[stream_at(4, "eu/p0", "us/p0")], metadata_index=4
+            ),
+        ),
+    ]
+    assert await catalog.partitions("s") == ["eu/p0", "us/p0"]
+    assert session.asked == [0, 4]
+    # Nobody is asked again.
+    assert (await catalog.stream("s")).metadata_index == 4

@@ -1,0 +1,147 @@
+"""What a program may write for a name, a number, a duration or an instant. Pure.
+
+One form each for every call of the client: subclasses of str and int count as what they are,
+`timedelta` and `datetime` where a duration or an instant is meant, and the error for anything else
+names the argument. A bare `TypeError` from the depths names neither it nor what would be right.
+"""
+
+from __future__ import annotations
+
+import math
+from datetime import UTC, datetime, timedelta
+from typing import Any, Final
+
+from hadron.model.errors import RequestError
+from hadron.model.kinds import proper_kind
+
+_EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
+_MS: Final = timedelta(milliseconds=1)
+
+
+def text_of(name: str, value: Any) -> str:
+    """A name that is given, as a plain str. Raises `RequestError` for "" and for no text."""
+    if not isinstance(value, str):
+        raise RequestError(f"{name} {value!r} is {_kind(value)}", "give a str")
+    if not value:
+        raise RequestError(f'{name} is ""', "give a name")
+    return str.__str__(value)
+
+
+def text_or_none_of(name: str, value: Any) -> str:
+    """The same where "" means any."""
+    return value if isinstance(value, str) and not value else text_of(name, value)
+
+
+def names_of(name: str, value: Any) -> list[str] | None:
+    """Names, or a single one; None stays None. Raises `RequestError` for what are none."""
+    if value is None:
+        return None
+    given = [value] if isinstance(value, str) else value
+    try:
+        return [text_of(f"one of {name}", each) for each in given]
+    except TypeError:
+        raise RequestError(
+            f"{name} {value!r} is {_kind(value)}", "give a name, or a list of names"
+        ) from None
+
+
+def objects_of(names: Any) -> list[tuple[str, str, str]]:
+    """(kind, namespace, name) of objects. Raises `RequestError` for what are none."""
+    given = list(names)
+    for each in given:
+        if isinstance(each, str) or len(each) != 3 or not all(isinstance(x, str) for x in each):
+            raise RequestError(
+                f"{each!r} does not name an object",
+                'give (kind, namespace, name), for example ("Stream", "default", "orders")',
+            )
+    return [(proper_kind(kind), namespace, name) for kind, namespace, name in given]
+
+
+def kind_or_none_of(value: Any) -> str:
+    """A kind's proper name, "" where any is meant. Raises `RequestError`."""
+    kind = text_or_none_of("kind", value)
+    return proper_kind(kind) if kind else ""
+
+
+def whole_of(name: str, value: Any, least: int, most: int | None = None) -> int:
+    """An integer within bounds, both inclusive. Raises `RequestError`."""
+    number = _index(value)
+    if number is None:
+        bounds = _span(least, most)
+        raise RequestError(f"{name} {value!r} is {_kind(value)}", f"give an int, {bounds}")
+    if number < least or (most is not None and number > most):
+        raise RequestError(f"{name} {number} is out of bounds", _span(least, most))
+    return number
+
+
+def seconds_of(name: str, value: Any, least: float, most: float | None = None) -> float:
+    """A duration in seconds, within bounds, both inclusive. Raises `RequestError`."""
+    return _number_of(name, value, "seconds", 1.0, least, most)
+
+
+def milliseconds_of(name: str, value: Any, least: float, most: float | None = None) -> float:
+    """A duration in milliseconds, within bounds, both inclusive. Raises `RequestError`."""
+    return _number_of(name, value, "milliseconds", 1_000.0, least, most)
+
+
+def _number_of(
+    name: str, value: Any, unit: str, per_second: float, least: float, most: float | None
+) -> float:
+    if isinstance(value, timedelta):
+        number = value.total_seconds() * per_second
+    elif isinstance(value, bool) or not hasattr(type(value), "__float__"):
+        raise RequestError(
+            f"{name} {value!r} is {_kind(value)}",
+            f"give {unit} as a number, {_span(least, most)}, or a timedelta",
+        )
+    else:
+        number = float(value)
+    # What is not a number is not in any bounds either.
+    if not least <= number or (most is not None and number > most):
+        raise RequestError(f"{name} {value!r} is out of bounds", f"{_span(least, most)} {unit}")
+    return number
+
+
+def instant_ms(name: str, value: Any) -> int:
+    """Milliseconds since the Unix epoch of an instant: these themselves, or a datetime with its
+    time zone, whose microseconds are cut. Raises `RequestError`."""
+    if isinstance(value, datetime):
+        if value.tzinfo is None:
+            raise RequestError(
+                f"{name} {value.isoformat()} does not say in which time zone",
+                "for example datetime.now(UTC), or .astimezone() for the local one",
+            )
+        return (value - _EPOCH) // _MS
+    number = _index(value)
+    if number is None:
+        raise RequestError(
+            f"{name} {value!r} is {_kind(value)}",
+            "give milliseconds since the Unix epoch as an int, or a datetime with a time zone",
+        )
+    return number
+
+
+def _index(value: Any) -> int | None:
+    """An integer of whatever library; None for what is none, and bool is none here."""
+    if isinstance(value, bool) or not hasattr(type(value), "__index__"):
+        return None
+    return int(value.__index__())
+
+
+def _kind(value: Any) -> str:
+    return f"of type {type(value).__name__}"
+
+
+def _span(least: float, most: float | None) -> str:
+    if most is None or math.isinf(most):
+        return f"{least:g} or more"
+    return f"{least:g} to {most:,}"
+
+
+def check_deserializer(deserializer: object) -> None:
+    """Raises `RequestError` when it cannot be called."""
+    if deserializer is not None and not callable(deserializer):
+        raise RequestError(
+            f"value_deserializer {deserializer!r} cannot be called",
+            "give a function that takes a value as it was sent, such as json.loads",
+        )

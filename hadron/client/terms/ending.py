@@ -1,0 +1,25 @@
+"""How what is open is closed: producers, subscriptions, clients."""
+
+from __future__ import annotations
+
+import msgspec
+
+
+class Ending(msgspec.Struct, frozen=True):
+    """How something is closed.
+
+    Attributes:
+        timeout_s: what has no outcome by then is given up; None is the delivery timeout.
+        waits: False gives everything up at once.
+        logs: failures are logged and not raised, where something else is.
+    """
+
+    timeout_s: float | None = None
+    waits: bool = True
+    logs: bool = False
+
+
+def after_block(error: BaseException | None) -> Ending:
+    """How a block ends that `error` ends, if that is not None: one that was cancelled, or is left
+    by Ctrl-C, waits for nothing."""
+    return Ending(waits=error is None or isinstance(error, Exception), logs=error is not None)

@@ -1,0 +1,116 @@
+"""What is looked up first and then entered: `async with client.producer(...) as producer`.
+
+Forgetting to enter is what people do first, so it is told in words wherever it shows.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from typing import TYPE_CHECKING, Any, Final, Generic, NoReturn, Protocol, TypeVar
+
+from hadron.model.errors import ClosedError, RequestError
+
+
+class Enterable(Protocol):
+    """An async context manager that gives itself."""
+
+    async def __aenter__(self) -> Any: ...
+
+    async def __aexit__(self, kind: Any, error: Any, traceback: Any, /) -> None: ...
+
+
+T = TypeVar("T", bound=Enterable)
+
+NOT_OPEN: Final = "not open yet"
+"""How what was not entered or used shows itself."""
+
+
+class EnteredOnce:
+    """What is opened by entering it: a second block inside would close it under the first."""
+
+    _is_entered = False
+
+    def _enter(self, what: str) -> None:
+        if self._is_entered:
+            raise entered_twice(what)
+        self._is_entered = True
+
+
+def entered_twice(what: str) -> RequestError:
+    return RequestError(
+        f"the {what} has been opened by an `async with` already",
+        "leave that block out, or make another one for it",
+    )
+
+
+class AsyncOnly:
+    """What `with` is told where `async with` is meant."""
+
+    def __enter__(self) -> NoReturn:
+        raise RequestError(
+            "`with` does not open what belongs to an event loop",
+            "write `async with`, or take the blocking client: `with hadron.connect_sync(...)`",
+        )
+
+    def __exit__(self, *exc_info: object) -> None:
+        """Never reached; without it Python speaks of this method only."""
+
+
+class Opening(AsyncOnly, Generic[T]):
+    """An async context manager around something that is made when the block is entered.
+
+    Args:
+        what: what is made, as its users call it.
+        call: how it is asked for.
+        about: of which stream and the like, for who prints it.
+    """
+
+    def __init__(self, make: Callable[[], Awaitable[T]], what: str, call: str, about: str) -> None:
+        self._make = make
+        self._what = what
+        self._call = call
+        self._about = about
+        self._made: T | None = None
+
+    def __repr__(self) -> str:
+        state = NOT_OPEN if self._made is None else "opened by its block"
+        return f"<{self._what.capitalize()} {self._about}, {state}>"
+
+    async def __aenter__(self) -> T:
+        if self._made is not None:
+            raise entered_twice(self._what)
+        made = await self._make()
+        await made.__aenter__()
+        self._made = made
+        return made
+
+    async def __aexit__(self, kind: Any, error: Any, traceback: Any) -> None:
+        made, self._made = self._made, None
+        assert made is not None
+        await made.__aexit__(kind, error, traceback)
+
+    # --- used without entering it ---------------------------------------------------------------
+
+    if not TYPE_CHECKING:
+        # Type checkers find these mistakes by themselves.
+
+        def __getattr__(self, name: str) -> NoReturn:
+            # Not an error of Hadron's: `hasattr` and `copy` ask too.
+            raise AttributeError(f"no {name!r} yet: {self._not_open()}")
+
+        def __await__(self) -> NoReturn:
+            raise ClosedError(self._not_open())
+
+        def __aiter__(self) -> NoReturn:
+            raise ClosedError(self._not_open())
+
+    def _not_open(self) -> str:
+        return (
+            f"the {self._what} is not open; write `async with client.{self._call}(...) as "
+            f"{self._what}:` and use it in the block"
+        )
+
+
+def described(opening: Opening[Any]) -> tuple[str, str]:
+    """What is made, as its users call it, and of which stream and the like."""
+    return opening._what, opening._about

@@ -1,0 +1,130 @@
+"""Pipelines whose outputs come back to their own input, by themselves or through others.
+
+When every pipeline on such a way takes every record, each instance starts another one, for ever:
+that is refused. Where one of them has triggers, it depends on the types of the outputs, which only
+the records know: that is told.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections import deque
+from collections.abc import Iterable
+from dataclasses import dataclass
+from graphlib import CycleError, TopologicalSorter
+
+from hadron.model.pipelines import PipelineSpec, StageSpec, matches_type
+from hadron.model.problems import shorten
+from hadron.model.schema import SchemaObject
+
+Place = tuple[str, str, str]
+"""(namespace, stream, partition): what a pipeline reads, and where its outputs go."""
+
+
+@dataclass(frozen=True, slots=True)
+class Loop:
+    """A stage's output that leads back to its pipeline's input.
+
+    Attributes:
+        index: the stage's.
+        through: the pipelines on the way, this one left out.
+        is_endless: all of them, this one too, take every record.
+    """
+
+    index: int
+    stream: str
+    through: tuple[SchemaObject, ...]
+    is_endless: bool
+
+    def __str__(self) -> str:
+        """As the beginning of a sentence."""
+        if not self.through:
+            return f"{shorten(self.stream)} is the pipeline's own input"
+        names = ", ".join(shorten(each.name) for each in self.through)
+        return f"{shorten(self.stream)} leads back to the pipeline's input, through {names}"
+
+
+class Loops:
+    """Who reads what, of all pipelines that there are."""
+
+    def __init__(self, objects: Iterable[SchemaObject]) -> None:
+        self._readers: dict[Place, list[SchemaObject]] = {}
+        for obj in objects:
+            if isinstance(obj.spec, PipelineSpec):
+                self._readers.setdefault(_input(obj, obj.spec), []).append(obj)
+        self._suspects = self._find_suspects()
+
+    def _find_suspects(self) -> set[Place]:
+        """The places that may lie on a loop: no order of all places has them, in which outputs come
+        after inputs. Mostly there are none, however many pipelines there are."""
+        sources: dict[Place, set[Place]] = {}
+        for place, readers in self._readers.items():
+            sources.setdefault(place, set())
+            for output in (output for reader in readers for output in _outputs(reader)):
+                sources.setdefault(output, set()).add(place)
+        order = TopologicalSorter(sources)
+        with contextlib.suppress(CycleError):
+            order.prepare()
+        suspects = set(sources)
+        while ready := order.get_ready():
+            order.done(*ready)
+            suspects.difference_update(ready)
+        return suspects
+
+    def of(self, obj: SchemaObject) -> list[Loop]:
+        """For each stage of this pipeline whose output comes back to its input: how. An endless
+        way counts before a shorter one."""
+        spec = obj.spec
+        assert isinstance(spec, PipelineSpec)
+        found: list[Loop] = []
+        for index, stage in enumerate(spec.stages):
+            output = _output(obj, spec, stage)
+            if output is None or not {output, _input(obj, spec)} <= self._suspects:
+                continue
+            endless = self._way(output, _input(obj, spec), True) if _takes_all(spec) else None
+            way = self._way(output, _input(obj, spec), False) if endless is None else endless
+            if way is not None:
+                found.append(Loop(index, output[1], way, endless is not None))
+        return found
+
+    def _way(self, start: Place, end: Place, only_all: bool) -> tuple[SchemaObject, ...] | None:
+        """The pipelines on a shortest way; None where there is no way."""
+        came: dict[Place, tuple[Place, SchemaObject] | None] = {start: None}
+        ahead = deque([start])
+        while ahead:
+            place = ahead.popleft()
+            if place == end:
+                way: list[SchemaObject] = []
+                while (step := came[place]) is not None:
+                    place = step[0]
+                    way.append(step[1])
+                return tuple(reversed(way))
+            for reader in self._readers.get(place, ()):
+                assert isinstance(reader.spec, PipelineSpec)
+                if only_all and not _takes_all(reader.spec):
+                    continue
+                for following in _outputs(reader):
+                    if following not in came and following in self._suspects:
+                        came[following] = place, reader
+                        ahead.append(following)
+        return None
+
+
+def _input(obj: SchemaObject, spec: PipelineSpec) -> Place:
+    return obj.namespace, spec.input, spec.replica_set
+
+
+def _output(obj: SchemaObject, spec: PipelineSpec, stage: StageSpec) -> Place | None:
+    if stage.output is None:
+        return None
+    return obj.namespace, stage.output.stream, stage.output.partition or spec.replica_set
+
+
+def _outputs(obj: SchemaObject) -> list[Place]:
+    assert isinstance(obj.spec, PipelineSpec)
+    places = [_output(obj, obj.spec, stage) for stage in obj.spec.stages]
+    return [place for place in places if place is not None]
+
+
+def _takes_all(spec: PipelineSpec) -> bool:
+    return matches_type(spec.triggers, "")

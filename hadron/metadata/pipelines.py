@@ -1,0 +1,106 @@
+"""What declared pipelines must keep to: their input and outputs, and what a change would lose.
+Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator
+from typing import Final
+
+from hadron.metadata.judging import INSIST, Judge, Key, KindRules, note_move
+from hadron.metadata.pipeline_loops import Loops
+from hadron.model.documents.problem import Notes, Problem
+from hadron.model.pipelines import PipelineSpec, StageSpec
+from hadron.model.problems import ValuePath, shorten
+from hadron.model.schema import SchemaObject
+
+
+def _spec(obj: SchemaObject) -> PipelineSpec:
+    assert isinstance(obj.spec, PipelineSpec)
+    return obj.spec
+
+
+def _check(judge: Judge, notes: Notes, obj: SchemaObject, before: PipelineSpec | None) -> None:
+    spec = _spec(obj)
+    judge.check_home(notes, spec, before)
+    judge.find_stream(notes, ("input",), obj.namespace, spec.input)
+    for index, stage in enumerate(spec.stages):
+        if stage.output is not None:
+            _check_output(judge, notes, obj, index, stage)
+    if before is not None and not judge.allow_destructive:
+        _check_losses(notes, spec, before)
+    for loop in judge.view(Loops).of(obj):
+        if loop.is_endless:
+            notes.note(
+                ("stages", loop.index, "output", "stream"),
+                f"{loop}, and every record is taken there: each output would start another "
+                "instance, for ever",
+                "another stream, or `triggers` which the outputs' types do not match",
+            )
+
+
+def _recheck(judge: Judge, notes: Notes, obj: SchemaObject, declared: Collection[Key]) -> None:
+    """An output's partition may go away."""
+    for index, stage in enumerate(_spec(obj).stages):
+        if stage.output and ("Stream", obj.namespace, stage.output.stream) in declared:
+            _check_output(judge, notes, obj, index, stage)
+
+
+def _check_output(
+    judge: Judge, notes: Notes, obj: SchemaObject, index: int, stage: StageSpec
+) -> None:
+    assert stage.output is not None
+    path: ValuePath = ("stages", index, "output")
+    stream = judge.find_stream(notes, (*path, "stream"), obj.namespace, stage.output.stream)
+    partition = stage.output.partition or _spec(obj).replica_set
+    if stream is None or partition in stream.partitions:
+        return
+    why = "" if stage.output.partition else ", the pipeline's replica set,"
+    found = f"{shorten(partition)}{why} is no partition of stream {stage.output.stream}"
+    expected = f"one of {', '.join(stream.partitions)}"
+    notes.note((*path, "partition"), found, expected)
+
+
+def _check_losses(notes: Notes, spec: PipelineSpec, before: PipelineSpec) -> None:
+    names = {stage.name for stage in spec.stages}
+    for stage in before.stages:
+        if stage.name not in names:
+            found = f"stage {shorten(stage.name)} was removed, and may have live instances"
+            notes.note(("stages",), found, f"every existing stage, or {INSIST}")
+    for key, old, new, loses in (
+        ("input", before.input, spec.input, "its progress in the old stream"),
+        ("replica_set", before.replica_set, spec.replica_set, "its instances, which do not move"),
+    ):
+        if old != new:
+            note_move(notes, key, old, new, loses)
+
+
+def _references(obj: SchemaObject) -> Iterator[Key]:
+    spec = _spec(obj)
+    yield "Stream", obj.namespace, spec.input
+    for stage in spec.stages:
+        if stage.output is not None:
+            yield "Stream", obj.namespace, stage.output.stream
+
+
+def _refuse_change(before: SchemaObject, after: SchemaObject) -> list[Problem]:
+    """A pipeline's instances belong to the stream that it has consumed, whoever insists."""
+    consumed = _spec(before).input
+    if consumed == _spec(after).input:
+        return []
+    return [
+        Problem(
+            after.label,
+            ("input",),
+            f"the pipeline has consumed another stream, its instances belong to {consumed}",
+            "that one; or a pipeline with another name for the new input",
+        )
+    ]
+
+
+RULES: Final = KindRules(
+    check=_check,
+    recheck=_recheck,
+    references=_references,
+    refuse_change=_refuse_change,
+    holds="its instances",
+)

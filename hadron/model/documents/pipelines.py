@@ -1,0 +1,71 @@
+"""One pipeline: where it starts, what it takes, and its stages."""
+
+from __future__ import annotations
+
+import re
+from typing import Final
+
+from hadron.model.documents.kind import Kind
+from hadron.model.documents.names import check_named, check_replica_set
+from hadron.model.documents.problem import Notes
+from hadron.model.documents.stages import check_stages
+from hadron.model.errors import RequestError
+from hadron.model.ids import is_valid_name
+from hadron.model.pipelines import PipelineSpec
+from hadron.model.problems import did_you_mean, shorten
+from hadron.model.units import parse_time_ms
+
+START_FORM: Final = "earliest, latest, an offset, or an RFC 3339 time such as 2013-01-01T05:00:00Z"
+TRIGGER_FORM: Final = (
+    "dot segments such as flight.departed; a whole segment may be *, and the last one >"
+)
+
+MAX_TRIGGERS: Final = 100
+"""Each is compared with each event type of a batch."""
+MAX_PARALLEL: Final = 1_000_000
+"""Instances that are open at once are rows that every scheduling round may look at."""
+
+_OFFSET: Final = re.compile(r"[0-9]{1,18}")
+
+
+def is_valid_start(start: str) -> bool:
+    """Whether a pipeline may start there: earliest, latest, an offset, or an RFC 3339 time."""
+    if start in ("earliest", "latest") or _OFFSET.fullmatch(start):
+        return True
+    try:
+        return parse_time_ms(start) >= 0
+    except RequestError:
+        return False
+
+
+def is_valid_trigger(pattern: str) -> bool:
+    """Whether `hadron.model.pipelines.matches_type` can make sense of the pattern."""
+    *most, last = pattern.split(".")
+    if not all(map(_is_valid_segment, most)) or ">" in most:
+        return False
+    return last == ">" or _is_valid_segment(last)
+
+
+def _is_valid_segment(segment: str) -> bool:
+    if segment == "*":
+        return True
+    return bool(segment) and segment.isprintable() and not any(c in segment for c in "*> ")
+
+
+def _check(notes: Notes, spec: PipelineSpec) -> None:
+    check_replica_set(notes, spec.replica_set)
+    check_named(notes, ("input",), spec.input, is_valid_name, "the name of a stream")
+    if len(spec.triggers) > MAX_TRIGGERS:
+        notes.note(("triggers",), f"{len(spec.triggers)} patterns", f"at most {MAX_TRIGGERS}")
+    for index, pattern in enumerate(spec.triggers):
+        if not is_valid_trigger(pattern):
+            notes.note(("triggers", index), f"{shorten(pattern)} is not a pattern", TRIGGER_FORM)
+    if not is_valid_start(spec.start):
+        meant = did_you_mean(spec.start, ("earliest", "latest"))
+        notes.note(("start",), f"{shorten(spec.start)} is not a start{meant}", START_FORM)
+    if not 1 <= spec.max_parallel <= MAX_PARALLEL:
+        notes.note(("max_parallel",), f"{spec.max_parallel}", f"1 to {MAX_PARALLEL}")
+    check_stages(notes, spec.stages)
+
+
+KIND: Final = Kind(name="Pipeline", spec=PipelineSpec, check=_check, mutual="stages")

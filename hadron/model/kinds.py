@@ -1,0 +1,59 @@
+"""The kinds of objects that exist: the one list, in which each has a line."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Final
+
+import msgspec
+
+from hadron.model.documents import pipelines, services, streams
+from hadron.model.documents.kind import Kind
+from hadron.model.errors import RequestError, SchemaError
+from hadron.model.problems import did_you_mean
+from hadron.model.schema import NamespaceSpec, SchemaObject, Spec
+
+KINDS: Final = {
+    kind.name: kind
+    for kind in (
+        Kind(name="Namespace", spec=NamespaceSpec, stands_in_none=True),
+        streams.KIND,
+        pipelines.KIND,
+        *services.KINDS,
+    )
+}
+"""By name, in the order in which they are told."""
+
+_AS_WRITTEN: Final = {
+    written: kind for kind in KINDS for written in (kind.lower(), f"{kind.lower()}s")
+}
+"""Each kind by what people write for it, in lower case."""
+
+
+def proper_kind(written: str) -> str:
+    """`Stream` for `stream`, `Streams` and `STREAM`. Raises `RequestError`."""
+    kind = _AS_WRITTEN.get(written.lower())
+    if kind is None:
+        meant = did_you_mean(written.lower(), _AS_WRITTEN)
+        raise RequestError(f"{written!r} is no kind{meant}", f"there are {', '.join(KINDS)}")
+    return kind
+
+
+def only_stored(objects: Iterable[SchemaObject]) -> list[str]:
+    """What to say to who declares these: of which kinds this version of Hadron does nothing."""
+    return [
+        f"kind {name} is only stored by this version of Hadron: {KINDS[name].missing} yet"
+        for name in dict.fromkeys(each.kind for each in objects)
+        if name in KINDS and KINDS[name].missing
+    ]
+
+
+def spec_from_json(kind: str, data: bytes | str) -> Spec:
+    """Raises `SchemaError` naming the kind or the field."""
+    known = KINDS.get(kind)
+    if known is None:
+        raise SchemaError(f"unknown kind {kind!r}", f"this version knows {', '.join(KINDS)}")
+    try:
+        return msgspec.json.decode(data, type=known.spec)
+    except msgspec.DecodeError as error:
+        raise SchemaError(f"the specification of a {kind} is malformed: {error}") from error

@@ -1,0 +1,80 @@
+"""Pipelines, as they are declared: stages, and the event types that trigger them."""
+
+from __future__ import annotations
+
+from typing import Final
+
+import msgspec
+
+from hadron.model.schema import Duration, Spec
+
+_MOST_DOUBLINGS: Final = 20
+"""Of a pause before a retry: a second has become twelve days."""
+
+
+class Retry(msgspec.Struct, frozen=True, omit_defaults=True):
+    """Attempts of one stage invocation; the n-th retry waits backoff_ms * 2 ** (n - 1)."""
+
+    max_attempts: int = 5
+    backoff_ms: Duration = 1_000
+
+    def pause_ms(self, failures: int) -> int:
+        """Before the next attempt, after so many in vain, 1 or more. Nodes must agree on it."""
+        return self.backoff_ms << min(failures - 1, _MOST_DOUBLINGS)
+
+
+class Output(msgspec.Struct, frozen=True, omit_defaults=True):
+    """Where a stage's output goes. Empty partition: the handler's choice, else the pipeline's."""
+
+    stream: str
+    partition: str = ""
+
+
+class StageSpec(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """One stage. It runs when `dependencies` and `after` are done and `delay_ms` has passed."""
+
+    name: str
+    engine: str = "spark"
+    run: str = ""
+    """`package.module:function`, for engine spark."""
+    schema: str = ""
+    """DDL of the JSON values, when the stage wants structs instead of strings."""
+    dependencies: tuple[str, ...] = ()
+    after: tuple[str, ...] = ()
+    delay_ms: Duration = 0
+    timeout_ms: Duration = 300_000
+    retry: Retry = Retry()
+    output: Output | None = None
+
+
+class PipelineSpec(Spec, frozen=True, kw_only=True):
+    """A DAG of stages on one replica set, one instance per matching record of `input`."""
+
+    replica_set: str
+    input: str
+    triggers: tuple[str, ...] = ()
+    """Event type patterns; none matches every record."""
+    start: str = "latest"
+    """"earliest", "latest", an offset, or an RFC 3339 time."""
+    max_parallel: int = 1_000
+    stages: tuple[StageSpec, ...]
+
+
+def matches_type(patterns: tuple[str, ...], event_type: str) -> bool:
+    """Whether one of `patterns` matches: dot segments, `*` is one, `>` is one or more at the end.
+
+    Everything, also records without a type, is matched by no patterns and by `>` alone.
+    """
+    if not patterns or ">" in patterns:
+        return True
+    return bool(event_type) and any(_matches(pattern, event_type) for pattern in patterns)
+
+
+def _matches(pattern: str, event_type: str) -> bool:
+    wanted, given = pattern.split("."), event_type.split(".")
+    for index, segment in enumerate(wanted):
+        if segment == ">":
+            return index == len(wanted) - 1 and len(given) > index
+        if index >= len(given) or (segment != "*" and segment != given[index]):
+            return False
+    return len(wanted) == len(given)

@@ -1,0 +1,18 @@
+"""What a leader serves with nothing but its leadership: the list in which a feature has a line.
+
+Whatever else nodes serve belongs to one of their parts, and is put together with these in
+`node/member.py`.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from hadron.server import groups, pipelines, streams
+from hadron.serving.entrance import Led
+
+LED: Final[tuple[Led, ...]] = (
+    *groups.METHODS,  # subscriptions, and what there is to know and to change of groups
+    *pipelines.METHODS,  # stage runners, completions, instances
+    *streams.METHODS,  # produce, fetch, offsets
+)

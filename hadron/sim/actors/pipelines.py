@@ -1,0 +1,287 @@
+"""A pipeline at work in a simulated world: records that trigger it, and runners that hand in
+outputs, fail, ask twice, sit on what they were given, and die with calls under way."""
+
+from __future__ import annotations
+
+import random
+from typing import Any, Final
+
+import trio
+
+from hadron.client import Client
+from hadron.client.pipelines.stage_run import StageRun
+from hadron.model.batch_building import encode_values
+from hadron.model.errors import HadronError
+from hadron.model.pipelines import Output, PipelineSpec, Retry, StageSpec
+from hadron.model.schema import SchemaObject, StreamSpec
+from hadron.sim.actors.clients import ClientActor
+from hadron.sim.evidence.history import History, Publish
+from hadron.sim.world.replica_set import World
+from hadron.wire.messages import pipelines_pb2
+
+ORDERS: Final = "orders"
+OUT: Final = "out"
+FLOW: Final = "flow"
+
+_HOPELESS: Final = 7
+"""One instance in so many fails whoever tries."""
+
+_MAX_ATTEMPTS: Final = 3
+_PARALLEL: Final = 4
+_ORDERS: Final = 25
+"""Of a random run: each costs three entries, or more."""
+
+
+def objects(
+    replica_set: str, source: str, *, max_attempts: int, max_parallel: int
+) -> list[SchemaObject]:
+    """A pipeline of two stages over `source`, the first with an output, and what it writes to."""
+    retry = Retry(max_attempts=max_attempts, backoff_ms=10)
+    stages = (
+        StageSpec(name="copy", engine="handler", output=Output(OUT), timeout_ms=2_000, retry=retry),
+        StageSpec(name="check", engine="handler", dependencies=("copy",), delay_ms=50, retry=retry),
+    )
+    flow = PipelineSpec(
+        replica_set=replica_set,
+        input=source,
+        stages=stages,
+        start="earliest",
+        max_parallel=max_parallel,
+    )
+    return [
+        SchemaObject(kind="Stream", name=OUT, spec=StreamSpec(partitions=(replica_set,))),
+        SchemaObject(kind="Pipeline", name=FLOW, spec=flow),
+    ]
+
+
+def random_objects(replica_set: str) -> list[SchemaObject]:
+    """Of a random run: with an input of its own."""
+    orders = StreamSpec(partitions=(replica_set,))
+    return [
+        SchemaObject(kind="Stream", name=ORDERS, spec=orders),
+        *objects(replica_set, ORDERS, max_attempts=_MAX_ATTEMPTS, max_parallel=_PARALLEL),
+    ]
+
+
+def changed_flow(chance: random.Random, replica_set: str, start: str) -> SchemaObject:
+    """The pipeline of a random run as somebody may declare it anew: with other attempts, times and
+    bounds, with an audit somewhere or without one, and with the check or without it."""
+    retry = Retry(
+        max_attempts=chance.randint(1, _MAX_ATTEMPTS), backoff_ms=chance.choice((10, 200))
+    )
+
+    def stage(
+        name: str, *, after: tuple[str, ...] = (), dependencies: tuple[str, ...] = ()
+    ) -> StageSpec:
+        return StageSpec(
+            name=name,
+            engine="handler",
+            output=Output(OUT) if name == "copy" else None,
+            timeout_ms=chance.choice((300, 2_000)),
+            delay_ms=chance.choice((0, 0, 50, 1_000)),
+            retry=retry,
+            after=after,
+            dependencies=dependencies,
+        )
+
+    audit = chance.choice(("", "first", "between", "last"))
+    stages = [
+        stage("copy", after=("audit",) if audit == "first" else ()),
+        stage("check", dependencies=("copy",), after=("audit",) if audit == "between" else ()),
+    ]
+    if audit == "between" and chance.random() < 0.3:
+        del stages[-1]
+    if audit:
+        stages.append(stage("audit", after=("check",) if audit == "last" else ()))
+    flow = PipelineSpec(
+        replica_set=replica_set,
+        input=ORDERS,
+        stages=tuple(stages),
+        start=start,
+        max_parallel=chance.choice((1, _PARALLEL, 20)),
+    )
+    return SchemaObject(kind="Pipeline", name=FLOW, spec=flow)
+
+
+class OrderActor(ClientActor):
+    """Publishes what triggers the pipeline."""
+
+    def __init__(self, world: World, history: History, host: str, seed: str) -> None:
+        super().__init__(world, history, host, seed)
+        self._sent = 0
+
+    async def session(self, client: Client) -> None:
+        async with client.producer(ORDERS, delivery_timeout_s=4.0) as producer:
+            while self._sent < _ORDERS and not self.stopping:
+                self._sent += 1
+                operation = self.history.publish(
+                    self.name, self.name, ORDERS, self.partition, [f"{self.host}/{self._sent}"]
+                )
+                try:
+                    receipt = await producer.send(operation.values[0])
+                except HadronError as error:
+                    self.ended(operation, error)
+                    raise
+                operation.runs, operation.duplicate = [(receipt.offset, 1)], receipt.duplicate
+                self.history.ok(operation)
+                await self.pause(0.4)
+        await trio.sleep(1.0)
+
+
+class RunnerActor(ClientActor):
+    """Takes invocations of both stages.
+
+    Args:
+        is_hopeful: no instance fails whoever tries; any attempt may by chance, as often as it is
+            tried.
+        failing: the share of attempts that chance lets fail.
+    """
+
+    def __init__(
+        self,
+        world: World,
+        history: History,
+        host: str,
+        seed: str,
+        *,
+        is_hopeful: bool = False,
+        failing: float = 0.15,
+    ) -> None:
+        super().__init__(world, history, host, seed)
+        self._is_hopeful = is_hopeful
+        self._failing = failing
+        self._turn = 0
+
+    async def session(self, client: Client) -> None:
+        async with client.run_stages(
+            FLOW,
+            engine="handler",
+            max_batch=self.random.choice((1, 3, 10)),
+            credit=self.random.choice((1, 2)),
+        ) as stages:
+            await self._work(client, stages)
+
+    async def _work(self, client: Client, stages: StageRun) -> None:
+        async for given in stages:
+            if self.stopping:
+                return
+            self._turn += 1
+            dice = self.random.random()
+            if dice < 0.05:
+                # It takes longer than its stage may: others get them.
+                await trio.sleep(self.random.uniform(0.5, 3.0))
+            lost, kept = self._sort(given.invocations)
+            if lost:
+                await client.fail_stages(
+                    given.pipeline_id,
+                    given.stage,
+                    [each.instance_id for each in lost],
+                    [each.attempt for each in lost],
+                    [each.created_ms for each in lost],
+                    "cannot be done",
+                )
+                if dice > 0.8:
+                    # A frozen process hands in what was failed for it meanwhile.
+                    await self._complete(client, given, lost)
+            if kept:
+                await self._complete(client, given, kept)
+                if dice > 0.9:
+                    await self._complete(client, given, kept)
+            stages.grant()
+
+    def _sort(self, invocations: Any) -> tuple[list[Any], list[Any]]:
+        """Those that fail, and those that succeed."""
+        lost = [
+            each
+            for each in invocations
+            if (each.instance_id % _HOPELESS == 0 and not self._is_hopeful)
+            # Of others chance leaves the last attempt alone.
+            or (
+                (self._is_hopeful or each.attempt < _MAX_ATTEMPTS)
+                and self.random.random() < self._failing
+            )
+        ]
+        return lost, [each for each in invocations if each not in lost]
+
+    async def _complete(
+        self, client: Client, given: pipelines_pb2.Invocations, chosen: list[Any]
+    ) -> None:
+        history = self.history
+        ids = [each.instance_id for each in chosen]
+        attempts = [each.attempt for each in chosen]
+        batch, made = None, None
+        if given.stage == "copy":
+            # An attempt's output is its own: what a stale attempt made must not appear.
+            self._turn += 1
+            values = [f"{self.host}/{self._turn}/{each.instance_id}" for each in chosen]
+            made = history.publish(self.name, "", OUT, self.partition, values)
+            batch = encode_values([value.encode() for value in values], 1)
+        noted = history.settle(
+            self.name,
+            f"{FLOW}#{given.pipeline_id}",
+            given.stage,
+            ORDERS,
+            self.partition,
+            [(x, x) for x in ids],
+            how="complete",
+        )
+        try:
+            answer = await client.complete_stages(
+                given.pipeline_id,
+                given.stage,
+                ids,
+                attempts,
+                [each.created_ms for each in chosen],
+                batch,
+            )
+        except HadronError as error:
+            history.unknown(noted, error)
+            if made is not None:
+                history.unknown(made, error)
+            raise
+        if answer.stale_instance_ids:
+            # Nothing was done; some of it by an earlier try, perhaps.
+            history.unknown(noted, f"stale: {list(answer.stale_instance_ids)}")
+            if made is not None:
+                history.unknown(made, "stale")
+            left = [each for each in chosen if each.instance_id not in answer.stale_instance_ids]
+            if left:
+                await self._complete(client, given, left)
+            return
+        history.ok(noted)
+        if made is not None:
+            made.runs = [(answer.base_offset, len(made.values))]
+            history.ok(made)
+
+
+class DrainingRunner(RunnerActor):
+    """Finishes what is left, once everything is healed."""
+
+    def __init__(self, world: World, history: History, host: str, seed: str) -> None:
+        super().__init__(world, history, host, seed)
+        self.history.event("finishing", FLOW)
+
+    async def run(self) -> None:
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(super().run)
+            await self._wait_done()
+            self.stop()
+            nursery.cancel_scope.cancel()
+
+    async def _wait_done(self) -> None:
+        while True:
+            try:
+                async with self.world.client(f"{self.host}w") as client:
+                    while True:
+                        # One that is on its way may still come in.
+                        is_all = not any(
+                            each.stream == ORDERS and not each.ended
+                            for each in self.history.of(Publish)
+                        )
+                        (flow,) = await client.pipeline_progress(FLOW)
+                        is_read = flow.input_offset >= flow.input_next_offset
+                        if is_all and is_read and flow.live == 0:
+                            return
+                        await trio.sleep(0.2)
+            except HadronError:
+                await trio.sleep(0.2)

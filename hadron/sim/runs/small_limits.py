@@ -1,0 +1,155 @@
+"""Small limits of what is done in one go, or kept in memory: what goes over them in the product
+takes megabytes, thousands of records, or hours, and the code that goes on from there would never
+run (FoundationDB draws its knobs for the same reason).
+
+None of them is part of a promise: whatever they are, the rules hold.
+"""
+
+from __future__ import annotations
+
+import importlib
+import random
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from types import FunctionType
+from typing import Final
+
+
+@dataclass(frozen=True)
+class Limit:
+    """
+    Attributes:
+        holders: `module:CONSTANT`, all that have it (the model too, where it says what an entry
+            does); or `module:function()`, whose last default it is.
+        values: small ones, of which a world has one.
+    """
+
+    holders: tuple[str, ...]
+    values: tuple[int, ...]
+
+
+LIMITS: Final = {
+    # The log, and who follows it.
+    "applied at once": Limit(("replication.follower:_APPLY_AT_ONCE",), (1, 3)),
+    "commands of a commit": Limit(
+        ("partition.lines:GROUP_COMMIT_COMMANDS", "replication.appends:GROUP_COMMIT_COMMANDS"),
+        (1, 2, 5),
+    ),
+    "rows of groups in a commit": Limit(("partition.lines:RATION_ROWS",), (1, 4)),
+    "bytes of a chunk of the log": Limit(("replication.feed:_CHUNK_BYTES",), (1, 500)),
+    "bytes not committed": Limit(("partition.controller:MAX_UNCOMMITTED_BYTES",), (2_000,)),
+    "rows trimmed at once": Limit(("replication.trimming:_SLICE_ROWS",), (1, 7)),
+    "bytes of a piece of a copy": Limit(
+        (
+            "storage.snapshot:CHUNK_BYTES",
+            "replication.snapshots:CHUNK_BYTES",
+            "replication.fetching:CHUNK_BYTES",
+            "node.restore:CHUNK_BYTES",
+        ),
+        (4_096, 20_000),
+    ),
+    "pages copied at once": Limit(("storage.snapshot:_SLICE_PAGES",), (1, 5)),
+    "rows of a copy at once": Limit(("storage.snapshot:_ROWS_AT_A_TIME",), (1, 3)),
+    # What is visible.
+    "bytes of recent batches": Limit(("serving.visible:_RECENT_BYTES",), (1, 1_000)),
+    "batches dropped at once": Limit(
+        (
+            "state.slices:SLICE_BATCHES",
+            "state.bodies:SLICE_BATCHES",
+            "sim.model.streams:SLICE_BATCHES",
+        ),
+        (1, 3, 10),
+    ),
+    "rows dropped at once": Limit(
+        ("state.dropping:SLICE_ROWS", "sim.model.machine:SLICE_ROWS"), (3, 20)
+    ),
+    "rows digested at once": Limit(("state.digests:SLICE_ROWS",), (1, 5)),
+    # Groups.
+    "bytes read for a group": Limit(("delivery.driver:_READ_BYTES",), (1, 300)),
+    "deliveries of a turn": Limit(("delivery.driver:_DELIVERIES_PER_TURN",), (1,)),
+    "unsettled pieces of a group": Limit(("delivery.machine:MAX_UNSETTLED",), (1, 4, 12)),
+    "records in flight of a group": Limit(("delivery.machine:MAX_GROUP_IN_FLIGHT",), (1, 9)),
+    "records parked at once": Limit(("delivery.machine:_PARKED_PER_STEP",), (1, 3)),
+    "bytes of the shelf": Limit(("delivery.shelf:_KEPT_BYTES",), (1, 500)),
+    "ranges of a group's window": Limit(("state.groups:window()",), (1, 3)),
+    "ranges of an entry": Limit(("delivery.progress:_RANGES_PER_ENTRY",), (1, 3)),
+    "rows of a dead group at once": Limit(
+        ("state.group_changes:SLICE_ROWS", "sim.model.groups:SLICE_ROWS"), (1, 4)
+    ),
+    "bytes of a batch of dead letters": Limit(("delivery.letters:_TARGET_BYTES",), (1, 400)),
+    # Pipelines.
+    "triggers of an entry": Limit(("pipelines.driver:_TRIGGERS_PER_ENTRY",), (1, 3)),
+    "instances retried at once": Limit(
+        ("pipelines.driver:MAX_RETRIES", "client.pipelines.calls:_RETRY_SLICE"), (2,)
+    ),
+    "bytes read for a pipeline": Limit(("pipelines.driver:_READ_BYTES",), (1, 300)),
+    "bytes of invocations": Limit(("pipelines.driver:_INVOCATIONS_BYTES",), (1, 600)),
+    # The schema.
+    "bytes of the schema in an entry": Limit(("metadata.push:split()",), (150, 400)),
+    "tombstones": Limit(("state.schema:MAX_TOMBSTONES", "serving.catalog:MAX_TOMBSTONES"), (3,)),
+    "objects of a page": Limit(("client.schema.catalog:_PAGE_OBJECTS",), (1, 2)),
+    # Clients.
+    "bytes of a batch that is taken": Limit(("server.streams:MAX_BATCH_BYTES",), (650, 3_000)),
+    "records for a token": Limit(("client.consuming.channel:_RECORDS_PER_TOKEN",), (1, 5)),
+    "ranges of a message": Limit(("client.consuming.channel:_RANGES_PER_MESSAGE",), (1, 3)),
+    "acknowledgements of a message": Limit(("client.consuming.consumer:ACKS_PER_MESSAGE",), (1, 7)),
+    # Connections.
+    "bytes of a call's window": Limit(
+        (
+            "wire.framed_calls:WINDOW_BYTES",
+            "wire.framed_calls:_CREDIT_STEP",
+            "wire.local_calls:WINDOW_BYTES",
+        ),
+        (1, 2_000),
+    ),
+    "frames of a turn": Limit(("wire.connection:_FRAMES_PER_TURN",), (1, 2)),
+}
+
+_USUAL: Final = 0.4
+"""Of all worlds have what the product has."""
+
+_SHARE: Final = (0.05, 0.15, 0.4)
+"""Of the limits are small in the others."""
+
+
+def drawn(seed: int) -> Mapping[str, int]:
+    """Those of a seed's world that are small."""
+    rng = random.Random(f"limits/{seed}")
+    share = 0.0 if rng.random() < _USUAL else rng.choice(_SHARE)
+    return {
+        name: rng.choice(limit.values) for name, limit in LIMITS.items() if rng.random() < share
+    }
+
+
+@contextmanager
+def limited(small: Mapping[str, int]) -> Iterator[None]:
+    """All nodes and clients have these limits, for the length of the block."""
+    before = [
+        (holder, _exchange(holder, value))
+        for name, value in small.items()
+        for holder in LIMITS[name].holders
+    ]
+    try:
+        yield
+    finally:
+        for holder, value in reversed(before):
+            _exchange(holder, value)
+
+
+def _exchange(holder: str, value: int) -> int:
+    """Returns what was there."""
+    module_name, name = holder.split(":")
+    module = importlib.import_module(f"hadron.{module_name}")
+    if name.endswith("()"):
+        function = vars(module)[name.removesuffix("()")]
+        assert isinstance(function, FunctionType)
+        assert function.__defaults__, holder
+        *others, last = function.__defaults__
+        function.__defaults__ = (*others, value)
+        assert isinstance(last, int), holder
+        return last
+    found = vars(module)[name]
+    assert isinstance(found, int), holder
+    setattr(module, name, value)
+    return found

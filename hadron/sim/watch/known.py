@@ -1,0 +1,67 @@
+"""What is known of a run while it is listened to, and everybody who judges it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import apsw
+
+from hadron.partition.controller import Controller
+from hadron.partition.observers import Observers
+from hadron.sim.model.histories import Histories
+from hadron.sim.watch.answers import Answers
+from hadron.sim.watch.ballots import Ballots
+from hadron.sim.watch.branches import Branches
+from hadron.sim.watch.copies import Copies
+from hadron.sim.watch.entries import Acknowledged, Ends, Entries
+from hadron.sim.watch.feeds import Feeds
+from hadron.sim.watch.meanings import Meanings
+from hadron.sim.watch.reads_on import ReadsOn
+from hadron.sim.watch.repairs import Repairs
+from hadron.sim.watch.sending import Sending
+from hadron.sim.watch.serving import Serving
+from hadron.sim.watch.views import Complaints, NodeView
+
+Wrappers = list[tuple[Any, dict[str, Callable[[Any], Any]]]]
+"""What is wrapped, and by its functions' names who hears of them."""
+
+
+class Known:
+    """
+    Attributes:
+        views: every node by its name, as it was opened last.
+        by_part: each node by the parts that it is made of.
+        leaders: who leads, by whoever is told of its events.
+        mixed: nodes whose disks lied about syncs and lost power: their files' pages may be of
+            different times, which no database survives, and each of them is sound.
+    """
+
+    def __init__(self) -> None:
+        self.complaints = Complaints()
+        self.views: dict[str, NodeView] = {}
+        self.by_part: dict[Any, NodeView] = {}
+        self.leaders: dict[Observers, Controller] = {}
+        self.mixed: set[str] = set()
+        ends, acknowledged = Ends(), Acknowledged()
+        self.ballots = Ballots(self.complaints, self.views)
+        self.answers = Answers(self.complaints, self.ballots, ends, acknowledged)
+        self.meanings = Meanings(self.complaints, self.ballots)
+        self.entries = Entries(self.complaints, ends, acknowledged, self.meanings)
+        self.serving = Serving(self.complaints, self.ballots, acknowledged)
+        self.reads_on = ReadsOn(self.complaints)
+        self.sending = Sending(self.complaints)
+        self.feeds = Feeds(self.complaints)
+        self.branches = Branches(self.complaints, self.ballots)
+        self.repairs = Repairs(self.complaints, self.branches)
+        self.copies = Copies(self.complaints, self.views, self.branches)
+        self.histories = Histories(self.complaints.add)
+
+    def judging(self, judge: Callable[..., None], *given: Any) -> None:
+        """What goes wrong here is nobody's damage."""
+        try:
+            judge(*given)
+        except apsw.Error:
+            raise
+        except Exception as error:
+            self.complaints.add("who watches is at fault", f"{type(error).__name__}: {error}")

@@ -1,0 +1,19 @@
+"""What has happened to pipelines, as in `events`."""
+
+from __future__ import annotations
+
+from hadron.state.machine import Event
+
+
+class InstancesChanged(Event, frozen=True):
+    """A pipeline has other instances than before, or other stages are ready."""
+
+    pipeline_id: int
+
+
+class StagesEnded(Event, frozen=True):
+    """An attempt at a stage of these instances is over, however it ended."""
+
+    pipeline_id: int
+    stage: str
+    instance_ids: tuple[int, ...]
