@@ -16,6 +16,7 @@ from functools import partial
 from typing import Final
 
 import anyio
+import anyio.to_thread
 
 from hadron.client import connect
 from hadron.model.errors import HadronError
@@ -25,6 +26,7 @@ WINDOW: Final = 100_000
 """Records that it would take without acknowledging any: more than connections buffer."""
 
 _JOINED: Final = b"joined\n"
+_STOPPED_OR_GONE: Final = os.WSTOPPED | os.WEXITED | os.WNOWAIT
 
 
 @asynccontextmanager
@@ -43,6 +45,8 @@ async def frozen_member(url: str, stream: str, group: str) -> AsyncIterator[None
         if said != _JOINED:
             raise HadronError(f"the member that is to freeze did not join group {group!r}")
         os.kill(process.pid, signal.SIGSTOP)
+        # A signal is sent before it has arrived: on a busy machine the member reads on for a while.
+        await anyio.to_thread.run_sync(os.waitid, os.P_PID, process.pid, _STOPPED_OR_GONE)
         yield
     finally:
         process.kill()
