@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Collection, Iterable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Iterable, Sequence
+from contextlib import asynccontextmanager
 from functools import partial
 from typing import Final
 
@@ -63,72 +64,74 @@ class SchemaChanges(Part):
 
         Returns what happened to each object and the metadata index after it. With `dry_run`, what
         would happen. Raises `SchemaError` listing every problem, `RequestError` for more than an
-        answer can hold, `NotLeaderError` when another set owns the schema.
+        answer can hold, `NotLeaderError` when another set owns the schema, `NotReadyError` when no
+        majority says that this node still leads.
         """
         self._check_owns()
-        async with self._one_at_a_time:
-            existing = self._existing()
-            objects = with_partitions(
-                keep_hashes(objects, existing), existing, self._replica_sets()
-            )
-            lost = (
-                {}
-                if allow_destructive
-                else await losses(
-                    objects, existing, self._count_kept, self._controller.log_now_ms()
-                )
-            )
-            judge = partial(
-                validate, objects, existing, allow_destructive=allow_destructive, losses=lost
-            )
+        async with self._one_at_a_time, self._confirmed():
+            changes = await self._plan(objects, is_dry=dry_run, allow_destructive=allow_destructive)
+            if not dry_run and any(change.action != "unchanged" for change in changes):
+                changes = await self._log(changes)
+            return changes, self._catalog.metadata_index
+
+    async def _plan(
+        self, objects: Sequence[SchemaObject], *, is_dry: bool, allow_destructive: bool
+    ) -> list[Change]:
+        """What applying `objects` would do; raises as `apply` does."""
+        existing = self._existing()
+        objects = with_partitions(keep_hashes(objects, existing), existing, self._replica_sets())
+        lost = (
+            {}
+            if allow_destructive
+            else await losses(objects, existing, self._count_kept, self._controller.log_now_ms())
+        )
+        judge = partial(
+            validate, objects, existing, allow_destructive=allow_destructive, losses=lost
+        )
+        problems = judge(replica_sets=self._replica_sets())
+        if unheard := {problem.unheard for problem in problems if problem.unheard}:
+            # Whoever declares a stream may know of a set a moment before this node does.
+            await self._seek(unheard)
             problems = judge(replica_sets=self._replica_sets())
-            if unheard := {problem.unheard for problem in problems if problem.unheard}:
-                # Whoever declares a stream may know of a set a moment before this node does.
-                await self._seek(unheard)
-                problems = judge(replica_sets=self._replica_sets())
-            if not dry_run:
-                problems += missing_hashes(objects)
-            changes = plan(objects, existing) if not problems else []
-            problems += [each for change in changes for each in _refused_changes(change)]
-            if problems:
-                raise schema_error(problems)
-            _check_answer(
-                item for change in changes for item in (change.before, change.after) if item
+        if not is_dry:
+            problems += missing_hashes(objects)
+        changes = plan(objects, existing) if not problems else []
+        problems += [each for change in changes for each in _refused_changes(change)]
+        if problems:
+            raise schema_error(problems)
+        _check_answer(item for change in changes for item in (change.before, change.after) if item)
+        return changes
+
+    async def _log(self, changes: Sequence[Change]) -> list[Change]:
+        """Log those that change something, as one entry; returns all, as they came to be."""
+        applied: tuple[SchemaObject, ...] = await self._controller.execute(
+            ApplySchema(
+                self._catalog.metadata_index,
+                tuple(
+                    ObjectChange(
+                        change.after.kind,
+                        change.after.namespace,
+                        change.after.name,
+                        spec_to_json(change.after.spec).decode(),
+                    )
+                    for change in changes
+                    if change.action != "unchanged"
+                ),
             )
-            new = [change for change in changes if change.action != "unchanged"]
-            if dry_run or not new:
-                return changes, self._catalog.metadata_index
-            applied: tuple[SchemaObject, ...] = await self._controller.execute(
-                ApplySchema(
-                    self._catalog.metadata_index,
-                    tuple(
-                        ObjectChange(
-                            change.after.kind,
-                            change.after.namespace,
-                            change.after.name,
-                            spec_to_json(change.after.spec).decode(),
-                        )
-                        for change in new
-                    ),
-                )
-            )
+        )
         done = {key_of(item): item for item in applied}
         return [
             Change(change.action, change.before, done.get(key_of(change.after), change.after))
             for change in changes
-        ], self._catalog.metadata_index
+        ]
 
     async def delete(
         self, keys: Sequence[Key], *, dry_run: bool, allow_destructive: bool
     ) -> tuple[list[SchemaObject], int]:
         """Delete the objects with these (kind, namespace, name), all or none; returns them as they
-        were, and the metadata index after it.
-
-        Raises `SchemaError` listing every problem, `RequestError` for more than an answer can
-        hold, `NotLeaderError` when another set owns the schema.
-        """
+        were, and the metadata index after it. Raises as `apply` does."""
         self._check_owns()
-        async with self._one_at_a_time:
+        async with self._one_at_a_time, self._confirmed():
             existing = self._existing()
             keys = list(dict.fromkeys(keys))
             problems = validate_deletion(keys, existing, allow_destructive=allow_destructive)
@@ -142,6 +145,24 @@ class SchemaChanges(Part):
                 DeleteObjects(self._catalog.metadata_index, tuple(item.id for item in gone))
             )
             return gone, deleted.metadata_index
+
+    @asynccontextmanager
+    async def _confirmed(self) -> AsyncIterator[None]:
+        """What the block comes to leaves once a majority has said that this node leads (PROTOCOL
+        A2), unless it has logged something, which says as much.
+
+        *(n2 is promoted and a stream made, while n1, alone, still believes that it leads. Asked to
+        delete the stream, it would say that there is none; and of objects that others have changed
+        since, that nothing would change.)* One at a time: the index tells what this one has logged.
+        """
+        before = self._catalog.metadata_index
+        try:
+            yield
+        except RequestError:
+            await self._controller.confirm_leadership()
+            raise
+        if self._catalog.metadata_index == before:
+            await self._controller.confirm_leadership()
 
     async def register(self, command: RegisterReplicaSet) -> RegisteredSet:
         """Log that a replica set has introduced itself; one that has before changes nothing.

@@ -91,12 +91,12 @@ def _list(
 async def _answer_list(
     leading: Leading, call: _List, request: groups_pb2.ListGroupsRequest
 ) -> None:
+    await leading.controller.confirm_leadership()
     stream_id = (
         leading.catalog.stream(request.namespace or "default", request.stream)[0].id
         if request.stream
         else None
     )
-    await leading.controller.confirm_leadership()
     async with call.room(MAX_MESSAGE_BYTES):
         await _answer_page(leading, call, request, stream_id)
 
@@ -139,13 +139,14 @@ def _describe(
     request: groups_pb2.DescribeGroupRequest,
     _attachment: memoryview,
 ) -> None:
-    call.spawn(_answer_describe, leading, call, _stream(leading, request), request.group)
+    call.spawn(_answer_describe, leading, call, request)
 
 
 async def _answer_describe(
-    leading: Leading, call: _Describe, item: SchemaObject, name: str
+    leading: Leading, call: _Describe, request: groups_pb2.DescribeGroupRequest
 ) -> None:
     await leading.controller.confirm_leadership()
+    item, name = _stream(leading, request), request.group
     live = leading.part(Groups).live(item.id, name)
     if live is not None and live.is_ephemeral:
         options = live.progress.options

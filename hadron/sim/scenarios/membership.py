@@ -13,10 +13,11 @@ from hadron.fakes.disk import Speed
 from hadron.model.errors import FencedError
 from hadron.model.schema import SchemaObject, StreamSpec
 from hadron.replication.life import Life
+from hadron.server.schema import to_message
 from hadron.sim.actors.clients import STREAM
 from hadron.sim.actors.members import DrainingMember
 from hadron.sim.scenarios.play import Play, scenario
-from hadron.wire.messages import groups_pb2
+from hadron.wire.messages import groups_pb2, schema_pb2
 
 _ALL = ("n1", "n2", "n3")
 
@@ -62,13 +63,20 @@ async def stale_leader_alone_with_its_clients(play: Play) -> None:
 async def question_to_a_deposed_leader(play: Play) -> None:
     """n2 is promoted and Y is acknowledged while n1, alone, still believes that it leads. Asked how
     far groups are, it would tell of a stream without Y: it must not answer. Nor may it change the
-    group that is in no table, which nothing could tell it that others have by now."""
+    group that is in no table, which nothing could tell it that others have by now; nor say of the
+    schema, which others may have changed, what would become of it, or that something is not there.
+    """
     world = play.world
     await play.fill(3)
     await DrainingMember(world, play.history, "g0", f"{world.seed}/g0", "g").run()
     await world.wait_in_step()
     stream: dict[str, Any] = {"stream": STREAM}
     beside: dict[str, Any] = {**stream, "group": "beside"}
+    spec = StreamSpec(partitions=(world.config.name,), retention=play.retention)
+    same = to_message(SchemaObject(kind="Stream", name=STREAM, spec=spec))
+    other = to_message(SchemaObject(kind="Stream", name="other", spec=spec))
+    missing = schema_pb2.DeleteObjectsRequest.Name(kind="Stream", name="missing")
+    known = schema_pb2.DeleteObjectsRequest.Name(kind="Stream", name=STREAM)
     async with (
         world.client("g1") as client,
         client.subscribe(STREAM, group="beside", start="earliest", ephemeral=True) as member,
@@ -80,10 +88,22 @@ async def question_to_a_deposed_leader(play: Play) -> None:
         async with trio.open_nursery() as nursery:
             for name, question in (
                 ("ListGroups", groups_pb2.ListGroupsRequest(**stream)),
+                ("ListGroups", groups_pb2.ListGroupsRequest(stream="missing")),
                 ("DescribeGroup", groups_pb2.DescribeGroupRequest(**stream, group="g")),
+                ("DescribeGroup", groups_pb2.DescribeGroupRequest(stream="missing", group="g")),
                 ("DescribeGroup", groups_pb2.DescribeGroupRequest(**beside)),
                 ("ResetGroup", groups_pb2.ResetGroupRequest(**beside, to="latest", force=True)),
                 ("DeleteGroup", groups_pb2.DeleteGroupRequest(**beside, force=True)),
+                ("ApplySchema", schema_pb2.ApplySchemaRequest(objects=[same])),
+                ("ApplySchema", schema_pb2.ApplySchemaRequest(objects=[other], dry_run=True)),
+                ("ApplySchema", schema_pb2.ApplySchemaRequest(objects=[same, same])),
+                ("DeleteObjects", schema_pb2.DeleteObjectsRequest(names=[missing])),
+                (
+                    "DeleteObjects",
+                    schema_pb2.DeleteObjectsRequest(
+                        names=[known], dry_run=True, allow_destructive=True
+                    ),
+                ),
             ):
                 nursery.start_soon(play.must_not_answer, "n1", name, question)
     play.join("n1")
