@@ -338,10 +338,16 @@ class Group:
 
     def acknowledge_late(self, first: int, last: int) -> list[Range]:
         """The same for offsets that were delivered in an earlier ballot, or before the group was
-        forgotten here: also of those that the cursor has not reached yet."""
+        forgotten here: also of those that stand in line, or that the cursor has not reached yet.
+
+        *(A was acknowledged, and B of the same key delivered; then the leader is lost, which alone
+        knew of it: the group is ephemeral, or the log has lost its end. The next one gives out A,
+        and B stands in line behind it when its member says that it is done with it.)*
+        """
         counted = self._held_by_nobody(first, last)
         fresh = self.frontier.acknowledge(first, last)
         if self.keys is not None:
+            counted += self.keys.acknowledge(first, last)
             for a, b in fresh:
                 self._late.add(a, b)
         counted += fresh
@@ -377,7 +383,7 @@ class Group:
         if self.rules.is_strict:
             self._settling -= size(ranges)
 
-    def _free_keys(self, ranges: Iterable[Range], now: float, effects: Effects) -> None:
+    def _free_keys(self, ranges: Sequence[Range], now: float, effects: Effects) -> None:
         assert self.keys is not None
         for parked in self.keys.finish(ranges, above=self.dropped_below):
             offset, attempt = parked.offset, parked.attempt

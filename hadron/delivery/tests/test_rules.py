@@ -463,27 +463,6 @@ class TestOrderByKey:
         assert drain(group, 16) == [(1, 8, 9), (1, 13, 13)], "the next of keys 3, 1 and 2"
 
 
-class TestLateAcknowledgements:
-    def test_they_count_where_nobody_holds_the_record(self) -> None:
-        group = Group(0, [(6, 6)])
-        join(group, 4)
-        drain(group, 8)
-        assert group.acknowledge_late(0, 7) == [(4, 5), (7, 7)], "0 to 3 are in flight"
-        assert drain(group, 10) == []
-        group.leave(1, 0.0)
-        assert group.acknowledge_late(2, 5) == [(2, 3)]
-        join(group)
-        assert drain(group, 10) == [(2, 0, 1), (2, 8, 9)]
-
-    def test_keys_wait_for_those_that_nobody_has_looked_at(self) -> None:
-        group = Group(0, (), rules=Rules(is_by_key=True))
-        assert group.acknowledge_late(0, 3) == [(0, 3)]
-        join(group)
-        assert drain(group, 8) == [], "they are not committed"
-        group.settled([(0, 3)], 0.0)
-        assert drain(group, 8) == [(1, 4, 6)], "keys 2, none and 1"
-
-
 class TestWindows:
     def test_nothing_is_delivered_of_which_nothing_is_known(self) -> None:
         group = Group(0, [(2, 3)], [(1, 1, 1)], window_end=4)

@@ -88,7 +88,7 @@ def _places(machine: Group) -> Counter[int]:
         found.update(range(first, last + 1))
     if machine.keys is not None:
         for line in machine.keys._lines.values():
-            found.update(parked.offset for parked in line if parked.offset >= machine.dropped_below)
+            found.update(offset for offset in line if offset >= machine.dropped_below)
     return found
 
 
