@@ -256,7 +256,7 @@ class GroupDriver:
             # To send may be to find that a member is gone, and all that follows from that.
             if self._closed:
                 return
-            machine.dying = self._letters.waiting
+            machine.dying, machine.unlogged = self._letters.waiting, self.ledger.unlogged
             wanted = machine.next_wanted(end, now)
             if wanted is None:
                 self._rest(end, now)
@@ -493,9 +493,13 @@ class GroupDriver:
 
     def _committed(self, ranges: Sequence[Range], floor: int) -> None:
         """`progress.OnCommitted`."""
-        self.machine.raise_floor(floor)
-        if ranges and (self.machine.rules.is_strict or self.machine.rules.is_by_key):
-            self._carry_out(self.machine.settled(ranges, trio.current_time()))
+        machine = self.machine
+        machine.raise_floor(floor)
+        if ranges and (machine.rules.is_strict or machine.rules.is_by_key):
+            self._carry_out(machine.settled(ranges, trio.current_time()))
+            self.pump()
+        elif machine.is_full:
+            # Members may have waited for fewer to wait for the log.
             self.pump()
         self._tell_when_idle()
 

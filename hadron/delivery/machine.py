@@ -28,9 +28,9 @@ from hadron.model.ranges import Range, RangeSet, size
 from hadron.state.attempts import Attempts
 
 MAX_UNSETTLED: Final = 65_536
-"""Pieces of what is in flight, waits, stands in line or dies. There is at most one range of
-acknowledged offsets more than that, in memory and in the tables: about 100 bytes each here, 20
-there. Pulsar stops at 200,000 unacknowledged records, Kafka's share groups at 2,000."""
+"""Pieces of what is in flight, waits, stands in line, dies or is not logged yet. There is at most
+one range of acknowledged offsets more than that, in memory and in the tables: about 100 bytes each
+here, 20 there. Pulsar stops at 200,000 unacknowledged records, Kafka's share groups at 2,000."""
 
 MAX_GROUP_IN_FLIGHT: Final = 1 << 20
 """Records in flight of one group. What is in flight may come apart later, at worst into half as
@@ -77,6 +77,8 @@ class Group:
         self._pieces_held = 0
         self.dying = 0
         """Pieces on their way to the dead letters; kept by the driver, who writes them."""
+        self.unlogged = 0
+        """Pieces that members have dealt with and no entry has yet; kept by the driver, too."""
         self._settling = 0
         """Strict order: records that are acknowledged, and it is not committed yet."""
         self._late = RangeSet()
@@ -138,9 +140,15 @@ class Group:
 
     @property
     def unsettled(self) -> int:
-        """Pieces of what is in flight, waits, stands in line or goes to the dead letters."""
+        """Pieces of what is in flight, waits, stands in line, goes to the dead letters or waits for
+        the log."""
         behind = self.keys.behind if self.keys is not None else 0
-        return self._pieces_held + self.waiting.fragments + behind + self.dying
+        return self._pieces_held + self.waiting.fragments + behind + self.dying + self.unlogged
+
+    @property
+    def is_full(self) -> bool:
+        """Nothing new is delivered before there are fewer pieces."""
+        return self.unsettled >= MAX_UNSETTLED
 
     def next_wanted(self, visible_end: int, now: float) -> int | None:
         """The offset that should be delivered next, None when there is none or nobody takes it."""
@@ -181,7 +189,7 @@ class Group:
         return (
             frontier.cursor < visible_end
             and not frontier.needs_window
-            and self.unsettled < MAX_UNSETTLED
+            and not self.is_full
             and self.in_flight < MAX_GROUP_IN_FLIGHT
             and not self._late
         )
@@ -197,10 +205,11 @@ class Group:
             return ""
         if self.in_flight >= MAX_GROUP_IN_FLIGHT:
             return f"{self.in_flight} records are in flight, which is the limit"
-        if self.unsettled >= MAX_UNSETTLED:
+        if self.is_full:
+            unlogged = f", {self.unlogged} of which wait for a majority of the nodes"
             return (
-                f"{self.unsettled} pieces are not acknowledged, which is the limit: acknowledge "
-                "the oldest records"
+                f"{self.unsettled} pieces are not acknowledged{unlogged if self.unlogged else ''}, "
+                "which is the limit: acknowledge the oldest records"
             )
         if self.rules.is_strict and self.waiting:
             return "strict order: a record that was given back comes first"

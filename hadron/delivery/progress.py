@@ -2,6 +2,9 @@
 
 Safety rule: members hear that an acknowledgement counts once it is committed, and attempts are
 logged before the acknowledgements that came after them.
+
+While no majority answers members go on, and what they say waits here: as ranges, which count as
+unsettled (BOUNDS W2), so that a group delivers nothing new once they are too many.
 """
 
 from __future__ import annotations
@@ -13,7 +16,7 @@ from typing import Any, Final, Protocol, TypeVar
 
 from hadron.delivery.sessions import MemberCall
 from hadron.model.errors import HadronError, OldMemberError, OverloadedError
-from hadron.model.ranges import Range, RangeSet, melted
+from hadron.model.ranges import Range, RangeSet
 from hadron.partition.controller import Controller
 from hadron.state.attempts import Attempts
 from hadron.state.group_endings import EndDeliveries
@@ -22,6 +25,10 @@ from hadron.wire.messages import groups_pb2
 
 _RANGES_PER_ENTRY: Final = 500
 """Ranges that one command ends: about 5 ms of the writer's time when none of them touch."""
+
+_TIDY_BEYOND: Final = 4 * _RANGES_PER_ENTRY
+"""Attempts that wait for the log: with so many more than there were, those are dropped that later
+ones replace."""
 
 _MAX_RECEIPTS: Final = 20_000
 """Of a group. A client waits for one at a time."""
@@ -66,6 +73,11 @@ class Ledger(Protocol):
         """Records above the floor; 0 where only the tables know."""
         ...
 
+    @property
+    def unlogged(self) -> int:
+        """Pieces that were accepted and are in no entry yet."""
+        ...
+
     def acknowledge(self, ranges: Sequence[Range]) -> None:
         """To be made durable with the next `flush`."""
         ...
@@ -100,8 +112,9 @@ class LoggedLedger:
         self._group_id = group_id
         self._on_committed = on_committed
         self._on_failure = on_failure
-        self._unlogged: list[Range] = []
+        self._unlogged = RangeSet()
         self._ended: list[Attempts] = []
+        self._tidy_at = _TIDY_BEYOND
         self._receipts: list[Receipt] = []
         self._logging = False
 
@@ -111,8 +124,13 @@ class LoggedLedger:
     def is_idle(self) -> bool:
         return not (self._logging or self._unlogged or self._ended)
 
+    @property
+    def unlogged(self) -> int:
+        return self._unlogged.fragments + len(self._ended)
+
     def acknowledge(self, ranges: Sequence[Range]) -> None:
-        self._unlogged.extend(ranges)
+        for first, last in ranges:
+            self._unlogged.add(first, last)
 
     def confirm(self, receipt: Receipt) -> None:
         """Raises `OverloadedError` when too many wait for theirs."""
@@ -129,6 +147,10 @@ class LoggedLedger:
 
     def record_attempts(self, ended: Sequence[Attempts]) -> None:
         self._ended.extend(ended)
+        if len(self._ended) > self._tidy_at:
+            # No majority is there, and members give the same records back time after time.
+            self._ended = _latest(self._ended)
+            self._tidy_at = 2 * len(self._ended) + _TIDY_BEYOND
         self.flush()
 
     def flush(self) -> None:
@@ -137,7 +159,7 @@ class LoggedLedger:
         ended, self._ended = _take(_melt_attempts(self._ended), _RANGES_PER_ENTRY)
         ranges: list[Range] = []
         if not self._ended:
-            ranges, self._unlogged = _take(melted(self._unlogged), _RANGES_PER_ENTRY - len(ended))
+            ranges = self._unlogged.take(_RANGES_PER_ENTRY - len(ended))
         receipts: list[Receipt] = []
         if not (self._unlogged or self._ended):
             receipts, self._receipts = self._receipts, []
@@ -166,7 +188,8 @@ class LoggedLedger:
         self._logging = False
         if ended and isinstance(error, OldMemberError):
             # Some member knows of no attempts: as long as it does not, they are in memory only.
-            self._unlogged[:0] = ranges
+            for first, last in ranges:
+                self._unlogged.add(first, last)
             self._receipts[:0] = receipts
             self.flush()
             if self.is_idle:
@@ -196,6 +219,7 @@ class MemoryLedger:
         self._receipts: list[Receipt] = []
 
     is_idle = True
+    unlogged = 0
 
     @property
     def acknowledged_above(self) -> int:
@@ -229,6 +253,15 @@ class MemoryLedger:
 def _take(items: list[T], count: int) -> tuple[list[T], list[T]]:
     """The first ones, and the others."""
     return (items, []) if len(items) <= count else (items[:count], items[count:])
+
+
+def _latest(ended: list[Attempts]) -> list[Attempts]:
+    """Of each offset the attempt that ended last, ascending."""
+    seen, kept = RangeSet(), list[Attempts]()
+    for first, last, number in reversed(ended):
+        kept += [(a, b, number) for a, b in seen.gaps(first, last)]
+        seen.add(first, last)
+    return sorted(kept)
 
 
 def _melt_attempts(ended: list[Attempts]) -> list[Attempts]:

@@ -110,6 +110,13 @@ class RangeSet:
         self._lasts[start:stop] = [b for _, b in kept]
         return removed
 
+    def take(self, count: int) -> list[Range]:
+        """Remove the lowest ranges, `count` at most; return them."""
+        taken = list(zip(self._firsts[:count], self._lasts[:count], strict=True))
+        del self._firsts[:count]
+        del self._lasts[:count]
+        return taken
+
     def remove_below(self, bound: int) -> None:
         """Remove everything below `bound`."""
         if self._firsts and self._firsts[0] < bound:

@@ -1,0 +1,104 @@
+"""What members have dealt with, on its way into the log: bounded while no majority is there."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Callable
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from hadron.delivery import machine
+from hadron.delivery import progress as module
+from hadron.delivery.progress import LoggedLedger
+from hadron.delivery.tests.support import Consumer
+from hadron.serving.tests.stack import Stack, leading
+from hadron.state.group_endings import EndDeliveries
+
+
+class NoMajority:
+    """A controller of which nothing is committed until it is told."""
+
+    def __init__(self) -> None:
+        self.commands: list[Any] = []
+        self._done: list[Callable[[Any, Any], None]] = []
+
+    def submit(self, command: Any, *, done: Callable[[Any, Any], None]) -> None:
+        self.commands.append(command)
+        self._done.append(done)
+
+    def commit(self) -> None:
+        while self._done:
+            self._done.pop()(0, None)
+
+
+@pytest.fixture
+async def stack(tmp_path: Path) -> AsyncIterator[Stack]:
+    async with leading(tmp_path) as stack:
+        await stack.stream("flights")
+        yield stack
+
+
+def ledger_of(controller: Any) -> LoggedLedger:
+    return LoggedLedger(controller, 1, 0, lambda *_: None, lambda _: None)
+
+
+def test_what_waits_for_the_log_is_kept_as_ranges() -> None:
+    controller = NoMajority()
+    ledger = ledger_of(controller)
+    for offset in range(20_000):
+        ledger.acknowledge([(offset, offset)])
+        ledger.flush()
+    assert ledger.unlogged == 1
+    controller.commit()
+    assert [command.ranges for command in controller.commands] == [((0, 0),), ((1, 19_999),)]
+    assert (ledger.unlogged, ledger.is_idle) == (0, True)
+
+
+def test_attempts_that_later_ones_replace_are_dropped(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Ten records are given back over and over while nothing can be logged."""
+    monkeypatch.setattr(module, "_TIDY_BEYOND", 50)
+    controller = NoMajority()
+    ledger = ledger_of(controller)
+    ledger.record_attempts([(0, 99, 1)])
+    for number in range(2, 1_000):
+        for offset in range(0, 100, 10):
+            ledger.record_attempts([(offset, offset, number)])
+        assert ledger.unlogged <= 2 * 20 + 50 + 1
+    controller.commit()
+    logged: dict[int, int] = {}
+    for command in controller.commands:
+        assert isinstance(command, EndDeliveries)
+        for first, last, number in command.attempts:
+            logged.update(dict.fromkeys(range(first, last + 1), number))
+    assert logged == {offset: 1 if offset % 10 else 999 for offset in range(100)}
+
+
+async def test_what_waits_for_the_log_holds_back_what_is_new(
+    stack: Stack, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A majority is away; a member deals with every other record, which leaves 25 pieces with it
+    and 24 behind the one on its way. It would be given more for each quarter of its window."""
+    monkeypatch.setattr(machine, "MAX_UNSETTLED", 45)
+    await stack.append(1, *[b"x"] * 1_000)
+    member = await Consumer(stack).join(100)
+    assert len(member.offsets) == 100
+    submit, waiting = stack.controller.submit, list[Callable[[], None]]()
+    monkeypatch.setattr(
+        stack.controller,
+        "submit",
+        lambda *what, **how: waiting.append(partial(submit, *what, **how)),
+    )
+    for number in range(0, 50, 2):
+        member.acknowledge(number, number)
+    group = member.driver.machine
+    assert (member.driver.ledger.unlogged, group.unsettled) == (24, 49)
+    assert "of which wait for a majority" in group.held_back(1_000)
+    assert len(member.offsets) == 100
+    monkeypatch.setattr(stack.controller, "submit", submit)
+    for each in waiting:
+        each()
+    await member.call.until(lambda: len(member.offsets) > 100)
+    assert member.driver.ledger.unlogged == 0
+    assert group.held_back(1_000) == ""
