@@ -5,7 +5,8 @@ the event loop, where it leaves a transaction open; its COMMIT, with the fsync, 
 when it is large or the disk is slow, and is done at once otherwise. Measured: running the
 statements on the thread costs 22 futex calls per record, because the two threads take the
 interpreter from each other at every statement; the way of a small COMMIT to the thread and back
-costs 100 µs of CPU, as much as a fast disk's fsync takes.
+costs 100 µs of CPU, as much as a fast disk's fsync takes. Where commits wait, the loop turns once
+between one that it has done and the next (PROTOCOL F1).
 
 What the thread reports goes back to the loop through `post`, and reports that are ready together
 wake the loop once. Work that
@@ -95,13 +96,17 @@ class Writer:
         """Jobs handed to the thread and not yet reported; while there are any, the connection is
         the thread's."""
         self._pumping = False
+        self._turning = False
+        """A commit was done on the loop, and the loop has not turned since: what waits goes on
+        waiting."""
         self._recent_commit_s = 0.0
         self.on_prepared: Callable[[int], None] = lambda _size: None
         """Told, inside each commit's transaction, about how many bytes it has written."""
         self.failure: BaseException | None = None
         """What ended all writing; jobs are then answered with an error instead of being run."""
         self.connection = open_writer(path, sync=sync, vfs=disk.vfs)
-        self._jobs_wait = trio.Event()
+        self._wanted = trio.Event()
+        """For `run`: a job where there is no thread, or commits that wait for a turn."""
         self._is_ending = False
         self._thread = threading.Thread(target=self._run, name="hadron-writer", daemon=True)
 
@@ -114,12 +119,15 @@ class Writer:
         """Work until cancelled. From then on no commit is begun, and a job is done at once where
         there is no thread to do it."""
         try:
-            if self._disk.has_threads:
-                await trio.sleep_forever()
             while True:
-                await self._jobs_wait.wait()
-                self._jobs_wait = trio.Event()
-                while not self._jobs.empty():
+                await self._wanted.wait()
+                self._wanted = trio.Event()
+                self._turning = False
+                try:
+                    self._pump()
+                except Exception as error:
+                    self._on_fatal(error)
+                while not (self._disk.has_threads or self._jobs.empty()):
                     report = await self._disk.do(self._next_report)
                     report()
         finally:
@@ -169,7 +177,7 @@ class Writer:
         if self._is_ending:
             self._finish_here()
         else:
-            self._jobs_wait.set()
+            self._wanted.set()
 
     def _drop_commits(self) -> None:
         self._is_ending = True
@@ -181,19 +189,28 @@ class Writer:
             self._finish_here()
 
     def _pump(self) -> None:
-        if self._pumping:
+        """Go on with what waits, up to a commit: behind one that was done here the loop turns.
+
+        *(A thousand commands came while the disk was slow, and are two commits, or a hundred. Done
+        in one go, they are a second in which nobody is heard: a leader's own answers do not leave,
+        what has come could not join the next one, and peers take it for silent.)*
+        """
+        if self._pumping or self._turning:
             return
         self._pumping = True
         try:
-            while self._waiting and not self._on_thread:
+            while self._waiting and not self._on_thread and not self._turning:
                 job, prepare, done = self._waiting.popleft()
                 if prepare is not None:
                     self._commit(prepare, done)
+                    self._turning = bool(self._waiting) and not self._on_thread
                 else:
                     assert job is not None
                     self._hand_over(job, done)
         finally:
             self._pumping = False
+        if self._turning:
+            self._wanted.set()
 
     def _commit(self, prepare: Prepare, done: Done) -> None:
         try:

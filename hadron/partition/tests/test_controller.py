@@ -24,6 +24,7 @@ from hadron.model.errors import (
 )
 from hadron.model.ids import EMPTY_LOG, Ballot
 from hadron.partition import controller as module
+from hadron.partition import lines
 from hadron.partition.gate import ByteGate
 from hadron.partition.waiters import ALL, LEADER, MAJORITY
 from hadron.serving.tests.stack import SET, Stack, leading, until
@@ -265,6 +266,25 @@ class TestAnswers:
         assert three.visible.bounds(1).next_offset == 0
         with pytest.raises(FencedError):
             await three.rows("SELECT count(*) FROM hadron_log")
+
+    async def test_the_end_is_heard_of_between_two_commits(
+        self, three: Stack, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """Ten wait, each is a commit; what came while the first was done is heard next."""
+        monkeypatch.setattr(lines, "GROUP_COMMIT_COMMANDS", 1)
+        monkeypatch.setattr(three.store.writer, "_recent_commit_s", -1e9)
+        asked = Asked(three)
+        before = three.controller.written_lsn
+
+        async def stop() -> None:
+            await persisted(three, before + 1)
+            three.controller.stop(FencedError("another leader took over"))
+
+        async with trio.open_nursery() as nursery:
+            for number in range(200):
+                asked.append(str(number), 1)
+            nursery.start_soon(stop)
+        assert before < three.controller.written_lsn < before + 200
 
     async def test_a_higher_promise_of_a_peer_ends_leading(self, three: Stack) -> None:
         asked = Asked(three)

@@ -190,6 +190,7 @@ async def replica(directory: Path) -> AsyncIterator[Replica]:
     store.writer.start()
     try:
         async with trio.open_nursery() as nursery:
+            nursery.start_soon(store.writer.run)
             for end in dialed:
                 nursery.start_soon(end.run)
             for taken in accepted:

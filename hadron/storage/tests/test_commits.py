@@ -157,6 +157,51 @@ async def test_a_commit_may_be_followed_by_another_from_its_own_report(host: Hos
     assert reported == list(range(1, 3_001))
 
 
+async def test_between_commits_that_wait_the_loop_turns(host: Host) -> None:
+    """Who is heard meanwhile: connections, timers, cancellations."""
+    turns, at, last = 0, list[int](), trio.Event()
+    let_go = threading.Event()
+
+    async def count() -> None:
+        nonlocal turns
+        while True:
+            await trio.lowlevel.checkpoint()
+            turns += 1
+
+    def done(number: Any, _error: BaseException | None) -> None:
+        at.append(turns)
+        if number == 39:
+            last.set()
+
+    host.writer._recent_commit_s = -1e9
+    host.writer.submit(lambda _: let_go.wait(), lambda *_: None)
+    for number in range(40):
+        host.writer.commit(insert(number), done)
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(count)
+        let_go.set()
+        await last.wait()
+        nursery.cancel_scope.cancel()
+    assert len(at) == 40
+    assert at[-1] - at[0] >= 38, "one for each, but where a turn begins or ends is up to the loop"
+
+
+async def test_a_report_that_fails_between_two_turns_ends_the_node(host: Host) -> None:
+    let_go = threading.Event()
+
+    def fail(_result: Any, _error: BaseException | None) -> None:
+        raise ZeroDivisionError
+
+    host.writer._recent_commit_s = -1e9
+    host.writer.submit(lambda _: let_go.wait(), lambda *_: None)
+    host.writer.commit(insert(1), lambda *_: None)
+    host.writer.commit(insert(2), fail)
+    let_go.set()
+    while not host.fatal:  # noqa: ASYNC110 - nobody tells of it
+        await trio.sleep(0.001)
+    assert [type(error) for error in host.fatal] == [ZeroDivisionError]
+
+
 async def test_a_refusal_leaves_the_writer_alive(host: Host) -> None:
     def refuse(_: apsw.Connection) -> Prepared:
         raise FencedError("a higher ballot was promised")

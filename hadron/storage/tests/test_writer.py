@@ -100,6 +100,7 @@ async def running_host(directory: Path, checkpoint_bytes: int) -> AsyncIterator[
     host = Host(directory / "hadron.db", checkpoint_bytes)
     host.writer.start()
     async with trio.open_nursery() as nursery:
+        nursery.start_soon(host.writer.run)
         nursery.start_soon(host.checkpointer.run)
         yield host
         nursery.cancel_scope.cancel()
