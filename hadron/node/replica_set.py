@@ -88,8 +88,16 @@ class ReplicaSetConfig:
 
     @property
     def leader(self) -> NodeConfig:
-        """The one node whose role is leader."""
-        return next(node for node in self.nodes if node.role == "leader")
+        """The one node whose role is leader. Raises `ConfigurationError` when there is none: files
+        are refused for that, but a configuration may have been made in memory."""
+        for node in self.nodes:
+            if node.role == "leader":
+                return node
+        names = ", ".join(node.name for node in self.nodes) or "no nodes"
+        raise ConfigurationError(
+            f"replica set {self.name} has no leader among its members ({names})",
+            "give one of them `role: leader`",
+        )
 
     @property
     def members(self) -> tuple[str, ...]:

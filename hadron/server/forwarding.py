@@ -90,9 +90,11 @@ class ForwardingService:
         self, call: ForwardCall, request: forward_pb2.ForwardRequest, attachment: memoryview
     ) -> None:
         inner = METHODS.get(request.method)
-        if inner is None or inner.audience is not Audience.CLIENTS:
+        if inner is None:
+            raise not_served(request.method)
+        if inner.audience is not Audience.CLIENTS:
             raise RequestError(
-                f"method {inner or request.method} is not forwarded",
+                f"method {inner} is not forwarded",
                 "ask the node itself; only calls of clients pass through another one, and once",
             )
         if request.HasField("caller"):

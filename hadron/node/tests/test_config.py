@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -563,3 +564,11 @@ def test_whether_others_reach_an_address(address: str, only_here: bool) -> None:
     warnings = open_to_others(config, "n1")
     assert bool(warnings) != only_here
     assert all("there is no authentication and no TLS yet" in each for each in warnings)
+
+
+def test_a_configuration_without_a_leader_says_so() -> None:
+    """No file has one; one that was made in memory may."""
+    config = parse_config(GOOD, FILE)
+    replicas = tuple(node for node in config.nodes if node.role != "leader")
+    with pytest.raises(ConfigurationError, match=r"local/p0 has no leader .*\(n2, n3\)"):
+        _ = replace(config, nodes=replicas).leader

@@ -27,6 +27,7 @@ from hadron.model.errors import (
     OverloadedError,
     PeerError,
     RequestError,
+    UnknownMethodError,
     UnreachableError,
 )
 from hadron.model.principals import ANONYMOUS, NodeName, Principal
@@ -351,6 +352,9 @@ async def test_what_is_not_forwarded(tmp_path: Path, monkeypatch: pytest.MonkeyP
             request = forward_pb2.ForwardRequest(replica_set=replica_set, method=inner.number)
             with pytest.raises(refusal, match=says):
                 await connection.request(FORWARD, request)
+        unknown = forward_pb2.ForwardRequest(replica_set=US, method=9_999)
+        with pytest.raises(UnknownMethodError, match="method 9999 is not served here"):
+            await connection.request(FORWARD, unknown)
 
 
 async def test_errors_of_the_leader_and_its_absence_are_told_apart(
