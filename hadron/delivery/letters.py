@@ -44,10 +44,10 @@ ORIGIN_PARTITION: Final = "deadletterpartition"
 ORIGIN_OFFSET: Final = "deadletteroffset"
 GROUP: Final = "deadlettergroup"
 DAMAGE: Final = "deadletterdamage"
-"""Of a record that cannot be read: why. Its value is as it is stored; where a whole batch cannot be
-taken apart, the first of its letters has its bytes and `BODY` says on the others which one that is.
-"""
-BODY: Final = "deadletterbody"
+"""Of a record that cannot be read: why. Its value is as it is stored."""
+BODY_OFFSET: Final = "deadletterbodyoffset"
+"""Of each record of a batch that cannot be taken apart: the offset, in the stream and partition of
+origin, of the one whose letter has the whole body for its value. The others have none."""
 _OWN_HEADERS: Final = (
     REASON,
     ATTEMPTS,
@@ -56,8 +56,9 @@ _OWN_HEADERS: Final = (
     ORIGIN_OFFSET,
     GROUP,
     DAMAGE,
+    BODY_OFFSET,
 )
-"""Headers of a dead letter; names that CloudEvents takes for extensions."""
+"""Headers of a dead letter (GROUPS G4); names that CloudEvents takes for extensions."""
 
 _PAUSE_S: Final = 5.0
 _MAX_PAUSE_S: Final = 300.0
@@ -235,10 +236,11 @@ def encode_letters(
 def _damaged(letter: NewRecord, record: Record, first: int) -> tuple[NewRecord, tuple[int, bytes]]:
     """The letter of a record whose batch cannot be taken apart; `first` is the offset of the first
     one of them."""
-    headers = dict(letter.headers or {})
-    if record.offset == first:
-        return letter, (BYTES, record.raw[:MAX_RECORD_BYTES])
-    return msgspec.structs.replace(letter, headers=headers | {BODY: str(first)}), (BYTES, b"")
+    headers = {**(letter.headers or {}), BODY_OFFSET: str(first)}
+    body = record.raw[:MAX_RECORD_BYTES] if record.offset == first else b""
+    if record.offset == first and len(body) < len(record.raw):
+        headers[DAMAGE] += f"; of the body's {len(record.raw)} bytes the first {len(body)} are here"
+    return msgspec.structs.replace(letter, headers=headers), (BYTES, body)
 
 
 def _without_content(letter: NewRecord, error: RecordTooLargeError) -> NewRecord:
@@ -251,8 +253,9 @@ def _without_content(letter: NewRecord, error: RecordTooLargeError) -> NewRecord
 def _letter(
     records: RecordBatch, record: Record, index: int, origin: Origin, dead: Exhausted
 ) -> NewRecord:
+    # Where a letter dies in its turn, its origin is the stream of letters: offsets are of that.
     headers = {
-        **record.headers,
+        **{name: text for name, text in record.headers.items() if name != BODY_OFFSET},
         REASON: dead.reason,
         ATTEMPTS: str(dead.attempts),
         ORIGIN_STREAM: origin.stream,
