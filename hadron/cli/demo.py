@@ -42,7 +42,7 @@ def command(
     """Send January 2013's 27,004 departures from New York through a pipeline of two Spark stages,
     on a cluster of three processes, one of which is killed half way.
 
-    It needs Hadron's Spark extra: pip install 'hadron[spark]'.
+    It needs Hadron's Spark extra: pip install '.[spark]' in a clone, 'CLONE[spark]' elsewhere.
 
     At the end every flight is looked for in each node's own file, and compared with what plain
     Python computes. The exit status is 0 only when nothing is missing, doubled or altered.

@@ -10,7 +10,9 @@ from typing import Final
 
 from hadron.model.errors import ConfigurationError
 
-INSTALL: Final = "install the extra: pip install 'hadron[spark]'"
+INSTALL: Final = "install the extra: pip install '.[spark]' in a clone, 'CLONE[spark]' elsewhere"
+"""No package index has Hadron yet: the way is a clone, from inside it or by its path. Commands'
+help and the README say the same (`test_extra`)."""
 
 _MODULES: Final = ("numpy", "pandas", "pyarrow", "pyspark")
 

@@ -22,7 +22,7 @@ def measure(start: int, seeds: int) -> int:
     try:
         import coverage
     except ImportError:
-        print("coverage is not installed; it comes with `pip install hadron[dev]`", file=sys.stderr)
+        print("coverage is not installed; it comes with `pip install '.[dev]'`", file=sys.stderr)
         return 2
     sources = ",".join(str(_PACKAGE / room) for room in ROOMS)
     with tempfile.TemporaryDirectory(prefix="hadron-coverage-") as directory:

