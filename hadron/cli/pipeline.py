@@ -11,6 +11,7 @@ from hadron.cli.completing import names_of
 from hadron.cli.objects import require_namespace
 from hadron.cli.printing import output_option, print_json, print_rich, print_rows
 from hadron.cli.session import connects, session_of
+from hadron.model.limits import DEFAULT_MICRO_BATCH, MAX_MICRO_BATCH
 
 _INSTANCE_COLUMNS = {
     "id": ">ID",
@@ -45,8 +46,8 @@ def command() -> None:
 @click.option("--stage", "stages", multiple=True, help="Only this stage; repeatable.")
 @click.option(
     "--max-batch",
-    type=click.IntRange(1, 65_536),
-    default=5_000,
+    type=click.IntRange(1, MAX_MICRO_BATCH),
+    default=DEFAULT_MICRO_BATCH,
     show_default=True,
     metavar="N",
     help="Instances in one DataFrame, at most; the pipeline's max_parallel, "
@@ -72,7 +73,7 @@ def run(
 ) -> int:
     """Run the Spark stages of pipeline NAME until Ctrl-C, which lets it finish what it has.
 
-    It needs Hadron's Spark extra: pip install 'hadron[spark]'.
+    It needs Hadron's Spark extra: pip install '.[spark]' in a clone, 'CLONE[spark]' elsewhere.
 
     Any number of runners may run at once; what one leaves undone, another gets. A stage names its
     function with `run: package.module:function`; modules are looked for in the current directory,

@@ -23,7 +23,7 @@ from hadron.client.consuming.settings import (
 )
 from hadron.client.consuming.subscription import Subscription
 from hadron.client.pipelines.calls import PipelineCalls
-from hadron.client.pipelines.stage_run import DEFAULT_CREDIT, DEFAULT_MAX_BATCH, StageRun
+from hadron.client.pipelines.stage_run import DEFAULT_CREDIT, StageRun
 from hadron.client.producing.assembly import open_producer
 from hadron.client.producing.failover import Failover
 from hadron.client.producing.new_records import Serializer
@@ -44,6 +44,7 @@ from hadron.client.terms.opening import AsyncOnly, EnteredOnce, Opening
 from hadron.client.terms.results import Applied, Fetched, PartitionOffsets
 from hadron.model.documents.reading import Declared
 from hadron.model.ids import Ballot
+from hadron.model.limits import DEFAULT_MICRO_BATCH
 from hadron.model.record import Deserializer
 from hadron.model.schema import SchemaObject
 from hadron.wire.messages import cluster_pb2, groups_pb2, pipelines_pb2
@@ -515,7 +516,7 @@ class Client(EnteredOnce, AsyncOnly):
         *,
         engine: str = "spark",
         stages: Sequence[str] = (),
-        max_batch: int = DEFAULT_MAX_BATCH,
+        max_batch: int = DEFAULT_MICRO_BATCH,
         credit: int = DEFAULT_CREDIT,
     ) -> Opening[StageRun]:
         """Ready invocations: `async with client.run_stages(...) as run`, iterate, `run.grant()`.

@@ -16,7 +16,7 @@ import trio
 
 from hadron.model.batch import StampedBatch, judge_batch, matching_indexes, read_head
 from hadron.model.errors import HadronError, NotFoundError, RequestError
-from hadron.model.limits import MAX_BATCH_RECORDS, MAX_MESSAGE_BYTES
+from hadron.model.limits import MAX_BATCH_RECORDS, MAX_MESSAGE_BYTES, MAX_MICRO_BATCH
 from hadron.model.pipelines import PipelineSpec, StageSpec, matches_type
 from hadron.model.ports import Clock, Database
 from hadron.model.schema import SchemaObject, StreamSpec
@@ -47,7 +47,6 @@ _READ_BYTES: Final = 1 << 20
 _TRIGGERS_PER_ENTRY: Final = 2_000
 """Instances made by one entry: about 10 ms of the writer's time."""
 
-MAX_MICRO_BATCH: Final = 20_000
 MAX_RETRIES: Final = 1_000
 """Instances retried by one entry: some 10 ms of the writer's time."""
 

@@ -18,18 +18,16 @@ import trio
 
 from hadron.model.backoff import Backoff
 from hadron.model.errors import HadronError
+from hadron.model.limits import DEFAULT_MICRO_BATCH
 from hadron.spark.microbatch import MicroBatch, MicroBatchWorker, Search
 from hadron.wire.system import SystemRandom
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-__all__ = ["DEFAULT_MAX_BATCH", "MicroBatch", "RunnerTotals", "Search", "StageRunner"]
+__all__ = ["MicroBatch", "RunnerTotals", "Search", "StageRunner"]
 
 _log = logging.getLogger(__name__)
-
-DEFAULT_MAX_BATCH: Final = 5_000
-"""Invocations per DataFrame: Spark's 0.1 to 0.4 s per job are then below 0.1 ms an instance."""
 
 _CREDIT: Final = 2
 """Micro-batches held at a time: one that Spark works on, one being prepared."""
@@ -85,7 +83,7 @@ class StageRunner:
         pipeline: str,
         *,
         master: str = "local[*]",
-        max_batch: int = DEFAULT_MAX_BATCH,
+        max_batch: int = DEFAULT_MICRO_BATCH,
         stages: Sequence[str] = (),
         spark: SparkSession | None = None,
         on_progress: Callable[[MicroBatch], None] | None = None,

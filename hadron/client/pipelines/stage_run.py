@@ -16,9 +16,6 @@ from hadron.wire.messages import method, pipelines_pb2
 
 _RUN_STAGES: Final = method("RunStages")
 
-DEFAULT_MAX_BATCH: Final = 4_096
-"""Invocations per micro-batch: a DataFrame of this size costs Spark little more than one of 1."""
-
 DEFAULT_CREDIT: Final = 2
 """One micro-batch is worked on while the next one waits here."""
 

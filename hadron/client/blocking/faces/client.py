@@ -21,7 +21,7 @@ from hadron.client.consuming.settings import (
     DEFAULT_MAX_IN_FLIGHT,
     Order,
 )
-from hadron.client.pipelines.stage_run import DEFAULT_CREDIT, DEFAULT_MAX_BATCH
+from hadron.client.pipelines.stage_run import DEFAULT_CREDIT
 from hadron.client.producing.failover import Failover
 from hadron.client.producing.new_records import Serializer
 from hadron.client.producing.settings import (
@@ -34,6 +34,7 @@ from hadron.client.reading.calls import FETCH_BYTES
 from hadron.client.terms.results import Applied, Fetched, PartitionOffsets
 from hadron.model.documents.reading import Declared
 from hadron.model.ids import Ballot
+from hadron.model.limits import DEFAULT_MICRO_BATCH
 from hadron.model.record import Deserializer, Record
 from hadron.model.record_batch import RecordBatch
 from hadron.model.schema import SchemaObject
@@ -499,7 +500,7 @@ class SyncClient(ClientBase):
         *,
         engine: str = "spark",
         stages: Sequence[str] = (),
-        max_batch: int = DEFAULT_MAX_BATCH,
+        max_batch: int = DEFAULT_MICRO_BATCH,
         credit: int = DEFAULT_CREDIT,
     ) -> SyncStageRun:
         """Ready invocations: `with client.run_stages(...) as run`, iterate, `run.grant()`.
