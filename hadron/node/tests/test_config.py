@@ -568,7 +568,7 @@ def test_whether_others_reach_an_address(address: str, only_here: bool) -> None:
 
 def test_a_configuration_without_a_leader_says_so() -> None:
     """No file has one; one that was made in memory may."""
-    config = parse_config(GOOD, FILE)
+    config = parse_config(GOOD, FILE, {})
     replicas = tuple(node for node in config.nodes if node.role != "leader")
     with pytest.raises(ConfigurationError, match=r"local/p0 has no leader .*\(n2, n3\)"):
         _ = replace(config, nodes=replicas).leader
