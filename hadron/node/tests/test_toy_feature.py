@@ -40,7 +40,8 @@ with LocalCluster(Path(sys.argv[1]), durability="os") as cluster:
         rows = apsw.Connection(str(cluster.database(name))).execute(
             "SELECT name, total FROM hadron_counter ORDER BY total"
         ).fetchall()
-        assert rows == [("hits", 0), ("hits", 3), ("hits", 5)], (name, rows)
+        # Whoever only reads logs nothing.
+        assert rows == [("hits", 3), ("hits", 5)], (name, rows)
 """
 
 
