@@ -136,6 +136,13 @@ class StaleCompletionError(RequestError):
     """Some stages were completed, failed or cancelled by somebody else in the meantime."""
 
 
+class ConflictError(RequestError):
+    """A transaction that is under way holds what this would end; the message has its id. It is over
+    within minutes: try again, or leave it to the other (PROTOCOL E2)."""
+
+    default_retryable = True
+
+
 class OutcomeUnknownError(HadronError):
     """The delivery timeout passed while a batch was in doubt: it may or may not be logged."""
 

@@ -87,3 +87,11 @@ already a lot, so more than this is a mistake in the file."""
 
 TOKEN_BYTES: Final = 16
 """Of the random names that nodes give to their disks and starts."""
+
+MAX_TRANSACTION_STATEMENTS: Final = 100_000
+MAX_TRANSACTION_BYTES: Final = 64 << 20
+"""Of all its records. Until a transaction is over its bytes are kept, and its end is one entry at
+each participant, which others wait for: 100,000 statements take some seconds of a writer's time."""
+
+MAX_PARTICIPANTS: Final = 256
+"""Replica sets in one transaction. Each is asked and told on its own."""
