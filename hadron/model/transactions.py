@@ -25,6 +25,7 @@ transaction has its name before any answer."""
 MAX_NUMBER: Final = (1 << 63) - 1
 """SQLite's largest integer."""
 
+_FORM: Final = "write it as Hadron has printed it: replica-set/epoch.incarnation/number"
 _BALLOT: Final = re.compile(r"(0|[1-9][0-9]*)\.(0|[1-9][0-9]*)", re.ASCII)
 _NUMBER: Final = re.compile(r"0|[1-9][0-9]*", re.ASCII)
 
@@ -55,6 +56,16 @@ class TransactionId(NamedTuple):
         return f"{self.replica_set}/{self.epoch}.{self.incarnation}/{self.number}"
 
 
+def check_id(transaction: TransactionId) -> None:
+    """Raises `RequestError` for what is no transaction's id."""
+    if (
+        not is_valid_replica_set_name(transaction.replica_set)
+        or min(transaction[1:]) < 0
+        or max(transaction[1:]) > MAX_NUMBER
+    ):
+        raise RequestError(f"{str(transaction)[:200]!r} is not a transaction's id", _FORM)
+
+
 def parse_transaction_id(text: str) -> TransactionId:
     """Raises `RequestError` for what is none."""
     parts = text.rsplit("/", 2)
@@ -63,12 +74,9 @@ def parse_transaction_id(text: str) -> TransactionId:
         # Longer ones are none, and Python refuses to read very long ones.
         if ballot is not None and number is not None and max(map(len, parts[1:])) < 40:
             found = TransactionId(parts[0], int(ballot[1]), int(ballot[2]), int(number[0]))
-            if is_valid_replica_set_name(parts[0]) and max(found[1:]) <= MAX_NUMBER:
-                return found
-    raise RequestError(
-        f"{text[:200]!r} is not a transaction's id",
-        "write it as Hadron has printed it: replica-set/epoch.incarnation/number",
-    )
+            check_id(found)
+            return found
+    raise RequestError(f"{text[:200]!r} is not a transaction's id", _FORM)
 
 
 class StatementResult(msgspec.Struct, frozen=True, array_like=True):
@@ -101,12 +109,12 @@ class Participant(NamedTuple):
         prepared_lsn: of the entry there with the transaction's first intent. Whoever finishes names
             it: intents that come late, after all was finished and forgotten, have another one, so
             that nothing is done twice.
-        count: of its statements there.
+        statements: how many it has there.
     """
 
     replica_set: str
     prepared_lsn: int
-    count: int
+    statements: int
 
 
 DELIVERIES: Final = "group"

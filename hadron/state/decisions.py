@@ -9,11 +9,108 @@ takes for aborted is committed afterwards.
 
 from __future__ import annotations
 
-from typing import ClassVar, NamedTuple
+from typing import Any, ClassVar, Final, NamedTuple
 
+import msgspec
+
+from hadron.model.errors import NotFoundError, RequestError
+from hadron.model.limits import MAX_PARTICIPANTS, MAX_TRANSACTION_BYTES, MAX_TRANSACTION_STATEMENTS
 from hadron.model.ports import Database
-from hadron.model.transactions import Participant, StatementResult, TransactionId
-from hadron.state.machine import Command
+from hadron.model.tables import PREFIX
+from hadron.model.transactions import (
+    BLOCK_BITS,
+    Participant,
+    StatementResult,
+    TransactionId,
+    check_id,
+)
+from hadron.state import locks, together
+from hadron.state.machine import Command, Context, Feature, NoChange
+from hadron.state.slices import SLICE_ROWS, Dropped
+
+DECISION: Final = PREFIX + "decision"
+DECISION_PART: Final = PREFIX + "decision_part"
+DECISION_FORGOTTEN: Final = PREFIX + "decision_forgotten"
+_UNFINISHED: Final = PREFIX + "decision_unfinished"
+
+_TABLES: Final = f"""
+CREATE TABLE IF NOT EXISTS {DECISION}(
+    lsn INTEGER PRIMARY KEY,            -- of the Decide
+    epoch INTEGER NOT NULL, incarnation INTEGER NOT NULL,   -- the id's, which is of this set
+    number INTEGER NOT NULL,
+    decided_ms INTEGER NOT NULL,
+    finished_ms INTEGER,                -- by all participants; NULL until then
+    results BLOB NOT NULL,              -- of the statements here: MessagePack [StatementResult …]
+    UNIQUE (epoch, incarnation, number)
+) STRICT;
+CREATE INDEX IF NOT EXISTS {_UNFINISHED} ON {DECISION}(lsn) WHERE finished_ms IS NULL;
+CREATE TABLE IF NOT EXISTS {DECISION_PART}(
+    lsn INTEGER NOT NULL,               -- of the Decide
+    position INTEGER NOT NULL,
+    replica_set TEXT NOT NULL,
+    prepared_lsn INTEGER NOT NULL,      -- there
+    count INTEGER NOT NULL,             -- of its statements
+    results BLOB,                       -- NULL until it has finished
+    PRIMARY KEY (lsn, position)
+) STRICT, WITHOUT ROWID;
+CREATE TABLE IF NOT EXISTS {DECISION_FORGOTTEN}(
+    epoch INTEGER NOT NULL, incarnation INTEGER NOT NULL,
+    block INTEGER NOT NULL,             -- of a client's numbers
+    number INTEGER NOT NULL,            -- the highest that was forgotten of them; of block -1: all
+    PRIMARY KEY (epoch, incarnation, block)     -- up to it may be, of whatever block
+) STRICT, WITHOUT ROWID;
+"""
+
+_FIND: Final = (
+    f"SELECT lsn, decided_ms, finished_ms, results FROM {DECISION}"
+    " WHERE epoch = ? AND incarnation = ? AND number = ?"
+)
+_INSERT: Final = f"INSERT INTO {DECISION} VALUES(?, ?, ?, ?, ?, ?, ?)"
+_INSERT_PART: Final = f"INSERT INTO {DECISION_PART} VALUES(?, ?, ?, ?, ?, NULL)"
+_PARTS: Final = (
+    f"SELECT replica_set, prepared_lsn, count, results FROM {DECISION_PART} WHERE lsn = ?"
+    " ORDER BY position"
+)
+_NOTE: Final = f"UPDATE {DECISION_PART} SET results = ? WHERE lsn = ? AND replica_set = ?"
+_PART: Final = (
+    f"SELECT count, results IS NOT NULL FROM {DECISION_PART} WHERE lsn = ? AND replica_set = ?"
+)
+_MISSING: Final = f"SELECT 1 FROM {DECISION_PART} WHERE lsn = ? AND results IS NULL LIMIT 1"
+_FINISH: Final = f"UPDATE {DECISION} SET finished_ms = ? WHERE lsn = ?"
+_OLDEST: Final = (
+    f"SELECT lsn, epoch, incarnation, number, finished_ms FROM {DECISION}"
+    " WHERE decided_ms < ? AND lsn > ? ORDER BY lsn LIMIT ?"
+)
+_FORGET: Final = (
+    f"INSERT INTO {DECISION_FORGOTTEN} VALUES(?, ?, ?, ?) ON CONFLICT DO UPDATE SET"
+    " number = max(number, excluded.number)"
+)
+_DELETE: Final = f"DELETE FROM {DECISION} WHERE lsn = ?"
+_DELETE_PARTS: Final = f"DELETE FROM {DECISION_PART} WHERE lsn = ?"
+_WAITING: Final = (
+    "SELECT lsn, epoch, incarnation, number, decided_ms, results"
+    f" FROM {DECISION} INDEXED BY {_UNFINISHED} WHERE finished_ms IS NULL AND lsn > ?"
+    " ORDER BY lsn LIMIT ?"
+)
+_FORGOTTEN: Final = (
+    f"SELECT 1 FROM {DECISION_FORGOTTEN} WHERE epoch = ? AND incarnation = ? AND block IN (-1, ?)"
+    " AND number >= ?"
+)
+_BLOCKS_OVER: Final = (
+    f"SELECT epoch, incarnation, block FROM {DECISION_FORGOTTEN} WHERE block >= 0"
+    f" ORDER BY epoch, incarnation, block LIMIT max(0, (SELECT count(*) FROM {DECISION_FORGOTTEN}"
+    " WHERE block >= 0) - ?)"
+)
+_DELETE_BLOCK: Final = (
+    f"DELETE FROM {DECISION_FORGOTTEN} WHERE epoch = ? AND incarnation = ? AND block = ?"
+)
+
+FORGOTTEN_BLOCKS: Final = 10_000
+"""Of clients, whose forgotten transactions are told apart from aborted ones; of still earlier
+blocks neither is known. Counting them takes a fraction of a millisecond."""
+
+_encode = msgspec.msgpack.Encoder().encode
+_decode = msgspec.msgpack.Decoder(tuple[StatementResult, ...]).decode
 
 
 class Decide(Command, frozen=True, array_like=True, tag=34):
@@ -61,16 +158,149 @@ class Decided(NamedTuple):
     """A decision, as it stands.
 
     Attributes:
+        lsn: of the entry.
         results: of the driver's own statements, in order.
-        finished: of the participants that have finished, in their order.
+        finished: what the statements of the participants that have finished came to.
         unfinished: those who still have to be told.
     """
 
     transaction: TransactionId
+    lsn: int
     decided_ms: int
     results: tuple[StatementResult, ...]
     finished: dict[str, tuple[StatementResult, ...]]
     unfinished: tuple[Participant, ...]
+
+
+def apply_decide(context: Context, command: Decide) -> Decided:
+    transaction = command.transaction
+    check_id(transaction)
+    known = find(context.db, transaction)
+    if known is not None:
+        raise NoChange(known)
+    _check(context, command)
+    statements = [context.machine.decode(each) for each in command.statements]
+    _check_statements(context, statements)
+    results = tuple(_do(context, each) for each in together.with_batches(context, statements))
+    context.db.execute(
+        _INSERT,
+        (
+            context.lsn,
+            *transaction[1:],
+            context.now_ms,
+            None if command.participants else context.now_ms,
+            _encode(results),
+        ),
+    )
+    for position, each in enumerate(command.participants):
+        context.db.execute(_INSERT_PART, (context.lsn, position, *each))
+    return Decided(transaction, context.lsn, context.now_ms, results, {}, command.participants)
+
+
+def _check(context: Context, command: Decide) -> None:
+    """Raises `RequestError` for what this leadership may not decide."""
+    transaction, participants = command.transaction, command.participants
+    is_own = transaction.replica_set == context.replica_set or not context.replica_set
+    if not is_own or transaction.ballot != context.ballot:
+        raise RequestError(
+            f"transaction {transaction} is not driven by the leadership {context.ballot} "
+            f"{context.place}",
+            "it was not committed: begin it anew",
+        )
+    names = {each.replica_set for each in participants}
+    if len(names) != len(participants) or context.replica_set in names:
+        raise RequestError(
+            f"transaction {transaction} names a participant twice, or {context.replica_set}, which "
+            "drives it"
+        )
+    if len(names) > MAX_PARTICIPANTS or not (participants or command.statements):
+        raise RequestError(
+            f"transaction {transaction} has statements on {len(names)} other replica sets; the "
+            f"limit is {MAX_PARTICIPANTS}, and one statement is the least"
+        )
+
+
+def _check_statements(context: Context, statements: list[Command]) -> None:
+    """All of them before any is done, as if they had been prepared."""
+    size = together.size_of(statements)
+    if len(statements) > MAX_TRANSACTION_STATEMENTS or size > MAX_TRANSACTION_BYTES:
+        raise RequestError(
+            f"a transaction would have {len(statements)} statements with {size} bytes "
+            f"{context.place}; the limits are {MAX_TRANSACTION_STATEMENTS} and "
+            f"{MAX_TRANSACTION_BYTES}",
+            "commit more often",
+        )
+    for each in statements:
+        statement = context.machine.statement(each)
+        statement.check(context, each)
+        for lock in statement.locks(each):
+            locks.check_free(context, lock)
+
+
+def _do(context: Context, command: Command) -> StatementResult:
+    result = context.machine.statement(command).apply(context, command)
+    if result.is_deleted:
+        raise RequestError(
+            f"{type(command).__name__} cannot be done: another statement of the same transaction "
+            "has done it",
+            "end each stage of an instance once",
+        )
+    return result
+
+
+def apply_note_finished(context: Context, command: NoteFinished) -> bool:
+    db = context.db
+    row = db.execute(_FIND, command.transaction[1:]).fetchone()
+    if row is None:
+        raise NotFoundError(f"transaction {command.transaction} was not decided {context.place}")
+    lsn, _, finished_ms, _ = row
+    part = db.execute(_PART, (lsn, command.participant)).fetchone()
+    if part is None or part[0] != len(command.results):
+        raise RequestError(
+            f"transaction {command.transaction} has no {len(command.results)} statements on "
+            f"{command.participant}"
+        )
+    if part[1]:
+        raise NoChange(finished_ms is not None)
+    db.execute(_NOTE, (_encode(command.results), lsn, command.participant))
+    if db.execute(_MISSING, (lsn,)).fetchone() is not None:
+        return False
+    db.execute(_FINISH, (context.now_ms, lsn))
+    return True
+
+
+def apply_forget_decisions(context: Context, command: ForgetDecisions) -> Dropped:
+    db = context.db
+    rows: list[tuple[Any, ...]] = []
+    after, is_done = 0, False
+    while not is_done and len(rows) < SLICE_ROWS:
+        found = db.execute(_OLDEST, (command.before_ms, after, SLICE_ROWS)).fetchall()
+        is_done = len(found) < SLICE_ROWS
+        after = found[-1][0] if found else after
+        # Few were decided before then and finished later: there is a bound for what waits.
+        rows += [row for row in found if row[4] is not None and row[4] < command.before_ms]
+    rows, is_done = rows[:SLICE_ROWS], is_done and len(rows) <= SLICE_ROWS
+    if not rows:
+        raise NoChange(Dropped(0, is_done=True))
+    for lsn, epoch, incarnation, number, _ in rows:
+        db.execute(_FORGET, (epoch, incarnation, number >> BLOCK_BITS, number))
+        db.execute(_DELETE_PARTS, (lsn,))
+        db.execute(_DELETE, (lsn,))
+    for epoch, incarnation, block in db.execute(_BLOCKS_OVER, (FORGOTTEN_BLOCKS,)).fetchall():
+        db.execute(_DELETE_BLOCK, (epoch, incarnation, block))
+        db.execute(_FORGET, (epoch, incarnation, -1, ((block + 1) << BLOCK_BITS) - 1))
+    return Dropped(len(rows), is_done=is_done)
+
+
+FEATURE: Final = Feature(
+    name="decisions",
+    tables=_TABLES,
+    commands={
+        Decide: apply_decide,
+        NoteFinished: apply_note_finished,
+        ForgetDecisions: apply_forget_decisions,
+    },
+)
 
 
 # --- reading ------------------------------------------------------------------------------------
@@ -79,14 +309,33 @@ class Decided(NamedTuple):
 def find(db: Database, transaction: TransactionId) -> Decided | None:
     """None of what was not decided, or was forgotten; `is_forgotten` tells which it may be. The
     transaction must be of this replica set."""
-    raise NotImplementedError
+    row = db.execute(_FIND, transaction[1:]).fetchone()
+    return None if row is None else _decided(db, transaction, row[0], row[1], row[3])
 
 
 def is_forgotten(db: Database, transaction: TransactionId) -> bool:
     """Whether it may have been decided, and forgotten since: its outcome is not known any more."""
-    raise NotImplementedError
+    key = transaction.epoch, transaction.incarnation, transaction.block, transaction.number
+    return db.execute(_FORGOTTEN, key).fetchone() is not None
 
 
 def unfinished(db: Database, replica_set: str, *, after_lsn: int, limit: int) -> list[Decided]:
     """Decisions with participants that have not finished, in the order in which they were made."""
-    raise NotImplementedError
+    rows = db.execute(_WAITING, (after_lsn, limit)).fetchall()
+    return [
+        _decided(db, TransactionId(replica_set, *row[1:4]), row[0], row[4], row[5]) for row in rows
+    ]
+
+
+def _decided(
+    db: Database, transaction: TransactionId, lsn: int, decided_ms: int, results: bytes
+) -> Decided:
+    finished: dict[str, tuple[StatementResult, ...]] = {}
+    waiting: list[Participant] = []
+    rows: list[Any] = db.execute(_PARTS, (lsn,)).fetchall()
+    for replica_set, prepared_lsn, count, done in rows:
+        if done is None:
+            waiting.append(Participant(replica_set, prepared_lsn, count))
+        else:
+            finished[replica_set] = _decode(done)
+    return Decided(transaction, lsn, decided_ms, _decode(results), finished, tuple(waiting))

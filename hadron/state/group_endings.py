@@ -13,7 +13,7 @@ import msgspec
 from hadron.model.errors import NotFoundError, RequestError
 from hadron.model.ports import Database
 from hadron.model.ranges import Range, size
-from hadron.state import attempts, groups, streams
+from hadron.state import attempts, groups, locks, streams
 from hadron.state.attempts import Attempts
 from hadron.state.groups import GROUP, GROUP_ACK
 from hadron.state.machine import BatchShape, Command, Context, Feature
@@ -83,10 +83,13 @@ class DeadLettered(msgspec.Struct, frozen=True):
 
 
 def apply_end_deliveries(context: Context, command: EndDeliveries) -> int:
-    """Returns the group's floor. Raises `NotFoundError` without the group. Attempts of what is
-    acknowledged already, as a dead letter perhaps, are not counted."""
+    """Returns the group's floor. Raises `NotFoundError` without the group, `ConflictError` for what
+    a transaction holds. Attempts of what is acknowledged already, as a dead letter perhaps, are not
+    counted."""
     db, group_id = context.db, command.group_id
     floor = _floor(db, group_id)
+    ended = (*((first, last) for first, last, _ in command.attempts), *command.acknowledged)
+    locks.check_free(context, locks.deliveries(group_id, ended))
     for first, last, number in command.attempts:
         for a, b in groups.unacknowledged(db, group_id, max(first, floor), last):
             attempts.record(db, group_id, a, b, number)
@@ -97,13 +100,14 @@ def apply_end_deliveries(context: Context, command: EndDeliveries) -> int:
 
 def apply_dead_letter_records(context: Context, command: DeadLetterRecords) -> DeadLettered:
     """Raises `NotFoundError` without the group or the stream, `RequestError` when one of the
-    records is acknowledged already."""
+    records is acknowledged already, `ConflictError` when a transaction holds one."""
     db, group_id = context.db, command.group_id
     count = command.count
     if not group_id:
         appended = streams.append(context, command.out_stream_id, count, command.size)
         return DeadLettered(appended, 0)
     floor = _floor(db, group_id)
+    locks.check_free(context, locks.deliveries(group_id, command.ranges))
     for first, last in command.ranges:
         known = db.execute(_ACK_WITHIN, (group_id, last, first, group_id, first)).fetchone()
         if first < floor or known is not None:

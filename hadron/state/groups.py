@@ -16,7 +16,7 @@ from hadron.model.errors import NotFoundError, OffsetOutOfRangeError, RequestErr
 from hadron.model.ports import Database
 from hadron.model.ranges import Range
 from hadron.model.tables import PREFIX
-from hadron.state import attempts, skips, slices, streams
+from hadron.state import attempts, locks, skips, slices, streams
 from hadron.state.attempts import GROUP_ATTEMPT
 from hadron.state.machine import Command, Context, Feature, NoChange
 from hadron.state.skips import RETENTION_SKIP
@@ -197,7 +197,8 @@ def check_start(db: Database, stream_id: int, name: str, floor: int) -> None:
 
 
 def apply_ack_records(context: Context, command: AckRecords) -> int:
-    """Returns the new floor."""
+    """Returns the new floor. Raises `ConflictError` for what a transaction holds."""
+    locks.check_free(context, locks.deliveries(command.group_id, command.ranges))
     return acknowledge(context.db, command.group_id, command.ranges)
 
 
@@ -206,12 +207,8 @@ def acknowledge(db: Database, group_id: int, ranges: tuple[Range, ...]) -> int:
 
     Raises `NotFoundError` without the group, `RequestError` for offsets that do not exist.
     """
-    row = db.execute(_GET_FLOOR_AND_STREAM, (group_id,)).fetchone()
-    if row is None:
-        raise NotFoundError(f"consumer group {group_id} does not exist")
-    before: int = row[0]
+    before, next_offset = reach(db, group_id)
     floor = before
-    next_offset = streams.bounds(db, row[1]).next_offset
     were_given_back = attempts.any_of(db, group_id)
     for first, last in ranges:
         if not 0 <= first <= last < next_offset:
@@ -309,6 +306,14 @@ FEATURE: Final = Feature(
 
 
 # --- reading ------------------------------------------------------------------------------------
+
+
+def reach(db: Database, group_id: int) -> tuple[int, int]:
+    """The group's floor, and where its stream ends here. Raises `NotFoundError` without either."""
+    row = db.execute(_GET_FLOOR_AND_STREAM, (group_id,)).fetchone()
+    if row is None:
+        raise NotFoundError(f"consumer group {group_id} does not exist")
+    return row[0], streams.bounds(db, row[1]).next_offset
 
 
 def find(db: Database, stream_id: int, name: str) -> Progress | None:

@@ -9,11 +9,50 @@ has said how it ended; what was finished is known until the driver says `ForgetT
 
 from __future__ import annotations
 
-from typing import ClassVar, NamedTuple
+from collections.abc import Iterator, Sequence
+from typing import Any, ClassVar, Final, NamedTuple
 
+import msgspec
+
+from hadron.model.errors import NotFoundError, RequestError
+from hadron.model.limits import MAX_TRANSACTION_BYTES, MAX_TRANSACTION_STATEMENTS
 from hadron.model.ports import Database
-from hadron.model.transactions import StatementResult, TransactionId
-from hadron.state.machine import Command
+from hadron.model.tables import PREFIX
+from hadron.model.transactions import Lock, StatementResult, TransactionId, check_id
+from hadron.state import bodies, leadership, locks, participations, together
+from hadron.state.machine import Command, Context, Feature, NoChange
+from hadron.state.participations import Participation
+from hadron.state.transaction_events import IntentsWritten, TransactionAborted, TransactionFinished
+
+INTENT: Final = PREFIX + "intent"
+
+_TABLES: Final = f"""
+CREATE TABLE IF NOT EXISTS {INTENT}(
+    prepared_lsn INTEGER NOT NULL,      -- of the transaction
+    first_number INTEGER NOT NULL,      -- of the first of these statements
+    count INTEGER NOT NULL,
+    lsn INTEGER NOT NULL,               -- of the entry that brought them
+    bytes INTEGER NOT NULL,             -- of its body, which is held; 0 where there is none
+    statements BLOB NOT NULL,           -- MessagePack: the commands, as they are logged
+    PRIMARY KEY (prepared_lsn, first_number)
+) STRICT, WITHOUT ROWID;
+"""
+
+_INSERT: Final = f"INSERT INTO {INTENT} VALUES(?, ?, ?, ?, ?, ?)"
+_BELOW: Final = (
+    f"SELECT first_number, count, statements FROM {INTENT}"
+    " WHERE prepared_lsn = ? AND first_number < ? ORDER BY first_number DESC LIMIT 1"
+)
+_ALL: Final = (
+    f"SELECT first_number, lsn, bytes, statements FROM {INTENT} WHERE prepared_lsn = ?"
+    " ORDER BY first_number"
+)
+_LAST: Final = f"SELECT max(first_number + count) FROM {INTENT} WHERE prepared_lsn = ?"
+_BODIES: Final = f"SELECT lsn FROM {INTENT} WHERE prepared_lsn = ? AND bytes > 0 ORDER BY lsn"
+_DELETE: Final = f"DELETE FROM {INTENT} WHERE prepared_lsn = ?"
+
+_encode = msgspec.msgpack.Encoder().encode
+_decode = msgspec.msgpack.Decoder(tuple[bytes, ...]).decode
 
 
 class WriteIntents(Command, frozen=True, array_like=True, tag=30):
@@ -81,36 +120,183 @@ class Prepared(NamedTuple):
 
     Attributes:
         prepared_lsn: of the entry with the transaction's first intent.
-        count: of its statements here so far.
+        statements: how many it has here so far.
     """
 
     prepared_lsn: int
-    count: int
+    statements: int
+
+
+def apply_write_intents(context: Context, command: WriteIntents) -> Prepared:
+    check_id(command.transaction)
+    known = participations.find(context.db, command.transaction)
+    _check_numbers(context, command, known)
+    statements = [context.machine.decode(each) for each in command.statements]
+    size = together.size_of(statements)
+    _check_limits(command, size, known)
+    known = known or participations.begin(context, command.transaction)
+    taken: list[Lock] = []
+    for each in statements:
+        leadership.check_rules(context, each)
+        statement = context.machine.statement(each)
+        statement.check(context, each)
+        for lock in statement.locks(each):
+            locks.take(context, known.prepared_lsn, lock)
+            taken.append(lock)
+    if size:
+        bodies.hold(context, size)
+    context.db.execute(
+        _INSERT,
+        (
+            known.prepared_lsn,
+            command.first_number,
+            len(statements),
+            context.lsn,
+            size,
+            _encode(command.statements),
+        ),
+    )
+    count = participations.grow(context, known.prepared_lsn, len(statements), size)
+    context.emit(IntentsWritten(command.transaction, tuple(taken)))
+    return Prepared(known.prepared_lsn, count)
+
+
+def _check_numbers(context: Context, command: WriteIntents, known: Participation | None) -> None:
+    """Raises `NoChange` when these statements are here, `RequestError` when some others are where
+    they belong, or none can be."""
+    transaction, first, count = command.transaction, command.first_number, len(command.statements)
+    if transaction.replica_set == context.replica_set:
+        raise RequestError(
+            f"transaction {transaction} is driven by {context.replica_set} itself",
+            "statements of the driver's own set are done by its `Decide`",
+        )
+    if not count or not 0 <= first <= MAX_TRANSACTION_STATEMENTS - count:
+        raise RequestError(
+            f"{count} statements from number {first} on cannot be of transaction {transaction}",
+            f"number them from 0 to {MAX_TRANSACTION_STATEMENTS - 1}, one at least",
+        )
+    if known is None:
+        return
+    prepared = Prepared(known.prepared_lsn, known.statements)
+    if known.is_finished and first + count <= known.statements:
+        raise NoChange(prepared)
+    row = context.db.execute(_BELOW, (known.prepared_lsn, first + count)).fetchone()
+    if row is not None and row == (first, count, _encode(command.statements)):
+        raise NoChange(prepared)
+    if known.is_finished or (row is not None and row[0] + row[1] > first):
+        raise RequestError(
+            f"transaction {transaction} has other statements than these under numbers {first} to "
+            f"{first + count - 1}, or was finished without them",
+            "a statement that is sent again is sent as it was; a new one has a new number",
+        )
+
+
+def _check_limits(command: WriteIntents, size: int, known: Participation | None) -> None:
+    count = len(command.statements) + (known.statements if known is not None else 0)
+    size += known.size if known is not None else 0
+    if count > MAX_TRANSACTION_STATEMENTS or size > MAX_TRANSACTION_BYTES:
+        raise RequestError(
+            f"transaction {command.transaction} would have {count} statements with {size} bytes "
+            f"here; the limits are {MAX_TRANSACTION_STATEMENTS} and {MAX_TRANSACTION_BYTES}",
+            "commit more often",
+        )
+
+
+def apply_finish_transaction(
+    context: Context, command: FinishTransaction
+) -> tuple[StatementResult, ...]:
+    known = participations.find(context.db, command.transaction)
+    if known is None:
+        raise NotFoundError(
+            f"nothing is known {context.place} of transaction {command.transaction}"
+        )
+    lsn = known.prepared_lsn
+    if (lsn, known.statements) != (command.prepared_lsn, command.count):
+        raise RequestError(
+            f"transaction {command.transaction} has {known.statements} statements "
+            f"{context.place}, the first one of entry {lsn}; its driver has prepared {command.count}, the first one of "
+            f"entry {command.prepared_lsn}",
+            "these are copies that came late: its driver says what becomes of them",
+        )
+    if known.is_finished:
+        raise NoChange(participations.results(context.db, command.transaction))
+    row = context.db.execute(_LAST, (lsn,)).fetchone()
+    if row is None or row[0] != command.count:
+        raise RequestError(
+            f"of the {command.count} statements of transaction {command.transaction}, numbers from "
+            f"0 on, one has number {row[0] - 1 if row else None}"
+        )
+    freed = locks.release(context, lsn)
+    results = tuple(_do(context, context.db.execute(_ALL, (lsn,)).fetchall()))
+    context.db.execute(_DELETE, (lsn,))
+    participations.finish(context, lsn, results)
+    context.emit(TransactionFinished(command.transaction, results, freed))
+    return results
+
+
+def _do(context: Context, intents: Sequence[tuple[Any, ...]]) -> Iterator[StatementResult]:
+    """Do the statements of each intent, whose bytes came with an entry before this one."""
+    machine = context.machine
+    for _, body_lsn, size, packed in intents:
+        context.body_lsn, context.start = body_lsn, 0
+        for data in _decode(packed):
+            each = machine.decode(data)
+            yield machine.statement(each).apply(context, each)
+            context.start += together.size_of([each])
+        if size:
+            bodies.release(context, body_lsn)
+    context.body_lsn = context.start = None
+
+
+def apply_abort_transaction(context: Context, command: AbortTransaction) -> None:
+    known = participations.find(context.db, command.transaction)
+    if known is None:
+        raise NoChange(result=None)
+    if known.is_finished:
+        raise RequestError(f"transaction {command.transaction} was committed, and is finished here")
+    freed = locks.release(context, known.prepared_lsn)
+    for (body_lsn,) in context.db.execute(_BODIES, (known.prepared_lsn,)).fetchall():
+        bodies.release(context, body_lsn)
+    context.db.execute(_DELETE, (known.prepared_lsn,))
+    participations.forget(context, known.prepared_lsn)
+    context.emit(TransactionAborted(command.transaction, freed))
+
+
+def apply_forget_transaction(context: Context, command: ForgetTransaction) -> None:
+    known = participations.find(context.db, command.transaction)
+    if known is None:
+        raise NoChange(result=None)
+    if not known.is_finished:
+        raise RequestError(
+            f"transaction {command.transaction} is not finished {context.place}",
+            "it is finished, or aborted, before it is forgotten",
+        )
+    participations.forget(context, known.prepared_lsn)
+
+
+FEATURE: Final = Feature(
+    name="intents",
+    tables=_TABLES,
+    commands={
+        WriteIntents: apply_write_intents,
+        FinishTransaction: apply_finish_transaction,
+        AbortTransaction: apply_abort_transaction,
+        ForgetTransaction: apply_forget_transaction,
+    },
+)
 
 
 # --- reading ------------------------------------------------------------------------------------
 
 
-class Held(NamedTuple):
-    """A transaction that this replica set takes part in.
-
-    Attributes:
-        results: None until it was finished.
-        since_ms: its first intent's, or when it was finished.
-    """
-
-    transaction: TransactionId
-    prepared_lsn: int
-    count: int
-    since_ms: int
-    results: tuple[StatementResult, ...] | None
-
-
-def find(db: Database, transaction: TransactionId) -> Held | None:
-    raise NotImplementedError
-
-
-def held(db: Database, *, before_ms: int, after_lsn: int, limit: int) -> list[Held]:
-    """Transactions that were prepared, or finished, before then and are not over, by `prepared_lsn`
-    from behind `after_lsn` on: whose drivers are to be asked."""
-    raise NotImplementedError
+def statements(
+    db: Database, prepared_lsn: int, *, after: int, limit: int
+) -> list[tuple[int, bytes]]:
+    """Of a transaction that is prepared here: numbers and encoded commands, from behind number
+    `after` on; for people."""
+    found: list[tuple[int, bytes]] = []
+    for first, _, _, packed in db.execute(_ALL, (prepared_lsn,)):
+        found += [(n, data) for n, data in enumerate(_decode(packed), first) if n > after]
+        if len(found) >= limit:
+            break
+    return found[:limit]

@@ -20,11 +20,12 @@ from typing import Any, ClassVar, Final, NamedTuple
 
 import msgspec
 
-from hadron.model.errors import CorruptionError
+from hadron.model.errors import CorruptionError, RequestError
 from hadron.model.ids import NO_BALLOT, Ballot
 from hadron.model.ports import Database
 from hadron.model.schema import SchemaObject
 from hadron.model.tables import PREFIX
+from hadron.model.transactions import Lock, StatementResult
 from hadron.state.slices import Dropped, Portion
 from hadron.storage.report import Check, Report
 
@@ -93,6 +94,7 @@ class Context:
         body: for those who hear of the events: only who runs a command for the first time has it.
         start: where the command's batches begin in the body, which is counted (`state.bodies`);
             None when the body is one batch, or none.
+        body_lsn: of the earlier entry whose body that is; None: it is this entry's.
         events: what has happened, in order.
     """
 
@@ -105,6 +107,7 @@ class Context:
     ballot: Ballot = NO_BALLOT
     body: bytes | memoryview = b""
     start: int | None = None
+    body_lsn: int | None = None
     events: list[Event] = field(default_factory=list)
 
     def is_here(self, *replica_sets: str) -> bool:
@@ -147,6 +150,27 @@ Trimmed = Callable[[Context, int, int], None]
 """Told (context, stream's id, its first offset now)."""
 
 
+def _no_locks(_command: Any) -> tuple[Lock, ...]:
+    return ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Statement:
+    """What makes a command one that may stand in a transaction (PROTOCOL E2).
+
+    Attributes:
+        check: raises a `RequestError` for whatever could refuse it, now or when it is done.
+        apply: does it. After its check, and while its locks are held, it is not refused: where what
+            it is of was deleted meanwhile, it does nothing and says so. It tells the others by
+            events what its command's own `apply` would leave to whoever has submitted it.
+        locks: what nobody else may end from its check on until it is done.
+    """
+
+    check: Callable[[Context, Any], None]
+    apply: Callable[[Context, Any], StatementResult]
+    locks: Callable[[Any], tuple[Lock, ...]] = _no_locks
+
+
 @dataclass(frozen=True, kw_only=True)
 class Feature:
     """All that a feature is to the state machine.
@@ -154,6 +178,7 @@ class Feature:
     Attributes:
         tables: SQL, CREATE … IF NOT EXISTS; names begin with `model.tables.PREFIX`.
         commands: what applies each.
+        statements: which of any feature's commands may stand in transactions, and how.
         seals: what completes those that are submitted incomplete.
         declared: by kind of object: it was declared, or has changed.
         deleted: by kind of object: it is gone.
@@ -165,6 +190,7 @@ class Feature:
     name: str
     tables: str = ""
     commands: Mapping[type[Command], Apply] = field(default_factory=dict)
+    statements: Mapping[type[Command], Statement] = field(default_factory=dict)
     seals: Mapping[type[Command], Seal] = field(default_factory=dict)
     declared: Mapping[str, Declared] = field(default_factory=dict)
     deleted: Mapping[str, Deleted] = field(default_factory=dict)
@@ -185,12 +211,15 @@ class StateMachine:
         self.features = tuple(features)
         self.version = version
         self._apply: dict[type[Command], Apply] = {}
+        self._statements: dict[type[Command], Statement] = {}
         self._seal: dict[type[Command], Seal] = {}
         for feature in self.features:
             assert self._apply.keys().isdisjoint(feature.commands), feature.name
             self._apply.update(feature.commands)
+            assert self._statements.keys().isdisjoint(feature.statements), feature.name
+            self._statements.update(feature.statements)
             self._seal.update(feature.seals)
-        assert self._apply.keys() >= self._seal.keys()
+        assert self._apply.keys() >= self._seal.keys() | self._statements.keys()
         self._decoder = msgspec.msgpack.Decoder[Command](reduce(or_, self._apply))
 
     @property
@@ -236,6 +265,17 @@ class StateMachine:
     def apply_part(self, context: Context, command: Command) -> Any:
         """Apply one of several commands of an entry."""
         return self._apply[type(command)](context, command)
+
+    def statement(self, command: Command) -> Statement:
+        """How a command stands in a transaction. Raises `RequestError` when it cannot."""
+        found = self._statements.get(type(command))
+        if found is None:
+            names = ", ".join(sorted(each.__name__ for each in self._statements))
+            raise RequestError(
+                f"{type(command).__name__} cannot stand in a transaction",
+                f"these can: {names}; do the other by itself",
+            )
+        return found
 
     def declare(self, context: Context, item: SchemaObject) -> None:
         """An object was declared, or has changed: let features do what it means to them."""

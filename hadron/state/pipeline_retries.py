@@ -89,8 +89,7 @@ def _failed_of(
     db: Database, pipeline_id: int, instance_ids: Sequence[int]
 ) -> tuple[list[int], int]:
     """Those that have failed, and how many of the others were retried before."""
-    row = db.execute(f"SELECT 1 FROM {PIPELINE} WHERE pipeline_id = ?", (pipeline_id,)).fetchone()
-    if row is None:
+    if not pipelines.is_here(db, pipeline_id):
         raise NotFoundError(f"pipeline {pipeline_id} does not live here")
     ids = json.dumps(instance_ids)
     statuses = dict(

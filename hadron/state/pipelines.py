@@ -18,10 +18,12 @@ from hadron.model.errors import NotFoundError, SchemaError
 from hadron.model.kinds import spec_from_json
 from hadron.model.pipelines import PipelineSpec, StageSpec
 from hadron.model.ports import Database
+from hadron.model.ranges import runs
 from hadron.model.schema import SchemaObject
 from hadron.model.tables import PREFIX
+from hadron.model.transactions import STAGES, Lock
 from hadron.model.units import parse_time_ms
-from hadron.state import schema, skips, slices, streams
+from hadron.state import locks, schema, skips, slices, streams
 from hadron.state.machine import BatchShape, Command, Context, Feature, NoChange
 from hadron.state.names import label_of
 from hadron.state.pipeline_events import InstancesChanged, StagesEnded
@@ -322,9 +324,22 @@ def _take_instance_ids(db: Database, pipeline_id: int, count: int) -> int:
     return first
 
 
+def stages_of(command: CompleteStages | FailStages) -> Lock:
+    """What it ends."""
+    ids = tuple(runs(sorted(set(command.instance_ids))))
+    return Lock(STAGES, command.pipeline_id, command.stage, ids)
+
+
 def apply_complete_stages(context: Context, command: CompleteStages) -> Completed:
+    """Raises `ConflictError` when a transaction holds one of the stages."""
+    locks.check_free(context, stages_of(command))
+    return complete(context, command)
+
+
+def complete(context: Context, command: CompleteStages) -> Completed:
+    """The same for whoever has the stages."""
     db, pipeline_id = context.db, command.pipeline_id
-    stale = _stale(db, command)
+    stale = stale_of(db, command)
     if stale:
         raise NoChange(Completed(None, stale))
     ids = command.instance_ids
@@ -353,7 +368,7 @@ def apply_complete_stages(context: Context, command: CompleteStages) -> Complete
     return Completed(appended)
 
 
-def _stale(db: Database, command: CompleteStages | FailStages) -> tuple[int, ...]:
+def stale_of(db: Database, command: CompleteStages | FailStages) -> tuple[int, ...]:
     """Those whose stage does not wait for just this attempt of this instance; doubled ids are
     stale. *(A set is restored, and makes other instances: a runner from before completes theirs.)*
     """
@@ -454,8 +469,15 @@ def _end(db: Database, pipeline_id: int, ids: Sequence[int], status: int) -> Non
 
 
 def apply_fail_stages(context: Context, command: FailStages) -> Completed:
+    """Raises `ConflictError` when a transaction holds one of the stages."""
+    locks.check_free(context, stages_of(command))
+    return fail(context, command)
+
+
+def fail(context: Context, command: FailStages) -> Completed:
+    """The same for whoever has the stages."""
     db, pipeline_id = context.db, command.pipeline_id
-    stale = set(_stale(db, command))
+    stale = set(stale_of(db, command))
     failed = [
         (instance_id, attempt)
         for instance_id, attempt in zip(command.instance_ids, command.attempts, strict=True)
@@ -505,6 +527,12 @@ def _attempts_before(
             (pipeline_id, stage, json.dumps(ids)),
         ).fetchall()
     )
+
+
+def is_here(db: Database, pipeline_id: int) -> bool:
+    """Whether a pipeline runs on this replica set, and was not deleted."""
+    row = db.execute(f"SELECT 1 FROM {PIPELINE} WHERE pipeline_id = ?", (pipeline_id,)).fetchone()
+    return row is not None
 
 
 def spec_of(db: Database, pipeline_id: int) -> PipelineSpec:

@@ -249,7 +249,7 @@ def append(
     data = context.body
     batch = stream_id, base_offset, count, context.lsn, context.now_ms, size, *context.ballot
     if place is None and context.start is not None:
-        place = Place(context.lsn, context.start)
+        place = Place(context.body_lsn or context.lsn, context.start)
     if place is None:
         context.db.execute(_INSERT_BATCH, batch)
     else:

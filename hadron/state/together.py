@@ -8,6 +8,7 @@ itself how long it is, and its command says so, too. Where there are several, th
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, Final
 
 from hadron.model.errors import RequestError
@@ -29,6 +30,24 @@ class DoTogether(Command, frozen=True, array_like=True, tag=24):
         return self.commands
 
 
+def with_batches(context: Context, commands: Sequence[Command]) -> Iterator[Command]:
+    """Commands of an entry, each in its turn with its batches of the entry's body."""
+    shapes = [shape for each in commands for shape in each.batches]
+    if len(shapes) > 1:
+        bodies.count(context, sum(shape.size for shape in shapes))
+        context.start = 0
+    for each in commands:
+        leadership.check_rules(context, each)
+        yield each
+        if context.start is not None:
+            context.start += size_of([each])
+
+
+def size_of(commands: Iterable[Command]) -> int:
+    """Bytes of their batches."""
+    return sum(shape.size for each in commands for shape in each.batches)
+
+
 def apply_do_together(context: Context, command: DoTogether) -> tuple[Any, ...]:
     """Returns the results, in order.
 
@@ -37,23 +56,16 @@ def apply_do_together(context: Context, command: DoTogether) -> tuple[Any, ...]:
     """
     machine = context.machine
     commands = [machine.decode(each) for each in command.commands]
-    shapes = [shape for each in commands for shape in each.batches]
-    if len(shapes) > 1:
-        bodies.count(context, sum(shape.size for shape in shapes))
-        context.start = 0
     results: list[Any] = []
     known = 0
-    for each in commands:
+    for each in with_batches(context, commands):
         if not each.is_joinable:
             raise RequestError(f"{type(each).__name__} is an entry of its own, or none")
-        leadership.check_rules(context, each)
         try:
             results.append(machine.apply_part(context, each))
         except NoChange as done:
             results.append(done.result)
             known += 1
-        if context.start is not None:
-            context.start += sum(shape.size for shape in each.batches)
     if known == len(commands):
         raise NoChange(tuple(results))
     if known:

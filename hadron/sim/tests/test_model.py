@@ -43,7 +43,7 @@ PLANTED: dict[str, tuple[str, Edit]] = {
     ),
     "a part of a body begins where the one before it does": (
         "M streams",
-        Edit("state.together:apply_do_together", "context.start += sum(", "0 and sum("),
+        Edit("state.together:with_batches", "context.start += size_of(", "0 and size_of("),
     ),
     "a body goes with its first batch": (
         "M streams",
@@ -87,7 +87,7 @@ PLANTED: dict[str, tuple[str, Edit]] = {
     ),
     "attempts before a retry count": (
         "M pipelines",
-        Edit("state.pipelines:apply_fail_stages", "last = counted >=", "last = attempt >="),
+        Edit("state.pipelines:fail", "last = counted >=", "last = attempt >="),
     ),
     "what is below the floor becomes a dead letter": (
         "M groups",

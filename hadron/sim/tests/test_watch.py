@@ -267,7 +267,7 @@ EDITED: dict[str, tuple[str, tuple[Patch, ...]]] = {
         "failed-instances-are-retried",
         (
             Edit(
-                "state.pipelines:apply_fail_stages",
+                "state.pipelines:fail",
                 "counted = attempt - before.get(instance_id, 0)",
                 "counted = attempt",
             ),
@@ -277,7 +277,7 @@ EDITED: dict[str, tuple[str, tuple[Patch, ...]]] = {
         "failed-instances-are-retried",
         (
             Edit(
-                "state.pipelines:_stale",
+                "state.pipelines:stale_of",
                 "waiting.pop(instance_id, None) != tuple(attempt)",
                 "waiting.pop(instance_id, None) is None",
             ),

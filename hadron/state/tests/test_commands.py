@@ -9,17 +9,25 @@ from hypothesis import strategies as st
 
 from hadron.model.errors import CorruptionError
 from hadron.model.schema import RegisteredSet, Tombstone
+from hadron.model.transactions import DELETED, DONE, Participant, StatementResult, TransactionId
 from hadron.state import machine
 from hadron.state.adoption import SchemaAdopted, StoredObject
 from hadron.state.bodies import DropBodies
+from hadron.state.decisions import Decide, ForgetDecisions, NoteFinished
 from hadron.state.digests import StateDigest
 from hadron.state.dropping import DropObject
 from hadron.state.features import MACHINE
 from hadron.state.group_changes import CollectGroups, DeleteGroup, ResetGroup
 from hadron.state.group_endings import DeadLetterRecords, EndDeliveries
 from hadron.state.groups import ORDER_KEY, AckRecords, CreateGroup, GroupOptions
+from hadron.state.intents import (
+    AbortTransaction,
+    FinishTransaction,
+    ForgetTransaction,
+    WriteIntents,
+)
 from hadron.state.leadership import FollowRules, LeaderStarted
-from hadron.state.machine import Command
+from hadron.state.machine import Command, encode
 from hadron.state.pipeline_retries import RetryInstances
 from hadron.state.pipelines import CompleteStages, FailStages, TriggerInstances
 from hadron.state.registry import RegisterReplicaSet
@@ -27,6 +35,8 @@ from hadron.state.retention import TrimStream
 from hadron.state.schema import ApplySchema, DeleteObjects, ObjectChange
 from hadron.state.streams import AppendBatch
 from hadron.state.together import DoTogether
+
+TX = TransactionId("eu/p0", 3, 12, (1 << 20) + 7)
 
 GOLDEN: list[tuple[Command, str]] = [
     (
@@ -104,6 +114,22 @@ GOLDEN: list[tuple[Command, str]] = [
         "921892c409970203015ac40000ffc40793040c91920009",
     ),
     (DropBodies(300), "9219cd012c"),
+    (
+        WriteIntents(TX, 2, (encode(AppendBatch(3, 1, 90, b"", 0, -1)),)),
+        "941e94a565752f7030030cce001000070291c409970203015ac40000ff",
+    ),
+    (FinishTransaction(TX, 300, 3), "941f94a565752f7030030cce00100007cd012c03"),
+    (AbortTransaction(TX), "922094a565752f7030030cce00100007"),
+    (ForgetTransaction(TX), "922194a565752f7030030cce00100007"),
+    (
+        Decide(TX, (Participant("us/p1", 300, 3),), (encode(AckRecords(12, ((0, 9),))),)),
+        "942294a565752f7030030cce001000079193a575732f7031cd012c0391c40793040c91920009",
+    ),
+    (
+        NoteFinished(TX, "us/p1", (StatementResult(40, 3, 1_000_000), DONE, DELETED)),
+        "942394a565752f7030030cce00100007a575732f703193942803ce000f4240c294ff0000c294ff0000c3",
+    ),
+    (ForgetDecisions(1_000_000), "9224ce000f4240"),
 ]
 
 
@@ -166,6 +192,13 @@ def test_the_number_comes_first() -> None:
         23,
         24,
         25,
+        30,
+        31,
+        32,
+        33,
+        34,
+        35,
+        36,
     ]
 
 

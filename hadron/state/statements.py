@@ -1,0 +1,147 @@
+"""What may stand in a transaction: publish, acknowledge, complete or fail stages (PROTOCOL E2).
+
+Alone, a command that was done before answers as it did then. In a transaction that is a refusal:
+an acknowledgement of what somebody else has acknowledged would let both go on with their outputs.
+What a statement is of can only go by a deletion between its check and its end, or, a group's
+progress, by a reset; then it does nothing, and says so.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from hadron.model.errors import NotFoundError, RequestError, StaleCompletionError
+from hadron.model.transactions import DELETED, DONE, Lock, StatementResult
+from hadron.state import groups, locks, pipelines, streams
+from hadron.state.groups import AckRecords
+from hadron.state.machine import Context, Feature, NoChange, Statement
+from hadron.state.pipelines import CompleteStages, FailStages
+from hadron.state.streams import AppendBatch, Appended
+from hadron.state.transaction_events import RecordsAcknowledged
+
+
+def _check_append(context: Context, command: AppendBatch) -> None:
+    """Raises `NotFoundError` when the stream has no partition here."""
+    if command.producer_id:
+        raise RequestError(
+            f"a batch of producer {command.producer_id.hex()} cannot stand in a transaction",
+            "number statements instead: what is sent again under its number is known",
+        )
+    streams.bounds(context.db, command.stream_id)
+
+
+def _append(context: Context, command: AppendBatch) -> StatementResult:
+    try:
+        appended = streams.append(context, command.stream_id, command.count, command.size)
+    except NotFoundError:
+        if _is_open(context, command.stream_id):
+            raise  # Its bytes are not there: that is damage.
+        return DELETED
+    return _appended(appended)
+
+
+def _is_open(context: Context, stream_id: int) -> bool:
+    try:
+        streams.bounds(context.db, stream_id)
+    except NotFoundError:
+        return False
+    return True
+
+
+def _appended(appended: Appended) -> StatementResult:
+    return StatementResult(appended.base_offset, appended.count, appended.append_ms)
+
+
+def _check_ack(context: Context, command: AckRecords) -> None:
+    """Raises `NotFoundError` without the group, `RequestError` for what is acknowledged already, or
+    does not exist."""
+    group_id = command.group_id
+    floor, next_offset = groups.reach(context.db, group_id)
+    for first, last in command.ranges:
+        if not 0 <= first <= last < next_offset:
+            raise RequestError(
+                f"offsets {first} to {last} cannot be acknowledged, the stream ends at "
+                f"{next_offset}"
+            )
+        if first < floor or groups.unacknowledged(context.db, group_id, first, last) != [
+            (first, last)
+        ]:
+            raise RequestError(
+                f"of offsets {first} to {last}, consumer group {group_id} has acknowledged some",
+                "they were delivered to somebody else meanwhile, who is done with them: roll back, "
+                "and go on with what is delivered now",
+            )
+
+
+def _ack(context: Context, command: AckRecords) -> StatementResult:
+    try:
+        floor = groups.acknowledge(context.db, command.group_id, command.ranges)
+    except NotFoundError:
+        return DELETED
+    context.emit(RecordsAcknowledged(command.group_id, command.ranges, floor))
+    return DONE
+
+
+def _ack_locks(command: AckRecords) -> tuple[Lock, ...]:
+    return (locks.deliveries(command.group_id, command.ranges),)
+
+
+def _check_complete(context: Context, command: CompleteStages) -> None:
+    """Raises `NotFoundError` without the pipeline or the outputs' stream, `StaleCompletionError`
+    for a stage that does not wait for this attempt."""
+    _check_stages(context, command)
+    if command.out_stream_id:
+        streams.bounds(context.db, command.out_stream_id)
+
+
+def _check_stages(context: Context, command: CompleteStages | FailStages) -> None:
+    spec = pipelines.spec_of(context.db, command.pipeline_id)
+    if command.stage not in [stage.name for stage in spec.stages]:
+        raise NotFoundError(f"pipeline {command.pipeline_id} has no stage {command.stage!r}")
+    stale = pipelines.stale_of(context.db, command)
+    if stale:
+        more = f" (and {len(stale) - 1} more)" if len(stale) > 1 else ""
+        raise StaleCompletionError(
+            f"stage {command.stage!r} of instance {stale[0]}{more} of pipeline "
+            f"{command.pipeline_id} does not wait for this attempt",
+            "somebody else has ended it meanwhile: roll back",
+        )
+
+
+def _complete(context: Context, command: CompleteStages) -> StatementResult:
+    out = command.out_stream_id
+    if not pipelines.is_here(context.db, command.pipeline_id) or (
+        out and not _is_open(context, out)
+    ):
+        return DELETED
+    try:
+        completed = pipelines.complete(context, command)
+    except NoChange:
+        return DELETED
+    return DONE if completed.appended is None else _appended(completed.appended)
+
+
+def _fail(context: Context, command: FailStages) -> StatementResult:
+    if not pipelines.is_here(context.db, command.pipeline_id):
+        return DELETED
+    try:
+        pipelines.fail(context, command)
+    except NoChange:
+        # The pipeline was changed, and has no such stage any more.
+        return DELETED
+    return DONE
+
+
+def _stage_locks(command: CompleteStages | FailStages) -> tuple[Lock, ...]:
+    return (pipelines.stages_of(command),)
+
+
+FEATURE: Final = Feature(
+    name="statements",
+    statements={
+        AppendBatch: Statement(check=_check_append, apply=_append),
+        AckRecords: Statement(check=_check_ack, apply=_ack, locks=_ack_locks),
+        CompleteStages: Statement(check=_check_complete, apply=_complete, locks=_stage_locks),
+        FailStages: Statement(check=_check_stages, apply=_fail, locks=_stage_locks),
+    },
+)
