@@ -29,6 +29,7 @@ from hadron.state import (
     stream_checks,
     streams,
     together,
+    transaction_checks,
 )
 from hadron.state.machine import StateMachine
 
@@ -59,6 +60,7 @@ FEATURES: Final = tuple(
         digests,
         stream_checks,
         group_checks,
+        transaction_checks,
     )
 )
 

@@ -28,14 +28,14 @@ INTENT: Final = PREFIX + "intent"
 
 _TABLES: Final = f"""
 CREATE TABLE IF NOT EXISTS {INTENT}(
+    lsn INTEGER PRIMARY KEY,            -- of the entry that brought them
     prepared_lsn INTEGER NOT NULL,      -- of the transaction
     first_number INTEGER NOT NULL,      -- of the first of these statements
     count INTEGER NOT NULL,
-    lsn INTEGER NOT NULL,               -- of the entry that brought them
     bytes INTEGER NOT NULL,             -- of its body, which is held; 0 where there is none
     statements BLOB NOT NULL,           -- MessagePack: the commands, as they are logged
-    PRIMARY KEY (prepared_lsn, first_number)
-) STRICT, WITHOUT ROWID;
+    UNIQUE (prepared_lsn, first_number)
+) STRICT;
 """
 
 _INSERT: Final = f"INSERT INTO {INTENT} VALUES(?, ?, ?, ?, ?, ?)"
@@ -148,10 +148,10 @@ def apply_write_intents(context: Context, command: WriteIntents) -> Prepared:
     context.db.execute(
         _INSERT,
         (
+            context.lsn,
             known.prepared_lsn,
             command.first_number,
             len(statements),
-            context.lsn,
             size,
             _encode(command.statements),
         ),
@@ -213,9 +213,9 @@ def apply_finish_transaction(
     lsn = known.prepared_lsn
     if (lsn, known.statements) != (command.prepared_lsn, command.count):
         raise RequestError(
-            f"transaction {command.transaction} has {known.statements} statements "
-            f"{context.place}, the first one of entry {lsn}; its driver has prepared {command.count}, the first one of "
-            f"entry {command.prepared_lsn}",
+            f"transaction {command.transaction} has {known.statements} statements {context.place}, "
+            f"the first one of entry {lsn}; its driver has prepared {command.count}, the first one "
+            f"of entry {command.prepared_lsn}",
             "these are copies that came late: its driver says what becomes of them",
         )
     if known.is_finished:

@@ -1,0 +1,177 @@
+"""What must be true of transactions' tables, whatever was logged: for those who verify a file."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, Final
+
+import apsw
+
+from hadron.state.bodies import COUNTED_BODY
+from hadron.state.decisions import DECISION, DECISION_PART
+from hadron.state.intents import INTENT
+from hadron.state.locks import LOCK
+from hadron.state.machine import Feature
+from hadron.state.participations import PARTICIPATION
+from hadron.storage.bodies import BODY
+from hadron.storage.database import in_words
+from hadron.storage.report import SLICE_ROWS, Report
+
+_PARTICIPATIONS: Final = (
+    "SELECT p.prepared_lsn, p.statements, p.bytes, p.results IS NOT NULL,"
+    f" (SELECT coalesce(sum(count), 0) FROM {INTENT} i WHERE i.prepared_lsn = p.prepared_lsn),"
+    f" (SELECT coalesce(sum(bytes), 0) FROM {INTENT} i WHERE i.prepared_lsn = p.prepared_lsn)"
+    f" FROM {PARTICIPATION} p WHERE p.prepared_lsn > ? ORDER BY 1 LIMIT ?"
+)
+_INTENTS: Final = (
+    "SELECT i.lsn, i.prepared_lsn, i.bytes, p.prepared_lsn, c.bytes, length(b.bytes)"
+    f" FROM {INTENT} i LEFT JOIN {PARTICIPATION} p USING (prepared_lsn)"
+    f" LEFT JOIN {COUNTED_BODY} c ON c.lsn = i.lsn LEFT JOIN {BODY} b ON b.lsn = i.lsn"
+    " WHERE i.lsn > ? ORDER BY 1 LIMIT ?"
+)
+_HOLDS: Final = (
+    "SELECT c.lsn, c.holds, i.bytes IS NOT NULL AND i.bytes > 0"
+    f" FROM {COUNTED_BODY} c LEFT JOIN {INTENT} i USING (lsn)"
+    " WHERE c.lsn > ? ORDER BY 1 LIMIT ?"
+)
+_LOCKS: Final = (
+    "SELECT l.kind, l.owner_id, l.name, l.first, l.last, l.prepared_lsn,"
+    " p.prepared_lsn IS NULL OR p.results IS NOT NULL,"
+    f" (SELECT min(first) FROM {LOCK} n WHERE n.kind = l.kind AND n.owner_id = l.owner_id"
+    "  AND n.name = l.name AND n.first > l.first)"
+    f" FROM {LOCK} l LEFT JOIN {PARTICIPATION} p USING (prepared_lsn)"
+    " WHERE (l.kind, l.owner_id, l.name, l.first) > (?, ?, ?, ?) ORDER BY 1, 2, 3, 4 LIMIT ?"
+)
+_DECISIONS: Final = (
+    "SELECT d.lsn, d.finished_ms IS NOT NULL,"
+    f" (SELECT count(*) FROM {DECISION_PART} p WHERE p.lsn = d.lsn AND p.results IS NULL)"
+    f" FROM {DECISION} d WHERE d.lsn > ? ORDER BY 1 LIMIT ?"
+)
+_PARTS: Final = (
+    f"SELECT p.lsn, p.position, p.replica_set, d.lsn FROM {DECISION_PART} p"
+    f" LEFT JOIN {DECISION} d USING (lsn) WHERE (p.lsn, p.position) > (?, ?)"
+    " ORDER BY 1, 2 LIMIT ?"
+)
+
+
+class TransactionsCheck:
+    """Each intent has its transaction and its bytes, each lock an intent's transaction, each hold
+    its intent; what is decided is finished when all have, and not before."""
+
+    name = "transactions"
+
+    def __init__(self, report: Report) -> None:
+        self._report = report
+        self._passes: list[tuple[str, tuple[Any, ...], Callable[..., None]]] = [
+            (_PARTICIPATIONS, (-1,), self._participation),
+            (_INTENTS, (-1,), self._intent),
+            (_HOLDS, (-1,), self._hold),
+            (_LOCKS, ("", -1, "", -1), self._lock),
+            (_DECISIONS, (-1,), self._decision),
+            (_PARTS, (-1, -1), self._part),
+        ]
+        self._after: tuple[Any, ...] = ()
+
+    def step(self, db: apsw.Connection) -> bool:
+        query, first, check = self._passes[0]
+        after = self._after or first
+        try:
+            rows: list[Any] = db.execute(query, (*after, SLICE_ROWS)).fetchall()
+        except apsw.Error as error:
+            self._report.add(
+                f"the transactions' tables cannot be read: {in_words(error)}",
+                table=INTENT,
+                is_unreadable=True,
+            )
+            return True
+        for row in rows:
+            check(*row)
+        if len(rows) == SLICE_ROWS:
+            self._after = tuple(rows[-1][: len(first)])
+            return False
+        self._passes.pop(0)
+        self._after = ()
+        return not self._passes
+
+    def _participation(
+        self, lsn: int, said: int, size: int, is_finished: int, statements: int, found: int
+    ) -> None:
+        if is_finished and statements:
+            self._problem(
+                f"the transaction of entry {lsn} is finished, and has {statements} intents",
+                PARTICIPATION,
+                lsn,
+            )
+        elif not is_finished and (said, size) != (statements, found):
+            self._problem(
+                f"the transaction of entry {lsn} has {statements} intents with {found} bytes, not "
+                f"{said} with {size}",
+                PARTICIPATION,
+                lsn,
+            )
+
+    def _intent(
+        self,
+        lsn: int,
+        of: int,
+        size: int,
+        known: int | None,
+        counted: int | None,
+        length: int | None,
+    ) -> None:
+        if known is None:
+            self._problem(f"the intents of entry {lsn} are of no transaction, {of}", INTENT, lsn)
+        if not size:
+            return
+        if length is None:
+            self._problem(f"the intents of entry {lsn} have lost their bytes", BODY, lsn)
+        elif not size == counted == length:
+            self._problem(
+                f"the intents of entry {lsn} have {size} bytes, its body {length}", INTENT, lsn
+            )
+
+    def _hold(self, lsn: int, holds: int, wanted: int) -> None:
+        if holds != wanted:
+            self._problem(
+                f"the body of entry {lsn} is held {holds} times, by {wanted} intents",
+                COUNTED_BODY,
+                lsn,
+            )
+
+    def _lock(
+        self,
+        kind: str,
+        owner: int,
+        name: str,
+        first: int,
+        last: int,
+        lsn: int,
+        is_of_none: int,
+        following: int | None,
+    ) -> None:
+        what = f"the lock of {first} to {last} of {kind} {owner}{name and f', {name}'}"
+        if is_of_none:
+            self._problem(f"{what} is of no transaction that is prepared, {lsn}", LOCK, lsn)
+        if first > last or (following is not None and following <= last):
+            self._problem(f"{what} reaches into the next one, from {following} on", LOCK, lsn)
+
+    def _decision(self, lsn: int, is_finished: int, waiting: int) -> None:
+        if bool(is_finished) == bool(waiting):
+            self._problem(
+                f"the decision of entry {lsn} is {'' if is_finished else 'not '}finished, "
+                f"{waiting} participants are not",
+                DECISION,
+                lsn,
+            )
+
+    def _part(self, lsn: int, _position: int, replica_set: str, known: int | None) -> None:
+        if known is None:
+            self._problem(
+                f"{replica_set} is a participant of no decision, {lsn}", DECISION_PART, lsn
+            )
+
+    def _problem(self, text: str, table: str, lsn: int) -> None:
+        self._report.add(text, table=table, lsn=lsn)
+
+
+FEATURE: Final = Feature(name="transaction checks", checks=(TransactionsCheck,))
