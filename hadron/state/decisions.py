@@ -238,7 +238,7 @@ def _check_statements(context: Context, statements: list[Command]) -> None:
 
 
 def _do(context: Context, command: Command) -> StatementResult:
-    result = context.machine.statement(command).apply(context, command)
+    result = context.machine.apply_statement(context, command)
     if result.is_deleted:
         raise RequestError(
             f"{type(command).__name__} cannot be done: another statement of the same transaction "

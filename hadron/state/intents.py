@@ -241,7 +241,7 @@ def _do(context: Context, intents: Sequence[tuple[Any, ...]]) -> Iterator[Statem
         context.body_lsn, context.start = body_lsn, 0
         for data in _decode(packed):
             each = machine.decode(data)
-            yield machine.statement(each).apply(context, each)
+            yield machine.apply_statement(context, each)
             context.start += together.size_of([each])
         if size:
             bodies.release(context, body_lsn)

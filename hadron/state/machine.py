@@ -277,6 +277,10 @@ class StateMachine:
             )
         return found
 
+    def apply_statement(self, context: Context, command: Command) -> StatementResult:
+        """Do one of a transaction's statements, which was checked."""
+        return self.statement(command).apply(context, command)
+
     def declare(self, context: Context, item: SchemaObject) -> None:
         """An object was declared, or has changed: let features do what it means to them."""
         for feature in self.features:

@@ -122,7 +122,9 @@ def _complete(context: Context, command: CompleteStages) -> StatementResult:
 
 
 def _fail(context: Context, command: FailStages) -> StatementResult:
-    if not pipelines.is_here(context.db, command.pipeline_id):
+    # Alone it would pass over those that do not wait.
+    is_here = pipelines.is_here(context.db, command.pipeline_id)
+    if not is_here or pipelines.stale_of(context.db, command):
         return DELETED
     try:
         pipelines.fail(context, command)

@@ -1,0 +1,256 @@
+"""What drivers of transactions decide: all of it or none, once, by the leadership whose it is; and
+how long it is known."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+from hadron.model.errors import ConflictError, NotFoundError, RequestError, StaleCompletionError
+from hadron.model.transactions import (
+    BLOCK_BITS,
+    DELETED,
+    DONE,
+    Participant,
+    StatementResult,
+    TransactionId,
+)
+from hadron.state import decisions, groups, streams
+from hadron.state.decisions import Decide, Decided, ForgetDecisions, NoteFinished
+from hadron.state.events import BatchAppended
+from hadron.state.intents import WriteIntents
+from hadron.state.machine import Command
+from hadron.state.slices import SLICE_ROWS, Dropped
+from hadron.state.streams import AppendBatch
+from hadron.state.tests.parted import BALLOT, SET
+from hadron.state.tests.support import dump
+from hadron.state.tests.transacting import Transacting, joined, transacting
+from hadron.state.transaction_checks import TransactionsCheck
+from hadron.state.transaction_events import RecordsAcknowledged
+from hadron.storage.report import Report
+
+T = TransactionId.of(SET, BALLOT, 7)
+EU, US = Participant("eu/p0", 40, 2), Participant("us/p0", 50, 1)
+
+
+@pytest.fixture
+def file() -> Iterator[Transacting]:
+    with transacting() as found:
+        yield found
+
+
+def decide(
+    file: Transacting,
+    *parts: tuple[Command, bytes],
+    tx: TransactionId = T,
+    others: tuple[Participant, ...] = (),
+) -> Decided:
+    statements, body = joined(parts)
+    found: Decided = file.result(Decide(tx, others, statements), body)
+    return found
+
+
+def test_one_replica_set_is_one_entry(file: Transacting) -> None:
+    a, b = file.publish(1, "a"), file.publish(2, "b")
+    before = file.number
+    done = decide(file, a, file.ack(0, 1), b, file.complete(3), file.fail(4))
+    assert file.number == before + 1
+    now_ms = done.decided_ms
+    assert done.results == (
+        StatementResult(0, 1, now_ms),
+        DONE,
+        StatementResult(0, 1, now_ms),
+        StatementResult(1, 1, now_ms),
+        DONE,
+    )
+    assert done.unfinished == ()
+    assert file.read(1) == [a[1]]
+    assert file.read(2)[0] == b[1]
+    assert groups.reach(file.db, file.group)[0] == 2
+    told = [event for event in file.events if isinstance(event, BatchAppended)]
+    assert [bytes(event.data) for event in told][:2] == [a[1], b[1]], "no reader goes to the disk"
+    assert [each.ranges for each in file.events if isinstance(each, RecordsAcknowledged)] == [
+        ((0, 1),)
+    ]
+    assert decisions.find(file.db, T) == done
+    assert file.problems() == []
+    assert dump(file.db) == file.replica()
+
+
+def test_one_batch_alone_is_a_body_like_any(file: Transacting) -> None:
+    decide(file, a := file.publish(1, "a"), file.ack(0))
+    assert file.read(1) == [a[1]]
+    assert not file.db.execute("SELECT * FROM hadron_counted_body").fetchall()
+
+
+def test_all_of_a_transaction_or_nothing(file: Transacting) -> None:
+    file.result(*file.ack(5))
+    before = dump(file.db)
+    missing = AppendBatch(99, 1, 9, b"", 0, -1), b""
+    refused: list[tuple[tuple[Command, bytes], type[Exception]]] = [
+        (missing, NotFoundError),
+        (file.ack(5), RequestError),
+        (file.complete(99), StaleCompletionError),
+    ]
+    for part, kind in refused:
+        with pytest.raises(kind):
+            decide(file, file.publish(1, "a"), file.complete(1), part)
+        assert dump(file.db) == before
+    with pytest.raises(RequestError, match="another statement of the same transaction"):
+        decide(file, file.complete(1, 2), file.publish(1, "a"), file.fail(1, 3))
+    assert dump(file.db) == before
+    assert decisions.find(file.db, T) is None
+
+
+def test_what_others_hold_is_not_ended(file: Transacting) -> None:
+    statements, body = joined([file.ack(3), file.fail(4)])
+    file.result(WriteIntents(TransactionId("eu/p0", 1, 1, 1), 0, statements), body)
+    for part in (file.ack(2, 3), file.complete(4)):
+        with pytest.raises(ConflictError, match=r"transaction eu/p0/1\.1/1 holds"):
+            decide(file, file.publish(1, "a"), part)
+
+
+def test_a_decision_is_made_once(file: Transacting) -> None:
+    part = file.publish(1, "a")
+    done = decide(file, part, others=(EU,))
+    again = file.run(Decide(T, (EU,), joined([part])[0]), part[1])
+    assert (again.command, again.result) == (None, done)
+    assert len(file.read(1)) == 1
+
+
+@pytest.mark.parametrize(
+    "tx",
+    [
+        T._replace(incarnation=BALLOT.incarnation - 1),
+        T._replace(epoch=BALLOT.epoch + 1),
+        T._replace(replica_set="eu/p0"),
+    ],
+)
+def test_no_leadership_decides_what_another_drives(file: Transacting, tx: TransactionId) -> None:
+    """Or what a new leader has called aborted is committed by a copy that comes late."""
+    with pytest.raises(RequestError, match="is not driven by the leadership"):
+        decide(file, file.publish(1, "a"), tx=tx)
+    assert streams.bounds(file.db, file.streams[1]).next_offset == 0
+
+
+@pytest.mark.parametrize(
+    ("others", "message"),
+    [
+        ((EU, EU), "names a participant twice"),
+        ((Participant(SET, 1, 1),), "names a participant twice, or some/where"),
+        (tuple(Participant(f"p{each}", 1, 1) for each in range(257)), "the limit is 256"),
+        ((), "one statement is the least"),
+    ],
+)
+def test_participants_are_looked_at(
+    file: Transacting, others: tuple[Participant, ...], message: str
+) -> None:
+    with pytest.raises(RequestError, match=message):
+        decide(file, others=others)
+
+
+def test_a_decision_is_over_when_all_have_finished(file: Transacting) -> None:
+    first = decide(file, file.publish(1, "a"), others=(EU, US))
+    assert first.unfinished == (EU, US)
+    assert decisions.unfinished(file.db, SET, after_lsn=0, limit=9) == [first]
+    results = (StatementResult(4, 1, 9), DELETED)
+    assert file.result(NoteFinished(T, "eu/p0", results)) is False
+    again = file.run(NoteFinished(T, "eu/p0", results))
+    assert (again.command, again.result) == (None, False)
+    known = decisions.find(file.db, T)
+    assert known is not None
+    assert (known.finished, known.unfinished) == ({"eu/p0": results}, (US,))
+    assert file.problems() == []
+    assert file.result(NoteFinished(T, "us/p0", (DONE,))) is True
+    assert file.run(NoteFinished(T, "us/p0", (DONE,))).result is True
+    assert decisions.unfinished(file.db, SET, after_lsn=0, limit=9) == []
+    assert dump(file.db) == file.replica()
+
+
+def test_who_finishes_what_is_looked_at(file: Transacting) -> None:
+    with pytest.raises(NotFoundError, match="was not decided"):
+        file.result(NoteFinished(T, "eu/p0", (DONE,)))
+    decide(file, others=(EU,))
+    for participant, results in (("us/p0", (DONE,)), ("eu/p0", (DONE,))):
+        with pytest.raises(RequestError, match="has no 1 statements"):
+            file.result(NoteFinished(T, participant, results))
+
+
+def test_what_is_finished_is_forgotten_in_time_and_that_is_known(file: Transacting) -> None:
+    """An outcome that is not known any more is not taken for an abort."""
+    old, waits, young = (T._replace(number=each) for each in (7, 8, 9))
+    decide(file, file.publish(1, "a"), tx=old)
+    decide(file, tx=waits, others=(EU,))
+    file.number += 1_000
+    decide(file, file.publish(1, "c"), tx=young)
+    before_ms = 1_000 + file.number - 500
+    assert file.result(ForgetDecisions(before_ms)) == Dropped(1, is_done=True)
+    assert file.run(ForgetDecisions(before_ms)).command is None
+    assert [decisions.find(file.db, each) is not None for each in (old, waits, young)] == [
+        False,
+        True,
+        True,
+    ]
+    assert [decisions.is_forgotten(file.db, old._replace(number=n)) for n in (6, 7, 8)] == [
+        True,
+        True,
+        False,
+    ]
+    assert not decisions.is_forgotten(file.db, old._replace(number=1 << BLOCK_BITS))
+    assert not decisions.is_forgotten(file.db, old._replace(incarnation=BALLOT.incarnation + 1))
+    file.result(NoteFinished(waits, "eu/p0", (DONE, DONE)))
+    assert file.run(ForgetDecisions(before_ms)).command is None, "it counts from the finish on"
+    assert file.result(ForgetDecisions(1 << 60)).rows == 2
+    assert file.problems() == []
+
+
+def test_what_is_forgotten_goes_in_slices(file: Transacting) -> None:
+    file.db.executemany(
+        "INSERT INTO hadron_decision VALUES(?, 3, 2, ?, 1, 1, x'90')",
+        [(1_000 + each, each) for each in range(SLICE_ROWS + 1)],
+    )
+    assert file.result(ForgetDecisions(5)) == Dropped(SLICE_ROWS)
+    assert file.result(ForgetDecisions(5)) == Dropped(1, is_done=True)
+
+
+def test_of_very_many_clients_the_first_are_not_told_apart(
+    file: Transacting, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(decisions, "FORGOTTEN_BLOCKS", 3)
+    for block in range(5):
+        decide(file, file.publish(1, "a"), tx=T._replace(number=(block << BLOCK_BITS) + 5))
+    file.result(ForgetDecisions(1 << 60))
+    assert len(file.db.execute("SELECT * FROM hadron_decision_forgotten").fetchall()) == 4
+    for block in range(5):
+        later = T._replace(number=(block << BLOCK_BITS) + 6)
+        assert decisions.is_forgotten(file.db, later) == (block < 2)
+
+
+@pytest.mark.parametrize(
+    ("damage", "said"),
+    [
+        ("UPDATE hadron_decision SET finished_ms = 1", "is finished, 1 participants are not"),
+        ("UPDATE hadron_decision_part SET results = x'90'", "is not finished, 0 participants"),
+        ("DELETE FROM hadron_decision", "eu/p0 is a participant of no decision"),
+    ],
+)
+def test_a_verification_sees_what_does_not_fit(file: Transacting, damage: str, said: str) -> None:
+    decide(file, file.publish(1, "a"), others=(EU,))
+    file.db.execute(damage)
+    assert [each for each in file.problems() if said in each]
+
+
+def test_a_verification_goes_on_where_a_slice_has_ended(
+    file: Transacting, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("hadron.state.transaction_checks.SLICE_ROWS", 2)
+    for number in range(5):
+        decide(file, tx=T._replace(number=number), others=(EU, US))
+    file.db.execute("UPDATE hadron_decision SET finished_ms = 1")
+    report, steps = Report(), 1
+    check = TransactionsCheck(report)
+    while not check.step(file.db):
+        steps += 1
+    assert len(report.problems) == 5
+    assert steps > 9
