@@ -16,7 +16,8 @@ Rows = dict[str, list[tuple[Any, ...]]]
 @dataclass(frozen=True, slots=True)
 class Entry:
     """`tombstones`: so many deletions were remembered one by one where it was applied. `start`:
-    where in the entry's body the batch of this command begins, if it is one of several."""
+    where in the entry's body the batch of this command begins, if it is one of several; or in that
+    of `body_lsn`, an earlier one."""
 
     command: Command
     lsn: int
@@ -24,6 +25,7 @@ class Entry:
     ballot: Ballot
     tombstones: int = 0
     start: int | None = None
+    body_lsn: int | None = None
 
 
 class Refused(Exception):  # noqa: N818 - the model's word for a refusal, which is no error of it

@@ -15,14 +15,22 @@ from hadron.sim.model.groups import Groups
 from hadron.sim.model.pipelines import Pipelines, parsed
 from hadron.sim.model.schema import Ballots, Object, Schema
 from hadron.sim.model.streams import Body, Streams
+from hadron.sim.model.transactions import Transactions
 from hadron.state.adoption import SchemaAdopted
 from hadron.state.bodies import DropBodies
+from hadron.state.decisions import Decide, ForgetDecisions, NoteFinished
 from hadron.state.digests import StateDigest
 from hadron.state.dropping import DropObject
 from hadron.state.features import MACHINE
 from hadron.state.group_changes import CollectGroups, DeleteGroup, ResetGroup
 from hadron.state.group_endings import DeadLetterRecords, EndDeliveries
 from hadron.state.groups import AckRecords, CreateGroup
+from hadron.state.intents import (
+    AbortTransaction,
+    FinishTransaction,
+    ForgetTransaction,
+    WriteIntents,
+)
 from hadron.state.leadership import FollowRules, LeaderStarted
 from hadron.state.machine import Command
 from hadron.state.pipeline_retries import RetryInstances
@@ -40,7 +48,19 @@ PIPELINES: Final = "M pipelines"
 SCHEMA: Final = "M schema"
 
 AREAS: Final[dict[str, tuple[type[Command], ...]]] = {
-    STREAMS: (AppendBatch, TrimStream, DoTogether, DropBodies),
+    STREAMS: (
+        AppendBatch,
+        TrimStream,
+        DoTogether,
+        DropBodies,
+        WriteIntents,
+        FinishTransaction,
+        AbortTransaction,
+        ForgetTransaction,
+        Decide,
+        NoteFinished,
+        ForgetDecisions,
+    ),
     GROUPS: (
         CreateGroup,
         AckRecords,
@@ -71,6 +91,10 @@ AREA_OF: Final = {command: area for area, commands in AREAS.items() for command 
 
 TABLES: Final[dict[str, str]] = {
     **dict.fromkeys(("stream_partition", "stream_batch", "counted_body", "producer"), STREAMS),
+    **dict.fromkeys(
+        ("participation", "intent", "lock", "decision", "decision_part", "decision_forgotten"),
+        STREAMS,
+    ),
     **dict.fromkeys(
         ("group", "group_ack", "group_attempt", "group_garbage", "retention_skip"), GROUPS
     ),
@@ -109,7 +133,7 @@ _JOINABLE: Final = (
 )
 """What may be one of several commands of an entry."""
 
-CHANGES_MUCH: Final = (ApplySchema, DeleteObjects, SchemaAdopted, DoTogether)
+CHANGES_MUCH: Final = (ApplySchema, DeleteObjects, SchemaAdopted, DoTogether, WriteIntents, Decide)
 """What the model may refuse half way."""
 
 
@@ -122,6 +146,9 @@ class Model:
         self.groups = Groups(self.streams)
         self.schema = Schema(self._declare, self._close)
         self.pipelines = Pipelines(replica_set, self.streams, self.schema.objects)
+        self.transactions = Transactions(
+            replica_set, self.streams, self.groups, self.pipelines, self.schema.objects
+        )
         self.ballots = Ballots()
         self.digested: tuple[str, int] | None = None
 
@@ -138,6 +165,7 @@ class Model:
         command = entry.command
         if isinstance(command, DoTogether):
             return self._together(entry, command)
+        self._check_locks(command)
         runs: dict[type[Command], Callable[[Entry, Any], Any]] = {
             AppendBatch: self.streams.append_batch,
             TrimStream: self._trim,
@@ -161,6 +189,13 @@ class Model:
             DropObject: self._drop,
             DropBodies: self._drop_bodies,
             StateDigest: self._digest,
+            WriteIntents: self.transactions.write,
+            FinishTransaction: self.transactions.finish,
+            AbortTransaction: self.transactions.abort,
+            ForgetTransaction: self.transactions.forget,
+            Decide: self.transactions.decide,
+            NoteFinished: self.transactions.note,
+            ForgetDecisions: self.transactions.forget_decisions,
         }
         return runs[type(command)](entry, command)
 
@@ -169,6 +204,7 @@ class Model:
             **self.streams.rows(),
             **self.groups.rows(),
             **self.pipelines.rows(),
+            **self.transactions.rows(),
             **self.schema.rows(),
             **self.ballots.rows(),
             "digest_cursor": [] if self.digested is None else [(1, *self.digested)],
@@ -199,6 +235,12 @@ class Model:
         if known:
             raise Refused(RequestError)
         return results
+
+    def _check_locks(self, command: Command) -> None:
+        """Nobody ends what a transaction holds."""
+        if isinstance(command, EndDeliveries | DeadLetterRecords) and command.group_id:
+            self.groups.find(command.group_id)
+        self.transactions.check_free(command)
 
     def _drop_bodies(self, _entry: Entry, command: DropBodies) -> dict[str, Any]:
         bodies, size = self.streams.drop_bodies(command.until_lsn)

@@ -189,7 +189,7 @@ class Pipelines:
             raise Refused(NotFoundError)
         return parsed(self.objects[pipeline_id].spec)
 
-    def _stale(self, command: CompleteStages | FailStages) -> list[int]:
+    def stale(self, command: CompleteStages | FailStages) -> list[int]:
         """Those whose stage does not wait for just this attempt of this instance."""
         pipeline = self.by_id.get(command.pipeline_id, Pipeline())
         created_ms = command.created_ms or (None,) * len(command.instance_ids)
@@ -214,7 +214,7 @@ class Pipelines:
         return stale
 
     def complete(self, entry: Entry, command: CompleteStages) -> dict[str, Any]:
-        stale = self._stale(command)
+        stale = self.stale(command)
         if stale:
             raise Known({"appended": None, "stale": stale})
         ids, output = command.instance_ids, command.out_stream_id
@@ -251,7 +251,7 @@ class Pipelines:
                 instance.status = DONE
 
     def fail(self, entry: Entry, command: FailStages) -> dict[str, Any]:
-        stale = set(self._stale(command))
+        stale = set(self.stale(command))
         failed = [
             (instance_id, attempt)
             for instance_id, attempt in zip(command.instance_ids, command.attempts, strict=True)

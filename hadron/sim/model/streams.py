@@ -73,7 +73,7 @@ class Streams:
         """The entry's body gets the next offsets; returns the first of them."""
         first, base = self.bounds(stream_id)
         self.open[stream_id] = first, base + count
-        place = (entry.lsn, entry.start) if entry.start is not None else None
+        place = (entry.body_lsn or entry.lsn, entry.start) if entry.start is not None else None
         self.batches.setdefault(stream_id, []).append(
             Batch(base, count, entry.lsn, entry.now_ms, size, entry.ballot, place)
         )

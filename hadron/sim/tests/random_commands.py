@@ -7,17 +7,27 @@ import random
 from collections.abc import Collection
 from typing import Any, Final
 
+import msgspec
+
 from hadron.model.pipelines import Output, PipelineSpec, Retry, StageSpec
 from hadron.model.schema import RegisteredSet, Spec, StreamSpec, Tombstone, spec_to_json
+from hadron.model.transactions import DONE, Participant, StatementResult, TransactionId
 from hadron.state.adoption import SchemaAdopted, StoredObject
 from hadron.state.bodies import DropBodies
+from hadron.state.decisions import Decide, ForgetDecisions, NoteFinished
 from hadron.state.digests import StateDigest
 from hadron.state.dropping import DropObject
 from hadron.state.group_changes import CollectGroups, DeleteGroup, ResetGroup
 from hadron.state.group_endings import DeadLetterRecords, EndDeliveries
 from hadron.state.groups import AckRecords, CreateGroup, GroupOptions
+from hadron.state.intents import (
+    AbortTransaction,
+    FinishTransaction,
+    ForgetTransaction,
+    WriteIntents,
+)
 from hadron.state.leadership import FollowRules, LeaderStarted
-from hadron.state.machine import Command
+from hadron.state.machine import Command, encode
 from hadron.state.pipeline_retries import RetryInstances
 from hadron.state.pipelines import CompleteStages, FailStages, TriggerInstances
 from hadron.state.registry import RegisterReplicaSet
@@ -56,15 +66,17 @@ class Commands:
             if chance < 0.2:
                 self._parts.clear()  # It was cut short, and begins anew.
             return part
-        if chance < 0.07:
+        if chance < 0.08:
             return self._push() if self._adopts else self._change()
         if chance < 0.12:
             return self._ballot_or_drop()
         if chance < 0.35:
             return self._append()
-        if chance < 0.44:
+        if chance < 0.42:
             return self._together()
-        if chance < 0.74:
+        if chance < 0.56:
+            return self._of_transactions()
+        if chance < 0.78:
             return self._of_groups()
         return self._of_pipelines()
 
@@ -248,6 +260,74 @@ class Commands:
         if self._random.random() < 0.05:
             found.append(DoTogether(()))
         return DoTogether.of(*found)
+
+    # --- transactions ----------------------------------------------------------------------------
+
+    def _statements(self) -> tuple[bytes, ...]:
+        """Some, mostly such as may stand in a transaction."""
+        rng = self._random
+        found: list[Command] = []
+        for _ in range(rng.randint(0 if rng.random() < 0.1 else 1, 3)):
+            made = rng.choice((self._append, self._of_groups, self._of_pipelines))()
+            if isinstance(made, AppendBatch) and rng.random() < 0.95:
+                made = AppendBatch(made.stream_id, made.count, made.size, b"", 0, -1)
+            is_one = isinstance(made, AppendBatch | AckRecords | CompleteStages | FailStages)
+            if is_one or rng.random() < 0.05:
+                found.append(made)
+        found = found or [AppendBatch(self._stream(), 1, 40, b"", 0, -1)]
+        return tuple(map(encode, found))
+
+    def _of_transactions(self) -> Command:
+        rng = self._random
+        if rng.random() < 0.35:
+            return self._of_a_driver()
+        known = self._rows(
+            "SELECT replica_set, epoch, incarnation, number, prepared_lsn, statements"
+            " FROM hadron_participation ORDER BY prepared_lsn"
+        )
+        new = "eu/p0" if rng.random() < 0.98 else SET
+        tx, lsn, count = TransactionId(new, 1, rng.randint(1, 2), len(self._tables.log)), 1, 0
+        if known and rng.random() < 0.7:
+            *name, lsn, count = rng.choice(known)
+            tx = TransactionId(*name)
+        if count and rng.random() < 0.55:
+            count += rng.random() < 0.05
+            finish = FinishTransaction(tx, lsn - (rng.random() < 0.05), count)
+            return rng.choice((finish, finish, AbortTransaction(tx), ForgetTransaction(tx)))
+        again = self._tables.rows(
+            "SELECT first_number, statements FROM hadron_intent WHERE prepared_lsn = ?", lsn
+        )
+        if again and rng.random() < 0.2:
+            first, packed = rng.choice(again)
+            return WriteIntents(tx, first, tuple(msgspec.msgpack.decode(packed)))
+        at = max(0, count + (rng.randint(-1, 2) if rng.random() < 0.2 else 0))
+        return WriteIntents(tx, at, self._statements())
+
+    def _of_a_driver(self) -> Command:
+        rng = self._random
+        known = self._rows(
+            "SELECT d.epoch, d.incarnation, d.number, p.replica_set, p.count"
+            " FROM hadron_decision d LEFT JOIN hadron_decision_part p USING (lsn) ORDER BY lsn"
+        )
+        number = (rng.randint(0, 3) << 20) + len(self._tables.log)
+        tx = TransactionId.of(SET, self._tables.ballot, number)
+        if rng.random() < 0.03:
+            tx = tx._replace(incarnation=tx.incarnation - 1)
+        if known and rng.random() < 0.5:
+            epoch, incarnation, number, name, count = rng.choice(known)
+            tx = TransactionId(SET, epoch, incarnation, number)
+            if rng.random() < 0.3:
+                return ForgetDecisions(self._tables.now_ms - rng.choice((0, 1_000_000)))
+            if name is not None and rng.random() < 0.8:
+                results = (StatementResult(4, 2, 9), DONE, DONE)[: count + (rng.random() < 0.1)]
+                return NoteFinished(tx, name, results)
+        others = tuple(
+            Participant(name, rng.randint(1, 99), rng.randint(1, 2))
+            for name in rng.choice(((), (), ("eu/p0",), ("eu/p0", "us/p0")))
+        )
+        return Decide(tx, others, () if others and rng.random() < 0.3 else self._statements())
+
+    # --- groups and pipelines --------------------------------------------------------------------
 
     def _ranges(self, stream_id: int) -> tuple[tuple[int, int], ...]:
         found, first = [], 0

@@ -27,6 +27,8 @@ from hadron.state.streams import AppendBatch
 from hadron.state.tests.support import SET, Replicated
 
 _COMMANDS = 400
+_SEEDS = 40
+"""For a planted bug; most are found by the first ones."""
 
 PLANTED: dict[str, tuple[str, Edit]] = {
     "a batch less is remembered": (
@@ -56,6 +58,34 @@ PLANTED: dict[str, tuple[str, Edit]] = {
     "half of an entry is done again": (
         "M streams",
         Edit("state.together:apply_do_together", "    if known:", "    if 0:"),
+    ),
+    "a copy of a finish meets late intents": (
+        "M streams",
+        Edit(
+            "state.intents:apply_finish_transaction",
+            "if (lsn, known.statements) != (command.prepared_lsn, command.count):",
+            "if known.statements != command.count:",
+        ),
+    ),
+    "locks stay when all is finished": (
+        "M streams",
+        Edit("state.intents:apply_finish_transaction", "locks.release(context, lsn)", "()"),
+    ),
+    "a statement's bytes are sought in the finish": (
+        "M streams",
+        Edit("state.intents:_do", "body_lsn, 0\n", "None, 0\n"),
+    ),
+    "what a transaction holds is acknowledged": (
+        "M streams",
+        Edit("state.locks:check_free", ".fetchone() is None:", ".fetchone() != 0:"),
+    ),
+    "another leadership's transaction is decided": (
+        "M streams",
+        Edit(
+            "state.decisions:_check",
+            "if not is_own or transaction.ballot != context.ballot:",
+            "if not is_own:",
+        ),
     ),
     "the newest batch goes for its size": (
         "M streams",
@@ -178,7 +208,7 @@ def test_the_model_does_what_the_product_does(*, adopts: bool) -> None:
     others = (
         {"SchemaAdopted"} if not adopts else {"ApplySchema", "DeleteObjects", "RegisterReplicaSet"}
     )
-    assert {each.__name__ for each in AREA_OF} - {"FollowRules", "DropBodies"} - others == {
+    assert {each.__name__ for each in AREA_OF} - {"FollowRules"} - others == {
         each.__name__ for each in run.done
     }
 
@@ -186,13 +216,15 @@ def test_the_model_does_what_the_product_does(*, adopts: bool) -> None:
 @pytest.mark.parametrize("bug", sorted(PLANTED))
 def test_a_planted_bug_is_found(bug: str) -> None:
     area, edit = PLANTED[bug]
-    run = Run()
     with ExitStack() as stack:
         stack.enter_context(patched(edit))
-        for seed in range(8):
+        for seed in range(_SEEDS):
+            run = Run()
             run.play(seed, adopts="adopt" in edit.where, look_every=20)
-        run.histories.judge()
-    assert area in {rule for rule, _ in run.complaints}
+            run.histories.judge()
+            if area in {rule for rule, _ in run.complaints}:
+                return
+    pytest.fail(f"nobody complains of {area}")
 
 
 def test_logs_that_part_are_each_held_against_a_model_of_their_own() -> None:
@@ -214,7 +246,7 @@ def test_logs_that_part_are_each_held_against_a_model_of_their_own() -> None:
         heads.append(tables)
     histories.judge()
     assert complaints == []
-    assert histories.judged["M streams"] == 5 + 3 * 4
+    assert histories.judged["M streams"] == 5 + 3 * 10
 
     heads[0].db.execute("UPDATE hadron_stream_partition SET next_offset = 99")
     histories.look(heads[0].db)

@@ -1,0 +1,409 @@
+"""Transactions: what others drive was prepared and finished, what was decided here (E1, E2)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, Final
+
+import msgspec
+
+from hadron.model.errors import ConflictError, NotFoundError, RequestError, StaleCompletionError
+from hadron.model.transactions import Participant, TransactionId
+from hadron.sim.model.entry import Entry, Known, Refused, Rows
+from hadron.sim.model.groups import Groups, ranges_of
+from hadron.sim.model.pipelines import Declared, Pipelines, parsed
+from hadron.sim.model.streams import Body, Streams
+from hadron.state.decisions import FORGOTTEN_BLOCKS, Decide, ForgetDecisions, NoteFinished
+from hadron.state.features import MACHINE
+from hadron.state.group_endings import DeadLetterRecords, EndDeliveries
+from hadron.state.groups import AckRecords
+from hadron.state.intents import (
+    AbortTransaction,
+    FinishTransaction,
+    ForgetTransaction,
+    WriteIntents,
+)
+from hadron.state.machine import Command
+from hadron.state.pipelines import CompleteStages, FailStages
+from hadron.state.slices import SLICE_ROWS
+from hadron.state.streams import AppendBatch
+
+_Result = tuple[int, int, int, bool]
+_DONE: Final = (-1, 0, 0, False)
+_DELETED: Final = (-1, 0, 0, True)
+
+_Key = tuple[str, int, str]
+"""Of locks: group or stage, whose, and the stage's name."""
+
+
+@dataclass(slots=True)
+class Intent:
+    """What one entry has prepared."""
+
+    lsn: int
+    statements: tuple[bytes, ...]
+
+    @property
+    def size(self) -> int:
+        return sum(size_of(MACHINE.decode(each)) for each in self.statements)
+
+
+@dataclass(slots=True)
+class Part:
+    """A transaction that another set drives: its intents by first number, then their results."""
+
+    lsn: int
+    since_ms: int
+    intents: dict[int, Intent] = field(default_factory=dict)
+    count: int = 0
+    size: int = 0
+    results: list[_Result] | None = None
+
+
+@dataclass(slots=True)
+class Decision:
+    lsn: int
+    decided_ms: int
+    results: list[_Result]
+    participants: tuple[Participant, ...]
+    finished_ms: int | None
+    finished: dict[str, list[_Result]] = field(default_factory=dict)
+
+
+@dataclass(slots=True)
+class Transactions:
+    """Attributes:
+    locks: by what they are of, pieces: (first, last, the entry of whose first intent).
+    forgotten: by (epoch, incarnation, block, or -1 for all up to there) the highest number.
+    """
+
+    replica_set: str
+    streams: Streams
+    groups: Groups
+    pipelines: Pipelines
+    objects: Mapping[int, Declared]
+    parts: dict[TransactionId, Part] = field(default_factory=dict)
+    locks: dict[_Key, list[tuple[int, int, int]]] = field(default_factory=dict)
+    decisions: dict[TransactionId, Decision] = field(default_factory=dict)
+    forgotten: dict[tuple[int, int, int], int] = field(default_factory=dict)
+
+    # --- participants ----------------------------------------------------------------------------
+
+    def write(self, entry: Entry, command: WriteIntents) -> tuple[int, int]:
+        tx, first, count = command.transaction, command.first_number, len(command.statements)
+        if tx.replica_set == self.replica_set or not count:
+            raise Refused(RequestError)
+        part = self.parts.get(tx)
+        if part is not None:
+            known = part.lsn, part.count
+            if part.results is not None:
+                if first + count <= part.count:
+                    raise Known(known)
+                raise Refused(RequestError)
+            same = part.intents.get(first)
+            if same is not None and same.statements == command.statements:
+                raise Known(known)
+            taken = {n for at, each in part.intents.items() for n in _numbers(at, each)}
+            if taken & set(range(first, first + count)):
+                raise Refused(RequestError)
+        part = self.parts.setdefault(tx, Part(entry.lsn, entry.now_ms))
+        intent = Intent(entry.lsn, command.statements)
+        for each in map(MACHINE.decode, command.statements):
+            self._check(each)
+            for key, ranges in ends(each):
+                for wanted in ranges:
+                    self._take(key, wanted, part.lsn)
+        if intent.size:
+            self.streams.bodies[entry.lsn] = Body(intent.size, entry.now_ms, entry.ballot, holds=1)
+        part.intents[first] = intent
+        part.count += count
+        part.size += intent.size
+        return part.lsn, part.count
+
+    def finish(self, entry: Entry, command: FinishTransaction) -> list[dict[str, Any]]:
+        part = self.parts.get(command.transaction)
+        if part is None:
+            raise Refused(NotFoundError)
+        if (part.lsn, part.count) != (command.prepared_lsn, command.count):
+            raise Refused(RequestError)
+        if part.results is not None:
+            raise Known(_told(part.results))
+        numbers = [n for at, each in part.intents.items() for n in _numbers(at, each)]
+        if max(numbers) + 1 != part.count:
+            raise Refused(RequestError)
+        self._free(part.lsn)
+        part.results = []
+        for _, intent in sorted(part.intents.items()):
+            at = 0
+            for each in map(MACHINE.decode, intent.statements):
+                placed = replace(entry, command=each, start=at, body_lsn=intent.lsn)
+                part.results.append(self._do(placed))
+                at += size_of(each)
+            if intent.size:
+                self.streams.bodies[intent.lsn].holds -= 1
+        part.intents.clear()
+        part.since_ms = entry.now_ms
+        return _told(part.results)
+
+    def abort(self, _entry: Entry, command: AbortTransaction) -> None:
+        part = self.parts.get(command.transaction)
+        if part is None:
+            raise Known(None)
+        if part.results is not None:
+            raise Refused(RequestError)
+        self._free(part.lsn)
+        for intent in part.intents.values():
+            if intent.size:
+                self.streams.bodies[intent.lsn].holds -= 1
+        del self.parts[command.transaction]
+
+    def forget(self, _entry: Entry, command: ForgetTransaction) -> None:
+        part = self.parts.get(command.transaction)
+        if part is None:
+            raise Known(None)
+        if part.results is None:
+            raise Refused(RequestError)
+        del self.parts[command.transaction]
+
+    # --- the driver ------------------------------------------------------------------------------
+
+    def decide(self, entry: Entry, command: Decide) -> dict[str, Any]:
+        tx = command.transaction
+        if tx in self.decisions:
+            raise Known(_decided(self.decisions[tx]))
+        names = [each.replica_set for each in command.participants]
+        is_own = tx.replica_set == self.replica_set and tx.ballot == entry.ballot
+        if not is_own or len(set(names)) < len(names) or self.replica_set in names:
+            raise Refused(RequestError)
+        if not names and not command.statements:
+            raise Refused(RequestError)
+        commands = [MACHINE.decode(each) for each in command.statements]
+        for each in commands:
+            self._check(each)
+            self.check_free(each)
+        sizes = [size for each in commands if (size := size_of(each))]
+        if len(sizes) > 1:
+            self.streams.bodies[entry.lsn] = Body(sum(sizes), entry.now_ms, entry.ballot)
+        results, at = [], 0
+        for each in commands:
+            start = at if len(sizes) > 1 else None
+            results.append(self._do(replace(entry, command=each, start=start)))
+            at += size_of(each)
+        if _DELETED in results:
+            raise Refused(RequestError)
+        decision = Decision(
+            entry.lsn, entry.now_ms, results, command.participants, None if names else entry.now_ms
+        )
+        self.decisions[tx] = decision
+        return _decided(decision)
+
+    def note(self, entry: Entry, command: NoteFinished) -> bool:
+        decision = self.decisions.get(command.transaction)
+        if decision is None:
+            raise Refused(NotFoundError)
+        expected = {each.replica_set: each.statements for each in decision.participants}
+        if expected.get(command.participant) != len(command.results):
+            raise Refused(RequestError)
+        if command.participant in decision.finished:
+            raise Known(decision.finished_ms is not None)
+        decision.finished[command.participant] = [
+            (each.base_offset, each.count, each.append_ms, each.is_deleted)
+            for each in command.results
+        ]
+        if len(decision.finished) == len(expected):
+            decision.finished_ms = entry.now_ms
+        return decision.finished_ms is not None
+
+    def forget_decisions(self, _entry: Entry, command: ForgetDecisions) -> dict[str, Any]:
+        over = [
+            (decision.lsn, tx)
+            for tx, decision in self.decisions.items()
+            if decision.finished_ms is not None and decision.finished_ms < command.before_ms
+        ]
+        result = {"rows": min(len(over), SLICE_ROWS), "bytes": 0, "is_done": True}
+        assert len(over) < SLICE_ROWS, "commands by chance make no more"
+        if not over:
+            raise Known(result)
+        for _, tx in sorted(over):
+            del self.decisions[tx]
+            self._note_forgotten(tx.epoch, tx.incarnation, tx.number >> 20, tx.number)
+        blocks = sorted(key for key in self.forgotten if key[2] >= 0)
+        for key in blocks[: max(0, len(blocks) - FORGOTTEN_BLOCKS)]:
+            del self.forgotten[key]
+            self._note_forgotten(key[0], key[1], -1, ((key[2] + 1) << 20) - 1)
+        return result
+
+    def _note_forgotten(self, epoch: int, incarnation: int, block: int, number: int) -> None:
+        key = epoch, incarnation, block
+        self.forgotten[key] = max(number, self.forgotten.get(key, 0))
+
+    # --- locks -----------------------------------------------------------------------------------
+
+    def check_free(self, command: Command) -> None:
+        """Nobody ends what a transaction holds."""
+        for key, ranges in ends(command):
+            for wanted in ranges:
+                if self._pieces(key, wanted):
+                    raise Refused(ConflictError)
+
+    def _pieces(self, key: _Key, wanted: tuple[int, int]) -> list[tuple[int, int, int]]:
+        held = self.locks.get(key, [])
+        return sorted(each for each in held if each[0] <= wanted[1] and each[1] >= wanted[0])
+
+    def _take(self, key: _Key, wanted: tuple[int, int], lsn: int) -> None:
+        free = set(range(wanted[0], wanted[1] + 1))
+        for first, last, owner in self._pieces(key, wanted):
+            if owner != lsn:
+                raise Refused(ConflictError)
+            if key[0] == "stage":
+                raise Refused(RequestError)
+            free -= set(range(first, last + 1))
+        self.locks.setdefault(key, []).extend((*piece, lsn) for piece in ranges_of(sorted(free)))
+
+    def _free(self, lsn: int) -> None:
+        self.locks = {
+            key: [each for each in held if each[2] != lsn] for key, held in self.locks.items()
+        }
+
+    # --- statements ------------------------------------------------------------------------------
+
+    def _check(self, command: Command) -> None:
+        """E2: what could refuse it later refuses it now."""
+        if isinstance(command, AppendBatch):
+            if command.producer_id:
+                raise Refused(RequestError)
+            self.streams.bounds(command.stream_id)
+        elif isinstance(command, AckRecords):
+            group = self.groups.find(command.group_id)
+            _, following = self.streams.bounds(group.stream_id)
+            for first, last in command.ranges:
+                if not 0 <= first <= last < following:
+                    raise Refused(RequestError)
+                if any(group.is_done(offset) for offset in range(first, last + 1)):
+                    raise Refused(RequestError)
+        elif isinstance(command, CompleteStages | FailStages):
+            if command.pipeline_id not in self.objects:
+                raise Refused(NotFoundError)
+            spec = parsed(self.objects[command.pipeline_id].spec)
+            if command.stage not in {stage.name for stage in spec.stages}:
+                raise Refused(NotFoundError)
+            if self.pipelines.stale(command):
+                raise Refused(StaleCompletionError)
+            if isinstance(command, CompleteStages) and command.out_stream_id:
+                self.streams.bounds(command.out_stream_id)
+        else:
+            raise Refused(RequestError)
+
+    def _do(self, entry: Entry) -> _Result:
+        """What a statement comes to, whatever was deleted since it was checked."""
+        command = entry.command
+        if isinstance(command, AppendBatch):
+            if command.stream_id not in self.streams.open:
+                return _DELETED
+            base = self.streams.append(entry, command.stream_id, command.count, command.size)
+            return base, command.count, entry.now_ms, False
+        if isinstance(command, AckRecords):
+            group = self.groups.by_id.get(command.group_id)
+            if group is None or group.stream_id not in self.streams.open:
+                return _DELETED
+            self.groups.acknowledge(entry, command)
+            return _DONE
+        assert isinstance(command, CompleteStages | FailStages)
+        pipeline = self.pipelines.by_id.get(command.pipeline_id)
+        if pipeline is None or not pipeline.is_here or self.pipelines.stale(command):
+            return _DELETED
+        if isinstance(command, FailStages):
+            try:
+                self.pipelines.fail(entry, command)
+            except Known:
+                return _DELETED
+            return _DONE
+        if command.out_stream_id and command.out_stream_id not in self.streams.open:
+            return _DELETED
+        done = self.pipelines.complete(entry, command)["appended"]
+        return _DONE if done is None else (done["base_offset"], done["count"], entry.now_ms, False)
+
+    def rows(self) -> Rows:
+        return {
+            "participation": [
+                (
+                    part.lsn,
+                    *tx,
+                    part.count,
+                    part.size,
+                    part.since_ms,
+                    None if part.results is None else _packed(part.results),
+                )
+                for tx, part in self.parts.items()
+            ],
+            "intent": [
+                (
+                    intent.lsn,
+                    part.lsn,
+                    first,
+                    len(intent.statements),
+                    intent.size,
+                    _packed(intent.statements),
+                )
+                for part in self.parts.values()
+                for first, intent in part.intents.items()
+            ],
+            "lock": [(*key, *piece) for key, held in self.locks.items() for piece in held],
+            "decision": [
+                (d.lsn, *tx[1:], d.decided_ms, d.finished_ms, _packed(d.results))
+                for tx, d in self.decisions.items()
+            ],
+            "decision_part": [
+                (d.lsn, at, *each, _packed(done) if done is not None else None)
+                for d in self.decisions.values()
+                for at, each in enumerate(d.participants)
+                for done in [d.finished.get(each.replica_set)]
+            ],
+            "decision_forgotten": [(*key, number) for key, number in self.forgotten.items()],
+        }
+
+
+def ends(command: Command) -> list[tuple[_Key, list[tuple[int, int]]]]:
+    """Which deliveries or stages a command ends, of whatever kind it is."""
+    if isinstance(command, AckRecords | DeadLetterRecords):
+        return [(("group", command.group_id, ""), list(command.ranges))]
+    if isinstance(command, EndDeliveries):
+        tried = [(first, last) for first, last, _ in command.attempts]
+        return [(("group", command.group_id, ""), [*tried, *command.acknowledged])]
+    if isinstance(command, CompleteStages | FailStages):
+        ids = ranges_of(sorted(set(command.instance_ids)))
+        return [(("stage", command.pipeline_id, command.stage), ids)]
+    return []
+
+
+def size_of(command: Command) -> int:
+    """Bytes of the batch that a statement brings; 0 when it brings none."""
+    has_batch = isinstance(command, AppendBatch) or (
+        isinstance(command, CompleteStages) and command.out_stream_id
+    )
+    return int(command.size) if has_batch else 0  # type: ignore[attr-defined]
+
+
+def _numbers(first: int, intent: Intent) -> range:
+    return range(first, first + len(intent.statements))
+
+
+def _packed(values: Sequence[Any]) -> bytes:
+    return msgspec.msgpack.encode(values)
+
+
+def _told(results: list[_Result]) -> list[dict[str, Any]]:
+    names = "base_offset", "count", "append_ms", "is_deleted"
+    return [dict(zip(names, each, strict=True)) for each in results]
+
+
+def _decided(decision: Decision) -> dict[str, Any]:
+    return {
+        "lsn": decision.lsn,
+        "decided_ms": decision.decided_ms,
+        "results": _told(decision.results),
+        "unfinished": [
+            each for each in decision.participants if each.replica_set not in decision.finished
+        ],
+    }
