@@ -210,7 +210,7 @@ class Commands:
             return DropObject(self._one("SELECT id FROM hadron_dropped", 1, 2), until)
         if rng.random() < 0.2:
             return FollowRules(1)
-        if rng.random() < 0.1:
+        if rng.random() < 0.25:
             return DropBodies(len(self._tables.log))
         if rng.random() < 0.5:
             return StateDigest()
