@@ -19,6 +19,7 @@ from hadron.model.ports import Database
 from hadron.model.tables import PREFIX
 from hadron.model.transactions import (
     BLOCK_BITS,
+    MAX_NUMBER,
     Participant,
     StatementResult,
     TransactionId,
@@ -78,8 +79,7 @@ _PART: Final = (
 _MISSING: Final = f"SELECT 1 FROM {DECISION_PART} WHERE lsn = ? AND results IS NULL LIMIT 1"
 _FINISH: Final = f"UPDATE {DECISION} SET finished_ms = ? WHERE lsn = ?"
 _OLDEST: Final = (
-    f"SELECT lsn, epoch, incarnation, number, finished_ms FROM {DECISION}"
-    " WHERE decided_ms < ? AND lsn > ? ORDER BY lsn LIMIT ?"
+    f"SELECT lsn, epoch, incarnation, number, decided_ms, finished_ms FROM {DECISION} ORDER BY lsn"
 )
 _FORGET: Final = (
     f"INSERT INTO {DECISION_FORGOTTEN} VALUES(?, ?, ?, ?) ON CONFLICT DO UPDATE SET"
@@ -174,7 +174,8 @@ class Decided(NamedTuple):
 
 def apply_decide(context: Context, command: Decide) -> Decided:
     transaction = command.transaction
-    check_id(transaction)
+    if not 0 <= transaction.number <= MAX_NUMBER:
+        check_id(transaction)
     known = find(context.db, transaction)
     if known is not None:
         raise NoChange(known)
@@ -207,16 +208,20 @@ def _check(context: Context, command: Decide) -> None:
             f"{context.place}",
             "it was not committed: begin it anew",
         )
+    if not participants:
+        if not command.statements:
+            raise RequestError(f"transaction {transaction} has no statement")
+        return
     names = {each.replica_set for each in participants}
     if len(names) != len(participants) or context.replica_set in names:
         raise RequestError(
             f"transaction {transaction} names a participant twice, or {context.replica_set}, which "
             "drives it"
         )
-    if len(names) > MAX_PARTICIPANTS or not (participants or command.statements):
+    if len(names) > MAX_PARTICIPANTS:
         raise RequestError(
             f"transaction {transaction} has statements on {len(names)} other replica sets; the "
-            f"limit is {MAX_PARTICIPANTS}, and one statement is the least"
+            f"limit is {MAX_PARTICIPANTS}"
         )
 
 
@@ -271,18 +276,21 @@ def apply_note_finished(context: Context, command: NoteFinished) -> bool:
 
 def apply_forget_decisions(context: Context, command: ForgetDecisions) -> Dropped:
     db = context.db
-    rows: list[tuple[Any, ...]] = []
-    after, is_done = 0, False
-    while not is_done and len(rows) < SLICE_ROWS:
-        found = db.execute(_OLDEST, (command.before_ms, after, SLICE_ROWS)).fetchall()
-        is_done = len(found) < SLICE_ROWS
-        after = found[-1][0] if found else after
-        # Few were decided before then and finished later: there is a bound for what waits.
-        rows += [row for row in found if row[4] is not None and row[4] < command.before_ms]
-    rows, is_done = rows[:SLICE_ROWS], is_done and len(rows) <= SLICE_ROWS
+    rows: list[tuple[int, int, int, int]] = []
+    is_done = True
+    for *row, decided_ms, finished_ms in db.execute(_OLDEST):
+        # Stamps never go back (PROTOCOL B8). Few that were decided before then finished later:
+        # there is a bound for what waits.
+        if decided_ms >= command.before_ms:
+            break
+        if len(rows) == SLICE_ROWS:
+            is_done = False
+            break
+        if finished_ms is not None and finished_ms < command.before_ms:
+            rows.append(tuple(row))
     if not rows:
         raise NoChange(Dropped(0, is_done=True))
-    for lsn, epoch, incarnation, number, _ in rows:
+    for lsn, epoch, incarnation, number in rows:
         db.execute(_FORGET, (epoch, incarnation, number >> BLOCK_BITS, number))
         db.execute(_DELETE_PARTS, (lsn,))
         db.execute(_DELETE, (lsn,))

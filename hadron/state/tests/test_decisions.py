@@ -125,6 +125,7 @@ def test_a_decision_is_made_once(file: Transacting) -> None:
         T._replace(incarnation=BALLOT.incarnation - 1),
         T._replace(epoch=BALLOT.epoch + 1),
         T._replace(replica_set="eu/p0"),
+        T._replace(number=0, epoch=1 << 62),
     ],
 )
 def test_no_leadership_decides_what_another_drives(file: Transacting, tx: TransactionId) -> None:
@@ -134,13 +135,19 @@ def test_no_leadership_decides_what_another_drives(file: Transacting, tx: Transa
     assert streams.bounds(file.db, file.streams[1]).next_offset == 0
 
 
+@pytest.mark.parametrize("number", [-1, 1 << 63])
+def test_a_number_that_no_driver_gives_is_refused(file: Transacting, number: int) -> None:
+    with pytest.raises(RequestError, match="is not a transaction's id"):
+        decide(file, file.publish(1, "a"), tx=T._replace(number=number))
+
+
 @pytest.mark.parametrize(
     ("others", "message"),
     [
         ((EU, EU), "names a participant twice"),
         ((Participant(SET, 1, 1),), "names a participant twice, or some/where"),
         (tuple(Participant(f"p{each}", 1, 1) for each in range(257)), "the limit is 256"),
-        ((), "one statement is the least"),
+        ((), "has no statement"),
     ],
 )
 def test_participants_are_looked_at(
