@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from hadron.model.errors import (
         ClosedError,
         ConfigurationError,
+        ConflictError,
         ConnectionLostError,
         CorruptionError,
         DamagedRecordError,
@@ -70,6 +71,7 @@ __version__: str
 _ERRORS = (
     "ClosedError",
     "ConfigurationError",
+    "ConflictError",
     "ConnectionLostError",
     "CorruptionError",
     "DamagedRecordError",
@@ -129,6 +131,7 @@ __all__ = [
     "ClosedError",
     "CloudEvent",
     "ConfigurationError",
+    "ConflictError",
     "ConnectionLostError",
     "CorruptionError",
     "DamagedRecordError",

@@ -8,8 +8,11 @@ import pytest
 from hadron.model.batch_building import BatchBuilder
 from hadron.model.ids import Ballot
 from hadron.model.record import NewRecord
+from hadron.model.transactions import TransactionId
 from hadron.replication.verification import Verification
+from hadron.state.decisions import Decide
 from hadron.state.features import FEATURES
+from hadron.state.intents import WriteIntents
 from hadron.state.machine import Command, Feature, StateMachine, encode
 from hadron.state.streams import AppendBatch
 from hadron.state.together import DoTogether
@@ -32,6 +35,9 @@ class NeverRight:
         self._report.add("as ever")
         return True
 
+
+TX = TransactionId("eu/p0", 1, 1, 7)
+APPEND = encode(AppendBatch(1, 1, 7, b"", 0, -1))
 
 FEATURE = Feature(
     name="mine", commands={Forgetful: lambda _context, _command: None}, checks=(NeverRight,)
@@ -58,7 +64,13 @@ def a_batch() -> bytes:
 def test_each_features_own_checks_are_made() -> None:
     report = verified(Forgetful(), b"")
     assert [each.text for each in report.problems] == ["as ever"]
-    assert report.checked[-4:] == ["streams", "counted bodies", "groups", "never right"]
+    assert report.checked[-5:] == [
+        "streams",
+        "counted bodies",
+        "groups",
+        "transactions",
+        "never right",
+    ]
 
 
 @pytest.mark.parametrize(
@@ -67,6 +79,8 @@ def test_each_features_own_checks_are_made() -> None:
         (Forgetful(), True, "entry 1: its command has no batch, it has {} bytes"),
         (AppendBatch(1, 1, 7, b"", 0, -1), True, "entry 1: its command says 7 bytes"),
         (AppendBatch(1, 1, 7, b"", 0, -1), False, "entry 1: its command says 7 bytes"),
+        (WriteIntents(TX, 0, (APPEND,)), True, "entry 1: its command says 7 bytes"),
+        (Decide(TX, (), (APPEND,)), True, "entry 1: its command says 7 bytes"),
     ],
 )
 def test_a_command_and_its_body_are_compared(command: Command, has_body: bool, what: str) -> None:
