@@ -83,13 +83,13 @@ class DeadLettered(msgspec.Struct, frozen=True):
 
 
 def apply_end_deliveries(context: Context, command: EndDeliveries) -> int:
-    """Returns the group's floor. Raises `NotFoundError` without the group, `ConflictError` for what
-    a transaction holds. Attempts of what is acknowledged already, as a dead letter perhaps, are not
-    counted."""
+    """Returns the group's floor. Raises `NotFoundError` without the group, `ConflictError` where it
+    acknowledges what a transaction holds. Attempts of what is acknowledged already, as a dead
+    letter perhaps, are not counted; of what a transaction holds they are: they are of deliveries
+    before that one, and may have waited for the log for longer."""
     db, group_id = context.db, command.group_id
     floor = _floor(db, group_id)
-    ended = (*((first, last) for first, last, _ in command.attempts), *command.acknowledged)
-    locks.check_free(context, locks.deliveries(group_id, ended))
+    locks.check_free(context, locks.deliveries(group_id, command.acknowledged))
     for first, last, number in command.attempts:
         for a, b in groups.unacknowledged(db, group_id, max(first, floor), last):
             attempts.record(db, group_id, a, b, number)

@@ -50,7 +50,7 @@ _OF_OWNER: Final = f"SELECT first, last FROM {LOCK} WHERE {_OF} ORDER BY first"
 def check_free(context: Context, lock: Lock) -> None:
     """Raises `ConflictError` when a transaction that is prepared here has some of it."""
     key = lock.kind, lock.owner_id, lock.name
-    if context.db.execute(_ANY, key).fetchone() is None:
+    if not lock.ranges or context.db.execute(_ANY, key).fetchone() is None:
         return
     for wanted in lock.ranges:
         for first, last, prepared_lsn in _within(context.db, lock, wanted):

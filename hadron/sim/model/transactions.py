@@ -369,8 +369,7 @@ def ends(command: Command) -> list[tuple[_Key, list[tuple[int, int]]]]:
     if isinstance(command, AckRecords | DeadLetterRecords):
         return [(("group", command.group_id, ""), list(command.ranges))]
     if isinstance(command, EndDeliveries):
-        tried = [(first, last) for first, last, _ in command.attempts]
-        return [(("group", command.group_id, ""), [*tried, *command.acknowledged])]
+        return [(("group", command.group_id, ""), list(command.acknowledged))]
     if isinstance(command, CompleteStages | FailStages):
         ids = ranges_of(sorted(set(command.instance_ids)))
         return [(("stage", command.pipeline_id, command.stage), ids)]

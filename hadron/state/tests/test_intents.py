@@ -17,7 +17,7 @@ from hadron.model.transactions import (
     StatementResult,
     TransactionId,
 )
-from hadron.state import bodies, groups, intents, locks, participations, schema, streams
+from hadron.state import attempts, bodies, groups, intents, locks, participations, schema, streams
 from hadron.state.bodies import COUNTED_BODY, DropBodies
 from hadron.state.dropping import DropObject
 from hadron.state.events import BatchAppended, BodyReleased
@@ -207,8 +207,7 @@ def test_who_ends_what_a_transaction_holds_is_told_whose_it_is(file: Transacting
     letter = a_batch("letter")
     others: list[tuple[Command, bytes]] = [
         file.ack(0, 1, 2),
-        (EndDeliveries(file.group, ((4, 4, 1),)), b""),
-        (EndDeliveries(file.group, (), ((3, 9),)), b""),
+        (EndDeliveries(file.group, ((0, 0, 1),), ((3, 9),)), b""),
         (DeadLetterRecords(file.group, file.streams[1], ((4, 4),), len(letter)), letter),
         file.complete(4, 5),
         file.fail(6),
@@ -225,6 +224,20 @@ def test_who_ends_what_a_transaction_holds_is_told_whose_it_is(file: Transacting
     file.result(*file.ack(0, 1, 5))
     file.result(*file.complete(4, 7))
     write(file, file.ack(6), file.fail(8), tx=OTHER)
+
+
+def test_attempts_before_a_transaction_are_counted_whenever_they_are_logged(
+    file: Transacting,
+) -> None:
+    """One member's deadline has passed, another acknowledges in a transaction, and what is logged
+    of the first one comes behind it: refused, it would end the group."""
+    write(file, file.ack(4))
+    file.result(EndDeliveries(file.group, ((4, 4, 1),)))
+    file.result(AbortTransaction(T))
+    assert attempts.from_offset(file.db, file.group, 0, 9) == [(4, 4, 1)]
+    prepared = write(file, file.ack(4), tx=OTHER)
+    finish(file, prepared, OTHER)
+    assert attempts.from_offset(file.db, file.group, 0, 9) == []
 
 
 def test_locks_go_with_an_abort_and_with_a_finish(file: Transacting) -> None:
