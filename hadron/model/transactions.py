@@ -125,10 +125,10 @@ class Lock(NamedTuple):
     """What a statement keeps others from ending, from its prepare on until its finish or abort.
 
     Attributes:
-        kind: `DELIVERIES` of a group, or `STAGES` of a pipeline's instances.
+        kind: `DELIVERIES` of a group, `STAGES` of a pipeline's instances, or a later feature's.
         owner_id: the group's, or the pipeline's.
         name: the stage's; "" of deliveries.
-        ranges: offsets, or the ids of instances; ascending and apart.
+        ranges: offsets, or the ids of instances.
     """
 
     kind: str

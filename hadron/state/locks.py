@@ -59,21 +59,21 @@ def check_free(context: Context, lock: Lock) -> None:
 
 def take(context: Context, prepared_lsn: int, lock: Lock) -> None:
     """Give it to a transaction that is prepared here, with its other statements' locks. What is
-    acknowledged twice is acknowledged once; a stage has one end.
+    acknowledged twice is acknowledged once; all else has one end.
 
-    Raises `ConflictError` when another has some of it, `RequestError` for a stage that the
-    transaction ends already.
+    Raises `ConflictError` when another has some of it, `RequestError` for what the transaction ends
+    already, other than deliveries.
     """
     for wanted in lock.ranges:
         free, last_wanted = wanted
         for first, last, owner in _within(context.db, lock, wanted):
             if owner != prepared_lsn:
                 raise _conflict(context.db, lock, (first, last), owner)
-            if lock.kind == STAGES:
+            if lock.kind != DELIVERIES:
                 raise RequestError(
                     f"the transaction ends {_label(lock, (first, last))} with another statement "
                     "already",
-                    "end each stage of an instance once",
+                    "end each once",
                 )
             if free < first:
                 context.db.execute(_INSERT, (*lock[:3], free, first - 1, prepared_lsn))
@@ -114,7 +114,9 @@ def _label(lock: Lock, found: Range) -> str:
     span = str(first) if first == last else f"{first} to {last}"
     if lock.kind == DELIVERIES:
         return f"offsets {span} of consumer group {lock.owner_id}"
-    return f"stage {lock.name!r} of instances {span} of pipeline {lock.owner_id}"
+    if lock.kind == STAGES:
+        return f"stage {lock.name!r} of instances {span} of pipeline {lock.owner_id}"
+    return f"{lock.kind} {span} of {lock.name or lock.owner_id}"
 
 
 FEATURE: Final = Feature(name="locks", tables=_TABLES)

@@ -14,6 +14,7 @@ from hadron.model.transactions import (
     DELIVERIES,
     DONE,
     STAGES,
+    Lock,
     StatementResult,
     TransactionId,
 )
@@ -21,6 +22,7 @@ from hadron.state import attempts, bodies, groups, intents, locks, participation
 from hadron.state.bodies import COUNTED_BODY, DropBodies
 from hadron.state.dropping import DropObject
 from hadron.state.events import BatchAppended, BodyReleased
+from hadron.state.features import FEATURES
 from hadron.state.group_changes import ResetGroup
 from hadron.state.group_endings import DeadLetterRecords, EndDeliveries
 from hadron.state.groups import CreateGroup
@@ -31,7 +33,7 @@ from hadron.state.intents import (
     Prepared,
     WriteIntents,
 )
-from hadron.state.machine import Command, encode
+from hadron.state.machine import Command, Context, Feature, StateMachine, Statement, encode
 from hadron.state.pipelines import Completed
 from hadron.state.retention import TrimStream
 from hadron.state.schema import DeleteObjects
@@ -270,6 +272,43 @@ def test_there_is_nothing_to_wait_for_so_nobody_waits(file: Transacting) -> None
         write(file, file.ack(2), first=1)
     with pytest.raises(ConflictError):
         write(file, file.ack(1), tx=OTHER, first=1)
+
+
+class Cross(Command, frozen=True, array_like=True, tag=125):
+    """A later feature's command: cross a bridge."""
+
+    bridge: int
+
+
+def test_a_later_feature_has_statements_of_its_own(
+    file: Transacting, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    crossed: list[int] = []
+
+    def cross(_context: Context, command: Cross) -> StatementResult:
+        crossed.append(command.bridge)
+        return DONE
+
+    feature = Feature(
+        name="bridges",
+        commands={Cross: cross},
+        statements={
+            Cross: Statement(
+                check=lambda _context, _command: None,
+                apply=cross,
+                locks=lambda command: (Lock("bridge", 3, "", ((command.bridge, command.bridge),)),),
+            )
+        },
+    )
+    machine = StateMachine((*FEATURES, feature), version=1)
+    monkeypatch.setattr("hadron.state.tests.parted.MACHINE", machine)
+    prepared = write(file, (Cross(7), b""), file.publish(1, "a"))
+    with pytest.raises(ConflictError, match="holds bridge 7 of 3"):
+        write(file, (Cross(7), b""), tx=OTHER)
+    with pytest.raises(RequestError, match="ends bridge 7 of 3 with another statement"):
+        write(file, (Cross(7), b""), first=2)
+    assert finish(file, prepared)[0] == DONE
+    assert crossed == [7]
 
 
 # --- a second time, and late ----------------------------------------------------------------------
