@@ -16,7 +16,7 @@ from hadron.state import groups, locks, pipelines, streams
 from hadron.state.groups import AckRecords
 from hadron.state.machine import Context, Feature, NoChange, Statement
 from hadron.state.pipelines import CompleteStages, FailStages
-from hadron.state.streams import AppendBatch, Appended
+from hadron.state.streams import AppendBatch
 from hadron.state.transaction_events import RecordsAcknowledged
 
 
@@ -37,7 +37,7 @@ def _append(context: Context, command: AppendBatch) -> StatementResult:
         if _is_open(context, command.stream_id):
             raise  # Its bytes are not there: that is damage.
         return DELETED
-    return _appended(appended)
+    return StatementResult(appended.base_offset, appended.count, appended.append_ms)
 
 
 def _is_open(context: Context, stream_id: int) -> bool:
@@ -46,10 +46,6 @@ def _is_open(context: Context, stream_id: int) -> bool:
     except NotFoundError:
         return False
     return True
-
-
-def _appended(appended: Appended) -> StatementResult:
-    return StatementResult(appended.base_offset, appended.count, appended.append_ms)
 
 
 def _check_ack(context: Context, command: AckRecords) -> None:
@@ -118,7 +114,10 @@ def _complete(context: Context, command: CompleteStages) -> StatementResult:
         completed = pipelines.complete(context, command)
     except NoChange:
         return DELETED
-    return DONE if completed.appended is None else _appended(completed.appended)
+    appended = completed.appended
+    if appended is None:
+        return DONE
+    return StatementResult(appended.base_offset, appended.count, appended.append_ms)
 
 
 def _fail(context: Context, command: FailStages) -> StatementResult:
