@@ -1,0 +1,378 @@
+"""Runs the machine of a leadership's transactions: logs what it decides, tells participants and
+clients, and begins with what earlier leaderships have left unfinished.
+
+Safety rules: only the log says what was decided. When leading ends while it has a decision in its
+hands, that may be committed or not: its client is told that nobody here knows, never that it was
+rolled back. And what the tables do not know is called aborted only once they are known to be those
+of the leader that a majority follows (PROTOCOL E1): `_looked_up`.
+"""
+
+from __future__ import annotations
+
+import enum
+import logging
+from collections import deque
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any, Final
+
+import trio
+
+from hadron.model.errors import HadronError, NotFoundError, NotReadyError, RequestError
+from hadron.model.ports import Database, Random
+from hadron.model.transactions import TransactionId
+from hadron.serving.perseverance import PAUSE_S, persevere
+from hadron.state import decisions
+from hadron.state.decisions import Decide, ForgetDecisions, NoteFinished
+from hadron.state.slices import Dropped
+from hadron.transactions.callers import Callers
+from hadron.transactions.effects import (
+    Decided,
+    DecisionLost,
+    DecisionRefused,
+    Effect,
+    Event,
+    GivenUp,
+    LeadershipEnded,
+    LogDecision,
+    LogFinished,
+    LookUp,
+    Noted,
+    Reply,
+    RollbackForced,
+    Send,
+    TimePassed,
+    Unfinished,
+)
+from hadron.transactions.held import Phase, Shown, joined
+from hadron.transactions.limits import LIMITS, Limits
+from hadron.transactions.machine import Machine
+from hadron.transactions.messages import Fate, Message, Results, Told
+from hadron.transactions.ports import Log, execute
+
+_log = logging.getLogger(__name__)
+
+_PAGE: Final = 1_000
+"""Decisions read at a time."""
+
+KEPT_MS: Final = 24 * 3_600_000
+"""Outcomes are known for so long after all have finished (PROTOCOL E3)."""
+
+_FORGET_PERIOD_S: Final = 60.0
+
+SendMessage = Callable[[str, Message], None]
+
+
+class State(enum.Enum):
+    """What became of a transaction, for who asks."""
+
+    OPEN = "open"
+    """Not decided yet."""
+    COMMITTED = "committed"
+    ABORTED = "aborted"
+    FORGOTTEN = "forgotten"
+    """It was over long ago."""
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """What is known of a transaction.
+
+    Attributes:
+        results: of a committed one, by replica set, of those that have finished.
+        unfinished: replica sets that have not.
+    """
+
+    state: State
+    results: Mapping[str, Results] = field(default_factory=dict)
+    unfinished: tuple[str, ...] = ()
+
+
+class Driver:
+    """The transactions of one leadership. `run` must be running."""
+
+    def __init__(
+        self,
+        log: Log,
+        home: str,
+        send: SendMessage,
+        is_known: Callable[[str], bool],
+        random: Random,
+        limits: Limits = LIMITS,
+    ) -> None:
+        self.machine = Machine(home, log.ballot, random, is_known, limits)
+        self.callers = Callers(self.step)
+        self._log = log
+        self._home = home
+        self._send = send
+        self._effects: deque[Effect] = deque()
+        self._working = False
+        self._looking: set[str] = set()
+        self._nursery: trio.Nursery | None = None
+        self._alarm = trio.Event()
+        self._alarm_at = float("inf")
+
+    async def run(self) -> None:
+        """Drive until cancelled."""
+        async with trio.open_nursery() as nursery:
+            self._nursery = nursery
+            nursery.start_soon(persevere, "finishing what was decided", self._resume)
+            nursery.start_soon(persevere, "forgetting old transactions", self._forget)
+            await self._keep_time()
+
+    def stop(self, reason: HadronError) -> None:
+        """Leading ends."""
+        self.step(LeadershipEnded(reason))
+
+    # --- the machine ----------------------------------------------------------------------------
+
+    def step(self, event: Event) -> None:
+        """Tell the machine, and do what follows."""
+        effects = self.machine.step(event, trio.current_time())
+        if effects:
+            self._effects.extend(effects)
+            if not self._working:
+                self._work()
+        due = self.machine.next_due()
+        if due is not None and due < self._alarm_at:
+            self._alarm_at = due
+            self._alarm.set()
+
+    def _work(self) -> None:
+        """Carry out effects in their order: to do one may be to hear of what follows."""
+        self._working = True
+        try:
+            while self._effects:
+                effect = self._effects.popleft()
+                _WORK[type(effect)](self, effect)
+        finally:
+            self._working = False
+
+    def _tell(self, effect: Send) -> None:
+        self._send(effect.replica_set, effect.message)
+
+    def _reply(self, effect: Reply) -> None:
+        self.callers.answer(effect.caller, effect.answer)
+
+    def _log_decision(self, effect: LogDecision) -> None:
+        command = Decide(effect.transaction, effect.participants, effect.statements)
+        done = partial(self._on_decision, effect.transaction)
+        self._log.submit(command, joined(effect.bodies), done=done)
+
+    def _on_decision(
+        self, transaction: TransactionId, result: Any, error: HadronError | None
+    ) -> None:
+        if error is None:
+            self.step(Decided(transaction, result.results))
+        elif self._log.leads:
+            self.step(DecisionRefused(transaction, error))
+        else:
+            self.step(DecisionLost(transaction, error))
+
+    def _log_finished(self, effect: LogFinished) -> None:
+        command = NoteFinished(effect.transaction, effect.replica_set, effect.results)
+        self._log.submit(command, done=partial(self._on_finished, effect))
+
+    def _on_finished(self, effect: LogFinished, _result: Any, error: HadronError | None) -> None:
+        if error is None:
+            self.step(Noted(effect.transaction, effect.replica_set))
+        elif self._log.leads and self._nursery is not None:
+            _log.error(
+                "that %s has finished transaction %s is not noted: %s",
+                effect.replica_set,
+                effect.transaction,
+                error,
+            )
+            self._nursery.start_soon(self._note_again, effect)
+
+    async def _note_again(self, effect: LogFinished) -> None:
+        await trio.sleep(PAUSE_S)
+        self._log_finished(effect)
+
+    # --- time -----------------------------------------------------------------------------------
+
+    async def _keep_time(self) -> None:
+        while True:
+            with trio.move_on_at(self._alarm_at):
+                await self._alarm.wait()
+            self._alarm = trio.Event()
+            if self._alarm_at <= trio.current_time():
+                self._alarm_at = float("inf")
+                self.step(TimePassed())
+
+    async def _resume(self) -> None:
+        """Go on with what earlier leaderships have decided."""
+        after_lsn = 0
+        while True:
+            found = await self._log.query(partial(_unfinished, self._home, after_lsn))
+            for each in found:
+                # This leadership holds what it has decided itself.
+                is_own = each.transaction.ballot == self._log.ballot
+                if not is_own and self.machine.held(each.transaction) is None:
+                    results = {self._home: each.results} if each.results else {}
+                    results |= each.finished
+                    self.step(Unfinished(each.transaction, each.unfinished, results))
+            if len(found) < _PAGE:
+                return
+            after_lsn = found[-1].lsn
+
+    async def _forget(self) -> None:
+        """Drop outcomes that nobody may ask for any more, slice by slice."""
+        while True:
+            command = ForgetDecisions(self._log.log_now_ms() - KEPT_MS)
+            dropped: Dropped = await execute(self._log, command)
+            if dropped.is_done:
+                await trio.sleep(_FORGET_PERIOD_S)
+
+    # --- outcomes -------------------------------------------------------------------------------
+
+    def _look_up(self, effect: LookUp) -> None:
+        """One question of each set at a time: whoever asks more asks again."""
+        if effect.replica_set in self._looking or self._nursery is None:
+            return
+        self._looking.add(effect.replica_set)
+        self._nursery.start_soon(self._answer, effect)
+
+    async def _answer(self, effect: LookUp) -> None:
+        try:
+            found = await self._looked_up(effect.transactions)
+        except HadronError as error:
+            # It will ask again, of whoever leads then.
+            _log.debug("%s waits for outcomes: %s", effect.replica_set, error)
+            return
+        finally:
+            self._looking.discard(effect.replica_set)
+        for transaction, known in zip(effect.transactions, found, strict=True):
+            self._send(effect.replica_set, _told(effect.replica_set, transaction, known))
+
+    async def _looked_up(
+        self, transactions: Sequence[TransactionId]
+    ) -> list[decisions.Decided | State]:
+        """What the tables say of transactions that are not held: nobody will decide them any more.
+
+        A majority has to follow this leader after the question came, and all that is read, its
+        ballot's beginning with it, has to be committed. *(A new leader has no decision in its log,
+        and says "aborted"; it fails before its ballot has begun on a majority. Who leads next has
+        the decision, and finishes it.)*
+        """
+        await self._log.confirm_leadership()
+        return await self._log.query(partial(_find_all, transactions))
+
+    async def outcome(self, transaction: TransactionId, *, is_final: bool = True) -> Outcome:
+        """What became of a transaction of this replica set.
+
+        Args:
+            is_final: its client has lost its call: what it has not asked to commit, or was not
+                decided yet, is rolled back, so that the answer is the last one.
+
+        Raises `RequestError` for another driver's, `NotReadyError` when that cannot be told now.
+        """
+        if transaction.replica_set != self._home:
+            raise NotFoundError(
+                f"transaction {transaction} is not driven by {self._home}",
+                f"ask {transaction.replica_set}",
+            )
+        if is_final:
+            error = RequestError("its client has asked what became of it, and so has given it up")
+            self.step(RollbackForced(transaction, error))
+        held = self.machine.held(transaction)
+        if held is not None:
+            if held.phase is not Phase.DECIDED:
+                return Outcome(State.OPEN)
+            return Outcome(State.COMMITTED, dict(held.results), tuple(held.unfinished))
+        if not self.machine.is_over(transaction):
+            if transaction.ballot == self._log.ballot:
+                return Outcome(State.OPEN)
+            raise NotReadyError(
+                f"transaction {transaction} is of a later leadership than {self._log.ballot}, "
+                "which has not heard of it",
+                "ask again: another leader is about to answer",
+            )
+        (known,) = await self._looked_up([transaction])
+        if isinstance(known, State):
+            return Outcome(known)
+        results = {self._home: known.results} if known.results else {}
+        unfinished = tuple(each.replica_set for each in known.unfinished)
+        return Outcome(State.COMMITTED, results | known.finished, unfinished)
+
+    # --- operators ------------------------------------------------------------------------------
+
+    def shown(self) -> Iterator[Shown]:
+        """What is open, and what is decided and waits for somebody; the oldest first."""
+        return self.machine.shown()
+
+    def resolve(self, transaction: TransactionId, participant: str = "") -> None:
+        """An operator's act. Roll back what is open; or, which is unsafe, wait no more for a
+        participant of what is decided: what it was to do there is taken for deleted, and may be
+        done nevertheless if it comes back.
+
+        Raises `RequestError` where there is nothing to resolve.
+        """
+        held = self.machine.held(transaction)
+        if held is None:
+            raise NotFoundError(
+                f"transaction {transaction} is not open at {self._home}, and waits for nobody",
+                "see `hadron tx list`",
+            )
+        if held.phase is Phase.DECIDING:
+            raise NotReadyError(f"transaction {transaction} is being decided right now")
+        if held.phase is not Phase.DECIDED:
+            error = RequestError("an operator has rolled it back")
+            self.step(RollbackForced(transaction, error))
+        elif participant not in held.unfinished:
+            raise RequestError(
+                f"transaction {transaction} is decided, and does not wait for {participant!r}",
+                f"it waits for: {', '.join(held.unfinished) or 'nobody'}",
+            )
+        else:
+            _log.warning(
+                "an operator has resolved transaction %s without %s: what it was to do there is "
+                "lost, or is done alone",
+                transaction,
+                participant,
+            )
+            self.step(GivenUp(transaction, participant))
+
+    @property
+    def troubles(self) -> list[str]:
+        """Decided transactions that wait for sets that do not answer, in words."""
+        return [
+            f"{count} decided transactions wait for {name}: {reason}"
+            for name, count, reason in self.machine.stuck()
+        ]
+
+
+def _unfinished(home: str, after_lsn: int, db: Database) -> list[decisions.Decided]:
+    return decisions.unfinished(db, home, after_lsn=after_lsn, limit=_PAGE)
+
+
+def _find_all(
+    transactions: Sequence[TransactionId], db: Database
+) -> list[decisions.Decided | State]:
+    return [_find(db, each) for each in transactions]
+
+
+def _find(db: Database, transaction: TransactionId) -> decisions.Decided | State:
+    known = decisions.find(db, transaction)
+    if known is not None:
+        return known
+    return State.FORGOTTEN if decisions.is_forgotten(db, transaction) else State.ABORTED
+
+
+def _told(name: str, transaction: TransactionId, known: decisions.Decided | State) -> Told:
+    if isinstance(known, State):
+        return Told(transaction, Fate.ABORTED if known is State.ABORTED else Fate.OVER)
+    for each in known.unfinished:
+        if each.replica_set == name:
+            return Told(transaction, Fate.COMMITTED, each.prepared_lsn, each.statements)
+    return Told(transaction, Fate.OVER)
+
+
+_WORK: Final[dict[type[Any], Callable[[Driver, Any], None]]] = {
+    Send: Driver._tell,
+    Reply: Driver._reply,
+    LogDecision: Driver._log_decision,
+    LogFinished: Driver._log_finished,
+    LookUp: Driver._look_up,
+}

@@ -1,0 +1,180 @@
+"""A transaction as its driver holds it, and what a participant has of it. Pure."""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from hadron.model.transactions import Participant, TransactionId
+from hadron.transactions.limits import (
+    CHUNK_BYTES,
+    CHUNK_COMMAND_BYTES,
+    CHUNK_STATEMENTS,
+    HOME_BODY_BYTES,
+    HOME_COMMAND_BYTES,
+    HOME_STATEMENTS,
+    MAX_CHUNKS_IN_FLIGHT,
+)
+from hadron.transactions.messages import Body, Prepare, Results, Statement
+
+
+class Phase(enum.Enum):
+    OPEN = "open"
+    PREPARING = "preparing"
+    """Its client wants it committed; some intents are not written yet."""
+    DECIDING = "deciding"
+    """The decision is on its way into the log: from here on only the log knows."""
+    DECIDED = "decided"
+
+
+class Branch:
+    """What one participant has of a transaction that is not decided yet.
+
+    Attributes:
+        count: of its statements.
+        chunks: entries of intents that are not acknowledged, by their first statement.
+        unsent: statements of which none is made yet.
+        prepared_lsn: of the entry there with its first intent; 0 until something is acknowledged.
+        since: when it last was not waited for: it was begun, or something was acknowledged.
+    """
+
+    __slots__ = ("chunks", "count", "prepared_lsn", "since", "unsent")
+
+    def __init__(self, now: float) -> None:
+        self.count = self.prepared_lsn = 0
+        self.chunks: dict[int, Prepare] = {}
+        self.unsent: list[Statement] = []
+        self.since = now
+
+    @property
+    def is_prepared(self) -> bool:
+        return not self.chunks and not self.unsent
+
+    def next_chunk(self, transaction: TransactionId) -> Prepare | None:
+        """Make an entry of some of what is unsent; None when there is nothing, or enough on its
+        way."""
+        unsent = self.unsent
+        if not unsent or len(self.chunks) >= MAX_CHUNKS_IN_FLIGHT:
+            return None
+        taken = command_bytes = body_bytes = 0
+        for statement in unsent[:CHUNK_STATEMENTS]:
+            command_bytes += len(statement.command)
+            body_bytes += len(statement.body)
+            if taken and (command_bytes > CHUNK_COMMAND_BYTES or body_bytes > CHUNK_BYTES):
+                break
+            taken += 1
+        first = self.count - len(unsent)
+        chunk = Prepare(
+            transaction,
+            first,
+            tuple(each.command for each in unsent[:taken]),
+            joined([each.body for each in unsent[:taken]]),
+        )
+        self.chunks[first] = chunk
+        del unsent[:taken]
+        return chunk
+
+
+def joined(bodies: Sequence[Body]) -> Body:
+    """One body is not copied."""
+    with_bytes = [body for body in bodies if len(body)]
+    return with_bytes[0] if len(with_bytes) == 1 else b"".join(with_bytes)
+
+
+class Transaction:
+    """One transaction.
+
+    Attributes:
+        caller: the client's call; 0 when an earlier leadership has decided it.
+        home: what the driver's own set does in the deciding entry.
+        home_bytes, home_command_bytes: of it, its batches and the rest.
+        branches: by participant, until it is decided.
+        count: of the statements that came.
+        size: of all of them, in bytes.
+        kept: of those that are not in any log yet.
+        unprepared: how many participants have not written all intents.
+        unfinished: once it is decided: the participants that have not done their part as far as is
+            known here.
+        noting: those that have, and it is not committed here yet.
+    """
+
+    __slots__ = (
+        "begun_at",
+        "branches",
+        "caller",
+        "count",
+        "home",
+        "home_bytes",
+        "home_command_bytes",
+        "id",
+        "kept",
+        "noting",
+        "phase",
+        "reasons",
+        "results",
+        "size",
+        "touched_at",
+        "unfinished",
+        "unprepared",
+    )
+
+    def __init__(self, transaction: TransactionId, caller: int, now: float) -> None:
+        self.id = transaction
+        self.caller = caller
+        self.phase = Phase.OPEN
+        self.home: list[Statement] = []
+        self.home_bytes = self.home_command_bytes = 0
+        self.branches: dict[str, Branch] = {}
+        self.count = self.size = self.kept = self.unprepared = 0
+        self.begun_at = self.touched_at = now
+        self.results: dict[str, Results] = {}
+        self.unfinished: dict[str, Participant] = {}
+        self.noting: set[str] = set()
+        self.reasons: dict[str, str] = {}
+        """Why a participant cannot finish, as it says itself."""
+
+    def take_home(self, statement: Statement) -> bool:
+        """Whether the deciding entry has room for it, too; it is counted in either way."""
+        self.home.append(statement)
+        self.home_bytes += len(statement.body)
+        self.home_command_bytes += len(statement.command)
+        return (
+            self.home_bytes <= HOME_BODY_BYTES
+            and self.home_command_bytes <= HOME_COMMAND_BYTES
+            and len(self.home) <= HOME_STATEMENTS
+        )
+
+    def leave_home(self) -> list[Statement]:
+        """Take out what was to be done in the deciding entry."""
+        left, self.home = self.home, []
+        self.home_bytes = self.home_command_bytes = 0
+        return left
+
+    def participants(self) -> tuple[Participant, ...]:
+        """Those of what is prepared."""
+        if not self.branches:
+            return ()
+        return tuple(
+            [
+                Participant(name, branch.prepared_lsn, branch.count)
+                for name, branch in self.branches.items()
+            ]
+        )
+
+
+class Shown(NamedTuple):
+    """A transaction, for people.
+
+    Attributes:
+        phase: "open", "preparing", "deciding" or "decided".
+        age_s: since this driver has it.
+        waits_for: by replica set, what is missing there, in words.
+    """
+
+    transaction: TransactionId
+    phase: str
+    age_s: float
+    statements: int
+    bytes: int
+    waits_for: dict[str, str]

@@ -1,0 +1,589 @@
+"""The transactions that one leadership drives. Pure.
+
+open → preparing → deciding → decided → over; rolled back from the first two.
+
+Statements at other replica sets are sent there as soon as they come, to be written as intents.
+Those at the driver's own set are kept here, and are done in the deciding entry: a transaction of
+this set alone is that one entry. Once all intents are on a majority of their disks and the client
+wants it committed, it is decided; all participants are told at the same time, until all have done
+it.
+
+Safety rules: a decision is logged only when every intent is durable. What was handed to the log to
+be decided is never rolled back here, whatever is heard: only the log's answer counts. What comes
+for a transaction that is over, or was never this call's, is passed over (`blocks`). Of one that is
+rolled back nothing is in the driver's log: abort is presumed (PROTOCOL E1).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any, Final
+
+from hadron.model.errors import HadronError, RequestError
+from hadron.model.ids import Ballot
+from hadron.model.ports import Random
+from hadron.model.transactions import BLOCK_BITS, DELETED, TransactionId
+from hadron.transactions import refusals
+from hadron.transactions.blocks import Blocks
+from hadron.transactions.effects import (
+    CallerJoined,
+    CallerLeft,
+    Decided,
+    DecisionLost,
+    DecisionRefused,
+    Effect,
+    Event,
+    GivenUp,
+    LeadershipEnded,
+    LogDecision,
+    LogFinished,
+    LookUp,
+    Noted,
+    Received,
+    Reply,
+    Requested,
+    RollbackForced,
+    Send,
+    TimePassed,
+    Unanswered,
+    Unfinished,
+)
+from hadron.transactions.held import Branch, Phase, Shown, Transaction
+from hadron.transactions.limits import LIMITS, Limits
+from hadron.transactions.messages import (
+    Abort,
+    Add,
+    Asked,
+    Block,
+    Commit,
+    Committed,
+    CommitUnknown,
+    Fate,
+    Finish,
+    Finished,
+    FinishFailed,
+    Forget,
+    Message,
+    Prepared,
+    PrepareRefused,
+    Request,
+    RolledBack,
+    Statement,
+    TakeBlock,
+    Told,
+    Unfit,
+)
+from hadron.transactions.remotes import FINISH, Errand, Remotes
+
+_SWEEP_S: Final = 1.0
+"""Between two looks at what is open for too long."""
+
+MAX_ASKED: Final = 1_000
+"""Transactions that one question may name."""
+
+
+class Machine:
+    """Times are seconds on the monotonic clock."""
+
+    def __init__(
+        self,
+        home: str,
+        ballot: Ballot,
+        random: Random,
+        is_known: Callable[[str], bool],
+        limits: Limits = LIMITS,
+    ) -> None:
+        """
+        Args:
+            home: the driver's own replica set.
+            ballot: of its leadership: no other one's transactions are begun here.
+            is_known: whether there is a replica set with a name.
+        """
+        self.home = home
+        self.ballot = ballot
+        self.limits = limits
+        self.held_bytes = 0
+        """Of statements that are in no log yet."""
+        self._is_known = is_known
+        self._held: dict[TransactionId, Transaction] = {}
+        self._open: dict[TransactionId, Transaction] = {}
+        """Those that are not decided, the oldest first."""
+        self._blocks = Blocks(home, ballot)
+        self._remotes = Remotes(random, limits.answer_s)
+        self._unfinished: dict[str, int] = {}
+        """By replica set: how many decided transactions wait for it."""
+        self._sweep_at: float | None = None
+        self._now = 0.0
+        self._effects: list[Effect] = []
+
+    def step(self, event: Event, now: float) -> list[Effect]:
+        """Take an event; returns what follows from it, in order."""
+        self._now = now
+        effects: list[Effect] = []
+        self._effects = effects
+        _STEPS[type(event)](self, event)
+        return effects
+
+    def next_due(self) -> float | None:
+        """When `TimePassed` is to be said."""
+        due = self._remotes.next_due()
+        if self._sweep_at is not None and (due is None or self._sweep_at < due):
+            due = self._sweep_at
+        return due
+
+    def _send(self, name: str, message: Message) -> None:
+        self._effects.append(Send(name, message))
+
+    # --- calls of clients -----------------------------------------------------------------------
+
+    def _joined(self, event: CallerJoined) -> None:
+        self._give_block(event.caller)
+
+    def _give_block(self, caller: int) -> None:
+        block = Block(self._blocks.give(caller), 1 << BLOCK_BITS)
+        self._effects.append(Reply(caller, block))
+
+    def _left(self, event: CallerLeft) -> None:
+        """What its client has not asked to commit is rolled back; and nothing counts any more that
+        comes for its numbers."""
+        self._blocks.drop(event.caller)
+        error = RequestError("its call has ended without a commit")
+        for held in list(self._open.values()):
+            if held.caller == event.caller and held.phase is Phase.OPEN:
+                self._roll_back(held, error)
+
+    def _requested(self, event: Requested) -> None:
+        caller, request = event.caller, event.request
+        if caller not in self._blocks:
+            return
+        if isinstance(request, TakeBlock):
+            self._give_block(caller)
+            return
+        held = self._held.get(request.transaction)
+        if held is not None and held.caller != caller:
+            self._unfit(caller, request.transaction, "is not open on this call")
+        elif held is None:
+            if self._blocks.begin(caller, request.transaction):
+                self._begin(caller, request)
+            else:
+                self._unfit(caller, request.transaction, "is not open on this call")
+        elif isinstance(request, Add):
+            self._add(held, request)
+        elif isinstance(request, Commit):
+            self._commit(held, request.count)
+        elif held.phase is Phase.OPEN or held.phase is Phase.PREPARING:
+            self._roll_back(held, RequestError("its client has rolled it back"))
+
+    def _unfit(self, caller: int, transaction: TransactionId, why: str) -> None:
+        error = refusals.unfit(transaction, why, f"{self.home}/{self.ballot}")
+        self._effects.append(Reply(caller, Unfit(transaction, error)))
+
+    def _begin(self, caller: int, request: Request) -> None:
+        """The first that is heard of a transaction."""
+        assert not isinstance(request, TakeBlock)
+        held = Transaction(request.transaction, caller, self._now)
+        self._held[held.id] = self._open[held.id] = held
+        if self._sweep_at is None:
+            self._sweep_at = self._now + _SWEEP_S
+        if len(self._open) > self.limits.open_transactions:
+            self._roll_back(held, refusals.too_many_open(self.home, len(self._open) - 1))
+        elif isinstance(request, Add):
+            self._add(held, request)
+        elif isinstance(request, Commit):
+            self._commit(held, request.count)
+        else:
+            self._roll_back(held, RequestError("its client has rolled it back"))
+
+    # --- statements -----------------------------------------------------------------------------
+
+    def _add(self, held: Transaction, request: Add) -> None:
+        # Those that are known already are copies.
+        known = held.count - request.first
+        if known >= len(request.statements):
+            return
+        if held.phase is not Phase.OPEN:
+            self._unfit(held.caller, held.id, "is to be committed already")
+            return
+        if known < 0:
+            self._roll_back(held, refusals.gone_astray(held, request.first))
+            return
+        held.touched_at = self._now
+        branches: dict[str, Branch] = {}
+        for statement in request.statements[known:] if known else request.statements:
+            refusal = self._take(held, statement, branches)
+            if refusal is not None:
+                self._roll_back(held, refusal)
+                return
+        for name, branch in branches.items():
+            self._send_chunks(held, name, branch)
+
+    def _take(
+        self, held: Transaction, statement: Statement, branches: dict[str, Branch]
+    ) -> HadronError | None:
+        """Count a statement in; returns why it cannot be. `branches` are those that have more."""
+        if (refusal := refusals.too_large(held.count, statement)) is not None:
+            return refusal
+        limits, size = self.limits, len(statement.body) + len(statement.command)
+        held.count += 1
+        held.size += size
+        held.kept += size
+        self.held_bytes += size
+        if held.count > limits.statements or held.size > limits.transaction_bytes:
+            return refusals.too_much(held, limits)
+        if self.held_bytes > limits.held_bytes:
+            return refusals.too_much_held(self.home, self.held_bytes, limits)
+        if statement.target != self.home or self.home in held.branches:
+            return self._branch_off(held, statement, branches)
+        if held.take_home(statement):
+            return None
+        # The deciding entry has no room: this set becomes a participant like the others.
+        for each in held.leave_home():
+            if (refusal := self._branch_off(held, each, branches)) is not None:
+                return refusal
+        return None
+
+    def _branch_off(
+        self, held: Transaction, statement: Statement, branches: dict[str, Branch]
+    ) -> HadronError | None:
+        name = statement.target
+        branch = held.branches.get(name)
+        if branch is None:
+            if (refusal := self._check_room(held, name)) is not None:
+                return refusal
+            branch = held.branches[name] = Branch(self._now)
+        if branch.is_prepared:
+            held.unprepared += 1
+            branch.since = self._now
+        branch.count += 1
+        branch.unsent.append(statement)
+        branches[name] = branch
+        return None
+
+    def _check_room(self, held: Transaction, name: str) -> HadronError | None:
+        if not self._is_known(name):
+            return refusals.unknown_set(name, self.home)
+        if len(held.branches) == self.limits.participants:
+            return refusals.too_many_participants(held, name)
+        return self._check_unfinished(name)
+
+    def _check_unfinished(self, name: str) -> HadronError | None:
+        waiting = self._unfinished.get(name, 0)
+        if waiting < self.limits.unfinished:
+            return None
+        return refusals.too_many_unfinished(name, waiting)
+
+    def _send_chunks(self, held: Transaction, name: str, branch: Branch) -> None:
+        while (chunk := branch.next_chunk(held.id)) is not None:
+            if self._remotes.post(name, (held.id, chunk.first), self._now):
+                self._send(name, chunk)
+
+    # --- the decision ---------------------------------------------------------------------------
+
+    def _commit(self, held: Transaction, count: int) -> None:
+        if held.phase is not Phase.OPEN:
+            return
+        if count != held.count:
+            self._roll_back(held, refusals.gone_astray(held, count))
+            return
+        if not count:
+            self._close(held)
+            self._settle(held)
+            return
+        held.phase = Phase.PREPARING
+        if not held.unprepared:
+            self._decide(held)
+
+    def _decide(self, held: Transaction) -> None:
+        for name in held.branches:
+            if (refusal := self._check_unfinished(name)) is not None:
+                self._roll_back(held, refusal)
+                return
+        held.phase = Phase.DECIDING
+        home = held.home
+        self._effects.append(
+            LogDecision(
+                held.id,
+                held.participants(),
+                tuple([each.command for each in home]),
+                [each.body for each in home],
+            )
+        )
+
+    def _decided(self, event: Decided) -> None:
+        held = self._held[event.transaction]
+        assert held.phase is Phase.DECIDING, (held.id, held.phase)
+        self._close(held)
+        held.phase = Phase.DECIDED
+        if held.home:
+            held.results[self.home] = event.results
+            held.home = []
+        if held.branches:
+            held.unfinished = {each.replica_set: each for each in held.participants()}
+            held.branches = {}
+            self._finish(held)
+        self._settle(held)
+
+    def _close(self, held: Transaction) -> None:
+        """It is not open any more."""
+        del self._open[held.id]
+        self.held_bytes -= held.kept
+        held.kept = 0
+        if not self._open:
+            self._sweep_at = None
+
+    def _decision_refused(self, event: DecisionRefused) -> None:
+        held = self._held[event.transaction]
+        assert held.phase is Phase.DECIDING, (held.id, held.phase)
+        self._roll_back(held, event.error)
+
+    def _decision_lost(self, event: DecisionLost) -> None:
+        """Nothing is known of it any more, and nothing is told to participants: they will ask."""
+        held = self._held.pop(event.transaction)
+        self._close(held)
+        self._effects.append(Reply(held.caller, CommitUnknown(held.id, event.error)))
+
+    def _roll_back(self, held: Transaction, error: HadronError) -> None:
+        """Participants that do not hear of it will ask."""
+        del self._held[held.id]
+        self._close(held)
+        for name, branch in held.branches.items():
+            for first in branch.chunks:
+                self._remotes.settle(name, (held.id, first))
+            self._send(name, Abort(held.id))
+        self._effects.append(Reply(held.caller, RolledBack(held.id, error)))
+
+    # --- what is decided ------------------------------------------------------------------------
+
+    def _unfinished_found(self, event: Unfinished) -> None:
+        held = Transaction(event.transaction, 0, self._now)
+        held.phase = Phase.DECIDED
+        held.unfinished = {each.replica_set: each for each in event.participants}
+        held.results = dict(event.results)
+        self._held[held.id] = held
+        self._finish(held)
+
+    def _finish(self, held: Transaction) -> None:
+        """Tell all participants at the same time."""
+        for name, part in held.unfinished.items():
+            self._unfinished[name] = self._unfinished.get(name, 0) + 1
+            if self._remotes.post(name, (held.id, FINISH), self._now):
+                self._send(name, Finish(held.id, part.prepared_lsn, part.statements))
+
+    def _settle(self, held: Transaction) -> None:
+        """Answer once all have done it; forget it once that is logged, too."""
+        if held.unfinished:
+            return
+        if held.caller:
+            self._effects.append(Reply(held.caller, Committed(held.id, held.results)))
+            held.caller = 0
+        if not held.noting:
+            del self._held[held.id]
+
+    def _participant_done(self, held: Transaction, name: str) -> None:
+        del held.unfinished[name]
+        held.noting.add(name)
+        held.reasons.pop(name, None)
+        self._unfinished[name] -= 1
+        self._remotes.settle(name, (held.id, FINISH))
+
+    def _noted(self, event: Noted) -> None:
+        held = self._held[event.transaction]
+        held.noting.discard(event.replica_set)
+        # It may be lost: participants ask about what they keep for long.
+        self._send(event.replica_set, Forget(held.id))
+        self._settle(held)
+
+    def _given_up(self, event: GivenUp) -> None:
+        held = self._held.get(event.transaction)
+        if held is not None and event.replica_set in held.unfinished:
+            # As if all that it wrote to were gone.
+            results = (DELETED,) * held.unfinished[event.replica_set].statements
+            self._participant_done(held, event.replica_set)
+            held.results[event.replica_set] = results
+            self._effects.append(LogFinished(held.id, event.replica_set, results))
+            self._settle(held)
+
+    def _leadership_ended(self, event: LeadershipEnded) -> None:
+        """What the log has in its hands is answered by it, or lost by it (`DecisionLost`)."""
+        for held in list(self._open.values()):
+            if held.phase is not Phase.DECIDING:
+                self._roll_back(held, event.error)
+        for held in self._held.values():
+            if held.caller and held.phase is Phase.DECIDED:
+                # Committed, and some of its results are still to come; the next leader gets them.
+                self._effects.append(Reply(held.caller, CommitUnknown(held.id, event.error)))
+                held.caller = 0
+
+    def _rollback_forced(self, event: RollbackForced) -> None:
+        held = self._held.get(event.transaction)
+        if held is None:
+            # Its first statements may be on their way.
+            self._blocks.use_up(event.transaction)
+        elif held.phase is Phase.OPEN or held.phase is Phase.PREPARING:
+            self._roll_back(held, event.error)
+
+    # --- what participants say ------------------------------------------------------------------
+
+    def _received(self, event: Received) -> None:
+        name, message = event.replica_set, event.message
+        if isinstance(message, Asked):
+            self._asked(name, message)
+        elif (held := self._held.get(message.transaction)) is None:
+            pass
+        elif isinstance(message, Prepared):
+            self._prepared(held, name, message)
+        elif isinstance(message, PrepareRefused):
+            branch = held.branches.get(name)
+            if branch is not None and message.first in branch.chunks:
+                # Without this chunk it cannot be in the log's hands.
+                assert held.phase is Phase.OPEN or held.phase is Phase.PREPARING
+                self._roll_back(held, message.error)
+        elif name not in held.unfinished:
+            pass
+        elif isinstance(message, Finished):
+            self._participant_done(held, name)
+            held.results[name] = message.results
+            self._effects.append(LogFinished(held.id, name, message.results))
+            self._settle(held)
+        elif isinstance(message, FinishFailed):
+            held.reasons[name] = str(message.error)
+        for errand in self._remotes.heard(name, self._now):
+            self._send_errand(name, errand)
+
+    def _prepared(self, held: Transaction, name: str, message: Prepared) -> None:
+        branch = held.branches.get(name)
+        chunk = branch.chunks.pop(message.first, None) if branch is not None else None
+        if branch is None or chunk is None:
+            return
+        self._remotes.settle(name, (held.id, message.first))
+        size = len(chunk.body) + sum(map(len, chunk.statements))
+        held.kept -= size
+        self.held_bytes -= size
+        before = branch.prepared_lsn
+        if before not in (0, message.prepared_lsn):
+            self._roll_back(held, refusals.intents_lost(held, name, before, message.prepared_lsn))
+            return
+        branch.prepared_lsn = message.prepared_lsn
+        branch.since = self._now
+        self._send_chunks(held, name, branch)
+        if branch.is_prepared:
+            held.unprepared -= 1
+            if not held.unprepared and held.phase is Phase.PREPARING:
+                self._decide(held)
+
+    def _asked(self, name: str, message: Asked) -> None:
+        """What is not known for sure is not answered: who asks waits, and asks again."""
+        unknown: list[TransactionId] = []
+        for transaction in message.transactions[:MAX_ASKED]:
+            held = self._held.get(transaction)
+            if held is None:
+                if self.is_over(transaction):
+                    unknown.append(transaction)
+            elif held.phase is not Phase.DECIDED or name in held.noting:
+                self._send(name, Told(transaction, Fate.WAIT))
+            elif (part := held.unfinished.get(name)) is not None:
+                told = Told(transaction, Fate.COMMITTED, part.prepared_lsn, part.statements)
+                self._send(name, told)
+            else:
+                self._send(name, Told(transaction, Fate.OVER))
+        if unknown:
+            self._effects.append(LookUp(name, tuple(unknown)))
+
+    def is_over(self, transaction: TransactionId) -> bool:
+        """Whether the tables have the last word on what is not held here. Not of another driver's,
+        of a later leadership's, or of what may still begin."""
+        if transaction.replica_set != self.home or transaction.ballot > self.ballot:
+            return False
+        return transaction.ballot < self.ballot or not self._blocks.may_begin(transaction)
+
+    # --- time and ways --------------------------------------------------------------------------
+
+    def _unanswered(self, event: Unanswered) -> None:
+        self._remotes.failed(event.replica_set, str(event.error), self._now)
+
+    def _time_passed(self, _event: TimePassed) -> None:
+        if self._sweep_at is not None and self._sweep_at <= self._now:
+            self._sweep_at = self._now + _SWEEP_S
+            for held in list(self._open.values()):
+                if (error := self._overdue(held)) is not None:
+                    self._roll_back(held, error)
+        for name, errand in self._remotes.tick(self._now):
+            self._send_errand(name, errand)
+
+    def _overdue(self, held: Transaction) -> HadronError | None:
+        """Why an open transaction ends now."""
+        limits, now = self.limits, self._now
+        if held.phase is Phase.DECIDING:
+            return None
+        if held.phase is Phase.OPEN and now - held.touched_at > limits.idle_s:
+            return refusals.idle(held, limits)
+        if held.phase is Phase.OPEN and now - held.begun_at > limits.total_s:
+            return refusals.open_for_long(held, limits)
+        for name, branch in held.branches.items():
+            if not branch.is_prepared and now - branch.since > limits.prepare_s:
+                return refusals.away(held, name, self._remotes.reason(name), limits)
+        return None
+
+    def _send_errand(self, name: str, errand: Errand) -> None:
+        transaction, first = errand
+        held = self._held[transaction]
+        if first == FINISH:
+            part = held.unfinished[name]
+            self._send(name, Finish(transaction, part.prepared_lsn, part.statements))
+        else:
+            self._send(name, held.branches[name].chunks[first])
+
+    # --- looking --------------------------------------------------------------------------------
+
+    @property
+    def open_count(self) -> int:
+        return len(self._open)
+
+    def held(self, transaction: TransactionId) -> Transaction | None:
+        """For looking at it only."""
+        return self._held.get(transaction)
+
+    def stuck(self) -> list[tuple[str, int, str]]:
+        """(replica set, how many decided transactions wait for it, why) of those that are away."""
+        return [
+            (name, count, reason)
+            for name, count in self._unfinished.items()
+            if count and (reason := self._remotes.reason(name))
+        ]
+
+    def shown(self) -> Iterator[Shown]:
+        """All that are held, as people look at them."""
+        for held in self._held.values():
+            yield Shown(
+                held.id,
+                held.phase.value,
+                self._now - held.begun_at,
+                held.count,
+                held.size,
+                dict(self._waits_for(held)),
+            )
+
+    def _waits_for(self, held: Transaction) -> Iterator[tuple[str, str]]:
+        for name, branch in held.branches.items():
+            if not branch.is_prepared:
+                yield name, self._remotes.reason(name) or "it writes intents"
+        for name in held.unfinished:
+            yield name, held.reasons.get(name) or self._remotes.reason(name) or "it is finishing"
+
+
+_STEPS: Final[dict[type[Any], Callable[[Machine, Any], None]]] = {
+    CallerJoined: Machine._joined,
+    CallerLeft: Machine._left,
+    Requested: Machine._requested,
+    Received: Machine._received,
+    Unanswered: Machine._unanswered,
+    Decided: Machine._decided,
+    DecisionRefused: Machine._decision_refused,
+    DecisionLost: Machine._decision_lost,
+    Noted: Machine._noted,
+    Unfinished: Machine._unfinished_found,
+    GivenUp: Machine._given_up,
+    LeadershipEnded: Machine._leadership_ended,
+    RollbackForced: Machine._rollback_forced,
+    TimePassed: Machine._time_passed,
+}

@@ -1,0 +1,85 @@
+"""Transactions on a leader: those that it drives, and what others drive here."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable
+
+import trio
+
+from hadron.model.errors import HadronError
+from hadron.model.ports import Random
+from hadron.serving.leading import Part
+from hadron.transactions.callers import Caller
+from hadron.transactions.driver import Driver
+from hadron.transactions.effects import Received, Unanswered
+from hadron.transactions.limits import LIMITS, Limits
+from hadron.transactions.messages import Abort, Answer, Finish, Forget, Message, Prepare, Told
+from hadron.transactions.participant import Participant
+from hadron.transactions.ports import Leaders, Log
+
+
+class Transactions(Part):
+    """All transactions of a leadership. `run` must be running."""
+
+    def __init__(
+        self, log: Log, home: str, leaders: Leaders, random: Random, limits: Limits = LIMITS
+    ) -> None:
+        """
+        Args:
+            home: the own replica set.
+        """
+        self._home = home
+        self._leaders = leaders
+        self._own: deque[Message] = deque()
+        """What this leader says to itself."""
+        self._is_listening = False
+        self.driver = Driver(log, home, self._send, self._is_known, random, limits)
+        self.participant = Participant(log, home, self._send)
+
+    async def run(self) -> None:
+        """Drive and take part until cancelled."""
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(self.driver.run)
+            nursery.start_soon(self.participant.run)
+
+    def stop(self, reason: HadronError) -> None:
+        self.driver.stop(reason)
+
+    @property
+    def troubles(self) -> list[str]:
+        return self.driver.troubles
+
+    def join(self, send: Callable[[Answer], None]) -> Caller:
+        """A client has opened a call; `send` takes the answers to it."""
+        return self.driver.callers.join(send)
+
+    # --- other leaders --------------------------------------------------------------------------
+
+    def receive(self, replica_set: str, message: Message) -> None:
+        """A message came from the leader of a replica set."""
+        if isinstance(message, Prepare | Finish | Abort | Forget | Told):
+            self.participant.receive(replica_set, message)
+        else:
+            self.driver.step(Received(replica_set, message))
+
+    def unanswered(self, replica_set: str, error: HadronError) -> None:
+        """The leader of a replica set cannot be reached; what was sent there may be lost."""
+        self.driver.step(Unanswered(replica_set, error))
+
+    def _is_known(self, replica_set: str) -> bool:
+        return replica_set == self._home or self._leaders.knows(replica_set)
+
+    def _send(self, replica_set: str, message: Message) -> None:
+        if replica_set != self._home:
+            self._leaders.send(replica_set, message)
+            return
+        self._own.append(message)
+        if self._is_listening:
+            return
+        self._is_listening = True
+        try:
+            while self._own:
+                self.receive(self._home, self._own.popleft())
+        finally:
+            self._is_listening = False

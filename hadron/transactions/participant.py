@@ -1,0 +1,236 @@
+"""Other sets' transactions, as far as they are at this replica set: writes intents, finishes and
+aborts them as their drivers say, and asks drivers that say nothing.
+
+Safety rules: an answer leaves once what it says is committed here. Nothing is concluded from
+silence: an intent stays, with its locks, until its driver has said how its transaction ended, or an
+operator has (`resolve`).
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from functools import partial
+from typing import Any, Final, TypeAlias
+
+import trio
+
+from hadron.model.errors import HadronError, NotFoundError
+from hadron.model.ports import Database
+from hadron.model.transactions import TransactionId
+from hadron.serving.perseverance import persevere
+from hadron.state import participations
+from hadron.state.intents import (
+    AbortTransaction,
+    FinishTransaction,
+    ForgetTransaction,
+    WriteIntents,
+)
+from hadron.state.intents import Prepared as Written
+from hadron.state.participations import Participation
+from hadron.transactions.machine import MAX_ASKED
+from hadron.transactions.messages import (
+    Abort,
+    Asked,
+    Fate,
+    Finish,
+    Finished,
+    FinishFailed,
+    Forget,
+    Message,
+    Prepare,
+    Prepared,
+    PrepareRefused,
+    Told,
+    ToParticipant,
+)
+from hadron.transactions.ports import Log, execute
+
+_log = logging.getLogger(__name__)
+
+_PERIOD_S: Final = 0.5
+"""Between two looks at what is old."""
+
+FIRST_ASK_MS: Final = 1_000
+"""A driver that is up has said how nearly all ended by then."""
+
+_LAST_ASK_MS: Final = 8 * FIRST_ASK_MS
+"""From there on it is asked so often. Locks of transactions whose driver has failed are held for so
+long at most after another one leads."""
+
+SendMessage: TypeAlias = Callable[[str, Message], None]
+
+
+def is_due(age_ms: int, before_ms: int) -> bool:
+    """Whether a driver is to be asked about what is `age_ms` old now, and was `before_ms` old when
+    that was last looked at: after a second, after two, four, eight, and then all eight."""
+    return _times(age_ms) > _times(before_ms)
+
+
+def _times(age_ms: int) -> int:
+    if age_ms < _LAST_ASK_MS:
+        return max(0, age_ms // FIRST_ASK_MS).bit_length()
+    return (_LAST_ASK_MS // FIRST_ASK_MS).bit_length() + age_ms // _LAST_ASK_MS
+
+
+class Participant:
+    """What other sets' drivers do at this one under one leadership. `run` must be running."""
+
+    def __init__(self, log: Log, home: str, send: SendMessage) -> None:
+        self._log = log
+        self._home = home
+        self._send = send
+        self._looked_ms = 0
+        self._has_some = trio.Event()
+        # An earlier leadership may have left some.
+        self._has_some.set()
+
+    # --- what drivers say -----------------------------------------------------------------------
+
+    def receive(self, name: str, message: ToParticipant) -> None:
+        """A message came from a replica set's leader. Other drivers' transactions are not its."""
+        transaction = message.transaction
+        if transaction.replica_set != name:
+            _log.warning("%s speaks of transaction %s, which is not its own", name, transaction)
+        elif isinstance(message, Prepare):
+            self._prepare(message)
+        elif isinstance(message, Finish):
+            self._finish(transaction, message.prepared_lsn, message.count)
+        elif isinstance(message, Abort):
+            self._abort(transaction)
+        elif isinstance(message, Forget):
+            self._log.submit(ForgetTransaction(transaction), done=_ignored)
+        else:
+            self._told(message)
+
+    def _told(self, message: Told) -> None:
+        transaction = message.transaction
+        if message.fate is Fate.COMMITTED:
+            self._finish(transaction, message.prepared_lsn, message.count)
+        elif message.fate is Fate.ABORTED:
+            self._abort(transaction)
+        elif message.fate is Fate.OVER:
+            self._log.submit(
+                ForgetTransaction(transaction), done=partial(self._on_over, transaction)
+            )
+
+    def _on_over(self, transaction: TransactionId, _result: Any, error: HadronError | None) -> None:
+        """What was finished is forgotten; what was not is a copy that came after that."""
+        if error is not None and self._log.leads:
+            self._abort(transaction)
+
+    def _prepare(self, message: Prepare) -> None:
+        self._has_some.set()
+        command = WriteIntents(message.transaction, message.first, message.statements)
+        done = partial(self._on_prepared, message.transaction, message.first)
+        self._log.submit(command, message.body, done=done)
+
+    def _on_prepared(
+        self, transaction: TransactionId, first: int, result: Any, error: HadronError | None
+    ) -> None:
+        if error is None:
+            assert isinstance(result, Written)
+            answer: Message = Prepared(transaction, first, result.prepared_lsn)
+        elif self._log.leads:
+            answer = PrepareRefused(transaction, first, error)
+        else:
+            # They may be written or not: who leads next knows.
+            return
+        self._send(transaction.replica_set, answer)
+
+    def _finish(self, transaction: TransactionId, prepared_lsn: int, count: int) -> None:
+        command = FinishTransaction(transaction, prepared_lsn, count)
+        self._log.submit(command, done=partial(self._on_finished, transaction))
+
+    def _on_finished(
+        self, transaction: TransactionId, result: Any, error: HadronError | None
+    ) -> None:
+        if error is None:
+            self._send(transaction.replica_set, Finished(transaction, tuple(result)))
+        elif self._log.leads:
+            # Of a copy that came late its driver thinks nothing.
+            self._send(transaction.replica_set, FinishFailed(transaction, error))
+
+    def _abort(self, transaction: TransactionId) -> None:
+        done = partial(self._on_aborted, transaction)
+        self._log.submit(AbortTransaction(transaction), done=done)
+
+    def _on_aborted(
+        self, transaction: TransactionId, _result: Any, error: HadronError | None
+    ) -> None:
+        if error is not None and self._log.leads:
+            _log.error("transaction %s is not aborted at %s: %s", transaction, self._home, error)
+
+    # --- what nobody says -----------------------------------------------------------------------
+
+    async def run(self) -> None:
+        """Ask about what is old, until cancelled."""
+        await persevere("asking drivers of transactions", self._ask)
+
+    async def _ask(self) -> None:
+        while True:
+            await self._has_some.wait()
+            # What comes from here on sets it again.
+            self._has_some = trio.Event()
+            if await self._ask_once():
+                self._has_some.set()
+            await trio.sleep(_PERIOD_S)
+
+    async def _ask_once(self) -> bool:
+        """Ask about all whose time has come; whether anything is here, old or not."""
+        now_ms = self._log.log_now_ms()
+        after_lsn, is_any = 0, False
+        while page := await self._log.query(partial(_page, now_ms, after_lsn)):
+            is_any, after_lsn = True, page[-1].prepared_lsn
+            wanted: dict[str, list[TransactionId]] = {}
+            for each in page:
+                if is_due(now_ms - each.since_ms, self._looked_ms - each.since_ms):
+                    wanted.setdefault(each.transaction.replica_set, []).append(each.transaction)
+            for name, transactions in wanted.items():
+                self._send(name, Asked(tuple(transactions)))
+        self._looked_ms = now_ms
+        return is_any
+
+    # --- operators ------------------------------------------------------------------------------
+
+    async def shown(self, *, after_lsn: int = 0, limit: int = MAX_ASKED) -> list[Participation]:
+        """Other drivers' transactions that are here, in the order in which they came."""
+        now_ms = self._log.log_now_ms()
+
+        def read(db: Database) -> list[Participation]:
+            return participations.held(db, before_ms=now_ms + 1, after_lsn=after_lsn, limit=limit)
+
+        return await self._log.query(read)
+
+    async def resolve(self, transaction: TransactionId, *, commit: bool) -> None:
+        """An operator's unsafe act: end here what a driver that is lost has begun. Nobody knows
+        what it has decided; where that was otherwise, the transaction is torn.
+
+        Raises `NotFoundError` for what is not here, `RequestError` for what is finished.
+        """
+        known = await self._log.query(lambda db: participations.find(db, transaction))
+        if known is None:
+            raise NotFoundError(
+                f"nothing of transaction {transaction} is at {self._home}", "see `hadron tx list`"
+            )
+        _log.warning(
+            "an operator has resolved transaction %s at %s: it is %s here, whatever %s has decided",
+            transaction,
+            self._home,
+            "committed" if commit else "aborted",
+            transaction.replica_set,
+        )
+        command = (
+            FinishTransaction(transaction, known.prepared_lsn, known.statements)
+            if commit
+            else AbortTransaction(transaction)
+        )
+        await execute(self._log, command)
+
+
+def _page(now_ms: int, after_lsn: int, db: Database) -> list[Participation]:
+    return participations.held(db, before_ms=now_ms + 1, after_lsn=after_lsn, limit=MAX_ASKED)
+
+
+def _ignored(_result: Any, _error: HadronError | None) -> None:
+    """What is not forgotten now is asked about."""

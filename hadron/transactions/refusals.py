@@ -1,0 +1,119 @@
+"""Why a driver rolls a transaction back, in words for its client. Pure."""
+
+from __future__ import annotations
+
+from hadron.model.errors import (
+    DeadlineExceededError,
+    HadronError,
+    OverloadedError,
+    RecordTooLargeError,
+    RequestError,
+    UnreachableError,
+)
+from hadron.model.limits import MAX_BATCH_BYTES
+from hadron.model.transactions import TransactionId
+from hadron.transactions.held import Transaction
+from hadron.transactions.limits import MAX_STATEMENT_COMMAND_BYTES, Limits
+from hadron.transactions.messages import Statement
+
+
+def unfit(transaction: TransactionId, why: str, here: str) -> HadronError:
+    return RequestError(
+        f"transaction {transaction} {why}; this is {here}",
+        "ask for its outcome; begin another one to do more",
+    )
+
+
+def too_many_open(home: str, count: int) -> HadronError:
+    return OverloadedError(
+        f"{home} drives {count} open transactions, which is the limit",
+        "commit some, or let another replica set drive",
+    )
+
+
+def too_large(number: int, statement: Statement) -> HadronError | None:
+    """Of one statement; None when it is not."""
+    body_bytes, command_bytes = len(statement.body), len(statement.command)
+    if body_bytes <= MAX_BATCH_BYTES and command_bytes <= MAX_STATEMENT_COMMAND_BYTES:
+        return None
+    return RecordTooLargeError(
+        f"statement {number} has {command_bytes} bytes and batches of {body_bytes}, the limits are "
+        f"{MAX_STATEMENT_COMMAND_BYTES} and {MAX_BATCH_BYTES}",
+        "make several statements of it",
+    )
+
+
+def too_much(held: Transaction, limits: Limits) -> HadronError:
+    return RequestError(
+        f"transaction {held.id} has {held.count} statements with {held.size} bytes, the limits are "
+        f"{limits.statements} and {limits.transaction_bytes}",
+        "do it in several transactions",
+    )
+
+
+def too_much_held(home: str, size: int, limits: Limits) -> HadronError:
+    return OverloadedError(
+        f"the open transactions at {home} hold {size} bytes, the limit is {limits.held_bytes}",
+        "commit some first, or let another replica set drive",
+    )
+
+
+def unknown_set(name: str, home: str) -> HadronError:
+    return RequestError(
+        f"there is no replica set {name!r} that {home} knows",
+        "see `hadron status` for those that there are",
+    )
+
+
+def too_many_participants(held: Transaction, name: str) -> HadronError:
+    return RequestError(
+        f"transaction {held.id} has statements at {len(held.branches)} replica sets besides "
+        f"{name}, which is the limit",
+        "do it in several transactions",
+    )
+
+
+def too_many_unfinished(name: str, count: int) -> HadronError:
+    return OverloadedError(
+        f"{count} decided transactions wait for {name}, which is the limit: no more are begun with "
+        "it until it is back",
+        f"see `hadron status` for {name}",
+    )
+
+
+def gone_astray(held: Transaction, made: int) -> HadronError:
+    return RequestError(
+        f"transaction {held.id}: its client has made {made} statements, and {held.count} came",
+        "do it again",
+    )
+
+
+def intents_lost(held: Transaction, name: str, before: int, now: int) -> HadronError:
+    return RequestError(
+        f"{name} has lost intents of transaction {held.id}: the first was in entry {before}, and "
+        f"is in {now} now",
+        "do it again; was it resolved by hand, or the replica set restored?",
+        retryable=True,
+    )
+
+
+def idle(held: Transaction, limits: Limits) -> HadronError:
+    return DeadlineExceededError(
+        f"transaction {held.id} was idle for {limits.idle_s:g} s and was rolled back",
+        "do it again; wait for nothing slow between its statements",
+    )
+
+
+def open_for_long(held: Transaction, limits: Limits) -> HadronError:
+    return DeadlineExceededError(
+        f"transaction {held.id} was open for {limits.total_s:g} s and was rolled back",
+        "do it again, in smaller ones",
+    )
+
+
+def away(held: Transaction, name: str, reason: str, limits: Limits) -> HadronError:
+    return UnreachableError(
+        f"{name} has not written what transaction {held.id} does there for {limits.prepare_s:g} s"
+        f"{f': {reason}' if reason else ''}",
+        f"it was rolled back; do it again when {name} is back",
+    )
