@@ -1,0 +1,341 @@
+"""Clients that do transactions over sets whose leaders fail at any moment, over wires that lose,
+delay, double and reorder; and what must be true once all of that has ended."""
+
+from __future__ import annotations
+
+import contextlib
+import random
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+
+import trio
+
+from hadron.fakes.scheduling import SimTime, run_seeded
+from hadron.fakes.trace import Trace
+from hadron.model.batch_building import encode_values
+from hadron.model.errors import HadronError
+from hadron.model.transactions import TransactionId
+from hadron.transactions.callers import Caller
+from hadron.transactions.driver import Outcome, State
+from hadron.transactions.messages import (
+    Add,
+    Answer,
+    Block,
+    Commit,
+    Committed,
+    CommitUnknown,
+    Request,
+    Results,
+    Rollback,
+    RolledBack,
+    Statement,
+    Unfit,
+)
+from hadron.transactions.tests.world import (
+    INPUTS,
+    SETS,
+    Leader,
+    World,
+    acknowledging,
+    driven,
+    publishing,
+)
+
+_CLIENTS = 8
+
+_HEALING_S = 60.0
+"""Longer than the idle limit, and than any pause between questions."""
+
+
+@dataclass
+class Done:
+    """A statement, as the test knows it: a record's value, or an offset."""
+
+    target: str
+    statement: Statement
+    value: str = ""
+    offset: int = -1
+
+
+@dataclass
+class Plan:
+    """What a client wanted, and what it was told."""
+
+    transaction: TransactionId
+    done: list[Done]
+    is_committed: bool = False
+    is_rolled_back: bool = False
+    is_unknown: bool = False
+    receipts: list[dict[str, Results]] = field(default_factory=list)
+    answered: trio.Event = field(default_factory=trio.Event)
+
+
+class Call:
+    """A client's connection: in order, with a delay; the leader learns late that it was cut."""
+
+    def __init__(self, world: World, leader: Leader) -> None:
+        self.world = world
+        self.leader = leader
+        self.is_cut = False
+        self.plans: dict[TransactionId, Plan] = {}
+        self.old: list[Request] = []
+        self.numbers: Iterator[TransactionId] = iter(())
+        self._free_at = 0.0
+        self._caller: Caller = leader.part.join(self._answer)
+
+    def _answer(self, answer: Answer) -> None:
+        self.world.later(self.world.chance.uniform(0.0, 0.01), lambda: self._told(answer))
+
+    def _told(self, answer: Answer) -> None:
+        if isinstance(answer, Block):
+            first = answer.first
+            self.numbers = (first._replace(number=first.number + n) for n in range(answer.size))
+            return
+        plan = self.plans.get(answer.transaction)
+        if plan is None or isinstance(answer, Unfit) or self.is_cut:
+            return
+        if isinstance(answer, Committed):
+            plan.is_committed = True
+            plan.receipts.append(dict(answer.results))
+        elif isinstance(answer, RolledBack):
+            plan.is_rolled_back = True
+        else:
+            assert isinstance(answer, CommitUnknown)
+            plan.is_unknown = True
+        plan.answered.set()
+
+    def send(self, request: Request, *, delay_s: float = 0.0) -> None:
+        """Goes there in its turn, even when the call is cut meanwhile: that is learnt late, too."""
+        now = trio.current_time()
+        self._free_at = max(self._free_at, now + delay_s) + self.world.chance.uniform(1e-5, 0.004)
+        self.world.later(self._free_at - now, lambda: self._caller.receive(request))
+        self.old.append(request)
+
+    def cut(self) -> None:
+        """The client is away, and does not hear what is said to it any more."""
+        if not self.is_cut:
+            self.is_cut = True
+            self.world.later(self.world.chance.uniform(0.0, 2.0), self._caller.leave)
+
+
+class Client:
+    """Does transactions, one or two at a time, until told to stop."""
+
+    def __init__(self, world: World, number: int) -> None:
+        self.world = world
+        self.chance = random.Random(world.chance.random())
+        self.number = number
+        self.plans: list[Plan] = []
+        self.is_stopped = False
+        self._count = 0
+
+    async def run(self) -> None:
+        while not self.is_stopped:
+            leader = self.world.sets[self.chance.choice(SETS)].leader
+            if leader is None or leader.is_deposed:
+                await trio.sleep(0.1)
+                continue
+            call = Call(self.world, leader)
+            await trio.sleep(0.02)
+            for _ in range(self.chance.randint(1, 4)):
+                async with trio.open_nursery() as nursery:
+                    for _ in range(self.chance.choice((1, 1, 2))):
+                        nursery.start_soon(self._one, call)
+                if call.is_cut or not leader.leads:
+                    break
+            call.cut()
+
+    def _plan(self, transaction: TransactionId) -> Plan:
+        chance, done = self.chance, []
+        sets = chance.sample(SETS, chance.choice((1, 1, 2, 2, 3, 4)))
+        for _ in range(chance.randint(1, 5)):
+            target = chance.choice(sets)
+            self._count += 1
+            if chance.random() < 0.25:
+                offset = chance.randrange(INPUTS)
+                done.append(Done(target, acknowledging(target, offset), offset=offset))
+            else:
+                value = f"{self.number}-{self._count}"
+                done.append(Done(target, publishing(target, value), value=value))
+        return Plan(transaction, done)
+
+    async def _one(self, call: Call) -> None:
+        chance = self.chance
+        transaction = next(call.numbers, None)
+        if transaction is None:
+            return
+        plan = self._plan(transaction)
+        self.plans.append(plan)
+        call.plans[transaction] = plan
+        statements = [each.statement for each in plan.done]
+        at = 0
+        while at < len(statements):
+            some = chance.randint(1, len(statements) - at)
+            self._say(call, Add(transaction, at, statements[at : at + some]))
+            at += some
+            if chance.random() < 0.4:
+                await trio.sleep(chance.expovariate(20))
+        if chance.random() < 0.1:
+            self._say(call, Rollback(transaction))
+        elif chance.random() < 0.9:
+            self._say(call, Commit(transaction, len(statements)))
+        if chance.random() < 0.15:
+            await trio.sleep(chance.expovariate(100))
+            call.cut()
+        with trio.move_on_after(3.0):
+            await plan.answered.wait()
+        if not (plan.is_committed or plan.is_rolled_back):
+            call.cut()
+            await self._ask(plan)
+
+    def _say(self, call: Call, request: Request) -> None:
+        if call.is_cut:
+            return
+        call.send(request)
+        if self.chance.random() < 0.15:
+            call.send(request)
+        if self.chance.random() < 0.15:
+            call.send(self.chance.choice(call.old))
+
+    async def _ask(self, plan: Plan) -> None:
+        """Until its driver knows."""
+        while True:
+            await trio.sleep(0.05)
+            leader = self.world.sets[plan.transaction.replica_set].leader
+            if leader is None:
+                continue
+            with contextlib.suppress(HadronError):
+                with trio.move_on_after(2.0):
+                    outcome = await leader.part.driver.outcome(plan.transaction)
+                    if note(plan, outcome):
+                        return
+
+
+def note(plan: Plan, outcome: Outcome) -> bool:
+    """What an outcome says; whether it is the last word."""
+    if outcome.state is State.ABORTED:
+        plan.is_rolled_back = True
+    elif outcome.state is State.COMMITTED:
+        plan.is_committed = True
+        if outcome.unfinished:
+            return False
+        plan.receipts.append(dict(outcome.results))
+    return outcome.state is not State.OPEN
+
+
+async def trouble(world: World, until: float) -> None:
+    """Leaders fail, and others take over."""
+    chance = random.Random(world.chance.random())
+    while trio.current_time() < until:
+        await trio.sleep(chance.expovariate(2.0))
+        replica_set = world.sets[chance.choice(SETS)]
+        replica_set.fail(chance, crashes=chance.random() < 0.5)
+        away_s = chance.choice((0.0, 0.01, 0.2, 3.0))
+        world.later(away_s, lambda it=replica_set: it.take_over(chance))  # type: ignore[misc]
+
+
+async def _play(seed: int, length_s: float, played: Played) -> None:
+    async with trio.open_nursery() as nursery:
+        world = World(seed, nursery)
+        await trio.sleep(0.1)
+        clients = [Client(world, number) for number in range(_CLIENTS)]
+        world.loss, world.doubling = 0.1, 0.1
+        world.delay_s = world.chance.choice((0.001, 0.02))
+        async with trio.open_nursery() as playing:
+            for client in clients:
+                playing.start_soon(client.run)
+            playing.start_soon(trouble, world, trio.current_time() + length_s)
+            await trio.sleep(length_s)
+            world.loss = world.doubling = 0.0
+            for client in clients:
+                client.is_stopped = True
+            await trio.sleep(4.0)
+            for replica_set in world.sets.values():
+                replica_set.take_over(world.chance)
+            with trio.move_on_after(_HEALING_S):
+                # Those that still ask are answered.
+                while playing.child_tasks:  # noqa: ASYNC110 - nobody tells
+                    await trio.sleep(0.5)
+            if playing.child_tasks:
+                played.problems.append("some clients are never told what became of theirs")
+                playing.cancel_scope.cancel()
+        await trio.sleep(_HEALING_S)
+        played.plans += [plan for client in clients for plan in client.plans]
+        played.problems += judge(world, played.plans)
+        nursery.cancel_scope.cancel()
+
+
+def judge(world: World, plans: Sequence[Plan]) -> Iterator[str]:
+    """What is wrong, in words."""
+    for replica_set in world.sets.values():
+        yield from replica_set.leftovers()
+        leader = replica_set.leader
+        assert leader is not None
+        machine = leader.part.driver.machine
+        yield from (f"{replica_set.name} still has {each}" for each in machine.shown())
+        if machine.held_bytes:
+            yield f"{replica_set.name} holds {machine.held_bytes} bytes"
+    places: dict[bytes, list[tuple[str, int]]] = {}
+    for name, replica_set in world.sets.items():
+        for offset, data in replica_set.values().items():
+            places.setdefault(data, []).append((name, offset))
+    acknowledged: dict[str, set[int]] = {name: set() for name in world.sets}
+    for plan in plans:
+        yield from _judge_one(world, plan, places, acknowledged)
+    for name, replica_set in world.sets.items():
+        if acknowledged[name] != replica_set.acknowledged():
+            lost = sorted(acknowledged[name] - replica_set.acknowledged())
+            torn = sorted(replica_set.acknowledged() - acknowledged[name])
+            yield f"{name}: {lost} are not acknowledged, and {torn} are, by nothing committed"
+
+
+def _judge_one(
+    world: World,
+    plan: Plan,
+    places: dict[bytes, list[tuple[str, int]]],
+    acknowledged: dict[str, set[int]],
+) -> Iterator[str]:
+    is_decided = driven(world, plan.transaction) is not None
+    name = str(plan.transaction)
+    if plan.is_committed and not is_decided:
+        yield f"{name}: committed, it was said, and there is no decision"
+    if plan.is_rolled_back and is_decided:
+        yield f"{name}: aborted, it was said, and it is decided"
+    for each in plan.done:
+        if each.offset >= 0:
+            if is_decided:
+                acknowledged[each.target].add(each.offset)
+            continue
+        found = places.get(encode_values([each.value.encode()], 0), [])
+        if len(found) != is_decided:
+            yield f"{name}: {each.value} is there {len(found)} times, decided: {is_decided}"
+    for receipts in plan.receipts:
+        taken = dict.fromkeys(world.sets, 0)
+        for each in plan.done:
+            results = receipts.get(each.target, ())
+            at = taken[each.target]
+            taken[each.target] += 1
+            if at >= len(results):
+                yield f"{name}: there is no receipt for {each.value or each.offset}"
+            elif each.value:
+                place = (each.target, results[at].base_offset)
+                if place not in places.get(encode_values([each.value.encode()], 0), []):
+                    yield f"{name}: {each.value} is not at {place}, as its receipt says"
+
+
+@dataclass
+class Played:
+    """What a history came to: what is wrong with it, and how much there was in it."""
+
+    problems: list[str] = field(default_factory=list)
+    plans: list[Plan] = field(default_factory=list)
+
+
+def play(seed: int, length_s: float = 12.0) -> Played:
+    played = Played()
+
+    async def main(_time: SimTime) -> None:
+        await _play(seed, length_s, played)
+
+    run_seeded(seed, main, Trace())
+    return played
